@@ -244,6 +244,7 @@ class RunSummary:
         parameters: Number of trainable parameters.
         samples_per_bucket: ``"64x64"`` to the number of samples.
         preserved: What keeps the base from forgetting, in words.
+        plan: What an epoch is made of (`data.plan_text.describe_plan`), a line each.
     """
 
     family: str
@@ -257,6 +258,7 @@ class RunSummary:
     steps: int
     preserved: str
     folder: Path
+    plan: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

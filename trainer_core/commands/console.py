@@ -188,7 +188,8 @@ def summary_text(summary: RunSummary) -> str:
         "Keeps": summary.preserved,
         "Folder": f"{summary.folder}",
     }
-    return "\n".join(f"{name + ':':<9}{fact}" for name, fact in facts.items())
+    lines = [f"{name + ':':<9}{fact}" for name, fact in facts.items()]
+    return "\n".join([*lines, *summary.plan])
 
 
 def result_text(result: RunResult) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from .dataset import CacheSection, DatasetSection
 from .mask_rules import mask_contradictions
+from .size_rules import size_contradictions
 
 Contradiction = tuple[str, str, str]
 
@@ -23,6 +24,7 @@ def dataset_contradictions(dataset: DatasetSection, cache: CacheSection) -> Iter
     yield from _folders_without_path(dataset, cache)
     yield from mask_contradictions(dataset)
     yield from _unread_metadata(dataset)
+    yield from size_contradictions(dataset, cache)
 
 
 def _folders_without_path(dataset: DatasetSection, cache: CacheSection) -> Iterator[Contradiction]:

@@ -17,6 +17,7 @@ from ..errors import ConfigError
 from ..filesystem.file_names import EXPECTED, name_mistake
 from ..printable import MOST, grouped, shortened
 from .adapter import INIT_OF_EVERY_KIND, OF_KIND, UNUSED_BY, AdapterConfig
+from .caption_problems import caption_contradictions
 from .dataset import PreservationSection, RegularizationSection
 from .dataset_rules import dataset_contradictions
 from .dialect import format_value
@@ -215,6 +216,7 @@ def contradictions(config: RunConfig) -> list[Problem]:
         *_preview_problems(config),
         *(Problem(*each) for each in memory_contradictions(config)),
         *(Problem(*each) for each in dataset_contradictions(config.dataset, config.cache)),
+        *(Problem(*each) for each in caption_contradictions(config.dataset)),
         *_output_problems(config),
     ]
 

@@ -1,8 +1,9 @@
-"""The size at which each sample is trained.
+"""The sizes at which each sample is trained.
 
-A bucket's sides are multiples of the family's granularity and its area is at most
-resolution x resolution. An image gets the bucket of the nearest aspect ratio that it can fill
-without being enlarged; one that is too small for any keeps its own size.
+A bucket's sides are multiples of the family's granularity, or of a coarser one that the dataset
+asks for, and its area is at most resolution x resolution. An image gets the bucket of the nearest
+aspect ratio that it can fill without being enlarged; one that is too small for any keeps its own
+size. With further resolutions it is planned once more for each of them that it fills.
 """
 
 from __future__ import annotations
@@ -12,13 +13,22 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..config import DatasetSection
+import numpy as np
+from numpy.typing import NDArray
+
+from ..config import DatasetSection, dataset_folders
 from ..errors import ConfigError, DatasetError
 from ..types import Bucket, PlannedSample, Sample
 from .flips import with_flips
 from .image import image_size
 
 _MUCH_CROPPED = 0.25
+_LONGEST_SIDE_STEP = 32
+_AT_ONCE = 4096
+"""Sizes that are compared with all buckets in one go; 150 buckets take 5 MB then."""
+
+ControlSize = Callable[[int, int, int], tuple[int, int]]
+_Size = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +36,8 @@ class Plan:
     """Samples with their sizes.
 
     Attributes:
-        samples: In the order of the scan.
+        samples: In the order of the scan; one that is trained at several sizes once for each, in
+            the order of the resolutions.
         notes: What a person may want to know about the sizes.
     """
 
@@ -43,40 +54,128 @@ def plan_buckets(
     samples: Sequence[Sample],
     settings: DatasetSection,
     size_multiple: int,
-    control_size: Callable[[int, int, int], tuple[int, int]],
+    control_size: ControlSize,
 ) -> Plan:
-    """Choose a size for every sample and its control images.
+    """Choose the sizes of every sample and its control images.
 
     Args:
         samples: What a scan found.
-        settings: Resolution, most extreme aspect ratio, and whether images may be enlarged.
-        size_multiple: Both sides of a bucket are multiples of this many pixels.
+        settings: The run file's section; each folder may say otherwise.
+        size_multiple: Both sides of what the family can train are multiples of this many pixels.
         control_size: Width, height and area wanted to the width and height of a control image;
             used when ``dataset.control_area`` is set.
 
     Returns:
-        One planned sample per sample, in the same order.
+        One planned sample for each sample and size, in the order of the samples.
 
     Raises:
-        ConfigError: When the resolution is smaller than the multiple.
+        ConfigError: When a resolution is smaller than the multiple, or the step is none of it.
         DatasetError: When an image is smaller than the multiple and may not be enlarged.
     """
-    buckets = standard_buckets(settings.resolution, settings.max_aspect_ratio, size_multiple)
-    area = settings.control_area
-    planned = []
+    step = bucket_step(settings, size_multiple)
+    folders = [each.settings for each in dataset_folders(settings)] or [settings]
+    of_folder: dict[int, list[Sample]] = {}
     for sample in samples:
-        bucket = choose_bucket(sample, buckets, settings, size_multiple)
-        controls = (bucket,) * len(sample.controls)
-        if area is not None:
-            sizes = (control_size(*image_size(path), area) for path in sample.controls)
-            controls = tuple(Bucket(*size) for size in sizes)
-        planned.append(PlannedSample(sample, bucket, controls))
+        of_folder.setdefault(min(sample.folder, len(folders) - 1), []).append(sample)
+    sizes = {
+        folder: _sizes_of(found, folders[folder], step, size_multiple)
+        for folder, found in of_folder.items()
+    }
+    planned: list[PlannedSample] = []
+    for sample in samples:
+        chosen = sizes[min(sample.folder, len(folders) - 1)]
+        # Without control images all is said: 100 000 samples are planned in a second.
+        given = (
+            _control_buckets(sample, settings.control_area, control_size) if sample.controls else ()
+        )
+        for bucket in chosen[sample.width, sample.height]:
+            controls = (bucket,) * len(sample.controls) if given is None else given
+            planned.append(PlannedSample(sample, bucket, controls))
     chosen, unflipped = with_flips(planned, settings)
-    return Plan(chosen, (*_notes(planned, settings), *unflipped))
+    return Plan(chosen, (*_notes(planned, settings, folders), *unflipped))
+
+
+def bucket_step(settings: DatasetSection, size_multiple: int) -> int:
+    """The granularity of buckets in pixels.
+
+    Raises:
+        ConfigError: When the one that is asked for is none of the family's.
+    """
+    step = settings.bucket_step or size_multiple
+    if step % size_multiple:
+        lower = max(size_multiple, step // size_multiple * size_multiple)
+        raise ConfigError(
+            f"dataset.bucket_step: {step}",
+            f"a multiple of {size_multiple}, the granularity of what the family can train",
+            f"Set dataset.bucket_step to {lower} or {lower + size_multiple}, or leave it out.",
+        )
+    return step
+
+
+def _control_buckets(
+    sample: Sample, area: int | None, control_size: ControlSize
+) -> tuple[Bucket, ...] | None:
+    """Sizes of the control images; None where they are that of their target."""
+    if area is None:
+        return None
+    sizes = (control_size(*image_size(path), area) for path in sample.controls)
+    return tuple(Bucket(*size) for size in sizes)
+
+
+def _sizes_of(
+    samples: Sequence[Sample], settings: DatasetSection, step: int, size_multiple: int
+) -> dict[_Size, tuple[Bucket, ...]]:
+    """The buckets of every size that images of a folder have."""
+    first = {(sample.width, sample.height): sample for sample in reversed(samples)}
+    sizes = list(first)
+    found: dict[_Size, dict[Bucket, None]] = {size: {} for size in sizes}
+    for place, resolution in enumerate([settings.resolution, *settings.more_resolutions]):
+        setting = "dataset.more_resolutions" if place else "dataset.resolution"
+        of_this = settings.model_copy(update={"resolution": resolution})
+        if place:
+            # An image is enlarged for none of the further sizes.
+            of_this = of_this.model_copy(update={"upscale": False})
+        if settings.bucketing == "longest_side":
+            chosen = [_longest_side(size, of_this, step, own=not place) for size in sizes]
+        else:
+            listed = standard_buckets(resolution, settings.max_aspect_ratio, step, setting)
+            chosen = choose_buckets(sizes, listed, upscale=of_this.upscale)
+        for size, bucket in zip(sizes, chosen, strict=True):
+            if bucket is None and not place:
+                bucket = _own_size(first[size], of_this, step, size_multiple)
+            if bucket is not None:
+                found[size][bucket] = None
+    return {size: tuple(buckets) for size, buckets in found.items()}
+
+
+def _longest_side(size: _Size, settings: DatasetSection, step: int, *, own: bool) -> Bucket | None:
+    """The image's own shape, its longest side at the resolution, both cut to whole multiples.
+
+    Args:
+        size: Of the image.
+        settings: Resolution, and whether images may be enlarged.
+        step: Granularity of buckets.
+        own: Whether an image that is too small keeps its own size.
+
+    Returns:
+        None where it is too small, or too narrow for one multiple.
+    """
+    step = math.lcm(step, _LONGEST_SIDE_STEP)
+    longest = max(size)
+    wanted = settings.resolution
+    if longest < wanted and not settings.upscale:
+        if not own:
+            return None
+        wanted = longest
+    width, height = (side * wanted // longest // step * step for side in size)
+    return Bucket(width, height) if width and height else None
 
 
 def standard_buckets(
-    resolution: int, max_aspect_ratio: float, size_multiple: int
+    resolution: int,
+    max_aspect_ratio: float,
+    size_multiple: int,
+    setting: str = "dataset.resolution",
 ) -> tuple[Bucket, ...]:
     """List the buckets of a resolution.
 
@@ -84,6 +183,7 @@ def standard_buckets(
         resolution: Side in pixels of a square of the largest area.
         max_aspect_ratio: Longest over shortest side of the most extreme bucket, at least 1.
         size_multiple: Granularity in pixels.
+        setting: Where the resolution was set, for the error.
 
     Returns:
         For each width the tallest bucket that is not above the area, the same lying on its side,
@@ -96,9 +196,10 @@ def standard_buckets(
     side = resolution // size_multiple * size_multiple
     if not side:
         raise ConfigError(
-            f"dataset.resolution: {resolution}",
+            f"{setting}: {resolution}",
             f"at least {size_multiple}, the smallest size that the family can train",
-            f"Set dataset.resolution to {size_multiple} or more.",
+            f"Set {setting} to {size_multiple} or more, or lower dataset.bucket_step where it is "
+            "set.",
         )
     # With a tight bound the tallest bucket of every width may be out of it; the square never is.
     found = {Bucket(side, side)}
@@ -115,61 +216,101 @@ def choose_bucket(
     """Choose the bucket of one sample, of those that `standard_buckets` lists.
 
     Returns:
-        The fitting bucket of the nearest aspect ratio, the larger of two that are equally near;
-        without a fitting one, the image's own size rounded down.
+        As `choose_buckets`; without a fitting one, the image's own size rounded down.
 
     Raises:
         DatasetError: When the image is smaller than one multiple.
     """
-    aspect = sample.width / sample.height
-
-    def distance(bucket: Bucket) -> tuple[float, int]:
-        off = abs(math.log(bucket.width / bucket.height / aspect))
-        return round(off, 9), -bucket.width * bucket.height
-
-    fitting = [
-        bucket
-        for bucket in buckets
-        if settings.upscale or (bucket.width <= sample.width and bucket.height <= sample.height)
-    ]
-    if fitting:
-        return min(fitting, key=distance)
-    return _own_size(sample, settings, size_multiple)
+    size = sample.width, sample.height
+    (chosen,) = choose_buckets([size], buckets, upscale=settings.upscale)
+    step = bucket_step(settings, size_multiple)
+    return chosen or _own_size(sample, settings, step, size_multiple)
 
 
-def _own_size(sample: Sample, settings: DatasetSection, size_multiple: int) -> Bucket:
-    if min(sample.width, sample.height) < size_multiple:
+def choose_buckets(
+    sizes: Sequence[tuple[int, int]], buckets: Sequence[Bucket], *, upscale: bool
+) -> list[Bucket | None]:
+    """Choose the bucket of every size.
+
+    Args:
+        sizes: Widths and heights of images.
+        buckets: What `standard_buckets` lists.
+        upscale: Whether images may be enlarged.
+
+    Returns:
+        For each size the bucket of the nearest aspect ratio that it fills, the larger of two that
+        are equally near; None where it fills none.
+    """
+    listed = np.array([(each.width, each.height) for each in buckets], dtype=np.float64)
+    chosen: list[Bucket | None] = []
+    for start in range(0, len(sizes), _AT_ONCE):
+        part = np.array(sizes[start : start + _AT_ONCE], dtype=np.float64)
+        places = _nearest(part, listed, upscale=upscale)
+        chosen += [buckets[place] if place >= 0 else None for place in places.tolist()]
+    return chosen
+
+
+def _nearest(
+    sizes: NDArray[np.float64], buckets: NDArray[np.float64], *, upscale: bool
+) -> NDArray[np.int64]:
+    """Place of each size's bucket; -1 without one."""
+    aspects, areas = buckets[:, 0] / buckets[:, 1], buckets[:, 0] * buckets[:, 1]
+    off = np.round(np.abs(np.log(aspects / (sizes[:, :1] / sizes[:, 1:]))), 9)
+    if not upscale:
+        fits = (buckets[:, 0] <= sizes[:, :1]) & (buckets[:, 1] <= sizes[:, 1:])
+        off = np.where(fits, off, np.inf)
+    least = off.min(axis=1, keepdims=True)
+    places = np.where(off == least, areas, -1.0).argmax(axis=1)
+    return np.where(np.isinf(least[:, 0]), -1, places)
+
+
+def _own_size(sample: Sample, settings: DatasetSection, step: int, size_multiple: int) -> Bucket:
+    least = min(sample.width, sample.height)
+    if least < size_multiple:
         raise DatasetError(
             f"{sample.name} is {sample.width} x {sample.height} pixels",
             f"at least {size_multiple} x {size_multiple} pixels",
             "Take a larger image or remove this one, or set dataset.upscale: true.",
         )
-    width = sample.width // size_multiple
-    height = sample.height // size_multiple
+    # What is too small for a coarser step has the family's own.
+    multiple = step if least >= step else size_multiple
+    width = sample.width // multiple
+    height = sample.height // multiple
     longest = max(1, int(settings.max_aspect_ratio * min(width, height)))
     width, height = min(width, longest), min(height, longest)
-    area = settings.resolution**2 // size_multiple**2
+    area = settings.resolution**2 // multiple**2
     while width * height > area:
         if width > height:
             width -= 1
         else:
             height -= 1
-    return Bucket(width * size_multiple, height * size_multiple)
+    return Bucket(width * multiple, height * multiple)
 
 
-def _notes(planned: Sequence[PlannedSample], settings: DatasetSection) -> tuple[str, ...]:
-    notes = []
-    area = settings.resolution**2
-    small = [item.sample.name for item in planned if item.sample.width * item.sample.height < area]
-    if small:
-        change = "enlarged to" if settings.upscale else "trained smaller than"
-        notes.append(
-            f"{_some(small)} smaller than {settings.resolution} x {settings.resolution} pixels: "
-            f"{change} the training size"
+def _notes(
+    planned: Sequence[PlannedSample], settings: DatasetSection, folders: Sequence[DatasetSection]
+) -> tuple[str, ...]:
+    notes: list[str] = []
+    for resolution in dict.fromkeys(each.resolution for each in folders):
+        area = resolution**2
+        mine = {number for number, each in enumerate(folders) if each.resolution == resolution}
+        small = dict.fromkeys(
+            item.sample.name
+            for item in planned
+            if item.sample.width * item.sample.height < area
+            and min(item.sample.folder, len(folders) - 1) in mine
         )
-    cropped = [item.sample.name for item in planned if _cropped_share(item) > _MUCH_CROPPED]
+        if small:
+            change = "enlarged to" if settings.upscale else "trained smaller than"
+            notes.append(
+                f"{_some(list(small))} smaller than {resolution} x {resolution} pixels: "
+                f"{change} the training size"
+            )
+    cropped = dict.fromkeys(
+        item.sample.name for item in planned if _cropped_share(item) > _MUCH_CROPPED
+    )
     if cropped:
-        notes.append(f"{_some(cropped)} cropped by more than {_MUCH_CROPPED:.0%} of the area")
+        notes.append(f"{_some(list(cropped))} cropped by more than {_MUCH_CROPPED:.0%} of the area")
     controls = Counter(len(item.control_buckets) for item in planned)
     if len(controls) > 1:
         each = ", ".join(f"{count} with {number}" for number, count in sorted(controls.items()))

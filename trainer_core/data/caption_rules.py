@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 
 from ..config import DatasetSection
 from ..counters import counter_order, counter_seed
-from ..errors import DatasetError
 from .captions import with_trigger
-from .wildcards import Choices, read_choices
+from .wildcards import EXPECTED_RULES, CaptionRuleError, Choices, read_choices
 
 _TRIES = 20
 """Choices that are tried for each text that is wanted; several of them may read alike."""
@@ -44,8 +43,8 @@ def caption_texts(raw: Sequence[str], settings: DatasetSection, key: str) -> tup
         nothing else. With settings that are not touched it is the caption behind the trigger word.
 
     Raises:
-        DatasetError: When choices are not closed, hold nothing or lie too deep in each other, or a
-            caption that is shuffled has more than 1000 tags.
+        CaptionRuleError: When choices are not closed, hold nothing or lie too deep in each other,
+            or a caption that is shuffled has more than 1000 tags.
     """
     rules = settings.captions
     captions = _captions(raw, lines=rules.variants == "lines")
@@ -139,12 +138,8 @@ class _Tags:
         mark = rules.separator
         tags = [tag for each in own.split(mark) if (tag := each.strip())]
         if len(tags) > _MOST_TAGS:
-            raise DatasetError(
-                f"{key}: a caption of {len(tags)} tags cannot be shuffled",
-                f"at most {_MOST_TAGS} tags between {mark!r}",
-                "Shorten the caption, or set dataset.captions.shuffle: 0 or another "
-                "dataset.captions.separator.",
-            )
+            found = f"{key}: a caption of {len(tags)} tags cannot be shuffled"
+            raise CaptionRuleError(found, *EXPECTED_RULES)
         between = f"{mark} " if f"{mark} " in own and mark.strip() else mark
         kept, moved = tuple(tags[: rules.keep]), tuple(tags[rules.keep :])
         orders = min(rules.shuffle, _orders_of(moved))

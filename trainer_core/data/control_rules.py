@@ -13,23 +13,30 @@ from .cache.cached_dataset import CachedItem
 _GENERATE = "generate"
 
 
-def require_control_images(samples: Iterable[Sample], variant: str) -> None:
-    """Refuse samples without control images for a base that edits.
+def require_control_images(
+    samples: Iterable[Sample], settings: DatasetSection, variant: str, fixed: Sequence[str]
+) -> None:
+    """Refuse samples without control images for a base that edits, unless they were asked for.
 
     Args:
         samples: What is to be trained.
+        settings: Of the dataset; with ``missing_control: without`` an image may have none.
         variant: The base's variant.
+        fixed: As for `require_droppable`; these need one in any case.
 
     Raises:
         DatasetError: Naming the first such sample.
     """
+    if variant == _GENERATE or (settings.missing_control == "without" and variant not in fixed):
+        return
     bare = next((each for each in samples if not each.controls), None)
-    if variant != _GENERATE and bare is not None:
+    if bare is not None:
+        also = "" if variant in fixed else " or dataset.missing_control: without"
         raise DatasetError(
             f"{bare.name} has no control image, and the base's variant is {variant}",
             "a control image for each training image",
-            "Add control images, or set base.variant: generate. With dataset.control_dropout they "
-            "are left out now and then.",
+            f"Add control images, or set base.variant: generate{also}. With "
+            "dataset.control_dropout they are left out now and then.",
         )
 
 

@@ -12,9 +12,21 @@ from typing import NamedTuple
 
 from ..errors import DatasetError
 
+EXPECTED_RULES = (
+    "choices as {red|blue}, closed and with a word at least, and at most 1000 tags where they are "
+    "shuffled; a brace that is none as \\{",
+    "Correct the captions, or set dataset.captions.wildcards: false or dataset.captions.shuffle: "
+    "0.",
+)
+"""What is expected of captions to which rules are applied, and what is to do."""
+
 _DEEPEST = 10
 _SPECIAL = "{}|\\"
 _SHOWN = 40
+
+
+class CaptionRuleError(DatasetError):
+    """A caption to which ``dataset.captions`` cannot be applied."""
 
 
 class Choices(NamedTuple):
@@ -104,13 +116,12 @@ class _Reader:
             raise self._wrong("has nothing to choose from", begin)
         return tuple(found)
 
-    def _wrong(self, what: str, place: int) -> DatasetError:
+    def _wrong(self, what: str, place: int) -> CaptionRuleError:
         begin = max(0, place - _SHOWN // 2)
         near = self.caption[begin : begin + _SHOWN]
-        return DatasetError(
+        return CaptionRuleError(
             f"{self.key}: a choice {what}, at character {place + 1} of the caption, near {near!r}",
-            "choices as {red|blue}, closed and with a word at least; a brace that is none as \\{",
-            "Correct the caption, or set dataset.captions.wildcards: false.",
+            *EXPECTED_RULES,
         )
 
 
@@ -122,7 +133,7 @@ def read_choices(caption: str, key: str) -> Choices:
         key: Its file, for messages.
 
     Raises:
-        DatasetError: When a brace is not closed or not opened, a choice has nothing but empty
+        CaptionRuleError: When a brace is not closed or not opened, a choice has nothing but empty
             alternatives, or more than 10 of them lie in each other.
     """
     return _Reader(caption, key).choices(0)

@@ -28,6 +28,7 @@ from ..data.cache.cache_file import cache_folders
 from ..data.cache.cached_dataset import CachedDataset
 from ..data.cache.collect import GIGABYTE, Collected, collect
 from ..data.cache.columns import hex_keys
+from ..data.caption_notes import caption_notes
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
@@ -151,7 +152,7 @@ def prepare(
             processes.barrier()
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
-        notes = _long_captions(config, found.samples, location, encoders)
+        notes = _notes(config, found.samples, location, encoders)
         again = [f"{each}, was damaged and is encoded again" for each in dataset.damaged]
         for note in (*plan.notes, *dataset.problems, *again, *notes):
             observer.notify(Warned(note))
@@ -170,9 +171,18 @@ def _trainable(
     parts = family.pixel_channels(variant), family.filled, family.layered
     require_masks_fit(samples, variant, *parts)
     trained = with_areas(samples, dataset, variant in family.filled)
-    require_control_images(trained, variant)
-    require_droppable(dataset, variant, (*family.layered, *family.filled))
+    fixed = (*family.layered, *family.filled)
+    require_control_images(trained, dataset, variant, fixed)
+    require_droppable(dataset, variant, fixed)
     return trained
+
+
+def _notes(
+    config: RunConfig, samples: Sequence[Sample], location: BaseLocation, encoders: EncoderSource
+) -> tuple[str, ...]:
+    """What a person may want to know of the captions."""
+    long = _long_captions(config, samples, location, encoders)
+    return (*long, *caption_notes(samples, config.dataset))
 
 
 def _long_captions(

@@ -14,6 +14,7 @@ from ..bases.distilled import distilled_note
 from ..config import MemorySection, RunConfig
 from ..config.defaults import fitted_warmup, preservation_summary, resolved_length, run_length
 from ..config.reading import dump_config
+from ..data.plan_text import describe_plan
 from ..device import (
     borrowed_random_state,
     borrowed_threads,
@@ -35,6 +36,7 @@ from .longer_run import SCHEDULE
 from .observer import Noted, Observer, RunStarted, SilentObserver, Warned
 from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder, run_header
+from .run_batches import batch_plan, require_trained
 from .run_folder import RunFolder, create_version, open_version
 from .run_loop import run_loop
 from .sharding import check_settings
@@ -112,6 +114,7 @@ def _train(
     for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():
         observer.notify(Warned(note))
     data = prepare(config, observer, processes, make_source, within, machine)
+    require_trained(config, data.dataset)
     config, note = fitted_warmup(resolved_length(config, data.dataset.own_images))
     if note and processes.index == 0:
         observer.notify(Noted(note))
@@ -217,4 +220,5 @@ def _summary(run: Loaded, folder: RunFolder) -> RunSummary:
         steps=run.steps,
         preserved=preservation_summary(config),
         folder=folder.path,
+        plan=describe_plan(batch_plan(run)),
     )

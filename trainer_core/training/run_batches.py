@@ -13,6 +13,7 @@ from ..data.cache.cached_dataset import CachedDataset
 from ..data.paces import sample_paces
 from ..data.views import Views
 from ..diffusion.sigma import make_quantile
+from ..errors import DatasetError
 from ..types import Batch, PreservedBatch
 from .loaded import Loaded
 from .read_ahead import Place
@@ -28,6 +29,23 @@ def batch_sizes(config: RunConfig, dataset: CachedDataset) -> list[int]:
     return [own[each] if each < len(own) else of_all for each in dataset.folders]
 
 
+def require_trained(config: RunConfig, dataset: CachedDataset) -> None:
+    """Refuse a dataset of which nothing is left to train.
+
+    Raises:
+        DatasetError: When every sample is held out.
+    """
+    if not all(dataset.validations):
+        return
+    places = [e.place for e in dataset_folders(config.dataset) if e.role == "validation"]
+    where = " and ".join([*places, "dataset.validation.share"][: max(1, len(places))])
+    raise DatasetError(
+        f"all {len(dataset)} images are held out for validation ({where})",
+        "images to train on beside those that are held out",
+        "Lower dataset.validation.share, or give a folder the role train.",
+    )
+
+
 def batch_plan(run: Loaded) -> BatchPlan:
     """The order in which a run trains its samples."""
     config, dataset = run.config, run.data.dataset
@@ -41,7 +59,7 @@ def batch_plan(run: Loaded) -> BatchPlan:
         num_repeats=sample_paces(dataset.items.paces(), config.dataset)[0],
         seed=config.seed,
         preserved_share=config.dataset.preservation.share if run.preservation else 0.0,
-        text_tokens=getattr(dataset, "text_tokens", None),
+        text_tokens=dataset.text_tokens,
     )
 
 

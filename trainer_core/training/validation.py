@@ -100,7 +100,7 @@ def hold_out(
     Returns:
         None where no sample is held out.
     """
-    held = [index for index, item in enumerate(dataset.items) if item.validation]
+    held = [index for index, is_held in enumerate(dataset.validations) if is_held]
     names = {dataset.items[index].name for index in held}
     chosen = set(sorted(names, key=lambda name: counter_seed(0, "held out", name))[:most])
     groups: dict[Hashable, list[int]] = {}

@@ -6,6 +6,7 @@ import hashlib
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from ...types import Bucket, CachedSample, View
 from ..paces import pace_marks
 from .cache_file import Entry, read_entry
 from .collect import UseMark
-from .columns import ItemColumns
+from .columns import ItemColumns, Pace
 from .items import CachedItem, Mirrored, PreservedItem
 
 __all__ = ["CachedDataset", "CachedItem", "EntryMemory", "Mirrored", "PreservedItem"]
@@ -71,12 +72,14 @@ class CachedDataset:
     def identity(self) -> str:
         """Hash of all that is trained: images, captions, sizes, encoders, and their order."""
         digest, joint = hashlib.sha256(), ""
-        paces = self.items.paces()
+        marks = [_marks(pace) for pace in self.items.paces()]
+        at = 0
         for chunk in self.items.chunks():
             keys: list[str] = []
-            for own in chunk:
-                keys += pace_marks(next(paces))
+            for number, own in enumerate(chunk, at):
+                keys += marks[number]
                 keys += own
+            at += len(chunk)
             digest.update(f"{joint}{_LINE.join(keys)}".encode())
             joint = _LINE
         kept = [e.key for item in self.preserved for e in (*item.controls, item.text)]
@@ -91,12 +94,12 @@ class CachedDataset:
         """
         if not all(form.sourced for form in self.items.forms):
             return None
-        text = self.items.sources.tobytes().hex()
+        text, paces = self.items.sources.tobytes().hex(), self.items.paces()
         sources = [
-            " ".join([text[64 * n : 64 * n + 64], str(pace.regularization), *more])
-            for n, pace in enumerate(self.items.paces())
+            f"{text[64 * n : 64 * n + 64]} {' '.join([str(pace.regularization), *more])}"
+            for n, pace in enumerate(paces)
             # An ordinary image is marked as one already, as lists of older versions were.
-            for more in [[mark for mark in pace_marks(pace) if mark != "regularization"]]
+            for more in [[mark for mark in _marks(pace) if mark != "regularization"]]
         ]
         sources += [f"{item.prompt!r} {item.bucket}" for item in self.preserved]
         return hashlib.sha256("\n".join(sources).encode()).hexdigest()
@@ -234,6 +237,12 @@ class EntryMemory:
                 _, oldest = self._kept.popitem(last=False)
                 self._size -= _bytes(oldest)
         return dict(tensors)
+
+
+@lru_cache(maxsize=1024)
+def _marks(pace: Pace) -> list[str]:
+    """What is a part of the identity beside keys; few samples have a pace of their own."""
+    return pace_marks(pace)
 
 
 def _bytes(tensors: dict[str, Tensor]) -> int:

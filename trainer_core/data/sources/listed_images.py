@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...config import DatasetSection
+from ...config.captions import CaptionSection
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
 from ...types import Sample
 from ..caption_rules import caption_texts
+from ..captions import with_trigger
 from ..image import ImageInfo
+from ..wildcards import CaptionRuleError
 from .caption_files import caption_file, caption_of
 from .controls import tell_unread
 from .facts import HeaderMemory, read_facts
@@ -32,10 +35,11 @@ from .metadata_file import (
     read_table,
     refuse_table,
 )
-from .problems import BAD_CAPTION, NO_MASK, Problems, Scan
+from .problems import BAD_CAPTION, BAD_MASK, BAD_RULES, NO_MASK, Problems, Scan
 from .rows import Entry, KnownFiles, read_entry
 
 _LAYOUTS = ("auto", "metadata")
+_NO_RULES = CaptionSection()
 
 
 def survey_metadata(
@@ -97,6 +101,7 @@ class _Survey:
     Attributes:
         used: Names of files that a row names.
         trained: Names of images that a row lists, to where it stands.
+        without_mask: Where samples stand that have none.
         edits: Whether some image has control images, so that one without is a mistake.
     """
 
@@ -109,6 +114,7 @@ class _Survey:
     used: set[str] = field(default_factory=set)
     trained: dict[str, str] = field(default_factory=dict)
     edits: bool = False
+    without_mask: list[str] = field(default_factory=list)
     _files: dict[str, ListedFile] = field(init=False)
     _foreign: set[str] = field(init=False)
 
@@ -150,6 +156,13 @@ class _Survey:
         tables = {self._name(part.metadata) for part in parts if part.metadata is not None}
         self.listing.unread = [f for f in self.listing.unread if f.name not in tables]
         tell_unread(self.listing, self.problems)
+        source = self.settings.mask.source
+        masked = any(sample.mask is not None for sample in self.samples)
+        kind = "transparency" if source == "alpha" else "mask"
+        tell = source == "alpha" or (source == "auto" and masked)
+        for place in self.without_mask if tell else ():
+            words = f"{{count}} image(s) have no {kind}, and count everywhere alike: {{names}}"
+            self.problems.count(words, place)
         self.samples.sort(key=lambda sample: sample.name)
         refusal, faults = self.problems.refusal(), tuple(self.problems.faults)
         return Scan(tuple(self.samples), self.problems.told(), refusal, faults)
@@ -282,7 +295,12 @@ class _Survey:
                     what = f"{place}: the caption of {file.shown} is empty"
                 self.problems.add("missing_caption", what, image)
                 return None
+            if len(raw) <= 1 and self.settings.captions == _NO_RULES:
+                return (with_trigger(self.settings.trigger_word, "".join(raw).strip()),)
             return caption_texts(raw, self.settings, place)
+        except CaptionRuleError as error:
+            self.problems.add(BAD_RULES, error.found, image)
+            return None
         except DatasetError as error:
             self.problems.add(BAD_CAPTION, error.found, image)
             return None
@@ -291,7 +309,7 @@ class _Survey:
         found = caption_file(self.listing, file.key, self.problems)
         if found is None:
             return ()
-        asked_for = found.extension == self.settings.caption_extension.lower()
+        asked_for = self.listing.captions.get(file.key) is found
         path = self.listing.path(found)
         return caption_of(path, found.extension, self.settings, asked_for=asked_for)
 
@@ -309,7 +327,9 @@ class _Survey:
             if found is not None and facts is not None:
                 sizes = (facts.width, facts.height), (found.width, found.height)
                 told = shape_problem(file.shown, *sizes)
-                self.problems.problems.extend([told] if told else ())
+                if told is not None:
+                    self.problems.add(BAD_MASK, f"{place}: {told}", image)
+                    return False, None
             return found is not None, self.listing.path(file)
         if entry.mask is not None:
             words = f"{{count}} mask(s) of rows are not read (dataset.mask.source: {source}): "
@@ -317,5 +337,7 @@ class _Survey:
         if source == "files":
             self.problems.add(NO_MASK, f"{place} names no mask", image)
             return False, None
-        alpha = source == "alpha" and facts is not None and facts.alpha
-        return True, image if alpha else None
+        if source == "alpha" and facts is not None and facts.alpha:
+            return True, image
+        self.without_mask.append(place)
+        return True, None

@@ -10,11 +10,15 @@ from ...errors import DatasetError
 from ...printable import listed
 from ...types import Sample
 from ..captions import READABLE
+from ..wildcards import EXPECTED_RULES
 from .layers import BAD_LAYERS, EXPECTED_LAYERS
 from .metadata_file import BAD_METADATA, EXPECTED_TABLE
 
 BAD_CAPTION = "unreadable_caption"
 """A caption file that is not text; no setting lets a training leave it out."""
+
+BAD_RULES = "caption_rules"
+"""A caption to which ``dataset.captions`` cannot be applied, as to a choice without its end."""
 
 NO_MASK = "missing_mask"
 """An image without a mask where each needs one; ``dataset.mask.source`` says whether it does."""
@@ -25,7 +29,7 @@ BAD_MASK = "mask_shape"
 SHOWN = 5
 """Mistakes that a message names; the others are counted."""
 
-_NO_SETTING = (BAD_CAPTION, BAD_LAYERS, NO_MASK, BAD_MASK, BAD_METADATA)
+_NO_SETTING = (BAD_CAPTION, BAD_RULES, BAD_LAYERS, NO_MASK, BAD_MASK, BAD_METADATA)
 
 # In the order in which they are told: a broken image explains a caption without image.
 _EXPECTED = {
@@ -35,6 +39,7 @@ _EXPECTED = {
         "Save the images again with an image editor, or set dataset.unreadable: skip.",
     ),
     BAD_CAPTION: READABLE,
+    BAD_RULES: EXPECTED_RULES,
     BAD_LAYERS: EXPECTED_LAYERS,
     "animated": (
         "images with one frame",

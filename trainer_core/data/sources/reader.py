@@ -13,6 +13,7 @@ from ...types import Sample
 from ..caption_rules import caption_texts
 from ..captions import with_trigger
 from ..image import ImageInfo
+from ..wildcards import CaptionRuleError
 from .caption_files import caption_file, caption_of
 from .controls import Controls, ordered
 from .facts import HeaderMemory, read_facts
@@ -20,7 +21,7 @@ from .kohya import RepeatedFolder
 from .layers import BAD_LAYERS, Layer, layer_problem, layers_problem
 from .listing import ListedFile, Listing
 from .mask_files import Masks, shape_problem
-from .problems import BAD_CAPTION, BAD_MASK, NO_MASK, Problems
+from .problems import BAD_CAPTION, BAD_MASK, BAD_RULES, NO_MASK, Problems
 
 _NO_RULES = CaptionSection()
 
@@ -180,6 +181,9 @@ class Reader:
                 self.problems.add("missing_caption", self._no_caption(file, name, own), path)
                 return None
             return self._texts_of(raw, name)
+        except CaptionRuleError as error:
+            self.problems.add(BAD_RULES, error.found, path)
+            return None
         except DatasetError as error:
             self.problems.add(BAD_CAPTION, error.found, path)
             return None

@@ -1,0 +1,172 @@
+"""An edit base is trained with texts in turns, and now and then without its control images."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from integration.runs import CancelAfter, metrics, run_config, tensors
+from launches import launch_two
+from PIL import Image
+from test_processes import BEGIN, TRAIN, how_they_ended
+
+from trainer_core.data.views import Views
+from trainer_core.errors import ConfigError
+from trainer_core.families.registry import get_family
+from trainer_core.training import SingleProcess, train
+from trainer_core.training.encode_dataset import prepare, save_manifest
+from trainer_core.training.observer import SilentObserver
+from trainer_core.types import View
+
+CAPTIONS = ["make it red, circle, green", "paint it blue, square, red"]
+SEED = 7
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """Six images in two captions, each with a control image."""
+    folder = tmp_path_factory.mktemp("pairs")
+    for kind, first in (("training_images", 0), ("control_images", 50)):
+        (folder / kind).mkdir()
+        for number in range(6):
+            values = np.random.default_rng(first + number).integers(0, 256, (8, 8, 3), np.uint8)
+            Image.fromarray(values).resize((64, 64)).save(folder / kind / f"{number}.png")
+    for number in range(6):
+        text = folder / "training_images" / f"{number}.txt"
+        text.write_text(CAPTIONS[number % 2], encoding="utf-8")
+    return folder
+
+
+def edit_run(folder, cache, pairs, /, **overrides):
+    dataset = {
+        "path": str(pairs),
+        "resolution": 64,
+        "caption_dropout": 0.1,
+        "control_dropout": 0.3,
+        "captions": {"shuffle": 4},
+        **overrides.pop("dataset", {}),
+    }
+    base = {"path": "embedded", "variant": "edit"}
+    return run_config(folder, cache, base=base, dataset=dataset, **overrides)
+
+
+@pytest.fixture(scope="module")
+def cached(pairs, tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def test_what_is_cached_is_exactly_what_can_be_trained(pairs, cached, tmp_path):
+    config = edit_run(tmp_path, cached, pairs, training={"steps": 2})
+    # Counted by hand: each of 6 images with 4 orders and no text; without control images 4 orders
+    # of each of 2 captions and no text, which images share; 12 images in the VAE.
+    assert train(config).step == 2
+    assert len(list((cached / "text").iterdir())) == 6 * 5 + 2 * 4 + 1
+    assert len(list((cached / "latents").iterdir())) == 12
+    data = prepare(config, SilentObserver(), SingleProcess(torch.device("cpu")))
+    assert (data.dataset.encoded, data.dataset.reused) == (0, 39 + 12)
+    # All of them are trained in time: every file belongs to a view that is chosen.
+    views, used = Views.of(config.dataset, SEED), set()
+    for item in data.dataset.items:
+        for step in range(1, 400):
+            view = views.of_sample(item, step, 0, step)
+            used.add(item.text_of(view).path)
+    assert used == set((cached / "text").iterdir())
+
+
+def test_without_control_the_text_and_the_velocity_are_those_of_text_to_image(pairs, cached):
+    config = edit_run(cached, cached, pairs)
+    data = prepare(config, SilentObserver(), SingleProcess(torch.device("cpu")))
+    sample = data.dataset.load(0, View(0, controls=False))
+    assert not sample.controls
+    family = get_family("qwen_image")
+    location = dataclasses.replace(data.location, variant="generate")
+    generate = family.load_encoders(location, torch.float32, "cpu")
+    plain = generate.encode_text(CAPTIONS[0])["text_embeddings"]
+    torch.testing.assert_close(sample.conditioning["text_embeddings"], plain)
+    given = data.dataset.load(0).conditioning["text_embeddings"]
+    assert given.shape != plain.shape, "an image is part of the text"
+
+
+@pytest.mark.exhaustive
+def test_a_resumed_run_and_two_passes_train_the_same_views(pairs, cached, tmp_path):
+    training = {"steps": 8, "batch_size": 2, "gradient_accumulation_steps": 2}
+    whole = train(edit_run(tmp_path / "a", cached, pairs, training=training))
+    stopped = train(edit_run(tmp_path / "b", cached, pairs, training=training), CancelAfter(3))
+    assert stopped.step == 3
+    resumed = train(edit_run(tmp_path / "b", cached, pairs, training=training, resume="latest"))
+    expected, found = tensors(whole.adapters[0]), tensors(resumed.adapters[0])
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+    one_pass = {**training, "batch_size": 4, "gradient_accumulation_steps": 1}
+    adapter = {"dropout": 0.0}
+    runs = [
+        train(edit_run(tmp_path / name, cached, pairs, training=each, adapter=adapter))
+        for name, each in (("c", training), ("d", one_pass))
+    ]
+    losses = [[each["loss"] for each in metrics(run.folder)] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_two_processes_train_the_same_views_as_one(pairs, cached, tmp_path):
+    training = {"steps": 6, "batch_size": 2, "gradient_accumulation_steps": 2}
+    adapter = {"dropout": 0.0}
+    config = edit_run(tmp_path / "two", cached, pairs, training=training, adapter=adapter)
+    run_file, ends = tmp_path / "run.yaml", tmp_path / "ends"
+    run_file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    ends.mkdir()
+    done = launch_two(tmp_path, BEGIN + TRAIN, run_file, ends)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert how_they_ended(ends) == {"0 of 2": "done 6", "1 of 2": "done 6"}
+    one = train(edit_run(tmp_path / "one", cached, pairs, training=training, adapter=adapter))
+    for a, b in zip(metrics(tmp_path / "two/run/v0"), metrics(one.folder), strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
+
+
+@pytest.mark.exhaustive
+def test_a_finished_cache_has_all_texts_or_says_that_it_lacks_them(pairs, tmp_path):
+    cache = tmp_path / "cache"
+    manifests = {}
+    for share in (0.0, 0.3):
+        config = edit_run(tmp_path, cache, pairs, dataset={"control_dropout": share})
+        data = prepare(config, SilentObserver(), SingleProcess(torch.device("cpu")))
+        manifests[share] = save_manifest(config, data)
+        from_list = edit_run(
+            tmp_path, cache, pairs,
+            dataset={"path": "", "control_dropout": share},
+            cache={"dir": None, "manifest": str(manifests[share])},
+        )  # fmt: skip
+        again = prepare(from_list, SilentObserver(), SingleProcess(torch.device("cpu")))
+        assert list(again.dataset.items) == list(data.dataset.items)
+        assert again.dataset.identity == data.dataset.identity
+    assert manifests[0.0] != manifests[0.3]
+    lacking = edit_run(
+        tmp_path, cache, pairs,
+        dataset={"path": ""},
+        cache={"dir": None, "manifest": str(manifests[0.0])},
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"dataset\.control_dropout"):
+        prepare(lacking, SilentObserver(), SingleProcess(torch.device("cpu")))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"base": {"path": "embedded", "variant": "generate"}}, "control_dropout"),
+        ({"base": {"path": "embedded", "variant": "edit"}}, "no control image"),
+    ],
+)
+def test_controls_that_are_not_there(pairs, tmp_path, change, word):
+    data = tmp_path / "flat"
+    shutil.copytree(pairs / "training_images", data)
+    config = run_config(
+        tmp_path,
+        tmp_path / "cache",
+        dataset={"path": str(data), "control_dropout": 0.3, "caption_dropout": 0.0},
+        **change,
+    )
+    with pytest.raises(ConfigError, match=word):
+        prepare(config, SilentObserver(), SingleProcess(torch.device("cpu")))

@@ -1,0 +1,126 @@
+"""Which texts of a sample are encoded: each that can be trained, once, and no other."""
+
+import torch
+
+from tests.fixtures.cache_world import World
+from trainer_core.data.buckets import plan_buckets
+from trainer_core.data.cache.cache_file import make_entry
+from trainer_core.data.cache.cached_dataset import CachedDataset
+from trainer_core.data.caption_rules import caption_texts
+from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.views import Views
+from trainer_core.types import View
+
+
+def wanted(world: World) -> set[tuple[str, tuple[tuple[int, int], ...]]]:
+    """By hand: every text of every image, beside its control images and without them."""
+    found = set()
+    for sample in world.plan().samples:
+        for text in (*sample.sample.captions, ""):
+            sizes = tuple((each.width, each.height) for each in sample.control_buckets)
+            found.add((text, sizes))
+            if world.settings().control_dropout and sizes:
+                found.add((text, ()))
+    return found
+
+
+def test_every_text_is_encoded_once_and_no_other(world):
+    world.options = {"captions": {"shuffle": 4}, "control_dropout": 0.3, "trigger_word": "ohwx"}
+    for number in range(3):
+        world.add(f"{number}.png", ["a, b, c", "a, b, c", "d, e"][number], control=True)
+    dataset = world.build()
+    given = list(world.encoders.texts)
+    assert set(given) == wanted(world)
+    # Beside three control images 4 + 1, 4 + 1 and 2 + 1 texts; without them the two that are alike
+    # share theirs, and all share the empty one: 4 + 2 + 1.
+    assert len(given) == 5 + 5 + 3 + 7 == len(world.files("text"))
+    assert [item.captions for item in dataset.items] == [4, 4, 2]
+    assert {len(item.bare_texts) for item in dataset.items} == {5, 3}
+    # The list of the files is the folder, to the last one.
+    files = {entry.path for item in dataset.items for entry in item.entries}
+    assert files == {path for kind in ("text", "latents") for path in world.files(kind)}
+    world.encoders.counts()
+    world.build()
+    assert world.encoders.counts() == (0, 0, 0)
+
+
+def test_each_view_reads_its_own_text(world):
+    world.options = {"captions": {"variants": "lines"}, "control_dropout": 0.3}
+    world.add("a.png", "one\ntwo", control=True)
+    dataset, encoders = world.build(), world.encoders
+    for caption, text in ((0, "one"), (1, "two"), (None, "")):
+        for controls in (True, False):
+            sample = dataset.load(0, View(caption, controls))
+            expected = encoders.table[torch.tensor([256, *text.encode()])]
+            assert torch.equal(sample.conditioning["text_embeddings"], expected)
+            assert ("seen" in sample.conditioning) == controls
+            assert len(sample.controls) == controls
+
+
+def test_one_caption_changed_encodes_one_text_of_each_form(world):
+    world.options = {"captions": {"variants": "lines"}, "control_dropout": 0.3}
+    for number in range(4):
+        world.add(f"{number}.png", f"first {number}\nsecond {number}", control=True)
+    before = world.build().identity
+    world.encoders.counts()
+    (world.data / "2.txt").write_text("first 2\nanother", encoding="utf-8")
+    changed = world.build()
+    assert world.encoders.texts == [("another", ((64, 64),)), ("another", ())]
+    assert changed.identity != before
+    world.encoders.counts()
+    world.add("4.png", "first 4", control=True)
+    world.build()
+    # Other images keep their texts when one is added; its empty one is of its own control image.
+    assert world.encoders.texts == [("first 4", ((64, 64),)), ("", ((64, 64),)), ("first 4", ())]
+
+
+def test_texts_without_controls_are_only_where_they_are_trained(world):
+    world.add("a.png", "a", control=True)
+    plain = world.build()
+    assert plain.items[0].bare_texts == ()
+    assert len(world.files("text")) == 2
+    world.options = {"control_dropout": 0.3}
+    unseen = world.build(shown=False)
+    assert unseen.items[0].bare_texts == (), "the text encoder does not see them"
+    assert unseen.identity == plain.identity
+    view = View(0, controls=False)
+    assert unseen.load(0, view).conditioning.keys() == plain.load(0).conditioning.keys()
+    assert not unseen.load(0, view).controls
+    assert len(world.files("text")) == 2
+    world.options = {"control_dropout": 0.3, "captions": {"prefix": "x "}}
+    assert world.build().identity != plain.identity, "other rules are another dataset"
+
+
+def test_folders_have_shares_and_rules_of_their_own(world):
+    world.add("a.png", "a, b", control=True)
+    world.add("more/b.png", "c, d", control=True)
+    data = world.data
+    data.joinpath("more").rename(data.parent / "more")
+    more = {"path": str(data.parent / "more"), "captions": {"shuffle": 2}, "control_dropout": 0.5}
+    world.options = {"folders": [more]}
+    settings = world.settings()
+    plan = plan_buckets(scan_all(settings).samples, settings, 16, lambda *size: size[:2])
+    first, second = world.build(plan).items
+    assert (first.captions, len(first.bare_texts)) == (1, 0)
+    assert (second.captions, len(second.bare_texts)) == (2, 3)
+    views = Views.of(settings, 1)
+    steps = range(1, 400)
+    assert all(views.of_sample(first, step, 0, step).controls for step in steps)
+    assert {views.of_sample(second, step, 0, step).controls for step in steps} == {True, False}
+
+
+def test_names_of_a_plain_dataset_are_what_they_were(world):
+    world.add("a.png", "a cat")
+    item = world.build().items[0]
+    kept = [make_entry(world.cache, "text", "tiny", text) for text in ("a cat", "")]
+    assert [item.text, item.empty_text] == kept
+    assert caption_texts(("a cat",), world.settings(), "a") == ("a cat",)
+
+
+def test_the_same_dataset_comes_from_its_columns(world):
+    world.options = {"captions": {"shuffle": 3}, "control_dropout": 0.3}
+    world.add("a.png", "a, b, c", control=True)
+    dataset = world.build()
+    again = CachedDataset(list(dataset.items))
+    assert list(again.items) == list(dataset.items)
+    assert again.identity == dataset.identity

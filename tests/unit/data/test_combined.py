@@ -1,0 +1,155 @@
+"""Several folders as one dataset: names, roles, what each says otherwise, and refusals."""
+
+import pytest
+
+from trainer_core.config import DatasetSection
+from trainer_core.config.dataset_folders import dataset_folders
+from trainer_core.data.sources.combined import scan_all
+from trainer_core.errors import DatasetError
+
+
+def section(own, **values) -> DatasetSection:
+    return DatasetSection.model_validate({"path": str(own), **values})
+
+
+def test_each_folder_has_its_own_settings_role_and_name(tmp_path, captioned):
+    captioned(tmp_path / "own" / "a.png", "a shape")
+    captioned(tmp_path / "more" / "dogs" / "a.png", "a dog")
+    captioned(tmp_path / "other" / "dogs" / "a.png", "another")
+    captioned(tmp_path / "held" / "a.png", "held")
+    captioned(tmp_path / "plain" / "a.png", "plain")
+    captioned(tmp_path / "ordinary" / "a.png", "ordinary")
+    folders = [
+        {"path": str(tmp_path / "more" / "dogs"), "trigger_word": "dog"},
+        {"path": str(tmp_path / "other" / "dogs"), "captions": {"suffix": "!"}},
+        {"path": str(tmp_path / "held"), "role": "validation", "trigger_word": ""},
+        {"path": str(tmp_path / "plain"), "role": "regularization"},
+    ]
+    dataset = section(
+        tmp_path / "own",
+        trigger_word="zorb",
+        folders=folders,
+        regularization={"path": str(tmp_path / "ordinary")},
+    )
+    found = scan_all(dataset)
+    assert [(s.name, s.caption, s.folder) for s in found.samples] == [
+        ("a.png", "zorb, a shape", 0),
+        ("dogs/a.png", "dog, a dog", 1),
+        ("dogs-2/a.png", "zorb, another!", 2),
+        ("held/a.png", "held", 3),
+        ("plain/a.png", "plain", 4),
+        ("regularization/a.png", "ordinary", 5),
+    ]
+    assert [s.name for s in found.samples if s.validation] == ["held/a.png"]
+    ordinary = [s.name for s in found.samples if s.regularization]
+    assert ordinary == ["plain/a.png", "regularization/a.png"]
+
+
+def test_a_folders_name_never_meets_one_of_the_first_folder(tmp_path, captioned):
+    captioned(tmp_path / "own" / "dogs" / "a.png")
+    captioned(tmp_path / "dogs" / "a.png")
+    dataset = section(tmp_path / "own", folders=[{"path": str(tmp_path / "dogs")}])
+    assert [s.name for s in scan_all(dataset).samples] == ["dogs/a.png", "dogs-2/a.png"]
+
+
+def test_what_is_told_begins_with_the_folder(tmp_path, captioned):
+    captioned(tmp_path / "own" / "a.png")
+    captioned(tmp_path / "dogs" / "a.png")
+    captioned(tmp_path / "dogs" / "b.png", None)
+    dataset = section(
+        tmp_path / "own", folders=[{"path": str(tmp_path / "dogs")}], missing_caption="skip"
+    )
+    assert scan_all(dataset).problems == ("dogs: left out: b.png has no caption file",)
+    with pytest.raises(DatasetError, match=r"dataset\.folders\[0\]\.path: b\.png has no caption"):
+        scan_all(dataset.model_copy(update={"missing_caption": "error"}))
+
+
+@pytest.mark.parametrize("role", ["train", "validation", "regularization"])
+@pytest.mark.parametrize("inner", ["first", "second"])
+def test_an_image_of_two_folders_is_refused(tmp_path, captioned, role, inner):
+    captioned(tmp_path / "out" / "a.png")
+    captioned(tmp_path / "out" / "in" / "b.png")
+    outer, below = str(tmp_path / "out"), str(tmp_path / "out" / "in")
+    path, second = (below, outer) if inner == "first" else (outer, below)
+    dataset = section(path, folders=[{"path": second, "role": role}])
+    with pytest.raises(DatasetError, match="no image in common") as caught:
+        scan_all(dataset)
+    assert "dataset.folders[0].path" in caught.value.found
+    assert "b.png" in caught.value.found
+    assert ("measured" in caught.value.found) == (role == "validation")
+
+
+def test_the_same_folder_by_another_way_is_refused(tmp_path, captioned):
+    captioned(tmp_path / "own" / "a.png")
+    (tmp_path / "link").symlink_to(tmp_path / "own", target_is_directory=True)
+    for path in (tmp_path / "link", tmp_path / "own" / ".." / "own"):
+        with pytest.raises(DatasetError, match=r"is dataset\.path as well"):
+            scan_all(section(tmp_path / "own", folders=[{"path": str(path)}]))
+
+
+def test_folders_beside_each_other_in_one_are_no_overlap(tmp_path, captioned, paint):
+    captioned(tmp_path / "training_images" / "a.png")
+    paint(tmp_path / "control_images" / "a.png")
+    captioned(tmp_path / "held" / "training_images" / "b.png")
+    paint(tmp_path / "held" / "control_images" / "b.png")
+    held = {"path": str(tmp_path / "held"), "role": "validation"}
+    found = scan_all(section(tmp_path, folders=[held]))
+    assert [s.validation for s in found.samples] == [False, True]
+
+
+def test_folders_with_and_without_control_images_do_not_mix(tmp_path, captioned, paint):
+    captioned(tmp_path / "own" / "a.png")
+    captioned(tmp_path / "edits" / "b.png")
+    paint(tmp_path / "edits" / "b_control.png", seed=1)
+    dataset = section(tmp_path / "own", folders=[{"path": str(tmp_path / "edits")}])
+    with pytest.raises(DatasetError, match=r"dataset\.folders\[0\]\.path has control images"):
+        scan_all(dataset)
+    mixed = scan_all(dataset.model_copy(update={"missing_control": "without"}))
+    assert [len(s.controls) for s in mixed.samples] == [0, 1]
+
+
+def test_a_share_is_held_out_of_the_own_images_alone(tmp_path, captioned):
+    for number in range(8):
+        captioned(tmp_path / "own" / f"{number}.png", seed=number)
+        captioned(tmp_path / "more" / f"{number}.png", seed=number + 10)
+        captioned(tmp_path / "plain" / f"{number}.png", seed=number + 20)
+    folders = [
+        {"path": str(tmp_path / "more")},
+        {"path": str(tmp_path / "plain"), "role": "regularization"},
+    ]
+    dataset = section(tmp_path / "own", folders=folders, validation={"share": 0.25})
+    held = {s.name for s in scan_all(dataset, seed=5).samples if s.validation}
+    assert 1 <= len(held) < 12
+    assert not any(name.startswith("plain/") for name in held)
+    captioned(tmp_path / "own" / "8.png", seed=30)
+    again = {s.name for s in scan_all(dataset, seed=5).samples if s.validation}
+    assert again - {"8.png"} == held
+    assert {s.name for s in scan_all(dataset, seed=6).samples if s.validation} != again
+
+
+def test_something_has_to_be_trained(tmp_path, captioned):
+    captioned(tmp_path / "a.png")
+    told = scan_all(section(tmp_path, validation={"share": 0.5}))
+    assert [s.validation for s in told.samples] == [False]
+    assert "one image" in " ".join(told.problems)
+    (tmp_path / "validation").mkdir()
+    (tmp_path / "a.png").rename(tmp_path / "validation" / "a.png")
+    (tmp_path / "validation" / "metadata.csv").write_text("image,text\na.png,one\n")
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(DatasetError, match="held out"):
+        scan_all(section(tmp_path))
+
+
+def test_a_further_folder_reads_its_own_metadata_file(tmp_path, captioned):
+    captioned(tmp_path / "own" / "a.png", "beside")
+    captioned(tmp_path / "more" / "a.png", "beside")
+    (tmp_path / "own" / "list.csv").write_text("image,text\na.png,listed\n")
+    (tmp_path / "more" / "own.csv").write_text("image,text\na.png,theirs\n")
+    more = {"path": str(tmp_path / "more")}
+    dataset = section(tmp_path / "own", metadata="list.csv", folders=[more])
+    assert [s.caption for s in scan_all(dataset).samples] == ["listed", "beside"]
+    dataset = section(
+        tmp_path / "own", metadata="list.csv", folders=[more | {"metadata": "own.csv"}]
+    )
+    assert [s.caption for s in scan_all(dataset).samples] == ["listed", "theirs"]
+    assert [each.settings.metadata for each in dataset_folders(dataset)] == ["list.csv", "own.csv"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +14,11 @@ from PIL import Image
 from runs import CancelAfter, metrics, run_config, tensors
 
 from trainer_core.errors import DatasetError
-from trainer_core.training import train
+from trainer_core.training import SingleProcess, train
+from trainer_core.training.cache_manifest import read_manifest
+from trainer_core.training.encode_dataset import prepare, save_manifest
+from trainer_core.training.observer import SilentObserver
+from trainer_core.types import View
 
 PROGRAM = """
 import sys
@@ -82,6 +89,37 @@ def test_two_processes_and_a_resumed_run_train_masked_and_mirrored_images_as_one
     assert all(torch.equal(expected[key], found[key]) for key in expected)
     unmasked = masked_run(tmp_path, "unmasked", training, mask={"source": "none"}, **options)
     assert train(unmasked).losses != one.losses
+
+
+@pytest.mark.slow
+def test_a_finished_cache_trains_masked_and_mirrored_images_as_their_files_do(tmp_path):
+    folder = write_images(tmp_path / "data")
+    Image.new("L", (64, 64), 255).save(folder / "1_mask.png")
+    options = {"flip": True, "crop": "mask"}
+    config = masked_run(tmp_path, "files", **options)
+    with torch.inference_mode(False):
+        prepared = prepare(config, SilentObserver(), SingleProcess(torch.device("cpu")))
+    manifest = str(save_manifest(config, prepared))
+    shutil.rmtree(folder)
+
+    def finished(name, **mask):
+        given = masked_run(tmp_path, name, **options, mask=mask)
+        empty = given.dataset.model_copy(update={"path": ""})
+        cache = given.cache.model_copy(update={"manifest": manifest})
+        return given.model_copy(update={"dataset": empty, "cache": cache})
+
+    listed = read_manifest(Path(manifest)).dataset
+    assert [item.mask is not None for item in listed.items] == [True, True, True, False]
+    assert all(item.flipped is not None for item in listed.items)
+    for number, item in enumerate(listed.items):
+        for view in (View(), View(flipped=True)):
+            one, two = prepared.dataset.load(number, view), listed.load(number, view)
+            assert torch.equal(one.latents, two.latents)
+            assert (one.mask is None) == (two.mask is None) == (item.mask is None)
+            assert one.mask is None or two.mask is None or torch.equal(one.mask, two.mask)
+    assert train(finished("a")).losses != train(finished("b", background=1.0)).losses
+    with pytest.raises(DatasetError, match=r"nothing of 1\.png counts: its mask is the same"):
+        train(finished("c", foreground=0.0))
 
 
 @pytest.mark.slow

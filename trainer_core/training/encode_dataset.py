@@ -22,11 +22,13 @@ from ..bases.locate import locate_base
 from ..config import DatasetSection, RunConfig
 from ..config.defaults import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
+from ..data.cache.blank_masks import require_counting_masks
 from ..data.cache.build import build_cache, cache_folder
 from ..data.cache.cache_file import cache_folders
 from ..data.cache.cached_dataset import CachedDataset
 from ..data.cache.collect import GIGABYTE, Collected, collect
 from ..data.cache.columns import hex_keys
+from ..data.caption_notes import caption_notes
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
@@ -152,7 +154,7 @@ def prepare(
             processes.barrier()
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
-        notes = _long_captions(config, found.samples, location, encoders)
+        notes = _notes(config, found.samples, location, encoders)
         again = [f"{each}, was damaged and is encoded again" for each in dataset.damaged]
         for note in (*plan.notes, *warnings, *dataset.problems, *again, *notes):
             observer.notify(Warned(note))
@@ -175,6 +177,14 @@ def _trainable(
     require_control_images(trained, dataset, variant, fixed)
     require_droppable(dataset, variant, fixed)
     return trained
+
+
+def _notes(
+    config: RunConfig, samples: Sequence[Sample], location: BaseLocation, encoders: EncoderSource
+) -> tuple[str, ...]:
+    """What a person may want to know of the captions."""
+    long = _long_captions(config, samples, location, encoders)
+    return (*long, *caption_notes(samples, config.dataset))
 
 
 def _long_captions(
@@ -313,6 +323,7 @@ def _from_manifest(
     _check_preserved(config, cache, edits=has_controls)
     family = get_family(config.family)
     require_droppable(config.dataset, cache.variant, (*family.layered, *family.filled))
+    require_counting_masks(cache.dataset, config.dataset.mask)
     if cache.variant in family.shown:
         require_bare_texts(config.dataset, cache.dataset.items)
     location = locate_base(base, family, has_controls, needs_encoders=False)

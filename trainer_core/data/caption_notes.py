@@ -1,0 +1,50 @@
+"""What caption rules did not do, in words: nobody looks through the texts of 100 000 images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..config import DatasetSection
+from ..config.dataset_folders import dataset_folders
+from ..types import Sample
+
+_NAMED = 3
+
+
+def caption_notes(samples: Sequence[Sample], dataset: DatasetSection) -> tuple[str, ...]:
+    """Say where caption rules have no effect, and where not all texts are encoded.
+
+    Args:
+        samples: What a scan found.
+        dataset: The run file's section; each folder may have rules of its own.
+
+    Returns:
+        At most two notes for each folder.
+    """
+    notes: list[str] = []
+    for number, folder in enumerate(dataset_folders(dataset)):
+        rules = folder.settings.captions
+        own = [each for each in samples if each.folder == number]
+        if rules.shuffle:
+            still = [each.name for each in own if len(each.captions) == 1 and each.caption]
+            note = f"of {len(still)} captions dataset.captions.shuffle moves no tag"
+            notes += _named(
+                still,
+                f"{note}: they have no two different tags between {rules.separator!r} behind the "
+                f"first {rules.keep} (dataset.captions.keep)",
+            )
+        full = [each.name for each in own if len(each.captions) == rules.most > 1]
+        if rules.shuffle != rules.most:
+            notes += _named(
+                full,
+                f"{len(full)} images have {rules.most} texts, the most that dataset.captions.most "
+                "allows; of more than that, so many were drawn",
+            )
+    return tuple(notes)
+
+
+def _named(names: Sequence[str], note: str) -> list[str]:
+    if not names:
+        return []
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return [f"{note}: {', '.join(names[:_NAMED])}{more}"]

@@ -23,13 +23,13 @@ from ...types import PlannedSample
 from ..buckets import Plan
 from ..file_memory import FileMemory
 from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
-from .cache_file import read_entry
+from .cache_file import look_into, read_entry
 from .cached_dataset import CachedDataset
 from .claims import Claims
 from .collect import UseMark
 from .columns import ColumnWriter, ItemColumns, hex_keys
 from .encoders import Encoders
-from .index import CacheIndex
+from .index import CacheIndex, count_tokens
 from .items import PreservedItem
 from .making import Maker
 from .recipes import Grid, Recipe, Recipes, TextTask, no_grid
@@ -114,26 +114,13 @@ def build_cache(
             *(naming, open_encoders, notify, index, claims),
             *(options.batch_size, options.dtype, verify),
         )
-        missing = {columns.entry(row).key for row in np.nonzero(lacking)[0].tolist()}
         try:
-            maker.begin(missing | extra)
-            touched = columns.having(lacking).tolist()
-            if maker.missing:
-                # All images before all texts: encoders that do not fit together change places once.
-                maker.make(task for each in samples.again(touched) for task in each.images)
-                maker.make(task for each in samples.again(touched) for task in each.plain)
-            # Weights are no part of what is kept: with one of 0 all masks are read.
-            every = range(len(columns)) if may_count_nothing(settings.mask) else touched
-            for number in columns.masked(every):
-                samples.check_masks(next(samples.again([number])), missing, maker)
-            if maker.missing:
-                maker.make(_texts(samples.again(touched), maker))
-                maker.make(task for item, task in prompts if _has_controls(item, maker))
+            _complete(maker, samples, columns, lacking, extra, prompts)
         finally:
             index.close()
     kept = [item for item, task in prompts if task.entry.key not in maker.missing]
     kept = [item for item in kept if _has_controls(item, maker)]
-    columns = _with_tokens(samples.leave_out(columns, maker), folder, maker)
+    columns = samples.leave_out(columns, maker)
     if not len(columns):
         raise DatasetError(
             f"no sample is left ({listed(samples.problems, 5, '; ') or 'the plan is empty'})",
@@ -172,14 +159,34 @@ def _missing(
     return ~found.whole[:count], lacking, damaged
 
 
-def _with_tokens(columns: ItemColumns, folder: Path, maker: Maker) -> ItemColumns:
-    """Fill in the tokens of texts that were just encoded.
-
-    The order of the samples must not depend on which run has encoded them.
-    """
-    if maker.encoded:
-        _missing(CacheIndex(folder), columns, (), verify=False)
-    return columns
+def _complete(
+    maker: Maker,
+    samples: _Samples,
+    columns: ItemColumns,
+    lacking: np.ndarray,
+    extra: set[str],
+    prompts: Sequence[tuple[PreservedItem, TextTask]],
+) -> None:
+    """Make all that is missing, and fill in how many tokens the texts have."""
+    missing = {columns.entry(row).key for row in np.nonzero(lacking)[0].tolist()}
+    maker.begin(missing | extra)
+    touched = columns.having(lacking).tolist()
+    if maker.missing:
+        # All images before all texts: encoders that do not fit together change places once.
+        maker.make(task for each in samples.again(touched) for task in each.images)
+        maker.make(task for each in samples.again(touched) for task in each.plain)
+    # Weights are no part of what is kept: with one of 0 all masks are read.
+    every = may_count_nothing(samples.naming.settings.mask)
+    for number in columns.masked(range(len(columns)) if every else touched):
+        samples.check_masks(next(samples.again([number])), missing, maker)
+    if maker.missing:
+        maker.make(_texts(samples.again(touched), maker))
+        maker.make(task for item, task in prompts if _has_controls(item, maker))
+    for row in np.nonzero(lacking)[0].tolist():
+        entry = columns.entry(row)
+        known = maker.tokens.get(entry.key)
+        # What another process made meanwhile is opened.
+        columns.tokens[row] = count_tokens(look_into(entry) or {}) if known is None else known
 
 
 def _texts(recipes: Iterator[Recipe], maker: Maker) -> Iterator[TextTask]:

@@ -204,7 +204,10 @@ class ItemColumns(Sequence[CachedItem]):
         """The same without some samples."""
         if not left_out:
             return self
-        return ItemColumns.of(item for at, item in enumerate(self) if at not in left_out)
+        kept = ItemColumns.of(item for at, item in enumerate(self) if at not in left_out)
+        known = {self.entry(row).key: int(self.tokens[row]) for row in range(len(self.keys))}
+        kept.tokens[:] = [known[kept.entry(row).key] for row in range(len(kept.keys))]
+        return kept
 
 
 def _entry(place: tuple[Path, str], key: str) -> Entry:

@@ -108,11 +108,12 @@ class CacheIndex:
         damaged[unsure] = ~whole[unsure]
         return Found(whole, tokens, damaged, len(unsure))
 
-    def record(self, entry: Entry, tensors: Mapping[str, Tensor]) -> None:
-        """Note that a file was written."""
+    def record(self, entry: Entry, tensors: Mapping[str, Tensor]) -> int:
+        """Note that a file was written; gives its text tokens."""
         key = np.frombuffer(bytes.fromhex(entry.key), np.uint8)
         tokens = count_tokens({name: tuple(each.shape) for name, each in tensors.items()})
         self._add([(key, entry.kind, tokens)])
+        return tokens
 
     def close(self) -> None:
         """Put together what several processes noted."""

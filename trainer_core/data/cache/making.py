@@ -47,6 +47,7 @@ class Maker:
         encoded: Files that were made.
         missing: Keys that are to be made.
         failed: Keys that could not be made, and why.
+        tokens: Text tokens of what was made here.
     """
 
     naming: Recipes
@@ -60,6 +61,7 @@ class Maker:
     encoded: int = 0
     missing: set[str] = field(default_factory=set)
     failed: dict[str, DatasetError] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
     _total: int = 0
     _encoders: Encoders | None = None
 
@@ -112,7 +114,10 @@ class Maker:
 
     def _came(self, entry: Entry) -> bool:
         """Whether another process made it since."""
-        return entry.path.exists() and is_sound(entry, thorough=self.verify)
+        # Not Path.exists, which raises where a name is too long; writing says so better.
+        return os.path.exists(entry.path) and is_sound(  # noqa: PTH110
+            entry, thorough=self.verify
+        )
 
     def _prepared(self, task: Task) -> Any:
         """What a thread does of a task: read images, or make what needs no encoder."""
@@ -173,7 +178,7 @@ class Maker:
         # A part of a batch keeps the whole of it in memory, and would be written with it.
         tensors = {name: each.clone() for name, each in tensors.items()}
         write_entry(task.entry, tensors)
-        self.index.record(task.entry, tensors)
+        self.tokens[task.entry.key] = self.index.record(task.entry, tensors)
         self.encoded += 1
         self._done(task.entry)
 

@@ -302,7 +302,9 @@ def _scan(folder: str) -> Sequence[Sample]:
 
     path = str(comfy_host.dataset_path(folder))
     settings = load_config({"dataset": {"path": path, "missing_caption": "empty"}}).dataset
-    return scan(settings, within=comfy_host.allowed_folders()).samples
+    samples = scan(settings, within=comfy_host.allowed_folders()).samples
+    # A held-out image is never trained on, and no length follows from it.
+    return [each for each in samples if not each.validation]
 
 
 def _shorten(values: dict[str, Any], steps: int) -> None:

@@ -147,10 +147,7 @@ def prepare(
         if processes.index == 0:
             processes.barrier()
     if processes.index == 0:
-        notes = [
-            *_long_captions(config, found.samples, location, encoders),
-            *caption_notes(found.samples, config.dataset),
-        ]
+        notes = _of_captions(config, found.samples, location, encoders)
         for note in (*plan.notes, *dataset.problems, *notes):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
@@ -172,6 +169,14 @@ def _trainable(
     require_control_images(trained, dataset, variant, fixed)
     require_droppable(dataset, variant, fixed)
     return trained
+
+
+def _of_captions(
+    config: RunConfig, samples: Sequence[Sample], location: BaseLocation, encoders: EncoderSource
+) -> Sequence[str]:
+    """What a person may want to know of the texts: what rules did not do, and what is cut off."""
+    noted = caption_notes(samples, config.dataset)
+    return (*noted, *_long_captions(config, samples, location, encoders))
 
 
 def _long_captions(

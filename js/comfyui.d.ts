@@ -67,6 +67,8 @@ export interface Graph {
   id?: string;
   nodes: GraphNode[];
   add(node: GraphNode): unknown;
+  /** Counts nodes in the order in which they run; a link by itself does not. */
+  updateExecutionOrder(): void;
   getLink(id: number): Link | null | undefined;
   getNodeById(id: number | string): GraphNode | null;
   setDirtyCanvas(front: boolean, back: boolean): void;

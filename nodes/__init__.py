@@ -15,8 +15,10 @@ from .definitions.adapter_settings import AdapterSettings
 from .definitions.cache_embeddings import CacheEmbeddings
 from .definitions.check_adapter import CheckAdapter
 from .definitions.convert_adapter import ConvertAdapter
+from .definitions.dataset_combine import DatasetCombine
 from .definitions.dataset_from_folder import DatasetFolder
 from .definitions.dataset_from_images import DatasetImages
+from .definitions.dataset_report import DatasetReport
 from .definitions.embedded_model import EmbeddedModel
 from .definitions.embedded_text import EmbeddedText
 from .definitions.load_base import LoadBase
@@ -34,6 +36,8 @@ from .host import comfy_host, queued
 _NODES: tuple[type[io.ComfyNode], ...] = (
     DatasetFolder,
     DatasetImages,
+    DatasetCombine,
+    DatasetReport,
     LoadBase,
     PreviewPrompts,
     CacheEmbeddings,

@@ -12,9 +12,10 @@ import { Refusal } from "./server.js";
 const IMAGES = /\.(png|jpe?g|webp|bmp)$/i;
 /** The server says of them why they are not read. */
 const FOREIGN = /\.(gif|tiff?|avif|hei[cf]|jxl|jfif|jp2|tga|apng)$/i;
-const OTHERS = /\.(txt|zip)$/i;
+const OTHERS = /\.(txt|caption|json|zip)$|(^|\/)metadata\.(jsonl|csv|parquet)$/i;
 
-export const ACCEPTED = ".png,.jpg,.jpeg,.webp,.bmp,.txt,.zip";
+export const ACCEPTED =
+  ".png,.jpg,.jpeg,.webp,.bmp,.txt,.caption,.json,.jsonl,.csv,.parquet,.zip";
 
 /** @param {string} path whether it may belong to a dataset; what a system adds by itself does not */
 export function isUsable(path) {

@@ -46,7 +46,7 @@ export class Strip {
     this.message = "";
     this.count = html("span", "dataset-count", { "aria-live": "polite" });
     this.add = button("dataset-button", "Add images…", () => this.picker.click());
-    this.add.title = "Choose images, .txt captions or a .zip; or drop them on this node.";
+    this.add.title = "Choose images, captions or a .zip; or drop them on this node.";
     this.picker = html("input", "", { type: "file", multiple: "", accept: ACCEPTED, hidden: "" });
     this.picker.addEventListener("change", () => {
       const files = [...(this.picker.files ?? [])].map((file) => ({ path: file.name, file }));
@@ -87,7 +87,7 @@ export class Strip {
   async drop(transfer) {
     const files = await filesOf(transfer);
     if (files.length) this.offer(files);
-    else this.say("There are no images, .txt captions or .zip in what was dropped.");
+    else this.say("There are no images, captions or .zip in what was dropped.");
     return files.length > 0;
   }
 

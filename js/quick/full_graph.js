@@ -60,6 +60,9 @@ export async function openFullGraph(node, api, app) {
     try {
       const made = build(graph, wanted);
       takeLinks(graph, node, wanted, made);
+      // Saved with each node, and counted anew by a Run: what then changed would be another step
+      // for Ctrl+Z.
+      graph.updateExecutionOrder();
       node.mode = BYPASSED;
       await settled([...made.values()]);
       arrange(graph, node, wanted.columns, made);

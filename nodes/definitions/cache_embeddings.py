@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 class CacheEmbeddings(io.ComfyNode):
     """Encodes a dataset once."""
 
-    SETTINGS = (SettingInput("cache.verify"),)
+    SETTINGS = (
+        SettingInput("cache.verify"),
+        SettingInput("cache.dtype", optional=True),
+        SettingInput("cache.batch_size", optional=True),
+        SettingInput("cache.max_gb", optional=True),
+    )
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -32,7 +37,8 @@ class CacheEmbeddings(io.ComfyNode):
             inputs=[
                 sockets.Dataset.Input(
                     "dataset",
-                    tooltip="Connect Dataset From Folder or Dataset From Images: what is trained.",
+                    tooltip="Connect Dataset From Folder, Dataset From Images or Combine "
+                    "Datasets: what is trained.",
                 ),
                 sockets.Base.Input(
                     "base",

@@ -10,7 +10,16 @@ from comfy_api.latest import io
 from ..host import comfy_host
 from ..host.folders import folder_stamp
 from . import sockets
-from .setting_inputs import KEEPING, READING, SettingInput, section_values
+from .setting_inputs import (
+    CAPTIONING,
+    FRAMING,
+    KEEPING,
+    METADATA,
+    READING,
+    SettingInput,
+    role_inputs,
+    section_values,
+)
 
 _NO_FOLDER = "none"
 _ORDINARY = (
@@ -22,7 +31,7 @@ _ORDINARY = (
 class DatasetFolder(io.ComfyNode):
     """A folder with images and captions."""
 
-    SETTINGS = (*READING, *KEEPING, *_ORDINARY)
+    SETTINGS = (*READING, *KEEPING, *_ORDINARY, *CAPTIONING, *FRAMING, METADATA)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -39,6 +48,8 @@ class DatasetFolder(io.ComfyNode):
                 "captions",
                 "trigger word",
                 "regularization images",
+                "masked training",
+                "validation images",
                 "kohya folder",
             ],
             inputs=[
@@ -58,7 +69,8 @@ class DatasetFolder(io.ComfyNode):
                     optional=True,
                     tooltip=SettingInput("dataset.regularization.path").field.description,
                 ),
-                *(each.input() for each in _ORDINARY),
+                *(each.input() for each in (*_ORDINARY, *CAPTIONING, *FRAMING, METADATA)),
+                *role_inputs(),
             ],
             outputs=[sockets.Dataset.Output(display_name="dataset")],
         )
@@ -78,7 +90,12 @@ class DatasetFolder(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, folder: str, regularization_folder: str = _NO_FOLDER, **given: Any
+        cls,
+        folder: str,
+        regularization_folder: str = _NO_FOLDER,
+        role: Any = "train",
+        weight: float = 1.0,
+        **given: Any,
     ) -> io.NodeOutput:
         """Describe the dataset; it is read by Cache Embeddings."""
         from ..services.choices import DatasetChoice
@@ -86,13 +103,13 @@ class DatasetFolder(io.ComfyNode):
 
         values = _values(folder, regularization_folder, given)
         check_dataset(values)
-        return io.NodeOutput(DatasetChoice(values))
+        return io.NodeOutput(DatasetChoice(values, role, weight))
 
 
 def _values(folder: str, regularization_folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The run file's ``dataset`` section."""
     ordinary = regularization_folder != _NO_FOLDER
-    settings = (*READING, *KEEPING, *(_ORDINARY if ordinary else ()))
+    settings = [each for each in DatasetFolder.SETTINGS if ordinary or each not in _ORDINARY]
     values = section_values(settings, given).get("dataset", {})
     values["path"] = str(comfy_host.dataset_path(folder))
     if ordinary:

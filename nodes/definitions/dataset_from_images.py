@@ -9,13 +9,15 @@ from comfy_api.latest import io
 from ...trainer_core.errors import InputError
 from ..host import comfy_host
 from . import sockets
-from .setting_inputs import KEEPING, SIZING, section_values
+from .setting_inputs import CAPTIONING, FRAMING, KEEPING, SIZING, role_inputs, section_values
+
+_ROLE, _WEIGHT = role_inputs()
 
 
 class DatasetImages(io.ComfyNode):
     """Images and captions that other nodes made."""
 
-    SETTINGS = (*SIZING, *KEEPING)
+    SETTINGS = (*SIZING, *KEEPING, *CAPTIONING, *FRAMING)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -43,37 +45,50 @@ class DatasetImages(io.ComfyNode):
                     tooltip="Connect it only for a base that edits: one control image for each "
                     "training image.",
                 ),
-                *(each.input() for each in (*SIZING, *KEEPING)),
+                *(each.input() for each in cls.SETTINGS),
+                io.Mask.Input(
+                    "masks",
+                    optional=True,
+                    tooltip="Connect it when a part of each image should count more than the rest: "
+                    "one mask for each image, or one for all, of its image's shape. White is "
+                    "trained. A loader's mask of a transparent image is white where the image is "
+                    "not: set mask_invert then.",
+                ),
+                _ROLE,
+                _WEIGHT,
             ],
             outputs=[sockets.Dataset.Output(display_name="dataset")],
         )
 
     @classmethod
     def execute(
-        cls, images: list[Any], texts: list[str], controls: list[Any] | None = None, **given: Any
+        cls,
+        images: list[Any],
+        texts: list[str],
+        controls: list[Any] | None = None,
+        masks: list[Any] | None = None,
+        **given: Any,
     ) -> io.NodeOutput:
         """Keep the images as files and describe them as a folder."""
         from ..services.choices import DatasetChoice
-        from ..services.image_folder import write_image_folder
+        from ..services.image_folder import GivenImages, image_dataset
 
-        _refuse_others(given)
-        folder = write_image_folder(
-            comfy_host.output_folder() / "pictures", images, texts, controls or []
-        )
         first = {name: value[0] for name, value in given.items()}
-        values = section_values((*SIZING, *KEEPING), first)["dataset"]
-        layout = "paired" if controls else "flat"
-        # A caption may be empty on purpose; a folder would call that a mistake.
-        values |= {"path": str(folder), "layout": layout, "missing_caption": "empty"}
-        return io.NodeOutput(DatasetChoice(values))
+        role, weight = first.pop("role", "train"), first.pop("weight", 1.0)
+        _refuse_others(first)
+        values = section_values(cls.SETTINGS, first)["dataset"]
+        whole = GivenImages(images, texts, controls or (), masks or ())
+        values = image_dataset(comfy_host.output_folder() / "pictures", whole, values)
+        return io.NodeOutput(DatasetChoice(values, role, weight, captioned=all(texts)))
 
 
 def _refuse_others(given: dict[str, Any]) -> None:
     # ComfyUI hands on every link, also one to an input that a node does not have.
-    others = sorted(given.keys() - {each.id for each in (*SIZING, *KEEPING)})
+    others = sorted(given.keys() - {each.id for each in DatasetImages.SETTINGS})
     if others:
         raise InputError(
             f"{', '.join(others)} connected to Dataset From Images",
-            "images, texts and controls: whole images are trained, without masks",
-            "Disconnect it. To train a part of the images, crop them before this node.",
+            "images, texts, controls and masks",
+            "Disconnect it. A part of the images is trained with masks, or cropped before this "
+            "node.",
         )

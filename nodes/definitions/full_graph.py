@@ -45,6 +45,7 @@ def full_graph(plan: QuickPlan) -> dict[str, Any]:
     begun = {"resume": answers.resume, "resume_from": comfy_host.NEWEST, "keep_in_loras": 0}
     controls = answers.folder if values["preview.controls"] else "none"
     dataset = {"folder": answers.folder, "regularization_folder": "none"}
+    dataset |= {"role": "train", "weight": 1.0}
     linked = {"base": [BASE, 0], "previews": [PROMPTS, 0]}
     trained = {"base": [BASE, 0], "cache": [CACHE, 0], "adapter": [ADAPTER, 0]}
     kinds = {"kind": kind, **{f"kind.{k}": v for k, v in _settings(own, values).items()}}

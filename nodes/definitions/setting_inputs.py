@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 from comfy_api.latest import io
 from pydantic.fields import FieldInfo
 
+from ...trainer_core.config.folders import FolderSection
 from ...trainer_core.config.run import LayoutName, walk_settings
 from ...trainer_core.config.section import choices_of, is_advanced
 from ...trainer_core.errors import ConfigError
@@ -31,6 +32,7 @@ _KINDS: Mapping[Any, str] = {
 }
 _NOTES = {
     "lines": " One per line.",
+    "numbers": " One per line.",
     "text or lines": " Several: one per line.",
     "table": " One per line: pattern = number.",
 }
@@ -92,7 +94,7 @@ class SettingInput(NamedTuple):
             return self._number(kind, default or 0, _bound(field, "le", "lt"), shared)
         if kind != "text":
             shared["multiline"] = True
-        text = default if isinstance(default, str) else "\n".join(default or ())
+        text = default if isinstance(default, str) else "\n".join(map(str, default or ()))
         return io.String.Input(self.id, default=text, **shared)
 
     def _number(self, kind: str, default: Any, high: Any, shared: dict[str, Any]) -> io.Input:
@@ -123,6 +125,9 @@ class SettingInput(NamedTuple):
         lines = [line.strip() for line in value.splitlines() if line.strip()]
         if kind == "table":
             return dict(_table_line(self.path, line) for line in lines)
+        if kind == "numbers":
+            # What is none is refused with its setting's name, as any value of a wrong type.
+            return [int(line) if line.isdecimal() else line for line in lines]
         one_word = kind == "text or lines" and len(lines) == 1 and lines[0].isidentifier()
         return lines[0] if one_word else lines
 
@@ -133,7 +138,7 @@ class SettingInput(NamedTuple):
             return "" if kind == "text" else 0
         if isinstance(value, Mapping):
             return "\n".join(f"{pattern} = {number}" for pattern, number in value.items())
-        return "\n".join(value) if isinstance(value, list | tuple) else value
+        return "\n".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 @functools.cache
@@ -147,7 +152,7 @@ def _kind(annotation: Any) -> tuple[str, bool]:
     if origin in (Union, types.UnionType):
         others = [part for part in inner if part is not types.NoneType]
         return (_kind(others[0])[0], True) if len(others) == 1 else ("text or lines", False)
-    return _KINDS[origin or annotation], False
+    return "numbers" if inner == (int,) else _KINDS[origin or annotation], False
 
 
 def _bound(field: FieldInfo, *names: str) -> Any:
@@ -224,6 +229,43 @@ KEEPING = (
 )
 """What an adapter is kept from forgetting; of both dataset nodes."""
 
+CAPTIONING = (
+    SettingInput("dataset.captions.prefix", "caption_prefix", optional=True),
+    SettingInput("dataset.captions.suffix", "caption_suffix", optional=True),
+    SettingInput("dataset.captions.variants", "caption_variants", optional=True),
+    SettingInput("dataset.captions.length", "caption_length", optional=True),
+    SettingInput("dataset.captions.wildcards", optional=True),
+    SettingInput("dataset.captions.shuffle", "shuffle_tags", optional=True),
+    SettingInput("dataset.captions.keep", "keep_tags", optional=True),
+    SettingInput("dataset.captions.separator", "tag_separator", optional=True),
+    SettingInput("dataset.captions.most", "most_captions", optional=True),
+    SettingInput("dataset.control_dropout", optional=True),
+)
+"""What becomes of captions and control images."""
+
+FRAMING = (
+    SettingInput("dataset.mask.source", "mask_source", optional=True),
+    SettingInput("dataset.mask.invert", "mask_invert", optional=True),
+    SettingInput("dataset.mask.foreground", "mask_foreground", optional=True),
+    SettingInput("dataset.mask.background", "mask_background", optional=True),
+    SettingInput("dataset.mask.normalize", "mask_normalize", optional=True),
+    SettingInput("dataset.flip", optional=True),
+    SettingInput("dataset.flip_except", optional=True),
+    SettingInput("dataset.crop", optional=True),
+    SettingInput("dataset.more_resolutions", optional=True),
+    SettingInput("dataset.bucketing", optional=True),
+    SettingInput("dataset.bucket_step", optional=True),
+    SettingInput("dataset.batch_size", optional=True),
+    SettingInput("dataset.validation.share", "validation_share", advanced=True, optional=True),
+    SettingInput("dataset.validation.every", "validation_every", optional=True),
+    SettingInput("dataset.validation.most", "validation_most", optional=True),
+    SettingInput("dataset.validation.noise_levels", "validation_noise_levels", optional=True),
+)
+"""What of an image is trained, at which size, and what is held out; of both dataset nodes."""
+
+METADATA = SettingInput("dataset.metadata", optional=True)
+"""The file of a folder that lists its images."""
+
 SIZING = tuple(
     each
     for each in READING
@@ -239,6 +281,33 @@ SIZING = tuple(
     }
 )
 """Those of `READING` that images of a graph have too."""
+
+
+def role_inputs() -> list[io.Input]:
+    """What a dataset is for where several are joined; in saved workflows behind all others."""
+    role, weight = (FolderSection.model_fields[name] for name in ("role", "weight"))
+    joined = " Only for Combine Datasets."
+    return [
+        io.Combo.Input(
+            "role",
+            options=choices_of(role),
+            default=role.default,
+            optional=True,
+            advanced=True,
+            tooltip=(role.description or "") + joined,
+        ),
+        io.Float.Input(
+            "weight",
+            default=weight.default,
+            min=_bound(weight, "ge"),
+            max=_bound(weight, "le"),
+            step=0.01,
+            optional=True,
+            advanced=True,
+            tooltip=(weight.description or "") + joined,
+            extra_dict={"round": False},
+        ),
+    ]
 
 
 def family_choices() -> list[str]:

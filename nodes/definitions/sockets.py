@@ -8,6 +8,7 @@ meant for.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -197,6 +198,9 @@ def _check(schema: io.Schema, asked: io.Input, given: Mapping[str, Any]) -> None
 
 def _check_value(schema: io.Schema, asked: io.Input, value: Any) -> None:
     kind = asked.get_io_type()
+    if isinstance(asked, io.Autogrow.Input) and isinstance(value, Mapping):
+        _check_each(schema, asked.template.input, value)
+        return
     if isinstance(asked, io.DynamicCombo.Input):
         known = [option.key for option in asked.options]
         fits = isinstance(value, dict) and value.get(asked.id) in known
@@ -211,13 +215,21 @@ def _check_value(schema: io.Schema, asked: io.Input, value: Any) -> None:
         fits = isinstance(value, own[kind])
     elif kind == LoraModel.io_type:
         fits = isinstance(value, Mapping) and all(map(_is_tensor, value.values()))
-    elif kind == io.Image.io_type:
+    elif kind in {io.Image.io_type, io.Mask.io_type}:
         fits = _is_tensor(value)
     else:
         # A model, a CLIP or a VAE: whatever class it is, it is none that JSON could hold.
         fits = not isinstance(value, str | int | float | list | dict)
     if not fits:
         raise _refused(schema, asked, shortened(repr(value), _LONGEST))
+
+
+def _check_each(schema: io.Schema, asked: io.Input, values: Mapping[str, Any]) -> None:
+    """Check what is connected to an input that grows."""
+    for name, value in values.items():
+        inner = copy.copy(asked)
+        inner.id = name
+        _check_value(schema, inner, value)
 
 
 def _own_classes() -> Mapping[str, type]:

@@ -21,9 +21,21 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DatasetChoice:
-    """A dataset folder and how it is read: the run file's ``dataset`` section."""
+    """A dataset folder and how it is read.
+
+    Attributes:
+        values: The run file's ``dataset`` section.
+        role: What its images are for, where it is joined with others.
+        weight: Factor on its images' loss, where it is joined with others.
+        captioned: Whether every image is known to have a caption.
+        parts: What it was joined of; empty for one folder.
+    """
 
     values: Values
+    role: str = "train"
+    weight: float = 1.0
+    captioned: bool = False
+    parts: tuple[DatasetChoice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

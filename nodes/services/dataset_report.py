@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ...trainer_core.types import Bucket, Sample
 
 SETTINGS = (
-    *("layout", "caption_extension", "resolution", "max_aspect_ratio", "upscale"),
+    *("layout", "caption_extension", "resolution", "max_aspect_ratio", "upscale", "crop"),
+    "metadata",
     *("missing_caption", "missing_image", "missing_control", "unreadable", "animated"),
 )
 """The settings of a node that a report depends on."""
@@ -152,6 +153,7 @@ class Report:
     def _place(self, sample: Sample, item: dict[str, Any]) -> None:
         """Say at which size it is trained, and what of it."""
         from ...trainer_core.data.buckets import choose_bucket
+        from ...trainer_core.data.framing import focus_of
         from ...trainer_core.data.image import kept_box
 
         settings, problems = self._settings, item["problems"]
@@ -162,7 +164,8 @@ class Report:
             told = f"{error.found.removeprefix(sample.name)[1:]}: {error.expected}. {error.remedy}"
             problems.append({"kind": "tiny", "grave": True, "text": f"It {told}"})
             return
-        left, top, right, bottom = kept_box(size, bucket)
+        focus = focus_of(sample, settings)
+        left, top, right, bottom = kept_box(size, bucket, settings.crop, focus)
         item["bucket"] = [bucket.width, bucket.height]
         across, down = size
         item["crop"] = [left / across, top / down, right / across, bottom / down]
@@ -207,6 +210,8 @@ def read_settings(folder: Path, given: object) -> DatasetSection:
 
     known = given if isinstance(given, Mapping) else {}
     values = {name: known[name] for name in SETTINGS if name in known}
+    if values.get("metadata") == "":
+        del values["metadata"]  # unset, as every empty text of a setting that may be
     try:
         return DatasetSection(path=str(folder), **values)
     except ValidationError as error:

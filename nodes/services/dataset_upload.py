@@ -14,7 +14,6 @@ import threading
 import time
 import unicodedata
 import zipfile
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,15 +24,18 @@ from ...trainer_core.filesystem.allowed_folders import AllowedFolders
 from ...trainer_core.filesystem.storage import atomic_write, claim, move, storage_error
 from ...trainer_core.filesystem.temporary import new_owner, temporary_beside
 from ..host.folders import checked_parts, clear_leftovers
+from .dataset_names import is_metadata, is_telling, new_names
 
 MOST_FILES = 5000
 LARGEST_FILE = 256 * 2**20
 LARGEST_DROP = 8 * 2**30
 """Bytes of a drop, unpacked."""
 
-CAPTION = ".txt"
 ARCHIVE = ".zip"
-_USABLE = "PNG, JPEG, WebP or BMP images and .txt captions in UTF-8, or a .zip of them"
+_USABLE = (
+    "PNG, JPEG, WebP or BMP images, captions in UTF-8 (.txt, .caption, .json), a metadata file "
+    "(metadata.jsonl, .csv or .parquet), or a .zip of them"
+)
 _SAVE_AS = "Save it as PNG or JPEG (a text: as UTF-8), or leave it out."
 _MOST_DROPS = 16
 _IDLE_SECONDS = 3600.0
@@ -297,13 +299,18 @@ def _entries(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
 
 
 def _require_type(name: str) -> None:
-    from ...trainer_core.data.sources.listing import FOREIGN_EXTENSIONS, IMAGE_EXTENSIONS
+    from ...trainer_core.data.sources.listing import (
+        CAPTION_EXTENSIONS,
+        FOREIGN_EXTENSIONS,
+        IMAGE_EXTENSIONS,
+    )
 
     extension = Path(name.replace("\\", "/")).suffix.lower()
     if extension in FOREIGN_EXTENSIONS:
         raise _unusable(name, f"is {extension[1:].upper()}, which is not read")
-    if extension not in IMAGE_EXTENSIONS | {CAPTION}:
-        raise _unusable(name, "is neither an image nor a .txt file")
+    known = extension in IMAGE_EXTENSIONS or extension in CAPTION_EXTENSIONS
+    if not known and not is_metadata(Path(name.replace("\\", "/"))):
+        raise _unusable(name, "is neither an image nor a caption or metadata file")
 
 
 def _safe_parts(name: str) -> tuple[str, ...]:
@@ -319,12 +326,19 @@ def _safe_parts(name: str) -> tuple[str, ...]:
 
 
 def _check(path: Path, name: str, extension: str) -> None:
-    from ...trainer_core.data.captions import read_caption
+    from ...trainer_core.config import DatasetSection
     from ...trainer_core.data.image import open_image
+    from ...trainer_core.data.sources.caption_files import caption_of
+    from ...trainer_core.data.sources.listing import CAPTION_EXTENSIONS
+    from ...trainer_core.data.sources.metadata_file import read_table, refuse_table
 
     try:
-        if extension == CAPTION:
-            read_caption(path)
+        if extension in CAPTION_EXTENSIONS:
+            caption_of(path, extension, DatasetSection())
+        elif is_metadata(Path(name)):
+            faults = read_table(path, extension).faults
+            if faults:
+                raise refuse_table(path, faults[0])
         else:
             open_image(path, "first_frame")
     except DatasetError as error:
@@ -344,11 +358,9 @@ def _unusable(name: str, why: str) -> DatasetError:
 
 def _unwrap(staging: Path) -> None:
     """Take away a folder around everything, unless its name says what lies in it."""
-    from ...trainer_core.data.sources.layout import FOLDERS
-
     inside = list(staging.iterdir())
     while len(inside) == 1 and inside[0].is_dir():
-        if inside[0].name in FOLDERS:
+        if is_telling(inside[0].name):
             return
         with temporary_beside(inside[0]) as wrapper:
             inside[0].rename(wrapper)
@@ -363,7 +375,7 @@ def _add(staging: Path, folder: Path, skipped: list[tuple[str, str]]) -> int:
     within = AllowedFolders([folder])
     done: list[Path] = []
     try:
-        for source, name in _new_names(staging, staged, folder, skipped):
+        for source, name in new_names(staging, staged, folder, skipped):
             target = folder / name
             within.require(target.parent, "folder", DatasetError)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -374,101 +386,3 @@ def _add(staging: Path, folder: Path, skipped: list[tuple[str, str]]) -> int:
             target.unlink(missing_ok=True)
         raise
     return len(done)
-
-
-def _new_names(
-    staging: Path, staged: list[Path], folder: Path, skipped: list[tuple[str, str]]
-) -> Iterator[tuple[Path, Path]]:
-    """Each file with its new path; an image, its caption, controls and layers stay together."""
-    from ...trainer_core.data.sources.folder import control_in_folder
-    from ...trainer_core.data.sources.layout import FOLDERS, TRAINING_FOLDER
-
-    beside = tuple(name for name in FOLDERS if name != TRAINING_FOLDER)
-    there = [name for name in FOLDERS if (folder / name).is_dir()]
-    paired = TRAINING_FOLDER in there and len(there) > 1
-    groups: dict[str, list[tuple[Path, Path, str]]] = {}
-    placed: list[tuple[Path, Path, str]] = []
-    for source in staged:
-        path = source.relative_to(staging)
-        kind = path.parts[0] if path.parts[0] in FOLDERS and len(path.parts) > 1 else ""
-        inner = path.relative_to(kind) if kind else path
-        place = Path(kind or (TRAINING_FOLDER if paired else ""))
-        placed.append((source, place / inner, inner.with_suffix("").as_posix()))
-    stems = {stem for _, path, stem in placed if path.parts[0] not in beside}
-    for source, path, stem in placed:
-        control = control_in_folder(stem, stems - {stem})
-        target = stem if control is None else control.target
-        groups.setdefault(target, []).append((source, path, stem))
-    taken = _Taken(folder)
-    for target, group in groups.items():
-        given = list(_renamed(target, group, taken, skipped))
-        for _, path in given:
-            taken.add(path)
-        yield from given
-
-
-class _Taken:
-    """The files of a folder by their place and stem, whatever the case of their names."""
-
-    def __init__(self, folder: Path) -> None:
-        self._files: defaultdict[str, list[Path]] = defaultdict(list)
-        self._folder = folder
-        for path in folder.rglob("*"):
-            self.add(path.relative_to(folder))
-
-    def add(self, path: Path) -> None:
-        """Note a file by its path below the folder."""
-        self._files[_folded(path)].append(self._folder / path)
-
-    def by(self, path: Path) -> list[Path]:
-        """Those that a path below the folder shares place and stem with."""
-        return self._files.get(_folded(path), [])
-
-
-def _renamed(
-    target: str, group: list[tuple[Path, Path, str]], taken: _Taken, skipped: list[tuple[str, str]]
-) -> Iterator[tuple[Path, Path]]:
-    known = [
-        item
-        for item in group
-        if any(
-            each.suffix == item[1].suffix and _holds(each, item[0]) for each in taken.by(item[1])
-        )
-    ]
-    left = [item for item in group if item not in known]
-    if all(path.suffix.lower() == CAPTION for _, path, _ in left):
-        skipped.extend((path.as_posix(), "it is there already") for _, path, _ in known)
-        # Captions alone belong to images that are there.
-        for source, path, _ in left:
-            if any(other.suffix.lower() == CAPTION for other in taken.by(path)):
-                skipped.append((path.as_posix(), "its image has another caption already"))
-            else:
-                yield source, path
-        return
-    number = 1
-    while any(taken.by(_with_stem(path, stem, target, number)) for _, path, stem in group):
-        number += 1
-    yield from ((source, _with_stem(path, stem, target, number)) for source, path, stem in group)
-
-
-def _with_stem(path: Path, stem: str, target: str, number: int) -> Path:
-    """The path, with a number above 1 behind the part of its stem that names the image."""
-    if number == 1:
-        return path
-    inside = path.with_suffix("").as_posix()
-    before = inside[: len(inside) - len(stem)]
-    return Path(f"{before}{target} ({number}){stem[len(target) :]}{path.suffix}")
-
-
-def _folded(path: Path) -> str:
-    return unicodedata.normalize("NFC", path.with_suffix("").as_posix()).casefold()
-
-
-def _holds(path: Path, other: Path) -> bool:
-    if not path.is_file() or path.stat().st_size != other.stat().st_size:
-        return False
-    with path.open("rb") as one, other.open("rb") as two:
-        while block := one.read(_BLOCK):
-            if block != two.read(_BLOCK):
-                return False
-    return True

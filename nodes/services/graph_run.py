@@ -172,7 +172,9 @@ def encode(
     from ...trainer_core.training import SingleProcess
     from ...trainer_core.training.encode_dataset import prepare, save_manifest
     from ..host.comfy_machine import ComfyMachine
+    from .combined_datasets import require_alone
 
+    require_alone(dataset)
     shown = previews.values if previews else {}
     output = {"dir": str(comfy_host.output_folder()), "name": "cache"}
     given = {"dataset": dataset.values, "preview": shown, "output": output}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +19,74 @@ if TYPE_CHECKING:
 _WHITE = (255, 255, 255, 255)
 
 
-def single_images(batches: Iterable[Any]) -> list[np.ndarray]:
+@dataclass(frozen=True, slots=True)
+class GivenImages:
+    """What a graph gives for a dataset.
+
+    Attributes:
+        batches: Batches of images.
+        texts: One caption for each image, or one for all.
+        controls: Batches of control images, one for each image, or nothing.
+        masks: Batches of masks, `[B, H, W]` or `[H, W]`, one for each image or one for all, or
+            nothing; white counts.
+        transparent: Whether transparency is kept, as the images' own mask.
+    """
+
+    batches: Sequence[Any]
+    texts: Sequence[str]
+    controls: Sequence[Any] = ()
+    masks: Sequence[Any] = ()
+    transparent: bool = False
+
+
+def image_dataset(root: Path, given: GivenImages, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Write images as a folder, and say how it is read.
+
+    Args:
+        root: Where such folders lie.
+        given: The images.
+        values: The run file's ``dataset`` section, as far as the node says it.
+
+    Returns:
+        The whole section.
+
+    Raises:
+        InputError: When numbers or sizes do not agree, or masks and ``mask.source``.
+        StorageError: When the folder cannot be written.
+    """
+    source = values.get("mask", {}).get("source", "auto")
+    if bool(given.masks) and source in {"alpha", "none"}:
+        raise ConfigError(
+            f"masks are connected, and dataset.mask.source is {source}",
+            "dataset.mask.source auto or files, where masks are connected",
+            "Set dataset.mask.source to auto, or disconnect the masks.",
+        )
+    if not given.masks and source == "files":
+        raise ConfigError(
+            "dataset.mask.source is files, and no masks are connected",
+            "a mask for every image",
+            "Connect masks, or set dataset.mask.source to auto.",
+        )
+    folder = write_image_folder(root, replace(given, transparent=source == "alpha"))
+    layout = "paired" if given.controls else "flat"
+    # A caption may be empty on purpose; a folder would call that a mistake.
+    return {**values, "path": str(folder), "layout": layout, "missing_caption": "empty"}
+
+
+def single_images(batches: Iterable[Any], *, transparent: bool = False) -> list[np.ndarray]:
     """Take lists of batches apart.
 
     Args:
         batches: Each `[B, H, W, C]` or `[H, W, C]`, in [0, 1]; with one channel grey, with four
             transparent, which is laid on white as it is for image files.
+        transparent: Whether four channels are kept.
 
     Returns:
-        One uint8 `[H, W, 3]` for each image.
+        One uint8 `[H, W, 3]` for each image, or `[H, W, 4]` where it is kept.
 
     Raises:
         DatasetError: When a batch holds something else.
     """
-    import numpy as np
-
     found: list[np.ndarray] = []
     for batch in batches:
         if batch.ndim not in {3, 4} or batch.shape[-1] not in {1, 3, 4}:
@@ -41,10 +95,43 @@ def single_images(batches: Iterable[Any]) -> list[np.ndarray]:
                 "[images, height, width, channels] with one, three or four channels",
                 "Connect an IMAGE output; a mask or a video is turned into images by a node.",
             )
-        pixels = batch.detach().cpu().float().numpy()
-        whole = np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
-        found.extend(map(_three_channels, whole if whole.ndim == 4 else whole[None]))
+        whole = _eight_bits(batch)
+        singles = list(whole if whole.ndim == 4 else whole[None])
+        keeps = transparent and whole.shape[-1] == 4
+        found.extend(singles if keeps else map(_three_channels, singles))
     return found
+
+
+def single_masks(batches: Iterable[Any]) -> list[np.ndarray]:
+    """Take lists of batches of masks apart.
+
+    Args:
+        batches: Each `[B, H, W]` or `[H, W]`, in [0, 1].
+
+    Returns:
+        One uint8 `[H, W]` for each mask.
+
+    Raises:
+        DatasetError: When a batch holds something else.
+    """
+    found: list[np.ndarray] = []
+    for batch in batches:
+        if batch.ndim not in {2, 3}:
+            raise DatasetError(
+                f"masks of shape {tuple(batch.shape)}",
+                "[masks, height, width]",
+                "Connect a MASK output; Convert Image to Mask makes masks of images.",
+            )
+        whole = _eight_bits(batch)
+        found.extend(whole if whole.ndim == 3 else whole[None])
+    return found
+
+
+def _eight_bits(batch: Any) -> np.ndarray:
+    import numpy as np
+
+    pixels = batch.detach().cpu().float().numpy()
+    return np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
 
 
 def _three_channels(image: np.ndarray) -> np.ndarray:
@@ -59,30 +146,31 @@ def _three_channels(image: np.ndarray) -> np.ndarray:
     return np.repeat(image, 3, axis=-1) if channels == 1 else image
 
 
-def write_image_folder(
-    root: Path, batches: Sequence[Any], texts: Sequence[str], controls: Sequence[Any]
-) -> Path:
-    """Write images, captions and control images, unless the same ones are there.
+def write_image_folder(root: Path, given: GivenImages) -> Path:
+    """Write images, captions, control images and masks, unless the same ones are there.
 
     Args:
         root: Where such folders lie.
-        batches: Batches of images.
-        texts: One caption for each image, or one for all.
-        controls: Batches of control images, one for each image, or nothing.
+        given: The images.
 
     Returns:
         A folder named by its content: flat, or paired when there are control images.
 
     Raises:
-        DatasetError: When the numbers do not agree.
+        DatasetError: When the numbers do not agree, or a mask has another shape than its image.
         StorageError: When it cannot be written.
     """
-    images, shown = single_images(batches), single_images(controls)
-    captions = list(texts) * len(images) if len(texts) == 1 else list(texts)
+    images = single_images(given.batches, transparent=given.transparent)
+    shown, masks = single_images(given.controls), single_masks(given.masks)
+    captions = list(given.texts) * len(images) if len(given.texts) == 1 else list(given.texts)
     _require_equal(len(images), len(captions), "texts")
     if shown:
         _require_equal(len(images), len(shown), "controls")
-    target = root / _content_name((*images, *shown), captions)
+    masks = masks * len(images) if len(masks) == 1 else masks
+    if masks:
+        _require_equal(len(images), len(masks), "masks")
+        _require_shapes(images, masks)
+    target = root / _content_name((*images, *shown, *masks), captions)
     if target.is_dir():
         return target
     clear_leftovers(root)
@@ -92,11 +180,27 @@ def write_image_folder(
             _write(trained, images, captions)
             if shown:
                 _write(temporary / "control_images", shown, None)
+            if masks:
+                _write(temporary / "masks", masks, None)
             move(temporary, target)
         except OSError as error:
             if not target.is_dir():
                 raise storage_error(target, error) from error
     return target
+
+
+def _require_shapes(images: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> None:
+    from ...trainer_core.data.masks import same_shape
+
+    for index, (image, mask) in enumerate(zip(images, masks, strict=True)):
+        (high, wide), (tall, broad) = image.shape[:2], mask.shape
+        if not same_shape((broad, tall), (wide, high)):
+            raise DatasetError(
+                f"mask {index} has {broad} x {tall} pixels, and its image {wide} x {high}",
+                "masks of their images' size or shape",
+                "Connect the masks of these images, from the node that loads or makes them; a "
+                "loader gives a small square for an image without one.",
+            )
 
 
 def write_controls(root: Path, controls: Any, prompts: int) -> list[Path]:

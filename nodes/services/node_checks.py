@@ -47,8 +47,8 @@ def check_dataset(values: Mapping[str, Any]) -> None:
     from ...trainer_core.data.sources.combined import scan_all
 
     settings = load_config({"dataset": dict(values)}).dataset
-    folders = [each.settings.path for each in dataset_folders(settings)]
-    seen = (settings.model_dump_json(), *(folder_stamp(Path(each)) for each in folders if each))
+    folders = [each.settings.path for each in dataset_folders(settings) if each.settings.path]
+    seen = (settings.model_dump_json(), *(folder_stamp(Path(each)) for each in folders))
     if seen in _usable:
         return
     scan_all(settings, within=comfy_host.allowed_folders())

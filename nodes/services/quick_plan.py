@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -177,7 +177,7 @@ def plan_run(answers: Answers, *, complete: bool = True) -> QuickPlan:
     if answers.steps:
         _shorten(values, answers.steps)
     title = get_family(family).title
-    rows = [*_facts(answers, len(samples), captions, title, vram, values)]
+    rows = [*_facts(answers, samples, captions, title, vram, values)]
     for setting, value, why in preset.chosen:
         if setting == "training.steps" and answers.steps:
             value, why = answers.steps, "Your own number."
@@ -314,7 +314,7 @@ def _shorten(values: dict[str, Any], steps: int) -> None:
 
 def _facts(
     answers: Answers,
-    images: int,
+    samples: Sequence[Sample],
     captions: str,
     title: str,
     vram: int | None,
@@ -322,7 +322,8 @@ def _facts(
 ) -> Sequence[dict[str, str]]:
     rows = [
         _row("name", answers.run_name, "You gave it." if answers.name.strip() else "The folder's."),
-        _row("images", images, f"In {answers.folder}."),
+        _row("images", len(samples), f"In {answers.folder}."),
+        *_found(samples),
         _row("base", title, f"Read from {answers.base}."),
     ]
     if vram is not None:
@@ -331,6 +332,25 @@ def _facts(
         why = f"No image has a caption. For this goal ({answers.goal}) the trigger word is enough."
         rows.append(_row("captions", values["dataset.trigger_word"], why))
     return rows
+
+
+def _found(samples: Sequence[Sample]) -> Iterator[dict[str, str]]:
+    """What a folder says of its images beyond captions and control images."""
+    from ...trainer_core.config.masks import MaskSection
+
+    masked = sum(sample.mask is not None for sample in samples)
+    if masked:
+        rest = MaskSection.model_fields["background"].default
+        why = f"White of a mask is trained; what is black counts {rest:g} of it."
+        yield _row("masks", f"{masked} of {len(samples)}", why)
+    several = sum(bool(sample.more_captions) for sample in samples)
+    if several:
+        why = "So many images have more than one; each epoch takes another."
+        yield _row("several captions", several, why)
+    epoch = sum(sample.repeats for sample in samples)
+    if epoch != len(samples):
+        why = "As its folders' names (10_name) or its metadata file say."
+        yield _row("images of an epoch", epoch, why)
 
 
 def _row(setting: str, value: Any, why: str) -> dict[str, str]:

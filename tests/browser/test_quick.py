@@ -79,6 +79,12 @@ return boxes.flatMap((a, i) => boxes.slice(i + 1)
   .filter((b) => a[1] < b[3] && b[1] < a[3] && a[2] < b[4] && b[2] < a[4])
   .map((b) => `${a[0]} and ${b[0]}`));
 """
+# ComfyUI looks for changes at many moments, on a slow machine also right before it undoes.
+_STEPS_TO_UNDO = """
+const { changeTracker } = window.app.extensionManager.workflow.activeWorkflow;
+changeTracker.captureCanvasState();
+return changeTracker.undoQueue.length;
+"""
 _QUEUED = "return (await window.app.graphToPrompt()).output"
 
 
@@ -121,6 +127,7 @@ def test_a_few_answers_train_and_open_as_the_full_graph(page):
     assert page.browser.evaluate(_SEEN)["hidden_buttons"] == []
 
     before = page.browser.evaluate(_QUEUED)
+    steps = page.browser.evaluate(_STEPS_TO_UNDO)
     press_button(page)
     page.browser.wait("return window.app.graph.nodes.length === 9")
     page.browser.wait("return document.body.textContent.includes('Ctrl+Z takes both back')")
@@ -137,7 +144,8 @@ def test_a_few_answers_train_and_open_as_the_full_graph(page):
     train = next(k for k, node in queued.items() if node["class_type"] == "AdapterTrainerTrain")
     assert queued["52"]["inputs"]["image"] == [train, 2]
 
+    assert page.browser.evaluate(_STEPS_TO_UNDO) == steps + 1
     page.browser.press("Control+z")
-    page.browser.wait("return window.app.graph.nodes.length === 2", seconds=5)
+    page.browser.wait("return window.app.graph.nodes.length === 2", seconds=15)
     assert page.browser.evaluate(_QUEUED) == before
     assert page.problems() == []

@@ -125,14 +125,47 @@ def test_other_numbers_of_texts_or_controls_are_refused(server):
     assert_alive(server)
 
 
-@pytest.mark.parametrize("name", ["mask", "masks"])
-def test_a_mask_is_refused_and_not_left_out_silently(server, name):
-    nodes = from_images("masked", [LOADER, 0], [LOADER, 1], extra={name: [MASK, 0]})
+def masked(name, size=(64, 64), **settings):
+    """Three red images and one mask for all."""
+    extra = {"masks": [MASK, 0], **settings}
+    nodes = from_images(name, [LOADER, 0], [EXTRA, 0], extra=extra, train={"steps": 2})
+    nodes[LOADER] = batch(64, count=3)
+    nodes[EXTRA] = {"class_type": "PrimitiveString", "inputs": {"value": "red"}}
+    width, height = size
+    given = {"value": 1.0, "width": width, "height": height}
+    nodes[MASK] = {"class_type": "SolidMask", "inputs": given}
+    return nodes
+
+
+def test_masks_are_kept_beside_their_images_and_another_one_is_another_dataset(server):
+    nodes = masked("masked")
+    server.run(nodes)
+    folder = kept(server)[-1]
+    files = sorted(path.relative_to(folder).as_posix() for path in (folder / "masks").iterdir())
+    assert files == [f"masks/0000{number}.png" for number in range(3)]
+    with Image.open(folder / files[0]) as mask:
+        assert (numpy.asarray(mask) == 255).all()
+    assert record(run_folder(server, "masked"))["status"] == "done"
+    nodes[MASK]["inputs"]["value"] = 0.5
+    result = server.run(nodes)
+    assert DATASET not in cached_nodes(result)
+    assert kept(server)[-1] != folder
+
+
+def test_masks_that_cannot_be_theirs_are_refused(server):
+    message = refused(server, masked("other", size=(64, 32)), DATASET)
+    assert "mask 0 has 64 x 32 pixels, and its image 64 x 64" in message
+    message = refused(server, masked("unread", mask_source="none"), DATASET)
+    # In the words of the graph.
+    assert "masks are connected, and mask_source is none" in message
+    assert_alive(server)
+
+
+def test_an_input_that_is_not_there_is_refused_and_not_left_out_silently(server):
+    nodes = from_images("masked", [LOADER, 0], [LOADER, 1], extra={"mask": [MASK, 0]})
     nodes[LOADER] = load("listed")
     nodes[MASK] = {"class_type": "SolidMask", "inputs": {"value": 1, "width": 64, "height": 64}}
-    message = refused(server, nodes, DATASET)
-    assert name in message
-    assert not (server.data / "output" / "adapter_trainer" / "masked").exists()
+    assert "mask connected to Dataset From Images" in refused(server, nodes, DATASET)
 
 
 def test_a_changed_pixel_is_another_dataset(server):

@@ -9,6 +9,7 @@ import yaml
 from comfyui.conftest import write_images
 from comfyui.graphs import cached_nodes, panel, run_folder
 from comfyui.server import ROOT
+from PIL import Image
 
 from trainer_core.families import presets
 
@@ -36,6 +37,7 @@ ASKED = {
         resume=False,
     ),
     "no captions": {**answers("object", trigger_word="ohwx"), "folder": "input/my cät 20%"},
+    "masks and repeats": {**answers("style"), "folder": "input/repeated"},
     "no captions and no word": {**answers("person"), "folder": "input/my cät 20%"},
     "edit without pairs": {**answers("edit"), "folder": "demo/demo-own"},
     "pairs without edit": {**answers("style"), "folder": "demo/demo-edit"},
@@ -47,17 +49,23 @@ ASKED = {
 def planned(comfy_host, tmp_path_factory):
     request = tmp_path_factory.mktemp("quick") / "request.json"
     write_images(request.parent / "input" / "my cät 20%", captions=(None,) * 3)
+    repeated = write_images(request.parent / "input" / "repeated" / "3_cats")
+    Image.new("L", (64, 64), 255).save(repeated / "0_mask.png")
     request.write_text(json.dumps(list(ASKED.values())), encoding="utf-8")
     comfy_host.run("quick_process.py", ROOT, request)
     found = json.loads(request.with_suffix(".answers").read_text(encoding="utf-8"))
-    return dict(zip(ASKED, found, strict=True))
+    return dict(zip((*ASKED, "lost settings"), found, strict=True))
 
 
-@pytest.mark.parametrize("case", [*GOALS, "own answers", "no captions"])
+@pytest.mark.parametrize("case", [*GOALS, "own answers", "no captions", "masks and repeats"])
 def test_the_full_graph_says_what_the_quick_node_trains(planned, case):
     plan = planned[case]
     assert plan["silent"] == []
     assert plan["graph"] == plan["quick"]
+
+
+def test_settings_of_datasets_and_cache_come_back_from_a_graph_as_they_were(planned):
+    assert planned["lost settings"] == []
 
 
 def test_what_was_asked_for_is_trained(planned):
@@ -103,6 +111,16 @@ def test_a_trigger_word_stands_for_captions_that_are_missing(planned):
         row["why"] for row in plan["choices"] if row["setting"] == "captions"
     )
     assert plan["choices"][0]["value"].startswith("my c")
+
+
+def test_masks_and_repeats_of_a_folder_are_told(planned):
+    rows = {row["setting"]: row for row in planned["masks and repeats"]["choices"]}
+    assert [rows[name]["value"] for name in ("images", "masks", "images of an epoch")] == [
+        "4",
+        "1 of 4",
+        "12",
+    ]
+    assert "counts 0.1" in rows["masks"]["why"]
 
 
 def test_the_edit_shows_its_own_pairs(planned):

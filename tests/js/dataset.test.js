@@ -41,8 +41,8 @@ const named = (...names) => names.map((path) => ({ path, file: new File(["x"], p
 afterEach(() => document.body.replaceChildren());
 
 test("what may belong to a dataset is told from the rest", () => {
-  const yes = ["a.png", "in/B.JPEG", "a.txt", "set.zip", "phone.HEIC"];
-  const no = [".DS_Store", ".hidden/a.png", "__MACOSX/a.png", "a.json", "a", "in/.a.png"];
+  const yes = ["a.png", "in/B.JPEG", "a.txt", "a.json", "set.zip", "phone.HEIC", "in/metadata.csv"];
+  const no = [".DS_Store", ".hidden/a.png", "__MACOSX/a.png", "a.csv", "a", "in/.a.png"];
   expect(yes.filter(isUsable)).toEqual(yes);
   expect(no.filter(isUsable)).toEqual([]);
 });

@@ -69,16 +69,28 @@ VERBS: Mapping[str, Verb] = {
         "Needs no download. Writes the adapter, images before and after, and summary.json.",
     ),
     "dataset": Verb(
-        "doctor",
-        "report a dataset folder: samples, captions, sizes, buckets, problems",
-        "adapter-trainer dataset PATH|run.yaml [family=FAMILY] [dataset.resolution=512 ...]",
-        "Changes nothing. Exit code 2 when `train` would refuse the dataset.\n" + _RUN_FILE,
+        "dataset",
+        "report a dataset: images, captions, sizes, buckets, what is wrong and what to do",
+        "adapter-trainer dataset PATH|run.yaml [--html FILE] [--sheet FILE] [--looks] [--json]\n"
+        "    [family=FAMILY] [dataset.resolution=512 ...]",
+        "Exit code 2 when `train` would refuse the dataset. --looks decodes the images: it finds\n"
+        "those that are there twice, look alike or are of one colour, also across training and\n"
+        "held-out ones, and looks at control images and masks; what was seen is kept in the\n"
+        "cache's folder, where there is one. --html writes one page that holds everything,\n"
+        "--sheet a contact sheet (.png, .jpg, .webp); both look.\n" + _RUN_FILE,
+        ("html", "sheet"),
+        ("looks",),
     ),
     "cache": Verb(
         "runs",
         "encode images and captions once",
-        "adapter-trainer cache run.yaml [key=value ...]",
-        "Encodes what is not in the cache yet; `train` does the same when needed.\n" + _RUN_FILE,
+        "adapter-trainer cache run.yaml [--verify] [--collect [--dry]] [key=value ...]",
+        "Encodes what is not in the cache yet; `train` does the same when needed.\n"
+        "--verify reads every cached file, names the damaged ones and encodes them again; exit\n"
+        "code 1 when there were any. --collect removes what was unused for longest until the\n"
+        "cache takes no more than cache.max_gb, never what this run, a list of a finished cache\n"
+        "or another run at work needs; --dry only says what that would be.\n" + _RUN_FILE,
+        switches=("verify", "collect", "dry"),
     ),
     "train": Verb(
         "runs",

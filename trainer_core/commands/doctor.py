@@ -1,4 +1,4 @@
-"""``doctor`` and ``dataset``: what this machine has, and what a run would do, before it starts.
+"""``doctor``: what this machine has, and what a run would do, before it starts.
 
 Nothing is downloaded, and the denoiser is built without memory from the base's configuration. Its
 weights are loaded only to say what fewer bits cost, for a run file that names a finished cache.
@@ -8,37 +8,25 @@ from __future__ import annotations
 
 import os
 import platform
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import BaseSection, RunConfig
-from ..data.sources.listing import dataset_root
-from ..errors import (
-    BaseModelError,
-    ConfigError,
-    DatasetError,
-    InputError,
-    TrainerError,
-)
-from ..families.run_files import load_config
-from ..filesystem.storage import given_path
+from ..config import RunConfig
+from ..errors import TrainerError
 from ..requirements import MissingLibrary, all_requirements, installed_version, meets
-from ..types import Sample
 from ..version import __version__
 from .arguments import Arguments
 from .console import show, show_report
+from .dataset import dataset_report
 from .given_inputs import missing_inputs
+from .local_base import locate_local_base
 
 if TYPE_CHECKING:
     import torch
 
     from ..adapters import AttachedAdapter
-    from ..data.captions import TextLimit
-    from ..families.family import Family
     from ..offload.empty_base import EmptyBase
-    from ..weights.base_location import BaseLocation
 
 
 def doctor(arguments: Arguments) -> int:
@@ -205,104 +193,6 @@ def _velocity_error(config: RunConfig) -> str:
     return velocity_report(config)
 
 
-def dataset(arguments: Arguments) -> int:
-    """Report a dataset; returns 2 when `train` would refuse it.
-
-    Raises:
-        InputError: When there is no such folder, or a setting is wrong.
-    """
-    word = arguments.word("a dataset folder or a run file", default="")
-    place = given_path(word, "a dataset folder or a run file") if word else None
-    if place is not None and place.is_file():
-        config = arguments.config()
-    else:
-        folder = [f"dataset.path={place.absolute()}"] if place is not None else []
-        config = load_config(None, [*arguments.settings, *folder])
-    if config.dataset.path:
-        dataset_root(config.dataset.path)
-    report, refusal = dataset_report(config)
-    show_report(report, as_json=arguments.json)
-    return 2 if refusal else 0
-
-
-def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError | None]:
-    """Describe the dataset that a run file names.
-
-    Args:
-        config: The run file; its family decides sizes.
-
-    Returns:
-        The report, and why `train` would refuse the dataset, or None.
-
-    Raises:
-        ConfigError: When no dataset is named.
-        DatasetError: When there is no such folder.
-    """
-    if not config.dataset.path:
-        raise ConfigError(
-            "dataset.path is not set",
-            "a folder with images and captions",
-            "Name the folder behind the verb, or set dataset.path.",
-        )
-    from ..data.buckets import plan_buckets
-    from ..data.sources.combined import scan_all
-    from ..families.registry import get_family
-
-    family = get_family(config.family)
-    found = scan_all(config.dataset, stop=False, seed=config.seed)
-    plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
-    captions = [sample.caption for sample in found.samples]
-    lengths, long = _caption_tokens(config, found.samples)
-    report = {
-        "train_would_stop": str(found.refusal.found) if found.refusal else None,
-        "problems": found.problems,
-        "folder": config.dataset.path,
-        "samples": len(found.samples),
-        "regularization_images": sum(sample.regularization for sample in found.samples),
-        "validation_images": sum(sample.validation for sample in found.samples),
-        "with_captions": sum(bool(caption.strip()) for caption in captions),
-        "layers": _counted(len(sample.layers) for sample in found.samples),
-        "controls": _counted(len(sample.controls) for sample in found.samples),
-        "picture_sizes": _counted(f"{sample.width}x{sample.height}" for sample in found.samples),
-        "caption_characters": _spread([len(caption) for caption in captions]),
-        "caption_tokens": lengths,
-        "buckets": plan.counts(),
-        "notes": [*plan.notes, *long],
-    }
-    return report, found.refusal
-
-
-def _caption_tokens(
-    config: RunConfig, samples: Sequence[Sample]
-) -> tuple[dict[str, int] | None, Sequence[str]]:
-    """The tokens of the captions, and what is cut off; nothing where the base is not at hand."""
-    from ..data.captions import caption_tokens, long_caption_notes
-
-    try:
-        limit = local_text_limit(config, any(sample.controls for sample in samples))
-    except InputError:
-        return None, ()
-    counted = caption_tokens(samples, limit.count)
-    spread = _spread(list(counted.values()))
-    notes = long_caption_notes(counted, limit.tokens, config.base.text_length)
-    return None if spread is None else {**spread, "limit": limit.tokens}, notes
-
-
-def _counted(values: Any) -> dict[str, int]:
-    return {str(value): count for value, count in Counter(values).most_common()}
-
-
-def _spread(numbers: list[int]) -> dict[str, int] | None:
-    if not numbers:
-        return None
-    ordered = sorted(numbers)
-    return {
-        "shortest": ordered[0],
-        "median": ordered[len(ordered) // 2],
-        "longest": ordered[-1],
-    }
-
-
 NEEDED = ("torch", "diffusers", "peft", "accelerate", "transformers")
 """What the extra `train` installs."""
 
@@ -421,57 +311,3 @@ def _attention(device: torch.device) -> list[str]:
         "plain": SDPBackend.MATH,
     }
     return [name for name, backend in kernels.items() if runs(backend)]
-
-
-def locate_local_base(settings: BaseSection, family: Family, has_controls: bool) -> BaseLocation:
-    """Find a base as `locate_base` does, without the network.
-
-    Args:
-        settings: The run file's ``base`` section.
-        family: The architecture that it has to be of.
-        has_controls: Whether the samples have control images.
-
-    Returns:
-        The checked base.
-
-    Raises:
-        InputError: When the base is missing, incomplete, of another architecture, or a hub id that
-            was never downloaded.
-    """
-    from ..bases.locate import locate_base
-    from ..weights.base_path import names_hub
-
-    if names_hub(settings.path):
-        settings = settings.model_copy(update={"path": str(_downloaded(settings.path))})
-    return locate_base(settings, family, has_controls)
-
-
-def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:
-    """How long captions may be for a run file's base; loads its tokenizer alone.
-
-    Args:
-        config: The run file.
-        has_controls: Whether the samples have control images.
-
-    Raises:
-        InputError: As `locate_local_base`.
-    """
-    from ..data.captions import TextLimit
-    from ..families.registry import get_family
-
-    family = get_family(config.family)
-    location = locate_local_base(config.base, family, has_controls)
-    return TextLimit(family.load_token_counter(location), location.text_length)
-
-
-def _downloaded(hub_id: str) -> Path:
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(hub_id, "model_index.json")
-    if isinstance(found, str):
-        return Path(found).parent
-    raise BaseModelError(
-        f"base.path: {hub_id} is not on this machine",
-        "a local folder, or a hub id that was downloaded before",
-        "`adapter-trainer cache` or `train` will download it; then ask the doctor again.",
-    )

@@ -18,7 +18,7 @@ from . import VERBS
 from .arguments import Arguments
 from .console import show, show_image, show_json, show_report
 from .given_inputs import require_inputs
-from .operations import clear_leftovers
+from .operations import clear_leftovers, is_set
 from .watching import watching
 
 if TYPE_CHECKING:
@@ -50,18 +50,32 @@ def cache(arguments: Arguments) -> int:
     Raises:
         TrainerError: When the input is wrong or the cache cannot be written.
     """
-    config = arguments.config()
+    own, rest = arguments.split(VERBS["cache"].own)
+    given = {name: values[-1] for name, values in own.items()}
+    verify, dry = is_set(given, "verify"), is_set(given, "dry")
+    config = rest.config()
     require_inputs(config)
+    if (is_set(given, "collect") or dry) and config.cache.max_gb is None:
+        raise ConfigError(
+            "cache.max_gb is not set, and the cache is to be made smaller",
+            "the gigabytes that it may take",
+            "Set cache.max_gb in the run file or on the command line: cache.max_gb=50.",
+        )
     from ..data.cache.build import cache_folder
     from ..device import borrowed_threads, resolve_device
-    from ..training.encode_dataset import prepare, save_manifest
+    from ..training.encode_dataset import collect_cache, prepare, save_manifest
     from ..training.processes import SingleProcess
 
     processes = SingleProcess(resolve_device(config.memory.device))
     threads = borrowed_threads(config.memory, embedded=config.base.path == "embedded")
+    changes = {"verify": verify or config.cache.verify}
+    limit = {"max_gb": None} if dry else {}
+    cache = config.cache.model_copy(update={**changes, **limit})
     with watching(as_json=arguments.json) as observer, threads:
-        prepared = prepare(config, observer, processes)
+        prepared = prepare(config.model_copy(update={"cache": cache}), observer, processes)
         manifest = save_manifest(config, prepared)
+        if dry:
+            collect_cache(config, prepared.dataset, prepared.prompts, observer, dry=True)
     dataset = prepared.dataset
     report = {
         "folder": cache_folder(config),
@@ -69,9 +83,10 @@ def cache(arguments: Arguments) -> int:
         "samples": len(dataset),
         "encoded": dataset.encoded,
         "reused": dataset.reused,
+        **({"damaged": list(dataset.damaged)} if cache.verify else {}),
     }
     show_report(report, as_json=arguments.json)
-    return 0
+    return 1 if verify and dataset.damaged else 0
 
 
 _OF_SAMPLE = ("adapter", "prompt", "control", "strength", "output")

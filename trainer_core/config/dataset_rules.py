@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .dataset import CacheSection, DatasetSection
+from .mask_rules import mask_contradictions
 from .size_rules import size_contradictions
 
 Contradiction = tuple[str, str, str]
@@ -21,6 +22,7 @@ def dataset_contradictions(dataset: DatasetSection, cache: CacheSection) -> Iter
         cache: Beside it; a finished cache needs no folders.
     """
     yield from _folders_without_path(dataset, cache)
+    yield from mask_contradictions(dataset)
     yield from _unread_metadata(dataset)
     yield from size_contradictions(dataset, cache)
 

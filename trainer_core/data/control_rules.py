@@ -14,7 +14,7 @@ _GENERATE = "generate"
 
 
 def require_control_images(
-    samples: Iterable[Sample], settings: DatasetSection, variant: str, fixed: Sequence[str]
+    samples: Iterable[Sample], settings: DatasetSection, variant: str, fixed: Sequence[str] = ()
 ) -> None:
     """Refuse samples without control images for a base that edits, unless they were asked for.
 

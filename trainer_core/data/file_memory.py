@@ -54,6 +54,12 @@ class FileMemory:
         self._rows = self._table.read() if self._table else np.zeros(0, np.dtype(_FIELDS))
         names = self._rows["name"].tobytes()
         self._place = {names[at : at + 32]: at // 32 for at in range(0, len(names), 32)}
+        # Lists: a row of a table takes longer to read than the rest of a look-up.
+        self._stamps: list[list[int]] = self._rows["stamp"].tolist()
+        self._flags: list[int] = self._rows["flags"].tolist()
+        self._sizes = list(
+            zip(self._rows["width"].tolist(), self._rows["height"].tolist(), strict=True)
+        )
         self._new: dict[bytes, _Known] = {}
         self._seen: dict[str, tuple[_Stamp, str]] = {}
         if folder and not self._place:
@@ -139,12 +145,16 @@ class FileMemory:
             place = self._place.get(name)
             if place is None:
                 return None
-            row = self._rows[place]
-            flags, stored = int(row["flags"]), tuple(row["stamp"].tolist())
-            size = int(row["width"]), int(row["height"])
-            digest = row["digest"].tobytes() if flags & _HASHED else b""
-            facts = ImageInfo(*size, bool(flags & _ANIMATED), bool(flags & _ALPHA))
-            known = (stored, digest, facts if flags & _HEADER else None)
+            if tuple(self._stamps[place]) != stamp:
+                return None
+            flags = self._flags[place]
+            digest = self._rows["digest"][place].tobytes() if flags & _HASHED else b""
+            facts = None
+            if flags & _HEADER:
+                facts = ImageInfo(
+                    *self._sizes[place], bool(flags & _ANIMATED), bool(flags & _ALPHA)
+                )
+            return stamp, digest, facts
         return known if known[0] == stamp else None
 
     def _keep(self, name: bytes, known: _Known) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from PIL import Image
 from torch import Tensor
 
-from ..types import Bucket
-from .image import Crop, fit_to_bucket
+from ..config import DatasetSection
+from ..errors import DatasetError
+from ..types import Bucket, Sample
+from .image import CENTER, Crop, fit_to_bucket
 from .masks import VERSION, center_of_mass, fit_mask, pool_mask, read_mask, same_shape
 
 _MULTIPLE = 32
@@ -103,6 +105,25 @@ class Framing:
             raise ValueError("an image without a mask has none at the size of its latents")
         mask = fit_mask(self.mask.read(animated), self.mask.size, bucket, self.crop)
         return pool_mask(mask, latents, patch)
+
+
+def focus_of(sample: Sample, settings: DatasetSection) -> tuple[float, float]:
+    """The place of an image that is to be in the middle of what is kept: its mask's, or its own.
+
+    The mask is decoded where ``dataset.crop`` is mask; one that cannot be read decides nothing.
+
+    Returns:
+        Shares of the image's width and height.
+    """
+    if settings.crop != "mask" or sample.mask is None:
+        return CENTER
+    size = sample.width, sample.height
+    transparency = sample.mask == sample.image
+    source = MaskSource(sample.mask, "", size, transparency, settings.mask.invert)
+    try:
+        return center_of_mass(source.read(settings.animated))
+    except DatasetError:
+        return CENTER
 
 
 MIDDLE = Framing()

@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from pathlib import Path
 
-from .image import MAX_PIXELS, ImageInfo
+from .image import MAX_PIXELS, ImageInfo, image_info
 
 _FIRST = 4096  # bytes that are read at once; most headers are shorter
 _LARGEST = 1 << 16  # bytes of a part of a header that is looked at
@@ -40,7 +41,27 @@ class _UnusualError(Exception):
     """Pillow has to look."""
 
 
-def plain_header(path: str | os.PathLike[str]) -> ImageInfo | None:
+def header_info(path: Path) -> ImageInfo:
+    """What an image's header says; Pillow is asked where it is unusual. The file is opened once.
+
+    Raises:
+        DatasetError: As `image.image_info`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _BINARY)
+    except OSError:
+        return image_info(path)  # which says why it cannot be opened
+    try:
+        found = _plain_or_none(descriptor)
+        if found is None:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            found = image_info(path, descriptor)
+        return found
+    finally:
+        os.close(descriptor)
+
+
+def plain_header(path: Path) -> ImageInfo | None:
     """What an image's header says, of a plain PNG, JPEG or WebP file.
 
     Args:
@@ -55,11 +76,16 @@ def plain_header(path: str | os.PathLike[str]) -> ImageInfo | None:
     except OSError:
         return None
     try:
+        return _plain_or_none(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _plain_or_none(descriptor: int) -> ImageInfo | None:
+    try:
         return _plain(_Bytes(descriptor))
     except (_UnusualError, OSError, struct.error, IndexError):
         return None
-    finally:
-        os.close(descriptor)
 
 
 class _Bytes:

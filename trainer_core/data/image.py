@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 import torch
@@ -87,13 +88,17 @@ class ImageInfo:
     alpha: bool = False
 
 
-def image_info(path: Path) -> ImageInfo:
+def image_info(path: Path, descriptor: int | None = None) -> ImageInfo:
     """Read an image's header; no pixel is decoded.
+
+    Args:
+        path: The file.
+        descriptor: Of the file, at its beginning, where it is open already.
 
     Raises:
         DatasetError: When the file is not a readable image or is implausibly large.
     """
-    with _opened(path) as image:
+    with _opened(path, descriptor) as image:
         width, height = image.size
         if _orientation(image, path) >= 5:
             width, height = height, width
@@ -290,9 +295,9 @@ def animated_error(path: Path) -> DatasetError:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def _opened(path: Path, descriptor: int | None = None) -> Iterator[Image.Image]:
     try:
-        with path.open("rb") as file, Image.open(file, formats=FORMATS) as image:
+        with _file(path, descriptor) as file, Image.open(file, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise _too_large(path, f"{image.width} x {image.height} pixels")
             yield image
@@ -302,6 +307,12 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         raise _too_large(path, str(error)) from error
     except _BROKEN as error:
         raise DatasetError(_what_is_wrong(path, error), _READABLE, _REPLACE) from error
+
+
+def _file(path: Path, descriptor: int | None) -> BinaryIO:
+    if descriptor is None:
+        return path.open("rb")
+    return os.fdopen(descriptor, "rb", closefd=False)
 
 
 def _too_large(path: Path, size: str) -> DatasetError:

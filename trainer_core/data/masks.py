@@ -199,15 +199,16 @@ def may_count_nothing(settings: MaskSection) -> bool:
     return not (settings.foreground and settings.background)
 
 
-def nothing_counts_error(name: str, path: Path) -> DatasetError:
+def nothing_counts_error(name: str, path: Path | None = None) -> DatasetError:
     """Explain that nothing of an image would be trained.
 
     Args:
         name: The image.
-        path: Its mask.
+        path: Its mask; None where a finished cache does not know it.
     """
+    mask = "its mask" if path is None else f"its mask {path}"
     return DatasetError(
-        f"nothing of {name} counts: its mask {path} is the same everywhere in what is trained of "
+        f"nothing of {name} counts: {mask} is the same everywhere in what is trained of "
         "it, and that has weight 0",
         "a mask with some white, in the part of the image that is kept",
         "Correct or remove the mask, set dataset.crop: mask, or raise dataset.mask.background; "

@@ -15,21 +15,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ..bases.locate import locate_base
 from ..config import DatasetSection, RunConfig
 from ..config.defaults import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
+from ..data.cache.blank_masks import require_counting_masks
 from ..data.cache.build import build_cache, cache_folder
 from ..data.cache.cache_file import cache_folders
 from ..data.cache.cached_dataset import CachedDataset
+from ..data.cache.collect import GIGABYTE, Collected, collect
+from ..data.cache.columns import hex_keys
 from ..data.caption_notes import caption_notes
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
 from ..data.file_memory import FileMemory
 from ..data.masks import require_masks_fit
+from ..data.report.before_training import warnings_before
 from ..data.sources.combined import scan_all
 from ..data.sources.layers import require_layers
 from ..errors import ConfigError
@@ -135,6 +140,7 @@ def prepare(
     check_controls(config.preview, location.variant)
     samples = _trainable(found.samples, config.dataset, family, location.variant)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
+    warnings = warnings_before(found.samples, config.dataset)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
@@ -147,8 +153,10 @@ def prepare(
         if processes.index == 0:
             processes.barrier()
     if processes.index == 0:
+        collect_cache(config, dataset, prompts, observer)
         notes = _of_captions(config, found.samples, location, encoders)
-        for note in (*plan.notes, *dataset.problems, *notes):
+        again = [f"{each}, was damaged and is encoded again" for each in dataset.damaged]
+        for note in (*plan.notes, *warnings, *dataset.problems, *again, *notes):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
 
@@ -248,6 +256,41 @@ def save_manifest(config: RunConfig, prepared: Prepared) -> Path:
     return path
 
 
+def collect_cache(
+    config: RunConfig,
+    dataset: CachedDataset,
+    prompts: Sequence[EncodedPrompt],
+    observer: Observer,
+    *,
+    dry: bool = False,
+) -> Collected | None:
+    """Keep the cache within ``cache.max_gb``, and say what was removed.
+
+    Args:
+        config: The run file.
+        dataset: What the run needs.
+        prompts: As well.
+        observer: Hears what was done.
+        dry: Whether to say only what would be removed.
+
+    Returns:
+        What was done; None where there is no limit, or another process is at it.
+
+    Raises:
+        StorageError: When files cannot be removed.
+    """
+    if config.cache.max_gb is None:
+        return None
+    others = [prompt.entry.key for prompt in prompts]
+    others += [e.key for item in dataset.preserved for e in (*item.controls, item.text)]
+    needed = np.concatenate([dataset.items.keys, hex_keys(others)])
+    limit = round(config.cache.max_gb * GIGABYTE)
+    done = collect(cache_folder(config), limit, needed, dry=dry)
+    if done is not None and (done.removed or done.kept > limit):
+        observer.notify(Noted(str(done)))
+    return done
+
+
 def _keep_cache_within(config: RunConfig, within: AllowedFolders | None) -> None:
     listed = config.cache.manifest
     if within is not None:
@@ -280,6 +323,7 @@ def _from_manifest(
     _check_preserved(config, cache, edits=has_controls)
     family = get_family(config.family)
     require_droppable(config.dataset, cache.variant, (*family.layered, *family.filled))
+    require_counting_masks(cache.dataset, config.dataset.mask)
     if cache.variant in family.shown:
         require_bare_texts(config.dataset, cache.dataset.items)
     location = locate_base(base, family, has_controls, needs_encoders=False)

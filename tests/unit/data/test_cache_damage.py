@@ -195,12 +195,15 @@ def test_two_processes_may_build_the_same_cache_at_once(world):
         )
         for number in (0, 1)
     ]  # fmt: skip
+    total = 0
     for worker in workers:
         output, errors = worker.communicate(timeout=120)
         assert worker.returncode == 0, errors
         encoded, reused, length = map(int, output.split())
         assert encoded + reused == 25
         assert length == 12
+        total += encoded
+    assert total == 25, "both encoded the same file"
     shared = world.build(verify=True)
     assert world.encoders.counts() == (0, 0, 0)
     assert not list(world.cache.rglob(".writing-*"))

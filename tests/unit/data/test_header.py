@@ -8,7 +8,8 @@ import zlib
 import pytest
 from PIL import Image, PngImagePlugin
 
-from trainer_core.data.header import plain_header
+from tests.fixtures.opened_files import opened_files
+from trainer_core.data.header import header_info, plain_header
 from trainer_core.data.image import image_info
 from trainer_core.errors import DatasetError
 
@@ -114,12 +115,29 @@ def written(tmp_path):
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_plain_header_says_what_pillow_says(written, name):
     path = written(PLAIN[name])
-    assert plain_header(path) == image_info(path)
+    assert plain_header(path) == header_info(path) == image_info(path)
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_what_is_unusual_is_left_to_pillow(written, name):
-    assert plain_header(written(UNUSUAL[name])) is None
+    path = written(UNUSUAL[name])
+    assert plain_header(path) is None
+    with opened_files(path.parent) as opened:
+        found = said(header_info, path)
+    # Pillow itself opens a PNG again, to see what stands behind the pixels.
+    assert opened["file"] == (2 if content_is_png(path) else 1)
+    assert said(image_info, path) == found
+
+
+def said(read, path):
+    try:
+        return read(path)
+    except DatasetError as error:
+        return error.found
+
+
+def content_is_png(path) -> bool:
+    return path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_file_that_is_not_there_is_left_to_pillow(tmp_path):

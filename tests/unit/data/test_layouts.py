@@ -120,8 +120,7 @@ def test_images_that_are_remembered_are_not_opened(tmp_path, monkeypatch):
         raise AssertionError(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr("trainer_core.data.sources.facts.plain_header", refuse)
-        patch.setattr("trainer_core.data.sources.facts.image_info", refuse)
+        patch.setattr("trainer_core.data.sources.facts.header_info", refuse)
         assert scan(settings(tmp_path), remembered=memory).samples == first.samples
     write_image(tmp_path / "b.png", width=48)
     assert scan(settings(tmp_path), remembered=memory).samples[1].width == 48

@@ -36,6 +36,11 @@ def image_folder() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def combined_datasets() -> ModuleType:
+    return pack_module("services.combined_datasets")
+
+
+@pytest.fixture(scope="session")
 def run_files() -> ModuleType:
     return pack_module("services.run_files")
 

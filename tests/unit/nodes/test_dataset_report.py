@@ -57,6 +57,23 @@ def test_the_kept_box_is_what_reaches_the_bucket(size):
     assert max(fit_to_bucket(image, Bucket(64, 64)).getpixel((0, 0))) > 0
 
 
+@pytest.mark.parametrize(
+    ("crop", "edges"),
+    [("center", (0.25, 0.75)), ("top", (0.0, 0.5)), ("mask", (0.5, 1.0)), ("stretch", (0.0, 1.0))],
+)
+def test_the_strip_shows_the_crop_that_is_chosen(tmp_path, report, crop, edges):
+    folder = tmp_path / "cropped"
+    folder.mkdir()
+    Image.new("RGB", (300, 600)).save(folder / "a.png")
+    (folder / "a.txt").write_text("a tower")
+    mask = Image.new("L", (300, 600))
+    mask.paste(255, (0, 500, 300, 600))
+    mask.save(folder / "a_mask.png")
+    (item,) = report(folder, crop=crop, max_aspect_ratio=1.0).items
+    _left, top, _right, bottom = item["crop"]
+    assert (top, bottom) == pytest.approx(edges)
+
+
 def test_each_image_says_what_is_wrong_with_it(folder, report):
     (folder / "0.txt").unlink()
     (folder / "1.txt").write_text("  ")

@@ -241,6 +241,51 @@ def test_layers_stay_with_their_image_when_it_gets_another_name(drops, tmp_path)
     assert "training_images/lone.png" in found
 
 
+MASKED = {"flat": ("", "a_mask.png"), "folder": ("training_images/", "masks/a.png")}
+
+
+@pytest.mark.parametrize("layout", MASKED)
+def test_masks_stay_with_their_image_when_it_gets_another_name(drops, tmp_path, layout):
+    place, mask = MASKED[layout]
+
+    def masked(color):
+        return [(f"{place}a.png", image(color)), (f"{place}a.txt", b"a"), (mask, image("white"))]
+
+    drop(drops, tmp_path, masked("red"))
+    (_, count), _ = drop(drops, tmp_path, masked("blue"), adds=True)
+    assert count == 3
+    added = mask.replace("a_mask", "a (2)_mask").replace("masks/a", "masks/a (2)")
+    assert {f"{place}a (2).png", added} < set(names(tmp_path / "my_images"))
+
+
+def test_captions_in_json_and_a_metadata_file_are_taken_and_read_first(drops, tmp_path):
+    listed = b'{"file_name": "a.png", "text": "one"}\n'
+    files = [("a.png", image()), ("a.json", b'{"short": "a", "long": "all of a"}')]
+    drop(drops, tmp_path, [*files, ("metadata.jsonl", listed)])
+    assert names(tmp_path / "my_images") == ["a.json", "a.png", "metadata.jsonl"]
+    (_, count), skipped = drop(
+        drops, tmp_path, [("b.png", image("blue")), ("metadata.jsonl", listed)], adds=True
+    )
+    assert (count, skipped) == (1, [("metadata.jsonl", "the dataset has a metadata file already")])
+    begun = drops.begin(tmp_path, "broken", adds=False)
+    for name, content in (
+        ("a.json", b"{"),
+        ("b.json", b'{"width": 8}'),
+        ("metadata.csv", b'file_name\n"a.png\n'),
+        ("metadata.parquet", b"PAR1"),
+        ("other.csv", b"file_name\na.png\n"),
+    ):
+        with pytest.raises(Exception, match="Found: ") as refusal:
+            begun.take(name, content)
+        assert str(begun.staging) not in str(refusal.value)
+    drops.cancel(begun.token)
+
+
+def test_a_folder_whose_name_says_how_often_stays(drops, tmp_path):
+    drop(drops, tmp_path, [("set/10_cats/a.png", image()), ("set/10_cats/a.txt", b"a")])
+    assert names(tmp_path / "my_images") == ["10_cats/a.png", "10_cats/a.txt"]
+
+
 def test_a_new_name_is_not_one_that_another_file_of_the_drop_has(drops, tmp_path):
     drop(drops, tmp_path, [("a.png", image("red"))])
     again = [("a.png", image("blue")), ("a (2).png", image("green")), ("A.png", image("white"))]

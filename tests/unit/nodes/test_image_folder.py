@@ -1,11 +1,15 @@
 """Images of a graph become files that are named by their content."""
 
+from pathlib import Path
+
 import numpy
 import pytest
 import torch
 from PIL import Image
 
+from trainer_core.config.reading import load_config
 from trainer_core.data.image import open_image
+from trainer_core.data.sources.folder import scan
 
 
 def images(count, size=8, seed=0):
@@ -13,6 +17,11 @@ def images(count, size=8, seed=0):
     generator = torch.Generator().manual_seed(seed)
     whole = torch.randint(0, 256, (count, size, size, 3), generator=generator)
     return whole.float() / 255
+
+
+def write(image_folder, root, batches, texts, controls=(), masks=(), **given):
+    whole = image_folder.GivenImages(batches, texts, controls, masks, **given)
+    return image_folder.write_image_folder(root, whole)
 
 
 def read(path):
@@ -59,7 +68,7 @@ def test_what_is_no_image_is_refused(image_folder, errors, shape):
 
 def test_images_and_texts_lie_side_by_side(image_folder, tmp_path):
     batch = images(2)
-    folder = image_folder.write_image_folder(tmp_path, [batch], ["one", "zwei ü"], [])
+    folder = write(image_folder, tmp_path, [batch], ["one", "zwei ü"])
     assert folder.parent == tmp_path
     assert (folder / "00001.txt").read_text(encoding="utf-8") == "zwei ü"
     assert (read(folder / "00001.png") == (batch[1] * 255).round().numpy()).all()
@@ -68,7 +77,7 @@ def test_images_and_texts_lie_side_by_side(image_folder, tmp_path):
 
 def test_the_same_content_is_written_once_and_any_other_anew(image_folder, tmp_path):
     def place(batch, texts, controls=()):
-        return image_folder.write_image_folder(tmp_path, [batch], texts, list(controls))
+        return write(image_folder, tmp_path, [batch], texts, list(controls))
 
     batch = images(2)
     first = place(batch, ["a", "b"])
@@ -88,9 +97,7 @@ def test_the_same_content_is_written_once_and_any_other_anew(image_folder, tmp_p
 
 
 def test_control_images_have_the_names_of_their_images(image_folder, tmp_path):
-    folder = image_folder.write_image_folder(
-        tmp_path, [images(2)], ["for both"], [images(2, seed=1)]
-    )
+    folder = write(image_folder, tmp_path, [images(2)], ["for both"], [images(2, seed=1)])
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     trained = {f"training_images/0000{n}.{end}" for n in (0, 1) for end in ("png", "txt")}
     assert names == trained | {"control_images/00000.png", "control_images/00001.png"}
@@ -105,7 +112,7 @@ def test_other_numbers_are_refused_and_nothing_is_written(
 ):
     given = [images(controls)] if controls else []
     with pytest.raises(errors.DatasetError, match=message):
-        image_folder.write_image_folder(tmp_path, [images(3)], texts, given)
+        write(image_folder, tmp_path, [images(3)], texts, given)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -123,5 +130,100 @@ def test_a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(
     place = tmp_path / "file"
     place.write_text("in the way")
     with pytest.raises(errors.StorageError):
-        image_folder.write_image_folder(place, [images(1)], ["a"], [])
+        write(image_folder, place, [images(1)], ["a"])
     assert place.read_text() == "in the way"
+
+
+def masks(count, high=8, wide=8, seed=5):
+    """A batch as ComfyUI has it: `[B, H, W]`, in [0, 1]."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, high, wide), generator=generator).float() / 255
+
+
+@pytest.mark.parametrize("controls", [(), (images(2, seed=1),)], ids=["flat", "paired"])
+def test_masks_lie_in_a_folder_of_their_own_and_are_read_as_masks(image_folder, tmp_path, controls):
+    whole = masks(2)
+    # As a list of one batch and one single mask, as loaders and lists give them.
+    given = [whole[:1], whole[1]]
+    folder = write(image_folder, tmp_path, [images(2)], ["a", "b"], controls, given)
+    for index in (0, 1):
+        file = folder / "masks" / f"0000{index}.png"
+        assert (read(file) == (whole[index] * 255).round().numpy()).all()
+    settings = load_config({"dataset": {"path": str(folder)}}).dataset
+    files = [sample.mask for sample in scan(settings).samples]
+    assert files == [folder / "masks" / f"0000{index}.png" for index in (0, 1)]
+
+
+def test_one_mask_serves_all_images_and_a_reduced_one_is_taken(image_folder, tmp_path):
+    folder = write(image_folder, tmp_path, [images(3)], ["a"], (), [masks(1, 4, 4)])
+    found = [read(path) for path in sorted((folder / "masks").iterdir())]
+    assert len(found) == 3
+    assert all((each == found[0]).all() and each.shape == (4, 4) for each in found)
+
+
+def test_another_mask_is_another_folder(image_folder, tmp_path):
+    def place(given):
+        return write(image_folder, tmp_path, [images(2)], ["a", "b"], (), given)
+
+    whole = masks(2)
+    other = whole.clone()
+    other[1, 3, 3] = 1 - other[1, 3, 3]
+    assert place([whole]) == place([whole[0], whole[1]])
+    assert len({place(()), place([whole]), place([other]), place([whole.flip(0)])}) == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([masks(2)], "3 images and 2 masks"),
+        ([masks(1), masks(3)], "3 images and 4 masks"),
+        ([masks(3, 8, 4)], "mask 0 has 4 x 8 pixels, and its image 8 x 8"),
+        ([masks(3)[..., None]], r"masks of shape \(3, 8, 8, 1\)"),
+        ([torch.zeros(8)], r"masks of shape \(8,\)"),
+    ],
+)
+def test_masks_of_other_images_are_refused(image_folder, errors, tmp_path, given, message):
+    with pytest.raises(errors.DatasetError, match=message):
+        write(image_folder, tmp_path, [images(3)], ["a"], (), given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_transparency_is_kept_where_it_is_the_mask(image_folder, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.randint(0, 256, (1, 9, 9, 4), generator=generator).float() / 255
+    whole = image_folder.GivenImages([batch], ["a"])
+    kept, laid = (
+        image_folder.image_dataset(tmp_path, whole, {"mask": {"source": source}})
+        for source in ("alpha", "auto")
+    )
+    stored = read(Path(kept["path"]) / "00000.png")
+    assert (stored == (batch[0] * 255).round().numpy()).all()
+    assert read(Path(laid["path"]) / "00000.png").shape == (9, 9, 3)
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "found"),
+    [
+        ("alpha", [masks(1)], "masks are connected, and dataset.mask.source is alpha"),
+        ("none", [masks(1)], "masks are connected, and dataset.mask.source is none"),
+        ("files", (), "no masks are connected"),
+    ],
+)
+def test_masks_and_where_they_come_from_agree(image_folder, errors, tmp_path, source, given, found):
+    whole = image_folder.GivenImages([images(1)], ["a"], (), given)
+    with pytest.raises(errors.ConfigError, match=found):
+        image_folder.image_dataset(tmp_path, whole, {"mask": {"source": source}})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dataset_of_images_keeps_what_the_node_says(image_folder, tmp_path):
+    whole = image_folder.GivenImages([images(1)], [""], [images(1, seed=2)])
+    values = image_folder.image_dataset(tmp_path, whole, {"resolution": 64, "flip": True})
+    assert values["path"].startswith(str(tmp_path))
+    del values["path"]
+    assert values == {
+        "resolution": 64,
+        "flip": True,
+        "layout": "paired",
+        "missing_caption": "empty",
+    }

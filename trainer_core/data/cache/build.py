@@ -23,12 +23,13 @@ from ...types import PlannedSample
 from ..buckets import Plan
 from ..file_memory import FileMemory
 from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
-from .cache_file import read_entry
+from .cache_file import look_into, read_entry
 from .cached_dataset import CachedDataset
 from .claims import Claims
+from .collect import UseMark
 from .columns import ColumnWriter, ItemColumns, hex_keys
 from .encoders import Encoders
-from .index import CacheIndex
+from .index import CacheIndex, count_tokens
 from .items import PreservedItem
 from .making import Maker
 from .recipes import Grid, Recipe, Recipes, TextTask, no_grid
@@ -102,28 +103,19 @@ def build_cache(
     memory.save()
     columns = samples.columns()
     prompts = list(samples.prompts(preserved_prompts))
+    texts = [task for _, task in prompts]
+    # Before it is looked what is there: from here on nobody removes it.
+    own = [columns.keys, hex_keys(task.entry.key for task in texts)]
+    mark = UseMark(folder, np.concatenate(own))
     index = CacheIndex(folder)
-    lacking, extra = _missing(index, columns, [task for _, task in prompts], verify)
+    lacking, extra, damaged = _missing(index, columns, texts, verify)
     with Claims(folder) as claims:
         maker = Maker(
             *(naming, open_encoders, notify, index, claims),
             *(options.batch_size, options.dtype, verify),
         )
-        missing = {columns.entry(row).key for row in np.nonzero(lacking)[0]}
         try:
-            maker.begin(missing | extra)
-            touched = columns.having(lacking).tolist()
-            if maker.missing:
-                # All images before all texts: encoders that do not fit together change places once.
-                maker.make(task for each in samples.again(touched) for task in each.images)
-                maker.make(task for each in samples.again(touched) for task in each.plain)
-            # Weights are no part of what is kept: with one of 0 all masks are read.
-            every = range(len(columns)) if may_count_nothing(settings.mask) else touched
-            for number in columns.masked(every):
-                samples.check_masks(next(samples.again([number])), missing, maker)
-            if maker.missing:
-                maker.make(_texts(samples.again(touched), maker))
-                maker.make(task for item, task in prompts if _has_controls(item, maker))
+            _complete(maker, samples, columns, lacking, extra, prompts)
         finally:
             index.close()
     kept = [item for item, task in prompts if task.entry.key not in maker.missing]
@@ -136,13 +128,18 @@ def build_cache(
             "Fix the images named here.",
         )
     reused = len(columns.keys) + len(extra) - maker.encoded - len(maker.missing)
-    return CachedDataset(columns, maker.encoded, reused, samples.problems, preserved=kept)
+    dataset = CachedDataset(columns, maker.encoded, reused, samples.problems, preserved=kept)
+    dataset.damaged, dataset.mark = tuple(damaged), mark
+    return dataset
 
 
 def _missing(
     index: CacheIndex, columns: ItemColumns, prompts: Sequence[TextTask], verify: bool
-) -> tuple[np.ndarray, set[str]]:
-    """Which rows of the keys lack a file, and which texts of prompts; fills the tokens in."""
+) -> tuple[np.ndarray, set[str], list[str]]:
+    """Which rows of the keys lack a file, which texts of prompts, and what is damaged.
+
+    Fills the tokens in.
+    """
     kinds = sorted({kind for _, kind in columns.places} | {"text"})
     numbers = np.array([kinds.index(kind) for _, kind in columns.places], np.uint8)
     others = {task.entry.key: task for task in prompts}
@@ -155,7 +152,41 @@ def _missing(
     count = len(columns.keys)
     columns.tokens[:] = found.tokens[:count]
     lacking = {key for key, whole in zip(others, found.whole[count:], strict=True) if not whole}
-    return ~found.whole[:count], lacking
+    damaged: list[str] = []
+    for row in np.nonzero(found.damaged[:count])[0].tolist():
+        entry, owners = columns.entry(row), columns.having(np.arange(count) == row)
+        damaged.append(f"{entry.kind}/{entry.key}.safetensors, of {columns.name(int(owners[0]))}")
+    return ~found.whole[:count], lacking, damaged
+
+
+def _complete(
+    maker: Maker,
+    samples: _Samples,
+    columns: ItemColumns,
+    lacking: np.ndarray,
+    extra: set[str],
+    prompts: Sequence[tuple[PreservedItem, TextTask]],
+) -> None:
+    """Make all that is missing, and fill in how many tokens the texts have."""
+    missing = {columns.entry(row).key for row in np.nonzero(lacking)[0].tolist()}
+    maker.begin(missing | extra)
+    touched = columns.having(lacking).tolist()
+    if maker.missing:
+        # All images before all texts: encoders that do not fit together change places once.
+        maker.make(task for each in samples.again(touched) for task in each.images)
+        maker.make(task for each in samples.again(touched) for task in each.plain)
+    # Weights are no part of what is kept: with one of 0 all masks are read.
+    every = may_count_nothing(samples.naming.settings.mask)
+    for number in columns.masked(range(len(columns)) if every else touched):
+        samples.check_masks(next(samples.again([number])), missing, maker)
+    if maker.missing:
+        maker.make(_texts(samples.again(touched), maker))
+        maker.make(task for item, task in prompts if _has_controls(item, maker))
+    for row in np.nonzero(lacking)[0].tolist():
+        entry = columns.entry(row)
+        known = maker.tokens.get(entry.key)
+        # What another process made meanwhile is opened.
+        columns.tokens[row] = count_tokens(look_into(entry) or {}) if known is None else known
 
 
 def _texts(recipes: Iterator[Recipe], maker: Maker) -> Iterator[TextTask]:

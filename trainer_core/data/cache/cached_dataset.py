@@ -16,6 +16,7 @@ from torch import Tensor
 from ...types import Bucket, CachedSample, View
 from ..paces import pace_marks
 from .cache_file import Entry, read_entry
+from .collect import UseMark
 from .columns import ItemColumns, Pace
 from .items import CachedItem, Mirrored, PreservedItem
 
@@ -40,6 +41,10 @@ class CachedDataset:
         problems: What was left out while encoding, in words.
         memory_bytes: How much may be kept in memory.
         preserved: What the base is held to.
+
+    Attributes:
+        damaged: Files that were damaged and were encoded again, in words.
+        mark: Keeps other processes from removing its files.
     """
 
     def __init__(
@@ -57,6 +62,8 @@ class CachedDataset:
         self.reused = reused
         self.problems = tuple(problems)
         self.memory = EntryMemory(memory_bytes)
+        self.damaged: tuple[str, ...] = ()
+        self.mark: UseMark | None = None
 
     def __len__(self) -> int:
         return len(self.items)

@@ -141,7 +141,7 @@ class ItemColumns(Sequence[CachedItem]):
         refs = self.refs[self.starts[at] : self.starts[at + 1]]
         keys, places = self.keys[refs].tobytes().hex(), self.place_of[refs].tolist()
         entries = iter(
-            Entry(*self.places[place], keys[64 * n : 64 * n + 64]) for n, place in enumerate(places)
+            _entry(self.places[place], keys[64 * n : 64 * n + 64]) for n, place in enumerate(places)
         )
         source = self.sources[at].tobytes().hex() if form.sourced else ""
         return _item(form, entries, self.name(at), source, self.repeats[at], self.weights[at])
@@ -174,7 +174,7 @@ class ItemColumns(Sequence[CachedItem]):
 
     def entry(self, row: int) -> Entry:
         """The entry of a row of `keys`."""
-        return Entry(*self.places[self.place_of[row]], self.keys[row].tobytes().hex())
+        return _entry(self.places[self.place_of[row]], self.keys[row].tobytes().hex())
 
     def chunks(self, size: int = 4096) -> Iterator[list[list[str]]]:
         """The keys of the samples' entries, for many samples at a time."""
@@ -204,7 +204,15 @@ class ItemColumns(Sequence[CachedItem]):
         """The same without some samples."""
         if not left_out:
             return self
-        return ItemColumns.of(item for at, item in enumerate(self) if at not in left_out)
+        kept = ItemColumns.of(item for at, item in enumerate(self) if at not in left_out)
+        known = {self.entry(row).key: int(self.tokens[row]) for row in range(len(self.keys))}
+        kept.tokens[:] = [known[kept.entry(row).key] for row in range(len(kept.keys))]
+        return kept
+
+
+def _entry(place: tuple[Path, str], key: str) -> Entry:
+    folder, kind = place
+    return Entry(folder, kind, key)
 
 
 def _item(

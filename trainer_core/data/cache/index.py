@@ -44,11 +44,13 @@ class Found:
     Attributes:
         whole: Of each key, whether its file is there and whole.
         tokens: Of each key, the number of text tokens in its file; 0 where there are none.
+        damaged: Of each key, whether there is a file, and it is not whole.
         opened: How many files had to be opened to know it.
     """
 
     whole: NDArray[np.bool_]
     tokens: NDArray[np.int32]
+    damaged: NDArray[np.bool_]
     opened: int
 
 
@@ -95,18 +97,23 @@ class CacheIndex:
             tokens[mine[same]] = rows["tokens"][same]
             unsure += mine[~same].tolist()
         for at in unsure:
-            entry = Entry(self.folder, kinds[kind_of[at]], keys[at].tobytes().hex())
+            entry = Entry(self.folder, kinds[int(kind_of[at])], keys[at].tobytes().hex())
             tensors = look_into(entry, thorough=verify)
             if tensors is not None:
                 whole[at], tokens[at] = True, count_tokens(tensors)
-        self._add([(keys[at], kinds[kind_of[at]], int(tokens[at])) for at in unsure if whole[at]])
-        return Found(whole, tokens, len(unsure))
+        self._add(
+            [(keys[at], kinds[int(kind_of[at])], int(tokens[at])) for at in unsure if whole[at]]
+        )
+        damaged = np.zeros(len(keys), bool)
+        damaged[unsure] = ~whole[unsure]
+        return Found(whole, tokens, damaged, len(unsure))
 
-    def record(self, entry: Entry, tensors: Mapping[str, Tensor]) -> None:
-        """Note that a file was written."""
+    def record(self, entry: Entry, tensors: Mapping[str, Tensor]) -> int:
+        """Note that a file was written; gives its text tokens."""
         key = np.frombuffer(bytes.fromhex(entry.key), np.uint8)
         tokens = count_tokens({name: tuple(each.shape) for name, each in tensors.items()})
         self._add([(key, entry.kind, tokens)])
+        return tokens
 
     def close(self) -> None:
         """Put together what several processes noted."""

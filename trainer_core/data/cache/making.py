@@ -47,6 +47,7 @@ class Maker:
         encoded: Files that were made.
         missing: Keys that are to be made.
         failed: Keys that could not be made, and why.
+        tokens: Text tokens of what was made here.
     """
 
     naming: Recipes
@@ -60,6 +61,7 @@ class Maker:
     encoded: int = 0
     missing: set[str] = field(default_factory=set)
     failed: dict[str, DatasetError] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
     _total: int = 0
     _encoders: Encoders | None = None
 
@@ -173,7 +175,7 @@ class Maker:
         # A part of a batch keeps the whole of it in memory, and would be written with it.
         tensors = {name: each.clone() for name, each in tensors.items()}
         write_entry(task.entry, tensors)
-        self.index.record(task.entry, tensors)
+        self.tokens[task.entry.key] = self.index.record(task.entry, tensors)
         self.encoded += 1
         self._done(task.entry)
 

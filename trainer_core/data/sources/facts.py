@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from ..header import plain_header
-from ..image import ImageInfo, image_info
+from ..header import header_info
+from ..image import ImageInfo
 
 
 class HeaderMemory(Protocol):
@@ -37,13 +37,13 @@ def read_facts(path: Path, remembered: HeaderMemory | None = None) -> ImageInfo:
         DatasetError: As `image_info`.
     """
     if remembered is None:
-        return plain_header(path) or image_info(path)
+        return header_info(path)
     try:
         status = path.stat()
     except OSError:
-        return image_info(path)
+        return header_info(path)
     found = remembered.facts_of(path, status)
     if found is None:
-        found = plain_header(path) or image_info(path)
+        found = header_info(path)
         remembered.remember(path, status, found)
     return found

@@ -97,8 +97,12 @@ def metadata_file(root: Path, name: str | None) -> Path | None:
     return file
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path, extension: str = "") -> Table:
     """Read a metadata file.
+
+    Args:
+        path: The file.
+        extension: What it is; unset: as its name says.
 
     Raises:
         DatasetError: When it cannot be read at all, or parquet needs a library that is missing.
@@ -108,7 +112,7 @@ def read_table(path: Path) -> Table:
         ".csv": _read_csv,
         ".parquet": _read_parquet,
     }
-    return readers[path.suffix.lower()](path)
+    return readers[(extension or path.suffix).lower()](path)
 
 
 def refuse_table(path: Path, reason: str) -> DatasetError:

@@ -1,0 +1,106 @@
+"""The dataset report of a graph: text, contact sheet and page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from ...trainer_core.errors import InputError
+from ...trainer_core.filesystem.file_names import name_mistake
+from ...trainer_core.filesystem.storage import write_text
+from ..host import comfy_host
+from .choices import BaseChoice, DatasetChoice, run_config
+
+if TYPE_CHECKING:
+    import torch
+
+    from ...trainer_core.config import RunConfig
+    from ...trainer_core.data.captions import TextLimit
+    from ...trainer_core.data.report.facts import DatasetReport
+
+FOLDER = "reports"
+"""Below the trainer's output folder."""
+
+_SHEET_IMAGES = 96
+_TOLD_EVERY = 20
+
+
+def dataset_page(
+    node_id: str, dataset: DatasetChoice, base: BaseChoice | None
+) -> tuple[str, torch.Tensor, dict[str, Any]]:
+    """Look at a dataset, and write its page.
+
+    Args:
+        node_id: The node that shows progress.
+        dataset: What is looked at.
+        base: Decides sizes and counts tokens; without one the family of the defaults does.
+
+    Returns:
+        The report in words; its contact sheet `[N, H, W, 3]` in [0, 1]; what the node shows.
+
+    Raises:
+        InputError: When the dataset cannot be read at all.
+    """
+    from ...trainer_core.data.report.inspection import inspect
+    from ...trainer_core.data.report.page import report_page
+    from ...trainer_core.data.report.words import report_text
+    from ...trainer_core.families.dataset_reading import gather
+
+    config = _config(dataset, base)
+
+    def count(has_controls: bool) -> TextLimit | None:
+        return None if base is None else _limit(config, has_controls)
+
+    report = gather(config, count, comfy_host.allowed_folders()).report
+    bar = comfy_host.ProgressBar(node_id, max(1, len(report.images)))
+
+    def progress(done: int, total: int) -> None:
+        if (done % _TOLD_EVERY == 0 or done == total) and bar.show(done):
+            comfy_host.raise_interrupted()
+
+    report = inspect(report, config.dataset, comfy_host.cache_folder(), progress)
+    path = comfy_host.output_folder() / FOLDER / f"{_name(report)}.html"
+    comfy_host.output_folder().joinpath(FOLDER).mkdir(parents=True, exist_ok=True)
+    write_text(path, report_page(report))
+    place = comfy_host.output_place(path)
+    told = (
+        f"{report_text(report)}\nPage: {place['subfolder']}/{place['filename']} in ComfyUI's output "
+        f"folder, or /view?{urlencode(place)}"
+    )
+    return told, _sheet(report), {"text": (told,), "adapter_trainer_page": [place]}
+
+
+def _config(dataset: DatasetChoice, base: BaseChoice | None) -> RunConfig:
+    from ...trainer_core.families.run_files import load_config
+
+    values = {"dataset": dict(dataset.values)}
+    return load_config(values) if base is None else run_config(base, values)
+
+
+def _limit(config: RunConfig, has_controls: bool) -> TextLimit | None:
+    """How captions are counted; None where the base's tokenizer is not at hand."""
+    from ...trainer_core.bases.locate import locate_base
+    from ...trainer_core.data.captions import TextLimit
+    from ...trainer_core.families.registry import get_family
+
+    family = get_family(config.family)
+    try:
+        location = locate_base(config.base, family, has_controls)
+        return TextLimit(family.load_token_counter(location), location.text_length)
+    except InputError:
+        return None
+
+
+def _name(report: DatasetReport) -> str:
+    """A file name of the dataset's; the same dataset writes over its page."""
+    return report.title if not name_mistake(report.title, new=True) else "dataset"
+
+
+def _sheet(report: DatasetReport) -> torch.Tensor:
+    import numpy as np
+    import torch
+
+    from ...trainer_core.data.report.sheet import sheet_pages
+
+    pages = [np.asarray(page) for page in sheet_pages(report, _SHEET_IMAGES)]
+    return torch.from_numpy(np.stack(pages)).float() / 255.0

@@ -1,0 +1,109 @@
+"""Combine Datasets: several folders with roles and weights, trained as one run."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from comfyui.conftest import write_images
+from comfyui.graphs import CACHE, DATASET, TRAIN, cached_nodes, graph, record, run_folder
+from comfyui.server import ROOT
+from comfyui.test_graph_errors import assert_alive, refused
+
+from trainer_core.config.reading import load_config
+
+pytestmark = pytest.mark.comfy
+
+JOIN, MORE, HELD = "20", "21", "22"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folders(shared_server):
+    data = shared_server.data / "datasets"
+    write_images(data / "more", captions=["more"] * 2, first=500)
+    write_images(data / "held", captions=["held"] * 2, first=510)
+
+
+def combined(name, more=None, held=None, **changes):
+    """The small graph with three folders joined in front."""
+    nodes = graph(name, **changes)
+    own = nodes[DATASET]["inputs"]
+    for node, folder, others in ((MORE, "more", more), (HELD, "held", held)):
+        inputs = {**own, "folder": f"datasets/{folder}", **(others or {})}
+        nodes[node] = {"class_type": "AdapterTrainerDatasetFolder", "inputs": inputs}
+    links = {f"datasets.dataset{i}": [node, 0] for i, node in enumerate((DATASET, MORE, HELD))}
+    nodes[JOIN] = {"class_type": "AdapterTrainerDatasetCombine", "inputs": links}
+    nodes[CACHE]["inputs"]["dataset"] = [JOIN, 0]
+    return nodes
+
+
+def test_folders_with_roles_are_trained_as_one_run(server):
+    more = {"role": "regularization", "weight": 0.5, "trigger_word": ""}
+    nodes = combined("joined", more, {"role": "validation"}, train={"steps": 2})
+    server.run(nodes)
+    folder = run_folder(server, "joined")
+    assert record(folder)["status"] == "done"
+    dataset = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))["dataset"]
+    assert dataset["path"].endswith("datasets/four")
+    told = [(each["path"].rpartition("/")[2], each["role"]) for each in dataset["folders"]]
+    assert told == [("more", "regularization"), ("held", "validation")]
+    assert dataset["folders"][0]["weight"] == 0.5
+    # A changed caption of any of the folders is encoded again, and only that dataset is read again.
+    (server.data / "datasets" / "more" / "0.txt").write_text("changed", encoding="utf-8")
+    again = cached_nodes(server.run(nodes))
+    assert {DATASET, HELD} <= again
+    assert not {MORE, JOIN, CACHE} & again
+
+
+@pytest.mark.exhaustive
+def test_the_saved_run_file_trains_the_joined_folders_elsewhere(server, tmp_path):
+    """The finished cache is all that is needed: weights of folders and shares are in the file."""
+    nodes = combined("carried", {"weight": 0.5, "caption_dropout": 0.5}, {"role": "validation"})
+    train = nodes.pop(TRAIN)["inputs"]
+    inputs = {name: train[name] for name in ("base", "cache", "adapter", "settings")}
+    inputs |= {"name": "carried", "steps": 2, "learning_rate": 1e-3, "seed": 0}
+    inputs |= {"copy_cache": True}
+    nodes[TRAIN] = {"class_type": "AdapterTrainerSaveRunFile", "inputs": inputs}
+    server.run(nodes)
+    source = server.data / "output" / "adapter_trainer" / "carried" / "run-file"
+    folder = tmp_path / "elsewhere"
+    shutil.copytree(source, folder)
+    assert str(server.data) not in (folder / "run.yaml").read_text(encoding="utf-8")
+    config = load_config(folder / "run.yaml")
+    told = [(Path(each.path).name, each.role, each.weight) for each in config.dataset.folders]
+    assert told == [("more", "train", 0.5), ("held", "validation", 1.0)]
+    assert config.dataset.folders[0].caption_dropout == 0.5
+    command = [sys.executable, "-m", "trainer_core", "train", str(folder / "run.yaml")]
+    ended = subprocess.run(
+        [*command, f"output.dir={tmp_path / 'runs'}", "memory.threads=1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_what_differs_and_cannot_be_kept_is_told_on_the_node_that_joins(server):
+    message = refused(server, combined("differing", {"crop": "top"}), JOIN)
+    assert "crop of Dataset From Folder is center for four and top for more" in message
+    assert_alive(server)
+
+
+def test_a_role_without_others_is_refused(server):
+    nodes = graph("alone", dataset={"role": "validation"})
+    message = refused(server, nodes, CACHE)
+    assert "role is validation for four, and it is the only dataset" in message
+    assert_alive(server)
+
+
+def test_what_is_no_dataset_is_refused(server):
+    nodes = combined("text")
+    nodes[JOIN]["inputs"]["datasets.dataset1"] = "datasets/more"
+    message = refused(server, nodes, JOIN)
+    assert "Combine Datasets" in message
+    assert "the output ADAPTER_TRAINER_DATASET" in message
+    assert_alive(server)

@@ -1,0 +1,131 @@
+"""Runs with masks and mirrored images on the embedded base."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from launches import launch_two
+from PIL import Image
+from runs import CancelAfter, metrics, run_config, tensors
+
+from trainer_core.errors import DatasetError
+from trainer_core.training import SingleProcess, train
+from trainer_core.training.cache_manifest import read_manifest
+from trainer_core.training.encode_dataset import prepare, save_manifest
+from trainer_core.training.observer import SilentObserver
+from trainer_core.types import View
+
+PROGRAM = """
+import sys
+import torch
+from trainer_core.config.reading import load_config
+from trainer_core.training import AccelerateProcesses, train
+train(load_config(sys.argv[1]), None, AccelerateProcesses(torch.device("cpu")))
+"""
+STEPS = {"steps": 3, "gradient_accumulation_steps": 1, "batch_size": 2}
+
+
+def write_images(folder, masked=True):
+    """Four noisy images; all but the last have a mask, white in the middle."""
+    random = np.random.default_rng(0)
+    folder.mkdir()
+    for number in range(4):
+        pixels = random.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        (folder / f"{number}.txt").write_text(f"image {number}")
+        if masked and number < 3:
+            mask = np.zeros((64, 64), np.uint8)
+            mask[16:48, 16:48] = 255
+            Image.fromarray(mask).save(folder / f"{number}_mask.png")
+    return folder
+
+
+def masked_run(tmp_path, name, training=STEPS, **dataset):
+    data = tmp_path / "data"
+    options = {"path": str(data), **dataset}
+    # Dropout inside the adapter is drawn for each part of a batch anew.
+    given = {"dataset": options, "training": training, "adapter": {"dropout": 0.0}}
+    return run_config(tmp_path / name, tmp_path / "cache", **given)
+
+
+@pytest.mark.slow
+def test_masks_change_what_is_trained_and_alike_weights_nothing(tmp_path):
+    write_images(tmp_path / "data")
+    plain = train(masked_run(tmp_path, "plain", mask={"source": "none"}))
+    alike = train(masked_run(tmp_path, "alike", mask={"background": 1.0}))
+    masked = train(masked_run(tmp_path, "masked"))
+    assert plain.losses == alike.losses
+    assert plain.losses != masked.losses
+    found = [tensors(run.adapters[0]) for run in (plain, alike, masked)]
+    assert all(torch.equal(found[0][key], found[1][key]) for key in found[0])
+    assert not all(torch.equal(found[0][key], found[2][key]) for key in found[0])
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_two_processes_and_a_resumed_run_train_masked_and_mirrored_images_as_one(tmp_path):
+    """With points that preserve the base in the same batches."""
+    write_images(tmp_path / "data")
+    options = {"flip": True, "preservation": {"share": 0.3, "prompts": ["a red circle"]}}
+    options["preservation"] |= {"count": 2, "steps": 2}
+    training = {"steps": 4, "batch_size": 4, "gradient_accumulation_steps": 1}
+    one = train(masked_run(tmp_path, "one", training, **options))
+    two = masked_run(tmp_path, "two", training, **options)
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(yaml.safe_dump(two.model_dump(mode="json")))
+    done = launch_two(tmp_path, PROGRAM, run_file)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    for a, b in zip(metrics(tmp_path / "two" / "run" / "v0"), metrics(one.folder), strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+    again = masked_run(tmp_path, "again", training, **options)
+    train(again, CancelAfter(2))
+    resumed = train(again.model_copy(update={"resume": "auto"}))
+    expected, found = tensors(one.adapters[0]), tensors(resumed.adapters[0])
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+    unmasked = masked_run(tmp_path, "unmasked", training, mask={"source": "none"}, **options)
+    assert train(unmasked).losses != one.losses
+
+
+@pytest.mark.slow
+def test_a_finished_cache_trains_masked_and_mirrored_images_as_their_files_do(tmp_path):
+    folder = write_images(tmp_path / "data")
+    Image.new("L", (64, 64), 255).save(folder / "1_mask.png")
+    options = {"flip": True, "crop": "mask"}
+    config = masked_run(tmp_path, "files", **options)
+    with torch.inference_mode(False):
+        prepared = prepare(config, SilentObserver(), SingleProcess(torch.device("cpu")))
+    manifest = str(save_manifest(config, prepared))
+    shutil.rmtree(folder)
+
+    def finished(name, **mask):
+        given = masked_run(tmp_path, name, **options, mask=mask)
+        empty = given.dataset.model_copy(update={"path": ""})
+        cache = given.cache.model_copy(update={"manifest": manifest})
+        return given.model_copy(update={"dataset": empty, "cache": cache})
+
+    listed = read_manifest(Path(manifest)).dataset
+    assert [item.mask is not None for item in listed.items] == [True, True, True, False]
+    assert all(item.flipped is not None for item in listed.items)
+    for number, item in enumerate(listed.items):
+        for view in (View(), View(flipped=True)):
+            one, two = prepared.dataset.load(number, view), listed.load(number, view)
+            assert torch.equal(one.latents, two.latents)
+            assert (one.mask is None) == (two.mask is None) == (item.mask is None)
+            assert one.mask is None or two.mask is None or torch.equal(one.mask, two.mask)
+    assert train(finished("a")).losses != train(finished("b", background=1.0)).losses
+    with pytest.raises(DatasetError, match=r"nothing of 1\.png counts: its mask is the same"):
+        train(finished("c", foreground=0.0))
+
+
+@pytest.mark.slow
+def test_a_mask_of_which_nothing_counts_stops_a_run_before_its_first_step(tmp_path):
+    folder = write_images(tmp_path / "data")
+    Image.new("L", (64, 64)).save(folder / "1_mask.png")
+    with pytest.raises(DatasetError, match=r"nothing of 1\.png counts"):
+        train(masked_run(tmp_path, "run", mask={"background": 0.0}))
+    assert not list((tmp_path / "run").rglob("*.safetensors"))

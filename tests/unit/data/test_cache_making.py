@@ -1,0 +1,206 @@
+"""How a cache is made: in batches, in a format, by processes that are killed."""
+
+import itertools
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from tests.fixtures.cache_world import TinyEncoders, World, same
+from trainer_core.config import CacheSection
+from trainer_core.data.cache.cached_dataset import CachedDataset
+from trainer_core.data.cache.columns import ItemColumns
+from trainer_core.data.cache.items import CachedItem, Mirrored
+from trainer_core.data.cache.making import grouped
+from trainer_core.errors import DatasetError
+from trainer_core.types import Bucket, View
+
+KILLS = 50
+
+
+class CountingEncoders(TinyEncoders):
+    """Encoders that write down each call, also for those who come after a kill."""
+
+    def __init__(self, journal) -> None:
+        super().__init__()
+        self.journal = journal
+
+    def note(self, kind: str, count: int) -> None:
+        with self.journal.open("a") as file:
+            file.write(f"{kind}\n" * count)
+
+    def encode_image(self, pixels):
+        self.note("image", len(pixels))
+        time.sleep(0.001)
+        # No arithmetic that a forked process could wait for.
+        return pixels[:, :1, ::8, ::8].clone()
+
+    def encode_text(self, caption, controls):
+        self.note("text", 1)
+        return {"text_embeddings": self.table[torch.tensor([256, *caption.encode()])]}
+
+
+def killed_after(world: World, seconds: float, batch: int) -> bool:
+    """Build in a process of its own and kill it; True when it was not done by then."""
+    plan = world.plan()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            world.build(plan, options=CacheSection(batch_size=batch))
+            code = 0
+        finally:
+            os._exit(code)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+def killed_rounds(world: World, tmp_path, rounds: int, batch: int, samples: int) -> None:
+    for number in range(samples):
+        world.add(f"{number:02}.png", f"caption {number}", width=64 + 16 * (number % 2))
+    journal = tmp_path / "journal"
+    world.encoders = CountingEncoders(journal)
+    killed = 0
+    for number in range(rounds):
+        before = len(list(world.cache.glob("*/*.safetensors")))
+        killed += killed_after(world, random.Random(number).uniform(0.0, 0.06), batch)
+        assert len(list(world.cache.glob("*/*.safetensors"))) >= before
+    dataset = world.build(options=CacheSection(batch_size=batch))
+    needed = 2 * samples + 1
+    calls = len(journal.read_text().splitlines())
+    assert killed > rounds // 4, "hardly anything was killed at work"
+    assert needed <= calls <= needed + killed * batch
+    assert dataset.encoded + dataset.reused == needed
+    assert not list((world.cache / "claims").glob("[0-9a-f]*"))
+    once = World(world.data.parent, world.captioned, world.paint)
+    once.cache, once.encoders = tmp_path / "once", CountingEncoders(tmp_path / "other")
+    assert same(dataset, once.build())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes that fork")
+def test_killed_builds_lose_a_batch_at_most(world, tmp_path):
+    killed_rounds(world, tmp_path, 8, 2, 16)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes that fork")
+@pytest.mark.parametrize("batch", [1, 4])
+def test_fifty_kills_lose_a_batch_at_most(world, tmp_path, batch):
+    killed_rounds(world, tmp_path, KILLS, batch, 100)
+
+
+def test_batches_give_what_single_encoding_gives(world, tmp_path):
+    for number in range(7):
+        world.add(f"{number}.png", f"caption {number}", width=64 + 32 * (number % 2))
+    shapes, encode = [], world.encoders.encode_image
+    world.encoders.encode_image = lambda pixels: shapes.append(pixels.shape) or encode(pixels)
+    together = world.build(options=CacheSection(batch_size=3))
+    assert sorted(shape[0] for shape in shapes) == [1, 3, 3]
+    world.cache = tmp_path / "single"
+    single = world.build()
+    for number in range(7):
+        one, other = together.load(number), single.load(number)
+        assert torch.allclose(one.latents, other.latents, atol=1e-5)
+        texts = one.conditioning["text_embeddings"], other.conditioning["text_embeddings"]
+        assert torch.equal(*texts)
+
+
+def test_encoders_that_can_are_given_several_captions(world):
+    for number in range(5):
+        world.add(f"{number}.png", f"caption {number}")
+    given, single = [], world.encoders.encode_text
+
+    def together(captions, controls):
+        given.append(list(captions))
+        return [single(*each) for each in zip(captions, controls, strict=True)]
+
+    world.encoders.encode_texts = together
+    dataset = world.build(options=CacheSection(batch_size=4))
+    assert [len(each) for each in given] == [4, 2]
+    assert sorted(itertools.chain(*given)) == sorted(
+        ["", *(f"caption {number}" for number in range(5))]
+    )
+    assert dataset.load(1).conditioning["text_embeddings"].shape[0] == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+)
+def test_a_format_is_kept_under_a_name_of_its_own(world, name, dtype):
+    world.add("a.png")
+    auto = world.build()
+    kept = world.build(options=CacheSection(dtype=name))
+    assert kept.items[0].latents.key != auto.items[0].latents.key
+    with safe_open(kept.items[0].latents.path, "pt") as file:
+        assert file.get_tensor("latents").dtype == dtype
+    assert torch.equal(kept.load(0).latents, auto.load(0).latents.to(dtype).float())
+    assert kept.load(0).conditioning["text_mask"].dtype == torch.bool
+
+
+def test_numbers_that_fp16_cannot_hold_are_refused_by_name(world):
+    world.add("a.png")
+    world.encoders.kernel *= 1e6
+    with pytest.raises(DatasetError, match=r"(?s)a\.png.*cache\.dtype is fp16.*bf16"):
+        world.build(options=CacheSection(dtype="fp16"))
+    world.build(options=CacheSection(dtype="bf16"))
+
+
+def test_batches_are_of_one_kind_and_keep_the_order():
+    batches = list(grouped("aAbBBcC", str.isupper, 2))
+    assert batches == [["a", "b"], ["A", "B"], ["B", "C"], ["c"]]
+
+
+def everything(folder) -> CachedItem:
+    from trainer_core.data.cache.cache_file import make_entry
+
+    def entry(kind: str, number: int):
+        return make_entry(folder, kind, number)
+
+    many = tuple(entry("text", number) for number in range(3))
+    return CachedItem(
+        *("dir/ü.png", Bucket(64, 96), (Bucket(32, 48),), entry("latents", 0)),
+        *((entry("latents", 1),), entry("text", 5), entry("text", 6), True, "ab" * 32),
+        *((entry("latents", 2),), many, many[:2], entry("masks", 0)),
+        Mirrored(entry("latents", 3), (entry("latents", 4),), many[:1], entry("masks", 1), many),
+        *(True, 3, 7, 0.3),
+    )
+
+
+def test_columns_give_back_what_they_were_made_of(tmp_path):
+    full = everything(tmp_path)
+    plain = CachedItem(
+        "a.png", full.bucket, (), full.latents, (), full.text, full.empty_text, weight=0.1
+    )
+    bare = CachedItem(
+        *("\udcff.png", Bucket(32, 32), (), full.latents, (), full.text, full.empty_text),
+        flipped=Mirrored(full.latents),
+    )
+    columns = ItemColumns.of([full, plain, bare, full])
+    assert list(columns) == [full, plain, bare, full]
+    assert columns[-1] == full
+    assert columns[1:3] == (plain, bare)
+    dataset = CachedDataset(columns)
+    assert dataset.names == ("dir/ü.png", "a.png", "\udcff.png", "dir/ü.png")
+    assert dataset.kinds == tuple(item.kind for item in columns)
+    assert [list(keys) for chunk in columns.chunks(3) for keys in chunk] == [
+        [entry.key for entry in item.entries] for item in columns
+    ]
+    with pytest.raises(IndexError):
+        columns[4]
+
+
+def test_the_tokens_of_texts_are_known_without_opening_them(world):
+    world.add("a.png", "abc")
+    world.add("b.png", "abcdef")
+    assert world.build().text_tokens.tolist() == [4, 7]
+    again = world.build()
+    assert again.text_tokens.tolist() == [4, 7]
+    assert again.load(1, View(caption=None)).conditioning["text_embeddings"].shape[0] == 1

@@ -1,0 +1,289 @@
+"""Each finding on a folder that has it, and on the same folder without."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance
+
+from trainer_core.config import DatasetSection
+from trainer_core.data.buckets import plan_buckets
+from trainer_core.data.captions import TextLimit
+from trainer_core.data.report.before_training import warnings_before
+from trainer_core.data.report.build import Batching, make_report
+from trainer_core.data.report.facts import DatasetReport, as_json
+from trainer_core.data.report.inspection import inspect
+from trainer_core.data.report.kinds import KINDS
+from trainer_core.data.report.looks import FILE
+from trainer_core.data.report.words import report_text
+from trainer_core.data.sources.folder import survey
+from trainer_core.errors import DatasetError
+from trainer_core.types import Sample
+
+MULTIPLE = 16
+LIMIT = TextLimit(lambda text, controls: len(text.split()), 12)
+
+
+def paint(path: Path, size: tuple[int, int] = (64, 64), seed: int | None = None) -> Path:
+    """An image of its own look; of one seed they look alike at every size."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number = sum(path.name.encode()) if seed is None else seed
+    coarse = np.random.default_rng(number).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+    Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(path)
+    return path
+
+
+def report_of(
+    folder: Path, held_out: tuple[str, ...] = (), batch: int = 1, **given: object
+) -> DatasetReport:
+    """The whole report of a folder, decoded."""
+    settings = DatasetSection(path=str(folder), **{"resolution": 64, **given})
+    found = survey(settings)
+    samples = tuple(
+        dataclasses.replace(each, validation=each.name in held_out) for each in found.samples
+    )
+    small = [each for each in samples if min(each.width, each.height) < MULTIPLE]
+    small = [] if settings.upscale else small
+    sized = [each for each in samples if each not in small]
+    plan = plan_buckets(sized, settings, MULTIPLE, lambda width, height, area: (width, height))
+    found = dataclasses.replace(found, samples=samples)
+    report = make_report(found, plan.samples, settings, Batching(batch, 1, 100), LIMIT, small)
+    return inspect(report, settings)
+
+
+def clean(folder: Path) -> None:
+    """Six images that nothing is wrong with."""
+    for number in range(6):
+        caption(paint(folder / f"{number}.png", seed=number), f"ohwx a thing, view {number}")
+
+
+def caption(image: Path, text: str) -> Path:
+    """Write an image's caption."""
+    image.with_suffix(".txt").write_text(text, encoding="utf-8")
+    return image
+
+
+def again(folder: Path, change: Callable[[Image.Image], Image.Image]) -> None:
+    """Image 0 once more, changed."""
+    path = caption(folder / "z.png", "ohwx another")
+    change(Image.open(folder / "0.png")).save(path)
+
+
+def copied(folder: Path) -> None:
+    """Image 0 once more, byte for byte."""
+    caption(folder / "z.png", "ohwx another").write_bytes((folder / "0.png").read_bytes())
+
+
+def linked(folder: Path) -> None:
+    """Image 0 once more, the same file."""
+    caption(folder / "z.png", "ohwx another").hardlink_to(folder / "0.png")
+
+
+def masks(folder: Path, value: int, size: tuple[int, int] = (64, 64), count: int = 6) -> None:
+    """Mask files of one grey."""
+    for number in range(count):
+        mask = Image.new("L", size, 255 if number else value)
+        mask.putpixel((0, 0), 255 - value if number else value)
+        mask.save(folder / f"{number}_mask.png")
+
+
+def pairs(folder: Path, size: tuple[int, int]) -> None:
+    """The folder's images as pairs; the control of image 0 has a size of its own."""
+    for number in range(6):
+        for kind in ("png", "txt"):
+            name = f"{number}.{kind}"
+            (folder / "training_images").mkdir(exist_ok=True)
+            (folder / name).rename(folder / "training_images" / name)
+        of = size if number == 0 else (64, 64)
+        paint(folder / "control_images" / f"{number}.png", of, seed=100 + number)
+
+
+def write(name: str, content: bytes) -> Callable[[Path], object]:
+    """Put a file of some bytes into the folder."""
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+CASES: dict[str, tuple[Callable[[Path], object], dict]] = {
+    "unreadable": (write("5.png", b"no image"), {}),
+    "unreadable_caption": (write("5.txt", b"\xff\xfe\x00\xd8"), {}),
+    "missing_caption": (lambda folder: (folder / "5.txt").unlink(), {}),
+    "missing_image": (lambda folder: (folder / "5.png").unlink(), {}),
+    "too_small": (lambda f: caption(paint(f / "z.png", (8, 8)), "ohwx tiny"), {}),
+    "held_out_trained": (linked, {"held_out": ("z.png",)}),
+    "held_out_same": (copied, {"held_out": ("z.png",)}),
+    "held_out_near": (
+        lambda f: again(f, lambda image: image.resize((80, 80))),
+        {"held_out": ("z.png",)},
+    ),
+    "duplicate": (copied, {}),
+    "near_duplicate": (lambda f: again(f, lambda image: image.resize((96, 96))), {}),
+    "blank": (
+        lambda f: Image.new("RGB", (64, 64), "white").save(caption(f / "z.png", "ohwx white")),
+        {},
+    ),
+    "broken": (lambda f: (f / "5.png").write_bytes((f / "5.png").read_bytes()[:-300]), {}),
+    "cropped": (lambda f: caption(paint(f / "z.png", (320, 64)), "ohwx wide"), {}),
+    "upscaled": (lambda f: caption(paint(f / "z.png", (40, 40)), "ohwx"), {"upscale": True}),
+    "small": (lambda f: caption(paint(f / "z.png", (32, 32)), "ohwx little"), {}),
+    "stretched": (lambda f: caption(paint(f / "z.png", (320, 64)), "ohwx"), {"crop": "stretch"}),
+    "control_shape": (lambda f: pairs(f, (96, 64)), {}),
+    "mask_shape": (lambda f: masks(f, 0, (64, 32), count=1), {}),
+    "mask_empty": (lambda f: masks(f, 0), {}),
+    "mask_full": (lambda f: masks(f, 255), {}),
+    "mask_some": (lambda f: masks(f, 128, count=4), {}),
+    "caption_cut": (lambda f: caption(f / "5.png", "ohwx " + "word " * 20), {}),
+    "trigger_missing": (lambda f: caption(f / "5.png", "a thing without"), {}),
+    "caption_empty": (
+        lambda f: (f / "5.txt").write_text(""),
+        {"missing_caption": "empty"},
+    ),
+    "caption_same": (lambda f: caption(f / "5.png", "ohwx a thing, view 4"), {}),
+    "short_bucket": (lambda f: None, {"batch": 8}),
+    "few_images": (lambda f: [caption_gone(f, n) for n in range(3)], {}),
+    "missing_control": (lambda f: (pairs(f, (64, 64)), gone(f / "control_images/5.png")), {}),
+}
+
+
+def caption_gone(folder: Path, number: int) -> None:
+    """Take an image and its caption away."""
+    gone(folder / f"{number}.png")
+    gone(folder / f"{number}.txt")
+
+
+def gone(path: Path) -> None:
+    """Remove a file."""
+    path.unlink()
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    place = tmp_path / "set"
+    clean(place)
+    return place
+
+
+def kinds(report: DatasetReport) -> set[str]:
+    return {finding.kind for finding in report.findings}
+
+
+def test_a_clean_folder_has_no_findings(folder):
+    assert report_of(folder).findings == ()
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_finding_is_told_where_it_is(folder, kind):
+    spoil, given = CASES[kind]
+    if kind != "short_bucket":
+        assert kind not in kinds(report_of(folder, **given))
+    spoil(folder)
+    report = report_of(folder, **given)
+    assert kind in kinds(report)
+    (finding,) = [each for each in report.findings if each.kind == kind]
+    assert finding.severity == KINDS[kind].severity
+    assert report.stops == any(each.severity == "error" for each in report.findings)
+    text = report_text(report)
+    assert finding.title in text
+    assert KINDS[kind].remedy in text
+    if kind != "few_images":
+        # None of the others that a case may bring along stops a training.
+        grave = {each.kind for each in report.findings if each.severity == "error"}
+        assert grave <= {kind, "missing_image", "unreadable"}
+
+
+def test_what_the_table_lists_is_tested():
+    untested = {"no_images", "animated", "layers", "missing_mask", "other", "left_out"}
+    untested |= {"control_numbers", "layer_numbers", "metadata", "caption_rules"}
+    assert set(CASES) | untested == set(KINDS)
+
+
+def test_a_policy_makes_an_error_a_warning(folder):
+    gone(folder / "5.txt")
+    report = report_of(folder, missing_caption="skip")
+    assert [(each.kind, each.severity) for each in report.findings] == [
+        ("missing_caption", "warning")
+    ]
+    assert not report.stops
+
+
+def test_what_scan_leaves_out_is_told_once(folder):
+    gone(folder / "5.txt")
+    report = report_of(folder, missing_caption="skip")
+    assert report_text(report).count("5.png") == 1
+
+
+def test_brightness_and_quality_make_no_other_image(folder):
+    again(folder, lambda image: ImageEnhance.Brightness(image).enhance(0.9))
+    assert "near_duplicate" in kinds(report_of(folder))
+
+
+def test_before_a_training_warnings_are_told_and_errors_stop(folder):
+    settings = DatasetSection(path=str(folder), resolution=64)
+    samples = survey(settings).samples
+    assert warnings_before(samples, settings) == ()
+    lacking = dataclasses.replace(samples[0], caption="no word")
+    (told,) = warnings_before([lacking, *samples[1:]], settings)
+    assert "0.png" in told
+    assert "dataset.trigger_word" in told
+    twice = dataclasses.replace(samples[0], name="other.png", validation=True)
+    with pytest.raises(DatasetError) as refused:
+        warnings_before([*samples, twice], settings)
+    assert "other.png (trained as 0.png)" in refused.value.found
+    assert refused.value.remedy == KINDS["held_out_trained"].remedy
+
+
+def test_the_trigger_word_of_the_settings_is_looked_for():
+    sample = Sample("a.png", Path("a.png"), "a cat", 64, 64)
+    named = DatasetSection(path=".", trigger_word="ohwx")
+    assert "no 'ohwx'" in warnings_before([sample], named)[0]
+    ordinary = dataclasses.replace(sample, regularization=True)
+    assert warnings_before([ordinary], named) == ()
+
+
+def test_facts_are_plain_values(folder):
+    copied(folder)
+    plain = as_json(report_of(folder))
+    assert plain["findings"][0]["kind"] == "duplicate"
+    assert plain["findings"][0]["groups"] == [["0.png", "z.png"]]
+    assert plain["images"][0]["placements"][0]["crop"] == [0.0, 0.0, 1.0, 1.0]
+    assert plain["schedule"]["steps_per_epoch"] == 7
+
+
+def test_steps_and_batches_follow_from_repeats_and_buckets(folder):
+    caption(paint(folder / "z.png", (128, 64)), "ohwx wide")
+    report = report_of(folder, batch=4, num_repeats=3)
+    by_size = {(each.width, each.height): each.batches for each in report.buckets}
+    # 18 squares in batches of four are five, three wide ones one.
+    assert by_size[(64, 64)] == 5
+    assert sum(by_size.values()) == 6
+    assert report.schedule.epochs == pytest.approx(100 / 6)
+
+
+def test_a_crop_is_told_as_shares_of_the_image(folder):
+    caption(paint(folder / "z.png", (320, 64)), "ohwx wide")
+    report = report_of(folder, crop="top")
+    (image,) = [each for each in report.images if each.name == "z.png"]
+    left, top, right, bottom = image.placements[0].crop
+    assert (left, top, bottom) == (pytest.approx(1 - right), 0.0, 1.0)
+    assert image.placements[0].cut == pytest.approx(1 - (right - left))
+
+
+def test_images_are_decoded_once_and_remembered_by_content(folder, tmp_path):
+    settings = DatasetSection(path=str(folder), resolution=64)
+    found = survey(settings)
+    plan = plan_buckets(found.samples, settings, MULTIPLE, lambda w, h, a: (w, h))
+    report = make_report(found, plan.samples, settings, Batching())
+    kept = tmp_path / "kept"
+    assert inspect(report, settings, kept).looked.decoded == 6
+    assert not kept.exists()
+    kept.mkdir()
+    assert inspect(report, settings, kept).looked.decoded == 6
+    assert inspect(report, settings, kept).looked.decoded == 0
+    (folder / "5.png").write_bytes((folder / "4.png").read_bytes())
+    paint(folder / "3.png", seed=77)
+    assert inspect(report, settings, kept).looked.decoded == 1
+    (kept / FILE).write_bytes(b"damaged" * 99)
+    assert inspect(report, settings, kept).looked.decoded == 5

@@ -1,0 +1,164 @@
+"""Which images look alike: against brute force, and on images that were saved again."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+
+from trainer_core.data.report.likeness import (
+    MOST_BITS,
+    MOST_GREY,
+    alike,
+    different_bits,
+    is_flat,
+    look_hashes,
+    near_pairs,
+)
+from trainer_core.data.report.looks import see, small_image
+
+
+def smooth(count: int, seed: int = 0, side: int = 4) -> np.ndarray:
+    """Looks as photographs have them: neighbours agree."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (count, side, side), dtype=np.uint8)
+    fine = [Image.fromarray(each).resize((9, 8), Image.Resampling.BICUBIC) for each in coarse]
+    return np.stack([np.asarray(each) for each in fine]).reshape(count, 72)
+
+
+def bits_apart(one: int, other: int) -> int:
+    return (one ^ other).bit_count()
+
+
+def brute_force(hashes: np.ndarray, most: int) -> list[tuple[int, int]]:
+    plain = [int(each) for each in hashes]
+    return [
+        (first, second)
+        for first in range(len(plain))
+        for second in range(first + 1, len(plain))
+        if bits_apart(plain[first], plain[second]) <= most
+    ]
+
+
+def clustered(count: int, seed: int) -> np.ndarray:
+    """Hashes of which many differ in few bits, and many share most of them."""
+    rng = np.random.default_rng(seed)
+    centres = rng.integers(0, 2**64, 20, dtype=np.uint64)
+    found = centres[rng.integers(0, 20, count)]
+    for _ in range(5):
+        found = found ^ (np.uint64(1) << rng.integers(0, 64, count).astype(np.uint64))
+    return np.unique(found)
+
+
+@pytest.mark.parametrize("most", [0, 2, 4])
+def test_pairs_are_those_of_brute_force(most):
+    for hashes in (clustered(900, 1), np.unique(look_hashes(smooth(900, 2)))):
+        pairs = [tuple(map(int, pair)) for pair in near_pairs(hashes, most)]
+        expected = brute_force(hashes, most)
+        assert pairs == expected
+        assert expected or most == 0
+
+
+def test_bits_are_counted():
+    rng = np.random.default_rng(3)
+    ones, others = (rng.integers(0, 2**64, 200, dtype=np.uint64) for _ in range(2))
+    expected = [bits_apart(int(a), int(b)) for a, b in zip(ones, others, strict=True)]
+    assert different_bits(ones, others).tolist() == expected
+    assert different_bits(np.uint64([2**64 - 1]), np.uint64([0])).tolist() == [64]
+
+
+def test_a_hash_says_which_neighbour_is_brighter():
+    look = np.zeros((8, 9), dtype=np.uint8)
+    look[0, 1] = 200
+    assert look_hashes(look.reshape(1, 72)).tolist() == [1 << 63]
+    look[7, 8] = 200
+    assert look_hashes(look.reshape(1, 72)).tolist() == [(1 << 63) + 1]
+
+
+def test_groups_are_those_of_brute_force():
+    looks = smooth(200, 4)
+    noise = np.random.default_rng(5).integers(-2, 3, (60, 72))
+    near = (looks[:60].astype(int) + noise).clip(0, 255).astype(np.uint8)
+    looks = np.concatenate([looks, near, near[:10]])
+    hashes = [int(each) for each in look_hashes(looks)]
+    group = list(range(len(looks)))
+    for first in range(len(looks)):
+        for second in range(first):
+            moved = looks[first].astype(float) - looks[second]
+            grey = np.abs(moved - moved.mean()).mean()
+            if bits_apart(hashes[first], hashes[second]) <= MOST_BITS and grey <= MOST_GREY:
+                one, other = sorted((group[first], group[second]))
+                group = [one if each == other else each for each in group]
+    expected = {
+        tuple(place for place in range(len(looks)) if group[place] == top)
+        for top in set(group)
+        if group.count(top) > 1
+    }
+    found = {tuple(each) for each in alike(looks)}
+    assert found == expected
+    assert len(found) > 30
+
+
+def test_images_of_one_colour_are_alike_to_nothing():
+    looks = np.stack([np.full(72, 250, np.uint8), np.full(72, 251, np.uint8)])
+    assert is_flat(looks).tolist() == [True, True]
+    assert alike(looks) == []
+    assert alike(looks[:0]) == []
+
+
+@pytest.mark.parametrize("change", ["quality", "size", "both", "sharper"])
+def test_an_image_that_was_saved_again_looks_alike(tmp_path, change):
+    paths = []
+    for seed in range(6):
+        coarse = np.random.default_rng(seed).integers(0, 256, (6, 7, 3), dtype=np.uint8)
+        image = Image.fromarray(coarse).resize((280, 240), Image.Resampling.BICUBIC)
+        image.save(tmp_path / f"{seed}.png")
+        small = image.resize((140, 120)) if change in {"size", "both"} else image
+        small = small.filter(ImageFilter.SHARPEN) if change == "sharper" else small
+        quality = 40 if change in {"quality", "both"} else 92
+        small.save(tmp_path / f"{seed}.jpg", quality=quality)
+        paths += [tmp_path / f"{seed}.png", tmp_path / f"{seed}.jpg"]
+    seen = see(paths)
+    assert alike(seen.looks) == [[place, place + 1] for place in range(0, 12, 2)]
+    assert len(set(seen.contents)) == 12
+
+
+def test_a_rotation_in_the_file_is_followed():
+    coarse = np.random.default_rng(9).integers(0, 256, (6, 7, 3), dtype=np.uint8)
+    image = Image.fromarray(coarse).resize((280, 240), Image.Resampling.BICUBIC)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned, plain = io.BytesIO(), io.BytesIO()
+    image.transpose(Image.Transpose.ROTATE_90).save(turned, "PNG", exif=exif)
+    image.save(plain, "PNG")
+    one, other = (small_image(each.getvalue(), 64) for each in (turned, plain))
+    assert one.size == other.size
+    assert np.abs(np.asarray(one, int) - np.asarray(other, int)).mean() < 2
+
+
+def test_a_file_that_cannot_be_decoded_is_named(tmp_path):
+    (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8 nothing")
+    seen = see([tmp_path / "bad.jpg", tmp_path / "none.jpg"])
+    assert sorted(seen.broken) == [0, 1]
+
+
+@pytest.mark.exhaustive
+def test_a_hundred_thousand_looks_take_no_quadratic_time():
+    seconds = []
+    for count in (25_000, 100_000):
+        looks = smooth(count, 6, side=6)
+        start = time.process_time()
+        alike(looks)
+        seconds.append(time.process_time() - start)
+    # Four times as many would take sixteen times as long.
+    assert seconds[1] < 10 * max(seconds[0], 0.2)
+    assert seconds[1] < 20
+
+
+def test_paths_of_every_kind_are_taken(tmp_path):
+    path = Path(tmp_path / "a b\u202e.png")
+    Image.new("LA", (20, 20), (200, 128)).save(path)
+    assert see([path]).broken == {}

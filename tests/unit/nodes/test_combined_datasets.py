@@ -1,0 +1,178 @@
+"""Datasets that are joined in a graph become folders of one run file."""
+
+import pytest
+
+from trainer_core.config import dataset_folders
+from trainer_core.config.reading import load_config
+
+CROSS = {"flip": False, "mask": {"source": "auto", "background": 0.1}}
+
+
+@pytest.fixture(scope="module")
+def choice(combined_datasets):
+    def make(path, role="train", weight=1.0, captioned=False, **values):
+        values = {**CROSS, "path": f"/data/{path}", **values}
+        return combined_datasets.DatasetChoice(values, role, weight, captioned)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def joined(combined_datasets):
+    def join(*choices):
+        """The folders as the core reads them from the run file."""
+        values = combined_datasets.combined(choices).values
+        return dataset_folders(load_config({"dataset": values}).dataset)
+
+    return join
+
+
+def facts(folders):
+    return [(each.settings.path.rpartition("/")[2], each.role, each.weight) for each in folders]
+
+
+def test_roles_and_weights_go_with_their_folders(choice, joined):
+    found = joined(
+        choice("held", "validation"),
+        choice("mine", num_repeats=3),
+        choice("more", weight=0.5),
+        choice("people", "regularization", 0.2),
+    )
+    assert facts(found) == [
+        ("mine", "train", 1.0),
+        ("held", "validation", 1.0),
+        ("more", "train", 0.5),
+        ("people", "regularization", 0.2),
+    ]
+    assert [each.settings.num_repeats for each in found] == [3, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("layout", "kohya", "flat"),
+        ("caption_extension", ".caption", ".txt"),
+        ("trigger_word", "ohwx", "sks"),
+        ("trigger_word", "ohwx", ""),
+        ("caption_dropout", 0.3, 0.0),
+        ("control_dropout", 0.0, 0.2),
+        ("resolution", 512, 1024),
+        ("more_resolutions", [256], []),
+        ("batch_size", None, 4),
+        ("num_repeats", 5, 1),
+        ("captions", {"shuffle": 4}, {"prefix": "a photo, "}),
+    ],
+)
+def test_a_folder_keeps_its_own_settings(choice, joined, name, one, other):
+    first, second = joined(choice("a", **{name: one}), choice("b", **{name: other}))
+    asked = load_config({"dataset": {name: other}}).dataset
+    assert getattr(first.settings, name) == getattr(
+        load_config({"dataset": {name: one}}).dataset, name
+    )
+    assert getattr(second.settings, name) == getattr(asked, name)
+    assert getattr(first.settings, name) != getattr(second.settings, name)
+
+
+@pytest.mark.parametrize(("said", "word"), [("", ""), ("ohwx", "ohwx"), ("sks", "sks")])
+def test_ordinary_images_have_the_word_that_their_node_says(choice, joined, said, word):
+    ordinary = choice("people", "regularization", trigger_word=said)
+    assert joined(choice("a", trigger_word="ohwx"), ordinary)[1].settings.trigger_word == word
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ({"crop": "top"}, {}, ("dataset.crop is top for a and center for b",)),
+        (
+            {"mask": {"source": "alpha", "background": 0.1}},
+            {},
+            ("dataset.mask.source is alpha for a and auto for b",),
+        ),
+        (
+            {"flip": True, "missing_caption": "skip"},
+            {"missing_caption": "error"},
+            ("dataset.flip is True", "dataset.missing_caption is skip for a and error for b"),
+        ),
+        ({"batch_size": 4}, {"batch_size": None}, ("dataset.batch_size is 4 for a and unset",)),
+        (
+            {"validation": {"share": 0.1}},
+            {"validation": {"share": 0.2}},
+            ("dataset.validation.share is 0.1 for a and 0.2 for b",),
+        ),
+    ],
+)
+def test_what_no_folder_can_have_for_itself_is_refused(
+    choice, joined, combined_datasets, one, other, words
+):
+    with pytest.raises(combined_datasets.InputError) as caught:
+        joined(choice("a", **one), choice("b", **other))
+    assert all(each in caught.value.found for each in words)
+    assert "dataset.resolution" in caught.value.expected
+    assert "alike" in caught.value.remedy
+
+
+def test_what_holds_for_the_whole_run_is_said_by_one_of_them(choice, combined_datasets):
+    silent = {"validation": {"share": 0.0}, "preservation": {"share": 0.0, "count": 24}}
+    told = {"validation": {"share": 0.1}, "preservation": {"share": 0.25, "count": 24}}
+    for first, second in ((silent, told), (told, silent)):
+        values = combined_datasets.combined([choice("a", **first), choice("b", **second)]).values
+        assert values["validation"]["share"] == 0.1
+        assert values["preservation"]["share"] == 0.25
+
+
+def test_images_of_a_graph_that_have_captions_go_with_any_rule_about_missing_ones(
+    choice, joined, combined_datasets
+):
+    images = choice("images", captioned=True, missing_caption="empty", layout="flat")
+    folder = choice("folder", missing_caption="error", layout="auto")
+    for pair in ((images, folder), (folder, images)):
+        found = joined(*pair)
+        assert {each.settings.missing_caption for each in found} == {"error"}
+        layouts = {each.settings.path: each.settings.layout for each in found}
+        assert layouts == {"/data/images": "flat", "/data/folder": "auto"}
+    wordless = choice("images", missing_caption="empty", layout="flat")
+    with pytest.raises(combined_datasets.InputError, match=r"dataset\.missing_caption"):
+        joined(wordless, folder)
+
+
+def test_a_folder_of_ordinary_images_stays_with_its_dataset(choice, joined):
+    ordinary = {"path": "/data/ordinary", "weight": 0.5, "num_repeats": 2}
+    first = choice("a", regularization=ordinary, trigger_word="ohwx")
+    found = joined(first, choice("b", resolution=512))
+    assert facts(found)[-1] == ("ordinary", "regularization", 0.5)
+    second = choice("b", regularization=ordinary, resolution=512, trigger_word="ohwx")
+    found = joined(choice("a", trigger_word="ohwx"), second)
+    assert facts(found)[-1] == ("ordinary", "regularization", 0.5)
+    settings = found[-1].settings
+    assert (settings.resolution, settings.num_repeats, settings.trigger_word) == (512, 2, "")
+
+
+def test_joined_datasets_can_be_joined_again(choice, combined_datasets, joined):
+    a, b, c = choice("a"), choice("b", weight=0.5), choice("c", "validation")
+    inner = combined_datasets.combined([b, a])
+    assert facts(joined(inner, c)) == facts(joined(a, b, c))
+
+
+@pytest.mark.parametrize(
+    ("choices", "found"),
+    [
+        ([("a", "validation", 1.0), ("b", "regularization", 1.0)], "no dataset with role train"),
+        ([("a", "train", 0.5), ("b", "train", 2.0)], "a: train, weight 0.5, b: train, weight 2"),
+        ([("a", "train", 1.0), ("a", "validation", 1.0)], "a comes twice"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused(choice, combined_datasets, choices, found):
+    with pytest.raises(combined_datasets.InputError, match=found):
+        combined_datasets.combined([choice(*each) for each in choices])
+
+
+def test_a_role_needs_others_beside_it(choice, combined_datasets):
+    alone = combined_datasets.require_alone
+    alone(choice("a"))
+    alone(combined_datasets.combined([choice("a"), choice("b", "validation")]))
+    for given, found in (
+        (choice("a", "validation"), "role is validation for a"),
+        (choice("a", weight=0.5), "weight is 0.5 for a"),
+    ):
+        with pytest.raises(combined_datasets.InputError, match=found):
+            alone(given)

@@ -1,0 +1,225 @@
+"""``dataset``: what a dataset holds, what is wrong with it, and what a run would make of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..config import RunConfig
+from ..data.sources.listing import dataset_root
+from ..errors import DatasetError, InputError, TrainerError
+from ..families.run_files import load_config
+from ..filesystem.storage import given_path, write_text
+from . import VERBS
+from .arguments import Arguments
+from .console import overwrite_line, show, show_json
+from .local_base import local_text_limit, locate_local_base
+from .operations import is_set
+
+if TYPE_CHECKING:
+    from ..data.captions import TextLimit
+    from ..data.report.facts import DatasetReport, ReportedBucket
+    from ..families.dataset_reading import Gathered
+
+_SIMULATED = 6
+"""Buckets of which the memory is estimated: a simulated step of a large base takes seconds."""
+
+_TOLD_EVERY = 50
+
+
+def dataset(arguments: Arguments) -> int:
+    """Report a dataset; returns 2 when `train` would refuse it.
+
+    Raises:
+        InputError: When there is no such folder, or a setting is wrong.
+    """
+    own, arguments = arguments.split(VERBS["dataset"].own)
+    last = {name: values[-1] for name, values in own.items()}
+    word = arguments.word("a dataset folder or a run file", default="")
+    place = given_path(word, "a dataset folder or a run file") if word else None
+    if place is not None and place.is_file():
+        config = arguments.config()
+    else:
+        folder = [f"dataset.path={place.absolute()}"] if place is not None else []
+        config = load_config(None, [*arguments.settings, *folder])
+    if config.dataset.path:
+        dataset_root(config.dataset.path)
+    looks = is_set(last, "looks") or bool({"html", "sheet"} & last.keys())
+    gathered = _gather(config)
+    # Without a base of the person's own its figures would be those of the embedded one.
+    named = (place is not None and place.is_file()) or "base" in " ".join(arguments.settings)
+    report = with_vram(config, gathered.report) if named else gathered.report
+    if looks:
+        report = _inspected(config, report, quiet=arguments.json)
+    files = _write(report, last)
+    if arguments.json:
+        show_json({**_record(gathered, report), "files": files})
+    else:
+        from ..data.report.words import report_text
+
+        show(report_text(report))
+        if not looks:
+            show("Images were not decoded; --looks finds those that are there twice or alike.")
+        for name, file in files.items():
+            show(f"{name}: {file}")
+    return 2 if report.stops or gathered.refusal else 0
+
+
+def _gather(config: RunConfig) -> Gathered:
+    from ..families.dataset_reading import gather
+
+    def count(has_controls: bool) -> TextLimit | None:
+        try:
+            return local_text_limit(config, has_controls)
+        except InputError:
+            return None
+
+    return gather(config, count)
+
+
+def with_vram(config: RunConfig, report: DatasetReport) -> DatasetReport:
+    """Add what a step at each of the largest buckets is expected to take.
+
+    Args:
+        config: The run file.
+        report: As it was made without.
+
+    Returns:
+        The same report where the base is not at hand, or cannot be simulated.
+    """
+    controls = max((len(image.controls) for image in report.images), default=0)
+    largest = sorted(report.buckets, key=lambda each: -each.width * each.height)[:_SIMULATED]
+    try:
+        sizes = _vram(config, largest, controls)
+    except (TrainerError, ImportError):
+        return report
+    buckets = tuple(
+        dataclasses.replace(each, vram_bytes=sizes.get((each.width, each.height)))
+        for each in report.buckets
+    )
+    return dataclasses.replace(report, buckets=buckets)
+
+
+def _vram(
+    config: RunConfig, buckets: Sequence[ReportedBucket], controls: int
+) -> dict[tuple[int, int], int]:
+    from ..families.registry import get_family
+
+    family = get_family(config.family)
+    location = locate_local_base(config.base, family, controls > 0)
+    from ..device import resolve_device
+    from ..offload.empty_base import empty_base
+    from ..offload.machine import Machine
+    from ..training.memory_estimate import memory_estimate, run_simulation
+    from ..types import Bucket
+    from .memory_report import planned
+
+    base, device = empty_base(location, family), resolve_device(config.memory.device)
+    least = int(location.variant in family.filled)
+    found: dict[tuple[int, int], int] = {}
+    memory = None
+    for each in buckets:
+        images = [Bucket(each.width, each.height)] * (1 + max(controls, least))
+        simulation = run_simulation(config, base, images, device)
+        # The plan is made for the largest, and holds for all.
+        memory = memory or planned(simulation, base, device, Machine()).memory
+        estimate = memory_estimate(base, simulation, memory)
+        if "activations" in estimate:
+            found[(each.width, each.height)] = estimate["total"]
+    return found
+
+
+def _inspected(config: RunConfig, report: DatasetReport, *, quiet: bool) -> DatasetReport:
+    from ..data.cache.build import cache_folder
+    from ..data.report.inspection import inspect
+
+    def progress(done: int, total: int) -> None:
+        if not quiet and (done % _TOLD_EVERY == 0 or done == total):
+            overwrite_line("" if done == total else f"looking at images: {done} of {total}")
+
+    return inspect(report, config.dataset, cache_folder(config), progress)
+
+
+def _write(report: DatasetReport, given: Mapping[str, str]) -> dict[str, str]:
+    """Write the page and the sheet that were asked for; what was written, by name."""
+    files: dict[str, str] = {}
+    if "html" in given:
+        from ..data.report.page import report_page
+
+        path = given_path(given["html"], "a file for the page")
+        write_text(path, report_page(report))
+        files["html"] = str(path)
+    if "sheet" in given:
+        from ..data.report.sheet import save_sheet
+
+        path = given_path(given["sheet"], "a file for the contact sheet")
+        save_sheet(report, path)
+        files["sheet"] = str(path)
+    return files
+
+
+def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError | None]:
+    """Describe the dataset that a run file names, in short.
+
+    Args:
+        config: The run file; its family decides sizes.
+
+    Returns:
+        The report, and why `train` would refuse the dataset, or None.
+
+    Raises:
+        ConfigError: When no dataset is named.
+        DatasetError: When there is no such folder.
+    """
+    gathered = _gather(config)
+    return _summary(gathered), gathered.refusal
+
+
+def _record(gathered: Gathered, report: DatasetReport) -> dict[str, Any]:
+    """Everything, for a program."""
+    from ..data.report.facts import as_json
+
+    whole = as_json(report)
+    own = ("findings", "schedule", "folders", "counts", "looked", "images")
+    plain = {name: whole[name] for name in own}
+    captions = {"captions": whole["captions"], "bucket_plan": whole["buckets"]}
+    return {**_summary(gathered), **plain, **captions}
+
+
+def _summary(gathered: Gathered) -> dict[str, Any]:
+    from ..data.report.facts import as_json
+
+    found, report = gathered.found, gathered.report
+    texts = [sample.caption for sample in found.samples]
+    tokens = report.captions.tokens
+    limit = {"limit": report.captions.limit}
+    sizes = Counter((each.bucket.width, each.bucket.height) for each in gathered.planned)
+    return {
+        "train_would_stop": str(gathered.refusal.found) if gathered.refusal else None,
+        "problems": found.problems,
+        "folder": report.folders[0].path if report.folders else "",
+        "samples": len(found.samples),
+        "regularization_images": sum(sample.regularization for sample in found.samples),
+        "validation_images": sum(sample.validation for sample in found.samples),
+        "with_captions": sum(bool(text.strip()) for text in texts),
+        "layers": _counted(len(sample.layers) for sample in found.samples),
+        "controls": _counted(len(sample.controls) for sample in found.samples),
+        "picture_sizes": _counted(f"{sample.width}x{sample.height}" for sample in found.samples),
+        "caption_characters": _spread([len(text) for text in texts]),
+        "caption_tokens": None if tokens is None else {**as_json(tokens), **limit},
+        "buckets": {f"{width}x{height}": sizes[(width, height)] for width, height in sorted(sizes)},
+        "notes": list(gathered.notes),
+    }
+
+
+def _counted(values: Any) -> dict[str, int]:
+    return {str(value): count for value, count in Counter(values).most_common()}
+
+
+def _spread(numbers: list[int]) -> dict[str, int] | None:
+    from ..data.report.facts import as_json
+    from ..data.report.texts import spread
+
+    return as_json(spread(numbers))

@@ -1,0 +1,68 @@
+"""A base that is on this machine already, for verbs that look at what a run would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..config import BaseSection, RunConfig
+from ..errors import BaseModelError
+
+if TYPE_CHECKING:
+    from ..data.captions import TextLimit
+    from ..families.family import Family
+    from ..weights.base_location import BaseLocation
+
+
+def locate_local_base(settings: BaseSection, family: Family, has_controls: bool) -> BaseLocation:
+    """Find a base as `locate_base` does, without the network.
+
+    Args:
+        settings: The run file's ``base`` section.
+        family: The architecture that it has to be of.
+        has_controls: Whether the samples have control images.
+
+    Returns:
+        The checked base.
+
+    Raises:
+        InputError: When the base is missing, incomplete, of another architecture, or a hub id that
+            was never downloaded.
+    """
+    from ..bases.locate import locate_base
+    from ..weights.base_path import names_hub
+
+    if names_hub(settings.path):
+        settings = settings.model_copy(update={"path": str(_downloaded(settings.path))})
+    return locate_base(settings, family, has_controls)
+
+
+def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:
+    """How long captions may be for a run file's base; loads its tokenizer alone.
+
+    Args:
+        config: The run file.
+        has_controls: Whether the samples have control images.
+
+    Raises:
+        InputError: As `locate_local_base`.
+    """
+    from ..data.captions import TextLimit
+    from ..families.registry import get_family
+
+    family = get_family(config.family)
+    location = locate_local_base(config.base, family, has_controls)
+    return TextLimit(family.load_token_counter(location), location.text_length)
+
+
+def _downloaded(hub_id: str) -> Path:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(hub_id, "model_index.json")
+    if isinstance(found, str):
+        return Path(found).parent
+    raise BaseModelError(
+        f"base.path: {hub_id} is not on this machine",
+        "a local folder, or a hub id that was downloaded before",
+        "`adapter-trainer cache` or `train` will download it; then ask the doctor again.",
+    )

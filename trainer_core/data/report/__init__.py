@@ -1,0 +1,1 @@
+"""What a dataset holds and what is wrong with it, before it is trained: facts, words, pages."""

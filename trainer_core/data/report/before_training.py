@@ -1,0 +1,32 @@
+"""What of a report is told before every training: no image is opened for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...config import DatasetSection
+from ...errors import DatasetError
+from ...types import Sample
+from .build import in_order, quick_findings
+from .words import finding_line
+
+
+def warnings_before(samples: Sequence[Sample], dataset: DatasetSection) -> tuple[str, ...]:
+    """Look once more at what is about to be trained.
+
+    Args:
+        samples: What a scan found.
+        dataset: Its settings.
+
+    Returns:
+        Warnings in words, beside those that scan and plan tell themselves.
+
+    Raises:
+        DatasetError: When something in it stops a training.
+    """
+    findings = in_order(quick_findings(samples, dataset))
+    for each in findings:
+        if each.severity == "error":
+            found = finding_line(each).removesuffix(f". {each.remedy}")
+            raise DatasetError(f"dataset: {found}", "a dataset without that", each.remedy)
+    return tuple(finding_line(each) for each in findings if each.severity == "warning")

@@ -1,0 +1,210 @@
+"""What only decoding tells: images that are there twice, that look alike, masks without a shape."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...config import DatasetSection
+from ...errors import DatasetError
+from ...types import Bucket
+from ..image import image_size
+from ..masks import center_of_mass, read_mask, same_shape
+from .build import in_order
+from .facts import BesideImage, DatasetReport, Finding, ReportedImage
+from .kinds import KINDS
+from .likeness import alike, is_flat
+from .looks import Seen, see
+from .placement import place
+
+_BLACK, _WHITE = 8, 247
+_THREADS = 8
+
+
+def inspect(
+    report: DatasetReport,
+    dataset: DatasetSection,
+    remembered: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> DatasetReport:
+    """Decode the images of a report and add what they tell.
+
+    Args:
+        report: What scan and plan know.
+        dataset: Its settings.
+        remembered: Folder that keeps what was seen (`looks.see`).
+        progress: Told how many of how many images are done.
+
+    Returns:
+        The report with more findings, and with the sizes of control images and masks.
+    """
+    seen = see([image.path for image in report.images], remembered, progress)
+    with ThreadPoolExecutor(max_workers=_THREADS) as pool:
+        measured = list(pool.map(_measured, report.images))
+        masks = list(pool.map(lambda image: _mask_of(image, dataset), measured))
+    images = tuple(_focused(*each, dataset) for each in zip(measured, masks, strict=True))
+    found = [
+        *_broken(images, seen),
+        *_same(images, seen),
+        *_alike(images, seen),
+        *_flat(images, seen),
+        # With an area of its own a control image keeps its shape.
+        *(() if dataset.control_area else _controls(images)),
+        *_masks(images, masks),
+    ]
+    findings = in_order([*report.findings, *found])
+    return dataclasses.replace(report, images=images, findings=findings, looked=seen.took)
+
+
+def _measured(image: ReportedImage) -> ReportedImage:
+    controls = tuple(_sized(each) for each in image.controls)
+    mask = None if image.mask is None else _sized(image.mask)
+    return dataclasses.replace(image, controls=controls, mask=mask)
+
+
+def _sized(file: BesideImage) -> BesideImage:
+    try:
+        width, height = image_size(file.path)
+        return dataclasses.replace(file, width=width, height=height)
+    except DatasetError:
+        return file
+
+
+def _finding(
+    kind: str, pairs: Sequence[tuple[str, str]], groups: Sequence[Sequence[str]] = ()
+) -> Iterator[Finding]:
+    if pairs:
+        names, details = zip(*pairs, strict=True)
+        told = details if any(details) else ()
+        yield Finding(kind, KINDS[kind].severity, names, told, tuple(map(tuple, groups)))
+
+
+def _broken(images: Sequence[ReportedImage], seen: Seen) -> Iterator[Finding]:
+    yield from _finding(
+        "broken", [(images[at].name, why) for at, why in sorted(seen.broken.items())]
+    )
+
+
+def _same(images: Sequence[ReportedImage], seen: Seen) -> Iterator[Finding]:
+    """Files of the same bytes."""
+    by_content: dict[bytes, list[int]] = {}
+    for at, content in enumerate(seen.contents):
+        if content:
+            by_content.setdefault(content, []).append(at)
+    groups = [group for group in by_content.values() if len(group) > 1]
+    yield from _across("held_out_same", images, groups)
+    yield from _within("duplicate", images, groups)
+
+
+def _alike(images: Sequence[ReportedImage], seen: Seen) -> Iterator[Finding]:
+    """Images that look alike, one of each content."""
+    first: dict[bytes, int] = {}
+    for at, content in enumerate(seen.contents):
+        if content and at not in seen.broken:
+            # A held-out image of the same bytes is told already.
+            first.setdefault(content, at)
+    places = sorted(first.values())
+    groups = [[places[at] for at in group] for group in alike(seen.looks[places])] if places else []
+    yield from _across("held_out_near", images, groups)
+    yield from _within("near_duplicate", images, groups)
+
+
+def _across(
+    kind: str, images: Sequence[ReportedImage], groups: Sequence[Sequence[int]]
+) -> Iterator[Finding]:
+    """Groups that hold trained and held-out images."""
+    pairs, told = [], []
+    for group in groups:
+        held = [at for at in group if images[at].role == "validation"]
+        trained = [at for at in group if images[at].role != "validation"]
+        if held and trained:
+            pairs += [(images[at].name, f"trained: {images[trained[0]].name}") for at in held]
+            told.append([images[at].name for at in group])
+    yield from _finding(kind, pairs, told)
+
+
+def _within(
+    kind: str, images: Sequence[ReportedImage], groups: Sequence[Sequence[int]]
+) -> Iterator[Finding]:
+    """Groups of trained images; an image counts as one that is there too often from its second."""
+    pairs, told = [], []
+    for group in groups:
+        names = [images[at].name for at in group if images[at].role != "validation"]
+        if len(names) > 1:
+            pairs += [(name, f"as {names[0]}") for name in names[1:]]
+            told.append(names)
+    yield from _finding(kind, pairs, told)
+
+
+def _flat(images: Sequence[ReportedImage], seen: Seen) -> Iterator[Finding]:
+    flat = np.flatnonzero(is_flat(seen.looks))
+    yield from _finding(
+        "blank", [(images[at].name, "") for at in flat.tolist() if at not in seen.broken]
+    )
+
+
+def _controls(images: Sequence[ReportedImage]) -> Iterator[Finding]:
+    pairs = []
+    for image in images:
+        for control in image.controls:
+            size = control.width, control.height
+            if control.width and not same_shape((image.width, image.height), size):
+                told = f"{_size(size)} beside {_size((image.width, image.height))}"
+                pairs.append((image.name, told))
+                break
+    yield from _finding("control_shape", pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """What a mask holds: its darkest and brightest value, and the middle of its white."""
+
+    darkest: int
+    brightest: int
+    focus: tuple[float, float]
+
+
+def _mask_of(image: ReportedImage, dataset: DatasetSection) -> _Mask | None:
+    """Read an image's mask; None where there is none, or none that fits."""
+    if image.mask is None or not image.mask.width:
+        return None
+    alpha = image.mask.path == image.path
+    size = image.width, image.height
+    invert = image.mask.inverted
+    try:
+        mask = read_mask(image.mask.path, size, dataset.animated, transparency=alpha, invert=invert)
+    except DatasetError:
+        return None
+    darkest, brightest = mask.getextrema()
+    return _Mask(int(str(darkest)), int(str(brightest)), center_of_mass(mask))
+
+
+def _focused(image: ReportedImage, mask: _Mask | None, dataset: DatasetSection) -> ReportedImage:
+    """Where the mask decides what is kept, it is known now."""
+    if mask is None or dataset.crop != "mask":
+        return image
+    size = image.width, image.height
+    placements = tuple(
+        place(size, Bucket(at.width, at.height), "mask", mask.focus) for at in image.placements
+    )
+    return dataclasses.replace(image, placements=placements)
+
+
+def _masks(images: Sequence[ReportedImage], masks: Sequence[_Mask | None]) -> Iterator[Finding]:
+    empty, full = [], []
+    for image, mask in zip(images, masks, strict=True):
+        if mask is not None and mask.brightest <= _BLACK:
+            empty.append((image.name, ""))
+        elif mask is not None and mask.darkest >= _WHITE:
+            full.append((image.name, ""))
+    yield from _finding("mask_empty", empty)
+    yield from _finding("mask_full", full)
+
+
+def _size(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"

@@ -1,0 +1,35 @@
+"""How an image lies in its bucket: what is kept, what is cut off, how much it is enlarged."""
+
+from __future__ import annotations
+
+from ...types import Bucket
+from ..image import CENTER, Crop, kept_box
+from .facts import Placement
+
+
+def place(
+    size: tuple[int, int],
+    bucket: Bucket,
+    crop: Crop = "center",
+    focus: tuple[float, float] = CENTER,
+) -> Placement:
+    """Say what of an image is seen at a size.
+
+    Args:
+        size: Upright width and height in pixels.
+        bucket: The size it is trained at.
+        crop: As ``dataset.crop``.
+        focus: Middle of its mask, where that decides; the image's until the mask is read.
+    """
+    width, height = size
+    left, top, right, bottom = kept_box(size, bucket, crop, focus)
+    kept = (right - left) * (bottom - top) / (width * height)
+    across, down = bucket.width / (right - left), bucket.height / (bottom - top)
+    return Placement(
+        width=bucket.width,
+        height=bucket.height,
+        crop=(left / width, top / height, right / width, bottom / height),
+        cut=max(0.0, 1.0 - kept),
+        scale=max(across, down),
+        stretch=across / down,
+    )

@@ -1,0 +1,136 @@
+"""A contact sheet: the images by bucket, each with what is cut off in the dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from ...errors import InputError
+from ...filesystem.storage import atomic_write
+from ...printable import grouped, single_line
+from .facts import DatasetReport, ReportedImage
+from .thumbnails import chosen, thumbnails
+
+MOST_IMAGES = 240
+"""Images of all pages together."""
+
+_ACROSS, _DOWN = 6, 4
+_CELL, _GAP, _LABEL = 200, 14, 34
+_TOP, _ROW = 44, _CELL + _LABEL + _GAP
+_PAPER, _INK, _SOFT, _DARK = (251, 250, 248), (30, 35, 40), (94, 103, 112), 0.36
+_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+
+
+def sheet_pages(report: DatasetReport, most: int = MOST_IMAGES) -> list[Image.Image]:
+    """Pages of equal size.
+
+    Args:
+        report: What was found.
+        most: The most images on all of them; the last page says how many are left out.
+
+    Returns:
+        At least one page, RGB, 1298 x 1036 pixels.
+    """
+    shown = sorted(chosen(report, most), key=_bucket)
+    small = thumbnails(shown, _CELL)
+    left_out = len(report.images) - len(shown)
+    each = _ACROSS * _DOWN
+    groups = [shown[start : start + each] for start in range(0, len(shown), each)] or [[]]
+    pages = []
+    for number, group in enumerate(groups, start=1):
+        title = f"{single_line(report.title)}: page {number} of {len(groups)}"
+        if left_out and number == len(groups):
+            title += f"; {grouped(left_out)} images are left out"
+        pages.append(_page(title, group, small))
+    return pages
+
+
+def save_sheet(report: DatasetReport, path: Path, most: int = MOST_IMAGES) -> None:
+    """Write all pages below each other as one PNG, JPEG or WebP.
+
+    Raises:
+        InputError: When the name ends in something else.
+        StorageError: When it cannot be written.
+    """
+    format_name = _FORMATS.get(path.suffix.lower())
+    if format_name is None:
+        raise InputError(
+            f"--sheet {path}", "a name that ends in .png, .jpg or .webp", "Choose another name."
+        )
+    pages = sheet_pages(report, most)
+    rest = min(most, len(report.images)) % (_ACROSS * _DOWN)
+    rows = -(-rest // _ACROSS) or _DOWN
+    pages[-1] = pages[-1].crop((0, 0, pages[-1].width, _TOP + rows * _ROW))
+    whole = Image.new("RGB", (pages[0].width, sum(page.height for page in pages)), _PAPER)
+    at = 0
+    for page in pages:
+        whole.paste(page, (0, at))
+        at += page.height
+    atomic_write(path, lambda draft: whole.save(draft, format=format_name, quality=88))
+
+
+def _bucket(image: ReportedImage) -> tuple[int, int]:
+    at = image.placements[0] if image.placements else None
+    return (at.width, at.height) if at else (0, 0)
+
+
+def _page(
+    title: str, images: Sequence[ReportedImage], small: dict[str, Image.Image] | object
+) -> Image.Image:
+    width = _GAP + _ACROSS * (_CELL + _GAP)
+    height = _TOP + _DOWN * _ROW
+    page = Image.new("RGB", (width, height), _PAPER)
+    pen = ImageDraw.Draw(page)
+    pen.text((_GAP, 14), _plain(title), fill=_INK, font=_font(15))
+    known = small if isinstance(small, dict) else {}
+    for place, image in enumerate(images):
+        left = _GAP + place % _ACROSS * (_CELL + _GAP)
+        top = _TOP + place // _ACROSS * _ROW
+        thumbnail = known.get(image.name)
+        if thumbnail is None:
+            pen.rectangle((left, top, left + _CELL, top + _CELL), outline=_SOFT)
+        else:
+            shown = _with_crop(thumbnail, image)
+            at = left + (_CELL - shown.width) // 2, top + (_CELL - shown.height) // 2
+            page.paste(shown, at)
+        for line, text in enumerate(_label(image)):
+            color = _INK if line == 0 else _SOFT
+            pen.text((left, top + _CELL + 2 + 15 * line), text, fill=color, font=_font(12))
+    return page
+
+
+def _with_crop(thumbnail: Image.Image, image: ReportedImage) -> Image.Image:
+    at = image.placements[0] if image.placements else None
+    if at is None or at.cut <= 0.005:
+        return thumbnail
+    width, height = thumbnail.size
+    box = (
+        round(at.crop[0] * width),
+        round(at.crop[1] * height),
+        max(1, round(at.crop[2] * width)),
+        max(1, round(at.crop[3] * height)),
+    )
+    dark = thumbnail.point(lambda value: value * _DARK)
+    dark.paste(thumbnail.crop(box), box[:2])
+    ImageDraw.Draw(dark).rectangle((box[0], box[1], box[2] - 1, box[3] - 1), outline="white")
+    return dark
+
+
+def _label(image: ReportedImage) -> Iterator[str]:
+    name = _plain(single_line(image.name))
+    yield name if len(name) <= 30 else f"{name[:12]}...{name[-15:]}"
+    at = image.placements[0] if image.placements else None
+    if at is not None:
+        cut = f", {at.cut:.0%} cut off" if at.cut > 0.005 else ""
+        yield f"{at.bucket}{cut}"
+
+
+def _plain(text: str) -> str:
+    """What the font that comes with Pillow has; other letters become question marks."""
+    return text.encode("ascii", "replace").decode("ascii")
+
+
+def _font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+    return ImageFont.load_default(size)

@@ -1,0 +1,92 @@
+"""A dataset as a run would read it, and what can be said of it before its base is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..config import RunConfig
+from ..config.defaults import resolved_length, run_length
+from ..data.buckets import plan_buckets
+from ..data.captions import TextLimit, long_caption_notes
+from ..data.report.build import Batching, make_report
+from ..data.report.facts import DatasetReport
+from ..data.report.kinds import KINDS
+from ..data.sources.combined import scan_all
+from ..data.sources.folder import Scan
+from ..errors import ConfigError, DatasetError
+from ..filesystem.allowed_folders import AllowedFolders
+from ..types import PlannedSample, Sample
+from .registry import get_family
+
+CountTokens = Callable[[bool], TextLimit | None]
+"""Whether samples have control images, to how their captions are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A dataset as it was read.
+
+    Attributes:
+        found: What the folders hold.
+        planned: The samples with their sizes.
+        notes: What the plan and the lengths of captions tell.
+        report: The facts.
+        refusal: Why `train` would refuse it, or None.
+    """
+
+    found: Scan
+    planned: tuple[PlannedSample, ...]
+    notes: tuple[str, ...]
+    report: DatasetReport
+    refusal: DatasetError | None
+
+
+def gather(config: RunConfig, count: CountTokens, within: AllowedFolders | None = None) -> Gathered:
+    """Read a dataset; no image is decoded.
+
+    Args:
+        config: The run file; its family decides sizes.
+        count: Gives the tokens of captions, or None where the base is not at hand.
+        within: What everything that is read really has to lie in; None follows every link.
+
+    Raises:
+        ConfigError: When no dataset is named.
+        DatasetError: When there is no such folder, or nothing in it.
+    """
+    if not config.dataset.path and not config.dataset.folders:
+        raise ConfigError(
+            "dataset.path is not set",
+            "a folder with images and captions",
+            "Name the folder behind the verb, or set dataset.path.",
+        )
+    family = get_family(config.family)
+    found = scan_all(config.dataset, within, stop=False, seed=config.seed)
+    small = () if config.dataset.upscale else _too_small(found.samples, family.size_multiple)
+    left_out = set(map(id, small))
+    sized = [each for each in found.samples if id(each) not in left_out]
+    plan = plan_buckets(sized, config.dataset, family.size_multiple, family.control_size)
+    limit = count(any(sample.controls for sample in found.samples))
+    own = sum(not (each.regularization or each.validation) for each in found.samples)
+    steps = run_length(resolved_length(config, max(1, own)))
+    training = config.training
+    batching = Batching(training.batch_size, training.gradient_accumulation_steps, steps)
+    report = make_report(found, plan.samples, config.dataset, batching, limit, small)
+    refusal = found.refusal
+    if refusal is None and small:
+        first, least = small[0], family.size_multiple
+        refusal = DatasetError(
+            f"{first.name} is {first.width} x {first.height} pixels",
+            f"at least {least} x {least} pixels",
+            KINDS["too_small"].remedy,
+        )
+    if refusal is None and report.stops:
+        worst = report.findings[0]
+        refusal = DatasetError(worst.title, "a dataset without it", worst.remedy)
+    tokens = {each.name: each.tokens for each in report.images if each.tokens is not None}
+    long = long_caption_notes(tokens, limit.tokens, config.base.text_length) if limit else ()
+    return Gathered(found, plan.samples, (*plan.notes, *long), report, refusal)
+
+
+def _too_small(samples: Sequence[Sample], least: int) -> tuple[Sample, ...]:
+    return tuple(each for each in samples if min(each.width, each.height) < least)

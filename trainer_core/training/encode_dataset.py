@@ -154,7 +154,7 @@ def prepare(
             processes.barrier()
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
-        notes = _of_captions(config, found.samples, location, encoders)
+        notes = _notes(config, found.samples, location, encoders)
         again = [f"{each}, was damaged and is encoded again" for each in dataset.damaged]
         for note in (*plan.notes, *warnings, *dataset.problems, *again, *notes):
             observer.notify(Warned(note))
@@ -179,12 +179,12 @@ def _trainable(
     return trained
 
 
-def _of_captions(
+def _notes(
     config: RunConfig, samples: Sequence[Sample], location: BaseLocation, encoders: EncoderSource
-) -> Sequence[str]:
-    """What a person may want to know of the texts: what rules did not do, and what is cut off."""
-    noted = caption_notes(samples, config.dataset)
-    return (*noted, *_long_captions(config, samples, location, encoders))
+) -> tuple[str, ...]:
+    """What a person may want to know of the captions."""
+    long = _long_captions(config, samples, location, encoders)
+    return (*long, *caption_notes(samples, config.dataset))
 
 
 def _long_captions(

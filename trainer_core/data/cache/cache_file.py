@@ -16,7 +16,7 @@ import threading
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from json.encoder import encode_basestring_ascii
+from json.encoder import encode_basestring_ascii as encode_ascii
 from pathlib import Path
 
 import numpy as np
@@ -82,9 +82,14 @@ def make_entry(folder: Path, kind: str, *parts: str | int) -> Entry:
 def source_hash(*parts: str | int) -> str:
     """Name what something is made from, in 64 hexadecimal digits."""
     # As `json.dumps` writes it, in a third of the time.
-    written = (encode_basestring_ascii(p) if type(p) is str else json.dumps(p) for p in parts)
-    text = f"[{', '.join(written)}]"
+    text = f"[{', '.join([_json(p) for p in parts])}]"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _json(part: str | int) -> str:
+    if type(part) is str:
+        return encode_ascii(part)
+    return str(part) if type(part) is int else json.dumps(part)
 
 
 def entry_of_key(folder: Path, kind: str, key: str) -> Entry:

@@ -114,7 +114,10 @@ class Maker:
 
     def _came(self, entry: Entry) -> bool:
         """Whether another process made it since."""
-        return entry.path.exists() and is_sound(entry, thorough=self.verify)
+        # Not Path.exists, which raises where a name is too long; writing says so better.
+        return os.path.exists(entry.path) and is_sound(  # noqa: PTH110
+            entry, thorough=self.verify
+        )
 
     def _prepared(self, task: Task) -> Any:
         """What a thread does of a task: read images, or make what needs no encoder."""

@@ -1,0 +1,169 @@
+"""Bad input of the cache: damaged lists of finished caches, encoders' numbers, folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.fixtures.bad_input import BadInput, Outcome, write_pair
+from tests.fixtures.cache_world import TinyEncoders
+from trainer_core.config import CacheSection, DatasetSection
+from trainer_core.data.buckets import plan_buckets
+from trainer_core.data.cache.build import build_cache
+from trainer_core.data.cache.cached_dataset import CachedDataset
+from trainer_core.data.sources.combined import scan_all
+from trainer_core.training.cache_manifest import Manifest, read_manifest, write_manifest
+
+_Change = Callable[[dict[str, Any]], object]
+
+
+def _settings(folder: Path, **options: Any) -> DatasetSection:
+    data = folder / "data"
+    data.mkdir(exist_ok=True)
+    write_pair(data / "a.png", "one")
+    write_pair(data / "b.png", "two")
+    return DatasetSection(path=str(data), resolution=64, **options)
+
+
+def _built(
+    settings: DatasetSection,
+    cache: str = "cache",
+    change: Callable[[TinyEncoders], object] = lambda encoders: None,
+    **options: Any,
+) -> CachedDataset:
+    found = scan_all(settings)
+    plan = plan_buckets(found.samples, settings, 16, lambda width, height, area: (32, 32))
+    encoders = TinyEncoders()
+    change(encoders)
+    folder = Path(settings.path).parent / cache
+    return build_cache(plan, folder, "tiny", encoders.open, settings, **options)
+
+
+def _run(settings: DatasetSection, **options: Any) -> Outcome:
+    dataset = _built(settings, **options)
+    return Outcome((*dataset.problems, *dataset.damaged))
+
+
+def _listed(folder: Path, change: _Change) -> Path:
+    """A finished cache with its list, which was changed by hand."""
+    dataset = _built(_settings(folder))
+    path = folder / "cache" / "run-0.cache.json"
+    write_manifest(path, Manifest("qwen_image", "generate", dataset, ()))
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+    return path
+
+
+def _read(path: Path) -> Outcome:
+    return Outcome([str(read_manifest(path).family)])
+
+
+def _in(*place: str | int, to: Any) -> _Change:
+    def change(record: dict[str, Any]) -> None:
+        inner: Any = record
+        for name in place[:-1]:
+            inner = inner[name]
+        inner[place[-1]] = to
+
+    return change
+
+
+def _list(id: str, change: _Change, *words: str) -> BadInput:
+    make = partial(_listed, change=change)
+    return BadInput(id, make, "error", ("cannot be used", *words), _read, complete=False)
+
+
+def _encoding(id: str, *words: str, **options: Any) -> BadInput:
+    run = partial(_run, **options)
+    return BadInput(id, _settings, "error", words, run, complete=False)
+
+
+def _infinite(encoders: TinyEncoders) -> None:
+    encoders.kernel[0] = float("inf")
+
+
+def _huge(encoders: TinyEncoders) -> None:
+    encoders.kernel *= 1e6
+
+
+def _huge_text(encoders: TinyEncoders) -> None:
+    encoders.table *= 1e6
+
+
+def _no_numbers(encoders: TinyEncoders) -> None:
+    encoders.table = encoders.table * torch.nan
+
+
+def _with_file(folder: Path) -> DatasetSection:
+    (folder / "cache").write_text("a file")
+    return _settings(folder)
+
+
+def _damaged(folder: Path) -> DatasetSection:
+    settings = _settings(folder)
+    path = _built(settings).items[0].latents.path
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    return settings
+
+
+def _missing(folder: Path) -> Path:
+    path = _listed(folder, lambda record: None)
+    next((folder / "cache" / "latents").glob("*.safetensors")).unlink()
+    return path
+
+
+def _cut(folder: Path) -> Path:
+    path = _listed(folder, lambda record: None)
+    path.write_text(path.read_text()[:-100])
+    return path
+
+
+_FP16 = CacheSection(dtype="fp16")
+_FORM = ("samples", "forms", 0)
+
+CASES = [
+    _list("list-of-no-format", lambda record: record.pop("format"), "format"),
+    _list("list-of-a-newer-version", _in("format", to=99), "99"),
+    _list("list-without-samples", lambda record: record.pop("samples")),
+    _list("list-of-other-samples", _in("samples", to=["a.png"])),
+    _list("list-with-keys-that-are-none", _in("samples", "keys", to="../../../etc/passwd")),
+    _list("list-with-half-a-key", _in("samples", "keys", to="ab" * 31)),
+    _list("list-that-leads-out", _in("samples", "kinds", to=["../..", "text"]), "kinds"),
+    _list("list-with-a-key-too-many", _in("samples", "refs", 0, to=10**6)),
+    _list("list-with-a-negative-place", _in("samples", "refs", 0, to=-1)),
+    _list("list-with-an-unknown-form", _in("samples", "form_of", 0, to=9)),
+    _list("list-with-half-a-size", _in(*_FORM, "size", to=[64])),
+    _list("list-with-negative-counts", _in(*_FORM, "counts", to=[-1] + [0] * 9)),
+    _list("list-with-two-masks", _in(*_FORM, "counts", to=[0, 0, 2] + [0] * 7)),
+    _list("list-with-a-negative-folder", _in(*_FORM, "folder", to=-1)),
+    _list("list-with-no-repeats", _in("samples", "repeats", 0, to=0), "never repeated"),
+    _list("list-with-a-negative-weight", _in("samples", "weights", 0, to=-1.0), "weight"),
+    _list("list-with-a-name-that-is-none", _in("samples", "names", 0, to=7)),
+    _list("list-with-a-short-column", _in("samples", "weights", to=[1.0]), "one length"),
+    BadInput("list-cut-short", _cut, "error", ("cannot be used",), _read, complete=False),
+    BadInput("list-lacks-a-file", _missing, "error", ("1 of its files",), _read, complete=False),
+    _encoding(
+        "latents-not-finite", "a.png", "finite numbers", "training.precision", change=_infinite
+    ),
+    _encoding("text-not-finite", "caption of a.png", "finite numbers", change=_no_numbers),
+    _encoding("latents-too-large-for-fp16", "a.png", "cache.dtype", change=_huge, options=_FP16),
+    _encoding("text-too-large-for-fp16", "a.png", "cache.dtype", change=_huge_text, options=_FP16),
+    _encoding("cache-name-too-long", "cannot be written", cache="x" * 300),
+    BadInput("cache-is-a-file", _with_file, "error", ("cannot be written",), _run, complete=False),
+    BadInput(
+        "cached-file-with-a-changed-bit",
+        _damaged,
+        "warning",
+        ("latents/", "a.png"),
+        partial(_run, verify=True),
+        complete=False,
+    ),
+]

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,9 +133,9 @@ def prepare(
     found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
     for problem in found.problems if processes.index == 0 else ():
         observer.notify(Warned(problem))
-    has_controls = any(sample.controls for sample in found.samples)
-    family, needs_encoders = get_family(config.family), make_source is None
-    location = locate_base(config.base, family, has_controls, needs_encoders)
+    edits = any(sample.controls for sample in found.samples)
+    family = get_family(config.family)
+    location = locate_base(config.base, family, edits, needs_encoders=make_source is None)
     check_controls(config.preview, location.variant)
     samples = _trainable(found.samples, config.dataset, family, location.variant)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
@@ -152,9 +152,7 @@ def prepare(
             processes.barrier()
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
-        notes = _notes(config, found.samples, location, encoders)
-        again = [f"{each}, was damaged and is encoded again" for each in dataset.damaged]
-        for note in (*plan.notes, *dataset.problems, *again, *notes):
+        for note in (*plan.notes, *_notes(config, dataset, found.samples, location, encoders)):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
 
@@ -178,11 +176,17 @@ def _trainable(
 
 
 def _notes(
-    config: RunConfig, samples: Sequence[Sample], location: BaseLocation, encoders: EncoderSource
-) -> tuple[str, ...]:
-    """What a person may want to know of the captions."""
-    long = _long_captions(config, samples, location, encoders)
-    return (*long, *caption_notes(samples, config.dataset))
+    config: RunConfig,
+    dataset: CachedDataset,
+    samples: Sequence[Sample],
+    location: BaseLocation,
+    encoders: EncoderSource,
+) -> Iterator[str]:
+    """What encoding left out and made again, and what a person may want to know of captions."""
+    yield from dataset.problems
+    yield from (f"{each}, was damaged and is encoded again" for each in dataset.damaged)
+    yield from _long_captions(config, samples, location, encoders)
+    yield from caption_notes(samples, config.dataset)
 
 
 def _long_captions(

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,9 +129,9 @@ def prepare(
     found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
     for problem in found.problems if processes.index == 0 else ():
         observer.notify(Warned(problem))
-    has_controls = any(sample.controls for sample in found.samples)
-    family, needs_encoders = get_family(config.family), make_source is None
-    location = locate_base(config.base, family, has_controls, needs_encoders)
+    edits = any(sample.controls for sample in found.samples)
+    family = get_family(config.family)
+    location = locate_base(config.base, family, edits, needs_encoders=make_source is None)
     check_controls(config.preview, location.variant)
     samples = _trainable(found.samples, config.dataset, family, location.variant)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)

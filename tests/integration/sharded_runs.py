@@ -30,7 +30,7 @@ HALVES = {"batch_size": 2, "gradient_accumulation_steps": 1}
 
 RUNS: dict[str, dict[str, Any]] = {
     # Points of the base have another size than half of the images: the second process, whose part
-    # of a step has three images and a point, then has use for two passes and the first for one.
+    # of a step has an image and a point, then has use for two passes and the first for one.
     "everything": {
         "seed": 2,
         "adapter": {"kind": "lora", "factor": 8, "dora": True, "module_dropout": 0.5},

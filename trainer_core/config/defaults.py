@@ -15,7 +15,8 @@ def resolved_length(config: RunConfig, images: int) -> RunConfig:
     """Fill in ``training.steps`` from the number of training images, where it is unset.
 
     A run sees ``450 sqrt(images)`` samples of its own images: 12 images 130 times each, 100 images
-    45 times each. Samples that preserve the base are not counted.
+    45 times each. Samples that preserve the base are not counted, and every step is taken to be
+    full, which the last one of an epoch may not be.
 
     Args:
         config: The run file.
@@ -27,7 +28,8 @@ def resolved_length(config: RunConfig, images: int) -> RunConfig:
     training = config.training
     if training.steps is not None:
         return config
-    samples = training.batch_size * training.gradient_accumulation_steps
+    together = config.dataset.batch_size or training.batch_size
+    samples = together * training.gradient_accumulation_steps
     own = samples * (1 - config.dataset.preservation.share)
     steps = math.ceil(_SAMPLES_SEEN * math.sqrt(images) / own / _ROUNDED_TO) * _ROUNDED_TO
     steps = max(steps, training.schedule.warmup_steps)

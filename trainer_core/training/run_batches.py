@@ -16,17 +16,10 @@ from ..diffusion.sigma import make_quantile
 from ..errors import DatasetError
 from ..types import Batch, PreservedBatch
 from .loaded import Loaded
+from .pass_sizes import batch_sizes
 from .read_ahead import Place
 from .step import StepMaker
 from .validation import HeldOut, hold_out
-
-
-def batch_sizes(config: RunConfig, dataset: CachedDataset) -> list[int]:
-    """The most samples of a pass, for each sample, as its folder says."""
-    usual = config.training.batch_size
-    own = [each.settings.batch_size or usual for each in dataset_folders(config.dataset)]
-    of_all = config.dataset.batch_size or usual
-    return [own[each] if each < len(own) else of_all for each in dataset.folders]
 
 
 def require_trained(config: RunConfig, dataset: CachedDataset) -> None:

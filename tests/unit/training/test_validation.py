@@ -1,0 +1,158 @@
+"""The loss on held-out images without a base: who measures what, and what is told."""
+
+import math
+import threading
+
+import pytest
+import torch
+
+from trainer_core.config import MaskSection
+from trainer_core.data.cache.cache_file import make_entry, write_entry
+from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
+from trainer_core.training.processes import SingleProcess
+from trainer_core.training.recorder import MetricsWriter, read_metrics
+from trainer_core.training.validation import Validation, hold_out
+from trainer_core.types import Bucket, StepResult
+
+CPU = torch.device("cpu")
+
+
+class Together(SingleProcess):
+    """One of several processes, which are threads here."""
+
+    def __init__(self, index, count, meeting, shared):
+        super().__init__(CPU)
+        self.index, self.count, self.sharded = index, count, False
+        self._meeting, self._shared = meeting, shared
+
+    def sum_numbers(self, numbers, on_device=()):
+        self._shared[self.index] = list(numbers)
+        self._meeting.wait(5)
+        found = [sum(each) for each in zip(*self._shared, strict=True)]
+        self._meeting.wait(5)
+        return found
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("held")
+    items = []
+    for number in range(9):
+        latents, text = (make_entry(folder, kind, number) for kind in ("latents", "text"))
+        size = Bucket(16 * (1 + number % 2), 16)
+        write_entry(latents, {"latents": torch.full((2, 2, 2 * (1 + number % 2)), 0.1 * number)})
+        write_entry(text, {"t": torch.zeros(1, 3)})
+        held = number != 4
+        items.append(CachedItem(f"{number}", size, (), latents, (), text, text, validation=held))
+    return CachedDataset(items)
+
+
+def validation(dataset, processes, loss=None, cancelled=lambda: False, most=99, batch=3):
+    told = []
+    levels = lambda _: (0.25, 0.75)  # noqa: E731
+    held = hold_out(dataset, most, [batch] * len(dataset), levels, 2, MaskSection())
+    assert held is not None
+    loss = loss or (lambda points: points.target.square().flatten(1).mean(1).sum())
+    module = torch.nn.Linear(1, 1)
+    return Validation(held, loss, module, processes, cancelled, told.append), told
+
+
+def test_the_number_depends_on_neither_batches_nor_processes(dataset):
+    alone = validation(dataset, SingleProcess(CPU))[0](0)
+    assert alone.loss is not None
+    for batch in (1, 2, 8):
+        other = validation(dataset, SingleProcess(CPU), batch=batch)[0](7)
+        assert other.loss == pytest.approx(alone.loss, rel=1e-6)
+    for count in (2, 3, 40):
+        meeting, shared, found = threading.Barrier(count), [[]] * count, {}
+
+        def measure(index, count=count, meeting=meeting, shared=shared, found=found):
+            found[index] = validation(dataset, Together(index, count, meeting, shared))[0](0).loss
+
+        threads = [threading.Thread(target=measure, args=(index,)) for index in range(count)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert len(found) == count
+        assert all(each == pytest.approx(alone.loss, rel=1e-6) for each in found.values())
+
+
+def test_the_most_images_are_the_same_ones_each_time(dataset):
+    def names(**more):
+        held = validation(dataset, SingleProcess(CPU), **more)[0].held
+        return {dataset.names[index] for batch in held.batches for index in batch}
+
+    assert names() == {str(number) for number in range(9)} - {"4"}
+    few = names(most=3)
+    assert len(few) == 3
+    assert names(most=3, batch=1) == few
+    assert few < names(most=5)
+
+
+def test_a_full_device_leaves_the_number_out_and_says_so(dataset):
+    def full(points):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+
+    measure, told = validation(dataset, SingleProcess(CPU), full)
+    assert measure(3) == type(measure(3))(None, cancelled=False)
+    assert "step 3" in told[0]
+    assert "memory is full" in told[0]
+
+
+def test_a_number_that_is_not_finite_is_left_out_and_told(dataset):
+    measure, told = validation(dataset, SingleProcess(CPU), lambda points: torch.tensor(math.nan))
+    assert measure(0).loss is None
+    assert "not a finite number" in told[0]
+
+
+def test_other_errors_are_not_hidden(dataset):
+    def broken(points):
+        raise ValueError("a mistake")
+
+    with pytest.raises(ValueError, match="a mistake"):
+        validation(dataset, SingleProcess(CPU), broken)[0](0)
+
+
+def test_cancelled_halfway_there_is_no_number(dataset):
+    asked = []
+
+    def cancelled():
+        asked.append(None)
+        return len(asked) > 3
+
+    measured = validation(dataset, SingleProcess(CPU), cancelled=cancelled)[0](0)
+    assert (measured.loss, measured.cancelled) == (None, True)
+
+
+def test_modes_and_generators_are_as_before(dataset):
+    measure, _ = validation(dataset, SingleProcess(CPU))
+    measure.transformer.train()
+    state = torch.random.get_rng_state()
+    measure(0)
+    assert measure.transformer.training
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_nothing_held_out_is_nothing_to_measure(dataset):
+    only = CachedDataset([dataset.items[4]])
+    assert hold_out(only, 9, [1], lambda _: (0.5,), 1, MaskSection()) is None
+
+
+def test_the_number_before_the_first_step_is_no_step(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    steps = [
+        StepResult(n, 0.5, 0.5, 1e-4, 0.3, 0.5, 0.01, 9.0, v) for n, v in ((1, None), (2, 0.7))
+    ]
+    with MetricsWriter(path, 0, print) as writer:
+        writer.write_begin(0.9)
+        for each in steps:
+            writer.write(each)
+    assert "validation_loss" not in path.read_text().splitlines()[1]
+    assert read_metrics(path) == steps
+    with MetricsWriter(path, 1, print) as writer:
+        assert writer.steps == steps[:1]
+    assert path.read_text().splitlines()[0] == '{"step": 0, "validation_loss": 0.9}'
+    with MetricsWriter(path, 0, print):
+        pass
+    assert path.read_text() == ""

@@ -128,7 +128,7 @@ def prepare(
             "a folder with images and captions",
             "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
         )
-    memory = FileMemory(cache_folder(config), trust=not config.cache.verify)
+    memory = _memory(config)
     found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
     for problem in found.problems if processes.index == 0 else ():
         observer.notify(Warned(problem))
@@ -139,7 +139,6 @@ def prepare(
     samples = _trainable(found.samples, config.dataset, family, location.variant)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)
-    # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
         processes.barrier()
     else:
@@ -152,8 +151,7 @@ def prepare(
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
         notes = _long_captions(config, found.samples, location, encoders)
-        again = [f"{each}, was damaged and is encoded again" for each in dataset.damaged]
-        for note in (*plan.notes, *dataset.problems, *again, *notes):
+        for note in (*plan.notes, *dataset.problems, *notes):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
 
@@ -174,6 +172,10 @@ def _trainable(
     require_control_images(trained, dataset, variant, fixed)
     require_droppable(dataset, variant, fixed)
     return trained
+
+
+def _memory(config: RunConfig) -> FileMemory:
+    return FileMemory(cache_folder(config), trust=not config.cache.verify)
 
 
 def _long_captions(

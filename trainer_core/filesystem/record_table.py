@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from .storage import acquire, atomic_write, record
 from .temporary import Owner, new_owner
+from .text_files import parse_json
 
 _MAGIC = b"ATTABLE1"
 _HEAD = 256
@@ -141,7 +142,8 @@ class RecordTable:
         try:
             if path.stat().st_size > _LARGEST or not path.is_file():
                 return None
-            content = path.read_bytes()
+            with path.open("rb") as file:
+                content = file.read()
         except OSError:
             return None
         if content[: len(_MAGIC) + 8] != self._head({})[: len(_MAGIC) + 8]:
@@ -207,7 +209,7 @@ def _owner(path: Path) -> Owner | None:
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
-        found = json.loads(head[len(_MAGIC) + 8 :])
+        found = parse_json(head[len(_MAGIC) + 8 :])
         started = found["process_started"]
         started = None if started is None else float(started)
         return Owner(str(found["host"]), int(found["pid"]), started, str(found["token"]))

@@ -124,8 +124,18 @@ def prepare(
     _keep_cache_within(config, within)
     if config.cache.manifest:
         return _from_manifest(config, Path(config.cache.manifest), processes, make_source, machine)
+<<<<<<< HEAD
     _require_dataset(config)
     memory = FileMemory(cache_folder(config), trust=not config.cache.verify)
+=======
+    if not config.dataset.path:
+        raise ConfigError(
+            "dataset.path: nothing",
+            "a folder with images and captions",
+            "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
+        )
+    memory = _memory(config)
+>>>>>>> cache
     found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
     for problem in found.problems if processes.index == 0 else ():
         observer.notify(Warned(problem))
@@ -137,7 +147,6 @@ def prepare(
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     warnings = _found_notes(found.samples, config.dataset)
     encoders = _source(config, family, location, processes, make_source, machine)
-    # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
         processes.barrier()
     else:
@@ -149,8 +158,13 @@ def prepare(
             processes.barrier()
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
+<<<<<<< HEAD
         long = _long_captions(config, found.samples, location, encoders)
         for note in (*plan.notes, *warnings, *_cache_notes(dataset), *long):
+=======
+        notes = _long_captions(config, found.samples, location, encoders)
+        for note in (*plan.notes, *dataset.problems, *notes):
+>>>>>>> cache
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
 
@@ -190,6 +204,10 @@ def _trainable(
     require_control_images(trained, dataset, variant, fixed)
     require_droppable(dataset, variant, fixed)
     return trained
+
+
+def _memory(config: RunConfig) -> FileMemory:
+    return FileMemory(cache_folder(config), trust=not config.cache.verify)
 
 
 def _long_captions(

@@ -97,10 +97,27 @@ def build_cache(
     identity += "" if options.dtype == "auto" else f" {options.dtype}"
     memory = memory or FileMemory(folder, trust=not verify)
     naming = Recipes(folder, identity, settings, channels, fills, shown, memory, grid)
-    samples = _Samples(naming)
+    making = _Making(open_encoders, notify, options, verify)
+    return _build(naming, plan, preserved_prompts, making)
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """How what is missing is made."""
+
+    open_encoders: Callable[[], Encoders]
+    notify: Callable[[int, int], None]
+    options: CacheSection
+    verify: bool
+
+
+def _build(
+    naming: Recipes, plan: Plan, preserved_prompts: Sequence[str], making: _Making
+) -> CachedDataset:
+    samples, folder = _Samples(naming), naming.folder
     for planned in plan.samples:
         samples.add(planned)
-    memory.save()
+    naming.hashes.save()
     columns = samples.columns()
     prompts = list(samples.prompts(preserved_prompts))
     texts = [task for _, task in prompts]
@@ -108,11 +125,11 @@ def build_cache(
     own = [columns.keys, hex_keys(task.entry.key for task in texts)]
     mark = UseMark(folder, np.concatenate(own))
     index = CacheIndex(folder)
-    lacking, extra, damaged = _missing(index, columns, texts, verify)
+    lacking, extra, damaged = _missing(index, columns, texts, making.verify)
     with Claims(folder) as claims:
         maker = Maker(
-            *(naming, open_encoders, notify, index, claims),
-            *(options.batch_size, options.dtype, verify),
+            *(naming, making.open_encoders, making.notify, index, claims),
+            *(making.options.batch_size, making.options.dtype, making.verify),
         )
         try:
             _complete(maker, samples, columns, lacking, extra, prompts)
@@ -128,7 +145,9 @@ def build_cache(
             "Fix the images named here.",
         )
     reused = len(columns.keys) + len(extra) - maker.encoded - len(maker.missing)
-    dataset = CachedDataset(columns, maker.encoded, reused, samples.problems, preserved=kept)
+    problems = [f"{each}, was damaged and is encoded again" for each in damaged]
+    problems = [*samples.problems, *problems]
+    dataset = CachedDataset(columns, maker.encoded, reused, problems, preserved=kept)
     dataset.damaged, dataset.mark = tuple(damaged), mark
     return dataset
 

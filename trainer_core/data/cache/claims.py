@@ -1,6 +1,6 @@
 """Which process is at work on which file, so that two that build one cache share the work.
 
-A claim is an empty-handed file of the key's name in the folder ``claims``: whoever creates it has
+A claim is a file of the key's name in the folder ``claims``: whoever creates it has
 it. It names its owner; that of a process that has died is taken over under a lock, by exactly one.
 """
 
@@ -9,17 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ...filesystem.storage import acquire, record, storage_error
+from ...filesystem.storage import acquire, holder, record, storage_error
 from ...filesystem.temporary import Owner, new_owner
 
 CLAIMS = "claims"
-_UNNAMED_SECONDS = 10.0
 _TAKEOVER = "takeover.lock"
 
 
@@ -110,21 +108,5 @@ class Claims:
 
 
 def _binds(path: Path) -> bool:
-    try:
-        content = path.read_bytes()
-        if not content:
-            # Created, and its owner not written yet; or its writer died in between.
-            return abs(time.time() - path.stat().st_mtime) < _UNNAMED_SECONDS
-        found = json.loads(content)
-        started = found["process_started"]
-        owner = Owner(
-            str(found["host"]),
-            int(found["pid"]),
-            None if started is None else float(started),
-            str(found["token"]),
-        )
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return owner.is_alive()
+    """Whether somebody who lives has it; a moment after it was made its owner is not named yet."""
+    return holder(path) is not None

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import time
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,8 @@ _MANIFEST = "*.cache.json"
 _KEYS = re.compile(rb"[0-9a-f]{64,}")
 _WAIT_SECONDS, _PATIENCE_SECONDS = 0.05, 600.0
 GIGABYTE = 10**9
+_NUMBERS = itertools.count()
+"""Tells the marks of one process apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class UseMark:
         with contextlib.suppress(OSError, StorageError):
             path = uses / f"{name}{_LIST}"
             uses.mkdir(parents=True, exist_ok=True)
-            self._lock = acquire(uses / f"{name}-{uuid.uuid4().hex[:8]}{_LOCK}")
+            self._lock = acquire(uses / f"{name}-{os.getpid()}-{next(_NUMBERS)}{_LOCK}")
             if path.exists() and path.stat().st_size == len(content):
                 os.utime(path)
             else:
@@ -230,8 +232,9 @@ def _marks(uses: Path) -> Iterator[_Mark]:
                 lock.unlink(missing_ok=True)
     for path in uses.glob(f"*{_LIST}"):
         with contextlib.suppress(OSError):
-            content, used = path.read_bytes(), path.stat().st_mtime_ns
-            keys = np.frombuffer(content[: len(content) // 32 * 32], "S32")
+            used = path.stat().st_mtime_ns
+            # Of a list that is not whole numpy leaves the torn end out.
+            keys = np.fromfile(path, "S32")
             yield _Mark(path, keys, used, path.name.removesuffix(_LIST) in held)
 
 
@@ -241,7 +244,8 @@ def _named(path: Path) -> NDArray[Any]:
     Every run of digits in it that may be keys is taken for keys.
     """
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read()
     except OSError as error:
         raise _cannot(path, error) from error
     runs = (found.group() for found in _KEYS.finditer(content))

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,18 +124,8 @@ def prepare(
     _keep_cache_within(config, within)
     if config.cache.manifest:
         return _from_manifest(config, Path(config.cache.manifest), processes, make_source, machine)
-<<<<<<< HEAD
     _require_dataset(config)
-    memory = FileMemory(cache_folder(config), trust=not config.cache.verify)
-=======
-    if not config.dataset.path:
-        raise ConfigError(
-            "dataset.path: nothing",
-            "a folder with images and captions",
-            "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
-        )
     memory = _memory(config)
->>>>>>> cache
     found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
     for problem in found.problems if processes.index == 0 else ():
         observer.notify(Warned(problem))
@@ -147,6 +137,7 @@ def prepare(
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     warnings = _found_notes(found.samples, config.dataset)
     encoders = _source(config, family, location, processes, make_source, machine)
+    # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
         processes.barrier()
     else:
@@ -158,13 +149,8 @@ def prepare(
             processes.barrier()
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
-<<<<<<< HEAD
         long = _long_captions(config, found.samples, location, encoders)
         for note in (*plan.notes, *warnings, *_cache_notes(dataset), *long):
-=======
-        notes = _long_captions(config, found.samples, location, encoders)
-        for note in (*plan.notes, *dataset.problems, *notes):
->>>>>>> cache
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
 

@@ -12,8 +12,8 @@ from ...trainer_core.config.folders import OVERRIDES
 from ...trainer_core.errors import InputError
 from .choices import DatasetChoice
 
-_OF_A_FOLDER = {*OVERRIDES, "path", "folders", "regularization"}
-_OF_FILES = {"missing_image", "missing_control", "unreadable", "animated", "metadata"}
+_OF_A_FOLDER = {*OVERRIDES, "path", "folders", "regularization", "metadata"}
+_OF_FILES = {"missing_image", "missing_control", "unreadable", "animated"}
 """What images of a graph say nothing of."""
 
 _OF_THE_RUN = ("preservation.", "validation.")
@@ -159,12 +159,14 @@ def _folders(choice: DatasetChoice, first: DatasetChoice) -> Iterator[dict[str, 
     own = {name: value for name, value in said.items() if value != _said(name, first)}
     # Without it, ordinary images have none.
     word = {"trigger_word": said["trigger_word"]} if choice.role == "regularization" else {}
+    listed = {"metadata": choice.values["metadata"]} if choice.values.get("metadata") else {}
     yield {
         "path": choice.values["path"],
         "role": choice.role,
         "weight": choice.weight,
         **own,
         **word,
+        **listed,
     }
     ordinary = choice.values.get("regularization", {})
     if ordinary.get("path"):

@@ -73,6 +73,13 @@ def test_a_folder_keeps_its_own_settings(choice, joined, name, one, other):
     assert getattr(first.settings, name) != getattr(second.settings, name)
 
 
+def test_each_folder_names_its_own_metadata_file(choice, joined):
+    listed = choice("a", metadata="list.csv")
+    for others in (None, "other.jsonl"):
+        found = joined(listed, choice("b", metadata=others))
+        assert [each.settings.metadata for each in found] == ["list.csv", others]
+
+
 @pytest.mark.parametrize(("said", "word"), [("", ""), ("ohwx", "ohwx"), ("sks", "sks")])
 def test_ordinary_images_have_the_word_that_their_node_says(choice, joined, said, word):
     ordinary = choice("people", "regularization", trigger_word=said)

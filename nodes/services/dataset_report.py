@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     *("layout", "caption_extension", "resolution", "max_aspect_ratio", "upscale", "crop"),
+    "metadata",
     *("missing_caption", "missing_image", "missing_control", "unreadable", "animated"),
 )
 """The settings of a node that a report depends on."""
@@ -209,6 +210,8 @@ def read_settings(folder: Path, given: object) -> DatasetSection:
 
     known = given if isinstance(given, Mapping) else {}
     values = {name: known[name] for name in SETTINGS if name in known}
+    if values.get("metadata") == "":
+        del values["metadata"]  # unset, as every empty text of a setting that may be
     try:
         return DatasetSection(path=str(folder), **values)
     except ValidationError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.file_names import name_mistake
@@ -62,7 +63,10 @@ def dataset_page(
     comfy_host.output_folder().joinpath(FOLDER).mkdir(parents=True, exist_ok=True)
     write_text(path, report_page(report))
     place = comfy_host.output_place(path)
-    told = f"{report_text(report)}\nPage: {place['subfolder']}/{place['filename']} (output folder)"
+    told = (
+        f"{report_text(report)}\nPage: {place['subfolder']}/{place['filename']} in ComfyUI's output "
+        f"folder, or /view?{urlencode(place)}"
+    )
     return told, _sheet(report), {"text": (told,), "adapter_trainer_page": [place]}
 
 

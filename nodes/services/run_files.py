@@ -7,10 +7,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from ...trainer_core.config import BaseAdapter, RunConfig
+from ...trainer_core.config import BaseAdapter, DatasetSection, RunConfig
 from ...trainer_core.config.reading import dump_config
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.storage import atomic_write, storage_error, write_text
@@ -50,7 +50,7 @@ def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
             "base": {"adapters": _copied_adapters(config.base.adapters, folder)},
             "adapter": {"start_from": _copied_start(config.adapter.start_from, folder)},
             # On another machine these folders do not exist; the finished cache needs neither.
-            "dataset": {"path": ""},
+            "dataset": _without_places(config.dataset),
             "output": {"dir": "output"},
         }
         sections = {
@@ -61,6 +61,16 @@ def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
     path = folder / "run.yaml"
     write_text(path, dump_config(config))
     return path
+
+
+def _without_places(dataset: DatasetSection) -> dict[str, Any]:
+    """The folders of a dataset by their names alone: what else they say is still trained."""
+    folders = [
+        each.model_copy(update={"path": PurePath(each.path).name}) for each in dataset.folders
+    ]
+    ordinary = dataset.regularization
+    named = ordinary.model_copy(update={"path": PurePath(ordinary.path).name})
+    return {"path": "", "folders": folders, "regularization": named}
 
 
 def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:

@@ -147,6 +147,9 @@ def encode_texts(session, clips):
     session.tensors["node edit/text"] = text
     plus = nodes_qwen.TextEncodeQwenImageEditPlus.execute(qwen, caption, image1=one, image2=two)
     session.tensors["node edit_plus/text"] = plus.result[0][0][0]
+    for name in ("Edit", "EditPlus"):
+        node = getattr(nodes_qwen, f"TextEncodeQwenImage{name}")
+        session.tensors[f"bare node {name}/text"] = node.execute(qwen, caption).result[0][0][0]
     session.facts["tokens"] = {
         caption: [token for token, _ in qwen.tokenize(caption)["qwen25_7b"][0]]
         for caption in session.jobs["captions"]
@@ -273,8 +276,8 @@ def errors(session, loaders, clips, vaes):
     session.error("family", lambda: session.make("wan", "generate", None, None, None))
     session.error("variant", lambda: session.make("flux", "edit_plus", None, None, None))
     edit = session.make("qwen_image", "edit", clips["qwen_image"], None, None).open()
-    session.error("controls", lambda: edit.encode_text("a", []))
     wide = session.controls(["wide"])
+    session.error("controls", lambda: edit.encode_text("a", [*wide, *wide]))
     session.error("image token", lambda: edit.encode_text("a <|image_pad|>", wide))
 
 

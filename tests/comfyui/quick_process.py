@@ -87,6 +87,41 @@ def said(prompt):
     return found | {each.path for each in (*adapter.SHARED, *adapter.settings_of(kind))}
 
 
+def other_value(field):
+    """A value of a setting that is not its default, or None where none is known."""
+    inputs = part("nodes.definitions.setting_inputs")
+    section = part("trainer_core.config.section")
+    default = field.get_default(call_default_factory=True)
+    kind, _ = inputs._kind(field.annotation)
+    low, high = inputs._bound(field, "ge", "gt"), inputs._bound(field, "le", "lt")
+    if kind == "choice":
+        return next(each for each in section.choices_of(field) if each != default)
+    if kind in {"int", "float"}:
+        return next(each for each in (low, high, 7) if each and each != default)
+    known = {"flag": not default, "text": "a.b", "lines": ["a b", "c"], "numbers": [256, 512]}
+    return known.get(kind)
+
+
+def lost_settings():
+    """Settings of the dataset's nodes that an input does not give back as they were."""
+    full = part("nodes.definitions.full_graph")
+    images = part("nodes.definitions.dataset_from_images").DatasetImages
+    section_values = part("nodes.definitions.setting_inputs").section_values
+    lost = []
+    for node in (full.DatasetFolder, images, full.CacheEmbeddings):
+        for each in node.SETTINGS:
+            for value in (
+                other_value(each.field),
+                each.field.get_default(call_default_factory=True),
+            ):
+                found = section_values([each], {each.id: each.written(value)})
+                for name in each.path.split("."):
+                    found = found[name]
+                if found != value:
+                    lost.append([each.path, value, found])
+    return lost
+
+
 def answer(given):
     quick = part("nodes.services.quick_plan")
     dump = part("trainer_core.config.reading").dump_config
@@ -116,6 +151,7 @@ def main():
         sys.modules[name] = importlib.util.module_from_spec(spec)
     folder_paths.set_input_directory(str(Path(request).with_name("input")))
     answers = [answer(given) for given in json.loads(Path(request).read_text())]
+    answers.append(lost_settings())
     Path(request).with_suffix(".answers").write_text(json.dumps(answers))
 
 

@@ -98,6 +98,7 @@ def test_another_adapter_is_noticed(patched):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_graph_names_adapters_of_the_base_by_the_loras_folder(server):
     steps = {"steps": 2, "learning_rate": 1e-2}
     server.run(graph("first", train=steps))

@@ -60,6 +60,8 @@ def text_jobs():
         {**FITTING, "controls": ["still"], "length": 3},
         {**FITTING, "controls": ["wide", "tall"]},
         {**FITTING, "controls": ["wide"], "variant": "edit"},
+        {**FITTING, "controls": []},
+        {**FITTING, "controls": [], "variant": "edit"},
         {**FITTING, "controls": ["wide"], "variant": "layered", "caption": SHORT},
         {"family": "flux", "variant": "generate", "length": None, "caption": WEIGHTED},
         {"family": "flux", "variant": "edit", "length": None, "caption": SHORT}
@@ -258,6 +260,15 @@ def test_edit_texts_are_those_of_comfyuis_edit_nodes(variant, found):
     assert torch.equal(mine, theirs)
     area = 1024 * 1024 if variant == "edit" else 2 * 384 * 384
     assert len(mine) == pytest.approx(area / 28**2, rel=0.1)
+
+
+@pytest.mark.parametrize(("variant", "node"), [("edit", "Edit"), ("edit_plus", "EditPlus")])
+def test_edit_texts_without_images_are_those_of_comfyuis_edit_nodes(variant, node, found):
+    mine = result(found, variant=variant, controls=[])["text_embeddings"]
+    assert torch.equal(mine, found.tensors[f"bare node {node}/text"][0])
+    # The other node has another template.
+    other = found.tensors[f"bare node {'EditPlus' if node == 'Edit' else 'Edit'}/text"][0]
+    assert other.shape != mine.shape or not torch.equal(mine, other)
 
 
 @pytest.mark.parametrize("family", ["flux", "qwen_image"])

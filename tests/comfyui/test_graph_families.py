@@ -162,6 +162,7 @@ def relative(found, expected):
     return float((found - expected).norm() / expected.norm())
 
 
+@pytest.mark.exhaustive
 def test_z_image_trains_and_generates_through_the_nodes(server):
     begin = len(server.log.read_bytes())
     server.run(generating(graph("z_image", Z_IMAGE, "four"), "z_image"))

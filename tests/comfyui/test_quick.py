@@ -54,7 +54,7 @@ def planned(comfy_host, tmp_path_factory):
     request.write_text(json.dumps(list(ASKED.values())), encoding="utf-8")
     comfy_host.run("quick_process.py", ROOT, request)
     found = json.loads(request.with_suffix(".answers").read_text(encoding="utf-8"))
-    return dict(zip(ASKED, found, strict=True))
+    return dict(zip((*ASKED, "lost settings"), found, strict=True))
 
 
 @pytest.mark.parametrize("case", [*GOALS, "own answers", "no captions", "masks and repeats"])
@@ -62,6 +62,10 @@ def test_the_full_graph_says_what_the_quick_node_trains(planned, case):
     plan = planned[case]
     assert plan["silent"] == []
     assert plan["graph"] == plan["quick"]
+
+
+def test_settings_of_datasets_and_cache_come_back_from_a_graph_as_they_were(planned):
+    assert planned["lost settings"] == []
 
 
 def test_what_was_asked_for_is_trained(planned):

@@ -53,10 +53,10 @@ print(json.dumps([won, sorted(left)]))
 @pytest.mark.parametrize(
     ("rounds", "dead", "content"),
     [
-        pytest.param(150, [], None, id="nobody had it"),
-        pytest.param(150, ["lock.json"], None, id="its owner was killed"),
-        pytest.param(40, ["lock.json", "lock.json.takeover"], None, id="so was who took it over"),
-        pytest.param(40, ["lock.json"], "", id="it was never written"),
+        pytest.param(60, [], None, id="nobody had it"),
+        pytest.param(60, ["lock.json"], None, id="its owner was killed"),
+        pytest.param(25, ["lock.json", "lock.json.takeover"], None, id="so was who took it over"),
+        pytest.param(25, ["lock.json"], "", id="it was never written"),
     ],
 )
 def test_of_all_processes_that_try_at_once_exactly_one_gets_it(tmp_path, rounds, dead, content):

@@ -38,7 +38,8 @@ def test_bad_input(case, tmp_path):
 def test_every_case_has_a_name_of_its_own_and_words():
     names = Counter(case.id for case in CASES)
     assert [name for name, count in names.items() if count > 1] == []
-    assert [case.id for case in CASES if not case.words] == []
+    # What is odd and yet trained as it stands needs no words.
+    assert [each.id for each in CASES if not each.words and each.severity != "warning"] == []
 
 
 def _lonely(folder: Path) -> DatasetSection:

@@ -196,7 +196,7 @@ def test_a_finding_is_told_where_it_is(folder, kind):
 
 def test_what_the_table_lists_is_tested():
     untested = {"no_images", "animated", "layers", "missing_mask", "other", "left_out"}
-    untested |= {"control_numbers", "layer_numbers"}
+    untested |= {"control_numbers", "layer_numbers", "metadata", "caption_rules"}
     assert set(CASES) | untested == set(KINDS)
 
 

@@ -12,6 +12,7 @@ from diffusers import QwenImagePipeline
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from PIL import Image
 
+from tests.fixtures.combinations import some
 from tests.fixtures.qwen_base import make_qwen_base, make_qwen_transformer, open_qwen_pipeline
 from tests.fixtures.recorded_calls import RecordedCalls, relative_error
 from trainer_core.adapters import attach
@@ -32,7 +33,8 @@ PROMPT, NEGATIVE = "make it green", "dull"
 CAPTIONS = ["a red circle", "two blue squares on a much longer green background"]
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+# What edits one image does what edits several does.
+@pytest.fixture(scope="module", params=some(VARIANTS, "generate", "edit_plus"))
 def base(request, tmp_path_factory):
     return open_base(tmp_path_factory.mktemp(request.param), request.param)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.fixtures.combinations import each_once
+from tests.fixtures.combinations import each_once, pairwise
 from tests.fixtures.small_device import MasterBeside, SmallDevice
 from tests.fixtures.swapped_blocks import BLOCKS, CPU, MAKERS, HesitantTransfer, Trained, place
 from trainer_core.adapters.dora_norm import CachedNorm
@@ -120,12 +120,11 @@ def test_a_run_whose_plan_changes_learns_what_it_would_have_learned(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("master", MASTERS)
-@pytest.mark.parametrize("course", COURSES)
-@pytest.mark.parametrize("name", ADAPTERS)
-@pytest.mark.parametrize("family", BLOCKS)
-def test_so_it_does_in_every_cell(registry, family, name, course, master, form):
+@pytest.mark.parametrize(
+    ("family", "name", "course", "master", "form"),
+    pairwise(BLOCKS, ADAPTERS, COURSES, MASTERS, FORMS),
+)
+def test_so_it_does_for_every_two_options(registry, family, name, course, master, form):
     compare(family, name, course, master, form)
     assert registry.locked == {}
 

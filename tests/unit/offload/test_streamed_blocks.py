@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.fixtures.combinations import each_once
+from tests.fixtures.combinations import each_once, pairwise
 from tests.fixtures.swapped_blocks import (
     BLOCKS,
     CPU,
@@ -90,12 +90,12 @@ def test_weights_are_those_of_a_resident_run(family, name, way, slots):
     compare(family, name, way, slots, BLOCKS[family])
 
 
-CELLS = list(enumerate(itertools.product(BLOCKS, ADAPTERS, WAYS)))
+CELLS = list(enumerate(pairwise(BLOCKS, ADAPTERS, WAYS)))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("number", "cell"), CELLS)
-def test_weights_are_those_of_a_resident_run_in_every_cell(number, cell):
+def test_weights_are_those_of_a_resident_run_for_every_two_options(number, cell):
     """With every ring, and with every count of swapped blocks in some cell."""
     most = BLOCKS[cell[0]]
     for slots, count in ((1, most), (2, most), (3, most), (1 + number % 3, 1 + number % most)):

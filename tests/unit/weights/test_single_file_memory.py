@@ -113,7 +113,7 @@ def test_a_second_copy_would_be_noticed(files):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux' peak of memory")
-@pytest.mark.parametrize("base_format", some(["fp8", "int8", "nf4"], "nf4"))
+@pytest.mark.parametrize("base_format", some(["fp8", "int8", "nf4"]))
 def test_a_folder_that_is_packed_is_nowhere_dense(base_format, files):
     grown, kept = measure([files / "small", files / "large"], "bfloat16", "once", base_format)
     # 64 MiB of the mapped file and one tensor; the dense model alone has 370 MB.

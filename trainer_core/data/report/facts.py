@@ -41,7 +41,7 @@ class Finding:
         kind = KINDS[self.kind]
         if self.kind == "no_images":
             return kind.one
-        what = "" if self.kind == "missing_image" else "image "
+        what = "" if self.kind in {"missing_image", "metadata"} else "image "
         if self.kind in {"left_out", "other"}:
             what = "file "
         if self.count == 1:

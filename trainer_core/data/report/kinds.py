@@ -84,6 +84,16 @@ _TABLE: tuple[FindingKind, ...] = (
         "Add the images or remove the captions, or set dataset.missing_image: skip.",
     ),
     FindingKind(
+        *("metadata", "error", "scan"),
+        *("line of a metadata file cannot be used", "lines of a metadata file cannot be used"),
+        "Correct the lines that are named; each has to name an image that is there.",
+    ),
+    FindingKind(
+        *("caption_rules", "error", "scan"),
+        *("has a caption that the rules cannot use", "have captions that the rules cannot use"),
+        "Correct the captions that are named, or the rules below dataset.captions.",
+    ),
+    FindingKind(
         *("other", "error", "scan", "cannot be trained", "cannot be trained"),
         "Fix the files that are named, or remove them.",
     ),

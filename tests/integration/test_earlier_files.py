@@ -89,8 +89,17 @@ def test_a_run_file_says_what_it_said(name):
     assert {path: now[path] for path in OFF} == OFF
 
 
+REORDERED = {"dora"}
+"""Runs with gradient accumulation, whose samples come in another order since decision 43."""
+
+
 def assert_ended_as_then(result, name, same_arithmetic):
     expected, state = EARLIER / "ends" / name, "training_state.safetensors"
+    if name in REORDERED:
+        # As many steps, of numbers that only another order explains.
+        assert (result.status, result.step, len(result.losses)) == ("done", 6, 6)
+        assert all(0 < loss < 2 for loss in result.losses)
+        return
     assert (result.status, result.step) == ("done", 6)
     (path,) = result.adapters
     found, wanted = tensors(path), tensors(expected / path.name)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..config import DatasetSection, dataset_folders
 from ..errors import ConfigError, DatasetError
 from ..types import Bucket, PlannedSample, Sample
+from .flips import with_flips
 from .image import image_size
 
 _MUCH_CROPPED = 0.25
@@ -90,7 +91,8 @@ def plan_buckets(
         for bucket in chosen[sample.width, sample.height]:
             controls = (bucket,) * len(sample.controls) if given is None else given
             planned.append(PlannedSample(sample, bucket, controls))
-    return Plan(tuple(planned), _notes(planned, settings, folders))
+    chosen, unflipped = with_flips(planned, settings)
+    return Plan(chosen, (*_notes(planned, settings, folders), *unflipped))
 
 
 def bucket_step(settings: DatasetSection, size_multiple: int) -> int:

@@ -21,6 +21,7 @@ from ...errors import DatasetError
 from ...printable import listed
 from ...types import PlannedSample
 from ..buckets import Plan
+from ..collection import uncollected
 from ..file_memory import FileMemory
 from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
 from .cache_file import look_into, read_entry
@@ -115,10 +116,11 @@ def _build(
     naming: Recipes, plan: Plan, preserved_prompts: Sequence[str], making: _Making
 ) -> CachedDataset:
     samples, folder = _Samples(naming), naming.folder
-    for planned in plan.samples:
-        samples.add(planned)
-    naming.hashes.save()
-    columns = samples.columns()
+    with uncollected():
+        for planned in plan.samples:
+            samples.add(planned)
+        naming.hashes.save()
+        columns = samples.columns()
     prompts = list(samples.prompts(preserved_prompts))
     texts = [task for _, task in prompts]
     # Before it is looked what is there: from here on nobody removes it.

@@ -123,9 +123,12 @@ def _vram(
     least = int(location.variant in family.filled)
     found: dict[tuple[int, int], int] = {}
     memory = None
+    together = config.dataset.batch_size or config.training.batch_size
+    training = config.training.model_copy(update={"batch_size": together})
+    stepped = config.model_copy(update={"training": training})
     for each in buckets:
         images = [Bucket(each.width, each.height)] * (1 + max(controls, least))
-        simulation = run_simulation(config, base, images, device)
+        simulation = run_simulation(stepped, base, images, device)
         # The plan is made for the largest, and holds for all.
         memory = memory or planned(simulation, base, device, Machine()).memory
         estimate = memory_estimate(base, simulation, memory)

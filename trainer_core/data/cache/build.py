@@ -252,14 +252,14 @@ class _Samples:
         """Name what prompts need that the base is held to.
 
         Each gets the control images of a sample, in turns, of the size that most samples have.
+        Those of held-out samples are never trained on, here as well.
         """
-        if not prompts or not self.planned:
+        trained = [each for each in self.planned if not each.sample.validation]
+        if not prompts or not trained:
             return
-        kinds = [
-            (each.bucket, each.control_buckets, len(each.sample.layers)) for each in self.planned
-        ]
+        kinds = [(each.bucket, each.control_buckets, len(each.sample.layers)) for each in trained]
         (wanted, _), *_ = Counter(kinds).most_common(1)
-        hosts = [each for each, kind in zip(self.planned, kinds, strict=True) if kind == wanted]
+        hosts = [each for each, kind in zip(trained, kinds, strict=True) if kind == wanted]
         for prompt, host in zip(prompts, itertools.cycle(hosts), strict=False):
             yield self.naming.of_prompt(prompt, self.naming.of(host))
 

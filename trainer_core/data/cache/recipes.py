@@ -302,7 +302,7 @@ class Recipes:
         Nothing of an image is in their keys: samples with the same caption share them.
         """
         own = self._folders[sample.folder].settings if self._folders else self.settings
-        if not own.control_dropout or not self.shown or not sample.controls:
+        if not own.control_dropout or not self.shown or not sample.controls or sample.validation:
             return ()
         what = f"{_caption_of(sample)} without its control images"
         return tuple(TextTask(self._entry("text", each), each, (), what) for each in captions)

@@ -212,7 +212,7 @@ class DatasetSection(Section):
     )
     more_resolutions: list[int] = setting(
         [],
-        "Leave it empty; list smaller sizes, such as [512, 768], when the adapter is used at "
+        "Leave it empty; list smaller sizes, such as 512 and 768, when the adapter is used at "
         "several. Each image is then trained at each of these sizes, too; none is enlarged for "
         "it.",
         advanced=True,

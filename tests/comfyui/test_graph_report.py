@@ -71,4 +71,3 @@ def test_only_pages_of_the_reports_folder_are_sent(server):
     for name in refused + others:
         assert server.status(f"{route}?name={quote(name, safe='')}") == 404, name
     assert server.status(route) == 404
-    assert server.post(f"{route}?name=page", {})[0] == 405

@@ -191,8 +191,8 @@ class DatasetSection(Section):
     )
     flip_except: list[str] = setting(
         ["left", "right", "text", "letter", "letters", "word", "words", "logo", "sign", "number"],
-        "Add words of your captions that would be wrong of a mirrored image. An image whose "
-        "caption has one of these words is never mirrored.",
+        "Change it when your captions have other words that would be wrong of a mirrored image. "
+        "An image whose caption has one of these words is never mirrored.",
         advanced=True,
     )
     crop: Literal["center", "top", "mask", "stretch"] = setting(

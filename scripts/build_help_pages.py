@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from scripts.workflow_graphs.schemas import Input, inputs_of
+from scripts.workflow_graphs.schemas import GROWING, Input, inputs_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "js" / "docs"
@@ -78,11 +78,19 @@ def _row(node: str, name: str, each: Input, note: str) -> str:
         note += " (advanced)"
     if not each.is_widget and not each.required:
         note += " (optional)"
-    takes = where or (_takes(each) if each.is_widget else f"link: {each.type}")
+    takes = where or (_takes(each) if each.is_widget else f"link: {_linked(each)}")
     unknown = not each.is_widget or (where and "default" not in each.options)
     default = "" if unknown else _shown(each.default)
     meaning = str(each.options.get("tooltip", "")).replace("|", "\\|")
     return f"| **{name}**{note} | {takes} | {default} | {meaning} |"
+
+
+def _linked(each: Input) -> str:
+    if each.type != GROWING:
+        return each.type
+    template = each.options["template"]
+    ((kind, _),) = template["input"]["required"].values()
+    return f"{kind}, {template['min']} to {template['max']} of them"
 
 
 def _takes(each: Input) -> str:
@@ -102,7 +110,10 @@ def _shown(value: Any) -> str:
         return "on" if value else "off"
     if value in ("", None):
         return ""
-    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+    if isinstance(value, float):
+        return f"`{value:g}`"
+    # A line of its own would end the table.
+    return ", ".join(f"`{line}`" for line in str(value).splitlines())
 
 
 def main() -> None:

@@ -72,6 +72,10 @@ _RUN: Mapping[str, tuple[str, Sequence[Column]]] = {
             Column("with it", "With the adapter"),
         ],
     ),
+    "53_advanced_several_folders": (
+        "Several folders and masks\nwith every setting",
+        [Column("without", "Without the adapter"), Column("with it", "With the adapter")],
+    ),
 }
 
 

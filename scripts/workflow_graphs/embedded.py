@@ -90,6 +90,65 @@ is an edit that the base knew before and should keep.
     return flow
 
 
+def embedded_folders() -> Workflow:
+    """Two folders as one dataset, one of them of ordinary images, with a report on both."""
+    flow = Workflow("53_advanced_several_folders", "Two folders, a report and masks; no model file")
+    small = {"resolution": 64}
+    own = flow.node(
+        "AdapterTrainerDatasetFolder",
+        {"folder": "demo/demo-own", **small},
+        title="Your own images",
+    )
+    ordinary = flow.node(
+        "AdapterTrainerDatasetFolder",
+        {"folder": "demo/demo-generate", **small, "role": "regularization", "weight": 0.5},
+        title="Ordinary images",
+    )
+    data = flow.node(
+        "AdapterTrainerDatasetCombine",
+        {"datasets.dataset0": own["dataset"], "datasets.dataset1": ordinary["dataset"]},
+    )
+    base = flow.node("AdapterTrainerBase", {"source": "embedded", "precision": "fp32"})
+    report = flow.node(
+        "AdapterTrainerDatasetReport", {"dataset": data["dataset"], "base": base["base"]}
+    )
+    sheet = flow.node("PreviewImage", {"images": report["contact_sheet"]}, title="Contact sheet")
+    previews = flow.node(
+        "AdapterTrainerPreviewPrompts",
+        {
+            "prompts": "a red house on a green background\na yellow circle on a green background",
+            **_TINY_PREVIEWS,
+        },
+    )
+    settings = {**_TINY_SETTINGS, "sigma_density": "shifted", "sigma_shift": 2.5}
+    _training(flow, data, base, previews, settings, {"name": "house", "steps": 0})
+    about = flow.note(
+        f"""
+## Several folders, and what is in them
+
+{bundled_images("demo-own")} images of houses are learned. {bundled_images("demo-generate")} of
+shapes stand for **ordinary images**, with *role* regularization and half the weight: they keep
+the base from forgetting.
+
+**Dataset Report** looks at all of them before anything is trained.
+
+**Masks**: put *photo_mask.png* beside *photo.png*. White is trained.
+""",
+        250,
+    )
+    cache, adapter, chosen, train, *compared = flow.nodes[-9:]
+    after, shown, save, before, bare = compared
+    flow.row(
+        Section("1. Images and base", [[base, own, ordinary]]),
+        Section("2. Join and look", [[about, data, report, sheet]]),
+        Section("3. Encode and choose the adapter", [[previews, cache, adapter]]),
+        Section(
+            "4. Train, compare and save", [[chosen, train], [after, shown, save, before, bare]]
+        ),
+    )
+    return flow
+
+
 def _training(
     flow: Workflow,
     data: Node,

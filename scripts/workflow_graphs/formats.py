@@ -7,7 +7,7 @@ from typing import Any
 
 from .graph import Given, Node, Note, Output, Subgraph, Workflow, unique_id
 from .layout import Frame, Place, arrange
-from .schemas import Input, Schemas, inputs_of
+from .schemas import GROWING, Input, Schemas, inputs_of
 from .subgraphs import INPUTS, OUTPUTS, ends, subgraphs_of, with_subgraphs
 
 _NOTE_COLORS = {"color": "#432", "bgcolor": "#653"}
@@ -125,7 +125,7 @@ def _definition(subgraph: Subgraph, schemas: Schemas) -> dict[str, Any]:
 def _checked(workflow: Workflow, node: Node, schemas: Schemas) -> list[Input]:
     if node.type not in schemas:
         raise ValueError(f"{workflow.name}: the server has no node {node.type}")
-    given = list(inputs_of(schemas[node.type], node.values))
+    given = [each for each in inputs_of(schemas[node.type], node.values) if each.type != GROWING]
     unknown = set(node.values) - {each.name for each in given}
     if unknown:
         raise ValueError(f"{workflow.name}: {node.type} has no input {sorted(unknown)}")

@@ -23,6 +23,8 @@ _SIZES: Mapping[str, tuple[int, int]] = {
     "AdapterTrainerEmbeddedModel": (340, 78),
     "AdapterTrainerEmbeddedText": (340, 160),
     "AdapterTrainerDatasetFolder": (400, 450),
+    "AdapterTrainerDatasetCombine": (400, 120),
+    "AdapterTrainerDatasetReport": (400, 320),
     "AdapterTrainerBase": (400, 138),
     "AdapterTrainerPreviewPrompts": (400, 290),
     "AdapterTrainerCache": (360, 166),

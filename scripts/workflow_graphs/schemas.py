@@ -11,6 +11,9 @@ Schemas = Mapping[str, Mapping[str, Any]]
 
 _WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR", "COMFY_DYNAMICCOMBO_V3"}
 _DYNAMIC = "COMFY_DYNAMICCOMBO_V3"
+GROWING = "COMFY_AUTOGROW_V3"
+"""Stands for as many sockets as are linked, and has none itself."""
+
 _SEEDS = {"seed", "noise_seed"}
 
 
@@ -19,7 +22,8 @@ class Input:
     """An input of a node.
 
     Attributes:
-        name: Its id; an input of a choice is ``<choice>.<name>``.
+        name: Its id; an input of a choice is ``<choice>.<name>``, a socket of a growing one
+            ``<input>.<prefix><number>``.
         type: Its type; ``COMBO`` for a list of words.
         options: What else is said of it.
         choices: The words that a COMBO takes.
@@ -73,6 +77,8 @@ def inputs_of(schema: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[
             yield whole
             if whole.type == _DYNAMIC:
                 yield from _chosen(whole, values.get(name, whole.default))
+            elif whole.type == GROWING:
+                yield from _grown(whole, values)
 
 
 def _chosen(whole: Input, key: Any) -> Iterator[Input]:
@@ -80,6 +86,16 @@ def _chosen(whole: Input, key: Any) -> Iterator[Input]:
     for group in ("required", "optional"):
         for name, spec in option["inputs"].get(group, {}).items():
             yield _input(f"{whole.name}.{name}", spec, required=group == "required")
+
+
+def _grown(whole: Input, values: Mapping[str, Any]) -> Iterator[Input]:
+    """The sockets that the page shows: those that are linked and a free one, or the fewest."""
+    template = whole.options["template"]
+    ((_, spec),) = template["input"]["required"].items()
+    linked = sum(name.startswith(f"{whole.name}.") for name in values)
+    for number in range(min(max(template["min"], linked + 1), template["max"])):
+        name = f"{whole.name}.{template['prefix']}{number}"
+        yield _input(name, spec, required=number < template["min"])
 
 
 def _input(name: str, spec: Any, *, required: bool) -> Input:

@@ -7,7 +7,7 @@ from functools import partial
 
 from .bases import FULL_SIZE
 from .comparing import convert_and_compare
-from .embedded import embedded_edit, embedded_generate
+from .embedded import embedded_edit, embedded_folders, embedded_generate
 from .full_size import full_size
 from .graph import Workflow
 from .quick import first_adapter, quick
@@ -21,6 +21,7 @@ WORKFLOWS: Sequence[Callable[[], Workflow]] = (
     convert_and_compare,
     embedded_generate,
     embedded_edit,
+    embedded_folders,
     *(partial(full_size, number, base) for number, base in enumerate(FULL_SIZE, ADVANCED)),
 )
 """What makes each of them, in the order of a learner: their names begin with their number."""

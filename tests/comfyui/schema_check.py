@@ -7,6 +7,7 @@ from typing import Any
 
 Schemas = Mapping[str, Mapping[str, Any]]
 _DYNAMIC = "COMFY_DYNAMICCOMBO_V3"
+_GROWING = "COMFY_AUTOGROW_V3"
 
 
 def faults(prompt: Mapping[str, Any], schemas: Schemas) -> list[str]:
@@ -42,11 +43,20 @@ def _inputs(
     for group in ("required", "optional"):
         for name, spec in groups.get(group, {}).items():
             path = f"{prefix}{name}"
+            if spec[0] == _GROWING:
+                yield from _grown(path, spec[1]["template"])
+                continue
             yield path, (spec, group == "required")
             if spec[0] == _DYNAMIC:
                 for option in spec[1]["options"]:
                     if option["key"] == given.get(path):
                         yield from _inputs(option["inputs"], given, f"{path}.")
+
+
+def _grown(path: str, template: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Any, bool]]]:
+    ((_, spec),) = template["input"]["required"].items()
+    for number in range(template["max"]):
+        yield f"{path}.{template['prefix']}{number}", (spec, number < template["min"])
 
 
 def _of_link(

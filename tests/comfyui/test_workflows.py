@@ -36,14 +36,15 @@ pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
 DRAWN, QUEUED = ROOT / "workflows", ROOT / "tests" / "workflows"
 NAMES = sorted(path.stem for path in DRAWN.glob("*.json"))
-GENERATE, EDIT, CONVERT = (
+GENERATE, EDIT, FOLDERS, CONVERT = (
     "51_advanced_first_adapter",
     "52_advanced_first_edit",
+    "53_advanced_several_folders",
     "41_convert_and_compare",
 )
 QUICK = ("01_first_adapter", CONVERT, "63_advanced_flux_dev", "69_advanced_krea2_raw")
 # They run as they are but for size and length.
-WHOLE = ["01_first_adapter", GENERATE, EDIT, CONVERT]
+WHOLE = ["01_first_adapter", GENERATE, EDIT, FOLDERS, CONVERT]
 T5 = "ComfyUI's DualCLIPLoader only builds the T5 of 4.7 billion weights"
 QWEN = "ComfyUI's CLIPLoader only builds the Qwen2.5-VL of 8 billion weights"
 QWEN3 = "ComfyUI's CLIPLoader only builds the Qwen3 of 4 billion weights"
@@ -212,10 +213,15 @@ def test_every_node_and_input_is_known_to_the_server(name, server, ran):
 
 
 NUMBER = ["INT", {"min": 0, "max": 9}]
+SEVERAL = {"input": {"required": {"one": ["IMAGE", {}]}}, "prefix": "one", "min": 1, "max": 2}
 KNOWN = {
     "Source": {"input": {}, "output": ["IMAGE"]},
     "Sink": {
         "input": {"required": {"image": ["IMAGE", {}], "mode": [["a", "b"], {}], "n": NUMBER}},
+        "output": [],
+    },
+    "Join": {
+        "input": {"required": {"all": ["COMFY_AUTOGROW_V3", {"template": SEVERAL}]}},
         "output": [],
     },
 }
@@ -242,6 +248,20 @@ def test_the_check_finds_what_is_wrong(change, said):
     del sink["inputs"]["n"]
     assert "node 2: n is absent" in faults({"2": sink}, KNOWN)
     assert faults({"2": {"class_type": "Sunk", "inputs": {}}}, KNOWN) == ["node 2: no class Sunk"]
+
+
+@pytest.mark.parametrize(
+    ("linked", "said"),
+    [
+        ((0,), []),
+        ((0, 1), []),
+        ((1,), ["node 2: all.one0 is absent"]),
+        ((0, 2), ["node 2: no input all.one2"]),
+    ],
+)
+def test_the_check_knows_inputs_that_grow(linked, said):
+    join = {"class_type": "Join", "inputs": {f"all.one{number}": ["1", 0] for number in linked}}
+    assert faults({"1": {"class_type": "Source", "inputs": {}}, "2": join}, KNOWN) == said
 
 
 @pytest.mark.parametrize("name", NAMES)

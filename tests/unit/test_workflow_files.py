@@ -23,6 +23,7 @@ CROSSINGS = {
     "41_convert_and_compare": 13,
     "51_advanced_first_adapter": 12,
     "52_advanced_first_edit": 13,
+    "53_advanced_several_folders": 10,
     **{f"{QUICK_FROM + at}_quick_{base.file}": 4 + base.edits for at, base in enumerate(FULL_SIZE)},
     **{
         f"{ADVANCED_FROM + at}_advanced_{base.file}": 20 + 2 * base.edits
@@ -84,7 +85,7 @@ def test_the_scale_at_fit_is_what_comfyui_computes():
 
 def test_their_names_say_the_order_of_a_learner():
     assert sorted(CROSSINGS) == NAMES
-    kinds = ["first", *["quick"] * len(FULL_SIZE), "convert", *["advanced"] * (len(FULL_SIZE) + 2)]
+    kinds = ["first", *["quick"] * len(FULL_SIZE), "convert", *["advanced"] * (len(FULL_SIZE) + 3)]
     assert [name.split("_")[1] for name in NAMES] == kinds
     # Or ComfyUI does not open them by their address: ?template=NAME&source=FOLDER.
     assert all(re.fullmatch(r"[a-zA-Z0-9_.-]+", name) for name in NAMES)
@@ -131,6 +132,9 @@ def test_notes_say_the_figures_that_hold():
     assert f"from {first['images']} bundled images in {first['steps']} steps" in said
     assert f"{bundled_images('demo-generate')} bundled images" in note("51_advanced_first_adapter")
     assert f"has {bundled_images('demo-edit')} **pairs**" in note("52_advanced_first_edit")
+    several = note("53_advanced_several_folders")
+    assert f"{bundled_images('demo-own')} images of houses" in several
+    assert f"{bundled_images('demo-generate')} of shapes" in several
     for base in FULL_SIZE:
         for name in (each for each in NAMES if each.partition("_")[2].endswith(f"_{base.file}")):
             files = [n for n in nodes(name) if n["properties"].get("models")]

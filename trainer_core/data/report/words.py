@@ -94,6 +94,8 @@ def _captions(report: DatasetReport) -> Iterator[str]:
         return
     words = captions.words
     told = f"{words.shortest} to {words.longest} words (median {words.median})"
+    if words.shortest == words.longest:
+        told = _many(words.longest, "word")
     if captions.tokens is not None:
         told += f", {captions.tokens.longest} of {captions.limit} tokens at most"
     yield f"  captions: {grouped(captions.different)} different; {told}"
@@ -108,7 +110,7 @@ def _buckets(report: DatasetReport) -> Iterator[str]:
         return
     schedule = report.schedule
     width = max(len(f"{each.width}x{each.height}") for each in shown)
-    yield f"  {len(report.buckets)} buckets:"
+    yield f"  {_many(len(report.buckets), 'bucket')}:"
     for each in sorted(shown, key=lambda each: (each.width, each.height)):
         size = f"{each.width}x{each.height}".rjust(width)
         vram = "" if each.vram_bytes is None else f", about {gibibytes(each.vram_bytes)} VRAM"

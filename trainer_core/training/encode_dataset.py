@@ -276,6 +276,7 @@ def collect_cache(
     observer: Observer,
     *,
     dry: bool = False,
+    asked: bool = False,
 ) -> Collected | None:
     """Keep the cache within ``cache.max_gb``, and say what was removed.
 
@@ -285,6 +286,7 @@ def collect_cache(
         prompts: As well.
         observer: Hears what was done.
         dry: Whether to say only what would be removed.
+        asked: Whether to say also that nothing has to be removed, or that another process is at it.
 
     Returns:
         What was done; None where there is no limit, or another process is at it.
@@ -299,7 +301,9 @@ def collect_cache(
     needed = np.concatenate([dataset.items.keys, hex_keys(others)])
     limit = round(config.cache.max_gb * GIGABYTE)
     done = collect(cache_folder(config), limit, needed, dry=dry)
-    if done is not None and (done.removed or done.kept > limit):
+    if done is None and asked:
+        observer.notify(Noted("cache: another process makes it smaller at this moment"))
+    elif done is not None and (asked or done.removed or done.kept > limit):
         observer.notify(Noted(str(done)))
     return done
 

@@ -93,6 +93,8 @@ def _captions(report: DatasetReport) -> Iterator[str]:
         return
     words = captions.words
     told = f"{words.shortest} to {words.longest} words (median {words.median})"
+    if words.shortest == words.longest:
+        told = _many(words.longest, "word")
     if captions.tokens is not None:
         told += f", {captions.tokens.longest} of {captions.limit} tokens at most"
     yield f"  captions: {grouped(captions.different)} different; {told}"

@@ -77,7 +77,7 @@ AROUND = frozenset(
     }
 )
 """What a resumed run may change too, and says: how long it trains, what it measures, generates and
-writes. What is measured and what is trained are apart: only ``share`` takes images from training."""
+writes. Of what is measured only ``share`` decides what is trained."""
 
 START = "adapter.start_from (content)"
 """Where a checkpoint's settings keep the identity of the file that the adapter started from."""

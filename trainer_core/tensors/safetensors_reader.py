@@ -253,7 +253,7 @@ def read_whole(
             content = memory[:size] if memory is not None and fits else _bytes_of(size)
             held = content.numpy()
             count = 0
-            while count < len(held) and (more := file.readinto(held[count:])):
+            while count < len(held) and (more := file.readinto(held.data[count:])):
                 count += more
         length = int.from_bytes(held[:_LENGTH].tobytes(), "little")
         _check_length(length, count)

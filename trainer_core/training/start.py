@@ -68,12 +68,16 @@ AROUND = frozenset(
         "training.steps",
         "training.checkpoint_every",
         "training.keep_checkpoints",
+        "dataset.validation.every",
+        "dataset.validation.most",
+        "dataset.validation.noise_levels",
         "preview",
         "memory",
         "output",
     }
 )
-"""What a resumed run may change too, and says: how long it trains, what it generates and writes."""
+"""What a resumed run may change too, and says: how long it trains, what it measures, generates and
+writes. Of what is measured only ``share`` decides what is trained."""
 
 START = "adapter.start_from (content)"
 """Where a checkpoint's settings keep the identity of the file that the adapter started from."""
@@ -227,7 +231,8 @@ def refuse_changes(
         raise ConfigError(
             "resume: another configuration than the checkpoint's: " + "; ".join(map(str, refused)),
             "the settings that the checkpoint was made with; only optimizer, schedule, "
-            "clipping, precision, steps, previews, checkpoints, memory and output may change",
+            "clipping, precision, steps, previews, checkpoints, how the loss on held-out images is "
+            "measured, memory and output may change",
             "Undo the change, or start a new run with resume=none.",
         )
     steps = run_length(config)

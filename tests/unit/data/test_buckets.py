@@ -1,5 +1,6 @@
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -266,3 +267,17 @@ def test_a_hundred_thousand_samples_are_planned_in_a_second():
     started = time.process_time()
     plan_buckets(samples, DatasetSection(more_resolutions=[512]), 16, no_control_size)
     assert time.process_time() - started < 1.0  # a fifth of them; 0.15 s was measured
+
+
+def test_the_plan_says_what_is_mirrored_and_what_is_not():
+    samples = [
+        replace(image(64, 64), name=name, caption=caption)
+        for name, caption in (("a.png", "a cup"), ("b.png", "the left cup"))
+    ]
+    plan = plan_buckets(samples, DatasetSection(flip=True), 32, no_control_size)
+    assert [planned.flipped for planned in plan.samples] == [True, False]
+    (note,) = [each for each in plan.notes if "dataset.flip_except" in each]
+    assert "b.png" in note
+    plain = plan_buckets(samples, DatasetSection(), 32, no_control_size)
+    assert not any(planned.flipped for planned in plain.samples)
+    assert not any("flip" in each for each in plain.notes)

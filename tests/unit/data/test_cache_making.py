@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -44,9 +45,17 @@ class CountingEncoders(TinyEncoders):
         return {"text_embeddings": self.table[torch.tensor([256, *caption.encode()])]}
 
 
-def killed_after(world: World, seconds: float, batch: int) -> bool:
-    """Build in a process of its own and kill it; True when it was not done by then."""
-    plan = world.plan()
+def calls_of(journal: Path) -> int:
+    return len(journal.read_text().splitlines()) if journal.exists() else 0
+
+
+def killed_after(world: World, calls: int, pause: float, batch: int) -> bool:
+    """Build in a process of its own and kill it; True when it was not done by then.
+
+    It is killed a pause after it has encoded so much, however fast the machine is.
+    """
+    plan, journal = world.plan(), world.encoders.journal
+    enough = calls_of(journal) + calls
     child = os.fork()
     if child == 0:
         code = 1
@@ -55,9 +64,17 @@ def killed_after(world: World, seconds: float, batch: int) -> bool:
             code = 0
         finally:
             os._exit(code)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
+    status, deadline = None, time.monotonic() + 60
+    while calls_of(journal) < enough and time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.0005)
+    else:
+        time.sleep(pause)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    assert status is not None
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
     return os.WIFSIGNALED(status)
 
@@ -67,15 +84,16 @@ def killed_rounds(world: World, tmp_path, rounds: int, batch: int, samples: int)
         world.add(f"{number:02}.png", f"caption {number}", width=64 + 16 * (number % 2))
     journal = tmp_path / "journal"
     world.encoders = CountingEncoders(journal)
-    killed = 0
+    needed, killed = 2 * samples + 1, 0
     for number in range(rounds):
         before = len(list(world.cache.glob("*/*.safetensors")))
-        killed += killed_after(world, random.Random(number).uniform(0.0, 0.06), batch)
+        moment = random.Random(number)
+        calls = moment.randint(0, 2 * needed // rounds)
+        killed += killed_after(world, calls, moment.uniform(0.0, 0.002), batch)
         assert len(list(world.cache.glob("*/*.safetensors"))) >= before
     dataset = world.build(options=CacheSection(batch_size=batch))
-    needed = 2 * samples + 1
-    calls = len(journal.read_text().splitlines())
-    assert killed > rounds // 4, "hardly anything was killed at work"
+    calls = calls_of(journal)
+    assert killed > rounds // 2, "hardly anything was killed at work"
     assert needed <= calls <= needed + killed * batch
     assert dataset.encoded + dataset.reused == needed
     assert not list((world.cache / "claims").glob("[0-9a-f]*"))

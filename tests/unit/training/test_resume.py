@@ -28,10 +28,35 @@ DECIDES = {
     "dataset.trigger_word": "ohwx",
     "dataset.num_repeats": 2,
     "dataset.caption_dropout": 0.5,
+    "dataset.captions.prefix": "a photo of ",
+    "dataset.captions.suffix": ", a photo",
+    "dataset.captions.variants": "lines",
+    "dataset.captions.length": "short",
+    "dataset.captions.wildcards": True,
+    "dataset.captions.shuffle": 4,
+    "dataset.captions.keep": 2,
+    "dataset.captions.separator": ";",
+    "dataset.captions.most": 3,
+    "dataset.control_dropout": 0.5,
+    "dataset.mask.source": "alpha",
+    "dataset.mask.invert": True,
+    "dataset.mask.foreground": 0.5,
+    "dataset.mask.background": 0.5,
+    "dataset.mask.normalize": False,
+    "dataset.flip": True,
+    "dataset.flip_except": ["a"],
+    "dataset.crop": "top",
     "dataset.resolution": 512,
+    "dataset.more_resolutions": [512],
+    "dataset.bucketing": "longest_side",
+    "dataset.bucket_step": 32,
+    "dataset.batch_size": 2,
     "dataset.max_aspect_ratio": 2.0,
     "dataset.upscale": True,
     "dataset.control_area": 4096,
+    # What it says otherwise; the images are compared by content, their place is free (below).
+    "dataset.folders": [{"role": "regularization", "weight": 0.5}],
+    "dataset.validation.share": 0.25,
     "dataset.regularization.weight": 0.5,
     "dataset.regularization.num_repeats": 3,
     "dataset.preservation.share": 0.5,
@@ -89,6 +114,9 @@ CHANGES = {
     "training.steps": 5,
     "training.checkpoint_every": 5,
     "training.keep_checkpoints": 5,
+    "dataset.validation.every": 5,
+    "dataset.validation.most": 5,
+    "dataset.validation.noise_levels": 5,
     "preview.every": 5,
     "preview.prompts": ["a"],
     "preview.controls": [["a.png"]],
@@ -125,6 +153,7 @@ FREE = {
     "base.adapters": [{"path": "elsewhere.safetensors"}],
     "base.distilled": "train",
     "dataset.path": "elsewhere",
+    "dataset.metadata": "list.csv",
     "dataset.missing_caption": "skip",
     "dataset.missing_image": "skip",
     "dataset.missing_control": "skip",
@@ -132,6 +161,10 @@ FREE = {
     "cache.dir": "elsewhere",
     "cache.manifest": "elsewhere/manifest.json",
     "cache.verify": True,
+    # Its names differ with it, so what was encoded is compared by content.
+    "cache.dtype": "fp16",
+    "cache.batch_size": 4,
+    "cache.max_gb": 2.0,
     "output.dir": "elsewhere",
     "resume": "latest",
 }
@@ -148,7 +181,7 @@ def setting_paths(model=RunConfig, prefix=""):
 
 
 def config_with(path, value):
-    values = value
+    values = [{"path": "more", **each} for each in value] if path == "dataset.folders" else value
     for name in reversed(path.split(".")):
         values = {name: values}
     return RunConfig.model_validate(values)
@@ -175,7 +208,11 @@ def test_a_setting_that_decides_the_weights_is_compared_and_named(path):
     assert before.keys() == after.keys()
     with pytest.raises(ConfigError) as caught:
         refused(Checkpoint(1, before, {}), after, RunConfig())
-    assert f"{path} was {before[path]!r} and is {DECIDES[path]!r}" in caught.value.found
+    was, now = (
+        text if len(text) <= 80 else f"{text[:80]}..."
+        for text in (repr(before[path]), repr(DECIDES[path]))
+    )
+    assert f"{path} was {was} and is {now}" in caught.value.found
     assert "resume=none" in caught.value.remedy
 
 
@@ -207,6 +244,14 @@ def test_a_free_setting_may_change(path):
     assert changed != RunConfig(), "the value is the default"
     assert compared(changed) == compared()
     refused(Checkpoint(1, compared(), {}), compared(changed), changed)
+
+
+def test_the_place_of_a_folder_is_free():
+    here, there = (
+        config_with("dataset.folders", [{"path": place, "metadata": f"{place}.csv"}])
+        for place in ("here", "there")
+    )
+    assert compared(here) == compared(there) != compared()
 
 
 def test_settings_of_one_value_are_where_they_belong():

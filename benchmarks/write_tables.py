@@ -289,7 +289,7 @@ def dataset_table() -> str:
     heads = ("CPU seconds for so many images", *(f"{size:,}".replace(",", " ") for size in sizes))
     load, held = cache["load"], starts[sizes[-1]]["bytes_per_sample"]
     return (
-        f"{_table(heads, rows)}\n\nMemory for each sample: {scan['bytes_per_sample']} bytes for what "
+        f"{_table(heads, rows)}\n\nMemory a sample: {scan['bytes_per_sample']} bytes for what "
         f"a scan found, {held:.0f} for what is cached. Loading latents of 1024 x 1024 and 200 text "
         f"tokens, checksum included: {load['load_ms']:.2f} ms of CPU, {load['median_ratio']:.2f} "
         f"of safetensors' own reading ({load['bare_ms']:.2f} ms). Commit "

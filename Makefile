@@ -63,6 +63,8 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.loop_work --output $(RESULTS)/loop_work.json
 	$(BIN)/python -m benchmarks.calibration --output $(RESULTS)/calibration.json
 	$(BIN)/python -m benchmarks.file_operations --output $(RESULTS)/file_operations.json
+	$(BIN)/python -m benchmarks.dataset_scan --output $(RESULTS)/dataset_scan.json
+	$(BIN)/python -m benchmarks.dataset_cache --output $(RESULTS)/dataset_cache.json
 	BENCHMARK_RESULTS=$(RESULTS) $(BIN)/pytest -q tests/comfyui/test_panel_cost.py
 	$(BIN)/python -m benchmarks.write_tables
 

@@ -131,6 +131,12 @@ def _eight_bits(batch: Any) -> np.ndarray:
     import numpy as np
 
     pixels = batch.detach().cpu().float().numpy()
+    if not np.isfinite(pixels).all():
+        raise DatasetError(
+            f"images or masks of shape {tuple(batch.shape)} with numbers that are not finite",
+            "numbers from 0 to 1",
+            "Look for the node that made them: a VAE in fp16 may give black images of this kind.",
+        )
     return np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
 
 

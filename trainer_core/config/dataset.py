@@ -321,4 +321,5 @@ class CacheSection(Section):
         "run or another one at work needs.",
         advanced=True,
         gt=0.0,
+        le=1e6,
     )

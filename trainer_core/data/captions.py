@@ -95,6 +95,18 @@ def read_caption(path: Path | str) -> str:
     return read_text(path, refuse, LARGEST_CAPTION).strip()
 
 
+def broken_letter(text: str) -> str:
+    """What is wrong with a text that JSON can spell and no text encoder can read; else nothing."""
+    if text.isascii():
+        return ""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        return f"letter {error.start + 1} is half of one, \\u{code:04x}, which no text can have"
+    return ""
+
+
 def with_trigger(trigger_word: str, caption: str) -> str:
     """Put the trigger word in front of a caption, unless it stands there already."""
     trigger = trigger_word.strip()

@@ -39,6 +39,9 @@ Crop = Literal["center", "top", "mask", "stretch"]
 CENTER = (0.5, 0.5)
 """The middle of an image, as shares of its width and height."""
 
+_MOST_TOLD = 32 << 20  # bytes in front of the pixels of a JPEG; colour profiles take some
+_JPEG_ENDS = (0xD9, 0xDA)
+
 _WHITE = (255, 255, 255, 255)
 _MODE = {3: "RGB", 4: "RGBA"}
 """Channels of an image to Pillow's name of them."""
@@ -297,7 +300,7 @@ def animated_error(path: Path) -> DatasetError:
 @contextmanager
 def _opened(path: Path, descriptor: int | None = None) -> Iterator[Image.Image]:
     try:
-        with _file(path, descriptor) as file, Image.open(file, formats=FORMATS) as image:
+        with _file(path, descriptor) as file, Image.open(_checked(file), formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise _too_large(path, f"{image.width} x {image.height} pixels")
             yield image
@@ -313,6 +316,25 @@ def _file(path: Path, descriptor: int | None) -> BinaryIO:
     if descriptor is None:
         return path.open("rb")
     return os.fdopen(descriptor, "rb", closefd=False)
+
+
+def _checked(file: BinaryIO) -> BinaryIO:
+    """See that a JPEG has no endless description: Pillow copies all of it for each part.
+
+    Raises:
+        ValueError: When it has.
+    """
+    place, told = 2, 0
+    if file.read(2) == b"\xff\xd8":
+        while len(head := file.read(4)) == 4 and head[0] == 0xFF and head[1] not in _JPEG_ENDS:
+            length = int.from_bytes(head[2:], "big")
+            told += length
+            if told > _MOST_TOLD:
+                raise ValueError(f"its pixels come behind more than {_MOST_TOLD} bytes")
+            place += 2 + length
+            file.seek(place)
+    file.seek(0)
+    return file
 
 
 def _too_large(path: Path, size: str) -> DatasetError:

@@ -40,6 +40,12 @@ class Paced(Protocol):
         ...
 
 
+MOST_REPEATS = 100_000
+"""How often one image may appear in an epoch: its own repeats times its folder's."""
+
+MOST_SAMPLES = 100_000_000
+"""Samples of an epoch, repeats counted; their order is kept in memory."""
+
 _USUAL: Mapping[str, Any] = {
     "regularization": False,
     "validation": False,
@@ -93,7 +99,7 @@ def sample_paces(
 
     Raises:
         ConfigError: When samples lie in more folders than the section names, which a finished cache
-            of another run file has.
+            of another run file has; or when they are repeated too often.
     """
     factors = [(each.settings.num_repeats, each.weight) for each in dataset_folders(dataset)]
     ordinary = dataset.regularization.num_repeats, dataset.regularization.weight
@@ -109,7 +115,19 @@ def sample_paces(
             often, weight = ordinary
         repeats.append(0 if item.validation else often * item.repeats)
         weights.append(weight * item.weight)
+    if max(repeats, default=0) > MOST_REPEATS or sum(repeats) > MOST_SAMPLES:
+        raise _too_many(max(repeats), sum(repeats))
     return tuple(repeats), tuple(weights)
+
+
+def _too_many(most: int, total: int) -> ConfigError:
+    return ConfigError(
+        f"dataset.num_repeats: an image appears {most} times in an epoch of {total} samples, its "
+        "own repeats times its folder's num_repeats",
+        f"at most {MOST_REPEATS} times, and at most {MOST_SAMPLES} samples in an epoch",
+        "Lower dataset.num_repeats, or the repeats of the metadata file or of kohya's folder "
+        "names: training.steps says how long is trained.",
+    )
 
 
 def _too_few(folder: int, folders: tuple[DatasetFolder, ...]) -> ConfigError:

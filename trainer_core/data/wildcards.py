@@ -13,14 +13,15 @@ from typing import NamedTuple
 from ..errors import DatasetError
 
 EXPECTED_RULES = (
-    "choices as {red|blue}, closed and with a word at least, and at most 1000 tags where they are "
-    "shuffled; a brace that is none as \\{",
+    "choices as {red|blue}, closed and with a word at least, at most 2000 of them, and at most "
+    "1000 tags where they are shuffled; a brace that is none as \\{",
     "Correct the captions, or set dataset.captions.wildcards: false or dataset.captions.shuffle: "
     "0.",
 )
 """What is expected of captions to which rules are applied, and what is to do."""
 
 _DEEPEST = 10
+_MOST = 2000  # choices of a caption; of more the number of ways has thousands of digits
 _SPECIAL = "{}|\\"
 _SHOWN = 40
 
@@ -76,6 +77,7 @@ class _Reader:
     caption: str
     key: str
     place: int = 0
+    count: int = 0
 
     def choices(self, depth: int) -> Choices:
         """Read up to the bar or brace that ends an alternative, or to the caption's end."""
@@ -101,6 +103,9 @@ class _Reader:
 
     def _alternatives(self, depth: int) -> tuple[Choices, ...]:
         begin = self.place
+        self.count += 1
+        if self.count > _MOST:
+            raise self._wrong(f"is one of more than {_MOST}", begin)
         if depth > _DEEPEST:
             raise self._wrong(f"lies in more than {_DEEPEST} others", begin)
         found: dict[Choices, None] = {}
@@ -134,6 +139,6 @@ def read_choices(caption: str, key: str) -> Choices:
 
     Raises:
         CaptionRuleError: When a brace is not closed or not opened, a choice has nothing but empty
-            alternatives, or more than 10 of them lie in each other.
+            alternatives, more than 10 of them lie in each other, or there are more than 2000.
     """
     return _Reader(caption, key).choices(0)

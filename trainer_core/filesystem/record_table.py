@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,8 @@ _MAGIC = b"ATTABLE1"
 _HEAD = 256
 _MERGE_FILES = 6
 _MULTIPLIER = 0x9E3779B97F4A7C15
-_LARGEST = 1 << 36
+_LARGEST = 1 << 32  # bytes: 50 million records of a cache's index
+_PART = 1 << 20  # records that are looked through at once
 
 Rows = NDArray[Any]
 
@@ -75,7 +76,12 @@ class RecordTable:
             if self._log is None:
                 self._begin()
             assert self._log is not None
-            os.write(self._log, rows.tobytes())
+            content = rows.tobytes()
+            written = os.write(self._log, content)
+            if written < len(content):
+                # The disk is full. What is added once it is not must not follow a torn record.
+                size = os.fstat(self._log).st_size
+                os.ftruncate(self._log, size - written % self.layout.itemsize)
 
     def close(self, merge: bool = True) -> None:
         """End this process's file; merge the files when there are several of them."""
@@ -126,13 +132,15 @@ class RecordTable:
 
     def _files(self) -> Iterator[Path]:
         """The merged file, then the others, in the order in which they were added to."""
+        logs: list[tuple[int, str]] = []
         try:
             with os.scandir(self.folder) as entries:
-                logs = [
-                    (each.stat().st_mtime_ns, each.name)
-                    for each in entries
-                    if each.name.startswith(f"{self.name}-") and each.name.endswith(".log")
-                ]
+                for each in entries:
+                    if each.name.startswith(f"{self.name}-") and each.name.endswith(".log"):
+                        # A pipe or a link of somebody else's is no file of the table.
+                        with contextlib.suppress(OSError):
+                            if each.is_file(follow_symlinks=False):
+                                logs.append((each.stat().st_mtime_ns, each.name))
         except OSError:
             return
         yield self._main
@@ -143,17 +151,23 @@ class RecordTable:
             if path.stat().st_size > _LARGEST or not path.is_file():
                 return None
             with path.open("rb") as file:
-                content = file.read()
+                if file.read(_HEAD)[: len(_MAGIC) + 8] != self._head({})[: len(_MAGIC) + 8]:
+                    return None
+                parts = list(self._parts(file))
         except OSError:
             return None
-        if content[: len(_MAGIC) + 8] != self._head({})[: len(_MAGIC) + 8]:
-            return None
-        count = (len(content) - _HEAD) // self.layout.itemsize
-        if count <= 0:
-            return None
-        rows = np.frombuffer(content, self.layout, count, _HEAD)
-        whole = rows["_check"] == _checksums(rows)
-        return rows if whole.all() else rows[whole]
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        return np.concatenate(parts)
+
+    def _parts(self, file: BinaryIO) -> Iterator[Rows]:
+        """The whole records behind a file's head; up to a long part without any."""
+        while content := file.read(_PART * self.layout.itemsize):
+            rows = np.frombuffer(content, self.layout, len(content) // self.layout.itemsize)
+            whole = rows["_check"] == _checksums(rows) if len(rows) else np.zeros(0, bool)
+            if not whole.any():
+                return
+            yield rows if whole.all() else rows[whole]
 
     def _latest(self, rows: Rows) -> Rows:
         keys = key_bytes(rows[self._key])[::-1]
@@ -213,5 +227,5 @@ def _owner(path: Path) -> Owner | None:
         started = found["process_started"]
         started = None if started is None else float(started)
         return Owner(str(found["host"]), int(found["pid"]), started, str(found["token"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None

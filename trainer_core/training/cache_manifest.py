@@ -33,6 +33,8 @@ SUFFIX = ".cache.json"
 _FORMAT = 2
 _KIND = re.compile(r"[a-z_]{1,40}")
 _COUNTS = 10
+_MOST = 1000  # texts, layers or control images of a sample
+_LONGEST_SIDE = 1 << 17
 _LEAST = 3  # an image, a caption and the empty caption
 
 
@@ -197,7 +199,8 @@ def _numbers(values: object, count: int, end: int) -> NDArray[np.uint32]:
 def _form(record: Mapping[str, Any]) -> Form:
     counts = tuple(int(count) for count in record["counts"])
     buckets = tuple(_bucket(size) for size in record["controls"])
-    if len(counts) != _COUNTS or min(counts) < 0 or counts[1] != len(buckets):
+    wrong = len(counts) != _COUNTS or min(counts) < 0 or max(counts) > _MOST
+    if wrong or counts[1] != len(buckets):
         raise ValueError(f"a form with the counts {counts}")
     if max(counts[2], counts[5], counts[8]) > 1 or (not counts[5] and any(counts[6:])):
         raise ValueError(f"a form with the counts {counts}")
@@ -250,8 +253,10 @@ def _prompt(folder: Path, record: Mapping[str, Any]) -> tuple[str, Entry, int]:
 
 
 def _bucket(size: Sequence[int]) -> Bucket:
-    width, height = size
-    return Bucket(int(width), int(height))
+    width, height = map(int, size)
+    if not (0 < width <= _LONGEST_SIDE and 0 < height <= _LONGEST_SIDE):
+        raise ValueError(f"a size of {width} x {height} pixels")
+    return Bucket(width, height)
 
 
 def _require_files(path: Path, items: ItemColumns, entries: Sequence[Entry]) -> None:

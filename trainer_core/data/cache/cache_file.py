@@ -92,13 +92,18 @@ def _json(part: str | int) -> str:
     return str(part) if type(part) is int else json.dumps(part)
 
 
+def is_key(text: str) -> bool:
+    """Whether a text is such a key."""
+    return _KEY.fullmatch(text) is not None
+
+
 def entry_of_key(folder: Path, kind: str, key: str) -> Entry:
     """The entry of a key from an earlier `make_entry`, which a list of cached files names.
 
     Raises:
         ValueError: When it is not such a key; it could lead out of the folder otherwise.
     """
-    if not isinstance(key, str) or not _KEY.fullmatch(key):
+    if not isinstance(key, str) or not is_key(key):
         raise ValueError(f"{key!r} is not a key")
     return Entry(folder, kind, key)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,8 @@ from ...filesystem.temporary import Owner, new_owner
 
 CLAIMS = "claims"
 _TAKEOVER = "takeover.lock"
+_FOREIGN_SECONDS = 300.0
+"""How long a claim of another machine is waited for."""
 
 
 class Claims:
@@ -91,6 +94,8 @@ class Claims:
             return False
         guard = acquire(self._folder / _TAKEOVER)
         if guard is None:
+            if not _binds(self._folder / _TAKEOVER):
+                (self._folder / _TAKEOVER).unlink(missing_ok=True)
             return False
         with guard:
             # Somebody else may have been here first, and the claim be a living one's now.
@@ -107,6 +112,19 @@ class Claims:
                     self._clear(path)
 
 
+def is_old(path: Path, seconds: float) -> bool:
+    """Whether a file was written longer ago, or is said to be written in the future."""
+    try:
+        return abs(time.time() - path.stat().st_mtime) > seconds
+    except OSError:
+        return True
+
+
 def _binds(path: Path) -> bool:
-    """Whether somebody who lives has it; a moment after it was made its owner is not named yet."""
-    return holder(path) is not None
+    """Whether somebody who lives has it; a moment after it was made its owner is not named yet.
+
+    Nobody can see from here whether a process of another machine lives. Encoding a batch takes
+    moments, and when two encode it both write the same, so that an old claim is not waited for.
+    """
+    owner = holder(path)
+    return owner is not None and (owner.is_here or not is_old(path, _FOREIGN_SECONDS))

@@ -25,8 +25,12 @@ from numpy.typing import NDArray
 from ...errors import StorageError
 from ...filesystem.record_table import key_bytes
 from ...filesystem.storage import Lock, acquire, atomic_write, holder
-from .claims import CLAIMS
-from .index import INDEX_FOLDER, scan_files
+from ...filesystem.text_files import LARGEST_LIST, require_regular
+from .claims import is_old
+from .index import scan_files
+
+KINDS = ("latents", "masks", "preserved", "prompts", "text")
+"""Folders of a cache from which files are removed."""
 
 USES = "uses"
 _LIST, _LOCK = ".use", ".lock"
@@ -34,6 +38,7 @@ _COLLECTING = "collect.lock"
 _MANIFEST = "*.cache.json"
 _KEYS = re.compile(rb"[0-9a-f]{64,}")
 _WAIT_SECONDS, _PATIENCE_SECONDS = 0.05, 600.0
+_FOREIGN_SECONDS = 10.0
 GIGABYTE = 10**9
 _NUMBERS = itertools.count()
 """Tells the marks of one process apart."""
@@ -118,7 +123,9 @@ class UseMark:
 
 def _await_collector(lock: Path) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while holder(lock) is not None and time.monotonic() < deadline:
+    while (owner := holder(lock)) is not None and time.monotonic() < deadline:
+        if not owner.is_here and is_old(lock, _FOREIGN_SECONDS):
+            return  # it came with a copied folder, or its machine was switched off
         time.sleep(_WAIT_SECONDS)
 
 
@@ -190,12 +197,9 @@ class _Files:
 
 
 def _files(folder: Path) -> _Files:
-    apart = {INDEX_FOLDER, CLAIMS, USES}
-    folders = [
-        path
-        for path in sorted(folder.iterdir())
-        if path.is_dir() and not path.is_symlink() and path.name not in apart
-    ]
+    # Other folders are not the cache's, even where files in them are called so: people keep
+    # models by such names, too.
+    folders = [path for name in KINDS if (path := folder / name).is_dir() and not path.is_symlink()]
     rows = [scan_files(path) for path in folders]
     place = np.repeat(np.arange(len(folders)), [len(each) for each in rows])
     every = np.concatenate(rows) if rows else scan_files(folder / "none")
@@ -238,7 +242,9 @@ def _marks(uses: Path) -> Iterator[_Mark]:
             with contextlib.suppress(OSError):
                 lock.unlink(missing_ok=True)
     for path in uses.glob(f"*{_LIST}"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
+            if require_regular(path) > LARGEST_LIST:
+                continue
             used = path.stat().st_mtime_ns
             # Of a list that is not whole numpy leaves the torn end out.
             keys = np.fromfile(path, "S32")
@@ -251,9 +257,11 @@ def _named(path: Path) -> NDArray[Any]:
     Every run of digits in it that may be keys is taken for keys.
     """
     try:
+        if require_regular(path) > LARGEST_LIST:
+            raise ValueError(f"it has more than {LARGEST_LIST} bytes")
         with path.open("rb") as file:
             content = file.read()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _cannot(path, error) from error
     runs = (found.group() for found in _KEYS.finditer(content))
     text = b"".join(run[: len(run) // 64 * 64] for run in runs)
@@ -269,9 +277,10 @@ def _forget(uses: Path, marks: Iterable[_Mark], files: _Files) -> None:
                 mark.path.unlink(missing_ok=True)
 
 
-def _cannot(path: Path, error: OSError) -> StorageError:
+def _cannot(path: Path, error: OSError | ValueError) -> StorageError:
+    reason = getattr(error, "strerror", None) or error
     return StorageError(
-        f"cache.max_gb: {path} cannot be removed or read ({error.strerror or error})",
-        "a cache folder whose files may be removed",
-        "Give write access to the cache folder, or leave cache.max_gb out.",
+        f"cache.max_gb: {path} cannot be removed or read ({reason})",
+        "a cache folder whose files may be removed, and whose lists can be read",
+        "Give write access to the cache folder, remove that file, or leave cache.max_gb out.",
     )

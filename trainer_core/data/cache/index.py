@@ -9,6 +9,7 @@ then is in the index as well. So the index is never needed, only fast.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...filesystem.record_table import RecordTable, key_bytes
-from .cache_file import Entry, look_into
+from .cache_file import Entry, is_key, look_into
 
 INDEX_FOLDER = "index"
 _NAME = "entries"
@@ -33,6 +34,8 @@ _FIELDS = [
 ]
 FORMATS = ("", "fp32", "bf16", "fp16")
 """Number formats of cached files, by their number in the index; the first for all others."""
+
+_MOST_TOKENS = 2**31 - 1  # a file of a stranger may claim more
 
 Keys = NDArray[np.uint8]
 
@@ -94,7 +97,7 @@ class CacheIndex:
             if verify:
                 same[:] = False
             whole[mine[same]] = True
-            tokens[mine[same]] = rows["tokens"][same]
+            tokens[mine[same]] = np.minimum(rows["tokens"][same], _MOST_TOKENS)
             unsure += mine[~same].tolist()
         for at in unsure:
             entry = Entry(self.folder, kinds[int(kind_of[at])], keys[at].tobytes().hex())
@@ -149,6 +152,8 @@ def scan_files(folder: Path) -> NDArray[Any]:
                     status = each.stat()
                 except OSError:
                     continue  # removed meanwhile
+                if not stat.S_ISREG(status.st_mode):
+                    continue
                 keys.append(name[:64])
                 numbers.append((status.st_size, status.st_mtime_ns))
     except OSError:
@@ -157,9 +162,13 @@ def scan_files(folder: Path) -> NDArray[Any]:
         len(keys), np.dtype([("key", "u1", (32,)), ("size", "<i8"), ("changed", "<i8")])
     )
     if keys:
+        text = "".join(keys)
         try:
-            content = bytes.fromhex("".join(keys))
+            content = bytes.fromhex(text)
         except ValueError:
+            return _without_foreign(keys, numbers, rows)
+        # Blanks and large letters are read as well, and are no keys.
+        if content.hex() != text:
             return _without_foreign(keys, numbers, rows)
         rows["key"] = np.frombuffer(content, np.uint8).reshape(-1, 32)
         pairs = np.array(numbers, np.int64)
@@ -173,10 +182,9 @@ def _without_foreign(
     """Leave out files whose names are no keys."""
     kept = 0
     for key, (size, changed) in zip(keys, numbers, strict=True):
-        try:
-            rows[kept]["key"] = np.frombuffer(bytes.fromhex(key), np.uint8)
-        except ValueError:
+        if not is_key(key):
             continue
+        rows[kept]["key"] = np.frombuffer(bytes.fromhex(key), np.uint8)
         rows[kept]["size"], rows[kept]["changed"] = size, changed
         kept += 1
     return rows[:kept]
@@ -193,4 +201,5 @@ def _join(wanted: NDArray[Any], given: NDArray[Any]) -> tuple[NDArray[Any], NDAr
 
 def count_tokens(shapes: Mapping[str, Sequence[int]]) -> int:
     """Text tokens in a file: the rows of its longest matrix; 0 for latents."""
-    return max((shape[0] for shape in shapes.values() if len(shape) == 2), default=0)
+    longest = max((shape[0] for shape in shapes.values() if len(shape) == 2), default=0)
+    return min(longest, _MOST_TOKENS)

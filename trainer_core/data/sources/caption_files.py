@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ...config import DatasetSection
 from ...errors import DatasetError
 from ...filesystem.text_files import parse_json
-from ..captions import READABLE, read_caption
+from ..captions import READABLE, broken_letter, read_caption
 from .listing import ListedFile, Listing
 from .problems import Problems
 
@@ -100,6 +100,8 @@ def caption_texts_of_json(value: Any, length: Literal["both", "long", "short"]) 
 
 def _texts(value: Any, length: str) -> Iterator[str]:
     if isinstance(value, str):
+        if broken := broken_letter(value):
+            raise ValueError(f"a caption's {broken}")
         yield value
     elif isinstance(value, list):
         for each in value:

@@ -113,26 +113,40 @@ def _refuse_shared(folders: Sequence[DatasetFolder], found: Sequence[Scan]) -> N
                 "another folder" + _wanted(folders[number]),
                 f"Name another folder, or leave {folders[number].place} out.",
             )
-    seen: dict[str, int] = {}
+    seen: dict[str, tuple[int, bool, str]] = {}
+    parents: dict[str, str] = {}
     for number, each in enumerate(found):
         shared = []
         other = number
+        top = len(str(Path(folders[number].settings.path).expanduser()))
         for sample in each.samples:
-            path = str(sample.image)
-            path = roots[number] + path[len(str(Path(folders[number].settings.path))) :]
-            first = seen.setdefault(path, number)
-            if first != number:
+            held = sample.validation or folders[number].role == "validation"
+            written = roots[number] + str(sample.image)[top:]
+            own = number, held, written
+            first, was_held, path = seen.setdefault(_real(written, parents), own)
+            # A link may show an image twice on purpose, but not what is held out.
+            if first != number and (path == written or was_held != held):
                 shared.append(sample.name)
                 other = first
         if shared:
             raise _shared_error(folders[other], folders[number], shared)
 
 
+def _real(path: str, parents: dict[str, str]) -> str:
+    """Where an image really lies; `parents` remembers that of folders."""
+    parent, _, name = path.rpartition("/")
+    real = parents.get(parent)
+    if real is None:
+        real = parents[parent] = os.path.realpath(parent)
+    whole = f"{real}/{name}"
+    return os.path.realpath(whole) if os.path.islink(whole) else whole  # noqa: PTH114 - many files
+
+
 def _shared_error(
     first: DatasetFolder, second: DatasetFolder, names: Sequence[str]
 ) -> DatasetError:
     why = "it would be trained twice"
-    if "validation" in (first.role, second.role) and first.role != second.role:
+    if "validation" in (first.role, second.role):
         why = "it would be trained and measured, and a held-out image is never trained on"
     return DatasetError(
         f"{second.place}: {listed(names, SHOWN)} in {second.settings.path} is read by "

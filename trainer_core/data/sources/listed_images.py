@@ -33,6 +33,7 @@ from .metadata_file import (
     accepted_names,
     metadata_file,
     read_table,
+    refuse_faulty,
     refuse_table,
 )
 from .problems import BAD_CAPTION, BAD_MASK, BAD_RULES, NO_MASK, Problems, Scan
@@ -102,6 +103,7 @@ class _Survey:
         used: Names of files that a row names.
         trained: Names of images that a row lists, to where it stands.
         without_mask: Where samples stand that have none.
+        faults: Rows that cannot be used, in words.
         edits: Whether some image has control images, so that one without is a mistake.
     """
 
@@ -115,6 +117,7 @@ class _Survey:
     trained: dict[str, str] = field(default_factory=dict)
     edits: bool = False
     without_mask: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     _files: dict[str, ListedFile] = field(init=False)
     _foreign: set[str] = field(init=False)
 
@@ -195,6 +198,8 @@ class _Survey:
             return read_entry(row.values, columns)
         except ValueError as error:
             self.problems.add(BAD_METADATA, f"{name} {row.place}: {error}")
+            self.faults.append(f"{row.place}: {error}")
+            refuse_faulty(self.root / name, self.faults)
             return None
 
     def _tell_columns(self, name: str, columns: Columns) -> None:

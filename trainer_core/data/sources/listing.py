@@ -237,7 +237,10 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
     A link that leads nowhere is told about later, as an image that cannot be read.
     """
     path = Path(entry.path)
-    return path.is_file() or (entry.is_symlink() and not path.exists())
+    try:
+        return path.is_file() or (entry.is_symlink() and not path.exists())
+    except OSError:
+        return False  # a link to where this user may not look
 
 
 def _require_shallow(folder: Path, depth: int, prefix: str) -> None:

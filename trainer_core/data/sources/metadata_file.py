@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,14 @@ EXPECTED_TABLE = (
 )
 """What is expected of a metadata file that cannot be read, and what is to do."""
 
+MOST_ROWS = 2_000_000
+"""Rows of a metadata file: twice a million samples, and what a machine's memory holds."""
+
+MOST_COLUMNS = 10_000
+MOST_FAULTS = 10_000
+"""Lines that cannot be used before the rest is not read: the file is refused in any case."""
+
+_BATCH = 128  # rows of parquet at a time: a short file may unpack to anything
 _DELIMITERS = ",;\t|"
 _LONGEST_SHOWN = 60
 
@@ -128,11 +137,14 @@ def _read_jsonl(path: Path) -> Table:
     names: dict[str, None] = {}
     rows: list[Row] = []
     faults: list[str] = []
+    text = _text(path)
+    _refuse_long(path, text.count("\n"))
     # Not splitlines: a caption may hold a line separator of Unicode.
-    for number, line in enumerate(_text(path).split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line or line.isspace():
             continue
         place = f"line {number}"
+        refuse_faulty(path, faults)
         try:
             values = parse_json(line, unique=True)
         except ValueError as error:
@@ -142,6 +154,7 @@ def _read_jsonl(path: Path) -> Table:
             faults.append(f"{place} is no JSON object: {shortened(line.strip(), _LONGEST_SHOWN)}")
             continue
         names.update(dict.fromkeys(values))
+        _refuse_wide(path, len(names))
         rows.append(Row(place, values))
     return Table(tuple(names), rows, faults)
 
@@ -153,9 +166,12 @@ def _read_csv(path: Path) -> Table:
     faults: list[str] = []
     names: tuple[str, ...] | None = None
     for number, cells in _csv_lines(text, delimiter, faults):
+        _refuse_long(path, len(rows))
+        refuse_faulty(path, faults)
         if names is None:
             names = tuple(cell.strip() for cell in cells)
-            twice = sorted({name for name in names if names.count(name) > 1})
+            _refuse_wide(path, len(names))
+            twice = sorted(name for name, count in Counter(names).items() if count > 1)
             if twice:
                 raise refuse_table(path, f"line {number} names {listed(twice)} twice")
         elif len(cells) != len(names):
@@ -222,8 +238,9 @@ def _read_parquet(path: Path) -> Table:
             wanted = [name for name in names if name in find_columns(names).read]
             _refuse_bytes(path, {name: schema.field(name).type for name in wanted}, arrow)
             _refuse_large(path, file.metadata)
-            batches = file.iter_batches(columns=wanted) if wanted else ()
-            values = (row for batch in batches for row in batch.to_pylist())
+            _refuse_wide(path, len(names))
+            batches = file.iter_batches(_BATCH, columns=wanted) if wanted else ()
+            values = (row for batch in _bounded(path, batches) for row in batch.to_pylist())
             rows = [Row(f"row {number}", _said(row)) for number, row in enumerate(values, 1)]
     except DatasetError:
         raise
@@ -262,7 +279,35 @@ def images_inside(found: str) -> DatasetError:
     )
 
 
+def _bounded(path: Path, batches: Iterable[Any]) -> Iterator[Any]:
+    """What is read of a parquet file, whose own numbers do not say what it unpacks to."""
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if size > LARGEST_LIST:
+            raise refuse_table(path, f"it unpacks to more than the {LARGEST_LIST} bytes read")
+        yield batch
+
+
+def refuse_faulty(path: Path, faults: Sequence[str]) -> None:
+    """Refuse a file of which too many lines cannot be used."""
+    if len(faults) >= MOST_FAULTS:
+        reason = f"{MOST_FAULTS} of its lines cannot be used or more, the first: {faults[0]}"
+        raise refuse_table(path, reason)
+
+
+def _refuse_long(path: Path, count: int) -> None:
+    if count > MOST_ROWS:
+        raise refuse_table(path, f"it has more than {MOST_ROWS} rows")
+
+
+def _refuse_wide(path: Path, count: int) -> None:
+    if count > MOST_COLUMNS:
+        raise refuse_table(path, f"it has more than {MOST_COLUMNS} columns")
+
+
 def _refuse_large(path: Path, metadata: Any) -> None:
+    _refuse_long(path, metadata.num_rows)
     groups = range(metadata.num_row_groups)
     size = sum(metadata.row_group(number).total_byte_size for number in groups)
     if size > LARGEST_LIST:

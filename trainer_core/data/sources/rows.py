@@ -18,7 +18,7 @@ from ...config import DatasetSection
 from ...config.folders import FolderSection
 from ...config.section import bounds_in_words
 from ...printable import shortened
-from ..captions import LARGEST_CAPTION
+from ..captions import LARGEST_CAPTION, broken_letter
 from .metadata_columns import Columns
 from .metadata_file import as_list
 
@@ -140,6 +140,9 @@ def _captions(values: Mapping[str, Any], column: str) -> tuple[str, ...] | None:
     texts = tuple(value) if isinstance(value, list) else (value,)
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"{column} is {_shown(value)}, not a text or a list of texts")
+    broken = next((found for text in texts if (found := broken_letter(text))), "")
+    if broken:
+        raise ValueError(f"{column}: {broken}")
     if sum(map(len, texts)) > LARGEST_CAPTION:
         raise ValueError(f"{column} is longer than {LARGEST_CAPTION} letters")
     return texts

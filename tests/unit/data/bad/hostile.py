@@ -1,0 +1,267 @@
+"""Bad input that is meant to do harm: endless rows, links to what is held out, broken letters."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.fixtures.bad_input import BadInput, Outcome, scanned, write_image, write_pair
+from trainer_core.config import DatasetSection
+from trainer_core.config.problems import check_config
+from trainer_core.data.paces import sample_paces
+from trainer_core.data.sources.combined import scan_all
+from trainer_core.families.run_files import load_config
+
+_Make = Callable[[Path], DatasetSection]
+
+
+def _table(name: str, content: Callable[[], str], **values: Any) -> _Make:
+    def make(folder: Path) -> DatasetSection:
+        write_image(folder / "a.png")
+        (folder / name).write_text(content(), encoding="utf-8")
+        return DatasetSection(path=str(folder), **values)
+
+    return make
+
+
+def _parquet(rows: int, image: str, caption: str) -> _Make:
+    """A short file that unpacks to very much: one value of a dictionary in every row."""
+
+    def make(folder: Path) -> DatasetSection:
+        import pyarrow as arrow
+        from pyarrow import parquet
+
+        write_image(folder / "a.png")
+        places = arrow.array([0] * rows, arrow.int32())
+        columns = {
+            name: arrow.DictionaryArray.from_arrays(places, arrow.array([value], arrow.string()))
+            for name, value in (("image", image), ("caption", caption))
+        }
+        path = folder / "metadata.parquet"
+        parquet.write_table(arrow.table(columns), path, store_schema=False)
+        assert path.stat().st_size < 2**20
+        return DatasetSection(path=str(folder))
+
+    return make
+
+
+def _json_caption(folder: Path) -> DatasetSection:
+    write_image(folder / "a.png")
+    (folder / "a.json").write_text('{"caption": "a \\ud800"}')
+    return DatasetSection(path=str(folder))
+
+
+def _home(folder: Path) -> DatasetSection:
+    write_pair(folder / "a.png")
+    write_pair(folder / "own" / "b.png")
+    home = Path("~").expanduser()
+    written = "~/" + os.path.relpath(folder, home)
+    held = [{"path": f"{written}/own", "role": "validation"}]
+    return DatasetSection.model_validate({"path": written, "folders": held})
+
+
+def _linked(whole_folder: bool) -> _Make:
+    def make(folder: Path) -> DatasetSection:
+        write_pair(folder / "own" / "deep" / "a.png")
+        write_pair(folder / "own" / "b.png")
+        held = folder / "held"
+        held.mkdir()
+        try:
+            if whole_folder:
+                (held / "deep").symlink_to(folder / "own" / "deep")
+            else:
+                for name in ("b.png", "b.txt"):
+                    (held / name).symlink_to(folder / "own" / name)
+        except OSError:
+            pytest.skip("this system makes no links")
+        folders = [{"path": str(held), "role": "validation"}]
+        return DatasetSection.model_validate({"path": str(folder / "own"), "folders": folders})
+
+    return make
+
+
+def _long_jpeg(folder: Path) -> DatasetSection:
+    path = folder / "a.jpg"
+    Image.new("RGB", (32, 32)).save(path)
+    (folder / "a.txt").write_text("a thing")
+    content = path.read_bytes()
+    part = b"\xff\xe1\xff\xff" + b"Exif\0\0II*\0\x08\0\0\0\xff\xff".ljust(65533, b"\0")
+    path.write_bytes(content[:2] + part * 520 + content[2:])
+    return DatasetSection(path=str(folder))
+
+
+def _turned_often(folder: Path) -> DatasetSection:
+    path = folder / "a.jpg"
+    Image.new("RGB", (32, 32)).save(path)
+    (folder / "a.txt").write_text("a thing")
+    content = path.read_bytes()
+    tag = b"\x12\x01\x03\0\xff\xff\xff\xff\x08\0\0\0"
+    body = b"Exif\0\0II*\0\x08\0\0\0\x88\x13" + tag * 5000
+    length = (len(body) + 2).to_bytes(2, "big")
+    path.write_bytes(content[:2] + b"\xff\xe1" + length + body + content[2:])
+    return DatasetSection(path=str(folder))
+
+
+def _choices(folder: Path) -> DatasetSection:
+    write_pair(folder / "a.png", "{a|b}" * 150_000)
+    return DatasetSection.model_validate({"path": str(folder), "captions": {"wildcards": True}})
+
+
+def _device_folder(folder: Path) -> DatasetSection:
+    if not Path("/dev/null").exists():
+        pytest.skip("this system has no devices")
+    write_pair(folder / "a.png")
+    for name in ("null", "zero"):
+        (folder / f"{name}.png").symlink_to(f"/dev/{name}")
+    return DatasetSection(path=str(folder))
+
+
+def _named_as_page(folder: Path) -> DatasetSection:
+    try:
+        write_pair(folder / "\u202egnp.<img src=x onerror=alert(1)>.png")
+    except OSError:
+        pytest.skip("this system takes no such names")
+    return DatasetSection(path=str(folder))
+
+
+def _repeated(folder: Path) -> DatasetSection:
+    row = {"image": "a.png", "caption": "c", "repeats": 10000}
+    return _table("metadata.jsonl", lambda: json.dumps(row), num_repeats=10000)(folder)
+
+
+def _paced(settings: DatasetSection) -> Outcome:
+    found = scan_all(settings)
+    sample_paces(found.samples, settings)
+    return scanned(settings)
+
+
+def _run_file(text: str, *words: str, id: str) -> BadInput:
+    """A run file whose section ``dataset`` or ``cache`` is nonsense."""
+
+    def make(folder: Path) -> Path:
+        path = folder / "run.yaml"
+        path.write_text("base: {path: embedded}\n" + text, encoding="utf-8")
+        return path
+
+    return BadInput(f"run file: {id}", make, "error", words, _loaded, complete=False)
+
+
+def _loaded(path: Path) -> Outcome:
+    check_config(load_config(path))
+    return Outcome(())
+
+
+_WIDE = "image,text" + "".join(f",c{number}" for number in range(20_000)) + "\n"
+
+CASES = [
+    BadInput(
+        "jsonl of millions of rows",
+        _table("metadata.jsonl", lambda: "{}\n" * 2_000_001),
+        "error",
+        ["more than 2000000 rows", "(.jsonl)"],
+    ),
+    BadInput(
+        "jsonl of nothing but faults",
+        _table("metadata.jsonl", lambda: "{\n" * 200_000),
+        "error",
+        ["10000 of its lines", "line 1"],
+    ),
+    BadInput(
+        "csv of nothing but faults",
+        _table("metadata.csv", lambda: "image,text\n" + "a,b,c\n" * 200_000),
+        "error",
+        ["10000 of its lines", "line 2"],
+    ),
+    BadInput(
+        "rows that say nothing",
+        _table("metadata.jsonl", lambda: '{"image": 3}\n' * 20_000),
+        "error",
+        ["10000 of its lines", "line 1"],
+    ),
+    BadInput(
+        "csv of twenty thousand columns",
+        _table("metadata.csv", lambda: _WIDE),
+        "error",
+        ["more than 10000 columns"],
+    ),
+    BadInput(
+        "parquet that unpacks to gigabytes",
+        _parquet(20_000, "a.png", "x" * 10**5),
+        "error",
+        ["unpacks to more than"],
+    ),
+    BadInput(
+        "parquet of millions of rows",
+        _parquet(3 * 10**6, "a.png", "c"),
+        "error",
+        ["more than 2000000 rows"],
+    ),
+    BadInput(
+        "row with half a letter",
+        _table("metadata.jsonl", lambda: '{"image": "a.png", "caption": "a \\ud800"}'),
+        "error",
+        ["metadata.jsonl line 1", "letter 3", "\\ud800"],
+    ),
+    BadInput("json with half a letter", _json_caption, "error", ["a.json", "letter 3"]),
+    BadInput(
+        "row with an infinite weight",
+        _table("metadata.jsonl", lambda: '{"image": "a.png", "caption": "c", "weight": 1e999}'),
+        "error",
+        ["line 1", "weight is inf"],
+    ),
+    BadInput(
+        "row with a weight of no number",
+        _table("metadata.jsonl", lambda: '{"image": "a.png", "caption": "c", "weight": NaN}'),
+        "error",
+        ["line 1", "weight is nan"],
+    ),
+    BadInput(
+        "row with a number of many digits",
+        _table("metadata.jsonl", lambda: f'{{"image": "a.png", "repeats": {"9" * 5000}}}'),
+        "error",
+        ["line 1", "no JSON"],
+    ),
+    BadInput("repeats times repeats", _repeated, "error", ["100000000 times"], _paced),
+    BadInput("held-out folder below the home", _home, "error", ["trained and measured"]),
+    BadInput("held-out image is a link", _linked(False), "error", ["trained and measured"]),
+    BadInput("held-out folder is a link", _linked(True), "error", ["trained and measured"]),
+    BadInput("jpeg with endless tags", _long_jpeg, "error", ["a.jpg", "behind more than"]),
+    BadInput("jpeg turned five thousand times", _turned_often, "warning", []),
+    BadInput("choices in their thousands", _choices, "error", ["a.png", "more than 2000"]),
+    BadInput("devices as images", _device_folder, "left_out", ["null.png", "zero.png"]),
+    BadInput("name that is HTML and turns text", _named_as_page, "warning", []),
+    _run_file("dataset: {path: x, folders: 7}\n", "dataset.folders", id="folders as a number"),
+    _run_file("dataset: {path: x, folders: [null]}\n", "dataset.folders", id="folder of nothing"),
+    _run_file("dataset: {path: x, folders: [[]]}\n", "dataset.folders", id="list as folder"),
+    _run_file("dataset: {path: x, folders: {path: y}}\n", "dataset.folders", id="one folder"),
+    _run_file(
+        "dataset: {path: x, folders: [{path: y, folders: [{path: z}]}]}\n",
+        "dataset.folders",
+        id="folders in a folder",
+    ),
+    _run_file(
+        "dataset: {path: x, folders: [{path: y, role: hold}]}\n", "role", id="role of no kind"
+    ),
+    _run_file(
+        "dataset: {path: x, folders: [{path: y, weight: .nan}]}\n", "weight", id="weight NaN"
+    ),
+    _run_file("dataset: &a {path: x, folders: [*a]}\n", "run.yaml", id="folders in a circle"),
+    _run_file("dataset: {path: x, folders: [{path: ''}]}\n", "path", id="folder without path"),
+    _run_file(
+        "dataset: {path: x, validation: {share: 1}}\n", "validation.share", id="all held out"
+    ),
+    _run_file("dataset: {path: x, flip_except: ['  ']}\n", "flip_except", id="blank flip word"),
+    _run_file("dataset: {path: x, flip_except: [1, {}]}\n", "flip_except", id="flip word of none"),
+    _run_file(
+        "dataset: {path: x, captions: {separator: ''}}\n", "separator", id="tags parted by none"
+    ),
+    _run_file("dataset: {path: x, mask: {background: .inf}}\n", "background", id="mask of inf"),
+    _run_file("cache: {max_gb: .inf}\ndataset: {path: x}\n", "cache.max_gb", id="endless cache"),
+    _run_file("cache: {max_gb: .nan}\ndataset: {path: x}\n", "cache.max_gb", id="cache of NaN"),
+]

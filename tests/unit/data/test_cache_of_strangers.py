@@ -1,0 +1,177 @@
+"""A cache folder that somebody sent: nothing hangs, nothing foreign is removed, nothing is lost."""
+
+import contextlib
+import json
+import os
+import time
+
+import numpy as np
+import pytest
+
+from tests.fixtures.cache_world import same
+from trainer_core.data.cache.claims import Claims
+from trainer_core.data.cache.collect import UseMark, collect
+from trainer_core.data.cache.index import CacheIndex, count_tokens, scan_files
+from trainer_core.errors import StorageError
+from trainer_core.filesystem.record_table import RecordTable
+
+NOTHING = np.zeros((0, 32), np.uint8)
+ELSEWHERE = json.dumps({"host": "another-machine", "pid": 7, "process_started": 1.0, "token": "ab"})
+
+
+def _pipe(path):
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("this system has no pipes")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+
+
+def _age(path, seconds: float) -> None:
+    os.utime(path, (time.time() - seconds,) * 2)
+
+
+def _filled(world):
+    for name in "ab":
+        world.add(f"{name}.png", name)
+    dataset = world.build()
+    dataset.mark.release()
+    for path in (world.cache / "uses").glob("*.use"):
+        path.unlink()
+    return dataset
+
+
+@pytest.mark.parametrize("name", ["index/entries-x.log", "index/entries.table", "uses/x.use"])
+def test_a_pipe_where_a_file_should_be_keeps_nobody_waiting(world, name):
+    first = _filled(world)
+    (world.cache / name).unlink(missing_ok=True)
+    _pipe(world.cache / name)
+    again = world.build()
+    assert same(first, again)
+    assert again.encoded == 0
+    again.mark.release()
+    with contextlib.suppress(StorageError):
+        assert collect(world.cache, 10**9, NOTHING) is not None
+
+
+def test_a_link_to_nothing_leaves_the_index_readable(world):
+    _filled(world)
+    (world.cache / "index" / "entries-y.log").symlink_to(world.data / "nowhere")
+    table = CacheIndex(world.cache)._table
+    assert len(table.read()) > 0
+
+
+def test_a_list_that_cannot_be_read_stops_collecting(world):
+    _filled(world)
+    _pipe(world.cache / "run.cache.json")
+    with pytest.raises(StorageError, match=r"run\.cache\.json.*ordinary file"):
+        collect(world.cache, 0, NOTHING)
+    assert world.files("latents")
+
+
+def test_models_of_other_folders_are_never_removed(world):
+    _filled(world)
+    model = world.cache / "loras" / f"{'ab' * 32}.safetensors"
+    model.parent.mkdir()
+    model.write_bytes(b"a model that somebody keeps by its hash")
+    done = collect(world.cache, 0, NOTHING)
+    assert done.kept == 0
+    assert model.exists()
+
+
+@pytest.mark.parametrize(
+    "key", ["AB" * 32, " " * 62 + "ab", "\u0661" * 64, "zz" * 32, "../" * 21 + "x"]
+)
+def test_files_whose_names_are_no_keys_are_left_out(tmp_path, key):
+    with contextlib.suppress(OSError):
+        (tmp_path / f"{key}.safetensors").write_bytes(b"1")
+    (tmp_path / f"{'cd' * 32}.safetensors").mkdir()
+    (tmp_path / f"{'ef' * 32}.safetensors").write_bytes(b"12")
+    found = scan_files(tmp_path)
+    assert [row["key"].tobytes().hex() for row in found] == ["ef" * 32]
+    assert found["size"].tolist() == [2]
+
+
+def test_a_claim_of_another_machine_is_waited_for_and_not_for_ever(tmp_path):
+    path = tmp_path / "claims" / ("ab" * 32)
+    path.parent.mkdir()
+    path.write_text(ELSEWHERE)
+    with Claims(tmp_path) as claims:
+        assert not claims.take(path.name)
+        for age in (3600, -3600):
+            path.write_text(ELSEWHERE)
+            _age(path, age)
+            assert claims.take(path.name)
+            claims.release([path.name])
+
+
+def test_a_takeover_of_another_machine_is_not_waited_for_for_ever(tmp_path):
+    path = tmp_path / "claims" / ("ab" * 32)
+    path.parent.mkdir()
+    lock = path.parent / "takeover.lock"
+    for each in (path, lock):
+        each.write_text(ELSEWHERE)
+        _age(each, 3600)
+    with Claims(tmp_path) as claims:
+        assert any(claims.take(path.name) for _ in range(3))
+
+
+def test_a_collector_of_another_machine_is_not_waited_for_for_minutes(tmp_path):
+    lock = tmp_path / "uses" / "collect.lock"
+    lock.parent.mkdir()
+    lock.write_text(ELSEWHERE)
+    _age(lock, 60)
+    start = time.monotonic()
+    UseMark(tmp_path, np.zeros((1, 32), np.uint8)).release()
+    assert time.monotonic() - start < 5
+
+
+def _table(folder) -> RecordTable:
+    return RecordTable(folder, "t", [("key", "u1", (32,)), ("value", "<i8")], 1)
+
+
+def _rows(table: RecordTable, *values: int):
+    rows = table.rows(len(values))
+    for row, value in zip(rows, values, strict=True):
+        row["key"], row["value"] = value, value
+    return rows
+
+
+def test_a_full_disk_tears_one_record_and_not_those_behind_it(tmp_path, monkeypatch):
+    table, write = _table(tmp_path), os.write
+    table.add(_rows(table, 1))
+    monkeypatch.setattr(
+        os, "write", lambda to, content: write(to, content[: len(content) // 2 + 3])
+    )
+    table.add(_rows(table, 2, 3))
+    monkeypatch.undo()
+    table.add(_rows(table, 4))
+    assert sorted(table.read()["value"].tolist()) == [1, 2, 4]
+
+
+def test_a_table_that_claims_to_be_huge_is_read_in_parts_and_given_up(tmp_path):
+    table = _table(tmp_path)
+    table.add(_rows(table, *range(1, 5)))
+    table.close()
+    path = tmp_path / "t.table"
+    whole = path.stat().st_size
+    os.truncate(path, 3 << 30)
+    start = time.monotonic()
+    assert sorted(table.read()["value"].tolist()) == [1, 2, 3, 4]
+    assert time.monotonic() - start < 10
+    os.truncate(path, whole)
+    assert len(table.read()) == 4
+
+
+@pytest.mark.parametrize("pid", ["Infinity", "1e400", "-1", "99999999999999999999", "[]"])
+def test_an_owner_of_no_number_keeps_nothing_from_being_merged(tmp_path, pid):
+    table = _table(tmp_path)
+    table.add(_rows(table, 1))
+    head = table._head({"host": "h", "pid": 1, "process_started": None, "token": "x"})
+    (tmp_path / "t-x.log").write_bytes(head.replace(b'"pid": 1', f'"pid": {pid}'.encode()))
+    table.close()
+    assert table.read()["value"].tolist() == [1]
+
+
+def test_a_claimed_number_of_tokens_fits_its_column():
+    assert count_tokens({"text": (2**40, 0)}) == 2**31 - 1
+    assert count_tokens({"text": (7, 64), "mask": (7,)}) == 7

@@ -12,7 +12,7 @@ from pathlib import Path
 from ...config import DatasetFolder, DatasetSection, dataset_folders
 from ...config.folders import Role
 from ...types import Bucket, PlannedSample, Sample
-from ..captions import TextLimit
+from ..captions import TextLimit, caption_tokens
 from ..plan_text import planned_batches
 from ..sources.folder import Fault, Scan
 from .facts import (
@@ -26,7 +26,7 @@ from .facts import (
 )
 from .kinds import FEW, KINDS, MUCH_CROPPED, SMALL_SHARE
 from .placement import place
-from .texts import caption_findings, caption_report, cut_captions, longest_texts
+from .texts import caption_findings, caption_report, cut_captions
 
 _ORDER = {name: number for number, name in enumerate(KINDS)}
 _GRAVE = {"error": 0, "warning": 1, "note": 2}
@@ -67,7 +67,7 @@ def make_report(
         limit: Counts tokens, where the base is at hand.
         too_small: Samples that have no size; they are not in ``planned``.
     """
-    tokens = None if limit is None else longest_texts(found.samples, limit)
+    tokens = None if limit is None else caption_tokens(found.samples, limit.count)
     images = reported_images(planned, dataset, tokens)
     buckets, schedule = _schedule(planned, dataset, batching)
     findings = [

@@ -176,7 +176,7 @@ def _small_findings(samples: Sequence[Sample]) -> Iterator[Finding]:
 
 def plan_findings(images: Sequence[ReportedImage], dataset: DatasetSection) -> Iterator[Finding]:
     """What the sizes tell."""
-    area = SMALL_SHARE * dataset.resolution**2
+    areas = [SMALL_SHARE * each.settings.resolution**2 for each in dataset_folders(dataset)]
     first = [(each, each.placements[0]) for each in images if each.placements]
     told: dict[str, list[tuple[str, str]]] = {}
     for image, seen in first:
@@ -186,7 +186,7 @@ def plan_findings(images: Sequence[ReportedImage], dataset: DatasetSection) -> I
         if seen.scale > _ENLARGED:
             change = f"{size}, enlarged {seen.scale:.2f} times"
             told.setdefault("upscaled", []).append((image.name, change))
-        elif image.width * image.height < area:
+        elif image.width * image.height < areas[image.folder]:
             told.setdefault("small", []).append((image.name, size))
         if not 1 / _STRETCHED <= seen.stretch <= _STRETCHED:
             change = f"{max(seen.stretch, 1 / seen.stretch):.2f} times wider or higher"

@@ -14,9 +14,6 @@ from ..types import Bucket, Sample
 from .image import CENTER, Crop, fit_to_bucket
 from .masks import VERSION, center_of_mass, fit_mask, pool_mask, read_mask, same_shape
 
-_MULTIPLE = 32
-"""Sides are multiples of so many pixels where the longest one is the resolution."""
-
 
 @dataclass(frozen=True, slots=True)
 class MaskSource:
@@ -133,28 +130,3 @@ MIDDLE = Framing()
 def mirrored(image: Image.Image) -> Image.Image:
     """An image with left and right exchanged."""
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-
-
-def longest_side_size(width: int, height: int, resolution: int) -> tuple[int, int]:
-    """The size of an image whose longest side becomes the resolution.
-
-    Source: ``image_resize`` of seed document 002, and what its trainer cuts off behind it: the
-    other side is rounded down, then both to multiples of 32. What is cut off lies evenly on both
-    sides here, and nothing is distorted; the filter is LANCZOS, as for all images, where the
-    document takes Pillow's own (BICUBIC).
-
-    Args:
-        width: Of the image in pixels.
-        height: The same.
-        resolution: Of the longest side, at least 32.
-
-    Returns:
-        Width and height in pixels, multiples of 32; at least 32, where an image is so narrow that
-        nothing would be left.
-    """
-    if width >= height:
-        sides = resolution, int((resolution / width) * height)
-    else:
-        sides = int((resolution / height) * width), resolution
-    wide, high = (max(side // _MULTIPLE, 1) * _MULTIPLE for side in sides)
-    return wide, high

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..config.masks import MaskSection
 from ..errors import DatasetError
 from ..types import Bucket, Sample
-from .image import CENTER, Crop, image_size, kept_box, open_mask
+from .image import CENTER, Crop, kept_box, open_mask
 
 VERSION = 1
 """Of the way masks are brought to the latents: another one gives other cached files."""
@@ -59,15 +59,6 @@ def read_mask(
     mask = open_mask(path, animated, transparency=transparency)
     _require_shape(path, mask.size, size)
     return mask.point(lambda value: 255 - value) if invert else mask
-
-
-def check_mask_size(path: Path, size: tuple[int, int]) -> None:
-    """Compare the shape of a mask file with that of its image, of which no pixel is decoded.
-
-    Raises:
-        DatasetError: As `read_mask`.
-    """
-    _require_shape(path, image_size(path), size)
 
 
 def _require_shape(path: Path, found: tuple[int, int], size: tuple[int, int]) -> None:

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,16 +123,13 @@ def prepare(
     """
     _keep_cache_within(config, within)
     if config.cache.manifest:
-        listed = Path(config.cache.manifest)
-        prepared = _from_manifest(config, listed, processes, make_source, machine)
-        for note in _unmet(config, prepared.dataset) if processes.index == 0 else ():
-            observer.notify(Warned(note))
-        return prepared
+        finished = _from_manifest(config, processes, make_source, machine)
+        _warn(observer, processes, _unmet(config, finished.dataset))
+        return finished
     _require_dataset(config)
     memory = _memory(config)
     found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
-    for problem in found.problems if processes.index == 0 else ():
-        observer.notify(Warned(problem))
+    _warn(observer, processes, found.problems)
     edits = any(sample.controls for sample in found.samples)
     family = get_family(config.family)
     location = locate_base(config.base, family, edits, needs_encoders=make_source is None)
@@ -154,9 +151,14 @@ def prepare(
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
         long = _long_captions(config, found.samples, location, encoders)
-        for note in (*plan.notes, *warnings, *_cache_notes(dataset), *long):
-            observer.notify(Warned(note))
+        _warn(observer, processes, [*plan.notes, *warnings, *_cache_notes(dataset), *long])
     return Prepared(family, location, dataset, prompts, encoders)
+
+
+def _warn(observer: Observer, processes: Processes, notes: Iterable[str]) -> None:
+    """Once, of however many processes."""
+    for note in notes if processes.index == 0 else ():
+        observer.notify(Warned(note))
 
 
 def _require_dataset(config: RunConfig) -> None:
@@ -316,11 +318,11 @@ def _keep_cache_within(config: RunConfig, within: AllowedFolders | None) -> None
 
 def _from_manifest(
     config: RunConfig,
-    path: Path,
     processes: Processes,
     make_source: MakeSource | None,
     machine: Machine | None,
 ) -> Prepared:
+    path = Path(config.cache.manifest or "")
     cache = read_manifest(path)
     if cache.family != config.family:
         raise ConfigError(

@@ -252,6 +252,33 @@ def test_the_longest_side_rule_keeps_the_shape(size, options, found):
     assert sizes_of(image(*size), bucketing="longest_side", **options) == [found]
 
 
+@pytest.mark.parametrize(
+    ("size", "resolution", "expected"),
+    [
+        # By hand: 1024 / 1920 * 1080 is 576, and 18 times 32.
+        ((1920, 1080), 1024, (1024, 576)),
+        ((1080, 1920), 1024, (576, 1024)),
+        ((1000, 1000), 1024, (1024, 1024)),
+        ((1000, 999), 1024, (1024, 992)),
+        ((640, 480), 512, (512, 384)),
+        ((777, 555), 500, (480, 352)),
+    ],
+)
+def test_the_longest_side_becomes_the_resolution(size, resolution, expected):
+    given = {"bucketing": "longest_side", "upscale": True, "resolution": resolution}
+    assert sizes_of(image(*size), **given) == [expected]
+
+
+def test_the_longest_side_is_the_seeds_for_every_shape():
+    """The document's numbers in fractions: the other side rounded down, both to 32."""
+    given = {"bucketing": "longest_side", "upscale": True, "resolution": 512}
+    for width in range(40, 600, 57):
+        for height in range(40, 600, 59):
+            longest = max(width, height)
+            exact = [512 * side // longest // 32 * 32 for side in (width, height)]
+            assert sizes_of(image(width, height), **given) == [tuple(exact)]
+
+
 @pytest.mark.parametrize("step", [24, 8, 100])
 def test_a_step_that_the_family_cannot_train_names_setting_and_remedy(step):
     with pytest.raises(ConfigError, match=rf"dataset\.bucket_step: {step}") as caught:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +10,11 @@ import torch
 from PIL import Image
 
 from trainer_core.config import MaskSection
-from trainer_core.data.framing import Framing, MaskSource, longest_side_size
+from trainer_core.data.framing import Framing, MaskSource
 from trainer_core.data.image import fit_to_bucket, kept_box, open_mask
 from trainer_core.data.masks import (
     batch_weights,
     center_of_mass,
-    check_mask_size,
     counts_nothing,
     fit_mask,
     mask_weights,
@@ -130,13 +128,11 @@ def test_a_mask_of_another_shape_is_refused(tmp_path, mask, image, same):
     assert same_shape(mask, image) == same_shape(image, mask) == same
     grey(np.zeros(mask[::-1], np.uint8)).save(tmp_path / "mask.png")
     if same:
-        check_mask_size(tmp_path / "mask.png", image)
         read_mask(tmp_path / "mask.png", image)
         return
-    for check in (check_mask_size, read_mask):
-        with pytest.raises(DatasetError, match=f"{mask[0]} x {mask[1]}") as told:
-            check(tmp_path / "mask.png", image)
-        assert "dataset.mask.source" in str(told.value)
+    with pytest.raises(DatasetError, match=f"{mask[0]} x {mask[1]}") as told:
+        read_mask(tmp_path / "mask.png", image)
+    assert "dataset.mask.source" in str(told.value)
 
 
 def textbook(mask, factor, patch):
@@ -382,36 +378,3 @@ def test_a_framing_is_named_by_all_that_it_depends_on_and_a_plain_one_by_nothing
     assert len({each.parts() for each in others}) == len(others)
     assert Framing("top").parts() == Framing("top", mask).parts()
     assert not any("m.png" in str(each.parts()) for each in others), "a cache holds no paths"
-
-
-@pytest.mark.parametrize(
-    ("size", "resolution", "expected"),
-    [
-        # By hand: 1024 / 1920 * 1080 is 576, and 18 times 32.
-        ((1920, 1080), 1024, (1024, 576)),
-        ((1080, 1920), 1024, (576, 1024)),
-        ((1000, 1000), 1024, (1024, 1024)),
-        ((1000, 999), 1024, (1024, 992)),
-        ((640, 480), 512, (512, 384)),
-        ((3000, 2000), 1024, (1024, 672)),
-        ((777, 555), 500, (480, 352)),
-        ((5000, 100), 512, (512, 32)),
-        ((100, 5000), 512, (32, 512)),
-        ((3, 3), 32, (32, 32)),
-    ],
-)
-def test_the_longest_side_becomes_the_resolution(size, resolution, expected):
-    assert longest_side_size(*size, resolution) == expected
-
-
-def test_the_longest_side_is_the_seeds_for_every_shape():
-    """The document's numbers in fractions: the other side rounded down, both to 32."""
-    for width in range(40, 2000, 171):
-        for height in range(40, 2000, 173):
-            longest = max(width, height)
-            exact = [Fraction(512 * side, longest) for side in (width, height)]
-            found = longest_side_size(width, height, 512)
-            for side, whole in zip(found, exact, strict=True):
-                # Its own arithmetic is in doubles, which may fall below a whole number.
-                assert side in {max(int(whole) // 32, 1) * 32, max((int(whole) - 1) // 32, 1) * 32}
-                assert side == max(int(whole) // 32, 1) * 32 or whole == int(whole)

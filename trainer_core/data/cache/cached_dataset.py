@@ -126,11 +126,6 @@ class CachedDataset:
         return len({self.items.name(at) for at, counts in enumerate(own) if counts})
 
     @property
-    def regularizations(self) -> tuple[bool, ...]:
-        """Of each sample, whether it is a regularization image."""
-        return self.items.each([form.regularization for form in self.items.forms])
-
-    @property
     def validations(self) -> tuple[bool, ...]:
         """Of each sample, whether it is held out."""
         return self.items.each([form.validation for form in self.items.forms])
@@ -149,11 +144,6 @@ class CachedDataset:
     def weights(self) -> NDArray[np.float64]:
         """`[N]`: factor on each sample's loss, times its folder's."""
         return self.items.weights
-
-    @property
-    def caption_counts(self) -> tuple[int, ...]:
-        """How many texts each sample has, beside the empty one."""
-        return self.items.each([1 + form.counts[3] for form in self.items.forms])
 
     @property
     def text_tokens(self) -> NDArray[np.int32]:

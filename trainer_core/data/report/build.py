@@ -12,7 +12,7 @@ from pathlib import Path
 from ...config import DatasetFolder, DatasetSection, dataset_folders
 from ...config.folders import Role
 from ...types import Bucket, PlannedSample, Sample
-from ..captions import TextLimit
+from ..captions import TextLimit, caption_tokens
 from ..plan_text import describe_plan, planned_batches
 from ..sources.folder import Fault, Scan
 from .facts import (
@@ -26,7 +26,7 @@ from .facts import (
 )
 from .kinds import FEW, KINDS, MUCH_CROPPED, SMALL_SHARE
 from .placement import place
-from .texts import caption_findings, caption_report, cut_captions, longest_texts
+from .texts import caption_findings, caption_report, cut_captions
 
 _ORDER = {name: number for number, name in enumerate(KINDS)}
 _GRAVE = {"error": 0, "warning": 1, "note": 2}
@@ -67,7 +67,7 @@ def make_report(
         limit: Counts tokens, where the base is at hand.
         too_small: Samples that have no size; they are not in ``planned``.
     """
-    tokens = None if limit is None else longest_texts(found.samples, limit)
+    tokens = None if limit is None else caption_tokens(found.samples, limit.count)
     images = reported_images(planned, dataset, tokens)
     buckets, schedule = _schedule(planned, dataset, batching)
     findings = [
@@ -176,7 +176,7 @@ def _small_findings(samples: Sequence[Sample]) -> Iterator[Finding]:
 
 def plan_findings(images: Sequence[ReportedImage], dataset: DatasetSection) -> Iterator[Finding]:
     """What the sizes tell."""
-    area = SMALL_SHARE * dataset.resolution**2
+    areas = [SMALL_SHARE * each.settings.resolution**2 for each in dataset_folders(dataset)]
     first = [(each, each.placements[0]) for each in images if each.placements]
     told: dict[str, list[tuple[str, str]]] = {}
     for image, seen in first:
@@ -186,7 +186,7 @@ def plan_findings(images: Sequence[ReportedImage], dataset: DatasetSection) -> I
         if seen.scale > _ENLARGED:
             change = f"{size}, enlarged {seen.scale:.2f} times"
             told.setdefault("upscaled", []).append((image.name, change))
-        elif image.width * image.height < area:
+        elif image.width * image.height < areas[image.folder]:
             told.setdefault("small", []).append((image.name, size))
         if not 1 / _STRETCHED <= seen.stretch <= _STRETCHED:
             change = f"{max(seen.stretch, 1 / seen.stretch):.2f} times wider or higher"

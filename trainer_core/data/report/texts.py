@@ -33,7 +33,7 @@ def caption_report(
 
     Args:
         samples: All of them.
-        tokens: What `longest_texts` gave; None without a tokenizer.
+        tokens: What `captions.caption_tokens` gave; None without a tokenizer.
         limit: How many are read; None without a tokenizer.
     """
     lengths: list[int] = []
@@ -69,14 +69,6 @@ def spread(numbers: Sequence[int]) -> Spread | None:
         return None
     ordered = sorted(numbers)
     return Spread(ordered[0], ordered[len(ordered) // 2], ordered[-1])
-
-
-def longest_texts(samples: Sequence[Sample], limit: TextLimit) -> dict[str, int]:
-    """Tokens of each sample's longest text, by its name."""
-    return {
-        sample.name: max(limit.count(text, len(sample.controls)) for text in sample.captions)
-        for sample in samples
-    }
 
 
 def cut_captions(

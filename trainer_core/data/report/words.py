@@ -49,7 +49,7 @@ def finding_line(finding: Finding) -> str:
 
 def _lines(report: DatasetReport) -> Iterator[str]:
     counts = report.counts
-    parts = [f"{grouped(counts.get('train', 0))} images to train"]
+    parts = [f"{_many(counts.get('train', 0), 'image')} to train"]
     for name, word in (("regularization", "for regularization"), ("validation", "held out")):
         if counts.get(name):
             parts.append(f"{grouped(counts[name])} {word}")
@@ -118,8 +118,9 @@ def _buckets(report: DatasetReport) -> Iterator[str]:
         yield f"    {size}  {samples}, {batches}{vram}"
     if len(shown) < len(report.buckets):
         yield f"    and {len(report.buckets) - len(shown)} smaller ones"
+    steps = steps_an_epoch(report)
     yield (
-        f"  {steps_an_epoch(report)} steps an epoch (batch {schedule.batch_size} x "
+        f"  {steps} step{'' if steps == '1' else 's'} an epoch (batch {schedule.batch_size} x "
         f"{schedule.micro_batches}); {grouped(schedule.steps)} steps are "
         f"{schedule.epochs:.3g} epochs"
     )

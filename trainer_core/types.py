@@ -242,7 +242,7 @@ class RunSummary:
 
     Attributes:
         parameters: Number of trainable parameters.
-        samples_per_bucket: ``"64x64"`` to the number of samples.
+        samples_per_bucket: ``"64x64"`` to the number of samples that are trained.
         preserved: What keeps the base from forgetting, in words.
         plan: What an epoch is made of (`data.plan_text.describe_plan`), a line each.
     """

@@ -24,7 +24,7 @@ from .dialect import format_value
 from .memory_rules import memory_contradictions
 from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
 from .run import CONFIG_VERSION, RunConfig, find_setting, walk_settings
-from .section import choices_of, expectation, section_of
+from .section import choices_of, expectation, listed_section, section_of
 from .training import SigmaSection
 
 _LONGEST_VALUE = 80
@@ -114,6 +114,13 @@ def unknown_words(values: Mapping[str, Any], choices: Mapping[str, Sequence[str]
 
 def unknown_setting(path: str) -> Problem:
     """A setting that does not exist, with the nearest one that does."""
+    item = listed_section(RunConfig, path.split("."))
+    if item is not None:
+        parent, names = item
+        near = difflib.get_close_matches(path.removeprefix(f"{parent}."), names, n=1, cutoff=0.6)
+        remedy = f"Did you mean {parent}.{near[0]}?" if near else "Leave it out."
+        expected = f"one of these in {parent}: {', '.join(names)}"
+        return Problem(f"{path} is not a setting", expected, remedy)
     known = [name for name, _ in walk_settings()]
     leaf = path.rsplit(".", 1)[-1]
     elsewhere = [name for name in known if name.rsplit(".", 1)[-1] == leaf]

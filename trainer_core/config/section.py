@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -66,6 +67,31 @@ def section_of(field: FieldInfo) -> type[BaseModel] | None:
     """The section that a field holds, or None for a plain setting."""
     kind = field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def listed_section(root: type[BaseModel], path: Sequence[str]) -> tuple[str, list[str]] | None:
+    """The deepest section on a path that leads through an item of a list.
+
+    Args:
+        root: Of all settings.
+        path: Names of sections and numbers of items; the last one is not looked at.
+
+    Returns:
+        Its path, such as ``dataset.folders.0``, and what may be set in it; None for a path through
+        no list.
+    """
+    section, depth, inside = root, 0, False
+    for number, part in enumerate(path[:-1], 1):
+        if part.isdigit():
+            inside, depth = True, number
+            continue
+        field = section.model_fields.get(part)
+        kinds = () if field is None else (field.annotation, *get_args(field.annotation))
+        found = [each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)]
+        if not found:
+            break
+        section, depth = found[0], number
+    return (".".join(path[:depth]), list(section.model_fields)) if inside else None
 
 
 def expectation(field: FieldInfo) -> str:

@@ -79,8 +79,9 @@ class Prepared:
     encoders: EncoderSource
 
     def samples_per_bucket(self) -> dict[str, int]:
-        """Number of samples of each size, named like ``"64x64"``, in order of size."""
-        counts = Counter(self.dataset.buckets)
+        """Number of trained samples of each size, named like ``"64x64"``, in order of size."""
+        held = zip(self.dataset.buckets, self.dataset.validations, strict=True)
+        counts = Counter(size for size, is_held in held if not is_held)
         return {f"{size.width}x{size.height}": counts[size] for size in sorted(counts)}
 
     def sampler(self, transformer: torch.nn.Module, device: torch.device) -> Sampler:

@@ -127,6 +127,12 @@ def test_words_and_hub_ids_are_no_paths(run_file, tmp_path):
         ("training: {learning_rate: 1}", "training.optimizer.learning_rate"),
         ("lr: 1", None),
         ("adapter: {rnak: 3}", "adapter.rank"),
+        ("dataset: {folders: [{path: a}, {path: b, rol: train}]}", "dataset.folders.1.role"),
+        (
+            "dataset: {folders: [{path: a, captions: {shufle: 2}}]}",
+            "dataset.folders.0.captions.shuffle",
+        ),
+        ("base: {adapters: [{path: a, wen: always}]}", "base.adapters.0.when"),
     ],
 )
 def test_unknown_setting_is_named_with_the_nearest(run_file, text, nearest):

@@ -48,7 +48,7 @@ def finding_line(finding: Finding) -> str:
 
 def _lines(report: DatasetReport) -> Iterator[str]:
     counts = report.counts
-    parts = [f"{grouped(counts.get('train', 0))} images to train"]
+    parts = [f"{_many(counts.get('train', 0), 'image')} to train"]
     for name, word in (("regularization", "for regularization"), ("validation", "held out")):
         if counts.get(name):
             parts.append(f"{grouped(counts[name])} {word}")
@@ -114,8 +114,9 @@ def _buckets(report: DatasetReport) -> Iterator[str]:
     }
     for line in schedule.plan:
         yield f"  {line}{vram.get(line.strip().partition(':')[0], '')}"
+    steps = steps_an_epoch(report)
     yield (
-        f"  {steps_an_epoch(report)} steps an epoch (batch {schedule.batch_size} x "
+        f"  {steps} step{'' if steps == '1' else 's'} an epoch (batch {schedule.batch_size} x "
         f"{schedule.micro_batches}); {grouped(schedule.steps)} steps are "
         f"{schedule.epochs:.3g} epochs"
     )

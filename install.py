@@ -14,6 +14,7 @@ whose own needs are met. Where nothing fits, nothing is changed, and what is in 
 from __future__ import annotations
 
 import argparse
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import re
@@ -374,14 +375,23 @@ def installer_command(python: str) -> list[str] | None:
     """The beginning of ``pip install`` or ``uv pip install`` for this Python, or None."""
     # Without the user's own folder where the host runs without it.
     isolated = ["-s"] if sys.flags.no_user_site else []
-    if importlib.util.find_spec("pip") is not None:
+    if _has("pip"):
         quiet = ["--disable-pip-version-check", "--no-input"]
         strategy = ["--upgrade-strategy", "only-if-needed"]
         return [python, *isolated, "-m", "pip", "install", *quiet, *strategy]
-    if importlib.util.find_spec("uv") is not None:
+    if _has("uv"):
         return [python, *isolated, "-m", "uv", "pip", "install", "--python", python]
     uv = shutil.which("uv")
     return [uv, "pip", "install", "--python", python] if uv else None
+
+
+def _has(package: str) -> bool:
+    """Whether a package is installed, without asking the import hooks of others.
+
+    That of setuptools gives this process another ``distutils`` when it is asked for pip, and then
+    refuses to import setuptools, which torch needs to compile.
+    """
+    return importlib.machinery.PathFinder.find_spec(package) is not None
 
 
 def resolve(

@@ -75,6 +75,12 @@ def _workflow(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
     return kept_workflow(query.get("run", ""))
 
 
+def _page(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
+    from .services.report_page import kept_page
+
+    return kept_page(query.get("name", ""))
+
+
 def _dataset(name: str) -> Callable[[Mapping[str, str], bytes], tuple[Any, int]]:
     def answer(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
         from .services import dataset_routes
@@ -104,6 +110,7 @@ class AdapterTrainerExtension(ComfyExtension):
         comfy_host.add_route("GET", "/adapter_trainer/state", _state)
         comfy_host.add_route("POST", "/adapter_trainer/wish", _request)
         comfy_host.add_route("GET", "/adapter_trainer/workflow", _workflow)
+        comfy_host.add_route("GET", "/adapter_trainer/report", _page)
         comfy_host.add_route("POST", "/adapter_trainer/full_graph", _full_graph)
         for method, names in _OF_DATASETS.items():
             for name in names:

@@ -13,7 +13,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import comfy.cli_args
 import comfy.model_management as management
@@ -25,9 +25,11 @@ from server import PromptServer
 
 from ...trainer_core.errors import InputError, RunError
 from .folders import ADD_ROOT, folders_below, resolve_below, saved_checkpoints
+from .served_files import ServedFile
 
 if TYPE_CHECKING:
     import torch
+    from aiohttp import web
 
     from ...trainer_core.filesystem.allowed_folders import AllowedFolders
 
@@ -459,12 +461,6 @@ def output_place(path: Path) -> dict[str, str]:
     return {"filename": relative.name, "subfolder": folder, "type": "output"}
 
 
-class ImageFile(NamedTuple):
-    """The bytes of a WebP image, for `add_route`; its address has to change with its content."""
-
-    content: bytes
-
-
 def add_route(
     method: str, path: str, answer: Callable[[Mapping[str, str], bytes], tuple[Any, int]]
 ) -> None:
@@ -473,25 +469,32 @@ def add_route(
     Args:
         method: ``GET`` or ``POST``.
         path: Such as ``/adapter_trainer/state``.
-        answer: From the query and the body of a request to JSON values, the bytes of a JSON file
-            or an `ImageFile`, and the HTTP status. It is called in a thread, and may wait for the
-            disk.
+        answer: From the query and the body of a request to JSON values or a `ServedFile`, and the
+            HTTP status. It is called in a thread, and may wait for the disk.
     """
     from aiohttp import web
 
     @PromptServer.instance.routes.route(method, path)
     async def handle(request: web.Request) -> web.Response:
         content, status = await asyncio.to_thread(answer, request.query, await request.read())
-        if isinstance(content, ImageFile):
-            headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "max-age=86400"}
-            return web.Response(
-                body=content.content, content_type="image/webp", headers=headers, status=status
-            )
-        if not isinstance(content, bytes):
-            return web.json_response(content, status=status)
-        return web.Response(
-            body=content,
-            status=status,
-            content_type="application/json",
-            headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"},
-        )
+        if isinstance(content, ServedFile):
+            return _file_response(content, status)
+        return web.json_response(content, status=status)
+
+
+def _file_response(file: ServedFile, status: int) -> web.Response:
+    from aiohttp import web
+
+    headers = {"X-Content-Type-Options": "nosniff", **file.headers}
+
+    class FileResponse(web.Response):
+        """Sets its headers last: ComfyUI may write a policy of its own over that of any answer."""
+
+        async def prepare(self, request: web.BaseRequest) -> Any:
+            self.headers.update(headers)
+            return await super().prepare(request)
+
+    charset = "utf-8" if file.content_type == "text/html" else None
+    return FileResponse(
+        body=file.content, status=status, content_type=file.content_type, charset=charset
+    )

@@ -209,8 +209,7 @@ class GraphVae(NamedTuple):
             )
         with torch.inference_mode():
             frames = ((pixels.float() + 1) / 2).movedim(1, -1)
-            # One by one: a batch would be the frames of a video to a VAE that knows videos.
-            raw = torch.cat([_still(self.vae.encode(frame[None])) for frame in frames])
+            raw = self._raw(frames)
             mean, deviation = self._statistics()
             latents = (raw.float().cpu() - mean) / deviation
         channels = self.spec.channels * self.spec.patch**2
@@ -222,6 +221,14 @@ class GraphVae(NamedTuple):
                 self.spec.remedy,
             )
         return ordinary(latents)
+
+    def _raw(self, frames: Tensor) -> Tensor:
+        import torch
+
+        if self.spec.dimensions == 4:
+            return self.vae.encode(frames)
+        # One by one: a batch would be the frames of a video to a VAE that knows videos.
+        return torch.cat([_still(self.vae.encode(frame[None])) for frame in frames])
 
     def decode(self, latents: Tensor) -> Tensor:
         """Undo `encode`: `[B, C, h, w]` to `[B, 3 or 4, H, W]`, float32 on the CPU, in [-1, 1]."""
@@ -302,7 +309,7 @@ class GraphEncoders:
         return masked(pixels, encode) if masked else encode(pixels)
 
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
-        """`GraphText.encode`."""
+        """`GraphText.encode`; captions are encoded one by one, as ComfyUI's CLIP takes one."""
         return self._text().encode(caption, controls)
 
     def decoder(self) -> Callable[[Tensor], Tensor]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...trainer_core.errors import DatasetError, InputError, TrainerError
 from ..host import comfy_host
 from ..host.folders import folder_stamp
+from ..host.served_files import image_file
 from . import caption_edits, dataset_report
 from .dataset_upload import DROPS
 
@@ -71,7 +72,7 @@ def _plan(asked: Answers, stamp: str) -> Mapping[str, Any]:
 def _image(query: _Query, body: bytes) -> Any:
     image = _named_image(query)
     large = query.get("size") == "large"
-    return comfy_host.ImageFile(dataset_report.THUMBNAILS.get(image, large=large))
+    return image_file(dataset_report.THUMBNAILS.get(image, large=large))
 
 
 def _caption(query: _Query, body: bytes) -> Any:

@@ -9,9 +9,12 @@ from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.file_names import name_mistake
 from ...trainer_core.filesystem.storage import write_text
 from ..host import comfy_host
+from ..host.served_files import html_page
 from .choices import BaseChoice, DatasetChoice, run_config
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from ...trainer_core.config import RunConfig
@@ -20,6 +23,12 @@ if TYPE_CHECKING:
 
 FOLDER = "reports"
 """Below the trainer's output folder."""
+
+ROUTE = "/adapter_trainer/report"
+"""Where the browser asks for a page."""
+
+# A page holds at most a few hundred small images.
+_LARGEST = 64 * 2**20
 
 _SHEET_IMAGES = 96
 _TOLD_EVERY = 20
@@ -59,15 +68,44 @@ def dataset_page(
             comfy_host.raise_interrupted()
 
     report = inspect(report, config.dataset, comfy_host.cache_folder(), progress)
-    path = comfy_host.output_folder() / FOLDER / f"{_name(report)}.html"
-    comfy_host.output_folder().joinpath(FOLDER).mkdir(parents=True, exist_ok=True)
+    name = _name(report)
+    path = _folder() / f"{name}.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, report_page(report))
-    place = comfy_host.output_place(path)
+    place, link = comfy_host.output_place(path), f"{ROUTE}?{urlencode({'name': name})}"
     told = (
-        f"{report_text(report)}\nPage: {place['subfolder']}/{place['filename']} in ComfyUI's "
-        f"output folder, or /view?{urlencode(place)}"
+        f"{report_text(report)}\nPage: {link} behind ComfyUI's address in the browser. "
+        f"The file: {place['subfolder']}/{place['filename']} in ComfyUI's output folder."
     )
-    return told, _sheet(report), {"text": (told,), "adapter_trainer_page": [place]}
+    return told, _sheet(report), {"text": (told,), "adapter_trainer_page": [link]}
+
+
+def kept_page(name: str) -> tuple[Any, int]:
+    """What the browser is told when it asks for a page, and the HTTP status.
+
+    ComfyUI's own ``/view`` sends every HTML file as a download.
+
+    Args:
+        name: A dataset's, as `dataset_page` told it; it may come from anybody.
+
+    Returns:
+        The page with 200. JSON values with a ``reason``, with 404, when there is none of that name
+        or it cannot be read.
+    """
+    if name_mistake(name):
+        return {"reason": "this is no name of a report"}, 404
+    path = _folder() / f"{name}.html"
+    try:
+        # A link would lead to whatever it points at.
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > _LARGEST:
+            return {"reason": "no report of this name; run Dataset Report"}, 404
+        return html_page(path.read_bytes()), 200
+    except OSError as error:
+        return {"reason": f"the report cannot be read ({error.strerror or error})"}, 404
+
+
+def _folder() -> Path:
+    return comfy_host.output_folder() / FOLDER
 
 
 def _config(dataset: DatasetChoice, base: BaseChoice | None) -> RunConfig:

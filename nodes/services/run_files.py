@@ -208,9 +208,10 @@ def kept_workflow(run: str) -> tuple[Any, int]:
         ``reason``, with 404, when there is no such run, it has none, or it cannot be read.
     """
     from ..host import comfy_host
+    from ..host.served_files import json_file
 
     try:
-        return _workflow_bytes(comfy_host.run_path(run), run), 200
+        return json_file(_workflow_bytes(comfy_host.run_path(run), run)), 200
     except InputError as error:
         return {"reason": error.found}, 404
     except OSError as error:

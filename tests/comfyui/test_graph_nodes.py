@@ -22,7 +22,10 @@ pytestmark = pytest.mark.comfy
 # Section 10 of the design: links in, links out, and which of the links need not be there.
 SOCKETS = {
     "DatasetFolder": ([], ["dataset"]),
-    "DatasetImages": (["IMAGE", "STRING", "IMAGE?"], ["dataset"]),
+    "DatasetImages": (["IMAGE", "STRING", "IMAGE?", "MASK?"], ["dataset"]),
+    # The datasets that it joins are one growing input.
+    "DatasetCombine": ([], ["dataset"]),
+    "DatasetReport": (["dataset", "base?"], ["STRING", "IMAGE"]),
     "Base": ([], ["base"]),
     "PreviewPrompts": (["IMAGE?"], ["previews"]),
     "Cache": (["dataset", "base", "CLIP?", "VAE?", "previews?"], ["cache"]),
@@ -50,6 +53,7 @@ NOT_AN_INPUT = {
     "base.encoders": "the graph's CLIP and VAE",
     "base.adapters": "the inputs training_adapter and base_adapters, lists of what is there",
     "dataset.path": "the input folder, a list of what is there",
+    "dataset.folders": "Combine Datasets",
     "dataset.regularization.path": "the input regularization_folder, a list of what is there",
     "adapter.kind": "the choice that shows the inputs of a kind",
     "adapter.start_from": "the input start_from, a list of what is there",
@@ -124,7 +128,9 @@ def facts_of_input(spec):
 
 def _plain(value):
     # Lists and tables are texts in a node.
-    return "" if value in ([], {}) else value
+    if isinstance(value, list | tuple):
+        return "\n".join(map(str, value))
+    return "" if value == {} else value
 
 
 def facts_of_config(field):
@@ -174,7 +180,7 @@ def _template_entry(path, text, value):
     match = _BOUNDS.search(text)
     words = match[1] if match else ""
     low = re.search(r"(?:at least|above) ([-\d.e+]+)\b(?! long)", words)
-    high = re.search(r"(?:at most|below) ([-\d.e+]+)", words)
+    high = re.search(r"(?:at most|below) ([-\d.e+]+)\b(?! long)", words)
     text = text[: match.start()] if match else text
     listed = re.search(r" One of ([^.]*)\.$", text)
     default = templates()["qwen_image"]["generate"].get(path, "not preset")

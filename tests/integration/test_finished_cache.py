@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -132,3 +133,31 @@ def test_damaged_list_is_refused(encoded, tmp_path, damage):
 def test_missing_list_is_refused(tmp_path):
     with pytest.raises(DatasetError, match="cannot be used"):
         read_manifest(tmp_path / "none.cache.json")
+
+
+@pytest.mark.parametrize("held", ["share", "role"])
+def test_nothing_is_trained_that_the_run_file_wants_held_out(encoded, tmp_path, held):
+    config = moved(encoded, tmp_path, dataset={"validation": {"share": 0.3}})
+    if held == "role":
+        shown = {"folders": [{"path": "more", "role": "validation"}], "validation": {}}
+        config = moved(encoded, tmp_path / "role", dataset=shown)
+        manifest = Path(config.cache.manifest)
+        record = json.loads(manifest.read_text())
+        record["samples"]["forms"][0]["folder"] = 1
+        manifest.write_text(json.dumps(record))
+    words = {"share": r"dataset\.validation\.share is 0\.3", "role": r"folders\[0\]\.path has the"}
+    with pytest.raises(ConfigError, match=f"{words[held]}.*finished cache was encoded to train"):
+        train(config, make_source=no_encoders)
+
+
+def test_what_a_finished_cache_has_nothing_of_is_told(encoded, tmp_path):
+    told = []
+
+    class Hears(SilentObserver):
+        def notify(self, event):
+            told.append(str(getattr(event, "message", event)))
+
+    config = moved(encoded, tmp_path, dataset={"flip": True, "mask": {"source": "files"}})
+    prepare(config, Hears(), SingleProcess(torch.device("cpu")), no_encoders)
+    assert any("dataset.flip is true" in each and "no mirrored image" in each for each in told)
+    assert any("dataset.mask.source is files" in each for each in told)

@@ -2,12 +2,14 @@
 
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from integration.runs import CancelAfter, metrics, run_config, tensors
 
 from tests.fixtures.combinations import some
 from trainer_core.config.defaults import resolved_length
+from trainer_core.data.cache.collect import collect
 from trainer_core.demo.run import dataset_folder
 from trainer_core.diffusion.flow import sample_euler
 from trainer_core.errors import ConfigError
@@ -92,6 +94,37 @@ def test_what_is_cached_is_not_computed_again(tmp_path, cache):
     assert compute(plan, base)[0] == 3
     other, base, _ = planned(tmp_path, cache, steps=4)
     assert compute(other, base)[0] == 16
+
+
+def test_another_run_removes_nothing_that_is_held_to(tmp_path, cache):
+    plan, base, _ = planned(tmp_path, cache)
+    compute(plan, base)
+    files = [each.entry.path for each in plan.trajectories]
+    nothing = np.zeros((0, 32), np.uint8)
+    collect(tmp_path / "c", 0, nothing)
+    assert all(path.exists() for path in files)
+    plan.mark.release()
+    collect(tmp_path / "c", 0, nothing)
+    assert not any(path.exists() for path in files)
+
+
+def test_held_out_images_give_prompts_no_control_image(tmp_path, cache):
+    config = run_config(
+        tmp_path,
+        cache,
+        dataset={
+            "path": str(dataset_folder("edit")),
+            "validation": {"share": 0.5},
+            "preservation": HALF["preservation"] | {"count": 24},
+        },
+    )
+    data = prepare(config, SilentObserver(), SingleProcess(CPU)).dataset
+    held = {e.key for item in data.items if item.validation for e in item.controls}
+    own = {e.key for item in data.items if not item.validation for e in item.controls}
+    given = {entry.key for item in data.preserved for entry in item.controls}
+    assert held - own
+    assert given
+    assert given <= own
 
 
 def test_resumed_run_with_preservation_equals_the_uninterrupted_one(tmp_path, cache):

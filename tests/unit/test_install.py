@@ -121,6 +121,15 @@ def test_pip_of_the_running_python_is_used():
     assert "only-if-needed" in command
 
 
+def test_the_search_for_pip_leaves_distutils_as_it_was():
+    """Where setuptools brings its own, a look for pip through its import hook takes it away."""
+    code = "import install; install.installer_command('python'); import setuptools"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_nothing_is_called_when_everything_is_there():
     """In this environment; without a PATH and an index no installer could have worked."""
     done = subprocess.run(

@@ -5,7 +5,7 @@ The packages are empty ones with the names and needs of the real ones; nothing i
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.machinery
 import os
 import subprocess
 import venv
@@ -71,8 +71,9 @@ def guest(tmp_path):
     python = place / "bin" / "python"
     tools = tmp_path / "tools"
     tools.mkdir()
-    # Imported here, pip would leave this process with another distutils than setuptools expects.
-    found = importlib.util.find_spec("pip")
+    # Asked for pip, setuptools' import hook would leave this process with another distutils than it
+    # expects itself, and torch could compile nothing after that.
+    found = importlib.machinery.PathFinder.find_spec("pip")
     assert found is not None
     assert found.origin is not None
     (tools / "pip").symlink_to(Path(found.origin).parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -58,10 +59,12 @@ def dataset(arguments: Arguments) -> int:
         show_json({**_record(gathered, report), "files": files})
     else:
         from ..data.caption_notes import caption_notes
+        from ..data.flips import with_flips
         from ..data.report.words import report_text
 
         show(report_text(report))
-        for note in caption_notes(gathered.found.samples, config.dataset):
+        _, unflipped = with_flips(gathered.planned, config.dataset)
+        for note in (*unflipped, *caption_notes(gathered.found.samples, config.dataset)):
             show(f"note: {note}")
         if not looks:
             show("Images were not decoded; --looks finds those that are there twice or alike.")
@@ -123,9 +126,12 @@ def _vram(
     least = int(location.variant in family.filled)
     found: dict[tuple[int, int], int] = {}
     memory = None
+    together = config.dataset.batch_size or config.training.batch_size
+    training = config.training.model_copy(update={"batch_size": together})
+    stepped = config.model_copy(update={"training": training})
     for each in buckets:
         images = [Bucket(each.width, each.height)] * (1 + max(controls, least))
-        simulation = run_simulation(config, base, images, device)
+        simulation = run_simulation(stepped, base, images, device)
         # The plan is made for the largest, and holds for all.
         memory = memory or planned(simulation, base, device, Machine()).memory
         estimate = memory_estimate(base, simulation, memory)
@@ -138,8 +144,10 @@ def _inspected(config: RunConfig, report: DatasetReport, *, quiet: bool) -> Data
     from ..data.cache.build import cache_folder
     from ..data.report.inspection import inspect
 
+    shown = not quiet and sys.stdout.isatty()
+
     def progress(done: int, total: int) -> None:
-        if not quiet and (done % _TOLD_EVERY == 0 or done == total):
+        if shown and (done % _TOLD_EVERY == 0 or done == total):
             overwrite_line("" if done == total else f"looking at images: {done} of {total}")
 
     return inspect(report, config.dataset, cache_folder(config), progress)

@@ -65,19 +65,21 @@ def run_step(
     from ..inference.sampler import preview_layers
     from ..training.cache_manifest import read_manifest
     from ..training.memory_estimate import largest_sample, run_simulation, text_tokens
+    from ..training.pass_sizes import largest_square, with_largest_batch
     from ..types import Bucket
 
     if config.cache.manifest:
-        items = read_manifest(Path(config.cache.manifest)).dataset.items
-        largest, layers = largest_sample(items)
-        return run_simulation(config, base, largest, device, text_tokens(items), layers)
-    multiple = base.family.size_multiple
-    edge = max(config.dataset.resolution // multiple, 1) * multiple
+        dataset = read_manifest(Path(config.cache.manifest)).dataset
+        largest, layers = largest_sample(dataset.items)
+        stepped = with_largest_batch(config, dataset)
+        return run_simulation(stepped, base, largest, device, text_tokens(dataset.items), layers)
+    multiple, (resolution, stepped) = base.family.size_multiple, largest_square(config)
+    edge = max(resolution // multiple, 1) * multiple
     layers = preview_layers(config.preview, base.family, base.location.variant)
     # Without control images a base that fills areas learns from the images themselves.
     least = int(base.location.variant in base.family.filled)
     images = [Bucket(edge, edge)] * (1 + max(controls, least))
-    return run_simulation(config, base, images, device, layers=layers)
+    return run_simulation(stepped, base, images, device, layers=layers)
 
 
 def planned(

@@ -55,7 +55,8 @@ def cache(arguments: Arguments) -> int:
     verify, dry = is_set(given, "verify"), is_set(given, "dry")
     config = rest.config()
     require_inputs(config)
-    if (is_set(given, "collect") or dry) and config.cache.max_gb is None:
+    asked = dry or is_set(given, "collect")
+    if asked and config.cache.max_gb is None:
         raise ConfigError(
             "cache.max_gb is not set, and the cache is to be made smaller",
             "the gigabytes that it may take",
@@ -69,13 +70,13 @@ def cache(arguments: Arguments) -> int:
     processes = SingleProcess(resolve_device(config.memory.device))
     threads = borrowed_threads(config.memory, embedded=config.base.path == "embedded")
     changes = {"verify": verify or config.cache.verify}
-    limit = {"max_gb": None} if dry else {}
+    limit = {"max_gb": None} if asked else {}
     cache = config.cache.model_copy(update={**changes, **limit})
     with watching(as_json=arguments.json) as observer, threads:
         prepared = prepare(config.model_copy(update={"cache": cache}), observer, processes)
         manifest = save_manifest(config, prepared)
-        if dry:
-            collect_cache(config, prepared.dataset, prepared.prompts, observer, dry=True)
+        if asked:
+            collect_cache(config, prepared.dataset, prepared.prompts, observer, dry=dry, asked=True)
     dataset = prepared.dataset
     report = {
         "folder": cache_folder(config),

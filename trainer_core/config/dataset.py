@@ -191,8 +191,8 @@ class DatasetSection(Section):
     )
     flip_except: list[str] = setting(
         ["left", "right", "text", "letter", "letters", "word", "words", "logo", "sign", "number"],
-        "Add words of your captions that would be wrong of a mirrored image. An image whose "
-        "caption has one of these words is never mirrored.",
+        "Change it when your captions have other words that would be wrong of a mirrored image. "
+        "An image whose caption has one of these words is never mirrored.",
         advanced=True,
     )
     crop: Literal["center", "top", "mask", "stretch"] = setting(
@@ -302,8 +302,8 @@ class CacheSection(Section):
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto",
         "Leave it on auto. Number format of cached latents and texts. 'auto': that of the "
-        "encoders. 'fp32' is exact and largest; 'fp16' fails where an encoder's numbers are too "
-        "large for it, and says so.",
+        "encoders. 'fp32' is exact and largest; 'bf16' and 'fp16' take half of that; 'fp16' fails "
+        "where an encoder's numbers are too large for it, and says so.",
         advanced=True,
     )
     batch_size: int = setting(

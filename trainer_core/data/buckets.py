@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..config import DatasetSection, dataset_folders
 from ..errors import ConfigError, DatasetError
 from ..types import Bucket, PlannedSample, Sample
+from .collection import uncollected
 from .flips import with_flips
 from .image import image_size
 
@@ -50,6 +51,7 @@ class Plan:
         return {f"{bucket.width}x{bucket.height}": counts[bucket] for bucket in sorted(counts)}
 
 
+@uncollected()
 def plan_buckets(
     samples: Sequence[Sample],
     settings: DatasetSection,

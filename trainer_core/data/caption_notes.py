@@ -19,12 +19,17 @@ def caption_notes(samples: Sequence[Sample], dataset: DatasetSection) -> tuple[s
         dataset: The run file's section; each folder may have rules of its own.
 
     Returns:
-        At most two notes for each folder.
+        At most two notes for each set of rules.
     """
     notes: list[str] = []
-    for number, folder in enumerate(dataset_folders(dataset)):
-        rules = folder.settings.captions
-        own = [each for each in samples if each.folder == number]
+    folders = dataset_folders(dataset)
+    groups: dict[tuple[object, ...], list[Sample]] = {}
+    for each in samples:
+        rules = folders[each.folder].settings.captions
+        same = (rules.shuffle, rules.keep, rules.separator, rules.most)
+        groups.setdefault(same, []).append(each)
+    for own in groups.values():
+        rules = folders[own[0].folder].settings.captions
         if rules.shuffle:
             still = [each.name for each in own if len(each.captions) == 1 and each.caption]
             note = f"of {len(still)} captions dataset.captions.shuffle moves no tag"

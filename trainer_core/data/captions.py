@@ -82,7 +82,7 @@ def long_caption_notes(tokens: dict[str, int], limit: int, setting: int | None) 
     )
 
 
-def read_caption(path: Path) -> str:
+def read_caption(path: Path | str) -> str:
     """Read a caption file in UTF-8, without blanks at its ends; line breaks inside stay.
 
     Raises:

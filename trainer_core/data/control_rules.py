@@ -85,6 +85,8 @@ def require_bare_texts(settings: DatasetSection, items: Iterable[CachedItem]) ->
     if not any(folder.control_dropout for folder in folders):
         return
     for item in items:
+        if item.validation:
+            continue
         own = folders[item.folder] if item.folder < len(folders) else folders[0]
         if own.control_dropout and item.control_buckets and not item.bare_texts:
             raise ConfigError(

@@ -56,6 +56,7 @@ class FileMemory:
         self._place = {names[at : at + 32]: at // 32 for at in range(0, len(names), 32)}
         # Lists: a row of a table takes longer to read than the rest of a look-up.
         self._stamps: list[list[int]] = self._rows["stamp"].tolist()
+        self._digests = self._rows["digest"]
         self._flags: list[int] = self._rows["flags"].tolist()
         self._sizes = list(
             zip(self._rows["width"].tolist(), self._rows["height"].tolist(), strict=True)
@@ -72,8 +73,14 @@ class FileMemory:
             path: The file.
             status: Its status, links followed.
         """
-        known = self._known(_name(path), _stamp_of(status)) if self._trust else None
-        return known[2] if known else None
+        stamp = _stamp_of(status)
+        known = self._known(_name(path), stamp) if self._trust else None
+        if known is None:
+            return None
+        if known[1]:
+            # The hash is asked for next: neither its status nor its name is made again then.
+            self._seen[os.fspath(path)] = (stamp, known[1].hex())
+        return known[2]
 
     def remember(self, path: Path | str, status: os.stat_result, facts: ImageInfo) -> None:
         """Remember what a header says that was just read; `status` is from before reading it."""
@@ -148,7 +155,7 @@ class FileMemory:
             if tuple(self._stamps[place]) != stamp:
                 return None
             flags = self._flags[place]
-            digest = self._rows["digest"][place].tobytes() if flags & _HASHED else b""
+            digest = self._digests[place].tobytes() if flags & _HASHED else b""
             facts = None
             if flags & _HEADER:
                 facts = ImageInfo(

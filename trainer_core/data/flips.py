@@ -17,7 +17,7 @@ _NAMED = 5
 def with_flips(
     planned: Sequence[PlannedSample], settings: DatasetSection
 ) -> tuple[tuple[PlannedSample, ...], tuple[str, ...]]:
-    """Choose what is trained mirrored: all, but where a text of the image forbids it.
+    """Choose what is trained mirrored: all that is trained, but where a text of it forbids it.
 
     Args:
         planned: The samples.
@@ -31,12 +31,17 @@ def with_flips(
     pattern = forbidding(settings.flip_except)
     chosen: list[PlannedSample] = []
     kept: dict[str, str] = {}
+    trained = [each for each in planned if not each.sample.validation]
     for each in planned:
+        if each.sample.validation:
+            # It is measured as it is: mirrored it would be encoded for nothing.
+            chosen.append(each)
+            continue
         word = forbidding_word(each.sample.captions, pattern)
         if word is not None:
             kept[each.sample.name] = word
         chosen.append(replace(each, flipped=word is None))
-    return tuple(chosen), _notes(kept, len({each.sample.name for each in planned}))
+    return tuple(chosen), _notes(kept, len({each.sample.name for each in trained}))
 
 
 def forbidding(words: Sequence[str]) -> re.Pattern[str] | None:

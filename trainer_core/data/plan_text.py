@@ -8,6 +8,7 @@ from ..config import DatasetSection, dataset_folders
 from ..types import PlannedSample
 from .batches import BatchPlan
 from .paces import sample_paces
+from .views import Views
 
 _MOST = 12
 
@@ -35,10 +36,12 @@ def planned_batches(
     if not any(repeats):
         return None
     sizes = [each.settings.batch_size or batch_size for each in dataset_folders(dataset)]
+    kinds = [(each.control_buckets, len(each.sample.layers)) for each in samples]
+    folders = [each.sample.folder for each in samples]
     return BatchPlan(
         [each.bucket for each in samples],
-        [(each.control_buckets, len(each.sample.layers)) for each in samples],
-        [sizes[each.sample.folder] for each in samples],
+        Views.of(dataset, seed=0).agreements(kinds, folders),
+        [sizes[folder] for folder in folders],
         micro_batches,
         repeats,
         seed=0,

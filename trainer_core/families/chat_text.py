@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from ..data.captions import CountTokens
 from ..errors import DatasetError
@@ -80,11 +81,11 @@ def hidden_states(
     Args:
         model: A model of transformers, with text blocks in ``layers`` (`text_part`).
         states: As `ChatText.states`.
-        inputs: Of the model's ``forward``: ``input_ids`` `[1, L]` and what else it needs.
+        inputs: Of the model's ``forward``: ``input_ids`` `[B, L]` and what else it needs.
         normed: As `ChatText.normed`.
 
     Returns:
-        One `[L, D]` for each of ``states``, in the model's precision.
+        One `[B, L, D]` for each of ``states``, in the model's precision.
     """
     text: Any = text_part(model)
     count = len(text.layers)
@@ -111,7 +112,33 @@ def hidden_states(
     finally:
         for hook in hooks:
             hook.remove()
-    return [found[each][0] for each in wanted]
+    return [found[each] for each in wanted]
+
+
+def text_batch(
+    texts: Sequence[Sequence[int]], device: torch.device, masks: Sequence[Sequence[int]] = ()
+) -> dict[str, Tensor]:
+    """What a text model is given of several texts.
+
+    Shorter ones are filled up behind and masked: a causal model's tokens do not see it, nor do
+    those of another that heeds the mask. So a text comes out as it does alone, to rounding.
+
+    Args:
+        texts: The tokens of each.
+        device: Where the model computes.
+        masks: 1 for each token that others see; unset: all are seen.
+
+    Returns:
+        ``input_ids`` and ``attention_mask``, `[B, L]`.
+    """
+    seen = masks or [[1] * len(text) for text in texts]
+    given = {"input_ids": texts, "attention_mask": seen}
+    return {
+        name: pad_sequence(
+            [torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True
+        ).to(device)
+        for name, rows in given.items()
+    }
 
 
 def image_places(model: nn.Module, places: Tensor) -> dict[str, Tensor]:
@@ -176,23 +203,34 @@ class ChatEncoders:
         Raises:
             DatasetError: When the number of control images does not fit the variant.
         """
-        require_controls(caption, len(controls), self.controls, self.variant)
+        return self.encode_texts([caption], [controls])[0]
+
+    @torch.no_grad()
+    def encode_texts(
+        self, captions: Sequence[str], controls: Sequence[Sequence[Image]]
+    ) -> list[Conditioning]:
+        """As `encode_text` of each, in one pass of the model."""
+        for caption, shown in zip(captions, controls, strict=True):
+            require_controls(caption, len(shown), self.controls, self.variant)
         start = dropped_tokens(self.chat, lambda text: len(self.tokenizer(text).input_ids))
-        longest = start + self.text_length
         words = self.tokenizer(
-            self.chat.fill(caption),
-            return_tensors="pt",
+            [self.chat.fill(caption) for caption in captions],
             truncation=True,
-            max_length=longest,
+            max_length=start + self.text_length,
             padding="max_length" if self.chat.padded else False,
             padding_side="right",
         )
         (model,) = self.text_models
         device = next(model.parameters()).device
-        given = {name: words[name].to(device) for name in ("input_ids", "attention_mask")}
+        given = text_batch(words["input_ids"], device, words["attention_mask"])
         states = hidden_states(model, self.chat.states, given, self.chat.normed)
-        rows = torch.stack(states, dim=1)[start:].float()
-        return {"text_embeddings": rows if self.chat.stacked else rows.flatten(1)}
+        rows = [
+            torch.stack([state[at, start : len(ids)] for state in states], dim=1).float()
+            for at, ids in enumerate(words["input_ids"])
+        ]
+        return [
+            {"text_embeddings": each if self.chat.stacked else each.flatten(1)} for each in rows
+        ]
 
 
 def require_controls(caption: str, count: int, bounds: tuple[int, int], variant: str) -> None:

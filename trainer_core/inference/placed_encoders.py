@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..config import MemorySection
-from ..data.cache.build import Encoders
+from ..data.cache.encoders import Encoders, encode_texts
 from ..device import release_memory
 from ..families.family import PartedEncoders
 from ..offload.host_weights import MappedMaster, Master, make_master
@@ -95,6 +95,12 @@ class PlacedEncoders:
     def encode_text(self, caption: str, controls: Sequence[Image.Image] = ()) -> Conditioning:
         """As `Encoders.encode_text`."""
         return self._with("text").encode_text(caption, controls)
+
+    def encode_texts(
+        self, captions: Sequence[str], controls: Sequence[Sequence[Image.Image]]
+    ) -> list[Conditioning]:
+        """As `encode_texts` of the family's encoders."""
+        return encode_texts(self._with("text"), captions, controls)
 
     def close(self) -> None:
         """Let go of everything; the next call loads again."""

@@ -35,7 +35,7 @@ from .memory_estimate import (
     text_tokens,
 )
 from .observer import MemoryPlanned, Observer, PlanRow, Warned
-from .pass_sizes import largest_batch
+from .pass_sizes import with_largest_batch
 from .processes import Processes
 from .start import FORMAT, Start, begun_format
 from .step_simulation import StepSimulation
@@ -137,10 +137,7 @@ def _choose(
     release_memory(device)
     items = data.dataset.items
     largest, layers = largest_sample(items)
-    together = config.training.model_copy(
-        update={"batch_size": largest_batch(config, data.dataset)}
-    )
-    stepped = config.model_copy(update={"training": together})
+    stepped = with_largest_batch(config, data.dataset)
     simulation = run_simulation(stepped, base, largest, device, text_tokens(items), layers)
     return choose_step_plan(simulation, base, budget, held)
 

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from ..bases.locate import locate_base
-from ..config import DatasetSection, RunConfig
+from ..config import DatasetSection, RunConfig, dataset_folders
 from ..config.defaults import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
 from ..data.cache.blank_masks import require_counting_masks
@@ -123,7 +123,11 @@ def prepare(
     """
     _keep_cache_within(config, within)
     if config.cache.manifest:
-        return _from_manifest(config, Path(config.cache.manifest), processes, make_source, machine)
+        listed = Path(config.cache.manifest)
+        prepared = _from_manifest(config, listed, processes, make_source, machine)
+        for note in _unmet(config, prepared.dataset) if processes.index == 0 else ():
+            observer.notify(Warned(note))
+        return prepared
     _require_dataset(config)
     memory = _memory(config)
     found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
@@ -272,6 +276,7 @@ def collect_cache(
     observer: Observer,
     *,
     dry: bool = False,
+    asked: bool = False,
 ) -> Collected | None:
     """Keep the cache within ``cache.max_gb``, and say what was removed.
 
@@ -281,6 +286,7 @@ def collect_cache(
         prompts: As well.
         observer: Hears what was done.
         dry: Whether to say only what would be removed.
+        asked: Whether to say also that nothing has to be removed, or that another process is at it.
 
     Returns:
         What was done; None where there is no limit, or another process is at it.
@@ -295,7 +301,9 @@ def collect_cache(
     needed = np.concatenate([dataset.items.keys, hex_keys(others)])
     limit = round(config.cache.max_gb * GIGABYTE)
     done = collect(cache_folder(config), limit, needed, dry=dry)
-    if done is not None and (done.removed or done.kept > limit):
+    if done is None and asked:
+        observer.notify(Noted("cache: another process makes it smaller at this moment"))
+    elif done is not None and (asked or done.removed or done.kept > limit):
         observer.notify(Noted(str(done)))
     return done
 
@@ -330,6 +338,7 @@ def _from_manifest(
     base = config.base.model_copy(update={"variant": cache.variant})
     has_controls = any(cache.dataset.control_buckets)
     _check_preserved(config, cache, edits=has_controls)
+    _check_held_out(config, cache.dataset)
     family = get_family(config.family)
     require_droppable(config.dataset, cache.variant, (*family.layered, *family.filled))
     require_counting_masks(cache.dataset, config.dataset.mask)
@@ -380,6 +389,36 @@ def _check_preserved(config: RunConfig, cache: Manifest, *, edits: bool) -> None
             "the prompts that were encoded with the cache",
             "Encode again with these settings, or set dataset.preservation.share to 0.",
         )
+
+
+def _check_held_out(config: RunConfig, dataset: CachedDataset) -> None:
+    """Refuse to train what the run file wants held out, and the cache knows as trained."""
+    forms, found = dataset.items.forms, ""
+    for number, folder in enumerate(dataset_folders(config.dataset)):
+        if folder.role == "validation" and any(
+            each.folder == number and not each.validation for each in forms
+        ):
+            found = f"{folder.place} has the role validation"
+    share = config.dataset.validation.share
+    # Of a single image nothing is held out, whatever the share is.
+    if share and not any(each.validation for each in forms) and dataset.own_images > 1:
+        found = f"dataset.validation.share is {share:g}"
+    if found:
+        raise ConfigError(
+            f"{found}, and the finished cache was encoded to train these images",
+            "a cache that was encoded with what is held out",
+            "Encode again with this setting, or take it out of the run file.",
+        )
+
+
+def _unmet(config: RunConfig, dataset: CachedDataset) -> Iterator[str]:
+    """Which settings have no effect because a finished cache has nothing of them."""
+    counts, again = [form.counts for form in dataset.items.forms], "Encode again for it."
+    if config.dataset.flip and not any(each[5] for each in counts):
+        yield f"dataset.flip is true, and the finished cache has no mirrored image. {again}"
+    if config.dataset.mask.source in {"files", "alpha"} and not any(each[2] for each in counts):
+        source = config.dataset.mask.source
+        yield f"dataset.mask.source is {source}, and the finished cache has no mask. {again}"
 
 
 def _require_vae(location: BaseLocation) -> None:

@@ -32,6 +32,7 @@ from ..quantization.registry import FORMATS
 from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from .cache_manifest import read_manifest
+from .pass_sizes import with_largest_batch
 from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation
 
 UNABLE = (*NOT_SIMULATED, RuntimeError, TypeError, NotImplementedError)
@@ -169,8 +170,8 @@ def cached_run_estimate(
     if free is not None and weights * TINY < free:
         return {"base": weights, "total": weights}
     largest, layers = largest_sample(cache.dataset.items)
-    text = text_tokens(cache.dataset.items)
-    return memory_estimate(base, run_simulation(config, base, largest, device, text, layers))
+    text, stepped = text_tokens(cache.dataset.items), with_largest_batch(config, cache.dataset)
+    return memory_estimate(base, run_simulation(stepped, base, largest, device, text, layers))
 
 
 def _dtype(config: RunConfig, device: torch.device) -> torch.dtype:

@@ -27,6 +27,8 @@ from ..config import RunConfig
 from ..counters import counter_seed
 from ..data.cache.cache_file import Entry, is_sound, make_entry, write_entry
 from ..data.cache.cached_dataset import CachedDataset, EntryMemory, PreservedItem
+from ..data.cache.collect import UseMark
+from ..data.cache.columns import hex_keys
 from ..families.family import Family
 from ..inference.sampler import evaluating
 from ..types import Bucket, Conditioning, PreservedBatch
@@ -75,12 +77,14 @@ class Preservation:
         sigmas: `[steps + 1]`: the noise levels of each, from 1 to 0.
         memory: Reads cached files.
         seed: The run's seed; the order of the points follows from it.
+        mark: Keeps other processes from removing what is read of the cache.
     """
 
     trajectories: tuple[Trajectory, ...]
     sigmas: Tensor
     memory: EntryMemory
     seed: int
+    mark: UseMark | None = None
 
     def __len__(self) -> int:
         return len(self.trajectories) * (len(self.sigmas) - 1)
@@ -156,7 +160,9 @@ def plan_preservation(
         # The same noise in every run, so that runs with other seeds find what is cached.
         seed = counter_seed(0, KIND, number)
         trajectories.append(Trajectory(item, entry, shape, seed))
-    return Preservation(tuple(trajectories), sigmas, dataset.memory, config.seed)
+    # Before it is looked which of them are there: from here on nobody removes them.
+    mark = UseMark(folder, hex_keys(each.entry.key for each in trajectories))
+    return Preservation(tuple(trajectories), sigmas, dataset.memory, config.seed, mark)
 
 
 @torch.no_grad()

@@ -38,6 +38,23 @@ def test_dataset_report_counts(images, capsys):
     assert found["train_would_stop"] is None
 
 
+def test_dataset_report_says_what_is_not_mirrored_and_nothing_for_a_terminal(images, capsys):
+    (images / "0.txt").write_text("a left hand", encoding="utf-8")
+    settings = ["dataset.resolution=64", "dataset.flip=true"]
+    assert main(["dataset", str(images), *settings, "--looks"]) == 0
+    told = capsys.readouterr().out
+    assert "1 of 3 images, such as 0.png, are never mirrored" in told
+    assert "left (1)" in told
+    assert "2 buckets:" in told
+    assert "\x1b" not in told
+    (images / "2.png").unlink()
+    (images / "2.txt").unlink()
+    assert main(["dataset", str(images), "dataset.resolution=64"]) == 0
+    told = capsys.readouterr().out
+    assert "1 bucket:" in told
+    assert "never mirrored" not in told
+
+
 def test_dataset_report_tells_every_problem_and_that_train_would_stop(images, capsys):
     (images / "0.txt").unlink()
     (images / "1.png").write_bytes(b"")

@@ -62,6 +62,7 @@ def test_a_dry_run_removes_nothing_and_says_the_same(world, three):
     assert (wet.removed, wet.freed, wet.kept) == (dry.removed, dry.freed, dry.kept)
     assert "would be removed" in str(dry)
     assert "were removed" in str(wet)
+    assert "nothing has to be removed" in str(collect(world.cache, size, NOTHING, dry=True))
 
 
 def test_what_is_needed_stays(world, three):

@@ -101,7 +101,7 @@ def test_a_model_with_a_vision_tower_is_read_by_its_text_blocks() -> None:
     ids = torch.arange(6)[None]
     expected = model(input_ids=ids, output_hidden_states=True).hidden_states[1][0]
     for asked in (model, text_part(model)):
-        (got,) = hidden_states(asked, (1,), {"input_ids": ids})
+        ((got,),) = hidden_states(asked, (1,), {"input_ids": ids})
         torch.testing.assert_close(got, expected)
 
 

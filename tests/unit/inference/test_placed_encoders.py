@@ -12,6 +12,7 @@ from torch import nn
 from tests.fixtures.flux_base import make_flux_base
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, MemorySection, RunConfig
+from trainer_core.data.cache.encoders import encode_texts
 from trainer_core.families.registry import get_family
 from trainer_core.inference.encoders import LazyEncoders
 from trainer_core.inference.placed_encoders import PlacedEncoders, layers_to_swap, place_encoders
@@ -73,6 +74,10 @@ def test_embeddings_are_those_of_resident_encoders(loaders, name, slots):
         for text, wanted in zip((TEXT, "", TEXT), texts, strict=True):
             found = placed.encode_text(text, controls)
             assert found.keys() == wanted.keys()
+            assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+        at_once = placed.encode_texts([TEXT, ""], [controls, controls])
+        wanted_at_once = encode_texts(resident, [TEXT, ""], [controls, controls])
+        for found, wanted in zip(at_once, wanted_at_once, strict=True):
             assert all(torch.equal(found[key], wanted[key]) for key in wanted)
         assert (placed.streamed is None) == (free == needed)
         assert torch.equal(placed.encode_image(pixels), latents)

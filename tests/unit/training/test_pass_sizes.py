@@ -8,7 +8,7 @@ from trainer_core.config import RunConfig
 from trainer_core.config.defaults import resolved_length
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
-from trainer_core.training.pass_sizes import batch_sizes, largest_batch
+from trainer_core.training.pass_sizes import batch_sizes, largest_square, with_largest_batch
 from trainer_core.types import Bucket
 
 
@@ -39,10 +39,28 @@ def test_each_folder_has_its_batches_and_memory_is_that_of_the_largest(
 ):
     config, cached = world(folders, [1024, 512], **dataset)
     assert batch_sizes(config, cached) == sizes
-    assert largest_batch(config, cached) == most
+    assert with_largest_batch(config, cached).training.batch_size == most
+    assert config.training.batch_size == 2
 
 
 def test_a_run_of_larger_batches_has_fewer_steps():
     one, four = (world([], [64], batch_size=size)[0] for size in (None, 8))
     assert resolved_length(one, 100).training.steps == 2250
     assert resolved_length(four, 100).training.steps == 570
+
+
+@pytest.mark.parametrize(
+    ("folders", "dataset", "side", "most"),
+    [
+        ([], {}, 1024, 2),
+        ([], {"batch_size": 3}, 1024, 3),
+        ([], {"more_resolutions": [2048]}, 2048, 2),
+        ([{"path": "b", "resolution": 512, "batch_size": 16}], {}, 1024, 4),
+        ([{"path": "b", "resolution": 2048, "batch_size": 1}], {}, 2048, 1),
+        ([{"path": "b", "more_resolutions": [1536]}], {}, 1536, 2),
+    ],
+)
+def test_without_images_the_largest_step_is_that_of_the_folders(folders, dataset, side, most):
+    config, _ = world(folders, [64], **dataset)
+    found, stepped = largest_square(config)
+    assert (found, stepped.training.batch_size) == (side, most)

@@ -21,6 +21,7 @@ from ...errors import DatasetError
 from ...printable import listed
 from ...types import PlannedSample
 from ..buckets import Plan
+from ..collection import uncollected
 from ..file_memory import FileMemory
 from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
 from .cache_file import look_into, read_entry
@@ -115,10 +116,11 @@ def _build(
     naming: Recipes, plan: Plan, preserved_prompts: Sequence[str], making: _Making
 ) -> CachedDataset:
     samples, folder = _Samples(naming), naming.folder
-    for planned in plan.samples:
-        samples.add(planned)
-    naming.hashes.save()
-    columns = samples.columns()
+    with uncollected():
+        for planned in plan.samples:
+            samples.add(planned)
+        naming.hashes.save()
+        columns = samples.columns()
     prompts = list(samples.prompts(preserved_prompts))
     texts = [task for _, task in prompts]
     # Before it is looked what is there: from here on nobody removes it.
@@ -250,14 +252,14 @@ class _Samples:
         """Name what prompts need that the base is held to.
 
         Each gets the control images of a sample, in turns, of the size that most samples have.
+        Those of held-out samples are never trained on, here as well.
         """
-        if not prompts or not self.planned:
+        trained = [each for each in self.planned if not each.sample.validation]
+        if not prompts or not trained:
             return
-        kinds = [
-            (each.bucket, each.control_buckets, len(each.sample.layers)) for each in self.planned
-        ]
+        kinds = [(each.bucket, each.control_buckets, len(each.sample.layers)) for each in trained]
         (wanted, _), *_ = Counter(kinds).most_common(1)
-        hosts = [each for each, kind in zip(self.planned, kinds, strict=True) if kind == wanted]
+        hosts = [each for each, kind in zip(trained, kinds, strict=True) if kind == wanted]
         for prompt, host in zip(prompts, itertools.cycle(hosts), strict=False):
             yield self.naming.of_prompt(prompt, self.naming.of(host))
 

@@ -60,17 +60,24 @@ class Collected:
     dry: bool
 
     def __str__(self) -> str:
+        limit = f"cache.max_gb={self.limit / GIGABYTE:g}"
+        if not self.removed and self.kept <= self.limit:
+            return f"cache: nothing has to be removed, its {_size(self.kept)} are within {limit}"
         would = "would be removed" if self.dry else "were removed"
         told = (
             f"cache: {self.removed} files that were unused for longest {would}, "
-            f"{self.freed / GIGABYTE:.2f} GB; {self.kept / GIGABYTE:.2f} GB stay"
+            f"{_size(self.freed)}; {_size(self.kept)} stay"
         )
         if self.kept > self.limit:
             told += (
-                f", more than cache.max_gb={self.limit / GIGABYTE:g}, because this run, a list of "
-                "a finished cache or another run at work needs them"
+                f", more than {limit}, because this run, a list of a finished cache or another run "
+                "at work needs them"
             )
         return told
+
+
+def _size(count: int) -> str:
+    return f"{count / GIGABYTE:.2f} GB" if count >= GIGABYTE else f"{count / 10**6:.1f} MB"
 
 
 class UseMark:

@@ -262,8 +262,22 @@ class Recipes:
         return _Side(tasks, len(layers), parts, plain)
 
     def _texts(self, side: _Side, captions: Sequence[str], what: str) -> tuple[TextTask, ...]:
+        if not side.seen:
+            # Most samples end with the empty caption, which is one and the same file.
+            return tuple(
+                TextTask(self._entry("text", each) if each else self._no_text, each, (), what)
+                for each in captions
+            )
         entries = ((self._entry("text", caption, *side.seen), caption) for caption in captions)
         return tuple(TextTask(*each, side.controls, what) for each in entries)
+
+    @cached_property
+    def _no_text(self) -> Entry:
+        return self._entry("text", "")
+
+    @cached_property
+    def _maskless(self) -> Framing:
+        return Framing(self.settings.crop)
 
     def _mask(self, planned: PlannedSample, framing: Framing, flipped: bool) -> PlainTask:
         mask, bucket = framing.mask, planned.bucket
@@ -288,7 +302,7 @@ class Recipes:
         Nothing of an image is in their keys: samples with the same caption share them.
         """
         own = self._folders[sample.folder].settings if self._folders else self.settings
-        if not own.control_dropout or not self.shown or not sample.controls:
+        if not own.control_dropout or not self.shown or not sample.controls or sample.validation:
             return ()
         what = f"{_caption_of(sample)} without its control images"
         return tuple(TextTask(self._entry("text", each), each, (), what) for each in captions)
@@ -329,15 +343,15 @@ class Recipes:
         return image, controls, tuple(layers)
 
     def _framing(self, sample: Sample) -> Framing:
-        mask = None
-        if sample.mask is not None:
-            mask = MaskSource(
-                sample.mask,
-                self.hashes.of(sample.mask),
-                (sample.width, sample.height),
-                transparency=sample.mask == sample.image,
-                invert=self.settings.mask.invert,
-            )
+        if sample.mask is None:
+            return self._maskless
+        mask = MaskSource(
+            sample.mask,
+            self.hashes.of(sample.mask),
+            (sample.width, sample.height),
+            transparency=sample.mask == sample.image,
+            invert=self.settings.mask.invert,
+        )
         return Framing(self.settings.crop, mask)
 
     def _entry(self, kind: str, *parts: str | int) -> Entry:

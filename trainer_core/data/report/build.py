@@ -13,7 +13,7 @@ from ...config import DatasetFolder, DatasetSection, dataset_folders
 from ...config.folders import Role
 from ...types import Bucket, PlannedSample, Sample
 from ..captions import TextLimit
-from ..plan_text import planned_batches
+from ..plan_text import describe_plan, planned_batches
 from ..sources.folder import Fault, Scan
 from .facts import (
     BesideImage,
@@ -299,7 +299,8 @@ def _schedule(
         for bucket in sorted(samples)
     )
     steps = 0.0 if plan is None else float(plan.steps_per_epoch)
-    return listed, Schedule(size, micro, batching.steps, steps)
+    lines = () if plan is None else tuple(describe_plan(plan))
+    return listed, Schedule(size, micro, batching.steps, steps, lines)
 
 
 def _folders(

@@ -204,12 +204,14 @@ class Schedule:
         micro_batches: Micro-batches of a step, of all processes.
         steps: Of the run.
         steps_per_epoch: Until each image was seen as often as its repeats say.
+        plan: What an epoch is made of (`data.plan_text.describe_plan`), a line each.
     """
 
     batch_size: int
     micro_batches: int
     steps: int
     steps_per_epoch: float
+    plan: tuple[str, ...] = ()
 
     @property
     def epochs(self) -> float:

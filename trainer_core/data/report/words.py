@@ -8,7 +8,6 @@ from ...printable import gibibytes, grouped, listed, single_line
 from .facts import DatasetReport, Finding
 
 _NAMED = 4
-_BUCKETS = 16
 _FREQUENT = 12
 _MARK = {"error": "ERROR", "warning": "warning", "note": "note"}
 
@@ -94,6 +93,8 @@ def _captions(report: DatasetReport) -> Iterator[str]:
         return
     words = captions.words
     told = f"{words.shortest} to {words.longest} words (median {words.median})"
+    if words.shortest == words.longest:
+        told = _many(words.longest, "word")
     if captions.tokens is not None:
         told += f", {captions.tokens.longest} of {captions.limit} tokens at most"
     yield f"  captions: {grouped(captions.different)} different; {told}"
@@ -103,19 +104,16 @@ def _captions(report: DatasetReport) -> Iterator[str]:
 
 
 def _buckets(report: DatasetReport) -> Iterator[str]:
-    shown = sorted(report.buckets, key=lambda each: -each.samples)[:_BUCKETS]
-    if not shown:
-        return
     schedule = report.schedule
-    width = max(len(f"{each.width}x{each.height}") for each in shown)
-    yield f"  {len(report.buckets)} buckets:"
-    for each in sorted(shown, key=lambda each: (each.width, each.height)):
-        size = f"{each.width}x{each.height}".rjust(width)
-        vram = "" if each.vram_bytes is None else f", about {gibibytes(each.vram_bytes)} VRAM"
-        samples, batches = _many(each.samples, "image"), _many(each.batches, "batch", "batches")
-        yield f"    {size}  {samples}, {batches}{vram}"
-    if len(shown) < len(report.buckets):
-        yield f"    and {len(report.buckets) - len(shown)} smaller ones"
+    if not report.buckets:
+        return
+    vram = {
+        f"{each.width}x{each.height}": f"; about {gibibytes(each.vram_bytes)} VRAM"
+        for each in report.buckets
+        if each.vram_bytes is not None
+    }
+    for line in schedule.plan:
+        yield f"  {line}{vram.get(line.strip().partition(':')[0], '')}"
     yield (
         f"  {steps_an_epoch(report)} steps an epoch (batch {schedule.batch_size} x "
         f"{schedule.micro_batches}); {grouped(schedule.steps)} steps are "
@@ -130,5 +128,5 @@ def steps_an_epoch(report: DatasetReport) -> str:
     return grouped(round(steps)) if whole else f"{steps:.1f}"
 
 
-def _many(count: int, one: str, many: str = "") -> str:
-    return f"1 {one}" if count == 1 else f"{grouped(count)} {many or one + 's'}"
+def _many(count: int, one: str) -> str:
+    return f"1 {one}" if count == 1 else f"{grouped(count)} {one}s"

@@ -52,7 +52,7 @@ def caption_file(listing: Listing, key: str, problems: Problems) -> ListedFile |
 
 
 def caption_of(
-    path: Path, extension: str, settings: DatasetSection, *, asked_for: bool = True
+    path: Path | str, extension: str, settings: DatasetSection, *, asked_for: bool = True
 ) -> tuple[str, ...]:
     """Read a caption file.
 
@@ -132,5 +132,5 @@ def _first(value: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     return next((value[name] for name in names if value.get(name) is not None), None)
 
 
-def _unreadable(path: Path, reason: str) -> DatasetError:
+def _unreadable(path: Path | str, reason: str) -> DatasetError:
     return DatasetError(f"{path} cannot be read as a caption ({reason})", *READABLE)

@@ -18,6 +18,7 @@ from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
 from ...types import Sample
+from ..collection import uncollected
 from ..validation_split import held_out
 from .facts import HeaderMemory
 from .folder import scan
@@ -29,6 +30,7 @@ REGULARIZATION = "regularization"
 _FIRST = "dataset.path"
 
 
+@uncollected()
 def scan_all(
     settings: DatasetSection,
     within: AllowedFolders | None = None,

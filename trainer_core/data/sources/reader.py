@@ -172,7 +172,8 @@ class Reader:
         try:
             if own is not None:
                 asked_for = self.listing.captions.get(file.key) is own
-                place = self.listing.path(own)
+                # No path: making one takes longer than opening the file.
+                place = f"{self.listing.folder}/{own.name}"
                 raw = caption_of(place, own.extension, self.settings, asked_for=asked_for)
             elif self.repeats is not None:
                 named = self.repeats[file.name.partition("/")[0]].caption

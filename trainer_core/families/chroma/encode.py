@@ -14,6 +14,7 @@ from ...errors import DatasetError
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.loading import load_frozen, load_words
+from ..chat_text import text_batch
 from ..diffusers_parts import Vae, load_tokens
 from ..flux_vae import load_vae
 
@@ -62,17 +63,25 @@ class ChromaEncoders:
         Raises:
             DatasetError: When there are control images.
         """
-        if controls:
-            raise DatasetError(
-                f"{len(controls)} control images for the caption {caption[:60]!r}",
-                "none, as Chroma generates from text alone",
-                "Use a folder without control images, or train a base that edits.",
-            )
-        tokens = self.tokenizer(
-            caption, max_length=self.text_length, truncation=True, return_tensors="pt"
-        )
-        text = self.text_encoder(tokens.input_ids.to(self.text_encoder.device))[0][0]
-        return {"text_embeddings": text.float()}
+        return self.encode_texts([caption], [controls])[0]
+
+    @torch.no_grad()
+    def encode_texts(
+        self, captions: Sequence[str], controls: Sequence[Sequence[Image]]
+    ) -> list[Conditioning]:
+        """As `encode_text` of each, in one pass of the model."""
+        for caption, given in zip(captions, controls, strict=True):
+            if given:
+                raise DatasetError(
+                    f"{len(given)} control images for the caption {caption[:60]!r}",
+                    "none, as Chroma generates from text alone",
+                    "Use a folder without control images, or train a base that edits.",
+                )
+        ids = self.tokenizer(list(captions), max_length=self.text_length, truncation=True).input_ids
+        rows = self.text_encoder(**text_batch(ids, self.text_encoder.device))[0]
+        return [
+            {"text_embeddings": row[: len(own)].float()} for row, own in zip(rows, ids, strict=True)
+        ]
 
 
 def load_encoders(

@@ -104,23 +104,40 @@ class FluxEncoders:
         Raises:
             DatasetError: When the number of control images does not fit the variant.
         """
+        return self.encode_texts([caption], [controls])[0]
+
+    @torch.no_grad()
+    def encode_texts(
+        self, captions: Sequence[str], controls: Sequence[Sequence[Image]]
+    ) -> list[Conditioning]:
+        """As `encode_text` of each, in one pass of each model: all texts are equally long."""
+        for caption, given in zip(captions, controls, strict=True):
+            self._require(caption, len(given))
+        length = self.tokenizer.model_max_length
+        pooled = self.text_encoder(self._ids(self.tokenizer, captions, length)).pooler_output
+        texts = self.text_encoder_2(self._ids(self.tokenizer_2, captions, self.text_length))[0]
+        return [
+            {"text_embeddings": text.float(), "pooled_text": own.float()}
+            for text, own in zip(texts, pooled, strict=True)
+        ]
+
+    def _require(self, caption: str, count: int) -> None:
         fewest, most = _CONTROLS[self.variant]
-        if not fewest <= len(controls) <= most:
+        if not fewest <= count <= most:
             wanted = f"{most}" if fewest == most else f"at most {most}"
             raise DatasetError(
-                f"{len(controls)} control images for the caption {caption[:60]!r}",
+                f"{count} control images for the caption {caption[:60]!r}",
                 f"{wanted}, as the base's variant is {self.variant}",
                 "Correct the control images, or base.variant.",
             )
-        pooled = self.text_encoder(
-            self._ids(self.tokenizer, caption, self.tokenizer.model_max_length)
-        ).pooler_output[0]
-        text = self.text_encoder_2(self._ids(self.tokenizer_2, caption, self.text_length))[0][0]
-        return {"text_embeddings": text.float(), "pooled_text": pooled.float()}
 
-    def _ids(self, tokenizer: Any, caption: str, length: int) -> Tensor:
+    def _ids(self, tokenizer: Any, captions: Sequence[str], length: int) -> Tensor:
         tokens = tokenizer(
-            caption, padding="max_length", max_length=length, truncation=True, return_tensors="pt"
+            list(captions),
+            padding="max_length",
+            max_length=length,
+            truncation=True,
+            return_tensors="pt",
         )
         return tokens.input_ids.to(self.text_encoder.device)
 

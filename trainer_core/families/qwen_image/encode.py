@@ -14,7 +14,7 @@ from ...errors import DatasetError
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.loading import load_frozen, load_words
-from ..chat_text import image_places
+from ..chat_text import image_places, text_batch
 from ..diffusers_parts import Vae, area_size, load_tokens
 from ..qwen_vae import load_vae
 
@@ -135,6 +135,27 @@ class QwenEncoders:
             **self._image_places(ids, bool(images)),
         )
         return {"text_embeddings": output.last_hidden_state[0, prefix:].float()}
+
+    @torch.no_grad()
+    def encode_texts(
+        self, captions: Sequence[str], controls: Sequence[Sequence[Image]]
+    ) -> list[Conditioning]:
+        """As `encode_text` of each: in one pass where no image is shown, else one by one."""
+        pairs = list(zip(captions, controls, strict=True))
+        if self.variant in SHOWS_IMAGES and any(controls):
+            return [self.encode_text(*each) for each in pairs]
+        for each in pairs:
+            self._check(*each)
+        variant = WITHOUT_IMAGES.get(self.variant, self.variant)
+        prefix = _PREFIX[variant]
+        words = self.tokenizer([prompt_text(variant, caption, ()) for caption in captions])
+        ids = [row[: prefix + self.text_length] for row in words.input_ids]
+        (model,) = self.text_models
+        output = model(**text_batch(ids, self.text_encoder.device))
+        return [
+            {"text_embeddings": rows[prefix : len(own)].float()}
+            for rows, own in zip(output.last_hidden_state, ids, strict=True)
+        ]
 
     def _image_places(self, ids: Tensor, shown: bool) -> dict[str, Tensor]:
         """`image_places`, which the edit pipelines of Diffusers up to 0.42 forget (issue 14194)."""

@@ -21,6 +21,7 @@ from ..chat_text import (
     hidden_states,
     image_places,
     require_controls,
+    text_batch,
     text_part,
 )
 from ..diffusers_parts import Vae, load_tokens
@@ -124,7 +125,29 @@ class Qwen21Encoders:
         given |= image_places(model, ids == token) if images else {}
         on_device = {name: value.to(device) for name, value in given.items()}
         (rows,) = hidden_states(model, CHAT.states, on_device)
-        return _without_images(rows[start:].float(), ids[0, start:] == token, counts)
+        return _without_images(rows[0, start:].float(), ids[0, start:] == token, counts)
+
+    @torch.no_grad()
+    def encode_texts(
+        self, captions: Sequence[str], controls: Sequence[Sequence[Image]]
+    ) -> list[Conditioning]:
+        """As `encode_text` of each: in one pass where there are no images, else one by one."""
+        if any(controls):
+            pairs = zip(captions, controls, strict=True)
+            return [self.encode_text(caption, shown) for caption, shown in pairs]
+        for caption in captions:
+            require_controls(caption, 0, _CONTROLS[self.variant], self.variant)
+            _check(caption, ())
+        start = dropped_tokens(CHAT, lambda text: len(self.tokenizer(text).input_ids))
+        words = self.tokenizer([prompt_text(caption, ()) for caption in captions]).input_ids
+        ids = [row[: start + self.text_length] for row in words]
+        (model,) = self.text_models
+        device = next(model.parameters()).device
+        (rows,) = hidden_states(model, CHAT.states, text_batch(ids, device))
+        return [
+            {"text_embeddings": row[start : len(own)].float()}
+            for row, own in zip(rows, ids, strict=True)
+        ]
 
     def _prepare(self, controls: Sequence[Image]) -> tuple[dict[str, Tensor], list[int]]:
         if not controls:

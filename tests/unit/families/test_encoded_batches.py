@@ -1,0 +1,145 @@
+"""Encoding in batches: what comes out of an image or a text is what it is alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from tests.fixtures.families import record, records
+from tests.fixtures.flux_base import make_fill_base
+from tests.fixtures.qwen21_base import make_qwen21_base
+from tests.fixtures.qwen_base import make_qwen_base
+from tests.fixtures.recorded_calls import relative_error
+from trainer_core.bases.locate import locate_base
+from trainer_core.config import BaseSection
+from trainer_core.data.cache.encoders import encode_texts
+from trainer_core.errors import DatasetError
+from trainer_core.families.family import Family
+from trainer_core.families.registry import get_family
+from trainer_core.weights.base_location import BaseLocation
+
+CAPTIONS = ("a red circle", "", "two blue squares on a green background")
+TOLERANCE = 1e-5
+QUICK = ("flux", "z_image")
+"""A family with padding that is read, and one without; the others run with `make test-full`."""
+
+
+@dataclass(frozen=True)
+class Base:
+    family: Family
+    location: BaseLocation
+    encoders: Any
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Base]:
+    made: dict[str, Base] = {}
+
+    def base(name: str) -> Base:
+        if name not in made:
+            family = get_family(name)
+            folder = record(name).base(tmp_path_factory.mktemp(name))
+            location = locate_base(BaseSection(path=str(folder), text_length=64), family, False)
+            made[name] = Base(
+                family, location, family.load_encoders(location, torch.float32, "cpu")
+            )
+        return made[name]
+
+    return base
+
+
+def families() -> list[Any]:
+    return [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.exhaustive)
+        for name in records()
+    ]
+
+
+def random_pixels(count: int, channels: int, height: int = 64, width: int = 96) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.rand(count, channels, height, width, generator=generator) * 2 - 1
+
+
+def check_images(encode: Callable[[Tensor], Tensor], pixels: Tensor) -> None:
+    together = encode(pixels)
+    single = torch.cat([encode(each[None]) for each in pixels])
+    assert together.shape == single.shape
+    assert relative_error(together, single) < TOLERANCE
+    assert relative_error(together.flip(0), single) > 0.1, "the images have to differ"
+
+
+def check_texts(
+    encoders: Any, controls: Sequence[Any] = (), captions: Sequence[str] = CAPTIONS
+) -> None:
+    shown = [list(controls) for _ in captions]
+    for found, caption in zip(encode_texts(encoders, captions, shown), captions, strict=True):
+        wanted = encoders.encode_text(caption, controls)
+        assert found.keys() == wanted.keys()
+        for name, tensor in wanted.items():
+            assert found[name].shape == tensor.shape, (caption, name)
+            assert relative_error(found[name], tensor) < TOLERANCE, (caption, name)
+
+
+@pytest.mark.parametrize("name", families())
+def test_a_batch_of_images_is_as_each_alone(bases: Callable[[str], Base], name: str) -> None:
+    base = bases(name)
+    check_images(
+        base.encoders.encode_image,
+        random_pixels(3, base.family.pixel_channels(base.location.variant)),
+    )
+
+
+@pytest.mark.parametrize("name", families())
+def test_texts_at_once_are_as_each_alone(bases: Callable[[str], Base], name: str) -> None:
+    encoders = bases(name).encoders
+    assert hasattr(encoders, "encode_texts")
+    check_texts(encoders)
+    # Longer than is read: all are cut where they are cut alone.
+    check_texts(encoders, captions=("abc " * 40, "a"))
+
+
+@pytest.mark.exhaustive
+def test_images_to_be_filled_are_as_each_alone(tmp_path: Any) -> None:
+    family = get_family("flux")
+    location = locate_base(BaseSection(path=str(make_fill_base(tmp_path))), family, True)
+    encoders = family.load_encoders(location, torch.float32, "cpu")
+    check_images(encoders.encode_image, random_pixels(3, 4))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("variant", ["layered", "edit", "edit_plus"])
+def test_variants_of_qwen_image_are_as_each_alone(tmp_path: Any, variant: Any) -> None:
+    family = get_family("qwen_image")
+    section = BaseSection(path=str(make_qwen_base(tmp_path, variant)), variant=variant)
+    location = locate_base(section, family, True)
+    encoders = family.load_encoders(location, torch.float32, "cpu")
+    check_images(encoders.encode_image, random_pixels(3, family.pixel_channels(variant)))
+    check_texts(encoders, [Image.new("RGB", (64, 64), (90, 20, 200))])
+    if variant != "layered":
+        check_texts(encoders)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif("qwen_image_21" not in records(), reason="Diffusers is older than the family")
+def test_reference_images_are_as_each_alone(tmp_path: Any) -> None:
+    family = get_family("qwen_image_21")
+    section = BaseSection(path=str(make_qwen21_base(tmp_path)), variant="edit_plus")
+    encoders = family.load_encoders(locate_base(section, family, True), torch.float32, "cpu")
+    check_texts(encoders, [Image.new("RGB", (64, 64), (90, 20, 200))])
+    check_texts(encoders)
+
+
+def test_control_images_that_do_not_fit_are_refused_in_a_batch_too(
+    bases: Callable[[str], Base],
+) -> None:
+    image = Image.new("RGB", (64, 64))
+    with pytest.raises(DatasetError, match="1 control images for the caption 'b'"):
+        bases("z_image").encoders.encode_texts(["a", "b"], [[], [image]])
+    with pytest.raises(DatasetError, match="1 control images for the caption 'b'"):
+        bases("flux").encoders.encode_texts(["a", "b"], [[], [image]])

@@ -96,7 +96,7 @@ def embedded_folders() -> Workflow:
     small = {"resolution": 64}
     own = flow.node(
         "AdapterTrainerDatasetFolder",
-        {"folder": "demo/demo-own", **small},
+        {"folder": "demo/demo-own", **small, "num_repeats": 3},
         title="Your own images",
     )
     ordinary = flow.node(
@@ -113,6 +113,7 @@ def embedded_folders() -> Workflow:
         "AdapterTrainerDatasetReport", {"dataset": data["dataset"], "base": base["base"]}
     )
     sheet = flow.node("PreviewImage", {"images": report["contact_sheet"]}, title="Contact sheet")
+    words = flow.node("PreviewAny", {"source": report["report"]}, title="Report")
     previews = flow.node(
         "AdapterTrainerPreviewPrompts",
         {
@@ -121,26 +122,26 @@ def embedded_folders() -> Workflow:
         },
     )
     settings = {**_TINY_SETTINGS, "sigma_density": "shifted", "sigma_shift": 2.5}
-    _training(flow, data, base, previews, settings, {"name": "house", "steps": 0})
+    _training(flow, data, base, previews, settings, {"name": "house", "steps": 240})
     about = flow.note(
         f"""
 ## Several folders, and what is in them
 
-{bundled_images("demo-own")} images of houses are learned. {bundled_images("demo-generate")} of
-shapes stand for **ordinary images**, with *role* regularization and half the weight: they keep
-the base from forgetting.
+{bundled_images("demo-own")} images of houses are learned, three times in an epoch.
+{bundled_images("demo-generate")} of shapes stand for **ordinary images**, with *role*
+regularization and half the weight: they keep the base from forgetting.
 
 **Dataset Report** looks at all of them before anything is trained.
 
 **Masks**: put *photo_mask.png* beside *photo.png*. White is trained.
 """,
-        250,
+        210,
     )
     cache, adapter, chosen, train, *compared = flow.nodes[-9:]
     after, shown, save, before, bare = compared
     flow.row(
         Section("1. Images and base", [[base, own, ordinary]]),
-        Section("2. Join and look", [[about, data, report, sheet]]),
+        Section("2. Join and look", [[about, data, report, words, sheet]]),
         Section("3. Encode and choose the adapter", [[previews, cache, adapter]]),
         Section(
             "4. Train, compare and save", [[chosen, train], [after, shown, save, before, bare]]

@@ -176,6 +176,9 @@ def _node(
         entries.append(entry)
         if not each.is_widget:
             entry |= {} if each.required else {"shape": 7}
+            if "." in each.name:
+                # The page names only those that it adds itself.
+                entry["label"] = each.name.rpartition(".")[2]
             continue
         entry["widget"] = {"name": each.name}
         value = node.values.get(each.name, each.default)

@@ -1,13 +1,12 @@
 """A disk that is full: the run says so, keeps what it had and goes on once there is room."""
 
-import collections
-import itertools
 import json
 import shutil
 
 import pytest
 from runs import CancelAfter, metrics, run_config
 
+from tests.fixtures.small_disk import fill
 from trainer_core.errors import StorageError
 from trainer_core.training import train
 from trainer_core.training.checkpoint import find_checkpoint, read_checkpoint
@@ -15,15 +14,6 @@ from trainer_core.training.observer import RunRequests
 from trainer_core.training.recorder import MetricsWriter
 from trainer_core.training.run_folder import is_live
 from trainer_core.types import StepResult
-
-
-def fill(folder):
-    """Take the last byte."""
-    with (folder / "filler").open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 10, 1):
-            blocks = itertools.repeat(b"0" * size)
-            with pytest.raises(OSError, match="No space left"):
-                collections.deque(map(file.write, blocks), maxlen=0)
 
 
 def test_full_disk_keeps_older_checkpoints_whole_and_resumes_after_room_is_made(small_disk, cache):

@@ -76,12 +76,10 @@ class RecordTable:
             if self._log is None:
                 self._begin()
             assert self._log is not None
-            content = rows.tobytes()
-            written = os.write(self._log, content)
-            if written < len(content):
-                # The disk is full. What is added once it is not must not follow a torn record.
-                size = os.fstat(self._log).st_size
-                os.ftruncate(self._log, size - written % self.layout.itemsize)
+            written = os.write(self._log, rows.tobytes())
+            torn = written % self.layout.itemsize
+            if torn:  # a full disk takes a part, behind which no record would be found
+                os.ftruncate(self._log, os.fstat(self._log).st_size - torn)
 
     def close(self, merge: bool = True) -> None:
         """End this process's file; merge the files when there are several of them."""

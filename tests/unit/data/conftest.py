@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from tests.fixtures.cache_world import World
+from tests.fixtures.small_disk import small_disk  # noqa: F401
 
 
 @pytest.fixture

@@ -1,0 +1,128 @@
+"""What goes wrong around a cache: a disk that is full or read-only, a damaged index, long paths."""
+
+import subprocess
+
+import numpy as np
+import pytest
+
+from tests.fixtures.cache_world import World, same
+from tests.fixtures.small_disk import fill
+from trainer_core.data.cache.index import INDEX_FOLDER
+from trainer_core.errors import StorageError
+from trainer_core.filesystem.record_table import RecordTable
+
+FIELDS = [("key", "u1", (32,)), ("number", "<u4")]
+
+
+@pytest.fixture
+def filled(world: World) -> World:
+    for number in range(6):
+        world.add(f"{number}.png", f"caption {number}")
+    return world
+
+
+def test_a_disk_that_fills_up_while_encoding_keeps_what_is_whole(filled, small_disk, tmp_path):
+    filled.cache = small_disk / "cache"
+
+    def stop(done: int, total: int) -> None:
+        if done == 5:
+            fill(small_disk)
+
+    with pytest.raises(StorageError, match="disk is full"):
+        filled.build(notify=stop)
+    opened, images, texts = filled.encoders.counts()
+    assert (opened, images, texts) == (1, 6, 0), "the sixth image found no room"
+    assert len(filled.files("latents")) == 5
+    assert not list(filled.cache.rglob(".writing-*"))
+    (small_disk / "filler").unlink()
+    whole = filled.build(verify=True)
+    assert (whole.encoded, whole.reused, whole.damaged) == (8, 5, ())
+    filled.cache = tmp_path / "roomy"
+    assert same(whole, filled.build())
+
+
+def test_an_index_that_finds_no_room_loses_what_it_could_not_note_and_nothing_else(small_disk):
+    table = RecordTable(small_disk, "entries", FIELDS, 1)
+
+    def add(first: int, count: int) -> None:
+        rows = table.rows(count)
+        rows["number"] = np.arange(first, first + count)
+        rows["key"][:, :4] = rows["number"].copy().view("u1").reshape(-1, 4)
+        table.add(rows)
+
+    add(0, 10)
+    fill(small_disk)
+    add(100, 200)  # a part of them fits into the last page
+    (small_disk / "filler").unlink()
+    add(1000, 10)
+    found = set(RecordTable(small_disk, "entries", FIELDS, 1).read()["number"].tolist())
+    table.close()
+    assert found >= {*range(10), *range(1000, 1010)}
+    noted = {number for number in found if 100 <= number < 300}
+    assert noted == set(range(100, 100 + len(noted)))
+    assert 0 < len(noted) < 200, "the disk was to fill in the middle of a record"
+
+
+def test_a_cache_on_a_disk_that_is_full_is_read(filled, small_disk):
+    filled.cache = small_disk / "cache"
+    first = filled.build()
+    for log in (filled.cache / INDEX_FOLDER).iterdir():
+        log.unlink()
+    fill(small_disk)
+    filled.encoders.counts()
+    assert same(filled.build(), first)
+    assert filled.encoders.counts() == (0, 0, 0)
+
+
+def test_a_read_only_cache_is_read_and_what_it_lacks_is_an_error(filled, small_disk):
+    filled.cache = small_disk / "cache"
+    first = filled.build()
+    filled.encoders.counts()
+    options = ["mount", "-o", "remount,ro,size=2m", str(small_disk)]
+    if subprocess.run(options, capture_output=True, check=False).returncode:
+        pytest.skip("this machine cannot mount a disk for reading alone")
+    assert same(filled.build(), first)
+    assert same(filled.build(verify=True), first)
+    assert filled.encoders.counts() == (0, 0, 0)
+    filled.add("new.png", "one more")
+    with pytest.raises(StorageError) as caught:
+        filled.build()
+    assert "cache" in caught.value.found
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: b"",
+        *(
+            pytest.param(change, marks=pytest.mark.exhaustive)
+            for change in (lambda c: b"\xff" * 5000, lambda c: c[:-20], lambda c: c[:100])
+        ),
+        lambda content: content[:300] + b"\xff" + content[301:],
+        # The head begins with eight letters, and the version of what the fields mean.
+        lambda content: content[:8] + (99).to_bytes(4, "little") + content[12:],
+    ],
+    ids=["empty", "noise", "cut", "half a head", "a changed byte", "newer"],
+)
+def test_a_damaged_or_newer_index_costs_opening_files_and_nothing_else(filled, change):
+    first = filled.build()
+    filled.encoders.counts()
+    files = [path for path in (filled.cache / INDEX_FOLDER).iterdir() if path.is_file()]
+    assert files
+    for path in files:
+        path.write_bytes(change(path.read_bytes()))
+    again = filled.build()
+    assert same(again, first)
+    assert again.text_tokens.tolist() == first.text_tokens.tolist()
+    assert (again.encoded, filled.encoders.counts()) == (0, (0, 0, 0))
+
+
+def test_a_cache_path_of_250_characters_works(filled, tmp_path):
+    part = "x" * ((250 - len(str(tmp_path))) // 2)
+    folder = tmp_path / part
+    filled.cache = folder / ("y" * (249 - len(str(folder))))
+    assert len(str(filled.cache)) == 250
+    first = filled.build()
+    assert filled.build().encoded == 0
+    assert same(filled.build(verify=True), first)

@@ -27,7 +27,8 @@ def _pipe(path):
 
 
 def _age(path, seconds: float) -> None:
-    os.utime(path, (time.time() - seconds,) * 2)
+    then = time.time() - seconds
+    os.utime(path, (then, then))
 
 
 def _filled(world):
@@ -74,6 +75,7 @@ def test_models_of_other_folders_are_never_removed(world):
     model.parent.mkdir()
     model.write_bytes(b"a model that somebody keeps by its hash")
     done = collect(world.cache, 0, NOTHING)
+    assert done is not None
     assert done.kept == 0
     assert model.exists()
 

@@ -227,3 +227,13 @@ def test_a_dataset_of_images_keeps_what_the_node_says(image_folder, tmp_path):
         "layout": "paired",
         "missing_caption": "empty",
     }
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("masked", [False, True])
+def test_numbers_that_are_not_finite_are_refused(image_folder, errors, tmp_path, number, masked):
+    whole, given = images(2), masks(2)
+    (given if masked else whole)[1, 0, 0] = number
+    with pytest.raises(errors.DatasetError, match="not finite"):
+        write(image_folder, tmp_path, [whole], ["a"], (), [given])
+    assert list(tmp_path.iterdir()) == []

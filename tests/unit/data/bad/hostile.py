@@ -195,6 +195,7 @@ CASES = [
         _parquet(20_000, "a.png", "x" * 10**5),
         "error",
         ["unpacks to more than"],
+        slow=True,
     ),
     BadInput(
         "parquet of millions of rows",

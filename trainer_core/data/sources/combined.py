@@ -213,7 +213,7 @@ def _marked(sample: Sample, role: str, number: int, prefix: str) -> Sample:
         sample,
         name=prefix + sample.name,
         regularization=role == "regularization",
-        validation=role == "validation" or (role == "train" and sample.validation),
+        validation=role == "validation" or sample.validation,
         folder=number,
     )
 

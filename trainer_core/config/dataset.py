@@ -321,5 +321,5 @@ class CacheSection(Section):
         "run or another one at work needs.",
         advanced=True,
         gt=0.0,
-        le=1e6,
+        le=1e5,
     )

@@ -153,7 +153,7 @@ def _sizes_of(
 def _longest_side(size: _Size, settings: DatasetSection, step: int, *, own: bool) -> Bucket | None:
     """The image's own shape, its longest side at the resolution, both cut to whole multiples.
 
-    Source: ``image_resize`` of seed document 002, and what its trainer cuts off behind it; it
+    Source: ``image_resize`` of the FlyMyAI LoRA trainer, and what it cuts off behind it; it
     cuts right and bottom after Pillow's BICUBIC, where here it is both sides, and LANCZOS.
 
     Args:

@@ -116,7 +116,7 @@ def fit_mask(
 def pool_mask(mask: Tensor, latents: tuple[int, int], patch: int) -> Tensor:
     """Bring a mask to the grid of the latents.
 
-    Source: the mask weighting of the Qwen-Image-Edit trainer that seed document 001 describes:
+    Source: the mask weighting of the qwen-image-finetune trainer:
     ``avg_pool2d(8)``, then the largest of 2 x 2.
 
     Args:

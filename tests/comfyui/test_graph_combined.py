@@ -39,6 +39,7 @@ def combined(name, more=None, held=None, **changes):
     return nodes
 
 
+@pytest.mark.exhaustive
 def test_folders_with_roles_are_trained_as_one_run(server):
     more = {"role": "regularization", "weight": 0.5, "trigger_word": ""}
     nodes = combined("joined", more, {"role": "validation"}, train={"steps": 2})

@@ -188,7 +188,8 @@ def test_caption(kind, dataset, capsys):
         # No ordinary file is no caption: the image has none.
         code, said = told(capsys, "dataset", dataset)
         assert code == 2
-        assert "has no caption file" in said.out
+        assert f"has no caption: {caption.stem}.png" in said.out
+        assert f"{caption.name} is no ordinary file" in said.out
     else:
         code, said = told(capsys, "dataset", dataset, "dataset.missing_caption=skip")
         assert code == 2

@@ -45,13 +45,14 @@ def test_dataset_report_says_what_is_not_mirrored_and_nothing_for_a_terminal(ima
     told = capsys.readouterr().out
     assert "1 of 3 images, such as 0.png, are never mirrored" in told
     assert "left (1)" in told
-    assert "2 buckets:" in told
+    assert "64x64: 2 images, 2 batches" in told
     assert "\x1b" not in told
     (images / "2.png").unlink()
     (images / "2.txt").unlink()
     assert main(["dataset", str(images), "dataset.resolution=64"]) == 0
     told = capsys.readouterr().out
-    assert "1 bucket:" in told
+    assert "64x64: 2 images" in told
+    assert "96x32" not in told
     assert "never mirrored" not in told
 
 

@@ -117,11 +117,15 @@ def parse_json(text: str | bytes, *, unique: bool = False) -> Any:
     Raises:
         ValueError: When it is none, is nested too deeply, or repeats a name.
     """
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
     try:
-        value = json.loads(text, object_pairs_hook=_without_repeats if unique else None)
+        value = (_UNIQUE if unique else _PLAIN).decode(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    refuse_deep(value)
+    # No text has more levels than brackets that open one; headers of cached files are many.
+    if text.count("{") + text.count("[") > DEEPEST:
+        refuse_deep(value)
     return value
 
 
@@ -187,3 +191,8 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"{name[:200]!r} comes twice")
     return values
+
+
+# Made once: to make one takes as long as to parse a small text.
+_PLAIN = json.JSONDecoder()
+_UNIQUE = json.JSONDecoder(object_pairs_hook=_without_repeats)

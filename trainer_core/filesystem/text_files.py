@@ -29,6 +29,7 @@ DEEPEST = 100
 """Levels of values inside values. Python's own limit depends on what was called before."""
 
 _LONGEST_LINE = 2**16
+_PIECE = 2**20
 
 Refuse = Callable[[str], TrainerError]
 """Makes the error of a file from the reason, which is words such as ``it is a folder``."""
@@ -174,15 +175,26 @@ def require_regular(path: Path | str) -> int:
 def _content(path: Path | str, largest: int) -> bytes:
     size = require_regular(path)
     if size <= largest:
-        with open(path, "rb") as file:  # noqa: PTH123 - as above
-            # One byte more than it has: a file that grows is read on, up to what is allowed.
-            content = file.read(size + 1)
-            if len(content) > size:
-                content += file.read(largest - size)
+        # One byte more than it has: a file that grows is read on, up to what is allowed.
+        content = _read(path, size + 1, largest + 1)
         size = max(size, len(content))
         if size <= largest:
             return content
     raise ValueError(f"it has {size} bytes, larger than the {largest} that are read")
+
+
+def _read(path: Path | str, expected: int, most: int) -> bytes:
+    """Read a file in as few calls of the system as there can be: datasets have many captions."""
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        content = os.read(file, expected)
+        while len(content) not in (expected - 1, most) and (
+            more := os.read(file, min(most - len(content), _PIECE))
+        ):
+            content += more
+        return content
+    finally:
+        os.close(file)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

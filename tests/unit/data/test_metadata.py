@@ -27,6 +27,7 @@ def write_csv(path, rows, delimiter=",", encoding="utf-8"):
 
 
 def write_parquet(path, rows):
+    pytest.importorskip("pyarrow")
     from pyarrow import Table, parquet
 
     parquet.write_table(Table.from_pylist(rows), path)
@@ -195,7 +196,7 @@ def test_a_path_stays_in_the_folder(tmp_path, written, found):
 
 def test_without_pyarrow_parquet_says_what_to_install(tmp_path, paint, monkeypatch):
     paint(tmp_path / "a.png")
-    write_parquet(tmp_path / "metadata.parquet", [{"image": "a.png", "caption": "c"}])
+    (tmp_path / "metadata.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DatasetError, match=r"pip install adapter-trainer\[parquet\]"):
         scan(settings(tmp_path))

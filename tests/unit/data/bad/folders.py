@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.fixtures.bad_input import BadInput, Outcome, write_image, write_pair
 from trainer_core.config import DatasetSection, RunConfig
 from trainer_core.config.problems import check_config
@@ -40,8 +42,14 @@ def _rows(*rows: Mapping[str, Any], images: tuple[str, ...] = ("a.png",), **valu
     return _file("metadata.jsonl", text, images, **values)
 
 
+def _no_parquet(folder: Path) -> DatasetSection:
+    pytest.importorskip("pyarrow")
+    return _file("metadata.parquet", "image,text\na.png,c\n")(folder)
+
+
 def _parquet(rows: list[dict[str, Any]], cut: int = 0) -> Callable[[Path], DatasetSection]:
     def make(folder: Path) -> DatasetSection:
+        pytest.importorskip("pyarrow")  # no host has to have it
         from pyarrow import Table, parquet
 
         write_image(folder / "a.png")
@@ -216,7 +224,7 @@ CASES = [
     ),
     BadInput(
         "parquet is text",
-        _file("metadata.parquet", "image,text\na.png,c\n"),
+        _no_parquet,
         "error",
         ["metadata.parquet", "cannot be read"],
     ),

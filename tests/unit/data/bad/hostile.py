@@ -34,6 +34,7 @@ def _parquet(rows: int, image: str, caption: str) -> _Make:
     """A short file that unpacks to very much: one value of a dictionary in every row."""
 
     def make(folder: Path) -> DatasetSection:
+        pytest.importorskip("pyarrow")
         import pyarrow as arrow
         from pyarrow import parquet
 

@@ -226,6 +226,8 @@ KEEPING = (
     SettingInput("dataset.preservation.prompts", "preservation_prompts", optional=True),
     SettingInput("dataset.preservation.count", "preservation_count", optional=True),
     SettingInput("dataset.preservation.steps", "preservation_steps", optional=True),
+    SettingInput("dataset.preservation.kind", "preservation_kind", optional=True),
+    SettingInput("dataset.preservation.class_word", "class_word", optional=True),
 )
 """What an adapter is kept from forgetting; of both dataset nodes."""
 

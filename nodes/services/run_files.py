@@ -88,7 +88,7 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
             when its adapter is in another layout alone.
     """
     from ...trainer_core.training.checkpoint import checkpoint_folders
-    from ...trainer_core.training.recorder import read_metrics
+    from ...trainer_core.training.metrics_file import read_metrics
 
     name = f"{folder.parent.name}/{folder.name}"
     status, end = _record(folder / "run.json", name)

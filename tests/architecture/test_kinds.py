@@ -41,7 +41,8 @@ NO_KIND = {
 EXCEPTIONS = {
     "trainer_core/config/adapter.py": "the setting adapter.kind and the help of its options",
     "trainer_core/config/problems.py": "which settings contradict a kind; config is below adapters",
-    "trainer_core/config/training.py": "the help of LoRA+, which speaks of LoRA's factors",
+    "trainer_core/config/optimizer_rules.py": "LoRA+ is of one kind; config is below adapters",
+    "trainer_core/config/optimizer.py": "the help of LoRA+, which speaks of LoRA's factors",
     "trainer_core/weights/header.py": "tells an adapter from a base; weights lie beside adapters",
     "trainer_core/commands/__init__.py": "help texts",
     "trainer_core/commands/runs.py": "the demo's choice of kinds",

@@ -10,8 +10,8 @@ from tests.fixtures.small_disk import fill
 from trainer_core.errors import StorageError
 from trainer_core.training import train
 from trainer_core.training.checkpoint import find_checkpoint, read_checkpoint
+from trainer_core.training.metrics_file import MetricsWriter
 from trainer_core.training.observer import RunRequests
-from trainer_core.training.recorder import MetricsWriter
 from trainer_core.training.run_folder import is_live
 from trainer_core.types import StepResult
 

@@ -2,10 +2,16 @@
 
 from .adapter import AdapterConfig, AdapterKind
 from .captions import CaptionSection
-from .dataset import CacheSection, DatasetSection, PreservationSection, RegularizationSection
+from .dataset import CacheSection, DatasetSection, RegularizationSection
 from .dataset_folders import DatasetFolder, dataset_folders
+from .ema import EmaSection
 from .folders import FolderSection, Role
+from .loss import LossSection
 from .masks import MaskSection
+from .metrics import MetricsSection
+from .optimizer import OptimizerSection
+from .preservation import PreservationSection
+from .recovery import RecoverySection
 from .run import (
     CONFIG_VERSION,
     BaseAdapter,
@@ -15,7 +21,11 @@ from .run import (
     PreviewSection,
     RunConfig,
 )
-from .training import OptimizerSection, ScheduleSection, SigmaSection, TrainingSection
+from .schedule import ScheduleSection
+from .sigma import SigmaSection
+from .slider import SliderSection
+from .text_encoder import TextEncoderSection
+from .training import TrainingSection
 from .validation import ValidationSection
 
 __all__ = [
@@ -28,18 +38,24 @@ __all__ = [
     "CaptionSection",
     "DatasetFolder",
     "DatasetSection",
+    "EmaSection",
     "FolderSection",
+    "LossSection",
     "MaskSection",
     "MemorySection",
+    "MetricsSection",
     "OptimizerSection",
     "OutputSection",
     "PreservationSection",
     "PreviewSection",
+    "RecoverySection",
     "RegularizationSection",
     "Role",
     "RunConfig",
     "ScheduleSection",
     "SigmaSection",
+    "SliderSection",
+    "TextEncoderSection",
     "TrainingSection",
     "ValidationSection",
     "dataset_folders",

@@ -9,7 +9,9 @@ from pydantic import Field
 from .captions import CaptionSection
 from .folders import FolderSection, Layout
 from .masks import MaskSection
+from .preservation import PreservationSection
 from .section import Section, setting
+from .slider import SliderSection
 from .validation import ValidationSection
 
 Policy = Literal["error", "skip"]
@@ -39,43 +41,6 @@ class RegularizationSection(Section):
         advanced=True,
         ge=1,
         le=10000,
-    )
-
-
-class PreservationSection(Section):
-    """Prior preservation from the base itself: it is held to what it did before training."""
-
-    share: float = setting(
-        0.0,
-        "Raise it when a few images take over everything, such as every face. Leave it at 0 (off) "
-        "otherwise: it slows learning. Share of each batch that holds the base to what it makes "
-        "of other prompts; it makes these images before the first step, once for each base and "
-        "size.",
-        ge=0.0,
-        le=0.9,
-    )
-    prompts: list[str] = setting(
-        [],
-        "Leave it empty unless you know what must stay as it is. Prompts, for an edit base "
-        "instructions, that have nothing to do with what is learned; the base is held to them. "
-        "Empty: a general list, for the embedded base one of its own words.",
-        advanced=True,
-    )
-    count: int = setting(
-        24,
-        "Leave it unless you gave more preservation prompts than this. How many images the base "
-        "makes to be held to; prompts take turns.",
-        advanced=True,
-        ge=1,
-        le=1000,
-    )
-    steps: int = setting(
-        12,
-        "Leave it; lower it to wait less before the first step. Sampling steps of each image that "
-        "the base makes to be held to; each step is one sample.",
-        advanced=True,
-        ge=1,
-        le=100,
     )
 
 
@@ -274,6 +239,10 @@ class DatasetSection(Section):
     preservation: PreservationSection = Field(
         default_factory=PreservationSection,
         description="What keeps the base from forgetting, without any further image.",
+    )
+    slider: SliderSection = Field(
+        default_factory=SliderSection,
+        description="A concept that the adapter's strength turns up and down; needs no images.",
     )
 
 

@@ -9,7 +9,7 @@ cannot grow while it is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import yaml
@@ -19,6 +19,9 @@ from ..filesystem.text_files import refuse_deep
 
 SIZE_LIMIT = 1_000_000
 """Largest run file in characters."""
+
+LONGEST_VALUE = 80
+"""Of a value in a message, in characters."""
 
 _PLAIN_VALUES = (
     ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -149,3 +152,10 @@ def _problem(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError):
         return " ".join(part for part in (error.context, error.problem) if part)
     return " ".join(str(error).split())
+
+
+def value_in_words(value: Any) -> str:
+    """A value as it would stand in the run file, shortened."""
+    plain = isinstance(value, str | int | float | bool | list | tuple | Mapping | type(None))
+    text = format_value(list(value) if isinstance(value, tuple) else value) if plain else str(value)
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."

@@ -20,14 +20,14 @@ from .adapter import INIT_OF_EVERY_KIND, OF_KIND, UNUSED_BY, AdapterConfig
 from .caption_problems import caption_contradictions
 from .dataset import PreservationSection, RegularizationSection
 from .dataset_rules import dataset_contradictions
-from .dialect import format_value
+from .dialect import LONGEST_VALUE, value_in_words
 from .memory_rules import memory_contradictions
+from .noise_rules import noise_contradictions
+from .optimizer_rules import optimizer_contradictions
 from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
 from .run import CONFIG_VERSION, RunConfig, find_setting, walk_settings
 from .section import choices_of, expectation, listed_section, section_of
-from .training import SigmaSection
-
-_LONGEST_VALUE = 80
+from .training_rules import training_contradictions
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def problems_of(error: ValidationError) -> list[Problem]:
     for detail in error.errors(include_url=False, include_context=False):
         location = [str(part) for part in detail["loc"]]
         if detail["type"] == "extra_forbidden":
-            name = shortened(".".join(location), _LONGEST_VALUE)
+            name = shortened(".".join(location), LONGEST_VALUE)
             # Only those that will be told are worth the search for a near name.
             few = len(unknown) < MOST
             unknown.append(unknown_setting(name) if few else Problem(name, "a setting", ""))
@@ -137,13 +137,6 @@ def unknown_setting(path: str) -> Problem:
     return Problem(f"{path} is not a setting", f"one of these {where}: {names}", remedy)
 
 
-def value_in_words(value: Any) -> str:
-    """A value as it would stand in the run file, shortened."""
-    plain = isinstance(value, str | int | float | bool | list | tuple | Mapping | type(None))
-    text = format_value(list(value) if isinstance(value, tuple) else value) if plain else str(value)
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
-
-
 def _setting_at(location: Sequence[str]) -> tuple[str, str]:
     """Split pydantic's location into the setting's YAML path and the place inside its value."""
     section: type[BaseModel] | None = RunConfig
@@ -164,7 +157,7 @@ def _wrong_value(path: str, inside: str, value: Any) -> Problem:
         return Problem(
             f"{value_in_words(value)} at the top", "a run file of sections and settings", "Fix it."
         )
-    where = f"{path} (at {shortened(inside, _LONGEST_VALUE)})" if inside else path
+    where = f"{path} (at {shortened(inside, LONGEST_VALUE)})" if inside else path
     remedy = _nearest(path, value, choices_of(field))
     text_expected = "text" in expectation(field) or "'" in expectation(field)
     plain = not isinstance(value, str | list | Mapping)
@@ -180,7 +173,7 @@ def _found(where: str, value: Any) -> str:
 
 
 def _nearest(path: str, value: Any, words: Sequence[str]) -> str:
-    near = difflib.get_close_matches(str(value)[:_LONGEST_VALUE], words, n=1, cutoff=0.41)
+    near = difflib.get_close_matches(str(value)[:LONGEST_VALUE], words, n=1, cutoff=0.41)
     if near:
         return f"Did you mean {near[0]}?"
     return f"Change {path}, or leave it out for its default."
@@ -218,8 +211,9 @@ def contradictions(config: RunConfig) -> list[Problem]:
     return [
         *_dataset_problems(config),
         *_adapter_problems(config.adapter),
-        *_training_problems(config),
-        *_optimizer_problems(config),
+        *(Problem(*each) for each in noise_contradictions(config.training)),
+        *(Problem(*each) for each in optimizer_contradictions(config)),
+        *(Problem(*each) for each in training_contradictions(config)),
         *_preview_problems(config),
         *(Problem(*each) for each in memory_contradictions(config)),
         *(Problem(*each) for each in dataset_contradictions(config.dataset, config.cache)),
@@ -373,65 +367,6 @@ def _pattern_problems(path: str, patterns: Iterable[str]) -> Iterator[Problem]:
                 PATTERN_EXPECTED,
                 PATTERN_REMEDY,
             )
-
-
-def _optimizer_problems(config: RunConfig) -> Iterator[Problem]:
-    settings, kind = config.training.optimizer, config.adapter.kind
-    if settings.lora_plus_ratio != 1.0 and kind != "lora":
-        yield Problem(
-            f"training.optimizer.lora_plus_ratio is {settings.lora_plus_ratio} and adapter.kind is "
-            f"{kind}",
-            "LoRA+ only with kind lora: it speaks of the upper and the lower of two factors",
-            "Leave lora_plus_ratio out, or set adapter.kind to lora.",
-        )
-    yield from _pattern_problems("training.optimizer.rate_pattern", settings.rate_pattern)
-    for pattern, rate in settings.rate_pattern.items():
-        if rate <= 0:
-            yield Problem(
-                f"training.optimizer.rate_pattern gives {value_in_words(pattern)} the rate {rate}",
-                "multiples of the learning rate above 0",
-                "Raise it, or name the layer in adapter.exclude.",
-            )
-
-
-def _training_problems(config: RunConfig) -> Iterator[Problem]:
-    schedule, sigma = config.training.schedule, config.training.sigma
-    if schedule.name != "cosine" and schedule.min_ratio != 0.0:
-        yield Problem(
-            f"training.schedule.min_ratio is set and training.schedule.name is {schedule.name}",
-            "min_ratio only with a cosine schedule",
-            "Leave training.schedule.min_ratio out, or set training.schedule.name to cosine.",
-        )
-    if sigma.min >= sigma.max:
-        yield Problem(
-            f"training.sigma.min is {sigma.min} and training.sigma.max is {sigma.max}",
-            "training.sigma.min below training.sigma.max",
-            "Lower training.sigma.min, or raise training.sigma.max.",
-        )
-    yield from _density_problems(sigma)
-
-
-def _density_problems(sigma: SigmaSection) -> Iterator[Problem]:
-    if sigma.density == "logit_normal" and sigma.shift is not None:
-        yield Problem(
-            "training.sigma.shift is set and training.sigma.density is logit_normal",
-            "a shift with any other density; logit_normal with a shift is called shifted",
-            "Leave training.sigma.shift out, or set training.sigma.density to shifted.",
-        )
-    normal = sigma.density in {"logit_normal", "shifted"}
-    if not normal and (sigma.mean, sigma.std) != (0.0, 1.0):
-        yield Problem(
-            "training.sigma.mean or training.sigma.std is set and training.sigma.density is "
-            f"{sigma.density}",
-            "mean and std only with density logit_normal or shifted",
-            "Leave them out, or change training.sigma.density.",
-        )
-    if sigma.density != "mode" and sigma.mode_scale != SigmaSection().mode_scale:
-        yield Problem(
-            f"training.sigma.mode_scale is set and training.sigma.density is {sigma.density}",
-            "mode_scale only with density mode",
-            "Leave training.sigma.mode_scale out, or set training.sigma.density to mode.",
-        )
 
 
 def _preview_problems(config: RunConfig) -> Iterator[Problem]:

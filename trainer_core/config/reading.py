@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from ..errors import ConfigError
 from ..filesystem.text_files import read_text
 from .adapter import INIT_OF_EVERY_KIND, OF_KIND, AdapterConfig
-from .dialect import SIZE_LIMIT, format_value, format_yaml, parse_yaml
+from .dialect import SIZE_LIMIT, format_value, format_yaml, parse_yaml, value_in_words
 from .problems import (
     Problem,
     contradictions,
@@ -28,7 +28,6 @@ from .problems import (
     refuse_newer_version,
     unknown_setting,
     unknown_words,
-    value_in_words,
 )
 from .run import RunConfig, find_setting, names_step
 from .section import bounds_in_words, choices_of, is_advanced, section_of

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from .adapter import AdapterConfig
 from .dataset import CacheSection, DatasetSection
+from .metrics import MetricsSection
 from .section import Section, section_of, setting
 from .training import TrainingSection
 
@@ -330,6 +331,9 @@ class RunConfig(Section):
     )
     preview: PreviewSection = Field(
         default_factory=PreviewSection, description="Images generated while the run trains."
+    )
+    metrics: MetricsSection = Field(
+        default_factory=MetricsSection, description="What is measured while the run trains."
     )
     memory: MemorySection = Field(default_factory=MemorySection, description="Device and memory.")
     output: OutputSection = Field(default_factory=OutputSection, description="What is written.")

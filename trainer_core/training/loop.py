@@ -70,7 +70,9 @@ class Loop:
             ends = not requests.cancel and (requests.stop or step == last)
             measured = self.hooks.measure(step, ends)
             self.hooks.record(replace(result, validation_loss=measured.loss))
-            saved = step == last or requests.end or requests.save or self._due(step, every)
+            requests = requests.stopping(measured.stop)
+            saved = step == last or requests.end or requests.save
+            saved = saved or self._due(step, every) or self.hooks.save_due(step)
             if saved:
                 self.hooks.save(step)  # before the previews: they take long and may fail
             preview_due = requests.preview or self._due(step, self.preview_every)
@@ -96,7 +98,8 @@ class Loop:
         seen = self.hooks.compute(step, lambda: self._gradients(step, samples))
         self.processes.sum_gradients(self.parameters)
         norm = clip_gradients(self.parameters, self.settings.max_grad_norm)
-        loss, norm, sigma_sum = read_numbers(self.processes, seen, norm, samples)
+        numbers = read_numbers(self.processes, seen, norm, samples)
+        loss, norm = numbers.loss, numbers.norm
         if not (math.isfinite(loss) and math.isfinite(norm)):
             # Nothing of this step has reached the weights: they are the last good state.
             forget_gradients(self.parameters)
@@ -106,13 +109,15 @@ class Loop:
         asked = self.processes.sum_numbers([float(each) for each in self.hooks.requests()])
         self.optimizer.step()
         forget_gradients(self.parameters)
+        self.hooks.updated(step)
+        self.hooks.seen(step, numbers.seen)
         result = StepResult(
             step=step,
             epoch=self.epoch(step),
             loss=loss,
             learning_rate=learning_rate,
             grad_norm=norm,
-            sigma_mean=sigma_sum / samples,
+            sigma_mean=numbers.sigma_sum / samples,
             step_seconds=time.perf_counter() - started,
             time=time.time(),
         )

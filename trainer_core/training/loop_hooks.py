@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..types import StepResult
 from .observer import RunRequests
-from .step import Gradients, MicroStep
+from .step import Gradients, MicroStep, SampleError
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """The loss on held-out images; None where it was not measured.
 
-    `cancelled` says whether the run was cancelled meanwhile.
+    `cancelled` says whether the run was cancelled meanwhile, `stop` whether it is to end with its
+    adapter, because it gets no better.
     """
 
     loss: float | None = None
     cancelled: bool = False
+    stop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,9 @@ class LoopHooks:
         between: Called before each step: what is kept where may change.
         measure: Measure the loss on held-out images behind a step, where it is due; the second
             argument says whether the run ends there.
+        updated: Called behind each update of the weights, before anything looks at them.
+        seen: Takes what the samples of a step were off by.
+        save_due: Whether a checkpoint is due behind a step for another reason than its number.
     """
 
     record: Callable[[StepResult], None]
@@ -45,3 +50,6 @@ class LoopHooks:
     compute: Callable[[int, Gradients], list[MicroStep]] = lambda step, gradients: gradients()
     between: Callable[[], None] = lambda: None
     measure: Callable[[int, bool], Measured] = lambda step, ends: Measured()
+    updated: Callable[[int], None] = lambda step: None
+    seen: Callable[[int, Sequence[SampleError]], None] = lambda step, errors: None
+    save_due: Callable[[int], bool] = lambda step: False

@@ -158,6 +158,10 @@ class RunRequests(NamedTuple):
     save: bool = False
     preview: bool = False
 
+    def stopping(self, stop: bool) -> RunRequests:
+        """The same, and `stop` where the run itself wants to end."""
+        return self._replace(stop=True) if stop and not self.cancel else self
+
     @property
     def end(self) -> bool:
         """Whether this is the last step."""

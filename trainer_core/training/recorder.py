@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +22,7 @@ from ..config import RunConfig
 from ..config.defaults import run_length
 from ..data.image import from_pixels
 from ..errors import NonFiniteError, RunError
-from ..filesystem.storage import atomic_write, storage_error
-from ..filesystem.text_files import parse_json, read_lines
+from ..filesystem.storage import atomic_write
 from ..requirements import installed_versions
 from ..types import RunResult, StepResult
 from .checkpoint import (
@@ -37,8 +34,8 @@ from .checkpoint import (
     way_on,
 )
 from .encode_dataset import Prepared
+from .metrics_file import MetricsWriter
 from .observer import (
-    TENSORBOARD_ABSENT,
     CheckpointSaved,
     Noted,
     Observer,
@@ -297,192 +294,3 @@ def run_header(
         workflow=workflow,
         base_adapters=base_adapters,
     )
-
-
-class MetricsWriter:
-    """Appends each step to a run's ``metrics.jsonl`` and, where it works, to TensorBoard.
-
-    Args:
-        path: The file; lines of later steps than `done` are cut off first.
-        done: Steps that the run has made.
-        warn: Told in one line when TensorBoard cannot be used.
-
-    Raises:
-        StorageError: When the file cannot be written.
-    """
-
-    def __init__(self, path: Path, done: int, warn: Callable[[str], None]) -> None:
-        self._path = path
-        self.steps = _keep_steps(path, done)
-        try:
-            self._file = path.open("a", encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise storage_error(path, error) from error
-        self._tensorboard = TensorBoard(path.parent, done, warn)
-
-    def write(self, result: StepResult) -> None:
-        """Append one step.
-
-        Args:
-            result: The step; every number is finite.
-
-        Raises:
-            StorageError: When the disk is full.
-        """
-        self._append(_record(result))
-        self.steps.append(result)
-        self._tensorboard.write(result)
-
-    def write_begin(self, loss: float) -> None:
-        """Append the loss on held-out images before the first step, as that of a step 0."""
-        self._append({"step": 0, "validation_loss": loss})
-        self._tensorboard.write_validation(0, loss)
-
-    def _append(self, record: Mapping[str, Any]) -> None:
-        try:
-            self._file.write(json.dumps(record, allow_nan=False) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise storage_error(self._path, error) from error
-
-    def write_image(self, step: int, index: int, pixels: Tensor) -> None:
-        """Add a preview image to TensorBoard.
-
-        Args:
-            step: Steps made.
-            index: The prompt's index.
-            pixels: `[3 or 4, H, W]` in [-1, 1].
-        """
-        self._tensorboard.write_image(step, index, pixels)
-
-    def close(self) -> None:
-        """Close both; raises nothing, because every whole line is on the disk already."""
-        # What a full disk refused is still pending, and would be refused again.
-        with contextlib.suppress(OSError):
-            self._file.close()
-        self._tensorboard.close()
-
-    def __enter__(self) -> MetricsWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def read_metrics(path: Path) -> list[StepResult]:
-    """Read whole lines; what a crash left of the last one is ignored.
-
-    Args:
-        path: A ``metrics.jsonl``, which may be absent.
-
-    Returns:
-        The steps in order; what was measured before the first one is none.
-    """
-    return [step for step in _read_records(path) if isinstance(step, StepResult)]
-
-
-def _read_records(path: Path) -> list[StepResult | Mapping[str, Any]]:
-    if not path.is_file():
-        return []
-    records: list[StepResult | Mapping[str, Any]] = []
-    for line in read_lines(path):
-        try:
-            record = parse_json(line)
-            before = record.get("step") == 0 and isinstance(record["validation_loss"], float)
-            records.append(record if before else StepResult(**record))
-        except (ValueError, TypeError, KeyError, AttributeError):
-            break
-    return records
-
-
-def _record(step: StepResult) -> dict[str, Any]:
-    """One line; what was not measured is not in it."""
-    return {name: each for name, each in dataclasses.asdict(step).items() if each is not None}
-
-
-def _keep_steps(path: Path, done: int) -> list[StepResult]:
-    if not path.exists():
-        return []
-    records = _read_records(path)
-    kept = [each for each in records if isinstance(each, StepResult) and each.step <= done]
-    # A run that begins anew measures anew.
-    before = [each for each in records if not isinstance(each, StepResult)] if done else []
-    lines = [*before[:1], *map(_record, kept)]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    atomic_write(path, lambda target: _write(target, text))
-    return kept
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", newline="\n")
-
-
-class TensorBoard:
-    """Writes TensorBoard events where it is installed and works.
-
-    Args:
-        folder: Where the event file goes.
-        done: Steps that the run has made; events of later steps are hidden.
-        warn: Told in one line why nothing is written, or no more.
-    """
-
-    def __init__(self, folder: Path, done: int, warn: Callable[[str], None]) -> None:
-        self._warn = warn
-        self._writer: Any = None
-        if importlib.util.find_spec("tensorboard") is None:
-            warn(TENSORBOARD_ABSENT)
-            return
-
-        def load() -> None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
-
-        self._try(load)
-
-    def write(self, result: StepResult) -> None:
-        """Add the numbers of a step."""
-        for name in ("loss", "learning_rate", "grad_norm", "sigma_mean", "step_seconds"):
-            self._add("add_scalar", f"training/{name}", getattr(result, name), result.step)
-        if result.validation_loss is not None:
-            self.write_validation(result.step, result.validation_loss)
-
-    def write_validation(self, step: int, loss: float) -> None:
-        """Add the loss on held-out images."""
-        self._add("add_scalar", "validation/loss", loss, step)
-
-    def write_image(self, step: int, index: int, pixels: Tensor) -> None:
-        """Add a preview image.
-
-        Args:
-            step: Steps made.
-            index: The prompt's index.
-            pixels: `[3 or 4, H, W]` in [-1, 1].
-        """
-        self._add("add_image", f"preview/{index}", (pixels.clamp(-1, 1) + 1) / 2, step)
-
-    def close(self) -> None:
-        """Write what is pending."""
-        if self._writer is not None:
-            self._try(self._writer.close)
-
-    def _add(self, what: str, *values: Any) -> None:
-        if self._writer is not None:
-            self._try(lambda: getattr(self._writer, what)(*values))
-
-    def _try(self, action: Callable[[], Any]) -> None:
-        try:
-            action()
-        # A broken installation raises anything at all, such as protobuf's TypeError.
-        except Exception as error:  # noqa: BLE001
-            self._writer = None
-            reason = next(iter(str(error).splitlines()), "")
-            self._warn(
-                f"TensorBoard does not work ({type(error).__name__}: {reason}), so only "
-                "metrics.jsonl is written."
-            )

@@ -28,11 +28,48 @@ class MicroStep:
         loss: Sum of the samples' mean squared errors, with its graph, float32.
         sigmas: The noise level of each sample.
         names: The samples, for messages.
+        positions: The place of each in the step; -1 for a point that the base is held to. Empty
+            where places are not known.
+        errors: `[n]`, float32, detached, on the device: what each was off by, before any weight.
     """
 
     loss: Tensor
     sigmas: tuple[float, ...]
     names: tuple[str, ...]
+    positions: tuple[int, ...] = ()
+    errors: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleError:
+    """What one sample of a step was off by, before any weight.
+
+    Attributes:
+        position: Its place in the step.
+        sigma: Its noise level.
+        error: Mean of the squared error.
+    """
+
+    position: int
+    sigma: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepNumbers:
+    """The numbers of a step, of all processes together.
+
+    Attributes:
+        loss: The mean of the samples' weighted losses.
+        norm: Of the gradient before it is clipped.
+        sigma_sum: Of all noise levels.
+        seen: The samples of the dataset, by their places.
+    """
+
+    loss: float
+    norm: float
+    sigma_sum: float
+    seen: tuple[SampleError, ...]
 
 
 Gradients = Callable[[], list[MicroStep]]
@@ -53,6 +90,7 @@ class Points:
         weights: Factor on the loss of each.
         masks: `[B, 1, h, w]`, factor on the error at each place; None for 1.
         idle: Whether they are no part of the step.
+        positions: The place of each in the step, -1 for one that the base is held to.
     """
 
     names: tuple[str, ...]
@@ -64,6 +102,7 @@ class Points:
     weights: tuple[float, ...]
     masks: Tensor | None = None
     idle: bool = False
+    positions: tuple[int, ...] = ()
 
     def shapes(self) -> list[torch.Size]:
         """What points of one pass agree in."""
@@ -94,6 +133,7 @@ def _held(batch: PreservedBatch) -> Points:
         batch.controls,
         batch.conditionings,
         weights,
+        positions=(-1,) * len(weights),
     )
 
 
@@ -111,6 +151,7 @@ def _joined(points: Sequence[Points]) -> Sequence[Points]:
             one.conditionings + other.conditionings,
             one.weights + other.weights,
             _joined_masks(one, other),
+            positions=one.positions + other.positions,
         )
     ]
 
@@ -166,14 +207,18 @@ class StepMaker:
         seed_generators(counter_seed(self.seed, "dropout", step, micro, *self.part), self.device)
         # Asked before the first pass, for which others may wait already.
         wanted = self.passes(len(joined))
-        losses = [self.loss(each) for each in joined]
+        measured = [self.measure(each) for each in joined]
+        losses = [weighted for weighted, _ in measured]
         # Passes that are made for other processes alone count for nothing.
         losses += [0.0 * self.loss(joined[0]) for _ in range(wanted - len(joined))]
         counted = [each for each in joined if not each.idle]
+        errors = [plain for each, (_, plain) in zip(joined, measured, strict=True) if not each.idle]
         return MicroStep(
             functools.reduce(torch.add, losses),
             tuple(sigma for each in counted for sigma in each.sigmas),
             tuple(name for each in counted for name in each.names),
+            tuple(position for each in counted for position in each.positions),
+            torch.cat(errors) if errors else None,
         )
 
     def prepare(self, step: int, micro: int) -> Sequence[Points]:
@@ -206,6 +251,18 @@ class StepMaker:
 
     def loss(self, points: Points) -> Tensor:
         """The weighted sum of the points' losses, float32, on the device."""
+        return self.measure(points)[0]
+
+    def measure(self, points: Points) -> tuple[Tensor, Tensor]:
+        """Predict, and compare with what is wanted.
+
+        Args:
+            points: What goes through the base.
+
+        Returns:
+            The weighted sum of the losses with its graph, and `[n]` what each point was off by
+            before any weight, detached; both float32, on the device.
+        """
         sigma = self._sent(torch.tensor(points.sigmas, dtype=torch.float32))
         controls = [self._sent(control) for control in points.controls]
         conditionings = [
@@ -215,9 +272,10 @@ class StepMaker:
         velocity = self.predict(self._sent(points.noisy), sigma, conditionings, controls)
         masks = None if points.masks is None else self._sent(points.masks)
         losses = flow_loss(velocity, self._sent(points.target), masks)
+        plain = losses.detach()
         if set(points.weights) != {1.0}:
             losses = losses * self._sent(torch.tensor(points.weights))
-        return losses.sum()
+        return losses.sum(), plain
 
     def _sent(self, tensor: Tensor) -> Tensor:
         return send(tensor, self.device)
@@ -245,6 +303,7 @@ def noisy_points(batch: Batch, sigmas: tuple[float, ...], noise: Tensor) -> Poin
         weights=batch.weights or (1.0,) * len(sigmas),
         masks=batch.masks,
         idle=batch.idle,
+        positions=batch.positions,
     )
 
 
@@ -281,7 +340,7 @@ def clip_gradients(parameters: Sequence[torch.nn.Parameter], limit: float) -> Te
 
 def read_numbers(
     processes: Processes, parts: Sequence[MicroStep], norm: Tensor, samples: int
-) -> tuple[float, float, float]:
+) -> StepNumbers:
     """Read a step's numbers from the device: its only wait for it.
 
     Args:
@@ -289,21 +348,45 @@ def read_numbers(
         parts: This one's micro-batches.
         norm: Of the gradient, the same in every process.
         samples: Of the whole step.
-
-    Returns:
-        The mean loss, the norm and the sum of the sigmas.
     """
-    sigmas = 0.0
+    places, errors = _by_place(parts)
+    known = [float(place in places) for place in range(samples)]
+    sigmas = [places.get(place, 0.0) for place in range(samples)]
+    sigma_sum = 0.0
     for part in parts:
-        sigmas += sum(part.sigmas)
+        sigma_sum += sum(part.sigmas)
     # A sum to which the first process alone adds something is what the first process has.
     once = norm if processes.index == 0 else torch.zeros_like(norm)
-    scalars = [once, *(part.loss.detach() for part in parts)]
-    sigmas, read_norm, *losses = processes.sum_numbers([sigmas], scalars)
+    zero = torch.zeros_like(norm)
+    scalars = [once, *(errors.get(place, zero) for place in range(samples))]
+    scalars += [part.loss.detach() for part in parts]
+    read = iter(processes.sum_numbers([sigma_sum, *known, *sigmas], scalars))
+    sigma_sum = next(read)
+    known, sigmas = ([next(read) for _ in range(samples)] for _ in range(2))
+    read_norm = next(read)
+    each = zip(range(samples), known, sigmas, [next(read) for _ in range(samples)], strict=True)
+    seen = tuple(
+        SampleError(place, sigma, error) for place, is_known, sigma, error in each if is_known
+    )
     loss = 0.0
-    for each in losses:
-        loss += each / samples
-    return loss, read_norm, sigmas
+    for of_part in read:
+        loss += of_part / samples
+    return StepNumbers(loss, read_norm, sigma_sum, seen)
+
+
+def _by_place(parts: Sequence[MicroStep]) -> tuple[dict[int, float], dict[int, Tensor]]:
+    """Noise levels and errors of one process's samples by their places in the step."""
+    sigmas: dict[int, float] = {}
+    errors: dict[int, Tensor] = {}
+    for part in parts:
+        if part.errors is None or not part.positions:
+            continue
+        for place, sigma, error in zip(
+            part.positions, part.sigmas, part.errors.unbind(), strict=True
+        ):
+            if place >= 0:
+                sigmas[place], errors[place] = sigma, error
+    return sigmas, errors
 
 
 def non_finite_error(

@@ -124,7 +124,7 @@ def test_words_and_hub_ids_are_no_paths(run_file, tmp_path):
     [
         ("trainin: {}", "training"),
         ("training: {stpes: 3}", "training.steps"),
-        ("training: {learning_rate: 1}", "training.optimizer.learning_rate"),
+        ("training: {batch_sise: 1}", "training.batch_size"),
         ("lr: 1", None),
         ("adapter: {rnak: 3}", "adapter.rank"),
         ("dataset: {folders: [{path: a}, {path: b, rol: train}]}", "dataset.folders.1.role"),

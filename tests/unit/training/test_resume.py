@@ -80,7 +80,8 @@ COURSE = {
     path
     for path in CHANGES
     if path.startswith(("training.optimizer.", "training.schedule."))
-    or path in {"training.max_grad_norm", "training.precision"}
+    or path.startswith(("training.loss.", "training.ema."))
+    or path in {"training.max_grad_norm", "training.max_weight_norm", "training.precision"}
     or path in {"memory.base_format", "memory.compute"}
 }
 

@@ -9,8 +9,8 @@ import torch
 from trainer_core.config import MaskSection
 from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
+from trainer_core.training.metrics_file import MetricsWriter, read_metrics
 from trainer_core.training.processes import SingleProcess
-from trainer_core.training.recorder import MetricsWriter, read_metrics
 from trainer_core.training.validation import Validation, hold_out
 from trainer_core.types import Bucket, StepResult
 

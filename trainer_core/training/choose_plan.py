@@ -37,7 +37,8 @@ from .memory_estimate import (
 from .observer import MemoryPlanned, Observer, PlanRow, Warned
 from .pass_sizes import with_largest_batch
 from .processes import Processes
-from .start import FORMAT, Start, begun_format
+from .settings_changes import FORMAT, begun_format
+from .start import Start
 from .step_simulation import StepSimulation
 from .step_sizes import step_sizes
 

@@ -39,14 +39,9 @@ from .recorder import Recorder, run_header
 from .run_batches import batch_plan, require_trained
 from .run_folder import RunFolder, create_version, open_version
 from .run_loop import run_loop
+from .settings_changes import compared_settings, recorded_changes
 from .sharding import check_settings
-from .start import (
-    Start,
-    compared_settings,
-    find_start,
-    recorded_changes,
-    start_identity,
-)
+from .start import Start, find_start, start_identity
 
 
 def train(

@@ -10,7 +10,7 @@ from trainer_core.config.reading import load_config
 from trainer_core.errors import ConfigError
 from trainer_core.training.checkpoint import Checkpoint, broken_step, find_checkpoint
 from trainer_core.training.run_folder import create_version
-from trainer_core.training.start import (
+from trainer_core.training.settings_changes import (
     changed_settings,
     compared_settings,
     recorded_changes,
@@ -79,8 +79,9 @@ def test_a_setting_that_may_change_is_told_with_both_values(path):
 COURSE = {
     path
     for path in CHANGES
-    if path.startswith(("training.optimizer.", "training.schedule."))
-    or path.startswith(("training.loss.", "training.ema."))
+    if path.startswith(
+        ("training.optimizer.", "training.schedule.", "training.loss.", "training.ema.")
+    )
     or path in {"training.max_grad_norm", "training.max_weight_norm", "training.precision"}
     or path in {"memory.base_format", "memory.compute"}
 }

@@ -155,7 +155,7 @@ def make_loop(
             load=load,
             load_preserved=lambda step, micro: None,
             predict=functools.partial(FAMILY.predict, transformer, guidance=1.0),
-            sample_sigma=lambda _, generator: float(torch.rand((), generator=generator)),
+            sigma_at=lambda _, place: place,
             seed=0,
             part=(0, 1),
             device=processes.device,

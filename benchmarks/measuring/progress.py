@@ -22,6 +22,7 @@ from trainer_core.config import OptimizerSection, RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.demo.run import dataset_folder
+from trainer_core.diffusion.sigma import make_quantile
 from trainer_core.training.encode_dataset import Prepared, prepare
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.processes import SingleProcess
@@ -205,7 +206,7 @@ class EmbeddedBase:
             ),
             load_preserved=lambda step, micro: None,
             predict=functools.partial(data.family.predict, transformer, guidance=1.0),
-            sample_sigma=lambda _, generator: _sigma(generator),
+            sigma_at=lambda _, place: _sigma(place),
             seed=987,
             part=(0, 1),
             device=self._process.device,
@@ -220,9 +221,9 @@ class EmbeddedBase:
         }
 
 
-def _sigma(generator: torch.Generator) -> float:
+def _sigma(place: float) -> float:
     """As the default ``training.sigma`` draws."""
-    return torch.sigmoid(torch.randn((), generator=generator)).item()
+    return make_quantile("logit_normal", 0.0, 1.0, 1.0, 0.0, 1.0)(place)
 
 
 def _norm(tensors: Mapping[str, Tensor]) -> float:

@@ -13,7 +13,7 @@ from runs import CancelAfter, metrics, run_config, tensors
 from trainer_core.config.reading import dump_config, load_config
 from trainer_core.errors import ConfigError, NonFiniteError
 from trainer_core.training import train
-from trainer_core.training.optimizer import make_schedule
+from trainer_core.training.schedules import make_schedule
 
 # The scale is so large that the rate at which warm-up arrives drives the loss out of all numbers.
 BREAKS = {

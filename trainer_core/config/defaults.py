@@ -36,6 +36,20 @@ def resolved_length(config: RunConfig, images: int) -> RunConfig:
     return config.model_copy(update={"training": training.model_copy(update={"steps": steps})})
 
 
+def resolved_density(config: RunConfig, density: str) -> RunConfig:
+    """Fill in ``training.sigma.density`` where it is left to the family.
+
+    Args:
+        config: The run file.
+        density: The family's.
+    """
+    training = config.training
+    if training.sigma.density != "auto":
+        return config
+    sigma = training.sigma.model_copy(update={"density": density})
+    return config.model_copy(update={"training": training.model_copy(update={"sigma": sigma})})
+
+
 def fitted_warmup(config: RunConfig) -> tuple[RunConfig, str]:
     """Shorten a warm-up that is longer than the run, to a tenth of it.
 

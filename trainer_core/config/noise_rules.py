@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from .schedule import ScheduleSection
+from .section import Section
 from .sigma import SigmaSection
 from .training import TrainingSection
 
@@ -17,6 +19,7 @@ def noise_contradictions(training: TrainingSection) -> Iterator[tuple[str, str, 
             "min_ratio only with a schedule that falls, such as cosine",
             "Leave training.schedule.min_ratio out, or set training.schedule.name to cosine.",
         )
+    yield from _schedule(schedule)
     if sigma.min >= sigma.max:
         yield (
             f"training.sigma.min is {sigma.min} and training.sigma.max is {sigma.max}",
@@ -24,6 +27,39 @@ def noise_contradictions(training: TrainingSection) -> Iterator[tuple[str, str, 
             "Lower training.sigma.min, or raise training.sigma.max.",
         )
     yield from _density(sigma)
+
+
+_OF_ONE = {
+    "cycles": "cosine_restarts",
+    "power": "polynomial",
+    "decay_share": "warmup_stable_decay",
+}
+"""Settings of a schedule that one name alone reads."""
+
+
+def _schedule(schedule: ScheduleSection) -> Iterator[tuple[str, str, str]]:
+    if schedule.warmup_steps and schedule.warmup_share:
+        yield (
+            f"training.schedule.warmup_steps is {schedule.warmup_steps} and "
+            f"training.schedule.warmup_share is {schedule.warmup_share}",
+            "one of them: both say how long the learning rate rises",
+            "Leave one of the two out.",
+        )
+    yield from _unread("training.schedule", schedule, "name", _OF_ONE)
+
+
+def _unread(
+    path: str, section: Section, chosen: str, owners: Mapping[str, str]
+) -> Iterator[tuple[str, str, str]]:
+    """Settings that are set and belong to another choice than the one that was made."""
+    defaults, found = type(section)(), getattr(section, chosen)
+    for name, owner in owners.items():
+        if found != owner and getattr(section, name) != getattr(defaults, name):
+            yield (
+                f"{path}.{name} is set and {path}.{chosen} is {found}",
+                f"{name} only with {chosen} {owner}",
+                f"Leave {path}.{name} out, or set {path}.{chosen} to {owner}.",
+            )
 
 
 def _density(sigma: SigmaSection) -> Iterator[tuple[str, str, str]]:
@@ -41,9 +77,6 @@ def _density(sigma: SigmaSection) -> Iterator[tuple[str, str, str]]:
             "mean and std only with density logit_normal or shifted",
             "Leave them out, or change training.sigma.density.",
         )
-    if sigma.density != "mode" and sigma.mode_scale != SigmaSection().mode_scale:
-        yield (
-            f"training.sigma.mode_scale is set and training.sigma.density is {sigma.density}",
-            "mode_scale only with density mode",
-            "Leave training.sigma.mode_scale out, or set training.sigma.density to mode.",
-        )
+    yield from _unread(
+        "training.sigma", sigma, "density", {"mode_scale": "mode", "alpha": "beta", "beta": "beta"}
+    )

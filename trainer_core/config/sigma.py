@@ -65,7 +65,7 @@ class SigmaSection(Section):
         "Leave it unless a recipe names another value; higher trains strong noise more. Only for "
         "beta: its first number.",
         advanced=True,
-        gt=0.0,
+        ge=0.1,
         le=100.0,
     )
     beta: float = setting(
@@ -73,7 +73,7 @@ class SigmaSection(Section):
         "Leave it unless a recipe names another value; higher trains weak noise more. Only for "
         "beta: its second number.",
         advanced=True,
-        gt=0.0,
+        ge=0.1,
         le=100.0,
     )
     stratified: bool = setting(

@@ -52,7 +52,7 @@ def header_info(path: Path) -> ImageInfo:
     except OSError:
         return image_info(path)  # which says why it cannot be opened
     try:
-        found = _plain_or_none(descriptor)
+        found = plain_header(descriptor)
         if found is None:
             os.lseek(descriptor, 0, os.SEEK_SET)
             found = image_info(path, descriptor)
@@ -61,27 +61,16 @@ def header_info(path: Path) -> ImageInfo:
         os.close(descriptor)
 
 
-def plain_header(path: Path) -> ImageInfo | None:
+def plain_header(descriptor: int) -> ImageInfo | None:
     """What an image's header says, of a plain PNG, JPEG or WebP file.
 
     Args:
-        path: An ordinary file.
+        descriptor: Of an ordinary file, at its beginning.
 
     Returns:
         What `image.image_info` would give, or None where Pillow has to look: the file is something
         else or unusual, is damaged, or cannot be read.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | _BINARY)
-    except OSError:
-        return None
-    try:
-        return _plain_or_none(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _plain_or_none(descriptor: int) -> ImageInfo | None:
     try:
         return _plain(_Bytes(descriptor))
     except (_UnusualError, OSError, struct.error, IndexError):

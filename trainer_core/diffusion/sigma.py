@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
+from .densities import Density, beta_density
 
 _SMALLEST_MASS = 1e-9
 _HALVINGS = 60
@@ -30,33 +31,6 @@ def shift_sigma(sigma: float, shift: float) -> float:
     return shift * sigma / (1 + (shift - 1) * sigma)
 
 
-def make_density(
-    density: str,
-    mean: float,
-    std: float,
-    shift: float,
-    minimum: float,
-    maximum: float,
-    mode_scale: float = 1.29,
-) -> Callable[[torch.Generator], float]:
-    """Resolve the settings of the noise levels into a function that draws them.
-
-    Each call takes exactly one number from the generator. For the arguments, see `make_quantile`.
-
-    Returns:
-        A function from a generator on the CPU to one sigma in [minimum, maximum].
-
-    Raises:
-        ConfigError: When the bounds leave nothing to draw from, or the density is unknown.
-    """
-    quantile = make_quantile(density, mean, std, shift, minimum, maximum, mode_scale)
-
-    def draw(generator: torch.Generator) -> float:
-        return quantile(float(torch.rand((), generator=generator, dtype=torch.float64)))
-
-    return draw
-
-
 def make_quantile(
     density: str,
     mean: float,
@@ -65,6 +39,8 @@ def make_quantile(
     minimum: float,
     maximum: float,
     mode_scale: float = 1.29,
+    alpha: float = 1.0,
+    beta: float = 1.0,
 ) -> Callable[[float], float]:
     """Resolve the settings of the noise levels into their quantile function.
 
@@ -75,13 +51,17 @@ def make_quantile(
         density: With u uniform in [0, 1]: ``uniform`` is u; ``logit_normal`` has a normal logit;
             ``shifted`` is the same, moved; ``mode`` is
             ``1 - u - mode_scale (cos(pi u / 2)^2 - 1 + u)``; ``content`` is ``1 - u^3``, mostly
-            noise; ``style`` is ``u^3``, mostly image.
+            noise; ``style`` is ``u^3``, mostly image; ``cosmap`` is
+            ``1 - 1 / (tan(pi u / 2) + 1)``; ``beta`` has the density
+            ``sigma^(alpha - 1) (1 - sigma)^(beta - 1) / B(alpha, beta)``.
         mean: Mean of the logit.
         std: Standard deviation of the logit, above 0.
         shift: Above 0. Every density but ``logit_normal`` is moved by `shift_sigma`.
         minimum: Smallest sigma, in [0, 1).
         maximum: Largest sigma, in (0, 1], above ``minimum``.
         mode_scale: In [-1, 1.75]; only read by ``mode``.
+        alpha: Above 0; only read by ``beta``.
+        beta: Above 0; only read by ``beta``.
 
     Returns:
         A place in [0, 1] to the sigma, in [minimum, maximum], below which that share of the draws
@@ -90,8 +70,9 @@ def make_quantile(
     Raises:
         ConfigError: When the bounds leave nothing to draw from, or the density is unknown.
 
-    Source: Esser et al. 2024, section 3.1, for ``logit_normal`` and ``mode``; Mou et al.,
-    T2I-Adapter (2023), section 3.4, for the cubic ones, which ai-toolkit calls content and style.
+    Source: Esser et al. 2024, section 3.1, for ``logit_normal``, ``mode`` and ``cosmap``; Mou et
+    al., T2I-Adapter (2023), section 3.4, for the cubic ones, which ai-toolkit calls content and
+    style.
     """
     if not 0.0 <= minimum < maximum <= 1.0:
         raise ConfigError(
@@ -108,27 +89,28 @@ def make_quantile(
         "mode": _mode(mode_scale),
         "content": Density(lambda place: 1 - (1 - place) ** 3, lambda s: 1 - (1 - s) ** (1 / 3)),
         "style": Density(lambda place: place**3, lambda sigma: sigma ** (1 / 3)),
+        "cosmap": _COSMAP,
     }
+    if density == "beta":
+        return _cut_off(_shifted(beta_density(alpha, beta), shift), minimum, maximum)
     if density not in plain:
         raise ConfigError(
             f"training.sigma.density is {density!r}",
-            f"one of logit_normal, shifted, {', '.join(plain)}",
+            f"one of logit_normal, shifted, beta, {', '.join(plain)}",
             "Choose one of these.",
         )
     return _cut_off(_shifted(plain[density], shift), minimum, maximum)
 
 
-@dataclass(frozen=True, slots=True)
-class Density:
-    """A density on [0, 1].
+_COSMAP = Density(
+    # 1 - 1 / (tan + 1), written so that nothing is infinite at either end.
+    lambda place: _share(math.sin(math.pi * place / 2), math.cos(math.pi * place / 2)),
+    lambda sigma: math.atan2(sigma, 1 - sigma) * 2 / math.pi,
+)
 
-    Attributes:
-        quantile: A place in [0, 1] to the sigma below which that share of the draws lies.
-        cdf: Its inverse.
-    """
 
-    quantile: Callable[[float], float]
-    cdf: Callable[[float], float]
+def _share(one: float, other: float) -> float:
+    return one / (one + other)
 
 
 def _cut_off(density: Density, minimum: float, maximum: float) -> Callable[[float], float]:
@@ -184,6 +166,25 @@ def _mode(scale: float) -> Density:
         return low if sigma <= 0.0 else high
 
     return Density(quantile, cdf)
+
+
+_PLACES = 2000
+
+
+def band_shares(quantile: Callable[[float], float], bands: int) -> list[float]:
+    """Tell how often each of some bands of equal width is drawn.
+
+    Args:
+        quantile: Of `make_quantile`.
+        bands: Their number.
+
+    Returns:
+        Shares that add up to 1, counted at 2000 places.
+    """
+    counts = [0] * bands
+    for index in range(_PLACES):
+        counts[min(int(quantile((index + 0.5) / _PLACES) * bands), bands - 1)] += 1
+    return [count / _PLACES for count in counts]
 
 
 @dataclass(frozen=True, slots=True)

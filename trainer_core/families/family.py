@@ -221,6 +221,7 @@ class Family:
     shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(
         location
     )
+    training_density: str = "shifted"
     distilled: Callable[[BaseLocation], str] = distilled_by_name
     conditioning_shapes: Callable[[Mapping[str, Any], int], Mapping[str, tuple[int, ...]]] = (
         text_shapes

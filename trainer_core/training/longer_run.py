@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ..config import OptimizerSection, RunConfig, ScheduleSection
 from ..config.defaults import run_length
 from .checkpoint import Checkpoint
-from .optimizer import make_schedule
+from .schedules import make_schedule, warmup_length
 
 SCHEDULE = "training.schedule (planned anew)"
 """Where a checkpoint's settings keep what `planned_anew` gave for the steps that led to it."""
@@ -19,7 +19,7 @@ _SECTION = "training.schedule."
 
 
 class PlannedAnew(NamedTuple):
-    """From where on the rest of a cosine was planned anew.
+    """From where on the rest of a schedule was planned anew.
 
     Attributes:
         step: Steps that were made then.
@@ -31,11 +31,12 @@ class PlannedAnew(NamedTuple):
 
 
 def planned_anew(config: RunConfig, checkpoint: Checkpoint | None) -> PlannedAnew | None:
-    """Plan the rest of a cosine for a run that has become longer than its checkpoint knows.
+    """Plan the rest of a schedule for a run that has become longer than its checkpoint knows.
 
-    It falls from the rate where it stands, or from `LEAST` where that is lower, to the last one
-    at the new end. What was planned at an earlier resume stays as long as the length does, so
-    that a run that is stopped again goes on bit for bit.
+    It takes the schedule's curve from the rate where it stands, or from `LEAST` where that is
+    lower, to the last one at the new end; a constant one stays where it is. What was planned at an
+    earlier resume stays as long as the length does, so that a run that is stopped again goes on
+    bit for bit.
 
     Args:
         config: The run file, with its length.
@@ -46,7 +47,9 @@ def planned_anew(config: RunConfig, checkpoint: Checkpoint | None) -> PlannedAne
         whose schedule was changed by hand, and in the warm-up.
     """
     schedule = config.training.schedule
-    if checkpoint is None or schedule.name != "cosine" or _section(checkpoint) != schedule:
+    # A constant one depends on the run's length only by a warm-up that is a share of it.
+    fixed = schedule.name == "constant" and not schedule.warmup_share
+    if checkpoint is None or fixed or _section(checkpoint) != schedule:
         return None
     kept = checkpoint.settings.get(SCHEDULE)
     before = None if kept is None else PlannedAnew(int(kept[0]), float(kept[1]))
@@ -55,7 +58,7 @@ def planned_anew(config: RunConfig, checkpoint: Checkpoint | None) -> PlannedAne
     longer = steps > planned
     # Shorter than planned anew: the same way again, so that it still ends at the last rate.
     shorter = steps < planned and before is not None
-    if checkpoint.step <= schedule.warmup_steps or not (longer or shorter):
+    if checkpoint.step <= warmup_length(schedule, planned) or not (longer or shorter):
         return before
     here = make_schedule(schedule, planned, before)(checkpoint.step)
     return PlannedAnew(checkpoint.step, max(here, LEAST) if longer else here)
@@ -67,8 +70,8 @@ def replan_note(config: RunConfig, anew: PlannedAnew) -> str:
     highest, steps = optimizer.learning_rate, run_length(config)
     last = make_schedule(config.training.schedule, steps, anew)(steps)
     return (
-        f"The run is {steps} steps long now, so the rest of its cosine is planned anew: the "
-        f"learning rate falls from {highest * anew.factor:.3g} at step {anew.step + 1} to "
+        f"The run is {steps} steps long now, so the rest of its schedule is planned anew: the "
+        f"learning rate goes from {highest * anew.factor:.3g} at step {anew.step + 1} to "
         f"{highest * last:.3g} at step {steps}."
     )
 

@@ -12,7 +12,13 @@ import torch
 
 from ..bases.distilled import distilled_note
 from ..config import MemorySection, RunConfig
-from ..config.defaults import fitted_warmup, preservation_summary, resolved_length, run_length
+from ..config.defaults import (
+    fitted_warmup,
+    preservation_summary,
+    resolved_density,
+    resolved_length,
+    run_length,
+)
 from ..config.reading import dump_config
 from ..data.plan_text import describe_plan
 from ..device import (
@@ -36,7 +42,7 @@ from .longer_run import SCHEDULE
 from .observer import Noted, Observer, RunStarted, SilentObserver, Warned
 from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder, run_header
-from .run_batches import batch_plan, require_trained
+from .run_batches import batch_plan, describe_levels, require_trained
 from .run_folder import RunFolder, create_version, open_version
 from .run_loop import run_loop
 from .settings_changes import compared_settings, recorded_changes
@@ -110,6 +116,7 @@ def _train(
         observer.notify(Warned(note))
     data = prepare(config, observer, processes, make_source, within, machine)
     require_trained(config, data.dataset)
+    config = resolved_density(config, data.family.training_density)
     config, note = fitted_warmup(resolved_length(config, data.dataset.own_images))
     if note and processes.index == 0:
         observer.notify(Noted(note))
@@ -215,5 +222,5 @@ def _summary(run: Loaded, folder: RunFolder) -> RunSummary:
         steps=run.steps,
         preserved=preservation_summary(config),
         folder=folder.path,
-        plan=describe_plan(batch_plan(run)),
+        plan=[*describe_plan(batch_plan(run)), *describe_levels(run)],
     )

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-import torch
-
 from ..config import RunConfig, dataset_folders
+from ..counters import counter_seed
 from ..data.batches import BatchPlan, load_batch
 from ..data.cache.cached_dataset import CachedDataset
 from ..data.paces import sample_paces
 from ..data.views import Views
-from ..diffusion.sigma import make_quantile
+from ..diffusion.sigma import band_shares, make_quantile
 from ..errors import DatasetError
-from ..types import Batch, PreservedBatch
+from ..types import Batch, Bucket, PreservedBatch
 from .loaded import Loaded
 from .pass_sizes import batch_sizes
 from .read_ahead import Place
-from .step import StepMaker
+from .step import StepMaker, as_drawn
 from .validation import HeldOut, hold_out
+
+_FIFTHS = 5
 
 
 def require_trained(config: RunConfig, dataset: CachedDataset) -> None:
@@ -77,10 +79,9 @@ def step_maker(
         return kept.batch(drawn) if kept is not None and drawn else None
 
     quantile = _quantiles(run)
-
-    def sample_sigma(batch: Batch, generator: torch.Generator) -> float:
-        return quantile(batch)(float(torch.rand((), generator=generator, dtype=torch.float64)))
-
+    place = as_drawn
+    if config.training.sigma.stratified:
+        place = functools.partial(stratified, plan, config.seed)
     return StepMaker(
         load=functools.partial(
             load_batch,
@@ -97,12 +98,39 @@ def step_maker(
         predict=functools.partial(
             run.data.family.predict, run.transformer, guidance=config.training.guidance
         ),
-        sample_sigma=sample_sigma,
+        sigma_at=lambda batch, place: quantile(batch)(place),
         seed=config.seed,
         part=part,
         device=run.processes.device,
         passes=passes,
+        place=place,
     )
+
+
+def stratified(plan: BatchPlan, seed: int, step: int, position: int, drawn: float) -> float:
+    """Spread the noise levels of a step evenly over what is drawn.
+
+    Each sample of a step gets an equal share of [0, 1] to itself, in an order that changes from
+    step to step; within its share the place is left to chance. So a mean over many steps is that
+    of independent draws, and a single step has its samples everywhere.
+
+    Args:
+        plan: The order of the samples.
+        seed: The run's seed.
+        step: From 1.
+        position: Place of the sample in the step, over all micro-batches and processes.
+        drawn: In [0, 1).
+
+    Returns:
+        In [0, 1).
+    """
+    order = _shares_of_step(seed, step, plan.samples(step))
+    return (order[position] + drawn) / len(order)
+
+
+@functools.lru_cache(maxsize=4)
+def _shares_of_step(seed: int, step: int, count: int) -> tuple[int, ...]:
+    return tuple(sorted(range(count), key=lambda at: counter_seed(seed, "strata", step, at)))
 
 
 def held_out(run: Loaded) -> HeldOut | None:
@@ -140,20 +168,47 @@ def all_passes(plan: BatchPlan) -> Iterator[Place]:
         step += 1
 
 
+def describe_levels(run: Loaded) -> list[str]:
+    """Say at which noise levels a run trains: the share of the draws in each fifth of sigma.
+
+    Returns:
+        A line; that of the most frequent size where the noise levels depend on it.
+    """
+    sizes = Counter(run.data.dataset.buckets)
+    size = max(sizes, key=lambda each: (sizes[each], each))
+    shares = band_shares(_quantile_of(run, size), _FIFTHS)
+    told = ", ".join(
+        f"{index / _FIFTHS:.1f}-{(index + 1) / _FIFTHS:.1f} {share:.0%}"
+        for index, share in enumerate(shares)
+    )
+    return [f"Noise levels ({run.config.training.sigma.density}): {told}."]
+
+
 def _quantiles(run: Loaded) -> Callable[[Batch], Callable[[float], float]]:
     # One for each size, made before the first step: a shift may be read from the base's files.
-    sigma, data = run.config.training.sigma, run.data
-    by_shape: dict[tuple[int, ...], Callable[[float], float]] = {}
-    for bucket in set(data.dataset.buckets):
-        size = (data.location, bucket.width, bucket.height)
-        usual = data.family.training_shift(*size) if sigma.density == "shifted" else 1.0
-        by_shape[data.family.latent_shape(*size)[-2:]] = make_quantile(
-            sigma.density,
-            sigma.mean,
-            sigma.std,
-            sigma.shift or usual,
-            sigma.min,
-            sigma.max,
-            sigma.mode_scale,
+    data = run.data
+    by_shape = {
+        data.family.latent_shape(data.location, size.width, size.height)[-2:]: _quantile_of(
+            run, size
         )
+        for size in set(data.dataset.buckets)
+    }
     return lambda batch: by_shape[tuple(batch.latents.shape[-2:])]
+
+
+def _quantile_of(run: Loaded, size: Bucket) -> Callable[[float], float]:
+    sigma, data = run.config.training.sigma, run.data
+    shift = sigma.shift or 1.0
+    if sigma.density == "shifted" and sigma.shift is None:
+        shift = data.family.training_shift(data.location, size.width, size.height)
+    return make_quantile(
+        sigma.density,
+        sigma.mean,
+        sigma.std,
+        shift,
+        sigma.min,
+        sigma.max,
+        sigma.mode_scale,
+        sigma.alpha,
+        sigma.beta,
+    )

@@ -18,12 +18,12 @@ from .loaded import Loaded
 from .loop import Loop
 from .loop_hooks import LoopHooks, Measured
 from .observer import Noted, Warned
-from .optimizer import make_schedule
 from .out_of_memory import DeviceRoom, explained, skipped_when_full
 from .processes import Shares
 from .read_ahead import ReadAhead
 from .recorder import Recorder
 from .run_batches import all_passes, batch_plan, held_out, places, step_maker
+from .schedules import make_schedule
 from .step import StepMaker
 from .validation import Validation
 

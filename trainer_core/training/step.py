@@ -166,6 +166,12 @@ def _joined_masks(one: Points, other: Points) -> Tensor | None:
     return torch.cat([ones if each.masks is None else each.masks for each, ones in parts])
 
 
+def as_drawn(step: int, position: int, drawn: float) -> float:
+    """Each noise level is drawn for itself."""
+    del step, position
+    return drawn
+
+
 @dataclass(frozen=True, slots=True)
 class StepMaker:
     """Computes micro-batches.
@@ -174,22 +180,26 @@ class StepMaker:
         load: Step (from 1) and micro-batch (from 0) to this process's samples of the dataset.
         load_preserved: The same to the points that hold the base to what it did before.
         predict: The family's velocity on the run's base, with the adapter.
-        sample_sigma: Samples a sigma in [0, 1] for one of a batch's images from a generator.
+        sigma_at: One of a batch's images, and a place in [0, 1], to the sigma below which that
+            share of the draws lies.
         seed: The run's seed.
         part: ``(index, count)``: this process's part of each micro-batch.
         device: Where the base lives.
         passes: How many passes through the base this process makes where it has use for so many.
+        place: Step, position of a sample in it, and a number from [0, 1), to the place in [0, 1]
+            at which its sigma is drawn.
         ahead: Gives what `prepare` makes of a micro-batch; unset: it is made when it is needed.
     """
 
     load: Callable[[int, int], Batch | None]
     load_preserved: Callable[[int, int], PreservedBatch | None]
     predict: Predict
-    sample_sigma: Callable[[Batch, torch.Generator], float]
+    sigma_at: Callable[[Batch, float], float]
     seed: int
     part: tuple[int, int]
     device: torch.device
     passes: Callable[[int], int] = lambda own: own
+    place: Callable[[int, int, float], float] = as_drawn
     ahead: Callable[[int, int], Sequence[Points]] | None = None
 
     def __call__(self, step: int, micro: int) -> MicroStep:
@@ -241,7 +251,7 @@ class StepMaker:
 
     def _noisy(self, batch: Batch, step: int) -> Points:
         sigmas = tuple(
-            self.sample_sigma(batch, self._generator("sigma", step, position))
+            self.sigma_at(batch, self.place(step, position, self._drawn(step, position)))
             for position in batch.positions
         )
         noise = torch.empty(batch.latents.shape)
@@ -279,6 +289,10 @@ class StepMaker:
 
     def _sent(self, tensor: Tensor) -> Tensor:
         return send(tensor, self.device)
+
+    def _drawn(self, step: int, position: int) -> float:
+        generator = self._generator("sigma", step, position)
+        return float(torch.rand((), generator=generator, dtype=torch.float64))
 
     def _generator(self, what: str, step: int, position: int) -> torch.Generator:
         # Drawn on the CPU, so that every device trains on the same numbers.

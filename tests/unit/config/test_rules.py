@@ -22,7 +22,20 @@ def problems(values):
         ({"training": {"sigma": {"density": "uniform", "mean": 1.0}}}, "training.sigma.mean"),
         ({"training": {"sigma": {"density": "mode", "std": 0.5}}}, "training.sigma.std"),
         ({"training": {"sigma": {"mode_scale": 0.5}}}, "training.sigma.mode_scale"),
+        ({"training": {"sigma": {"density": "auto", "mean": 0.5}}}, "training.sigma.mean"),
+        ({"training": {"sigma": {"alpha": 2.0}}}, "training.sigma.alpha"),
+        ({"training": {"sigma": {"density": "cosmap", "beta": 2.0}}}, "training.sigma.beta"),
         ({"training": {"schedule": {"min_ratio": 0.1}}}, "training.schedule.min_ratio"),
+        ({"training": {"schedule": {"cycles": 2}}}, "training.schedule.cycles"),
+        ({"training": {"schedule": {"name": "rex", "power": 3.0}}}, "training.schedule.power"),
+        (
+            {"training": {"schedule": {"name": "linear", "decay_share": 0.5}}},
+            "training.schedule.decay_share",
+        ),
+        (
+            {"training": {"schedule": {"warmup_steps": 5, "warmup_share": 0.1}}},
+            "training.schedule.warmup_share",
+        ),
         ({"adapter": {"kind": "lora", "factor": 4}}, "adapter.factor"),
         ({"adapter": {"kind": "loha", "full_matrix": True}}, "adapter.full_matrix"),
         ({"adapter": {"kind": "lora", "decompose_both": True}}, "adapter.decompose_both"),
@@ -119,6 +132,12 @@ def test_contradiction_is_named(values, named):
         {"training": {"steps": 5, "schedule": {"warmup_steps": 6}}},
         {"training": {"sigma": {"density": "shifted", "shift": 3.0, "mean": 1.0}}},
         {"training": {"schedule": {"name": "cosine", "min_ratio": 0.1}}},
+        {"training": {"schedule": {"name": "rex", "min_ratio": 0.1, "warmup_share": 0.1}}},
+        {"training": {"schedule": {"name": "cosine_restarts", "cycles": 2}}},
+        {"training": {"schedule": {"name": "polynomial", "power": 1.0}}},
+        {"training": {"schedule": {"name": "warmup_stable_decay", "decay_share": 0.1}}},
+        {"training": {"schedule": {"name": "one_cycle", "warmup_share": 0.4}}},
+        {"training": {"sigma": {"density": "beta", "alpha": 2.0, "beta": 3.0, "shift": 2.0}}},
         {"memory": {"blocks_to_swap": 0, "gradient_checkpointing": False}},
         {"memory": {"blocks_to_checkpoint": 0, "gradient_checkpointing": False}},
         {"memory": {"blocks_to_checkpoint": 2, "blocks_to_swap": 2, "checkpoint_inputs": "ram"}},
@@ -149,6 +168,8 @@ def test_settings_that_agree_pass(values):
     check_config(config)
 
 
-@pytest.mark.parametrize("density", ["uniform", "shifted", "mode", "content", "style"])
+@pytest.mark.parametrize(
+    "density", ["uniform", "shifted", "mode", "content", "style", "beta", "cosmap", "auto"]
+)
 def test_a_shift_fits_every_density_but_the_plain_logit_normal(density):
     assert problems({"training": {"sigma": {"density": density, "shift": 3.0}}}) == []

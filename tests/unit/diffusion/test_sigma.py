@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from diffusers.training_utils import compute_density_for_timestep_sampling
 
-from trainer_core.diffusion.sigma import make_density, shift_sigma
+from trainer_core.diffusion.densities import beta_density
+from trainer_core.diffusion.sigma import band_shares, make_quantile, shift_sigma
 from trainer_core.errors import ConfigError
 
 DRAWS = 4000
@@ -19,9 +21,10 @@ LIMIT = 1.95 / math.sqrt(DRAWS)
 
 def draws(density: str, **changes: float) -> torch.Tensor:
     settings = {"mean": 0.0, "std": 1.0, "shift": 1.0, "minimum": 0.0, "maximum": 1.0} | changes
-    draw = make_density(density, **settings)
+    quantile = make_quantile(density, **settings)
     generator = torch.Generator().manual_seed(0)
-    return torch.tensor([draw(generator) for _ in range(DRAWS)], dtype=torch.float64)
+    places = torch.rand(DRAWS, generator=generator, dtype=torch.float64)
+    return torch.tensor([quantile(place) for place in places.tolist()], dtype=torch.float64)
 
 
 def distance(found: torch.Tensor, cdf) -> float:
@@ -110,6 +113,7 @@ CDFS = {
     "content": lambda sigma: 1 - (1 - sigma) ** (1 / 3),
     "style": lambda sigma: sigma ** (1 / 3),
     "mode": mode_cdf,
+    "cosmap": lambda sigma: torch.atan(sigma / (1 - sigma)) * 2 / math.pi,
 }
 
 
@@ -150,6 +154,36 @@ def test_bounds_cut_off_without_piling_up():
     assert found.min() >= 0.5
     assert found.max() <= 0.9
     assert distance(found, cdf) < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(1, 1), (2, 5), (0.5, 0.5), (0.1, 3), (5, 1), (100, 100), (1, 100), (30, 2)]
+)
+def test_beta_is_the_beta_distribution(alpha, beta):
+    density = beta_density(alpha, beta)
+    for place in (1e-9, 1e-4, 0.03, 0.2, 0.5, 0.71, 0.99, 1 - 1e-6):
+        exact = float(mpmath.betainc(alpha, beta, 0, place, regularized=True))
+        assert density.cdf(place) == pytest.approx(exact, abs=1e-13)
+    for share in (1e-6, 0.01, 0.3, 0.5, 0.8, 0.999):
+        sigma = density.quantile(share)
+        there = float(mpmath.betainc(alpha, beta, 0, sigma, regularized=True))
+        assert there == pytest.approx(share, abs=1e-10)
+    assert (density.quantile(0.0), density.quantile(1.0)) == (0.0, 1.0)
+
+
+def test_more_alpha_is_more_noise():
+    assert draws("beta", alpha=4.0, beta=2.0).mean() == pytest.approx(2 / 3, abs=0.01)
+    found = draws("beta", alpha=4.0, beta=2.0, shift=3.0, minimum=0.5, maximum=0.9)
+    assert found.min() >= 0.5
+    assert found.max() <= 0.9
+
+
+def test_band_shares_are_those_of_the_distribution_function():
+    shares = band_shares(make_quantile("logit_normal", 0.4, 0.8, 1.0, 0.0, 1.0), 5)
+    edges = logit_normal_cdf(torch.linspace(0, 1, 6, dtype=torch.float64), 0.4, 0.8)
+    torch.testing.assert_close(
+        torch.tensor(shares, dtype=torch.float64), edges.diff(), atol=1e-3, rtol=0
+    )
 
 
 def test_the_same_generator_draws_the_same():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trainer_core.config import RunConfig
 from trainer_core.training.checkpoint import Checkpoint
 from trainer_core.training.longer_run import LEAST, SCHEDULE, planned_anew, replan_note
-from trainer_core.training.optimizer import make_schedule
+from trainer_core.training.schedules import make_schedule
 
 
 def run(steps, name="cosine", **schedule):

@@ -52,7 +52,7 @@ def steps(model, batch, preserved=None, part=(0, 1)):
         load=lambda step, micro: batch,
         load_preserved=lambda step, micro: preserved,
         predict=model,
-        sample_sigma=lambda batch, generator: float(torch.rand((), generator=generator)),
+        sigma_at=lambda batch, place: place,
         seed=3,
         part=part,
         device=CPU,

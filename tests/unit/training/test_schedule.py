@@ -1,11 +1,18 @@
 import math
+from typing import get_args
 
+import numpy
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers.optimization import (
+    get_cosine_with_hard_restarts_schedule_with_warmup,
+    get_wsd_schedule,
+)
 
 from trainer_core.config import ScheduleSection
-from trainer_core.training.optimizer import make_schedule
+from trainer_core.training.schedules import make_schedule
 
 
 def test_constant_without_warmup_is_always_one():
@@ -28,8 +35,6 @@ def test_cosine_starts_at_one_and_ends_at_min_ratio():
 @pytest.mark.parametrize("warmup", [0, 5])
 def test_cosine_equals_torch_cosine_annealing(warmup):
     """torch's scheduler counts from the first step after the warm-up."""
-    import torch
-
     steps = 40
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
@@ -43,12 +48,106 @@ def test_cosine_equals_torch_cosine_annealing(warmup):
         torch_schedule.step()
 
 
+NAMES = list(get_args(ScheduleSection.model_fields["name"].annotation))
+STEPS = 40
+
+
+def section(name, **settings):
+    return ScheduleSection.model_validate({"name": name, **settings})
+
+
+def factors(steps=STEPS, **settings):
+    schedule = make_schedule(section(**settings), steps)
+    return numpy.array([schedule(step) for step in range(1, steps + 1)])
+
+
+def rates(make, steps=STEPS, rate=1.0):
+    """What one of torch's schedulers gives each of so many steps."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=rate)
+    schedule, found = make(optimizer), []
+    for _ in range(steps):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return numpy.array(found)
+
+
+SCHEDULERS = torch.optim.lr_scheduler
+REFERENCES = {
+    "linear": lambda o: SCHEDULERS.LinearLR(o, 1.0, 1e-12, STEPS - 1),
+    "polynomial": lambda o: SCHEDULERS.PolynomialLR(o, STEPS - 1, 2.0),
+    "cosine": lambda o: SCHEDULERS.CosineAnnealingLR(o, STEPS - 1),
+    "cosine_restarts": lambda o: get_cosine_with_hard_restarts_schedule_with_warmup(
+        o, 0, STEPS - 1, num_cycles=3
+    ),
+    "warmup_stable_decay": lambda o: get_wsd_schedule(
+        o, 0, 8, num_training_steps=STEPS, decay_type="1-sqrt"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_schedule_is_that_of_torch_or_transformers(name):
+    theirs = rates(REFERENCES[name])
+    # Their cool-down begins a step earlier and ends behind the run.
+    ours = factors(name=name)
+    if name == "warmup_stable_decay":
+        ours = factors(STEPS + 1, name=name, decay_share=8 / STEPS)[:STEPS]
+    numpy.testing.assert_allclose(ours, theirs, atol=1e-9)
+
+
+def test_one_cycle_is_torchs():
+    theirs = rates(
+        lambda o: SCHEDULERS.OneCycleLR(
+            o, 1.0, STEPS, pct_start=0.3, div_factor=25, final_div_factor=1e12
+        ),
+        rate=1 / 25,
+    )
+    numpy.testing.assert_allclose(factors(name="one_cycle"), theirs, atol=1e-9)
+
+
+def test_rex_is_the_papers_formula():
+    left = 1 - numpy.arange(STEPS) / (STEPS - 1)
+    numpy.testing.assert_allclose(factors(name="rex"), left / (0.5 + 0.5 * left), atol=1e-15)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"constant"}))
+@pytest.mark.parametrize("rise", [{}, {"warmup_steps": 7}, {"warmup_share": 0.175}])
+def test_all_that_fall_begin_at_one_behind_the_warm_up_and_end_at_min_ratio(name, rise):
+    found = factors(name=name, min_ratio=0.1, **rise)
+    begin = int(numpy.argmax(found))
+    assert found[begin] == 1.0
+    assert begin <= (12 if name == "one_cycle" else 7)
+    assert found[-1] == pytest.approx(0.1)
+    if rise and name != "one_cycle":
+        numpy.testing.assert_allclose(found[:7], numpy.arange(1, 8) / 7)
+
+
+def test_restarts_come_as_often_as_asked():
+    found = factors(200, name="cosine_restarts", cycles=4)
+    assert int((numpy.diff(found) > 0.5).sum()) == 3
+
+
+def test_stable_stays_until_the_last_part():
+    found = factors(100, name="warmup_stable_decay", decay_share=0.25, warmup_steps=10)
+    assert (found[10:77] == 1.0).all()
+    assert (numpy.diff(found[78:]) < 0).all()
+
+
+def test_more_power_falls_faster():
+    line, square = factors(name="polynomial", power=1.0), factors(name="polynomial", power=2.0)
+    numpy.testing.assert_allclose(line, factors(name="linear"), atol=1e-15)
+    assert (square[1:-1] < line[1:-1]).all()
+
+
 @given(
-    name=st.sampled_from(["constant", "cosine"]),
+    name=st.sampled_from(NAMES),
     warmup=st.integers(0, 30),
+    share=st.floats(0, 0.9),
     steps=st.integers(1, 60),
     low=st.floats(0, 1),
 )
-def test_factor_stays_between_zero_and_one(name, warmup, steps, low):
-    schedule = make_schedule(ScheduleSection(name=name, warmup_steps=warmup, min_ratio=low), steps)
-    assert all(0.0 <= schedule(step) <= 1.0 for step in range(1, steps + 1))
+def test_factor_stays_between_zero_and_one(name, warmup, share, steps, low):
+    for rise in ({"warmup_steps": warmup}, {"warmup_share": share}):
+        schedule = make_schedule(section(name, min_ratio=low, **rise), steps)
+        assert all(0.0 <= schedule(step) <= 1.0 for step in range(1, steps + 1))

@@ -14,6 +14,7 @@ from comfy_api.latest import ComfyExtension, io
 from .definitions.adapter_settings import AdapterSettings
 from .definitions.cache_embeddings import CacheEmbeddings
 from .definitions.check_adapter import CheckAdapter
+from .definitions.compare_checkpoints import CompareCheckpoints
 from .definitions.convert_adapter import ConvertAdapter
 from .definitions.dataset_combine import DatasetCombine
 from .definitions.dataset_from_folder import DatasetFolder
@@ -45,6 +46,7 @@ _NODES: tuple[type[io.ComfyNode], ...] = (
     TrainingSettings,
     TrainAdapter,
     PreviewAdapter,
+    CompareCheckpoints,
     SaveAdapter,
     ConvertAdapter,
     CheckAdapter,

@@ -28,6 +28,7 @@ from .panel import NodeObserver
 
 if TYPE_CHECKING:
     import torch
+    from PIL import Image
     from torch import Tensor
 
     from ...trainer_core.inference.encoders import MakeSource
@@ -300,17 +301,25 @@ def _number(path: Path) -> int:
 
 def _image_batch(paths: list[Path]) -> Tensor:
     """Images of one size as core's IMAGE: `[B, H, W, 3]`, float32, in [0, 1]; clear is white."""
-    import numpy as np
     import torch
     from PIL import Image
 
-    from ...trainer_core.data.image import on_white
-
-    arrays: list[Any] = []
+    images: list[Tensor] = []
     for path in paths:
         with Image.open(path) as image:
-            arrays.append(np.asarray(on_white(image).convert("RGB"), dtype=np.float32) / 255.0)
-    return torch.from_numpy(np.stack(arrays))
+            images.append(as_image(image))
+    return torch.stack(images)
+
+
+def as_image(image: Image.Image) -> Tensor:
+    """An image as one of core's IMAGE: `[H, W, 3]`, float32, in [0, 1]; clear is white."""
+    import numpy as np
+    import torch
+
+    from ...trainer_core.data.image import on_white
+
+    values = np.asarray(on_white(image).convert("RGB"), dtype=np.float32) / 255.0
+    return torch.from_numpy(values)
 
 
 def preview_by_hand(

@@ -1,6 +1,7 @@
 """Each kind of adapter through the whole graph, and out of it: files, run files, runs on disk."""
 
 import io
+import json
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,9 @@ from PIL import Image
 
 pytestmark = pytest.mark.comfy
 
-LOSSES, RUN_FILE, COPIED, DIFFUSERS, BACK, PLAIN, SHOW_PLAIN, TRAINED = map(str, range(20, 28))
+LOSSES, RUN_FILE, COPIED, DIFFUSERS, BACK, PLAIN, SHOW_PLAIN, TRAINED, COMPARE, CELLS = map(
+    str, range(20, 30)
+)
 KINDS = {
     "lora": adapter_kind("lora"),
     "loha": adapter_kind("loha"),
@@ -68,6 +71,10 @@ def everything(kind):
     del nodes[PLAIN]["inputs"]["lora"]
     nodes[SHOW_PLAIN] = {"class_type": "PreviewImage", "inputs": {"images": [PLAIN, 0]}}
     nodes[TRAINED] = {"class_type": "PreviewImage", "inputs": {"images": [TRAIN, 2]}}
+    compared = {**nodes[PLAIN]["inputs"], "run": [TRAIN, 3], "strengths": "0, 1"}
+    del compared["strength"]
+    nodes[COMPARE] = {"class_type": "AdapterTrainerCompare", "inputs": compared}
+    nodes[CELLS] = {"class_type": "PreviewImage", "inputs": {"images": [COMPARE, 1]}}
     return nodes
 
 
@@ -102,6 +109,26 @@ def test_the_adapter_changes_the_image(done):
     # The last preview of the run and Preview Adapter draw the same.
     assert abs(adapted - trained).max() <= 1
     assert abs(adapted - plain).mean() > 0.5
+
+
+def test_the_checkpoints_are_compared_with_the_base(done):
+    kind, result, server = done
+    folder = run_folder(server, f"kind-{kind}") / "comparisons" / "000"
+    record = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    steps = sorted({each["step"] for each in record["columns"][1:]})
+    assert steps[-1] == STEPS
+    assert len(record["columns"]) == 1 + 2 * len(steps)
+    (row,) = record["rows"]
+    off, on = row["changes"][1::2], row["changes"][2::2]
+    assert max(off) == 0 < on[-1]
+    assert record["inert"] == []
+    with Image.open(folder / row["images"][-1]) as last:
+        adapted = numpy.asarray(last).astype(float)
+    assert abs(adapted - image(server, result, SHOW).astype(float)).max() <= 1
+    with Image.open(folder / "grid.png") as grid:
+        assert grid.width > 3 * 32
+    assert len(result["outputs"][CELLS]["images"]) == len(record["columns"])
+    assert "percent" in result["outputs"][COMPARE]["text"][0]
 
 
 def test_the_saved_file_is_the_trained_adapter_and_load_lora_lists_it(done):

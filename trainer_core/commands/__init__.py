@@ -110,6 +110,17 @@ VERBS: Mapping[str, Verb] = {
         "guidance and negative_prompt are short for preview.seed and so on. control= is a control\n"
         "image of every prompt.\n" + _RUN_FILE,
     ),
+    "compare": Verb(
+        "compare",
+        "generate the same prompts with the checkpoints of a run, side by side",
+        "adapter-trainer compare RUN [checkpoints=all|250,500] [strengths=1,0.6] [adapter=FILE ...]"
+        "\n    [prompt=TEXT ...] [control=FILE ...] [output=FOLDER] [seed=0 width= steps= ...]",
+        "RUN: a version's folder, or the folder of a run, of which the newest version is taken.\n"
+        "The first column is the base alone; adapter= adds other files. Without prompt= the run's\n"
+        "preview prompts are taken. Writes grid.png, every image and comparison.json into a new\n"
+        "folder below the run's comparisons, prints how far each image is from the base's, and\n"
+        "names adapters that change nothing.",
+    ),
     "inspect": Verb(
         "inspect",
         "describe an adapter file: kind, rank, layout, family, base, norms, metadata",

@@ -91,7 +91,7 @@ def cache(arguments: Arguments) -> int:
 
 
 _OF_SAMPLE = ("adapter", "prompt", "control", "strength", "output")
-_SHORT = tuple(name for name in PreviewSection.model_fields if name not in {"prompts", "controls"})
+SHORT = tuple(name for name in PreviewSection.model_fields if name not in {"prompts", "controls"})
 """Settings of `preview` that may be written without the section."""
 
 
@@ -102,7 +102,7 @@ def sample(arguments: Arguments) -> int:
         TrainerError: When the input is wrong or the sampler failed.
     """
     own, rest = arguments.split(_OF_SAMPLE)
-    short, rest = rest.split(_SHORT)
+    short, rest = rest.split(SHORT)
     settings = [f"preview.{name}={value}" for name, values in short.items() for value in values]
     config = Arguments(rest.words, (*rest.settings, *settings)).config()
     config = with_prompts(config, own.get("prompt", []), own.get("control", []))

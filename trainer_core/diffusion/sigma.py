@@ -84,6 +84,13 @@ def make_quantile(
         # A shift adds log(shift) to the logit, so a shifted logit-normal is a logit-normal again.
         moved = mean + (math.log(shift) if density == "shifted" else 0.0)
         return _cut_off(_logit_normal(moved, std), minimum, maximum)
+    return _cut_off(_shifted(_named(density, mode_scale, alpha, beta), shift), minimum, maximum)
+
+
+def _named(density: str, mode_scale: float, alpha: float, beta: float) -> Density:
+    """A density that a shift is applied to afterwards."""
+    if density == "beta":
+        return beta_density(alpha, beta)
     plain = {
         "uniform": Density(lambda place: place, lambda sigma: sigma),
         "mode": _mode(mode_scale),
@@ -91,15 +98,13 @@ def make_quantile(
         "style": Density(lambda place: place**3, lambda sigma: sigma ** (1 / 3)),
         "cosmap": _COSMAP,
     }
-    if density == "beta":
-        return _cut_off(_shifted(beta_density(alpha, beta), shift), minimum, maximum)
     if density not in plain:
         raise ConfigError(
             f"training.sigma.density is {density!r}",
             f"one of logit_normal, shifted, beta, {', '.join(plain)}",
             "Choose one of these.",
         )
-    return _cut_off(_shifted(plain[density], shift), minimum, maximum)
+    return plain[density]
 
 
 _COSMAP = Density(

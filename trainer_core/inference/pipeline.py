@@ -209,8 +209,7 @@ class _Place:
         release_memory(self.device)
         beside = self.adapters(outline_base_adapters)
         states = [each.state for each in beside] + ([] if adapter is None else [adapter])
-        layers = [layer for state in states for layer in state.layers.values()]
-        held = sum(each.nbytes for layer in layers for each in layer.tensors.values())
+        held = sum(map(state_bytes, states))
         reserve = 0 if self.device.type == "cpu" else RESERVE
         base = empty_base(self.location, self.family)
         pixels = self.config.preview.width * self.config.preview.height
@@ -272,6 +271,19 @@ def _locate(
     return _Place(config, family, location, encoders, device, machine)
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to generate: a base, and an adapter on it or none.
+
+    Attributes:
+        adapter: The adapter's file, or None for the base alone.
+        strength: Factor on the adapter; 0 is the base.
+    """
+
+    adapter: Source | None = None
+    strength: float = 1.0
+
+
 def sample_prompts(
     config: RunConfig,
     adapter_file: Source | None,
@@ -281,8 +293,6 @@ def sample_prompts(
     machine: Machine | None = None,
 ) -> Generator[Tensor, None, None]:
     """Sample the run file's preview prompts with a base and an adapter file.
-
-    The prompts are encoded first: encoders and denoiser are never in memory at the same time.
 
     Args:
         config: The run file; its ``preview`` section says what is generated.
@@ -299,12 +309,42 @@ def sample_prompts(
         SamplingStopped: When ``stop`` said so.
         InputError: When base, adapter or prompts cannot be used.
     """
+    candidates = [Candidate(adapter_file, strength)]
+    for _, _, pixels in sample_candidates(config, candidates, make_source, stop, machine):
+        yield pixels
+
+
+def sample_candidates(
+    config: RunConfig,
+    candidates: Sequence[Candidate],
+    make_source: MakeSource | None = None,
+    stop: Callable[[], bool] | None = None,
+    machine: Machine | None = None,
+) -> Generator[tuple[int, int, Tensor], None, None]:
+    """Sample the run file's preview prompts in several ways, from the same noise.
+
+    The prompts are encoded first: encoders and denoiser are never in memory at the same time. One
+    adapter at a time is in memory; candidates of the same one should follow each other.
+
+    Args:
+        config: The run file; its ``preview`` section says what is generated.
+        candidates: At least one.
+        make_source: Gives the encoders; unset: they come from the base's folder.
+        stop: Asked after each sampling step whether to give up.
+        machine: What may be taken of the computer; unset: all that is free.
+
+    Yields:
+        Numbers of candidate and prompt, and pixels `[3 or 4, H, W]` in [-1, 1]; all prompts of the
+        first candidate come first.
+
+    Raises:
+        SamplingStopped: When ``stop`` said so.
+        InputError: When base, adapter or prompts cannot be used.
+    """
     preview = config.preview
     place = _locate(config, any(preview.controls), make_source, machine)
     # What cannot be used is refused before anything is encoded or loaded.
-    state = None if adapter_file is None else read_adapter(adapter_file, place.key_map)
-    if state is not None:
-        refuse_undivided(state, place.key_map, "the model that generates", attached=True)
+    largest = _largest(place, candidates)
     check_controls(preview, place.location.variant)
     place.encoders.decoder()
     with contextlib.closing(place.encoders):
@@ -318,11 +358,45 @@ def sample_prompts(
             place.encoders.open,
         )
     size = preview_settings(preview, place.family, place.location)
-    with place.load(state) as pipeline:
-        if state is not None:
-            pipeline.attach(state).strength = strength
-        for index, prompt in enumerate(prompts):
-            yield pipeline.sampler.sample([prompt.request(preview.seed + index)], size, stop)[0]
+    with place.load(largest) as pipeline:
+        on: AttachedAdapter | None = None
+        for number, candidate in enumerate(candidates):
+            if number == 0 or candidate.adapter is not candidates[number - 1].adapter:
+                on = _exchanged(pipeline, on, candidate.adapter)
+            if on is not None:
+                on.strength = candidate.strength
+            for index, prompt in enumerate(prompts):
+                request = prompt.request(preview.seed + index)
+                yield number, index, pipeline.sampler.sample([request], size, stop)[0]
+
+
+def _largest(place: _Place, candidates: Sequence[Candidate]) -> AdapterState | None:
+    """Read every adapter once, and keep the one that needs most memory."""
+    largest: AdapterState | None = None
+    for number, candidate in enumerate(candidates):
+        repeated = number > 0 and candidate.adapter is candidates[number - 1].adapter
+        if candidate.adapter is None or repeated:
+            continue
+        state = read_adapter(candidate.adapter, place.key_map)
+        refuse_undivided(state, place.key_map, "the model that generates", attached=True)
+        if largest is None or state_bytes(state) > state_bytes(largest):
+            largest = state
+    return largest
+
+
+def state_bytes(state: AdapterState) -> int:
+    """What an adapter's factors take, in bytes."""
+    layers = state.layers.values()
+    return sum(each.nbytes for layer in layers for each in layer.tensors.values())
+
+
+def _exchanged(
+    pipeline: Pipeline, on: AttachedAdapter | None, source: Source | None
+) -> AttachedAdapter | None:
+    """Put another adapter, or none, in the place of the one that is on the base."""
+    if on is not None:
+        on.detach()
+    return None if source is None else pipeline.attach(read_adapter(source, pipeline.key_map))
 
 
 def sample_images(

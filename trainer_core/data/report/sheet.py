@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from ...errors import InputError
 from ...filesystem.storage import atomic_write
 from ...printable import grouped, single_line
+from ..lettering import plain_font, plain_letters
 from .facts import DatasetReport, ReportedImage
 from .thumbnails import chosen, thumbnails
 
@@ -83,7 +84,7 @@ def _page(
     height = _TOP + _DOWN * _ROW
     page = Image.new("RGB", (width, height), _PAPER)
     pen = ImageDraw.Draw(page)
-    pen.text((_GAP, 14), _plain(title), fill=_INK, font=_font(15))
+    pen.text((_GAP, 14), plain_letters(title), fill=_INK, font=plain_font(15))
     known = small if isinstance(small, dict) else {}
     for place, image in enumerate(images):
         left = _GAP + place % _ACROSS * (_CELL + _GAP)
@@ -97,7 +98,7 @@ def _page(
             page.paste(shown, at)
         for line, text in enumerate(_label(image)):
             color = _INK if line == 0 else _SOFT
-            pen.text((left, top + _CELL + 2 + 15 * line), text, fill=color, font=_font(12))
+            pen.text((left, top + _CELL + 2 + 15 * line), text, fill=color, font=plain_font(12))
     return page
 
 
@@ -119,18 +120,9 @@ def _with_crop(thumbnail: Image.Image, image: ReportedImage) -> Image.Image:
 
 
 def _label(image: ReportedImage) -> Iterator[str]:
-    name = _plain(single_line(image.name))
+    name = plain_letters(single_line(image.name))
     yield name if len(name) <= 30 else f"{name[:12]}...{name[-15:]}"
     at = image.placements[0] if image.placements else None
     if at is not None:
         cut = f", {at.cut:.0%} cut off" if at.cut > 0.005 else ""
         yield f"{at.bucket}{cut}"
-
-
-def _plain(text: str) -> str:
-    """What the font that comes with Pillow has; other letters become question marks."""
-    return text.encode("ascii", "replace").decode("ascii")
-
-
-def _font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
-    return ImageFont.load_default(size)

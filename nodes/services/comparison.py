@@ -1,0 +1,70 @@
+"""The comparison of a run's checkpoints in a graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..host import comfy_host
+from .choices import BaseChoice, PreviewChoice, RunHandle, run_config
+from .graph_run import as_image, guest, source_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def compare_run(
+    node_id: str,
+    base: BaseChoice,
+    previews: PreviewChoice,
+    run: RunHandle,
+    asked: tuple[str, str],
+    clip: Any,
+    vae: Any,
+) -> tuple[Tensor, Tensor, str]:
+    """Generate each prompt with the base and with each checkpoint.
+
+    Args:
+        node_id: The node that shows the progress.
+        base: What to generate with.
+        previews: What to generate.
+        run: The run.
+        asked: Checkpoints and strengths, as they were written.
+        clip: Text encoder, or None.
+        vae: Image decoder, or None.
+
+    Returns:
+        The grid `[1, H, W, 3]` and the images `[N, H, W, 3]`, row by row, float32 in [0, 1]; and
+        what was seen, in words.
+
+    Raises:
+        TrainerError: When base, prompts or checkpoints cannot be used.
+    """
+    import torch
+
+    from ...trainer_core.device import borrowed_threads
+    from ...trainer_core.diffusion.flow import SamplingStopped
+    from ...trainer_core.inference import comparison
+    from ...trainer_core.training.compared_run import read_steps, read_strengths, run_columns
+    from ..host.comfy_machine import ComfyMachine
+
+    columns = run_columns(run.folder, read_steps(asked[0]), read_strengths(asked[1]))
+    output = {"dir": str(comfy_host.output_folder())}
+    config = run_config(base, {"preview": previews.values, "output": output})
+    make_source = source_of(clip, vae, base, comfy_host.unload_models)
+    bar = comfy_host.ProgressBar(node_id, len(columns) * len(config.preview.prompts))
+
+    def progress(done: int, total: int) -> None:
+        if bar.show(done) or comfy_host.interrupted():
+            comfy_host.raise_interrupted()
+
+    with guest("sample") as device, borrowed_threads(config.memory, embedded=base.embedded):
+        memory = config.memory.model_copy(update={"device": str(device)})
+        config = config.model_copy(update={"memory": memory})
+        stop, machine = comfy_host.interrupted, ComfyMachine()
+        try:
+            found = comparison.compare(config, columns, make_source, stop, machine, progress)
+        except SamplingStopped:
+            comfy_host.raise_interrupted()
+    comparison.save_comparison(found, run.folder / "comparisons")
+    rows = torch.stack([as_image(each) for row in found.images for each in row])
+    return as_image(comparison.draw_grid(found))[None], rows, comparison.comparison_text(found)

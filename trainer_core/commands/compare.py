@@ -1,0 +1,76 @@
+"""The verb ``compare``: the checkpoints of a run side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..families.run_files import load_config
+from ..filesystem.storage import given_path
+from .arguments import Arguments
+from .console import show, show_json, show_note
+from .given_inputs import require_inputs
+from .operations import clear_leftovers, existing
+from .runs import SHORT, with_prompts
+
+if TYPE_CHECKING:
+    from ..inference.comparison import Comparison
+
+_OWN = ("checkpoints", "strengths", "adapter", "prompt", "control", "output")
+
+
+def compare(arguments: Arguments) -> int:
+    """Generate the same prompts with the checkpoints of a run; returns the exit code.
+
+    Raises:
+        TrainerError: When the input is wrong or the sampler failed.
+    """
+    own, rest = arguments.split(_OWN)
+    short, rest = rest.split(SHORT)
+    settings = [f"preview.{name}={value}" for name, values in short.items() for value in values]
+    place = existing(rest.word("a run's folder"), "a run's folder")
+    files = [existing(each, "an adapter file") for each in own.get("adapter", [])]
+    from ..training.compared_run import (
+        file_columns,
+        find_version,
+        read_steps,
+        read_strengths,
+        run_columns,
+        run_file_of,
+    )
+
+    strengths = read_strengths(own.get("strengths", ["1"])[-1])
+    steps = read_steps(own.get("checkpoints", ["all"])[-1])
+    version = find_version(place)
+    config = load_config(run_file_of(version), (*rest.settings, *settings), show_note)
+    config = with_prompts(config, own.get("prompt", []), own.get("control", []))
+    columns = [*run_columns(version, steps, strengths), *file_columns(files, strengths)]
+    require_inputs(config, dataset=False)
+    output = given_path(own.get("output", [str(version / "comparisons")])[-1], "a folder")
+    from ..data.cache.build import cache_folder
+    from ..data.cache.cache_file import cache_folders
+    from ..device import borrowed_threads
+    from ..inference.comparison import compare as generate
+    from ..inference.comparison import save_comparison
+
+    clear_leftovers(output, *cache_folders(cache_folder(config)), as_json=arguments.json)
+    told = _progress if arguments.json else None
+    with borrowed_threads(config.memory, embedded=config.base.path == "embedded"):
+        comparison = generate(config, columns, notify=told)
+    _report(comparison, save_comparison(comparison, output.absolute()), as_json=arguments.json)
+    return 0
+
+
+def _progress(done: int, total: int) -> None:
+    show_json({"event": "compared", "done": done, "total": total})
+
+
+def _report(comparison: Comparison, files: tuple[Path, Path], *, as_json: bool) -> None:
+    grid, record = files
+    if as_json:
+        show_json({"event": "comparison", "grid": grid, "record": record, **comparison.record()})
+        return
+    from ..inference.comparison import comparison_text
+
+    show(comparison_text(comparison))
+    show(str(grid))

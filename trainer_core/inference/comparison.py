@@ -1,0 +1,242 @@
+"""The same prompts from the same noise, in several ways, side by side."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from ..config import RunConfig
+from ..data.image import from_pixels, on_white
+from ..data.lettering import plain_font, plain_letters
+from ..filesystem.storage import atomic_write, write_json
+from ..offload.machine import Machine
+from ..printable import single_line
+from .encoders import MakeSource
+from .pipeline import Candidate, sample_candidates
+
+LARGEST_SIDE = 384
+"""Of an image in the grid, in pixels."""
+
+_WIDEST = 12_000
+_GAP, _TOP, _SIDE, _LINE = 10, 40, 200, 15
+_PAPER, _INK, _SOFT = (251, 250, 248), (30, 35, 40), (94, 103, 112)
+
+
+_BASE = Candidate()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One way to generate, with its name.
+
+    Attributes:
+        label: What stands above its images.
+        candidate: The adapter and its strength.
+        step: Steps that the adapter was trained for; None for the base and for other files.
+        file: Where the adapter lies, for the record.
+        best: Whether it has the lowest loss on held-out images.
+    """
+
+    label: str
+    candidate: Candidate = _BASE
+    step: int | None = None
+    file: str | None = None
+    best: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Images of each prompt in each way.
+
+    Attributes:
+        columns: The ways.
+        prompts: The prompts.
+        seeds: The seed of each prompt's noise.
+        images: By prompt, then by column.
+        changes: By prompt, then by column: mean absolute difference from the first column's image,
+            in [0, 1].
+    """
+
+    columns: tuple[Column, ...]
+    prompts: tuple[str, ...]
+    seeds: tuple[int, ...]
+    images: tuple[tuple[Image.Image, ...], ...]
+    changes: tuple[tuple[float, ...], ...]
+
+    def inert(self) -> list[str]:
+        """Labels of columns with an adapter at work whose images are all those of the first."""
+        return [
+            column.label
+            for index, column in enumerate(self.columns)
+            if column.candidate.adapter is not None
+            and column.candidate.strength
+            and not any(row[index] for row in self.changes)
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """All but the images, as JSON values."""
+        columns = [
+            {
+                "label": each.label,
+                "step": each.step,
+                "strength": each.candidate.strength if each.candidate.adapter else 0.0,
+                "file": each.file,
+                "best": each.best,
+            }
+            for each in self.columns
+        ]
+        rows = [
+            {"prompt": prompt, "seed": seed, "changes": [round(each, 6) for each in changes]}
+            for prompt, seed, changes in zip(self.prompts, self.seeds, self.changes, strict=True)
+        ]
+        return {"columns": columns, "rows": rows, "inert": self.inert()}
+
+
+def compare(
+    config: RunConfig,
+    columns: Sequence[Column],
+    make_source: MakeSource | None = None,
+    stop: Callable[[], bool] | None = None,
+    machine: Machine | None = None,
+    notify: Callable[[int, int], None] | None = None,
+) -> Comparison:
+    """Generate the run file's preview prompts in each way.
+
+    Args:
+        config: The run file; its ``preview`` section says what is generated.
+        columns: At least one; the others are measured against the first.
+        make_source: Gives the encoders; unset: they come from the base's folder.
+        stop: Asked after each sampling step whether to give up.
+        machine: What may be taken of the computer; unset: all that is free.
+        notify: Told how many images of how many are made.
+
+    Raises:
+        SamplingStopped: When ``stop`` said so.
+        InputError: When base, adapters or prompts cannot be used.
+    """
+    prompts, seed = config.preview.prompts, config.preview.seed
+    total = len(columns) * len(prompts)
+    found: dict[tuple[int, int], Image.Image] = {}
+    candidates = [each.candidate for each in columns]
+    for column, row, pixels in sample_candidates(config, candidates, make_source, stop, machine):
+        found[row, column] = from_pixels(pixels)
+        if notify is not None:
+            notify(len(found), total)
+    images = tuple(
+        tuple(found[row, column] for column in range(len(columns))) for row in range(len(prompts))
+    )
+    return Comparison(
+        tuple(columns),
+        tuple(prompts),
+        tuple(seed + index for index in range(len(prompts))),
+        images,
+        tuple(tuple(_change(row[0], each) for each in row) for row in images),
+    )
+
+
+def _change(first: Image.Image, other: Image.Image) -> float:
+    one, two = (np.asarray(each, dtype=np.float64) for each in (first, other))
+    return float(np.abs(one - two).mean() / 255.0)
+
+
+def draw_grid(comparison: Comparison, side: int = LARGEST_SIDE) -> Image.Image:
+    """Lay the images out: a column for each way, a row for each prompt, both with their names.
+
+    Args:
+        comparison: What was generated.
+        side: The longest side of an image in the grid; less where there are many columns.
+
+    Returns:
+        RGB; at most about 12 000 pixels wide.
+    """
+    cell = _cell_size(comparison, side)
+    across, down = cell[0] + _GAP, max(cell[1], 4 * _LINE) + _GAP
+    size = _SIDE + _GAP + len(comparison.columns) * across, _TOP + len(comparison.prompts) * down
+    larger = cell[0] > comparison.images[0][0].width
+    page = Image.new("RGB", size, _PAPER)
+    pen = ImageDraw.Draw(page)
+
+    def write(left: int, top: int, lines: Sequence[str]) -> None:
+        for number, text in enumerate(lines):
+            color = _SOFT if number and top < _TOP else _INK
+            pen.text((left, top + _LINE * number), text, fill=color, font=plain_font(12))
+
+    for index, column in enumerate(comparison.columns):
+        write(_SIDE + _GAP + index * across, 6, _heading(column, cell[0]))
+    for number, prompt in enumerate(comparison.prompts):
+        top = _TOP + number * down
+        told = _wrapped(prompt, _SIDE, down // _LINE - 2)
+        write(_GAP, top, [*told, f"seed {comparison.seeds[number]}"])
+        for index, image in enumerate(comparison.images[number]):
+            way = Image.Resampling.NEAREST if larger else Image.Resampling.LANCZOS
+            page.paste(on_white(image).resize(cell, way), (_SIDE + _GAP + index * across, top))
+    return page
+
+
+def _cell_size(comparison: Comparison, side: int) -> tuple[int, int]:
+    wide, high = comparison.images[0][0].size
+    room = (_WIDEST - _SIDE) // len(comparison.columns) - _GAP
+    # Small images are shown larger, in whole multiples, so that they stay sharp.
+    scale = min(side / max(wide, high), max(room, 16) / wide)
+    scale = float(int(scale)) if scale > 1 else scale
+    return max(1, round(wide * scale)), max(1, round(high * scale))
+
+
+def _heading(column: Column, width: int) -> list[str]:
+    first = _wrapped(column.label, width, 2)
+    return [*first, "best on held-out images"][:2] if column.best else first
+
+
+def _wrapped(text: str, width: int, most: int) -> list[str]:
+    letters = max(4, width // 7)
+    plain = plain_letters(single_line(text)) or "(no prompt)"
+    lines = textwrap.wrap(plain, letters, max_lines=most, placeholder=" ...")
+    return lines or [plain[:letters]]
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """What was seen, a line for each column."""
+    width = max(len(column.label) for column in comparison.columns)
+    lines = ["How far each image is from the base's, in percent (mean over all pixels):"]
+    for index, column in enumerate(comparison.columns):
+        changes = "  ".join(f"{100 * row[index]:5.1f}" for row in comparison.changes)
+        best = "  best on held-out images" if column.best else ""
+        lines.append(f"  {column.label:<{width}}  {changes}{best}")
+    lines += [
+        f"Warning: {label} changes nothing: its images are the base's."
+        for label in comparison.inert()
+    ]
+    return "\n".join(lines)
+
+
+def save_comparison(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
+    """Write the grid, every image and ``comparison.json`` into a new folder.
+
+    Args:
+        comparison: What was generated.
+        folder: Takes a folder ``000``, ``001`` ... of its own; nothing is replaced.
+
+    Returns:
+        The grid and the record.
+
+    Raises:
+        StorageError: When it cannot be written.
+    """
+    taken = (int(p.name) for p in folder.glob("*") if p.name.isascii() and p.name.isdigit())
+    place = folder / f"{max(taken, default=-1) + 1:03d}"
+    record = comparison.record()
+    for number, row in enumerate(comparison.images):
+        names = [f"{number}_{index}.png" for index in range(len(row))]
+        record["rows"][number]["images"] = names
+        for name, image in zip(names, row, strict=True):
+            atomic_write(place / name, lambda draft, image=image: image.save(draft, format="PNG"))
+    grid = draw_grid(comparison)
+    atomic_write(place / "grid.png", lambda draft: grid.save(draft, format="PNG"))
+    write_json(place / "comparison.json", record)
+    return place / "grid.png", place / "comparison.json"

@@ -16,6 +16,7 @@ from ..diffusion.sigma import make_quantile
 from ..errors import DatasetError
 from ..types import Batch, PreservedBatch
 from .loaded import Loaded
+from .objective import make_loss, make_weighting, micro_batches, with_noises
 from .pass_sizes import batch_sizes
 from .read_ahead import Place
 from .step import StepMaker
@@ -71,9 +72,12 @@ def step_maker(
         passes: As `Processes.passes`.
     """
     config, kept = run.config, run.preservation
+    loss, noises = config.training.loss, config.training.noises_per_latent
 
     def load_preserved(step: int, micro: int) -> PreservedBatch | None:
-        drawn = plan.part(step, micro, part).preserved
+        which, turn = divmod(micro, noises)
+        # Each noise of an image goes with points of its own, so that their share stays.
+        drawn = [each * noises + turn for each in plan.part(step, which, part).preserved]
         return kept.batch(drawn) if kept is not None and drawn else None
 
     quantile = _quantiles(run)
@@ -81,18 +85,19 @@ def step_maker(
     def sample_sigma(batch: Batch, generator: torch.Generator) -> float:
         return quantile(batch)(float(torch.rand((), generator=generator, dtype=torch.float64)))
 
+    load = functools.partial(
+        load_batch,
+        run.data.dataset,
+        plan,
+        caption_dropout=config.dataset.caption_dropout,
+        seed=config.seed,
+        share=part,
+        sample_weights=sample_paces(run.data.dataset.items.paces(), config.dataset)[1],
+        views=Views.of(config.dataset, config.seed),
+        mask=config.dataset.mask,
+    )
     return StepMaker(
-        load=functools.partial(
-            load_batch,
-            run.data.dataset,
-            plan,
-            caption_dropout=config.dataset.caption_dropout,
-            seed=config.seed,
-            share=part,
-            sample_weights=sample_paces(run.data.dataset.items.paces(), config.dataset)[1],
-            views=Views.of(config.dataset, config.seed),
-            mask=config.dataset.mask,
-        ),
+        load=with_noises(load, noises),
         load_preserved=load_preserved,
         predict=functools.partial(
             run.data.family.predict, run.transformer, guidance=config.training.guidance
@@ -101,6 +106,9 @@ def step_maker(
         seed=config.seed,
         part=part,
         device=run.processes.device,
+        loss_of=make_loss(loss),
+        weigh=make_weighting(loss, run.state.learned),
+        noise_offset=loss.noise_offset,
         passes=passes,
     )
 
@@ -120,23 +128,26 @@ def held_out(run: Loaded) -> HeldOut | None:
     return hold_out(dataset, settings.most, sizes, levels, count, mask)
 
 
-def places(plan: BatchPlan, dealt: tuple[int, int], last: int) -> Callable[..., Place | None]:
+def places(
+    plan: BatchPlan, dealt: tuple[int, int], last: int, noises: int = 1
+) -> Callable[..., Place | None]:
     """What a process is asked for behind a micro-batch, up to a last step."""
+    of_step = micro_batches(plan, dealt, noises)
 
     def following(step: int, micro: int) -> Place | None:
-        behind = [each for each in plan.dealt(step, dealt) if each > micro]
+        behind = [each for each in of_step(step) if each > micro]
         if behind:
             return step, behind[0]
-        return (step + 1, plan.dealt(step + 1, dealt)[0]) if step < last else None
+        return (step + 1, of_step(step + 1)[0]) if step < last else None
 
     return following
 
 
-def all_passes(plan: BatchPlan) -> Iterator[Place]:
+def all_passes(plan: BatchPlan, noises: int = 1) -> Iterator[Place]:
     """Every step and micro-batch of a run, without end."""
-    step = 1
+    step, of_step = 1, micro_batches(plan, (0, 1), noises)
     while True:
-        yield from ((step, micro) for micro in plan.dealt(step))
+        yield from ((step, micro) for micro in of_step(step))
         step += 1
 
 

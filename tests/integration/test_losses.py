@@ -13,12 +13,14 @@ from test_resume import assert_equal_runs
 from trainer_core.training import train
 
 LEARNED = {
-    "steps": 7,
+    "steps": 4,
+    "gradient_accumulation_steps": 1,
+    "batch_size": 4,
     "noises_per_latent": 2,
     "loss": {"weighting": "learned", "noise_offset": 0.1, "differential_guidance": 2.0},
 }
 HUBER = {
-    "steps": 7,
+    "steps": 4,
     "loss": {"kind": "huber", "huber_schedule": "sigma", "weighting": "min_snr"},
 }
 
@@ -29,36 +31,36 @@ HUBER = {
     ids=["learned", "huber"],
 )
 def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, cache, training):
-    preservation = {"share": 0.25, "count": 2, "steps": 2, "prompts": ["a red circle"]}
+    preservation = {"share": 0.25, "count": 1, "steps": 1, "prompts": ["a red circle"]}
     settings = {"training": training, "dataset": {"preservation": preservation}}
     whole = train(run_config(tmp_path / "a", cache, **settings))
-    stopped = train(run_config(tmp_path / "b", cache, **settings), CancelAfter(4))
-    assert (stopped.status, stopped.step) == ("cancelled", 4)
+    stopped = train(run_config(tmp_path / "b", cache, **settings), CancelAfter(2))
+    assert (stopped.status, stopped.step) == ("cancelled", 2)
     resumed = train(run_config(tmp_path / "b", cache, **settings, resume="latest"))
-    assert (resumed.status, resumed.step) == ("done", 7)
-    assert_equal_runs(whole.folder, resumed.folder, 7)
-    kept = tensors(whole.folder / "checkpoints" / "000007" / "training_state.safetensors")
+    assert (resumed.status, resumed.step) == ("done", 4)
+    assert_equal_runs(whole.folder, resumed.folder, 4)
+    kept = tensors(whole.folder / "checkpoints" / "000004" / "training_state.safetensors")
     learned = {name for name in kept if name.startswith("learned_weight.")}
     assert bool(learned) == (training is LEARNED)
     # 3 of 4 samples of a step are images, each with two noises.
     if learned:
-        assert 0 < float(kept["learned_weight.counts"].sum()) <= 7 * 3 * 2
+        assert 0 < float(kept["learned_weight.counts"].sum()) <= 4 * 3 * 2
 
 
 def test_a_weighting_may_begin_at_a_resume_and_is_said(tmp_path, cache):
-    short = {"training": {"steps": 2, "gradient_accumulation_steps": 1}}
+    short = {"training": {"steps": 1, "gradient_accumulation_steps": 1}}
     train(run_config(tmp_path, cache, **short))
-    changed = {"training": {**short["training"], "steps": 4, "loss": {"weighting": "learned"}}}
+    changed = {"training": {**short["training"], "steps": 2, "loss": {"weighting": "learned"}}}
     observer = CancelAfter(99)
     result = train(run_config(tmp_path, cache, **changed, resume="latest"), observer)
-    assert (result.status, result.step) == ("done", 4)
+    assert (result.status, result.step) == ("done", 2)
     said = " ".join(map(str, observer.events))
     assert "training.loss.weighting was 'none' and is 'learned'" in said
 
 
 def test_each_setting_trains_other_weights(tmp_path, cache):
     """And those that only measure otherwise begin at the same noise."""
-    base = {"steps": 2, "gradient_accumulation_steps": 1}
+    base = {"steps": 1, "gradient_accumulation_steps": 1}
     plain = train(run_config(tmp_path / "plain", cache, training=base))
     expected, told = tensors(plain.adapters[0]), metrics(plain.folder)
     for number, changes in enumerate(

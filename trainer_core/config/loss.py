@@ -13,12 +13,12 @@ class LossSection(Section):
     kind: Literal["mse", "huber", "mae"] = setting(
         "mse",
         "Leave it on mse; take huber when a few odd images spoil the rest. 'mse': squared errors. "
-        "'mae': their size. 'huber': squared below huber_delta, their size above.",
+        "'mae': their size. 'huber': as mse far below huber_delta, by their size far above it.",
     )
     huber_delta: float = setting(
         0.1,
-        "Leave it unless huber changes too much or too little. Only for huber: errors above it "
-        "count by their size alone.",
+        "Leave it unless huber changes too much or too little. Only for huber: the size of error "
+        "from which on errors count by their size instead of its square.",
         advanced=True,
         gt=0.0,
         le=100.0,
@@ -33,16 +33,17 @@ class LossSection(Section):
     weighting: Literal["none", "sigma_sqrt", "cosmap", "min_snr", "logit_normal", "learned"] = (
         setting(
             "none",
-            "Leave it on none. How much a noise level counts. 'sigma_sqrt': 1/sigma^2. 'cosmap': "
-            "a little more in the middle. 'min_snr': less for weak noise, by snr_gamma. "
-            "'logit_normal': the middle. 'learned': each sigma band by what its loss has been.",
+            "Leave it on none. How much a noise level counts. 'sigma_sqrt': 1/sigma^2, weak noise. "
+            "'cosmap': a little more in the middle. 'min_snr': less at both ends, by snr_gamma. "
+            "'logit_normal': the middle; take density uniform with it. 'learned': sigma bands add "
+            "alike.",
             advanced=True,
         )
     )
     snr_gamma: float = setting(
         5.0,
         "Leave it unless a recipe names another value. Only for weighting min_snr: signal-to-noise "
-        "ratio from which on less noise counts less.",
+        "ratio from which on weaker noise counts less.",
         advanced=True,
         gt=0.0,
         le=1000.0,
@@ -50,7 +51,8 @@ class LossSection(Section):
     differential_guidance: float = setting(
         1.0,
         "Leave it at 1. ai-toolkit's experiment: the target is moved away from the prediction, to "
-        "this multiple of their distance.",
+        "this multiple of their distance. With mse it only multiplies the gradient, which AdamW "
+        "undoes; with huber it lowers huber_delta as well.",
         advanced=True,
         ge=1.0,
         le=20.0,
@@ -58,7 +60,7 @@ class LossSection(Section):
     noise_offset: float = setting(
         0.0,
         "Leave it at 0; try 0.05 when images should become much darker or brighter than the base "
-        "makes them. Adds noise that is the same over a whole channel.",
+        "makes them. Share of noise that is added, the same over a whole channel of an image.",
         advanced=True,
         ge=0.0,
         le=1.0,

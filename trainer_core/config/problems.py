@@ -21,6 +21,7 @@ from .caption_problems import caption_contradictions
 from .dataset import PreservationSection, RegularizationSection
 from .dataset_rules import dataset_contradictions
 from .dialect import LONGEST_VALUE, value_in_words
+from .loss_rules import loss_contradictions
 from .memory_rules import memory_contradictions
 from .noise_rules import noise_contradictions
 from .optimizer_rules import optimizer_contradictions
@@ -212,6 +213,7 @@ def contradictions(config: RunConfig) -> list[Problem]:
         *_dataset_problems(config),
         *_adapter_problems(config.adapter),
         *(Problem(*each) for each in noise_contradictions(config.training)),
+        *(Problem(*each) for each in loss_contradictions(config)),
         *(Problem(*each) for each in optimizer_contradictions(config)),
         *(Problem(*each) for each in training_contradictions(config)),
         *_preview_problems(config),

@@ -105,8 +105,9 @@ class TrainingSection(Section):
     )
     noises_per_latent: int = setting(
         1,
-        "Leave it at 1; raise it where reading images or control images takes long. How often "
-        "each image of a batch is trained in it, each time with another noise and noise level.",
+        "Leave it at 1; raise it where reading images or control images takes long. How often in "
+        "a row each batch is trained in its step, each time with another noise and noise level: a "
+        "step takes so many times as long, and no more memory.",
         advanced=True,
         ge=1,
         le=64,

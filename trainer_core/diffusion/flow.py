@@ -43,26 +43,6 @@ def velocity_target(latents: Tensor, noise: Tensor) -> Tensor:
     return noise - latents
 
 
-def flow_loss(prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Mean squared error of each sample, computed in float32.
-
-    Args:
-        prediction: `[B, C, h, w]`, `[B, C, f, h, w]`, or without weights `[B, ...]`: the predicted
-            velocity in any float dtype.
-        target: Of the same shape, the true velocity.
-        weights: `[B, 1, h, w]`, factor on the error at each place, the same for all channels and
-            frames; None for 1 everywhere. It is not divided by: `data.masks` does that.
-
-    Returns:
-        `[B]`, float32. The samples are not averaged, so that a step can be normalised over all of
-        its micro-batches and processes.
-    """
-    errors = (prediction.float() - target.float()).square()
-    if weights is not None:
-        errors = errors * spread(weights, errors)
-    return errors.flatten(1).mean(1)
-
-
 def spread(weights: Tensor, latents: Tensor) -> Tensor:
     """Shape weights `[B, 1, h, w]` so that they multiply latents with frames as well."""
     frames = latents.ndim - weights.ndim

@@ -195,6 +195,7 @@ def choose_step_plan(
         adapter = adapter_bytes(simulation)
     training = config.training
     samples = training.batch_size * training.gradient_accumulation_steps
+    samples *= training.noises_per_latent
     # Forward, again, and backward for the inputs alone.
     latents = sum(math.prod(each[1:]) for each in inputs.images)
     tokens = inputs.text + latents // base.family.patch**2

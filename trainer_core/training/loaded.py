@@ -21,6 +21,7 @@ from ..offload.swapped import repeated_blocks
 from .encode_dataset import Prepared
 from .load_adapted import load_adapted
 from .longer_run import PlannedAnew, planned_anew, replan_note
+from .objective import make_learned
 from .observer import CacheProgress, Noted, Observer, Warned
 from .optimizer import make_optimizer
 from .out_of_memory import explained
@@ -106,7 +107,8 @@ def load(
             observer.notify(Noted(taken.summary()))
     groups = parameter_groups(adapter, config.training.optimizer)
     optimizer = make_optimizer(config.training.optimizer, groups)
-    state = TrainState(adapter, optimizer)
+    learned = make_learned(config.training.loss)
+    state = TrainState(adapter, optimizer, learned=learned)
     if start.checkpoint is not None:
         state.restore(start.checkpoint, config.training.optimizer)
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)

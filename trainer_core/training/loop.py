@@ -27,7 +27,7 @@ class Loop:
         steps: Length of the run.
         preview_every: Steps between previews, 0 for none.
         micro_batches: Step to its micro-batches that this process computes.
-        samples: Step to the number of samples that it trains, over all processes.
+        samples: Step to the number of samples that it trains, each noise of an image for itself.
         micro_step: Computes one of them.
         parameters: The adapter's parameters in a fixed order.
         optimizer: Over those parameters.
@@ -98,7 +98,7 @@ class Loop:
         seen = self.hooks.compute(step, lambda: self._gradients(step, samples))
         self.processes.sum_gradients(self.parameters)
         norm = clip_gradients(self.parameters, self.settings.max_grad_norm)
-        numbers = read_numbers(self.processes, seen, norm, samples)
+        numbers = read_numbers(self.processes, seen, norm, samples, self.settings.noises_per_latent)
         loss, norm = numbers.loss, numbers.norm
         if not (math.isfinite(loss) and math.isfinite(norm)):
             # Nothing of this step has reached the weights: they are the last good state.

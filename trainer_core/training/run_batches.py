@@ -16,6 +16,7 @@ from ..diffusion.sigma import band_shares, make_quantile
 from ..errors import DatasetError
 from ..types import Batch, Bucket, PreservedBatch
 from .loaded import Loaded
+from .objective import make_loss, make_weighting, micro_batches, with_noises
 from .pass_sizes import batch_sizes
 from .read_ahead import Place
 from .step import StepMaker, as_drawn
@@ -73,27 +74,31 @@ def step_maker(
         passes: As `Processes.passes`.
     """
     config, kept = run.config, run.preservation
+    loss, noises = config.training.loss, config.training.noises_per_latent
 
     def load_preserved(step: int, micro: int) -> PreservedBatch | None:
-        drawn = plan.part(step, micro, part).preserved
+        which, turn = divmod(micro, noises)
+        # Each noise of an image goes with points of its own, so that their share stays.
+        drawn = [each * noises + turn for each in plan.part(step, which, part).preserved]
         return kept.batch(drawn) if kept is not None and drawn else None
 
     quantile = _quantiles(run)
     place = as_drawn
     if config.training.sigma.stratified:
-        place = functools.partial(stratified, plan, config.seed)
+        place = functools.partial(stratified, plan, config.seed, noises)
+    load = functools.partial(
+        load_batch,
+        run.data.dataset,
+        plan,
+        caption_dropout=config.dataset.caption_dropout,
+        seed=config.seed,
+        share=part,
+        sample_weights=sample_paces(run.data.dataset.items.paces(), config.dataset)[1],
+        views=Views.of(config.dataset, config.seed),
+        mask=config.dataset.mask,
+    )
     return StepMaker(
-        load=functools.partial(
-            load_batch,
-            run.data.dataset,
-            plan,
-            caption_dropout=config.dataset.caption_dropout,
-            seed=config.seed,
-            share=part,
-            sample_weights=sample_paces(run.data.dataset.items.paces(), config.dataset)[1],
-            views=Views.of(config.dataset, config.seed),
-            mask=config.dataset.mask,
-        ),
+        load=with_noises(load, noises),
         load_preserved=load_preserved,
         predict=functools.partial(
             run.data.family.predict, run.transformer, guidance=config.training.guidance
@@ -102,12 +107,17 @@ def step_maker(
         seed=config.seed,
         part=part,
         device=run.processes.device,
+        loss_of=make_loss(loss),
+        weigh=make_weighting(loss, run.state.learned),
+        noise_offset=loss.noise_offset,
         passes=passes,
         place=place,
     )
 
 
-def stratified(plan: BatchPlan, seed: int, step: int, position: int, drawn: float) -> float:
+def stratified(
+    plan: BatchPlan, seed: int, noises: int, step: int, position: int, drawn: float
+) -> float:
     """Spread the noise levels of a step evenly over what is drawn.
 
     Each sample of a step gets an equal share of [0, 1] to itself, in an order that changes from
@@ -117,6 +127,7 @@ def stratified(plan: BatchPlan, seed: int, step: int, position: int, drawn: floa
     Args:
         plan: The order of the samples.
         seed: The run's seed.
+        noises: How often each sample is in a step.
         step: From 1.
         position: Place of the sample in the step, over all micro-batches and processes.
         drawn: In [0, 1).
@@ -124,7 +135,7 @@ def stratified(plan: BatchPlan, seed: int, step: int, position: int, drawn: floa
     Returns:
         In [0, 1).
     """
-    order = _shares_of_step(seed, step, plan.samples(step))
+    order = _shares_of_step(seed, step, noises * plan.samples(step))
     return (order[position] + drawn) / len(order)
 
 
@@ -148,23 +159,26 @@ def held_out(run: Loaded) -> HeldOut | None:
     return hold_out(dataset, settings.most, sizes, levels, count, mask)
 
 
-def places(plan: BatchPlan, dealt: tuple[int, int], last: int) -> Callable[..., Place | None]:
+def places(
+    plan: BatchPlan, dealt: tuple[int, int], last: int, noises: int = 1
+) -> Callable[..., Place | None]:
     """What a process is asked for behind a micro-batch, up to a last step."""
+    of_step = micro_batches(plan, dealt, noises)
 
     def following(step: int, micro: int) -> Place | None:
-        behind = [each for each in plan.dealt(step, dealt) if each > micro]
+        behind = [each for each in of_step(step) if each > micro]
         if behind:
             return step, behind[0]
-        return (step + 1, plan.dealt(step + 1, dealt)[0]) if step < last else None
+        return (step + 1, of_step(step + 1)[0]) if step < last else None
 
     return following
 
 
-def all_passes(plan: BatchPlan) -> Iterator[Place]:
+def all_passes(plan: BatchPlan, noises: int = 1) -> Iterator[Place]:
     """Every step and micro-batch of a run, without end."""
-    step = 1
+    step, of_step = 1, micro_batches(plan, (0, 1), noises)
     while True:
-        yield from ((step, micro) for micro in plan.dealt(step))
+        yield from ((step, micro) for micro in of_step(step))
         step += 1
 
 

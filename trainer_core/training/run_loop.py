@@ -17,6 +17,7 @@ from .compiled_blocks import compiled
 from .loaded import Loaded
 from .loop import Loop
 from .loop_hooks import LoopHooks, Measured
+from .objective import micro_batches
 from .observer import Noted, Warned
 from .out_of_memory import DeviceRoom, explained, skipped_when_full
 from .processes import Shares
@@ -47,7 +48,7 @@ def run_loop(
     # Only points that the base is held to may have other sizes than the rest of their batch.
     passes = (run.processes.passes,) if run.preservation else ()
     maker = step_maker(run, plan, shares.part, *passes)
-    following = places(plan, shares.dealt, run.steps)
+    following = places(plan, shares.dealt, run.steps, run.config.training.noises_per_latent)
     with ReadAhead(maker.prepare, following) as ahead:
         loop = _loop(run, plan, shares, replace(maker, ahead=ahead), recorder, may_grow)
         from_inputs = run.config.adapter.init == "eva" and not run.state.step
@@ -76,10 +77,10 @@ def _initialize_from_inputs(run: Loaded, plan: BatchPlan) -> bool:
     It depends on base, data and seed alone, so that a run that was stopped here finds it again.
     False when the run was cancelled meanwhile.
     """
-    stopped = False
+    stopped, noises = False, run.config.training.noises_per_latent
     with run.processes.leading(run.transformer) as leads:
         if leads:
-            compute, each = step_maker(run, plan, (0, 1)), all_passes(plan)
+            compute, each = step_maker(run, plan, (0, 1)), all_passes(plan, noises)
             seen = initialize_from_inputs(
                 run.state.adapter,
                 lambda _: compute(*next(each)),
@@ -105,6 +106,7 @@ def _loop(
 ) -> Loop:
     config, training = run.config, run.config.training
     schedule = make_schedule(training.schedule, run.steps, run.anew)
+    noises = training.noises_per_latent
 
     def preview(step: int) -> bool:
         stop = run.observer.cancelled
@@ -131,8 +133,8 @@ def _loop(
         settings=training,
         steps=run.steps,
         preview_every=config.preview.every,
-        micro_batches=lambda step: plan.dealt(step, shares.dealt),
-        samples=plan.samples,
+        micro_batches=micro_batches(plan, shares.dealt, noises),
+        samples=lambda step: plan.samples(step) * noises,
         micro_step=maker,
         parameters=adapter,
         optimizer=optimizer,
@@ -148,6 +150,7 @@ def _loop(
             compute=room.compute,
             between=room.between_steps,
             measure=_measure(run, maker, recorder),
+            seen=run.state.learn,
         ),
     )
 

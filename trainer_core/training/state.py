@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from ..adapters import AttachedAdapter
 from ..adapters.parameter_groups import ParameterGroup, parameter_groups
 from ..config import OptimizerSection
+from ..diffusion.weighting import LearnedWeight
 from ..errors import InputError
 from ..types import AdapterState
 from .checkpoint import Checkpoint
@@ -19,8 +20,9 @@ from .optimizer import (
     load_optimizer_tensors,
     optimizer_tensors,
 )
+from .step import SampleError
 
-_ADAPTER, _AVERAGE = "adapter.", "average."
+_ADAPTER, _AVERAGE, _LEARNED = "adapter.", "average.", "learned_weight."
 
 
 @dataclass(slots=True)
@@ -35,6 +37,7 @@ class TrainState:
         samples: How many were trained.
         average: Averaged factors by name, of which previews and files are made instead of the last
             ones; None where no average is kept.
+        learned: How much each noise level counts, where that is learned.
     """
 
     adapter: AttachedAdapter
@@ -43,16 +46,24 @@ class TrainState:
     epoch: float = 0.0
     samples: int = 0
     average: Mapping[str, Tensor] | None = None
+    learned: LearnedWeight | None = None
 
     def advance(self, step: int, epoch: float, samples: int) -> None:
         """Count a step that was made."""
         self.step, self.epoch = step, epoch
         self.samples += samples
 
+    def learn(self, step: int, errors: Sequence[SampleError]) -> None:
+        """Take in what the samples of a step were off by: `LoopHooks.seen`."""
+        if self.learned is not None:
+            self.learned.learn((each.sigma, each.error) for each in errors)
+
     def tensors(self) -> dict[str, Tensor]:
         """The exact weights, frozen ones too, their average and the optimizer's state."""
         found = {f"{_ADAPTER}{name}": each for name, each in self.adapter.named_tensors().items()}
         found |= {f"{_AVERAGE}{name}": each for name, each in (self.average or {}).items()}
+        if self.learned is not None:
+            found |= {f"{_LEARNED}{name}": each for name, each in self.learned.tensors().items()}
         weights = {name: each.detach() for name, each in found.items()}
         return weights | optimizer_tensors(self.optimizer)
 
@@ -69,6 +80,8 @@ class TrainState:
         _fill(self.adapter.named_tensors(), _named(checkpoint, _ADAPTER))
         if self.average is not None:
             _fill(self.average, _named(checkpoint, _AVERAGE))
+        if self.learned is not None:
+            self.learned.restore(_named(checkpoint, _LEARNED))
         groups = _stored_groups(checkpoint, self.adapter, settings)
         load_optimizer_tensors(self.optimizer, checkpoint.tensors, groups)
         self.step = checkpoint.step

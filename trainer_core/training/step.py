@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from ..counters import counter_seed
 from ..device import pin, seed_generators, send
-from ..diffusion.flow import flow_loss, interpolate, velocity_target
+from ..diffusion.flow import interpolate, velocity_target
+from ..diffusion.losses import FlowLoss
+from ..diffusion.weighting import SigmaWeight
 from ..errors import NonFiniteError
 from ..types import Batch, Conditioning, PreservedBatch
 from .processes import Processes
@@ -25,7 +27,7 @@ class MicroStep:
     """What one micro-batch gave.
 
     Attributes:
-        loss: Sum of the samples' mean squared errors, with its graph, float32.
+        loss: Sum of the samples' weighted losses, with its graph, float32.
         sigmas: The noise level of each sample.
         names: The samples, for messages.
         positions: The place of each in the step; -1 for a point that the base is held to. Empty
@@ -45,7 +47,7 @@ class SampleError:
     """What one sample of a step was off by, before any weight.
 
     Attributes:
-        position: Its place in the step.
+        position: Its place in the step; the same for each noise that an image is trained with.
         sigma: Its noise level.
         error: Mean of the squared error.
     """
@@ -185,6 +187,9 @@ class StepMaker:
         seed: The run's seed.
         part: ``(index, count)``: this process's part of each micro-batch.
         device: Where the base lives.
+        loss_of: Measures a prediction.
+        weigh: How much a noise level counts; None: all alike.
+        noise_offset: How much noise is added that is the same over a whole channel.
         passes: How many passes through the base this process makes where it has use for so many.
         place: Step, position of a sample in it, and a number from [0, 1), to the place in [0, 1]
             at which its sigma is drawn.
@@ -198,6 +203,9 @@ class StepMaker:
     seed: int
     part: tuple[int, int]
     device: torch.device
+    loss_of: FlowLoss = field(default_factory=FlowLoss)
+    weigh: SigmaWeight | None = None
+    noise_offset: float = 0.0
     passes: Callable[[int], int] = lambda own: own
     place: Callable[[int, int, float], float] = as_drawn
     ahead: Callable[[int, int], Sequence[Points]] | None = None
@@ -257,11 +265,15 @@ class StepMaker:
         noise = torch.empty(batch.latents.shape)
         for row, position in zip(noise, batch.positions, strict=True):
             row.normal_(generator=self._generator("noise", step, position))
+            if self.noise_offset:
+                level = torch.empty(len(row), *[1] * (row.ndim - 1))
+                level.normal_(generator=self._generator("noise offset", step, position))
+                row.add_(level, alpha=self.noise_offset)
         return noisy_points(batch, sigmas, noise)
 
     def loss(self, points: Points) -> Tensor:
-        """The weighted sum of the points' losses, float32, on the device."""
-        return self.measure(points)[0]
+        """The sum of the points' losses, float32, on the device; every noise level counts alike."""
+        return self._measure(points, points.weights)[0]
 
     def measure(self, points: Points) -> tuple[Tensor, Tensor]:
         """Predict, and compare with what is wanted.
@@ -270,9 +282,16 @@ class StepMaker:
             points: What goes through the base.
 
         Returns:
-            The weighted sum of the losses with its graph, and `[n]` what each point was off by
-            before any weight, detached; both float32, on the device.
+            The weighted sum of the losses with its graph, and `[n]` the mean squared error of each
+            point before any weight, detached; both float32, on the device.
         """
+        weights, weigh = points.weights, self.weigh
+        if weigh is not None:
+            both = zip(weights, points.sigmas, strict=True)
+            weights = tuple(weight * weigh(sigma) for weight, sigma in both)
+        return self._measure(points, weights)
+
+    def _measure(self, points: Points, weights: tuple[float, ...]) -> tuple[Tensor, Tensor]:
         sigma = self._sent(torch.tensor(points.sigmas, dtype=torch.float32))
         controls = [self._sent(control) for control in points.controls]
         conditionings = [
@@ -281,10 +300,9 @@ class StepMaker:
         ]
         velocity = self.predict(self._sent(points.noisy), sigma, conditionings, controls)
         masks = None if points.masks is None else self._sent(points.masks)
-        losses = flow_loss(velocity, self._sent(points.target), masks)
-        plain = losses.detach()
-        if set(points.weights) != {1.0}:
-            losses = losses * self._sent(torch.tensor(points.weights))
+        losses, plain = self.loss_of(velocity, self._sent(points.target), sigma, masks)
+        if set(weights) != {1.0}:
+            losses = losses * self._sent(torch.tensor(weights))
         return losses.sum(), plain
 
     def _sent(self, tensor: Tensor) -> Tensor:
@@ -353,7 +371,7 @@ def clip_gradients(parameters: Sequence[torch.nn.Parameter], limit: float) -> Te
 
 
 def read_numbers(
-    processes: Processes, parts: Sequence[MicroStep], norm: Tensor, samples: int
+    processes: Processes, parts: Sequence[MicroStep], norm: Tensor, samples: int, noises: int = 1
 ) -> StepNumbers:
     """Read a step's numbers from the device: its only wait for it.
 
@@ -361,7 +379,8 @@ def read_numbers(
         processes: Those that share the step.
         parts: This one's micro-batches.
         norm: Of the gradient, the same in every process.
-        samples: Of the whole step.
+        samples: Of the whole step, each as often as it is trained.
+        noises: How often each image is trained in the step (``training.noises_per_latent``).
     """
     places, errors = _by_place(parts)
     known = [float(place in places) for place in range(samples)]
@@ -380,7 +399,9 @@ def read_numbers(
     read_norm = next(read)
     each = zip(range(samples), known, sigmas, [next(read) for _ in range(samples)], strict=True)
     seen = tuple(
-        SampleError(place, sigma, error) for place, is_known, sigma, error in each if is_known
+        SampleError(place // noises, sigma, error)
+        for place, is_known, sigma, error in each
+        if is_known
     )
     loss = 0.0
     for of_part in read:

@@ -28,7 +28,6 @@ from ..adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
 from ..adapters import AttachedAdapter, attach
 from ..adapters.parameter_groups import parameter_groups
 from ..config import MemorySection, RunConfig
-from ..diffusion.flow import flow_loss
 from ..families.family import Family
 from ..offload.host_inputs import WORTH
 from ..offload.model_bytes import cast_base, pack_blocks
@@ -36,6 +35,7 @@ from ..offload.step_profile import BlockTerms, StepProfile
 from ..offload.swapped import chosen_blocks
 from ..quantization.stored_format import Parts, StoredFormat
 from .live_bytes import LiveBytes
+from .objective import make_loss
 from .optimizer import allocate_state, make_optimizer
 from .step import clip_gradients
 from .step_marks import Marks, Phase, watch
@@ -355,7 +355,8 @@ class StepSimulation:
     ) -> None:
         """Make a step as the loop does; of its micro-batches the first two, which tell of all."""
         training, inputs = self.config.training, self.inputs
-        samples, micro_batches = training.batch_size, training.gradient_accumulation_steps
+        samples, loss_of = training.batch_size, make_loss(training.loss)
+        micro_batches = training.gradient_accumulation_steps * training.noises_per_latent
         config: Any = model.config
         shapes = self.family.conditioning_shapes(config, inputs.text)
         with live:
@@ -371,7 +372,7 @@ class StepSimulation:
                 velocity = self.family.predict(
                     model, image, sigma, texts, controls, training.guidance
                 )
-                loss = flow_loss(velocity, target).sum()
+                loss = loss_of(velocity, target, sigma)[0].sum()
                 live.begin(Phase("end"))
                 marks.note(Phase(""), live, ())
                 (loss / samples).backward()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 
-from trainer_core.diffusion.flow import flow_loss, interpolate, velocity_target
+from trainer_core.diffusion.flow import interpolate, velocity_target
+from trainer_core.diffusion.losses import flow_loss
 
 
 def test_the_ends_of_the_path_are_the_image_and_the_noise():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trainer_core.counters import counter_seed
-from trainer_core.diffusion.flow import flow_loss
+from trainer_core.diffusion.losses import flow_loss
 from trainer_core.training.step import StepMaker
 from trainer_core.training.velocity_error import velocity_error
 from trainer_core.types import Batch, PreservedBatch

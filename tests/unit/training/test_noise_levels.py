@@ -20,7 +20,7 @@ def plan():
 
 
 def places(plan, step, drawn=0.5):
-    return [stratified(plan, 7, step, position, drawn) for position in range(SAMPLES)]
+    return [stratified(plan, 7, 1, step, position, drawn) for position in range(SAMPLES)]
 
 
 def test_each_sample_of_a_step_has_its_own_share(plan):
@@ -33,7 +33,7 @@ def test_each_sample_of_a_step_has_its_own_share(plan):
 
 def test_a_step_with_fewer_samples_is_spread_over_all_of_them(plan):
     assert plan.samples(3) == 4
-    found = [stratified(plan, 7, 3, position, 0.5) for position in range(4)]
+    found = [stratified(plan, 7, 1, 3, position, 0.5) for position in range(4)]
     assert sorted(found) == pytest.approx([0.125, 0.375, 0.625, 0.875])
 
 
@@ -41,7 +41,7 @@ def test_over_many_steps_each_position_is_everywhere_alike(plan):
     whole = [step for step in range(1, 3000) if plan.samples(step) == SAMPLES]
     generator = torch.Generator().manual_seed(0)
     drawn = torch.rand(len(whole), generator=generator).tolist()
-    found = [stratified(plan, 7, step, 3, at) for step, at in zip(whole, drawn, strict=True)]
+    found = [stratified(plan, 7, 1, step, 3, at) for step, at in zip(whole, drawn, strict=True)]
     counts = torch.histc(torch.tensor(found), SAMPLES, 0, 1) / len(found)
     assert (counts - 1 / SAMPLES).abs().max() < 0.03
 

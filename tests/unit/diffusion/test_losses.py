@@ -1,0 +1,220 @@
+"""The losses against their textbook formulas in float64, and against Diffusers' scripts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from diffusers.training_utils import compute_loss_weighting_for_sd3
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainer_core.diffusion.losses import FlowLoss, flow_loss
+from trainer_core.diffusion.weighting import make_sigma_weight
+
+SHAPES = {"plain": (3, 4, 6, 8), "with frames": (3, 4, 2, 6, 8)}
+SIGMAS = torch.tensor([0.0, 0.35, 1.0])
+LOSSES = {
+    "mse": FlowLoss(),
+    "mae": FlowLoss("mae"),
+    "huber": FlowLoss("huber", 0.3),
+    "huber by sigma": FlowLoss("huber", 0.05, scheduled=True),
+}
+
+
+def textbook(loss: FlowLoss, error: float, sigma: float) -> float:
+    """What one error costs, by the formula as it is published, in float64."""
+    if loss.kind == "mse":
+        return error * error
+    if loss.kind == "mae":
+        return abs(error)
+    delta = math.exp(sigma * math.log(loss.delta)) if loss.scheduled else loss.delta
+    return 2 * delta * (math.sqrt(error * error + delta * delta) - delta)
+
+
+def drawn(shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    prediction, target = torch.randn(2, *shape, generator=generator)
+    weights = torch.rand(shape[0], 1, *shape[-2:], generator=generator)
+    return prediction, target, weights
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_a_loss_is_the_textbooks(loss, shape, masked):
+    prediction, target, weights = drawn(shape)
+    found, plain = loss(prediction, target, SIGMAS, weights if masked else None)
+    for sample in range(3):
+        costs = []
+        for place in itertools.product(*map(range, shape[1:])):
+            error = float(prediction[(sample, *place)].double() - target[(sample, *place)].double())
+            share = float(weights[sample, 0, place[-2], place[-1]]) if masked else 1.0
+            costs.append(share * textbook(loss, error, float(SIGMAS[sample])))
+        assert float(found[sample]) == pytest.approx(sum(costs) / len(costs), rel=1e-5)
+    assert torch.equal(plain, flow_loss(prediction, target, weights if masked else None))
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_a_gradient_is_the_textbooks(loss):
+    """Of float64 through Diffusers' own form of the formula."""
+    prediction, target, _ = drawn(SHAPES["plain"])
+    prediction.requires_grad_()
+    loss(prediction, target, SIGMAS)[0].sum().backward()
+    exact = prediction.detach().double().requires_grad_()
+    error = exact - target.double()
+    delta = (loss.delta**SIGMAS if loss.scheduled else torch.full((3,), loss.delta)).double()
+    delta = delta.reshape(3, 1, 1, 1)
+    cost = {
+        "mse": error**2,
+        "mae": error.abs(),
+        "huber": 2 * delta * ((error**2 + delta**2).sqrt() - delta),
+    }[loss.kind]
+    cost.flatten(1).mean(1).sum().backward()
+    torch.testing.assert_close(prediction.grad.double(), exact.grad, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["huber", "huber by sigma"])
+def test_small_errors_of_huber_cost_what_those_of_mse_do(name):
+    target = torch.zeros(3, 1, 1, 4)
+    for size in (1e-3, 1e-5):
+        prediction = torch.full_like(target, size)
+        found, plain = LOSSES[name](prediction, target, SIGMAS)
+        torch.testing.assert_close(found, plain, rtol=2e-4, atol=0)
+    large, plain = LOSSES[name](torch.full_like(target, 50.0), target, SIGMAS)
+    assert (large < 0.05 * plain).all()
+
+
+def test_huber_by_sigma_falls_from_one_at_the_image_to_delta_at_pure_noise():
+    prediction, target, _ = drawn(SHAPES["plain"])
+    found, _ = FlowLoss("huber", 0.05, scheduled=True)(prediction, target, SIGMAS)
+    image, _ = FlowLoss("huber", 1.0)(prediction, target, SIGMAS)
+    noise, _ = FlowLoss("huber", 0.05)(prediction, target, SIGMAS)
+    torch.testing.assert_close(found[0], image[0])
+    torch.testing.assert_close(found[2], noise[2])
+    assert noise[1] < found[1] < image[1]
+
+
+@pytest.mark.parametrize("timestep", [0, 1, 400, 999])
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_huber_is_that_of_diffusers_scheduled_huber_script(timestep, scheduled):
+    """Its arithmetic, with its schedule over 1000 timesteps."""
+    prediction, target, _ = drawn(SHAPES["plain"])
+    huber_c = 0.1
+    if scheduled:
+        alpha = -math.log(huber_c) / 1000
+        huber_c = math.exp(-alpha * timestep)
+    theirs = 2 * huber_c * (torch.sqrt((prediction - target) ** 2 + huber_c**2) - huber_c)
+    sigma = torch.full((3,), timestep / 1000)
+    found, _ = FlowLoss("huber", 0.1, scheduled)(prediction, target, sigma)
+    torch.testing.assert_close(found.mean(), theirs.mean(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("scheme", ["none", "sigma_sqrt", "logit_normal", "mode", "cosmap"])
+def test_a_weighted_loss_is_that_of_diffusers_flow_scripts(scheme):
+    """Every scheme of theirs on all 1000 levels; logit_normal and mode draw, and weigh nothing."""
+    sigmas = torch.arange(1, 1001) / 1000
+    generator = torch.Generator().manual_seed(2)
+    prediction, target = torch.randn(2, 1000, 2, 4, 4, generator=generator)
+    weighting = compute_loss_weighting_for_sd3(scheme, sigmas.reshape(-1, 1, 1, 1))
+    theirs = torch.mean(
+        (weighting.float() * (prediction.float() - target.float()) ** 2).reshape(1000, -1), 1
+    )
+    weigh = make_sigma_weight(scheme if scheme in {"sigma_sqrt", "cosmap"} else "none", 5.0)
+    factors = torch.tensor([1.0 if weigh is None else weigh(float(each)) for each in sigmas])
+    found = FlowLoss()(prediction, target, sigmas)[0] * factors
+    torch.testing.assert_close(found, theirs, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_half_precision_is_measured_in_float32(loss, dtype):
+    prediction = torch.full((1, 1, 2, 2), 300.0, dtype=dtype)
+    target = torch.zeros_like(prediction)
+    found, plain = loss(prediction, target, torch.ones(1))
+    assert found.dtype == plain.dtype == torch.float32
+    assert plain.item() == 90000.0
+    assert found.item() == loss(prediction.float(), target.float(), torch.ones(1))[0].item()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", ["mse", "huber", "huber by sigma"])
+def test_differential_guidance_moves_the_target_and_tells_the_real_loss(name, masked):
+    loss = LOSSES[name]
+    guided = FlowLoss(loss.kind, loss.delta, loss.scheduled, guidance=3.0)
+    prediction, target, weights = drawn(SHAPES["plain"])
+    given = weights if masked else None
+    prediction.requires_grad_()
+    found, plain = guided(prediction, target, SIGMAS, given)
+    found.sum().backward()
+    real, real_plain = loss(prediction.detach(), target, SIGMAS, given)
+    assert torch.equal(found.detach(), real)
+    assert torch.equal(plain, real_plain)
+    # As its author writes it: the target is another one.
+    other = prediction.detach().clone().requires_grad_()
+    moved = other.detach() + 3.0 * (target - other.detach())
+    loss(other, moved, SIGMAS, given)[0].sum().backward()
+    torch.testing.assert_close(prediction.grad, other.grad, rtol=1e-5, atol=1e-9)
+
+
+def gradient(loss: FlowLoss) -> torch.Tensor:
+    prediction, target, _ = drawn(SHAPES["plain"])
+    prediction.requires_grad_()
+    loss(prediction, target, SIGMAS)[0].sum().backward()
+    assert prediction.grad is not None
+    return prediction.grad
+
+
+def test_what_differential_guidance_amounts_to():
+    """A factor with mse, a factor and a smaller delta with huber, nothing with mae."""
+    torch.testing.assert_close(gradient(FlowLoss(guidance=3.0)), 3 * gradient(FlowLoss()))
+    with_huber = gradient(FlowLoss("huber", 0.3, guidance=3.0))
+    torch.testing.assert_close(with_huber, 3 * gradient(FlowLoss("huber", 0.1)))
+    assert torch.equal(gradient(FlowLoss("mae", guidance=3.0)), gradient(FlowLoss("mae")))
+
+
+def test_where_nothing_is_learned_guidance_changes_nothing():
+    prediction, target, _ = drawn(SHAPES["plain"])
+    for loss in LOSSES.values():
+        guided = FlowLoss(loss.kind, loss.delta, loss.scheduled, guidance=3.0)
+        found, real = (each(prediction, target, SIGMAS) for each in (guided, loss))
+        assert torch.equal(found[0], real[0])
+
+
+class Launches(TorchDispatchMode):
+    """Counts what a device would be asked to compute; views ask for nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        result = function(*arguments, **(named or {}))
+        views = {"detach", "view", "reshape", "_unsafe_view", "alias", "unsqueeze", "expand"}
+        self.count += function._schema.name.removeprefix("aten::") not in views
+        return result
+
+
+def launches(measure) -> int:
+    prediction, target, _ = drawn(SHAPES["plain"])
+    prediction.requires_grad_()
+    with Launches() as counted:
+        measure(prediction, target).sum().backward()
+    return counted.count
+
+
+def before_there_were_losses(prediction, target):
+    return (prediction.float() - target.float()).square().flatten(1).mean(1)
+
+
+def test_the_plain_loss_asks_the_device_for_no_more_than_it_did():
+    usual = launches(before_there_were_losses)
+    assert launches(lambda *given: FlowLoss()(*given, SIGMAS)[0]) == usual
+    more = {
+        name: launches(lambda *given, loss=loss: loss(*given, SIGMAS)[0]) - usual
+        for name, loss in LOSSES.items()
+    }
+    assert more["mse"] == 0
+    # The mean squared error is told beside the loss; huber computes more besides.
+    assert 0 < more["mae"] <= more["huber"] <= more["huber by sigma"]

@@ -1,0 +1,150 @@
+"""The weights of the noise levels against their formulas and their means."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from diffusers.training_utils import compute_loss_weighting_for_sd3
+
+from trainer_core.diffusion.flow import interpolate
+from trainer_core.diffusion.weighting import BANDS, LearnedWeight, make_sigma_weight
+
+FORMULAS = ["sigma_sqrt", "cosmap", "min_snr", "logit_normal"]
+
+
+def mean(weigh, count=20_000):
+    return sum(weigh((place + 0.5) / count) for place in range(count)) / count
+
+
+@pytest.mark.parametrize("name", ["sigma_sqrt", "cosmap"])
+def test_a_weight_is_diffusers(name):
+    sigmas = torch.arange(1, 1001, dtype=torch.float64) / 1000
+    theirs = compute_loss_weighting_for_sd3(name, sigmas)
+    weigh = make_sigma_weight(name, 5.0)
+    found = torch.tensor([weigh(float(each)) for each in sigmas], dtype=torch.float64)
+    torch.testing.assert_close(found, theirs.double(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 5.0, 20.0])
+def test_min_snr_weighs_the_error_of_the_image_by_its_clipped_snr(gamma):
+    """From a velocity that is off by something, through the image that it stands for."""
+    generator = torch.Generator().manual_seed(0)
+    image, noise, wrong = torch.randn(3, 1, 4, 8, 8, generator=generator, dtype=torch.float64)
+    weigh = make_sigma_weight("min_snr", gamma)
+    for sigma in (0.05, 0.2, 0.31, 0.5, 0.9, 0.99):
+        noisy = interpolate(image, noise, torch.tensor([sigma], dtype=torch.float64))
+        velocity = noise - image + 0.1 * wrong
+        made = noisy - sigma * velocity
+        snr = ((1 - sigma) / sigma) ** 2
+        expected = min(snr, gamma) * (made - image).square().mean()
+        found = weigh(sigma) * (velocity - (noise - image)).square().mean()
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
+
+
+def test_logit_normal_is_the_density_of_that_name():
+    weigh = make_sigma_weight("logit_normal", 5.0)
+    normal = torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0)
+    logit_normal = torch.distributions.TransformedDistribution(
+        normal, torch.distributions.SigmoidTransform()
+    )
+    for sigma in (0.001, 0.1, 0.5, 0.77, 0.999):
+        exact = logit_normal.log_prob(torch.tensor(sigma, dtype=torch.float64)).exp().item()
+        assert weigh(sigma) == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["cosmap", "logit_normal"])
+def test_a_density_is_one_on_average_over_uniform_levels(name):
+    assert mean(make_sigma_weight(name, 5.0)) == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_weight_is_finite_everywhere(name):
+    weigh = make_sigma_weight(name, 5.0)
+    levels = [0.0, 5e-324, 1e-300, 1e-12, 1e-3, 0.5, 1 - 1e-12, math.nextafter(1.0, 0.0), 1.0]
+    for sigma in levels:
+        assert math.isfinite(weigh(sigma))
+        assert weigh(sigma) >= 0.0
+    assert len({weigh(sigma) for sigma in levels}) > 2
+
+
+def test_none_is_no_weight_and_another_name_none_at_all():
+    assert make_sigma_weight("none", 5.0) is None
+    with pytest.raises(ValueError, match="no weighting 'learned'"):
+        make_sigma_weight("learned", 5.0)
+
+
+def errors(count, seed=0):
+    """Levels of a bell, with an error that grows towards the image."""
+    generator = torch.Generator().manual_seed(seed)
+    sigmas = torch.sigmoid(torch.randn(count, generator=generator, dtype=torch.float64))
+    return [(float(sigma), 0.05 + 2.0 * (1 - float(sigma)) ** 3) for sigma in sigmas]
+
+
+def learned_from(pairs, step=4):
+    weigh = LearnedWeight()
+    for start in range(0, len(pairs), step):
+        weigh.learn(pairs[start : start + step])
+    return weigh
+
+
+def test_before_anything_is_known_every_level_counts_one():
+    assert {LearnedWeight()(sigma) for sigma in (0.0, 0.5, 1.0)} == {1.0}
+    nothing = learned_from([(0.3, 0.0), (0.8, 0.0)])
+    assert nothing(0.3) == 1.0
+    unknown = learned_from([(0.3, math.nan), (0.8, math.inf)])
+    assert unknown(0.8) == 1.0
+
+
+def test_bands_come_to_add_alike_to_the_loss():
+    pairs = errors(8000)
+    weigh = learned_from(pairs)
+    bands = [[] for _ in range(BANDS)]
+    for sigma, error in pairs:
+        bands[int(sigma * BANDS)].append((sigma, error))
+    known = [each for each in bands if len(each) > 300]
+    assert len(known) > 5
+    before = [sum(error for _, error in each) / len(each) for each in known]
+    after = [sum(weigh(sigma) * error for sigma, error in each) / len(each) for each in known]
+    assert max(before) / min(before) > 10
+    assert max(after) / min(after) < 1.25
+
+
+def test_the_weights_are_one_on_average_over_what_is_drawn():
+    pairs = errors(8000)
+    weigh = learned_from(pairs)
+    drawn = [weigh(sigma) for sigma, _ in pairs[-1000:]]
+    assert sum(drawn) / len(drawn) == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_band_follows_its_errors_when_they_fall():
+    weigh = learned_from([*errors(4000), *((s, e / 10 if s > 0.5 else e) for s, e in errors(4000))])
+    assert weigh(0.75) / weigh(0.25) > 5 * learned_from(errors(4000))(0.75) / learned_from(
+        errors(4000)
+    )(0.25)
+
+
+def test_one_odd_sample_does_not_silence_a_band():
+    weigh = learned_from([*errors(400), (0.95, 100.0)])
+    assert weigh(0.95) > 0.01
+    few = learned_from([(0.05, 1e-9)] + [(0.5, 1.0)] * 50)
+    assert few(0.05) < 1.5 * few(0.5)
+
+
+def test_it_goes_on_from_what_was_kept_as_if_it_had_not_stopped():
+    pairs = errors(100)
+    whole, stopped = learned_from(pairs), learned_from(pairs[:60])
+    kept = {name: tensor.clone() for name, tensor in stopped.tensors().items()}
+    assert all(each.dtype == torch.float64 for each in kept.values())
+    resumed = LearnedWeight()
+    resumed.restore(kept)
+    for start in range(60, 100, 4):
+        resumed.learn(pairs[start : start + 4])
+    levels = [place / 50 for place in range(51)]
+    assert [resumed(each) for each in levels] == [whole(each) for each in levels]
+    fresh = LearnedWeight()
+    fresh.restore({})
+    assert {fresh(each) for each in levels} == {1.0}
+    fresh.restore({name: torch.ones(3) for name in kept})
+    assert {fresh(each) for each in levels} == {1.0}

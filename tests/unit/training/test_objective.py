@@ -1,0 +1,299 @@
+"""The loss of a step with its weights, noise that covers a channel, and several noises an image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from trainer_core.config import LossSection, TrainingSection
+from trainer_core.counters import counter_seed
+from trainer_core.data.batches import BatchPlan
+from trainer_core.diffusion.losses import FlowLoss
+from trainer_core.diffusion.weighting import LearnedWeight, make_sigma_weight
+from trainer_core.training.loop import Loop
+from trainer_core.training.loop_hooks import LoopHooks
+from trainer_core.training.objective import (
+    make_learned,
+    make_loss,
+    make_weighting,
+    micro_batches,
+    with_noises,
+)
+from trainer_core.training.observer import RunRequests
+from trainer_core.training.processes import SingleProcess
+from trainer_core.training.run_batches import all_passes, places
+from trainer_core.training.step import StepMaker
+from trainer_core.types import Batch, Bucket, PreservedBatch
+
+CPU = torch.device("cpu")
+SEED = 3
+SHAPES = {"plain": (4, 6, 8), "with frames": (4, 3, 6, 8)}
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def batch_of(shape, positions=(0, 1, 2), weights=(), masks=None, idle=False):
+    latents = torch.stack([random(*shape, seed=position) for position in positions])
+    texts = tuple({"text_embeddings": torch.zeros(1, 2)} for _ in positions)
+    names = tuple(f"image {position}" for position in positions)
+    return Batch(names, tuple(positions), latents, (), texts, weights, masks, idle)
+
+
+def preserved_of(shape):
+    texts = ({"text_embeddings": torch.zeros(1, 2)},)
+    noisy, velocity = random(1, *shape, seed=50), random(1, *shape, seed=51)
+    return PreservedBatch(("kept",), noisy, (0.4,), velocity, (), texts)
+
+
+class Model:
+    """Predicts a multiple of what it is given, and keeps that."""
+
+    def __init__(self, shape):
+        self.factors = (1 + 0.1 * random(*shape, seed=77)).requires_grad_()
+        self.seen: list[Any] = []
+
+    def __call__(self, noisy, sigma, conditionings, controls):
+        self.seen.append((noisy, sigma))
+        return noisy * self.factors
+
+
+def maker(model, batch, preserved=None, **settings):
+    return StepMaker(
+        load=batch if callable(batch) else lambda step, micro: batch,
+        load_preserved=lambda step, micro: preserved,
+        predict=model,
+        sigma_at=lambda batch, place: place,
+        seed=SEED,
+        part=(0, 1),
+        device=CPU,
+        **settings,
+    )
+
+
+def noise_of(step, position, shape, what="noise"):
+    generator = torch.Generator().manual_seed(counter_seed(SEED, what, step, position))
+    return torch.randn(shape, generator=generator)
+
+
+def test_a_section_becomes_the_loss_that_it_names():
+    settings = {"kind": "huber", "huber_delta": 0.3, "huber_schedule": "sigma"}
+    made = make_loss(LossSection(**settings, differential_guidance=2.0))
+    assert made == FlowLoss("huber", 0.3, scheduled=True, guidance=2.0)
+    assert make_loss(LossSection()) == FlowLoss()
+
+
+def test_a_section_becomes_the_weighting_that_it_names():
+    assert make_weighting(LossSection(), make_learned(LossSection())) is None
+    for name in ("sigma_sqrt", "cosmap", "min_snr", "logit_normal"):
+        section = LossSection(weighting=name, snr_gamma=2.0)
+        assert make_learned(section) is None
+        found, expected = make_weighting(section, None), make_sigma_weight(name, 2.0)
+        assert found is not None
+        assert expected is not None
+        assert found(0.3) == expected(0.3)
+    section = LossSection(weighting="learned")
+    learned = make_learned(section)
+    assert isinstance(learned, LearnedWeight)
+    assert make_weighting(section, learned) is learned
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_step_weighs_each_sample_and_tells_what_it_was_off_by_without(masked):
+    shape = SHAPES["plain"]
+    masks = random(3, 1, 6, 8, seed=9).square() if masked else None
+    batch = batch_of(shape, weights=(1.0, 0.5, 2.0), masks=masks)
+    model = Model(shape)
+    weigh, loss = make_sigma_weight("cosmap", 5.0), FlowLoss("huber", 0.3)
+    assert weigh is not None
+    step = maker(model, batch, preserved_of(shape), weigh=weigh, loss_of=loss)
+    made = step(1, 0)
+    ((noisy, sigma),) = model.seen
+    assert len(noisy) == 4, "points that the base is held to share the pass"
+    noise = torch.stack([noise_of(1, position, shape) for position in batch.positions])
+    target = torch.cat([noise - batch.latents, random(1, *shape, seed=51)])
+    whole = None if masks is None else torch.cat([masks, torch.ones(1, 1, 6, 8)])
+    losses, plain = loss(noisy * model.factors.detach(), target, sigma, whole)
+    factors = torch.tensor([1.0, 0.5, 2.0, 1.0]) * torch.tensor([weigh(s) for s in made.sigmas])
+    torch.testing.assert_close(made.loss.detach(), (losses * factors).sum())
+    assert made.errors is not None
+    assert torch.equal(made.errors, plain)
+    assert made.positions == (0, 1, 2, -1)
+
+
+def test_what_is_held_out_is_measured_by_the_loss_without_the_weights_of_noise_levels():
+    shape = SHAPES["plain"]
+    model, loss = Model(shape), FlowLoss("mae", guidance=1.0)
+    weigh = make_sigma_weight("sigma_sqrt", 5.0)
+    weighted = maker(model, batch_of(shape), loss_of=loss, weigh=weigh)
+    (points,) = weighted.prepare(1, 0)
+    unweighted = maker(model, batch_of(shape), loss_of=loss)
+    assert torch.equal(weighted.loss(points), unweighted(1, 0).loss)
+    assert weighted.measure(points)[0] > 1.5 * weighted.loss(points)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_noise_of_a_whole_channel_is_in_the_input_and_in_the_target(shape):
+    batch, plain, offset = batch_of(shape), Model(shape), Model(shape)
+    (without,) = maker(plain, batch).prepare(1, 0)
+    (points,) = maker(offset, batch, noise_offset=0.25).prepare(1, 0)
+    assert points.sigmas == without.sigmas
+    added = points.target - without.target
+    sigma = torch.tensor(points.sigmas).reshape(-1, *[1] * len(shape))
+    torch.testing.assert_close(points.noisy - without.noisy, sigma * added, rtol=0, atol=1e-5)
+    for row, position in zip(added, batch.positions, strict=True):
+        level = noise_of(1, position, (shape[0], *[1] * (len(shape) - 1)), "noise offset")
+        torch.testing.assert_close(row, (0.25 * level).expand(shape), rtol=0, atol=1e-6)
+    assert added.flatten(2)[..., 0].unique().numel() == 3 * shape[0], "of each sample and channel"
+
+
+def test_without_an_offset_the_bits_are_those_that_they_were():
+    shape = SHAPES["plain"]
+    (points,) = maker(Model(shape), batch_of(shape), noise_offset=0.0).prepare(2, 0)
+    noise = torch.stack([noise_of(2, position, shape) for position in range(3)])
+    assert torch.equal(points.target, noise - batch_of(shape).latents)
+
+
+BUCKETS = [Bucket(64, 64)] * 5
+
+
+def plan_of(batch_size=2, count=2):
+    return BatchPlan(BUCKETS, [0] * 5, batch_size, count, 1, SEED)
+
+
+@pytest.mark.parametrize("dealt", [(0, 1), (0, 2), (1, 2)])
+def test_each_pass_is_made_once_for_each_noise_in_order(dealt):
+    plan = plan_of()
+    assert micro_batches(plan, dealt, 1)(1) == plan.dealt(1, dealt)
+    expected = [each * 3 + turn for each in plan.dealt(1, dealt) for turn in range(3)]
+    assert micro_batches(plan, dealt, 3)(1) == expected
+    following, place, seen = places(plan, dealt, 2, 3), (1, expected[0]), []
+    while place is not None:
+        seen.append(place)
+        place = following(*place)
+    assert seen == [(step, m) for step in (1, 2) for m in micro_batches(plan, dealt, 3)(step)]
+
+
+def test_what_looks_at_inputs_goes_through_the_same_passes():
+    plan, found = plan_of(), []
+    for place in all_passes(plan, 2):
+        if place[0] == 3:
+            break
+        found.append(place)
+    assert found == [(step, m) for step in (1, 2) for m in micro_batches(plan, (0, 1), 2)(step)]
+
+
+def test_a_batch_is_read_once_and_given_with_positions_of_its_own():
+    reads = []
+
+    def load(step, micro):
+        reads.append((step, micro))
+        return None if micro == 1 else batch_of(SHAPES["plain"], (4, 5), idle=step == 2)
+
+    loaded = with_noises(load, 3)
+    given = [loaded(1, micro) for micro in range(6)]
+    assert reads == [(1, 0), (1, 1)]
+    assert given[3:] == [None] * 3
+    assert [each.positions for each in given[:3]] == [(12, 15), (13, 16), (14, 17)]
+    assert given[0].latents is given[2].latents
+    assert given[0].conditionings is given[2].conditionings
+    assert loaded(2, 0).idle
+    assert with_noises(load, 1) is load
+
+
+def trained(noises, shape=(4, 6, 8), learning_rate=0.0):
+    """One step of four images over two micro-batches; its model and what the hooks were told."""
+    training = TrainingSection(steps=1, noises_per_latent=noises, max_grad_norm=0.0)
+    model, told, seen = Model(shape), [], []
+    plan = BatchPlan([Bucket(64, 64)] * 4, [0] * 4, 2, 2, 1, SEED)
+
+    def load(step, micro):
+        return batch_of(shape, (2 * micro, 2 * micro + 1))
+
+    loop = Loop(
+        settings=training,
+        steps=1,
+        preview_every=0,
+        micro_batches=micro_batches(plan, (0, 1), noises),
+        samples=lambda step: plan.samples(step) * noises,
+        micro_step=maker(model, with_noises(load, noises)),
+        parameters=[model.factors],  # pyright: ignore[reportArgumentType]
+        optimizer=torch.optim.SGD([model.factors], lr=1.0),
+        learning_rate=lambda step: 1.0,
+        epoch=plan.epoch,
+        processes=SingleProcess(CPU),
+        hooks=LoopHooks(
+            record=told.append,
+            save=lambda step: None,
+            preview=lambda step: False,
+            broken=lambda step: "",
+            requests=RunRequests,
+            seen=lambda step, errors: seen.extend(errors),
+        ),
+    )
+    loop.run(0)
+    return model, told[0], seen
+
+
+def test_a_step_of_several_noises_is_the_mean_over_all_of_them():
+    model, told, seen = trained(3)
+    shape = (4, 6, 8)
+    start = Model(shape).factors.detach()
+    factors, losses = start.clone().requires_grad_(), []
+    sigmas = []
+    for position in range(12):
+        image = random(*shape, seed=position // 3)
+        generator = torch.Generator().manual_seed(counter_seed(SEED, "sigma", 1, position))
+        sigma = float(torch.rand((), generator=generator))
+        noise = noise_of(1, position, shape)
+        noisy = (1 - sigma) * image + sigma * noise
+        losses.append((noisy * factors - (noise - image)).square().mean())
+        sigmas.append(sigma)
+    mean = torch.stack(losses).mean()
+    mean.backward()
+    assert told.loss == pytest.approx(mean.item(), rel=1e-5)
+    assert told.sigma_mean == pytest.approx(sum(sigmas) / 12, rel=1e-6)
+    torch.testing.assert_close(model.factors.detach(), start - factors.grad)
+    assert told.epoch == 1.0, "an epoch counts images"
+    assert [each.position for each in seen] == [position // 3 for position in range(12)]
+    expected = torch.stack(losses).tolist()
+    assert [each.error for each in seen] == pytest.approx(expected, rel=1e-5)
+    assert len({noisy.sum().item() for batch, _ in model.seen for noisy in batch}) == 12
+
+
+def test_one_noise_gives_the_bits_of_a_run_that_knows_nothing_of_it():
+    model, _, _ = trained(1)
+    shape = (4, 6, 8)
+    expected = torch.stack(
+        [
+            (1 - sigma) * random(*shape, seed=position) + sigma * noise_of(1, position, shape)
+            for position in range(4)
+            for sigma in [
+                torch.rand(
+                    (),
+                    generator=torch.Generator().manual_seed(
+                        counter_seed(SEED, "sigma", 1, position)
+                    ),
+                )
+            ]
+        ]
+    )
+    assert torch.equal(torch.cat([noisy for noisy, _ in model.seen]), expected)
+
+
+def test_learned_weights_are_those_of_the_steps_before():
+    """Within a step they stay, so that accumulation changes nothing."""
+    shape = SHAPES["plain"]
+    learned = LearnedWeight()
+    model = Model(shape)
+    step = maker(model, batch_of(shape), weigh=learned)
+    first = step(1, 0)
+    assert first.errors is not None
+    torch.testing.assert_close(first.loss.detach(), first.errors.sum())
+    learned.learn([(0.1, 1.0), (0.9, 4.0)] * 50)
+    again = step(1, 0)
+    factors = torch.tensor([learned(sigma) for sigma in again.sigmas])
+    torch.testing.assert_close(again.loss.detach(), (again.errors * factors).sum())

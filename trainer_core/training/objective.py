@@ -1,0 +1,88 @@
+"""What a run minimizes: its loss, the weight of each noise level, and the noises of an image."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ..config import LossSection
+from ..data.batches import BatchPlan
+from ..diffusion.losses import FlowLoss
+from ..diffusion.weighting import LearnedWeight, SigmaWeight, make_sigma_weight
+from ..types import Batch
+
+
+def make_loss(settings: LossSection) -> FlowLoss:
+    """The loss of ``training.loss``."""
+    return FlowLoss(
+        settings.kind,
+        settings.huber_delta,
+        settings.huber_schedule == "sigma",
+        settings.differential_guidance,
+    )
+
+
+def make_learned(settings: LossSection) -> LearnedWeight | None:
+    """What ``training.loss.weighting: learned`` learns, at its begin; None for any other."""
+    return LearnedWeight() if settings.weighting == "learned" else None
+
+
+def make_weighting(settings: LossSection, learned: LearnedWeight | None) -> SigmaWeight | None:
+    """How much each noise level counts; None where all count alike.
+
+    Args:
+        settings: ``training.loss``.
+        learned: What `make_learned` gave, and the run keeps.
+    """
+    return learned or make_sigma_weight(settings.weighting, settings.snr_gamma)
+
+
+def micro_batches(
+    plan: BatchPlan, dealt: tuple[int, int], noises: int
+) -> Callable[[int], Sequence[int]]:
+    """A step to its micro-batches that a process computes: each pass once for each noise.
+
+    Passes with another noise follow each other and are no larger, so that they need no more
+    memory; `with_noises` tells which pass a micro-batch is.
+
+    Args:
+        plan: The order of the samples.
+        dealt: ``(index, count)``, as of `BatchPlan.dealt`.
+        noises: ``training.noises_per_latent``.
+    """
+
+    def of_step(step: int) -> Sequence[int]:
+        passes = plan.dealt(step, dealt)
+        if noises == 1:
+            return passes
+        return [each * noises + turn for each in passes for turn in range(noises)]
+
+    return of_step
+
+
+def with_noises(
+    load: Callable[[int, int], Batch | None], noises: int
+) -> Callable[[int, int], Batch | None]:
+    """Read each pass once, and give it for each of its noises with positions of its own.
+
+    Sigma and noise are drawn by position, so that each time has its own; of one noise they are
+    those of the plan.
+
+    Args:
+        load: Step and pass to its samples.
+        noises: ``training.noises_per_latent``.
+    """
+    if noises == 1:
+        return load
+    read = functools.lru_cache(maxsize=1)(load)
+
+    def again(step: int, micro: int) -> Batch | None:
+        which, turn = divmod(micro, noises)
+        batch = read(step, which)
+        if batch is None:
+            return None
+        places = tuple(position * noises + turn for position in batch.positions)
+        return replace(batch, positions=places)
+
+    return again

@@ -12,12 +12,14 @@ from ..adapter_files.factors.base_adapters import BaseAdapters
 from ..adapters import AttachedAdapter
 from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
+from ..adapters.weight_norm import WeightNormLimit, weight_norms
 from ..config import RunConfig
 from ..config.defaults import run_length
 from ..data.cache.build import cache_folder
 from ..offload.load_base import PlacedBase
 from ..offload.machine import Machine
 from ..offload.swapped import repeated_blocks
+from .average import averages_of
 from .encode_dataset import Prepared
 from .load_adapted import load_adapted
 from .longer_run import PlannedAnew, planned_anew, replan_note
@@ -90,6 +92,8 @@ def load(
         transformer = placed.transformer
         begun = None if start.checkpoint is not None else start.adapter
         taken = None if begun is None else start_from(transformer, adapter, begun)
+        # Later a weight may be in parts, or elsewhere.
+        norms = weight_norms(adapter) if config.training.max_weight_norm else None
         blocks = repeated_blocks(transformer, data.family.repeated_blocks)
         processes.shard(transformer, blocks, adapter.parameters())
     # What the base makes depends on the numbers that it computes with.
@@ -106,7 +110,10 @@ def load(
             observer.notify(Noted(taken.summary()))
     groups = parameter_groups(adapter, config.training.optimizer)
     optimizer = make_optimizer(config.training.optimizer, groups)
-    state = TrainState(adapter, optimizer)
+    average = averages_of(config.training.ema, dict(adapter.named_parameters()))
+    strongest = config.training.max_weight_norm
+    limit = None if norms is None else WeightNormLimit(adapter, strongest, norms)
+    state = TrainState(adapter, optimizer, average=average, limit=limit)
     if start.checkpoint is not None:
         state.restore(start.checkpoint, config.training.optimizer)
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)

@@ -105,6 +105,10 @@ class FactorAverages:
         for average in self._averages.values():
             average.update(self._factors)
 
+    def held(self) -> list[Tensor]:
+        """What is in memory beside the factors, on their devices."""
+        return [each for average in self._averages.values() for each in average.tensors.values()]
+
     def tensors(self) -> dict[str, Tensor]:
         """All that a checkpoint keeps of them: ``<average>.<factor>``, and their counts."""
         kept: dict[str, Tensor] = {}

@@ -303,7 +303,7 @@ class StepSimulation:
             own = [*adapter.parameters(), *adapter.frozen_tensors().values(), *put.tensors()]
             states = [each for state in optimizer.state.values() for each in state.values()]
             average = averages_of(self.config.training.ema, dict(adapter.named_parameters()))
-            states += [] if average is None else average.tensors().values()
+            states += [] if average is None else average.held()
             known = {id(each) for each in own}
             weights = [*model.parameters(), *model.buffers()]
             base = live.hold(each for each in weights if id(each) not in known)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ..adapter_files.factors.base_adapters import BaseAdapters
 from ..adapters import AttachedAdapter
 from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
 from ..adapters.weight_norm import WeightNormLimit, weight_norms
-from ..config import RunConfig
+from ..config import RunConfig, TrainingSection
 from ..config.defaults import run_length
 from ..data.cache.build import cache_folder
 from ..offload.load_base import PlacedBase
@@ -108,12 +110,7 @@ def load(
         _tell_notes(adapter, config.training.optimizer.learning_rate, observer)
         if taken is not None:
             observer.notify(Noted(taken.summary()))
-    groups = parameter_groups(adapter, config.training.optimizer)
-    optimizer = make_optimizer(config.training.optimizer, groups)
-    average = averages_of(config.training.ema, dict(adapter.named_parameters()))
-    strongest = config.training.max_weight_norm
-    limit = None if norms is None else WeightNormLimit(adapter, strongest, norms)
-    state = TrainState(adapter, optimizer, average=average, limit=limit)
+    state = _begun(config.training, adapter, norms)
     if start.checkpoint is not None:
         state.restore(start.checkpoint, config.training.optimizer)
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)
@@ -121,6 +118,17 @@ def load(
         _tell_plan(config, anew, state.step, observer)
     begun_with = (config, data, precision, placed, beside, state, processes, observer)
     return Loaded(*begun_with, steps, preservation, anew)
+
+
+def _begun(
+    training: TrainingSection, adapter: AttachedAdapter, norms: Mapping[str, Tensor] | None
+) -> TrainState:
+    """A state before its first step; `norms` are those of the base's weights under a limit."""
+    groups = parameter_groups(adapter, training.optimizer)
+    optimizer = make_optimizer(training.optimizer, groups)
+    average = averages_of(training.ema, dict(adapter.named_parameters()))
+    limit = None if norms is None else WeightNormLimit(adapter, training.max_weight_norm, norms)
+    return TrainState(adapter, optimizer, average=average, limit=limit)
 
 
 def _preserve(

@@ -16,7 +16,7 @@ from trainer_core.tensors.safetensors_reader import open_tensors
 from trainer_core.training import train
 from trainer_core.training.average import exponential_share
 from trainer_core.training.post_hoc import kept_averages, make_averaged
-from trainer_core.training.power_average import Profile, update_shares
+from trainer_core.training.power_average import Profile, sum_for, update_shares
 
 PARTS = {"kind": "lora", "init": "pissa", "dora": True}
 EMA = {"decay": 0.8, "export": "both", "post_hoc": True}
@@ -131,22 +131,34 @@ def test_an_average_made_after_the_run_is_that_of_all_its_steps(
             shutil.rmtree(folder)
     kept = kept_averages(run.folder)
     assert len(kept) == 6
+    moments = np.arange(steps + 1.0)
     for length in lengths:
         near = {0.05: 1e-5, 0.08: 0.03, 0.15: 0.08}[length]
         made = make_averaged(kept, config, length, (tmp_path, f"made{length}"), False)
         assert made.error < near
-        shares = update_shares(Profile(steps, length), np.arange(steps + 1.0))
-        direct = {
-            name: sum(share * each[name] for share, each in zip(shares, weights, strict=True))
-            for name in weights[0]
-        }
+        wanted = update_shares(Profile(steps, length), moments)
+        profiles = [Profile(each.updates, own) for each in kept for own in each.lengths]
+        factors, _ = sum_for(profiles, Profile(steps, length))
+        reached = np.asarray(factors) @ [update_shares(each, moments) for each in profiles]
+        assert np.linalg.norm(reached - wanted) == pytest.approx(
+            made.error * np.linalg.norm(wanted), abs=1e-9
+        )
         found = flat(tensors(made.paths[0]))
-        expected = flat(written(tmp_path, config, last, direct))
-        moved = flat(tensors(last / "adapter.safetensors")) - expected
-        # Running averages are float32.
-        rounding = 2e-7 * float(expected.norm())
-        assert float((found - expected).norm()) < near * float(moved.norm()) + rounding
+        # To the float32 of running averages it is the sum over every step of the run.
+        expected = flat(written(tmp_path, config, last, averaged(reached, weights)))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=3e-6)
+        # Early steps, whose shares are off by little, are far away.
+        direct = flat(written(tmp_path, config, last, averaged(wanted, weights)))
+        moved = flat(tensors(last / "adapter.safetensors")) - direct
+        assert float((found - direct).norm()) < 0.25 * float(moved.norm())
         assert header(made.paths[0])["average"]["length"] == length
+
+
+def averaged(shares, weights):
+    return {
+        name: sum(share * each[name] for share, each in zip(shares, weights, strict=True))
+        for name in weights[0]
+    }
 
 
 def flat(values):

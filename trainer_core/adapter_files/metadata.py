@@ -73,6 +73,8 @@ class RunInfo:
         workflow: The texts of `workflow_texts`.
         base_adapters: The adapters that were part of the base: ``name``, ``sha256``, ``strength``
             and ``when`` of each.
+        average: What average of the trained factors the file holds: its ``kind``, ``updates`` and
+            ``decay`` or ``length``; None where it holds the last ones.
     """
 
     family: str
@@ -88,6 +90,7 @@ class RunInfo:
     date: str | None = None
     workflow: Mapping[str, str] = field(default_factory=dict)
     base_adapters: Sequence[Mapping[str, Any]] = ()
+    average: Mapping[str, Any] | None = None
 
 
 def adapter_metadata(state: AdapterState, facts: RunInfo, level: str) -> dict[str, str]:
@@ -122,6 +125,8 @@ def adapter_metadata(state: AdapterState, facts: RunInfo, level: str) -> dict[st
         "hashes": hashes,
         "versions": versions,
     }
+    if facts.average is not None:
+        own["average"] = dict(facts.average)
     if facts.base_adapters:
         # A name may say whose it is.
         hidden_keys = frozenset() if full else frozenset({"name"})

@@ -195,6 +195,19 @@ VERBS: Mapping[str, Verb] = {
         ("weights", "rank", "layout", "dtype", "family"),
         ("overwrite",),
     ),
+    "ema": Verb(
+        "ema",
+        "make adapters of averages over a finished run's steps",
+        "adapter-trainer ema RUN [OUT] [--length 0.05,0.1,...] [--overwrite] [--json]",
+        "RUN: the folder of a run with training.ema.post_hoc=true, or of one of its versions. Its\n"
+        "checkpoints keep two averages each, from which those of other lengths are made; more\n"
+        "checkpoints make them more exact (training.keep_every). A length is the average's spread\n"
+        "as a share of the run: 0.05 is near its end, 0.2 most of it. OUT: a folder; unset, the\n"
+        "run's own. The files are called NAME_ema0.05, in the run's layouts. Prints how near each\n"
+        "average is to the wanted one.",
+        ("length",),
+        ("overwrite",),
+    ),
     "doctor": Verb(
         "doctor",
         "check environment and devices; with a run file: base, layers, memory, dataset",

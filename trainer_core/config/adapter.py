@@ -180,6 +180,12 @@ OF_KIND: Mapping[str, str] = {
 }
 """YAML path of a setting to the kind that it belongs to."""
 
+ROTATIONS = ("oft",)
+"""Kinds that multiply the weight: what they make of it is never longer than it."""
+
+DIFFERENCES = ("pissa", "olora")
+"""Values of ``adapter.init`` whose factors are differences from a part of the weight."""
+
 INIT_OF_EVERY_KIND = ("default", "lycoris")
 """Values of ``adapter.init`` that every kind has."""
 

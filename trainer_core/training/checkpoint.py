@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -26,7 +27,7 @@ from ..filesystem.storage import flush_folder, move, storage_error, write_json
 from ..filesystem.temporary import remove_leftovers, temporary_beside
 from ..filesystem.text_files import read_object
 from ..tensors.rounding import all_finite
-from ..tensors.safetensors_reader import open_tensors
+from ..tensors.safetensors_reader import TensorFile, open_tensors
 from ..tensors.safetensors_writer import save_tensors
 from .run_folder import is_live, is_version, read_record, versions
 
@@ -64,6 +65,7 @@ def save_checkpoint(
     settings: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     write_adapter: Callable[[Path], None],
+    facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> Path:
     """Write a checkpoint; one that is there already is kept.
 
@@ -73,6 +75,7 @@ def save_checkpoint(
         settings: The settings that decide the run, by YAML path, as JSON values.
         tensors: What `TrainState.tensors` gave.
         write_adapter: Writes the adapter file to the path that it is given.
+        facts: What else ``state.json`` keeps, for others than a run that goes on.
 
     Returns:
         The checkpoint's folder.
@@ -96,7 +99,8 @@ def save_checkpoint(
             temporary.mkdir(parents=True)
             save_tensors(temporary / _TENSORS, tensors)
             write_adapter(temporary / "adapter.safetensors")
-            state: dict[str, Any] = {"format": FORMAT, "step": step, "settings": dict(settings)}
+            known = {"format": FORMAT, "step": step, "settings": dict(settings)}
+            state: dict[str, Any] = {**facts, **known}
             state["sha256"] = _digest(state, temporary / _TENSORS)
             write_json(temporary / _STATE, state)
             flush_folder(temporary)
@@ -216,6 +220,27 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise refuse(reason) from error
     return Checkpoint(step, settings, tensors)
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What a checkpoint's ``state.json`` says, as `save_checkpoint` wrote it.
+
+    Raises:
+        CheckpointError: When it cannot be read.
+    """
+    return read_object(
+        folder / _STATE,
+        lambda reason: CheckpointError(
+            f"{folder} cannot be read as a checkpoint ({reason})",
+            f"a folder with {_STATE}, as it was written",
+            "Leave this checkpoint out: move its folder away.",
+        ),
+    )
+
+
+def open_state(folder: Path) -> contextlib.AbstractContextManager[TensorFile]:
+    """Open a checkpoint's tensors for the time of a block; each is read when it is asked for."""
+    return open_tensors(folder / _TENSORS)
 
 
 def _require_complete(tensors: Mapping[str, Tensor]) -> None:

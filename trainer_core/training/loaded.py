@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ..adapter_files.factors.base_adapters import BaseAdapters
 from ..adapters import AttachedAdapter
 from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
-from ..config import RunConfig
+from ..adapters.weight_norm import WeightNormLimit, weight_norms
+from ..config import RunConfig, TrainingSection
 from ..config.defaults import run_length
 from ..data.cache.build import cache_folder
 from ..offload.load_base import PlacedBase
 from ..offload.machine import Machine
 from ..offload.swapped import repeated_blocks
+from .average import averages_of
 from .encode_dataset import Prepared
 from .load_adapted import load_adapted
 from .longer_run import PlannedAnew, planned_anew, replan_note
@@ -91,6 +95,8 @@ def load(
         transformer = placed.transformer
         begun = None if start.checkpoint is not None else start.adapter
         taken = None if begun is None else start_from(transformer, adapter, begun)
+        # Later a weight may be in parts, or elsewhere.
+        norms = weight_norms(adapter) if config.training.max_weight_norm else None
         blocks = repeated_blocks(transformer, data.family.repeated_blocks)
         processes.shard(transformer, blocks, adapter.parameters())
     # What the base makes depends on the numbers that it computes with.
@@ -105,10 +111,7 @@ def load(
         _tell_notes(adapter, config.training.optimizer.learning_rate, observer)
         if taken is not None:
             observer.notify(Noted(taken.summary()))
-    groups = parameter_groups(adapter, config.training.optimizer)
-    optimizer = make_optimizer(config.training.optimizer, groups)
-    learned = make_learned(config.training.loss)
-    state = TrainState(adapter, optimizer, learned=learned)
+    state = _begun(config.training, adapter, norms)
     if start.checkpoint is not None:
         state.restore(start.checkpoint, config.training.optimizer)
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)
@@ -116,6 +119,18 @@ def load(
         _tell_plan(config, anew, state.step, observer)
     begun_with = (config, data, precision, placed, beside, state, processes, observer)
     return Loaded(*begun_with, steps, preservation, anew)
+
+
+def _begun(
+    training: TrainingSection, adapter: AttachedAdapter, norms: Mapping[str, Tensor] | None
+) -> TrainState:
+    """A state before its first step; `norms` are those of the base's weights under a limit."""
+    groups = parameter_groups(adapter, training.optimizer)
+    optimizer = make_optimizer(training.optimizer, groups)
+    average = averages_of(training.ema, dict(adapter.named_parameters()))
+    limit = None if norms is None else WeightNormLimit(adapter, training.max_weight_norm, norms)
+    learned = make_learned(training.loss)
+    return TrainState(adapter, optimizer, learned=learned, average=average, limit=limit)
 
 
 def _preserve(

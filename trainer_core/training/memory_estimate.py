@@ -2,8 +2,8 @@
 
     base        = the frozen weights, to the byte; of the blocks that are swapped only
                   ``memory.swap_slots`` of one layout count
-    adapter     = factors, gradients and the optimizer's state, and the frozen initial factors where
-                  they are kept beside the trained ones
+    adapter     = factors, gradients and the optimizer's state, averages of the factors where they
+                  are kept, and the frozen initial factors where they are beside the trained ones
     activations = everything else at the peak of a step with the largest sample
 
 The last two come from a simulated step (`step_simulation`). Encoders and previews are not counted,
@@ -31,6 +31,7 @@ from ..printable import gibibytes
 from ..quantization.registry import FORMATS
 from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
+from .average import copies
 from .cache_manifest import read_manifest
 from .pass_sizes import with_largest_batch
 from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation
@@ -77,9 +78,11 @@ def adapter_bytes(simulation: StepSimulation) -> int:
     Args:
         simulation: Of a step, which cannot be made.
     """
-    packed = simulation.config.training.optimizer.name == "adamw8bit"
-    # Each fp32; or the moments in 8 bits with a scale for 256 of them.
-    return math.ceil((10 + 1 / 32 if packed else 16) * simulation.trainable)
+    training = simulation.config.training
+    packed = training.optimizer.name == "adamw8bit"
+    # Each fp32; or the moments in 8 bits with a scale for 256 of them. Averages are fp32.
+    bytes_each = (10 + 1 / 32 if packed else 16) + 4 * copies(training.ema)
+    return math.ceil(bytes_each * simulation.trainable)
 
 
 def text_tokens(items: Iterable[CachedItem]) -> int:

@@ -46,8 +46,9 @@ from .observer import (
     ValidationDone,
     Warned,
 )
+from .post_hoc import POWER_FACTS, layer_outlines
 from .run_folder import RunFolder
-from .state import TrainState
+from .state import TrainState, Weights
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -92,6 +93,7 @@ class Recorder:
         self._observer = observer
         self._done = done = state.step
         self._images: list[Path] = []
+        self._outlines: dict[str, Any] | None = None
         for note in folder.remove_leftovers():
             observer.notify(Noted(note))
         later = drop_later_checkpoints(folder.checkpoints, done)
@@ -160,8 +162,23 @@ class Recorder:
             step,
             self._settings,
             self._state.tensors(),
-            lambda path: self._write_adapter(path, layout, "fp32", step, proof=False),
+            lambda path: self._write_adapter(path, layout, "fp32", step, self._main, proof=False),
+            self._power_facts(),
         )
+
+    @property
+    def _main(self) -> Weights:
+        """What checkpoints and the exported adapter hold; `both` adds a second one at the end."""
+        return "last" if self._config.training.ema.export == "last" else "average"
+
+    def _power_facts(self) -> dict[str, Any]:
+        """What makes an adapter of a checkpoint's averages, besides their tensors."""
+        about = None if self._state.average is None else self._state.average.about_power()
+        if about is None:
+            return {}
+        if self._outlines is None:
+            self._outlines = layer_outlines(self._state.adapter.state())
+        return {POWER_FACTS: {**about, "layers": self._outlines}}
 
     def _saved(self, step: int, folder: Path, dropped: Sequence[int] = ()) -> None:
         record: dict[str, Any] = {"step": step}
@@ -215,10 +232,15 @@ class Recorder:
         output = self._config.output
         adapters: list[Path] = []
         if status == "done":
-            for layout in output.layouts:
-                path = self.folder.path / layout_name(output.name, layout)
-                self._write_adapter(path, layout, output.dtype, step)
-                adapters.append(path)
+            ema = self._config.training.ema
+            exported: dict[str, Weights] = {output.name: self._main}
+            if ema.decay and ema.export == "both":
+                exported[f"{output.name}_last"] = "last"
+            for name, weights in exported.items():
+                for layout in output.layouts:
+                    path = self.folder.path / layout_name(name, layout)
+                    self._write_adapter(path, layout, output.dtype, step, weights)
+                    adapters.append(path)
         else:
             adapters.append(self.folder.checkpoints / f"{step:06d}" / "adapter.safetensors")
         record: dict[str, Any] = {"status": status, "step": step}
@@ -233,11 +255,20 @@ class Recorder:
         return result
 
     def _write_adapter(
-        self, path: Path, layout: str, dtype: str, step: int, *, proof: bool = True
+        self,
+        path: Path,
+        layout: str,
+        dtype: str,
+        step: int,
+        weights: Weights,
+        *,
+        proof: bool = True,
     ) -> None:
-        state = self._state.exported()
+        state = self._state.exported(weights)
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        header = dataclasses.replace(self._header, step=step, date=now)
+        kept = self._state.average if weights == "average" else None
+        average = None if kept is None else kept.about_shown()
+        header = dataclasses.replace(self._header, step=step, date=now, average=average)
         metadata = adapter_metadata(state, header, self._config.output.metadata)
         write_adapter(path, state, layout, self._key_map, metadata, dtype, proof=proof)
 

@@ -56,7 +56,10 @@ def run_loop(
             loop.hooks.save(0)
             return "cancelled", 0
         with _compiled(run):
-            return loop.run(run.state.step)
+            end = loop.run(run.state.step)
+        if recorder is not None:
+            _tell_limit(run)
+        return end
 
 
 def _compiled(run: Loaded) -> contextlib.AbstractContextManager[None]:
@@ -105,6 +108,7 @@ def _loop(
     may_grow: bool,
 ) -> Loop:
     config, training = run.config, run.config.training
+    weights = training.ema.previews
     schedule = make_schedule(training.schedule, run.steps, run.anew)
     noises = training.noises_per_latent
 
@@ -113,7 +117,7 @@ def _loop(
         skipped = skipped_when_full(f"previews of step {step}", run.processes, run.observer)
         with run.beside.sampling(), run.processes.leading(run.transformer):
             if recorder is not None:
-                with recorder.saved_on_failure(step), skipped, run.state.shown():
+                with recorder.saved_on_failure(step), skipped, run.state.shown(weights):
                     sampler = run.data.sampler(run.transformer, run.processes.device)
                     deliver = functools.partial(recorder.image, step)
                     given = run.data.prompts, deliver, stop, run.data.dataset.usual_layers
@@ -151,6 +155,7 @@ def _loop(
             between=room.between_steps,
             measure=_measure(run, maker, recorder),
             seen=run.state.learn,
+            updated=lambda step: run.state.updated(),
         ),
     )
 
@@ -175,14 +180,27 @@ def _measure(
         if step % every and not ends:
             return Measured()
         on_failure = recorder.saved_on_failure(step) if recorder else contextlib.nullcontext()
-        # What the files will hold is measured.
-        with on_failure, run.state.shown():
+        # What previews show is measured.
+        with on_failure, run.state.shown(run.config.training.ema.previews):
             measured = validation(step)
         if recorder is not None and measured.loss is not None:
             recorder.measured(step, measured.loss)
         return measured
 
     return measure
+
+
+def _tell_limit(run: Loaded) -> None:
+    """Say which layers had become too strong."""
+    most = run.state.limit and run.state.limit.most_often()
+    if most:
+        name, times, layers = most
+        run.observer.notify(
+            Noted(
+                f"training.max_weight_norm has scaled {layers} of "
+                f"{len(run.state.adapter.names)} layers down, {name} most often ({times} steps)"
+            )
+        )
 
 
 def _told_elsewhere(step: int) -> str:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ..adapters import AttachedAdapter
 from ..adapters.parameter_groups import ParameterGroup, parameter_groups
+from ..adapters.weight_norm import WeightNormLimit
 from ..config import OptimizerSection
 from ..diffusion.weighting import LearnedWeight
 from ..errors import InputError
 from ..types import AdapterState
+from .average import FactorAverages
 from .checkpoint import Checkpoint
 from .optimizer import (
     load_optimizer_tensors,
@@ -22,7 +25,13 @@ from .optimizer import (
 )
 from .step import SampleError
 
-_ADAPTER, _AVERAGE, _LEARNED = "adapter.", "average.", "learned_weight."
+ADAPTER = "adapter."
+"""What the names of the adapter's own tensors begin with in a checkpoint."""
+
+Weights = Literal["average", "last"]
+"""The average of the factors, where one is kept, or the factors as they are trained."""
+
+_LEARNED = "learned_weight."
 
 
 @dataclass(slots=True)
@@ -35,9 +44,9 @@ class TrainState:
         step: Steps made; schedule and order of the samples follow from it.
         epoch: How many times the dataset was gone through.
         samples: How many were trained.
-        average: Averaged factors by name, of which previews and files are made instead of the last
-            ones; None where no average is kept.
         learned: How much each noise level counts, where that is learned.
+        average: Averages of the factors; None where none is kept.
+        limit: Scales layers down that have become too strong; None without a limit.
     """
 
     adapter: AttachedAdapter
@@ -45,8 +54,9 @@ class TrainState:
     step: int = 0
     epoch: float = 0.0
     samples: int = 0
-    average: Mapping[str, Tensor] | None = None
     learned: LearnedWeight | None = None
+    average: FactorAverages | None = None
+    limit: WeightNormLimit | None = None
 
     def advance(self, step: int, epoch: float, samples: int) -> None:
         """Count a step that was made."""
@@ -58,10 +68,17 @@ class TrainState:
         if self.learned is not None:
             self.learned.learn((each.sigma, each.error) for each in errors)
 
+    def updated(self) -> None:
+        """Do what follows each update of the factors, before anything looks at them."""
+        if self.limit is not None:
+            self.limit.apply()
+        if self.average is not None:
+            self.average.update()
+
     def tensors(self) -> dict[str, Tensor]:
-        """The exact weights, frozen ones too, their average and the optimizer's state."""
-        found = {f"{_ADAPTER}{name}": each for name, each in self.adapter.named_tensors().items()}
-        found |= {f"{_AVERAGE}{name}": each for name, each in (self.average or {}).items()}
+        """The exact weights, frozen ones too, their averages and the optimizer's state."""
+        found = {f"{ADAPTER}{name}": each for name, each in self.adapter.named_tensors().items()}
+        found |= self.average.tensors() if self.average is not None else {}
         if self.learned is not None:
             found |= {f"{_LEARNED}{name}": each for name, each in self.learned.tensors().items()}
         weights = {name: each.detach() for name, each in found.items()}
@@ -77,9 +94,9 @@ class TrainState:
         Raises:
             InputError: When the checkpoint holds another adapter.
         """
-        _fill(self.adapter.named_tensors(), _named(checkpoint, _ADAPTER))
+        _fill(self.adapter.named_tensors(), _named(checkpoint, ADAPTER))
         if self.average is not None:
-            _fill(self.average, _named(checkpoint, _AVERAGE))
+            self.average.restore(checkpoint.tensors, checkpoint.step)
         if self.learned is not None:
             self.learned.restore(_named(checkpoint, _LEARNED))
         groups = _stored_groups(checkpoint, self.adapter, settings)
@@ -87,23 +104,24 @@ class TrainState:
         self.step = checkpoint.step
 
     @contextlib.contextmanager
-    def shown(self) -> Iterator[None]:
-        """Have the average, where one is kept, in the model instead of the last factors."""
-        if self.average is None:
+    def shown(self, weights: Weights = "average") -> Iterator[None]:
+        """Have the average, where one is kept and wanted, in the model instead of the factors."""
+        average = None if self.average is None else self.average.shown
+        if average is None or weights == "last":
             yield
             return
         factors = dict(self.adapter.named_parameters())
         # In RAM: what a run saves last must not need room on a full device.
         last = {name: each.detach().to("cpu", copy=True) for name, each in factors.items()}
-        _fill(factors, self.average)
+        _fill(factors, average)
         try:
             yield
         finally:
             _fill(factors, last)
 
-    def exported(self) -> AdapterState:
+    def exported(self, weights: Weights = "average") -> AdapterState:
         """A copy on the CPU of what adapter files are made of."""
-        with self.shown():
+        with self.shown(weights):
             return self.adapter.state()
 
 

@@ -34,6 +34,7 @@ from ..offload.model_bytes import cast_base, pack_blocks
 from ..offload.step_profile import BlockTerms, StepProfile
 from ..offload.swapped import chosen_blocks
 from ..quantization.stored_format import Parts, StoredFormat
+from .average import averages_of
 from .live_bytes import LiveBytes
 from .objective import make_loss
 from .optimizer import allocate_state, make_optimizer
@@ -72,7 +73,8 @@ class SimulatedStep:
     """What a step needs.
 
     Attributes:
-        adapter: Bytes of trained and frozen factors, gradients and the optimizer's state.
+        adapter: Bytes of trained and frozen factors and their averages, of gradients and of the
+            optimizer's state.
         activations: Most bytes of everything else but the base's weights, at the peak.
         flops: Of the products; a multiplication with its addition are two.
     """
@@ -300,6 +302,8 @@ class StepSimulation:
             optimizer = self._optimizer(adapter)
             own = [*adapter.parameters(), *adapter.frozen_tensors().values(), *put.tensors()]
             states = [each for state in optimizer.state.values() for each in state.values()]
+            average = averages_of(self.config.training.ema, dict(adapter.named_parameters()))
+            states += [] if average is None else average.held()
             known = {id(each) for each in own}
             weights = [*model.parameters(), *model.buffers()]
             base = live.hold(each for each in weights if id(each) not in known)

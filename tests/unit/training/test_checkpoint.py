@@ -7,8 +7,9 @@ from safetensors.torch import save_file
 
 from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
-from trainer_core.config import AdapterConfig, OptimizerSection
+from trainer_core.config import AdapterConfig, EmaSection, OptimizerSection
 from trainer_core.errors import InputError, NonFiniteError
+from trainer_core.training.average import FactorAverages
 from trainer_core.training.checkpoint import (
     checkpoint_folders,
     prune_checkpoints,
@@ -151,19 +152,22 @@ def test_checkpoint_of_another_adapter_names_the_first_difference(tmp_path):
 def test_an_average_is_kept_exported_and_shown_while_the_last_factors_train_on(tmp_path):
     def averaged(value):
         state = make_state()
-        state.average = {
-            name: torch.full_like(each, value) for name, each in state.adapter.named_parameters()
-        }
+        factors = dict(state.adapter.named_parameters())
+        state.average = FactorAverages(EmaSection(decay=0.5), factors)
+        for each in state.average.held():
+            each.fill_(value)
         return state
 
     state = averaged(0.25)
     last = {name: each.clone() for name, each in state.adapter.named_tensors().items()}
     exported = state.exported().layers["a"].tensors
     assert all(torch.all(each == 0.25) for each in exported.values())
+    unaveraged = state.exported("last").layers["a"].tensors
+    assert all(torch.equal(last[f"a.{name}"], each) for name, each in unaveraged.items())
     assert all(torch.equal(last[n], each) for n, each in state.adapter.named_tensors().items())
     path = save_checkpoint(tmp_path, 3, {}, state.tensors(), write_adapter)
     other = averaged(0.0)
     other.restore(read_checkpoint(path), OptimizerSection())
-    assert all(torch.all(each == 0.25) for each in (other.average or {}).values())
+    assert all(torch.all(each == 0.25) for each in other.average.held())
     # A checkpoint with an average is one without it to a run that keeps none.
     make_state(seed=3).restore(read_checkpoint(path), OptimizerSection())

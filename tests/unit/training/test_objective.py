@@ -247,7 +247,7 @@ def test_a_step_of_several_noises_is_the_mean_over_all_of_them():
     for position in range(12):
         image = random(*shape, seed=position // 3)
         generator = torch.Generator().manual_seed(counter_seed(SEED, "sigma", 1, position))
-        sigma = float(torch.rand((), generator=generator))
+        sigma = float(torch.rand((), generator=generator, dtype=torch.float64))
         noise = noise_of(1, position, shape)
         noisy = (1 - sigma) * image + sigma * noise
         losses.append((noisy * factors - (noise - image)).square().mean())
@@ -277,7 +277,8 @@ def test_one_noise_gives_the_bits_of_a_run_that_knows_nothing_of_it():
                     generator=torch.Generator().manual_seed(
                         counter_seed(SEED, "sigma", 1, position)
                     ),
-                )
+                    dtype=torch.float64,
+                ).float()
             ]
         ]
     )

@@ -79,10 +79,9 @@ def test_a_setting_that_may_change_is_told_with_both_values(path):
 COURSE = {
     path
     for path in CHANGES
-    if path.startswith(
-        ("training.optimizer.", "training.schedule.", "training.loss.", "training.ema.")
-    )
+    if path.startswith(("training.optimizer.", "training.schedule.", "training.loss."))
     or path in {"training.max_grad_norm", "training.max_weight_norm", "training.precision"}
+    or path == "training.ema.decay"
     or path in {"memory.base_format", "memory.compute"}
 }
 

@@ -29,6 +29,7 @@ from trainer_core.training import SingleProcess
 from trainer_core.training.live_bytes import LiveBytes
 from trainer_core.training.loop import Loop
 from trainer_core.training.loop_hooks import LoopHooks
+from trainer_core.training.memory_estimate import adapter_bytes
 from trainer_core.training.observer import RunRequests
 from trainer_core.training.optimizer import make_optimizer
 from trainer_core.training.step import StepMaker
@@ -353,3 +354,17 @@ def test_adapters_of_some_blocks_alone_make_blocks_unlike():
 
 def meta(*shape):
     return torch.empty(*shape, device="meta")
+
+
+def test_averages_of_the_factors_are_counted_and_nothing_else_grows():
+    def simulation(**ema):
+        config = make_config(adapter=ADAPTERS["lora"], training={"ema": ema})
+        inputs = StepInputs((IMAGE,), TEXT, torch.float32, fused=False)
+        model = make_model(config.family, "meta")
+        return StepSimulation(model, get_family(config.family), config, inputs, worth=1)
+
+    plain, averaged = simulation(), simulation(decay=0.99, post_hoc=True)
+    more = averaged.step().adapter - plain.step().adapter
+    assert more == 3 * 4 * averaged.trainable
+    assert averaged.step().activations == plain.step().activations
+    assert adapter_bytes(averaged) - adapter_bytes(plain) == more

@@ -124,7 +124,22 @@ def _extras(file: AdapterFile) -> Iterator[str]:
         yield f"{name}.{ending}"
 
 
+def _average_note(average: object) -> str | None:
+    """What the header, which may come from anybody, says of an average; None without one."""
+    if not isinstance(average, dict):
+        return None
+    updates = average.get("updates")
+    for name in ("decay", "length"):
+        value = average.get(name)
+        if isinstance(value, float) and isinstance(updates, int):
+            return f"it is an average of the weights of {updates} steps, {name} {value:g}"
+    return None
+
+
 def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
+    average = _average_note(own_facts(file.metadata).get("average"))
+    if average is not None:
+        yield average
     if file.zero_alpha:
         yield (
             f"alpha is 0 in {len(file.zero_alpha)} of {len(norms)} layers, {file.zero_alpha[0]} "

@@ -83,6 +83,9 @@ class Kind:
             that an optimizer step moves the layer as far as that of a LoRA; the same ones are zero.
         scale: ``(factors, alpha, rank)`` to the number that multiplies the delta.
         delta: ``(factors, scale)`` to the weight difference ``[out, in]``.
+        squared_norm: Matrices to ``|D|^2``, a scalar, for the delta D at scale 1, without building
+            D where that costs more; it may be called for several layers at once (`torch.vmap`).
+            None of a kind that adds no delta.
         multiplies: Whether the factors multiply the weight from the left instead of being added:
             the difference is ``delta @ weight`` with a `delta` ``[out, out]``, and `apply` and
             `convolve` take what the frozen layer computes, without its bias, in the place of x.
@@ -118,6 +121,7 @@ class Kind:
     convolve: Callable[[Window, Tensor, Factors, float], Tensor]
     kernel: AdapterKernel | None = None
     dora_norm_terms: Callable[[Tensor, Factors, Axis], tuple[Tensor, Tensor]] | None = None
+    squared_norm: Callable[[Factors], Tensor] | None = None
     multiplies: bool = False
     crosses_groups: bool = False
     layer_rank: Callable[[int, int], int] = lambda outputs, rank: rank
@@ -201,6 +205,11 @@ class Kind:
                 "Leave adapter.init out, or set adapter.kind to lora.",
             )
         return self.other_initializers[name]
+
+
+def squared_product(up: Tensor, down: Tensor) -> Tensor:
+    """``|up @ down|^2`` as ``<up^T up, down down^T>``, which are rank x rank."""
+    return ((up.mT @ up) * (down @ down.mT)).sum()
 
 
 def ratio_scale(factors: Factors, alpha: float, rank: int) -> float:

@@ -43,6 +43,7 @@ from .kind import (
     normal,
     ratio_scale,
     scaled,
+    squared_product,
     uniform,
     uniform_by_inputs,
 )
@@ -283,6 +284,17 @@ def _dora_norm_terms(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tens
     return whole[0], whole[1]
 
 
+def _squared_norm(factors: Factors) -> Tensor:
+    operands = _operands(factors)
+    outputs, rank = operands[0].shape
+    inputs = operands[1].shape[1]
+    if prefers_khatri_rao(rank, outputs, inputs):
+        down, up = khatri_rao(factors)
+        return squared_product(up, down)
+    parts = _row_parts(outputs, inputs)
+    return torch.stack([_delta_rows(operands, part, 1.0)[2].square().sum() for part in parts]).sum()
+
+
 def _paced(plan: LayerPlan) -> Mapping[str, Initializer]:
     """Start the first product at ones, and the second one as a LoRA.
 
@@ -333,6 +345,7 @@ LOHA = Kind(
     convolve=_convolve,
     kernel=_KERNEL,
     dora_norm_terms=_dora_norm_terms,
+    squared_norm=_squared_norm,
     distance=_distance,
 )
 """delta = (w1_a @ w1_b) * (w2_a @ w2_b) * alpha / rank.

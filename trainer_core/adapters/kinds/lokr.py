@@ -27,6 +27,7 @@ from .kind import (
     LayerPlan,
     low_rank_distance,
     scaled,
+    squared_product,
     uniform,
     uniform_by_inputs,
 )
@@ -321,6 +322,17 @@ def _dora_norm_terms(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tens
     return torch.einsum("abc,ac->ab", inner, first).flatten(), squared.flatten()
 
 
+def _squared_norm(factors: Factors) -> Tensor:
+    """That of a Kronecker product is the product of its factors'."""
+    first, second = (
+        factors[name].square().sum()
+        if name in factors
+        else squared_product(factors[f"{name}_a"], factors[f"{name}_b"])
+        for name in ("lokr_w1", "lokr_w2")
+    )
+    return first * second
+
+
 def _paced(plan: LayerPlan) -> Mapping[str, Initializer]:
     """Let a low-rank second factor learn as a LoRA of its size, and the first one repeat it.
 
@@ -432,6 +444,7 @@ LOKR = Kind(
     convolve=_convolve,
     kernel=_KERNEL,
     dora_norm_terms=_dora_norm_terms,
+    squared_norm=_squared_norm,
     crosses_groups=True,
     largest_rank=lambda plan: None,
     distance=_distance,

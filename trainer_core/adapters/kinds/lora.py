@@ -35,7 +35,7 @@ from .file_rules import (
     different_ranks,
     times,
 )
-from .kind import Kind, LayerPlan, ratio_scale, scaled, uniform_by_inputs
+from .kind import Kind, LayerPlan, ratio_scale, scaled, squared_product, uniform_by_inputs
 
 
 def _shapes(plan: LayerPlan) -> dict[str, tuple[int, ...]]:
@@ -176,6 +176,7 @@ LORA = Kind(
     convolve=_convolve,
     kernel=_KERNEL,
     dora_norm_terms=_dora_norm_terms,
+    squared_norm=lambda factors: squared_product(factors["lora_up"], factors["lora_down"]),
     other_initializers=_OTHER_INITIALIZERS,
     decompositions={"pissa": principal_part, "olora": leading_columns},
 )

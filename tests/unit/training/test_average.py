@@ -1,0 +1,148 @@
+"""Averages of factors against Diffusers' own, against float64, and through a restart."""
+
+import pytest
+import torch
+from diffusers.training_utils import EMAModel
+from torch import nn
+
+from trainer_core.config import EmaSection
+from trainer_core.training.average import (
+    POWER,
+    FactorAverages,
+    averages_of,
+    copies,
+    exponential_share,
+)
+from trainer_core.training.power_average import KEPT_LENGTHS, exponent_of
+
+
+def make_factors(dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"a.up": (7, 2), "a.down": (2, 5), "b.up": (3, 2)}
+    return {
+        name: nn.Parameter(torch.randn(shape, generator=generator).to(dtype))
+        for name, shape in shapes.items()
+    }
+
+
+def trained(factors, updates, first=0):
+    """The factors after each update, of which every one is other numbers."""
+    for update in range(first, updates):
+        generator = torch.Generator().manual_seed(100 + update)
+        with torch.no_grad():
+            for each in factors.values():
+                each.add_(torch.randn(each.shape, generator=generator).to(each.dtype) * 0.1)
+        yield update + 1
+
+
+@pytest.mark.parametrize("decay", [0.05, 0.5, 0.9, 0.9999])
+def test_an_exponential_average_is_that_of_diffusers(decay):
+    factors = make_factors()
+    average = FactorAverages(EmaSection(decay=decay), factors)
+    theirs = EMAModel(factors.values(), decay=decay)
+    for update in trained(factors, 40):
+        average.update()
+        theirs.step(factors.values())
+        assert exponential_share(decay, update) == theirs.cur_decay_value
+    for own, other in zip(average.shown.values(), theirs.shadow_params, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-6, atol=1e-7)
+    assert theirs.cur_decay_value == (decay if decay < 0.8 else 40 / 49)
+
+
+@pytest.mark.parametrize("settings", [{"decay": 0.9}, {"post_hoc": True}])
+def test_averages_are_what_they_are_in_float64(settings):
+    factors = make_factors()
+    averages = FactorAverages(EmaSection(**settings), factors)
+    shares = [lambda t: min(0.9, t / (9 + t)) if t > 1 else 0.0]
+    if "post_hoc" in settings:
+        exponents = [exponent_of(length) for length in KEPT_LENGTHS]
+        shares = [lambda t, gamma=gamma: (1 - 1 / t) ** (gamma + 1) for gamma in exponents]
+    expected = [{name: each.double() * 0 for name, each in factors.items()} for _ in shares]
+    for update in trained(factors, 60):
+        averages.update()
+        for sums, share in zip(expected, shares, strict=True):
+            for name, each in factors.items():
+                sums[name] = share(update) * sums[name] + (1 - share(update)) * each.double()
+    wanted = [each for sums in expected for each in sums.values()]
+    for own, each in zip(averages.held(), wanted, strict=True):
+        torch.testing.assert_close(own.double(), each.detach(), rtol=1e-6, atol=1e-6)
+
+
+def test_the_first_update_leaves_nothing_of_what_was_before_training():
+    factors = make_factors()
+    averages = FactorAverages(EmaSection(decay=0.999, post_hoc=True), factors)
+    next(trained(factors, 1))
+    averages.update()
+    for name, each in factors.items():
+        assert torch.equal(averages.shown[name], each)
+    assert all(
+        torch.equal(a, b) for a, b in zip(averages.held(), [*factors.values()] * 3, strict=True)
+    )
+
+
+def test_factors_of_fewer_bits_are_averaged_in_more():
+    factors = make_factors(torch.bfloat16)
+    averages = FactorAverages(EmaSection(decay=0.999), factors)
+    reference = {name: each.double() for name, each in factors.items()}
+    for update in trained(factors, 200):
+        averages.update()
+        share = exponential_share(0.999, update)
+        for name, each in factors.items():
+            reference[name] = share * reference[name] + (1 - share) * each.double()
+    for name, each in averages.shown.items():
+        assert each.dtype == torch.float32
+        torch.testing.assert_close(each.double(), reference[name].detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_restored_averages_go_on_with_the_same_bits():
+    settings = EmaSection(decay=0.95, post_hoc=True)
+    factors = make_factors()
+    whole = FactorAverages(settings, factors)
+    kept = None
+    for update in trained(factors, 30):
+        whole.update()
+        if update == 12:
+            kept = {name: each.clone() for name, each in whole.tensors().items()}
+            middle = {name: each.detach().clone() for name, each in factors.items()}
+    again = make_factors()
+    with torch.no_grad():
+        for name, each in again.items():
+            each.copy_(middle[name])
+    resumed = FactorAverages(settings, again)
+    resumed.restore(kept, 12)
+    for _ in trained(again, 30, first=12):
+        resumed.update()
+    expected = whole.tensors()
+    assert resumed.tensors().keys() == expected.keys()
+    assert all(torch.equal(each, expected[name]) for name, each in resumed.tensors().items())
+
+
+def test_an_average_that_was_not_kept_begins_where_it_is_switched_on():
+    factors = make_factors()
+    before = FactorAverages(EmaSection(decay=0.9), factors)
+    for _ in trained(factors, 5):
+        before.update()
+    later = FactorAverages(EmaSection(decay=0.99, post_hoc=True), factors)
+    with torch.no_grad():
+        for each in factors.values():
+            each.add_(1.0)
+    later.restore(before.tensors(), 5)
+    # The one that was kept goes on, with the new decay.
+    assert later.about_shown() == {"kind": "exponential", "decay": 0.99, "updates": 5}
+    assert all(torch.equal(each, before.shown[name]) for name, each in later.shown.items())
+    assert later.about_power() == {"lengths": [0.05, 0.1], "updates": 0, "began": 5}
+    power = later.tensors()
+    assert all(torch.equal(power[f"{POWER[0]}.{name}"], each) for name, each in factors.items())
+
+
+def test_a_run_without_averages_has_none():
+    assert averages_of(EmaSection(), make_factors()) is None
+    assert [copies(EmaSection(**each)) for each in ({}, {"decay": 0.9}, {"post_hoc": True})] == [
+        0,
+        1,
+        2,
+    ]
+    only_power = averages_of(EmaSection(post_hoc=True), make_factors())
+    assert only_power.shown is None
+    assert only_power.about_shown() is None
+    assert FactorAverages(EmaSection(decay=0.9), make_factors()).about_power() is None

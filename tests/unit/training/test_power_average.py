@@ -1,0 +1,126 @@
+"""Averages that are made after the run, against averages of the whole run in float64."""
+
+import numpy as np
+import pytest
+
+from trainer_core.training.power_average import (
+    LONGEST,
+    Profile,
+    exponent_of,
+    kept_share,
+    sum_for,
+    update_shares,
+)
+
+
+@pytest.mark.parametrize("length", [0.01, 0.05, 0.1, 0.2, 0.28])
+def test_a_length_is_the_standard_deviation_of_its_density(length):
+    gamma = exponent_of(length)
+    edges = np.linspace(0.0, 1.0, 400_001)
+    middle, mass = (edges[1:] + edges[:-1]) / 2, np.diff(edges ** (gamma + 1))
+    mean = (middle * mass).sum()
+    assert np.sqrt(((middle - mean) ** 2 * mass).sum()) == pytest.approx(length, rel=1e-5)
+
+
+def test_exponents_are_those_of_the_source():
+    # Karras et al. 2024, section 3.1: gamma of the two lengths that they keep.
+    assert [round(exponent_of(each), 2) for each in (0.05, 0.10)] == [16.97, 6.94]
+
+
+@pytest.mark.parametrize("length", [-0.1, 0.0, LONGEST, 1.0])
+def test_a_length_that_no_average_has_is_refused(length):
+    with pytest.raises(ValueError, match="length"):
+        exponent_of(length)
+
+
+@pytest.mark.parametrize("length", [0.05, 0.1, 0.25])
+def test_shares_are_what_the_updates_leave(length):
+    updates, gamma = 37, exponent_of(length)
+    shares = np.zeros(updates)
+    for update in range(1, updates + 1):
+        keep = kept_share(update, gamma)
+        shares *= keep
+        shares[update - 1] += 1 - keep
+    edges = np.arange(updates + 11.0)
+    found = update_shares(Profile(updates, length), edges)
+    np.testing.assert_allclose(found[:updates], shares, rtol=1e-12, atol=1e-300)
+    assert not found[updates:].any()
+    assert found.sum() == pytest.approx(1.0)
+
+
+def walk(updates, size=50, seed=0):
+    """Weights after each update of a made-up run: they move, and shake."""
+    draw = np.random.default_rng(seed)
+    drift = np.cumsum(draw.normal(size=(updates, size)), axis=0) / np.sqrt(updates)
+    return drift + 0.3 * draw.normal(size=(updates, size))
+
+
+def averaged(weights, profile):
+    shares = update_shares(profile, np.arange(profile.updates + 1.0))
+    return shares @ weights[: profile.updates]
+
+
+@pytest.mark.parametrize(
+    ("length", "near"), [(0.03, 0.15), (0.05, 1e-9), (0.07, 0.01), (0.1, 1e-9), (0.2, 0.03)]
+)
+def test_a_sum_of_kept_averages_is_the_average_of_the_whole_run(length, near):
+    updates, every = 600, 30
+    weights = walk(updates)
+    kept = [Profile(t, own) for t in range(every, updates + 1, every) for own in (0.05, 0.1)]
+    factors, error = sum_for(kept, Profile(updates, length))
+    assert sum(factors) == pytest.approx(1.0, abs=1e-12)
+    assert error < near
+    made = sum(factor * averaged(weights, each) for factor, each in zip(factors, kept, strict=True))
+    direct = averaged(weights, Profile(updates, length))
+    spread = np.linalg.norm(weights[-1] - direct)
+    assert np.linalg.norm(made - direct) < max(1.5 * near * spread, 1e-9)
+
+
+def density_products(kept, other):
+    """The source's closed form of the product of two densities, by definition and by number."""
+    products = np.empty((len(kept), len(other)))
+    for row, one in enumerate(kept):
+        for column, two in enumerate(other):
+            a, b = exponent_of(one.length), exponent_of(two.length)
+            ends = np.sort([one.updates, two.updates]).astype(float)
+            earlier, later = (a, b) if one.updates <= two.updates else (b, a)
+            ratio = (ends[0] / ends[1]) ** later
+            products[row, column] = (earlier + 1) * (later + 1) / (a + b + 1) * ratio / ends[1]
+    return products
+
+
+def test_the_sum_is_that_of_the_sources_closed_form():
+    """Theirs is of densities and not tied to 1: it is nearly the same average, and a bit short."""
+    updates = 6000
+    kept = [Profile(t, own) for t in range(750, updates + 1, 750) for own in (0.05, 0.1)]
+    wanted = Profile(updates, 0.15)
+    gram = density_products(kept, kept)
+    theirs = np.linalg.lstsq(gram, density_products(kept, [wanted])[:, 0], rcond=1e-12)[0]
+    own, _ = sum_for(kept, wanted)
+    edges = np.arange(updates + 1.0)
+    rows = np.stack([update_shares(each, edges) for each in kept])
+    assert np.linalg.norm((own - theirs) @ rows) < 1e-2 * np.linalg.norm(theirs @ rows)
+    assert 0.99 < sum(theirs) < 0.999
+    assert sum(own) == pytest.approx(1.0)
+
+
+def test_more_checkpoints_make_it_more_exact_and_one_average_is_itself():
+    errors = [
+        sum_for(
+            [Profile(t, own) for t in range(every, 961, every) for own in (0.05, 0.1)],
+            Profile(960, 0.15),
+        )[1]
+        for every in (480, 240, 120, 60)
+    ]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.05 * errors[0]
+    factors, error = sum_for([Profile(50, 0.1)], Profile(50, 0.2))
+    assert factors == [1.0]
+    assert error > 0.1
+
+
+def test_a_long_run_is_compared_in_parts():
+    kept = [Profile(t, own) for t in range(10_007, 100_071, 10_007) for own in (0.05, 0.1)]
+    factors, error = sum_for(kept, Profile(100_070, 0.12))
+    assert error < 0.02
+    assert sum(factors) == pytest.approx(1.0)

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from ..filesystem.text_files import read_object
 from ..tensors.rounding import all_finite
 from ..tensors.safetensors_reader import open_tensors
 from ..tensors.safetensors_writer import save_tensors
+from .checkpoint_rules import surplus
 from .run_folder import is_live, is_version, read_record, versions
 
 FORMAT = 1
@@ -113,21 +114,23 @@ def _digest(state: Mapping[str, Any], tensors: Path) -> str:
     return hashlib.sha256(f"{said}{hash_file(tensors)}".encode()).hexdigest()
 
 
-def prune_checkpoints(folder: Path, keep: int, spared: int | None = None) -> list[int]:
-    """Remove all but the newest checkpoints, and what a crash left unfinished.
+def prune_checkpoints(
+    folder: Path, keep: int, every: int = 0, spared: Collection[int] = ()
+) -> list[int]:
+    """Remove the checkpoints that give way to newer ones, and what a crash left unfinished.
 
     Args:
         folder: Folder of the run's checkpoints.
-        keep: How many stay.
-        spared: The step of one that stays besides.
+        keep: How many of the newest stay.
+        every: As `checkpoint_rules.surplus` has it, and ``spared`` too.
+        spared: Steps of those that stay besides.
 
     Returns:
         The steps whose checkpoints were removed.
     """
     dropped: list[int] = []
-    for path in checkpoint_folders(folder)[:-keep]:
-        if int(path.name) == spared:
-            continue
+    found = {int(path.name): path for path in checkpoint_folders(folder)}
+    for path in (found[step] for step in surplus([*found], keep, every, spared)):
         # Renamed first: a checkpoint that is half removed must not look whole.
         # One that is open elsewhere (Windows) stays until the next time.
         with contextlib.suppress(PermissionError), temporary_beside(path) as gone:

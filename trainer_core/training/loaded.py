@@ -18,7 +18,9 @@ from ..data.cache.build import cache_folder
 from ..offload.load_base import PlacedBase
 from ..offload.machine import Machine
 from ..offload.swapped import repeated_blocks
+from .best_loss import MEASURED_BY, BestLoss
 from .encode_dataset import Prepared
+from .ledger import Ledger
 from .load_adapted import load_adapted
 from .longer_run import PlannedAnew, planned_anew, replan_note
 from .observer import CacheProgress, Noted, Observer, Warned
@@ -26,6 +28,7 @@ from .optimizer import make_optimizer
 from .out_of_memory import explained
 from .preservation import Preservation, compute_missing, plan_preservation
 from .processes import Processes
+from .settings_changes import is_in
 from .start import (
     Start,
 )
@@ -106,9 +109,12 @@ def load(
             observer.notify(Noted(taken.summary()))
     groups = parameter_groups(adapter, config.training.optimizer)
     optimizer = make_optimizer(config.training.optimizer, groups)
-    state = TrainState(adapter, optimizer)
+    ledger = Ledger(len(data.dataset), lambda index: data.dataset.items[index].name)
+    state = TrainState(adapter, optimizer, ledger=ledger)
     if start.checkpoint is not None:
         state.restore(start.checkpoint, config.training.optimizer)
+        if any(is_in(change.setting, MEASURED_BY) for change in start.changes):
+            state.best = BestLoss()
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)
     if anew is not None and processes.index == 0:
         _tell_plan(config, anew, state.step, observer)

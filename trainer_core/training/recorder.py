@@ -24,7 +24,8 @@ from ..data.image import from_pixels
 from ..errors import NonFiniteError, RunError
 from ..filesystem.storage import atomic_write
 from ..requirements import installed_versions
-from ..types import RunResult, StepResult
+from ..types import BestCheckpoint, RunResult, StepResult
+from .best_loss import BEST
 from .checkpoint import (
     RECORD,
     broken_step,
@@ -55,6 +56,10 @@ if TYPE_CHECKING:
 
 DROPPED = "dropped_checkpoints"
 """Where ``run.json`` lists the steps whose checkpoints gave way to newer ones."""
+
+
+EARLY_STOP = "training.early_stop"
+"""What ``run.json`` names as `stopped_by` of a run that got no better."""
 
 
 class Recorder:
@@ -103,17 +108,26 @@ class Recorder:
         self._metrics = MetricsWriter(
             folder.metrics, done, lambda reason: observer.notify(Noted(reason))
         )
+        # That of a course which is given up is none of this one's.
+        if done:
+            self._mark_best()
 
     def record(self, result: StepResult) -> None:
         """Write a finished step down."""
         self._metrics.write(result)
         self._observer.notify(StepDone(result, run_length(self._config)))
 
-    def measured(self, step: int, loss: float) -> None:
-        """Tell of the loss on held-out images; that of a step is written down with it."""
+    def measured(self, step: int, loss: float, trained: float | None) -> None:
+        """Tell of the losses on held-out and trained images; those of a step are written with it.
+
+        Args:
+            step: Steps made.
+            loss: On held-out images.
+            trained: On as many trained ones.
+        """
         if step == 0:
-            self._metrics.write_begin(loss)
-        self._observer.notify(ValidationDone(step, loss))
+            self._metrics.write_begin(loss, trained)
+        self._observer.notify(ValidationDone(step, loss, trained))
 
     def save(self, step: int) -> None:
         """Write a checkpoint of the state after a step, then drop the oldest ones.
@@ -127,11 +141,23 @@ class Recorder:
         except NonFiniteError as error:
             remedy = self._give_up(step + 1)
             raise NonFiniteError(error.found, error.expected, remedy) from error
+        # Before the one that was best until now is removed.
+        self._mark_best()
+        if self._state.ledger is not None:
+            self._state.ledger.write(self.folder.path, step)
         # Whoever has named a checkpoint to go on from may want to go on from it again.
         named = self._config.resume not in {"none", "auto", "latest"}
-        keep = self._config.training.keep_checkpoints
-        dropped = prune_checkpoints(self.folder.checkpoints, keep, self._done if named else None)
+        spared = {self._state.best.step, *([self._done] if named else [])}
+        rule = self._config.training
+        dropped = prune_checkpoints(
+            self.folder.checkpoints, rule.keep_checkpoints, rule.keep_every, spared
+        )
         self._saved(step, folder, dropped)
+
+    def _mark_best(self) -> None:
+        found = self._state.best.record()
+        if self.folder.read_record().get(BEST) != found:
+            self.folder.update_record(**{BEST: found})
 
     def broken(self, step: int) -> str:
         """Save the state before a step that is not finite, beside the older ones.
@@ -222,15 +248,32 @@ class Recorder:
         else:
             adapters.append(self.folder.checkpoints / f"{step:06d}" / "adapter.safetensors")
         record: dict[str, Any] = {"status": status, "step": step}
+        if self._why(status, step):
+            record["stopped_by"] = EARLY_STOP
         if status == "cancelled" and isinstance(self._observer, Stoppable):
             record["stopped_by"] = self._observer.stopped_by
         self.folder.update_record(**record)
         losses = [result.loss for result in self._metrics.steps]
-        result = RunResult(
-            self.folder.path, status, step, tuple(adapters), tuple(self._images), tuple(losses)
-        )
+        written = tuple(adapters), tuple(self._images), tuple(losses)
+        ends = (self._best(), self._why(status, step))
+        result = RunResult(self.folder.path, status, step, *written, *ends)
         self._observer.notify(RunFinished(result))
         return result
+
+    def _best(self) -> BestCheckpoint | None:
+        best = self._state.best
+        adapter = self.folder.checkpoints / f"{best.step:06d}" / "adapter.safetensors"
+        return BestCheckpoint(best.step, best.loss, adapter) if adapter.is_file() else None
+
+    def _why(self, status: str, step: int) -> str:
+        """Why the run ended by itself before its last step, if it did."""
+        best, patience = self._state.best, self._config.training.early_stop
+        if status != "done" or step >= run_length(self._config) or not best.ends(patience):
+            return ""
+        return (
+            f"The loss on held-out images was not below that of step {best.step} for "
+            f"{best.misses} measurements in a row (training.early_stop: {patience})."
+        )
 
     def _write_adapter(
         self, path: Path, layout: str, dtype: str, step: int, *, proof: bool = True

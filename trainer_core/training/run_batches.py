@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -19,7 +20,7 @@ from .loaded import Loaded
 from .pass_sizes import batch_sizes
 from .read_ahead import Place
 from .step import StepMaker
-from .validation import HeldOut, hold_out
+from .validation import FixedSamples, Measuring, hold_out, trained_alike
 
 
 def require_trained(config: RunConfig, dataset: CachedDataset) -> None:
@@ -105,8 +106,20 @@ def step_maker(
     )
 
 
-def held_out(run: Loaded) -> HeldOut | None:
-    """What a run measures the loss on, and never trains; None where it holds nothing out."""
+class Samples(NamedTuple):
+    """What a run measures the loss on.
+
+    Attributes:
+        held: Held-out samples.
+        trained: As many trained ones, to compare with; None where all are ordinary images.
+    """
+
+    held: FixedSamples
+    trained: FixedSamples | None
+
+
+def measured_samples(run: Loaded) -> Samples | None:
+    """What a run measures the loss on; None where it holds nothing out."""
     config, dataset = run.config, run.data.dataset
     settings = config.dataset.validation
     count, quantile = settings.noise_levels, _quantiles(run)
@@ -117,7 +130,9 @@ def held_out(run: Loaded) -> HeldOut | None:
         return [of_size((level + 0.5) / count) for level in range(count)]
 
     sizes, mask = batch_sizes(config, dataset), config.dataset.mask
-    return hold_out(dataset, settings.most, sizes, levels, count, mask)
+    measuring = Measuring(sizes, levels, count, mask)
+    held = hold_out(dataset, settings.most, measuring)
+    return None if held is None else Samples(held, trained_alike(dataset, held, measuring))
 
 
 def places(plan: BatchPlan, dealt: tuple[int, int], last: int) -> Callable[..., Place | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..adapters.init.eva import initialize_from_inputs
@@ -13,7 +13,9 @@ from ..errors import RESUME
 from ..inference.pipeline import sample_previews
 from ..offload.swapped import repeated_blocks
 from ..types import StepResult
+from .checkpoint_rules import CheckpointClock
 from .compiled_blocks import compiled
+from .ledger import indices_by_place
 from .loaded import Loaded
 from .loop import Loop
 from .loop_hooks import LoopHooks, Measured
@@ -23,8 +25,8 @@ from .out_of_memory import DeviceRoom, explained, skipped_when_full
 from .processes import Shares
 from .read_ahead import ReadAhead
 from .recorder import Recorder
-from .run_batches import all_passes, batch_plan, held_out, places, step_maker
-from .step import StepMaker
+from .run_batches import all_passes, batch_plan, measured_samples, places, step_maker
+from .step import SampleError, StepMaker
 from .validation import Validation
 
 
@@ -54,6 +56,9 @@ def run_loop(
         if from_inputs and not _initialize_from_inputs(run, plan):
             loop.hooks.save(0)
             return "cancelled", 0
+        if run.state.best.ends(run.config.training.early_stop):
+            # It had come to its end already, and was killed before it could say so.
+            return "done", run.state.step
         with _compiled(run):
             return loop.run(run.state.step)
 
@@ -124,7 +129,17 @@ def _loop(
         if recorder is not None:
             recorder.record(result)
 
-    save = recorder.save if recorder else lambda step: None
+    clock = CheckpointClock(training.checkpoint_minutes if recorder else 0.0)
+
+    def save(step: int) -> None:
+        if recorder is not None:
+            recorder.save(step)
+        clock.saved()
+
+    def seen(step: int, errors: Sequence[SampleError]) -> None:
+        if run.state.ledger is not None:
+            run.state.ledger.take(step, indices_by_place(plan, step), errors)
+
     adapter, optimizer = run.state.adapter.parameters(), run.state.optimizer
     room = DeviceRoom(run.placed, adapter, optimizer, run.observer, save, may_grow=may_grow)
     return Loop(
@@ -144,10 +159,12 @@ def _loop(
             save=save,
             preview=preview,
             broken=recorder.broken if recorder else _told_elsewhere,
-            requests=run.observer.requests,
+            requests=lambda: clock.asking(run.observer.requests()),
             compute=room.compute,
             between=room.between_steps,
             measure=_measure(run, maker, recorder),
+            seen=seen,
+            save_due=lambda step: run.state.best.step == step,
         ),
     )
 
@@ -156,11 +173,11 @@ def _measure(
     run: Loaded, maker: StepMaker, recorder: Recorder | None
 ) -> Callable[[int, bool], Measured]:
     """Measures the loss on held-out images where it is due."""
-    held, every = held_out(run), run.config.dataset.validation.every
-    if held is None:
+    samples, every = measured_samples(run), run.config.dataset.validation.every
+    if samples is None:
         return lambda step, ends: Measured()
     validation = Validation(
-        held,
+        *samples,
         maker.loss,
         run.transformer,
         run.processes,
@@ -175,11 +192,29 @@ def _measure(
         # What the files will hold is measured.
         with on_failure, run.state.shown():
             measured = validation(step)
-        if recorder is not None and measured.loss is not None:
-            recorder.measured(step, measured.loss)
-        return measured
+        if measured.loss is None:
+            return measured
+        if recorder is not None:
+            recorder.measured(step, measured.loss, measured.trained)
+        best = run.state.best
+        if step > 0:
+            best.take(step, measured.loss)
+        return replace(measured, stop=best.ends(run.config.training.early_stop))
 
+    if recorder is not None:
+        run.observer.notify(Noted(_cost(validation, every)))
     return measure
+
+
+def _cost(validation: Validation, every: int) -> str:
+    """What measuring takes, for the user to weigh."""
+    images = validation.held.images + (validation.trained.images if validation.trained else 0)
+    return (
+        f"Every {every} steps the loss is measured on {images} images, half of them held out, in "
+        f"{validation.passes} passes forward. That takes about as long as "
+        f"{-(-validation.passes // 3)} passes of training; dataset.validation.every, .most and "
+        ".noise_levels say how often and how many."
+    )
 
 
 def _told_elsewhere(step: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,7 +14,9 @@ from ..adapters.parameter_groups import ParameterGroup, parameter_groups
 from ..config import OptimizerSection
 from ..errors import InputError
 from ..types import AdapterState
+from .best_loss import BestLoss
 from .checkpoint import Checkpoint
+from .ledger import Ledger
 from .optimizer import (
     load_optimizer_tensors,
     optimizer_tensors,
@@ -35,6 +37,8 @@ class TrainState:
         samples: How many were trained.
         average: Averaged factors by name, of which previews and files are made instead of the last
             ones; None where no average is kept.
+        best: The lowest loss on held-out images.
+        ledger: What each image was off by; None where nobody asks.
     """
 
     adapter: AttachedAdapter
@@ -43,6 +47,8 @@ class TrainState:
     epoch: float = 0.0
     samples: int = 0
     average: Mapping[str, Tensor] | None = None
+    best: BestLoss = field(default_factory=BestLoss)
+    ledger: Ledger | None = None
 
     def advance(self, step: int, epoch: float, samples: int) -> None:
         """Count a step that was made."""
@@ -50,11 +56,16 @@ class TrainState:
         self.samples += samples
 
     def tensors(self) -> dict[str, Tensor]:
-        """The exact weights, frozen ones too, their average and the optimizer's state."""
+        """All that a run goes on from.
+
+        The exact weights, frozen ones too, their average, the optimizer's state, and what was
+        measured on the way.
+        """
         found = {f"{_ADAPTER}{name}": each for name, each in self.adapter.named_tensors().items()}
         found |= {f"{_AVERAGE}{name}": each for name, each in (self.average or {}).items()}
         weights = {name: each.detach() for name, each in found.items()}
-        return weights | optimizer_tensors(self.optimizer)
+        measured = self.best.tensors() | (self.ledger.tensors() if self.ledger else {})
+        return weights | measured | optimizer_tensors(self.optimizer)
 
     def restore(self, checkpoint: Checkpoint, settings: OptimizerSection) -> None:
         """Put the tensors of a checkpoint back, bit by bit.
@@ -71,6 +82,9 @@ class TrainState:
             _fill(self.average, _named(checkpoint, _AVERAGE))
         groups = _stored_groups(checkpoint, self.adapter, settings)
         load_optimizer_tensors(self.optimizer, checkpoint.tensors, groups)
+        self.best.restore(checkpoint.tensors)
+        if self.ledger is not None:
+            self.ledger.restore(checkpoint.tensors)
         self.step = checkpoint.step
 
     @contextlib.contextmanager

@@ -11,7 +11,7 @@ from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.training.metrics_file import MetricsWriter, read_metrics
 from trainer_core.training.processes import SingleProcess
-from trainer_core.training.validation import Validation, hold_out
+from trainer_core.training.validation import Measuring, Validation, hold_out, trained_alike
 from trainer_core.types import Bucket, StepResult
 
 CPU = torch.device("cpu")
@@ -50,11 +50,13 @@ def dataset(tmp_path_factory):
 def validation(dataset, processes, loss=None, cancelled=lambda: False, most=99, batch=3):
     told = []
     levels = lambda _: (0.25, 0.75)  # noqa: E731
-    held = hold_out(dataset, most, [batch] * len(dataset), levels, 2, MaskSection())
+    measuring = Measuring([batch] * len(dataset), levels, 2, MaskSection())
+    held = hold_out(dataset, most, measuring)
     assert held is not None
+    trained = trained_alike(dataset, held, measuring)
     loss = loss or (lambda points: points.target.square().flatten(1).mean(1).sum())
     module = torch.nn.Linear(1, 1)
-    return Validation(held, loss, module, processes, cancelled, told.append), told
+    return Validation(held, trained, loss, module, processes, cancelled, told.append), told
 
 
 def test_the_number_depends_on_neither_batches_nor_processes(dataset):
@@ -136,7 +138,7 @@ def test_modes_and_generators_are_as_before(dataset):
 
 def test_nothing_held_out_is_nothing_to_measure(dataset):
     only = CachedDataset([dataset.items[4]])
-    assert hold_out(only, 9, [1], lambda _: (0.5,), 1, MaskSection()) is None
+    assert hold_out(only, 9, Measuring([1], lambda _: (0.5,), 1, MaskSection())) is None
 
 
 def test_the_number_before_the_first_step_is_no_step(tmp_path):

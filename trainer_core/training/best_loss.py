@@ -5,19 +5,11 @@ It is part of a checkpoint, so that a run that goes on decides as one that was n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from ..errors import InputError
-from .checkpoint import checkpoint_folders
-from .run_folder import read_record
-
-BEST = "best"
-"""Where ``run.json`` keeps step and loss of the best checkpoint."""
 
 MEASURED_BY = frozenset(
     {
@@ -80,25 +72,3 @@ class BestLoss:
         if _NAME in tensors:
             step, loss, misses = tensors[_NAME].tolist()
             self.step, self.loss, self.misses = int(step), loss, int(misses)
-
-
-def best_step(version: Path) -> int | None:
-    """The step of a run's best checkpoint, if that is on the disk.
-
-    Args:
-        version: The run's version folder.
-
-    Returns:
-        None where nothing was held out, the record is damaged, or the checkpoint is gone.
-    """
-    try:
-        step = int(read_record(version)[BEST]["step"])
-    except (InputError, ValueError, LookupError, TypeError, OverflowError):
-        return None
-    saved = [int(path.name) for path in checkpoint_folders(version / "checkpoints")]
-    return step if step in saved else None
-
-
-def marked_steps(steps: Sequence[int], best: int | None) -> str:
-    """Steps in words, the best one marked: ``100, 200 (best), 300``."""
-    return ", ".join(f"{step} (best)" if step == best else str(step) for step in steps)

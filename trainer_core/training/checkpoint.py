@@ -318,19 +318,16 @@ def find_checkpoint(config: RunConfig, precision: str | None = None) -> Path | N
         The folder, or None for a new run.
 
     Raises:
-        ConfigError: When ``latest``, a step or a path finds no checkpoint, or one that lies in no
-            run's folder, where the run would go on.
+        ConfigError: When ``latest``, ``best``, a step or a path finds no checkpoint, or one that
+            lies in no run's folder, where the run would go on.
     """
     if config.resume == "none":
         return None
     root = Path(config.output.dir) / config.output.name
+    if config.resume == "best":
+        return best_checkpoint(root)
     if config.resume == "auto":
-        for version in reversed(versions(root)):
-            found = checkpoint_folders(version / "checkpoints")
-            if found and not is_live(version):
-                promising = [path for path in found if not leads_nowhere(path, precision)]
-                return promising[-1] if promising else None
-        return None
+        return _newest_idle(root, precision)
     if config.resume != "latest" and not names_step(config.resume):
         return _named_checkpoint(Path(config.resume))
     for version in reversed(versions(root)):
@@ -347,6 +344,53 @@ def find_checkpoint(config: RunConfig, precision: str | None = None) -> Path | N
         f"a run of this name with a checkpoint{what}",
         "Start it with resume=none, or check output.dir and output.name.",
     )
+
+
+def _newest_idle(root: Path, precision: str | None) -> Path | None:
+    """The newest promising checkpoint of the newest version that nobody works in."""
+    for version in reversed(versions(root)):
+        found = checkpoint_folders(version / "checkpoints")
+        if found and not is_live(version):
+            promising = [path for path in found if not leads_nowhere(path, precision)]
+            return promising[-1] if promising else None
+    return None
+
+
+def best_checkpoint(root: Path) -> Path:
+    """Find the checkpoint of a run with the lowest loss on held-out images.
+
+    Args:
+        root: ``<output.dir>/<output.name>``; of its versions the newest counts that has one.
+
+    Raises:
+        ConfigError: When none has.
+    """
+    for version in reversed(versions(root)):
+        step = best_step(version)
+        if step is not None:
+            return version / "checkpoints" / f"{step:06d}"
+    raise ConfigError(
+        f"best: no run in {root} has a best checkpoint",
+        "a run that measured the loss on held-out images (dataset.validation.share) and has a "
+        "checkpoint since",
+        "Name a step or latest instead, or train with held-out images.",
+    )
+
+
+def best_step(version: Path) -> int | None:
+    """The step of a run's best checkpoint, if that is on the disk.
+
+    Args:
+        version: The run's version folder.
+
+    Returns:
+        None where nothing was held out, the record is damaged, or the checkpoint is gone.
+    """
+    try:
+        step = int(read_record(version)[BEST]["step"])
+    except (InputError, ValueError, LookupError, TypeError, OverflowError):
+        return None
+    return step if is_checkpoint(version / "checkpoints" / f"{step:06d}") else None
 
 
 def _named_checkpoint(path: Path) -> Path:
@@ -367,11 +411,14 @@ def _named_checkpoint(path: Path) -> Path:
         )
     raise ConfigError(
         f"resume: {path} is not a checkpoint",
-        "'none', 'auto', 'latest', the step of a checkpoint, a checkpoint's folder or a run's "
-        "version folder",
+        "'none', 'auto', 'latest', 'best', the step of a checkpoint, a checkpoint's folder or a "
+        "run's version folder",
         "Look into <output.dir>/<output.name>/v*/checkpoints for the folders there are.",
     )
 
+
+BEST = "best"
+"""Where ``run.json`` keeps step and loss of the checkpoint that is best on held-out images."""
 
 RECORD = "non_finite"
 """Where ``run.json`` keeps the step that broke, and the precision that it broke in.

@@ -25,8 +25,8 @@ from ..errors import NonFiniteError, RunError
 from ..filesystem.storage import atomic_write
 from ..requirements import installed_versions
 from ..types import BestCheckpoint, RunResult, StepResult
-from .best_loss import BEST
 from .checkpoint import (
+    BEST,
     RECORD,
     broken_step,
     drop_later_checkpoints,
@@ -35,6 +35,7 @@ from .checkpoint import (
     way_on,
 )
 from .encode_dataset import Prepared
+from .ledger import LEDGER
 from .metrics_file import MetricsWriter
 from .observer import (
     CheckpointSaved,
@@ -57,6 +58,9 @@ if TYPE_CHECKING:
 DROPPED = "dropped_checkpoints"
 """Where ``run.json`` lists the steps whose checkpoints gave way to newer ones."""
 
+
+_BAD, _OFTEN, _NAMED = 2.0, 10, 3
+"""Images of such a ratio that were seen so often are named at the end, so many of them."""
 
 EARLY_STOP = "training.early_stop"
 """What ``run.json`` names as `stopped_by` of a run that got no better."""
@@ -241,6 +245,7 @@ class Recorder:
         output = self._config.output
         adapters: list[Path] = []
         if status == "done":
+            self._tell_worst()
             for layout in output.layouts:
                 path = self.folder.path / layout_name(output.name, layout)
                 self._write_adapter(path, layout, output.dtype, step)
@@ -259,6 +264,19 @@ class Recorder:
         result = RunResult(self.folder.path, status, step, *written, *ends)
         self._observer.notify(RunFinished(result))
         return result
+
+    def _tell_worst(self) -> None:
+        """Name the images that are far worse than the others, if there are such."""
+        ledger = self._state.ledger
+        images = [] if ledger is None else ledger.images()
+        worst = [each for each in images if each.ratio >= _BAD and each.times >= _OFTEN]
+        if worst:
+            named = ", ".join(f"{each.name} ({each.ratio:.1f} times)" for each in worst[:_NAMED])
+            message = (
+                f"Learned worst, by their error over what is usual at the same noise levels: "
+                f"{named}. Look at these images and their captions; {LEDGER} lists all."
+            )
+            self._observer.notify(Noted(message))
 
     def _best(self) -> BestCheckpoint | None:
         best = self._state.best

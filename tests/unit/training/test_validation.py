@@ -1,5 +1,6 @@
 """The loss on held-out images without a base: who measures what, and what is told."""
 
+import dataclasses
 import math
 import threading
 
@@ -92,6 +93,28 @@ def test_the_most_images_are_the_same_ones_each_time(dataset):
     assert few < names(most=5)
 
 
+def test_as_many_trained_images_are_measured_in_the_same_way(dataset):
+    few = validation(dataset, SingleProcess(CPU), most=1)[0]
+    assert few.trained is not None
+    assert {dataset.names[index] for batch in few.trained.batches for index in batch} == {"4"}
+    points = few.trained.points(0), few.held.points(0)
+    assert points[0].sigmas == points[1].sigmas == (0.25,)
+    measured = few(0)
+    alone = sum(few.loss(few.trained.points(number)) for number in range(2)) / 2
+    assert measured.trained == pytest.approx(float(alone), rel=1e-6)
+    assert measured.loss != measured.trained
+
+
+def test_ordinary_images_are_nothing_to_compare_with(dataset):
+    items = [dataclasses.replace(each) for each in dataset.items]
+    items[4] = dataclasses.replace(items[4], regularization=True)
+    measure = validation(CachedDataset(items), SingleProcess(CPU))[0]
+    assert measure.trained is None
+    measured = measure(0)
+    assert measured.trained is None
+    assert measured.loss == validation(dataset, SingleProcess(CPU))[0](0).loss
+
+
 def test_a_full_device_leaves_the_number_out_and_says_so(dataset):
     def full(points):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
@@ -144,7 +167,8 @@ def test_nothing_held_out_is_nothing_to_measure(dataset):
 def test_the_number_before_the_first_step_is_no_step(tmp_path):
     path = tmp_path / "metrics.jsonl"
     steps = [
-        StepResult(n, 0.5, 0.5, 1e-4, 0.3, 0.5, 0.01, 9.0, v) for n, v in ((1, None), (2, 0.7))
+        StepResult(n, 0.5, 0.5, 1e-4, 0.3, 0.5, 0.01, 9.0, v, t)
+        for n, v, t in ((1, None, None), (2, 0.7, 0.6))
     ]
     with MetricsWriter(path, 0, print) as writer:
         writer.write_begin(0.9)

@@ -9,11 +9,14 @@ import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tests.integration.runs import CancelAfter, metrics, run_config, tensors
 from trainer_core.config import RunConfig
+from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import ConfigError
 from trainer_core.training.checkpoint import checkpoint_folders, find_checkpoint
 from trainer_core.training.ledger import read_ledger
@@ -175,3 +178,22 @@ def test_a_clock_checkpoint_and_kept_multiples(tmp_path, cache, monkeypatch):
     result = train(run)
     steps = [int(path.name) for path in checkpoint_folders(result.folder / "checkpoints")]
     assert steps == [4, 8, 9]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(3))
+def test_an_image_of_noise_is_found(tmp_path, seed):
+    folder = tmp_path / "data"
+    shutil.copytree(dataset_folder("generate"), folder)
+    names = sorted(path.name for path in folder.glob("[0-9]*.png"))
+    broken = names[5 * seed + 2]
+    with Image.open(folder / broken) as image:
+        size = (*image.size[::-1], 3)
+    noise = np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+    Image.fromarray(noise).save(folder / broken)
+    run = run_config(tmp_path, tmp_path / "cache", dataset={"path": str(folder)}, seed=seed)
+    training = run.training.model_copy(update={"steps": 60})
+    result = train(run.model_copy(update={"training": training}))
+    first, second, *_ = read_ledger(result.folder)["images"]
+    assert first["name"] == broken
+    assert first["ratio"] > 1.3 * second["ratio"]

@@ -59,7 +59,7 @@ DROPPED = "dropped_checkpoints"
 """Where ``run.json`` lists the steps whose checkpoints gave way to newer ones."""
 
 
-_BAD, _OFTEN, _NAMED = 2.0, 10, 3
+_BAD, _OFTEN, _NAMED = 3.0, 10, 3
 """Images of such a ratio that were seen so often are named at the end, so many of them."""
 
 EARLY_STOP = "training.early_stop"

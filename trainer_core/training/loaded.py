@@ -19,6 +19,7 @@ from ..offload.load_base import PlacedBase
 from ..offload.machine import Machine
 from ..offload.swapped import repeated_blocks
 from .best_loss import MEASURED_BY, BestLoss
+from .checkpoint import Checkpoint
 from .encode_dataset import Prepared
 from .ledger import Ledger
 from .load_adapted import load_adapted
@@ -112,14 +113,19 @@ def load(
     ledger = Ledger(len(data.dataset), lambda index: data.dataset.items[index].name)
     state = TrainState(adapter, optimizer, ledger=ledger)
     if start.checkpoint is not None:
-        state.restore(start.checkpoint, config.training.optimizer)
-        if any(is_in(change.setting, MEASURED_BY) for change in start.changes):
-            state.best = BestLoss()
+        _go_on(state, start, start.checkpoint, config)
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)
     if anew is not None and processes.index == 0:
         _tell_plan(config, anew, state.step, observer)
     begun_with = (config, data, precision, placed, beside, state, processes, observer)
     return Loaded(*begun_with, steps, preservation, anew)
+
+
+def _go_on(state: TrainState, start: Start, checkpoint: Checkpoint, config: RunConfig) -> None:
+    state.restore(checkpoint, config.training.optimizer)
+    # Losses that are measured in another way are not compared.
+    if any(is_in(change.setting, MEASURED_BY) for change in start.changes):
+        state.best = BestLoss()
 
 
 def _preserve(

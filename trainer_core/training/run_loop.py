@@ -111,19 +111,6 @@ def _loop(
     config, training = run.config, run.config.training
     schedule = make_schedule(training.schedule, run.steps, run.anew)
 
-    def preview(step: int) -> bool:
-        stop = run.observer.cancelled
-        skipped = skipped_when_full(f"previews of step {step}", run.processes, run.observer)
-        with run.beside.sampling(), run.processes.leading(run.transformer):
-            if recorder is not None:
-                with recorder.saved_on_failure(step), skipped, run.state.shown():
-                    sampler = run.data.sampler(run.transformer, run.processes.device)
-                    deliver = functools.partial(recorder.image, step)
-                    given = run.data.prompts, deliver, stop, run.data.dataset.usual_layers
-                    sample_previews(sampler, config.preview, *given)
-        # All end together; the others wait here until the first process has its previews.
-        return run.processes.sum_numbers([float(stop())])[0] > 0
-
     def record(result: StepResult) -> None:
         run.state.advance(result.step, result.epoch, plan.samples(result.step))
         if recorder is not None:
@@ -157,7 +144,7 @@ def _loop(
         hooks=LoopHooks(
             record=record,
             save=save,
-            preview=preview,
+            preview=_preview(run, recorder),
             broken=recorder.broken if recorder else _told_elsewhere,
             requests=lambda: clock.asking(run.observer.requests()),
             compute=room.compute,
@@ -167,6 +154,25 @@ def _loop(
             save_due=lambda step: run.state.best.step == step,
         ),
     )
+
+
+def _preview(run: Loaded, recorder: Recorder | None) -> Callable[[int], bool]:
+    """Generates the preview images; the first process alone, or all where the base is in parts."""
+
+    def preview(step: int) -> bool:
+        stop = run.observer.cancelled
+        skipped = skipped_when_full(f"previews of step {step}", run.processes, run.observer)
+        with run.beside.sampling(), run.processes.leading(run.transformer):
+            if recorder is not None:
+                with recorder.saved_on_failure(step), skipped, run.state.shown():
+                    sampler = run.data.sampler(run.transformer, run.processes.device)
+                    deliver = functools.partial(recorder.image, step)
+                    given = run.data.prompts, deliver, stop, run.data.dataset.usual_layers
+                    sample_previews(sampler, run.config.preview, *given)
+        # All end together; the others wait here until the first process has its previews.
+        return run.processes.sum_numbers([float(stop())])[0] > 0
+
+    return preview
 
 
 def _measure(
@@ -208,12 +214,12 @@ def _measure(
 
 def _cost(validation: Validation, every: int) -> str:
     """What measuring takes, for the user to weigh."""
-    images = validation.held.images + (validation.trained.images if validation.trained else 0)
+    trained = validation.trained.images if validation.trained else 0
     return (
-        f"Every {every} steps the loss is measured on {images} images, half of them held out, in "
-        f"{validation.passes} passes forward. That takes about as long as "
-        f"{-(-validation.passes // 3)} passes of training; dataset.validation.every, .most and "
-        ".noise_levels say how often and how many."
+        f"Every {every} steps the loss is measured on {validation.held.images} held-out and "
+        f"{trained} trained images, in {validation.passes} passes forward. That takes about as "
+        f"long as {-(-validation.passes // 3)} passes of training; dataset.validation.every, .most "
+        "and .noise_levels say how often and how many."
     )
 
 

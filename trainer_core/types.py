@@ -221,8 +221,8 @@ class AdapterState:
 class StepResult:
     """What one optimizer step did; one line of ``metrics.jsonl``.
 
-    `validation_loss` is the loss on held-out images behind the step; None where it was not
-    measured.
+    `validation_loss` is the loss on held-out images behind the step, `trained_loss` that of as many
+    trained ones, measured alike; None where they were not measured.
     """
 
     step: int
@@ -234,6 +234,7 @@ class StepResult:
     step_seconds: float
     time: float
     validation_loss: float | None = None
+    trained_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +263,28 @@ class RunSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class BestCheckpoint:
+    """The checkpoint with the lowest loss on held-out images.
+
+    Attributes:
+        step: Steps made.
+        loss: On held-out images.
+        adapter: Its adapter file.
+    """
+
+    step: int
+    loss: float
+    adapter: Path
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult:
-    """Where a finished or cancelled run left its files."""
+    """Where a finished or cancelled run left its files.
+
+    Attributes:
+        best: None where nothing was held out, or its checkpoint is gone.
+        stopped_early: Why the run ended before its last step by itself; empty if it did not.
+    """
 
     folder: Path
     status: str
@@ -271,3 +292,5 @@ class RunResult:
     adapters: Sequence[Path]
     pictures: Sequence[Path]
     losses: Sequence[float]
+    best: BestCheckpoint | None = None
+    stopped_early: str = ""

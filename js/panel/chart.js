@@ -23,7 +23,7 @@ const MARGIN = 0.06;
  * The loss values to show: all of the smoothed curve, and the raw values but for rare spikes.
  *
  * @param {readonly Bucket[]} buckets at least one
- * @param {readonly number[]} smoothed
+ * @param {readonly number[]} smoothed and others that have to be seen
  * @returns {Range}
  */
 export function lossRange(buckets, smoothed) {
@@ -141,6 +141,16 @@ export function meanPath(points) {
     means.push({ x: points[at - 1].x, low: y, high: y });
   }
   return linePath(means);
+}
+
+/**
+ * A line from point to point.
+ *
+ * @param {readonly (readonly [number, number])[]} points pixels
+ * @returns {string} an SVG path, empty without points
+ */
+export function pointPath(points) {
+  return points.map(([x, y], i) => `${i ? "L" : "M"}${pixel(x)},${pixel(y)}`).join("");
 }
 
 /** @param {number} value */

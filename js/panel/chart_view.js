@@ -1,19 +1,24 @@
 // @ts-check
 /** The loss curve as SVG: raw band, smoothed line, learning rate (from zero, a scale of its own), axes, and what the pointer is at. */
 
-import { linePath, lossRange, meanPath, rateRange, scale, stepRange, ticks } from "./chart.js";
+import {
+  linePath, lossRange, meanPath, pointPath, rateRange, scale, stepRange, ticks,
+} from "./chart.js";
 import { setAll, setText, svg } from "./dom.js";
 import { formatNumber } from "./format.js";
+import { bestOf } from "./run.js";
 import { nearest, smooth } from "./series.js";
 
 /**
  * @typedef {import("./series.js").Bucket} Bucket
  * @typedef {import("./chart.js").Frame} Frame
+ * @typedef {import("./run.js").HeldOut} HeldOut
  * @typedef {(value: number) => number} Scale
  *
  * @typedef {object} Drawing what was drawn last
  * @property {readonly Bucket[]} buckets
  * @property {readonly number[]} smoothed
+ * @property {readonly HeldOut[]} heldOut
  * @property {Frame} frame
  * @property {number} width
  * @property {Scale} x
@@ -36,6 +41,9 @@ export class ChartView {
     this.raw = svg("path", "raw");
     this.smoothed = svg("path", "smoothed");
     this.rate = svg("path", "rate");
+    this.heldOut = svg("path", "held-out");
+    this.trained = svg("path", "trained");
+    this.best = svg("g", "best");
     this.cursor = svg("line", "cursor");
     this.dot = svg("circle", "dot", { r: 3 });
     const clip = `adapter-trainer-clip-${clips++}`;
@@ -44,7 +52,10 @@ export class ChartView {
       this.title,
       svg("clipPath", "", { id: clip }, [this.clip]),
       this.axes,
-      svg("g", "", { "clip-path": `url(#${clip})` }, [this.raw, this.rate, this.smoothed]),
+      svg("g", "", { "clip-path": `url(#${clip})` }, [
+        this.raw, this.rate, this.smoothed, this.trained, this.heldOut,
+      ]),
+      this.best,
       this.cursor,
       this.dot,
     ]);
@@ -57,8 +68,9 @@ export class ChartView {
    * @param {readonly Bucket[]} buckets at least one
    * @param {{ smoothing: number, showRate: boolean }} look
    * @param {{ width: number, height: number }} size CSS pixels
+   * @param {readonly HeldOut[]} [heldOut] by rising step
    */
-  draw(buckets, look, { width, height }) {
+  draw(buckets, look, { width, height }, heldOut = []) {
     const smoothed = smooth(buckets.map((bucket) => bucket.loss), look.smoothing);
     const frame = {
       left: EDGE.left,
@@ -67,10 +79,11 @@ export class ChartView {
       bottom: Math.max(EDGE.top + 1, height - EDGE.bottom),
     };
     const steps = stepRange(buckets);
-    const losses = lossRange(buckets, smoothed);
+    const measured = heldOut.flatMap(({ loss, trained }) => (trained === null ? [loss] : [loss, trained]));
+    const losses = lossRange(buckets, [...smoothed, ...measured]);
     const x = scale(steps, [frame.left, frame.right]);
     const y = scale(losses, [frame.bottom, frame.top]);
-    this.drawing = { buckets, smoothed, frame, width, x, y };
+    this.drawing = { buckets, smoothed, heldOut, frame, width, x, y };
 
     setAll(this.element, { viewBox: `0 0 ${width} ${height}` });
     setAll(this.clip, {
@@ -81,6 +94,7 @@ export class ChartView {
     });
     this.drawAxes(frame, steps, losses, x, y);
     this.drawLines(look, x, y);
+    this.drawHeldOut(steps[0], x, y);
     this.describe();
   }
 
@@ -101,6 +115,30 @@ export class ChartView {
     const rated = buckets.filter((bucket) => bucket.rate !== null);
     const points = rated.map((b) => ({ x: x(b.step), y: height(b.rate ?? 0) }));
     setAll(this.rate, { d: look.showRate ? meanPath(points) : "" });
+  }
+
+  /**
+   * The losses on images that are held out and on trained ones, and a mark at the best step.
+   *
+   * @param {number} first step of the curve; what was measured before it stands at its left edge
+   * @param {Scale} x
+   * @param {Scale} y
+   */
+  drawHeldOut(first, x, y) {
+    const heldOut = this.drawing?.heldOut ?? [];
+    /** @type {(step: number, loss: number) => [number, number]} */
+    const place = (step, loss) => [x(Math.max(step, first)), y(loss)];
+    const trained = heldOut.filter((each) => each.trained !== null);
+    setAll(this.heldOut, { d: pointPath(heldOut.map(({ step, loss }) => place(step, loss))) });
+    setAll(this.trained, { d: pointPath(trained.map((e) => place(e.step, e.trained ?? 0))) });
+    const best = bestOf(heldOut);
+    const marks = [];
+    if (best) {
+      const [cx, cy] = place(best.step, best.loss);
+      const title = svg("title", "", {}, [`Lowest on held-out images: step ${best.step}`]);
+      marks.push(svg("circle", "best-mark", { cx, cy, r: 4 }, [title]));
+    }
+    this.best.replaceChildren(...marks);
   }
 
   /**
@@ -134,7 +172,11 @@ export class ChartView {
     const last = buckets.length - 1;
     const from = `${formatNumber(smoothed[0])} at step ${buckets[0].step}`;
     const to = `${formatNumber(smoothed[last])} at step ${buckets[last].step}`;
-    setText(this.title, `Loss, smoothed: from ${from} to ${to}`);
+    const best = bestOf(this.drawing.heldOut);
+    const held = best
+      ? `; on held-out images lowest at step ${best.step}: ${formatNumber(best.loss)}`
+      : "";
+    setText(this.title, `Loss, smoothed: from ${from} to ${to}${held}`);
   }
 
   /** @param {PointerEvent} event */

@@ -10,7 +10,7 @@ import { formatNumber } from "./format.js";
 import { Lightbox } from "./lightbox.js";
 import { MemoryView } from "./memory_view.js";
 import { NotesView } from "./notes_view.js";
-import { NO_RUN } from "./run.js";
+import { NO_RUN, bestOf } from "./run.js";
 import { SamplesView } from "./samples_view.js";
 import { smooth } from "./series.js";
 import { StatusView } from "./status_view.js";
@@ -166,7 +166,9 @@ export class TrainPanel {
     this.controls.element.hidden = !details;
     const size = { width: this.plot.clientWidth, height: this.plot.clientHeight };
     // Without a size (scrolled away, collapsed) the observer calls again when there is one.
-    if (drawn && size.width > 0 && size.height > 0) this.chart.draw(buckets, this.look, size);
+    if (drawn && size.width > 0 && size.height > 0) {
+      this.chart.draw(buckets, this.look, size, run.heldOut);
+    }
     this.drawReadout();
   }
 
@@ -190,6 +192,15 @@ export class TrainPanel {
     ];
     if (this.look.showRate && bucket.rate !== null) {
       parts.push(html("span", "key-rate", {}, [`rate ${formatNumber(bucket.rate, 3)}`]));
+    }
+    const measured = this.run.heldOut.filter(({ step }) => step <= bucket.step).at(-1);
+    if (measured) {
+      const { step, loss, trained } = measured;
+      const best = bestOf(this.run.heldOut)?.step === step ? " (best)" : "";
+      parts.push(html("span", "key-held-out", {}, [`held out ${formatNumber(loss)}${best}`]));
+      if (trained !== null) {
+        parts.push(html("span", "key-trained", {}, [`trained ${formatNumber(trained)}`]));
+      }
     }
     this.readout.replaceChildren(...parts);
   }

@@ -35,6 +35,11 @@
  * @property {string} value
  * @property {string} why
  *
+ * @typedef {object} HeldOut losses on images that are not trained, and on as many that are
+ * @property {number} step 0 before training
+ * @property {number} loss
+ * @property {number | null} trained
+ *
  * @typedef {object} Run
  * @property {string} promptId
  * @property {string} name
@@ -45,6 +50,7 @@
  * @property {number} step
  * @property {number} steps
  * @property {Series} series
+ * @property {HeldOut[]} heldOut by rising step
  * @property {Sample[]} samples by step, then prompt
  * @property {number | null} stepSeconds
  * @property {number | null} secondsLeft
@@ -80,6 +86,7 @@ export const NO_RUN = Object.freeze({
   step: 0,
   steps: 0,
   series: emptySeries(0),
+  heldOut: [],
   samples: [],
   stepSeconds: null,
   secondsLeft: null,
@@ -122,6 +129,7 @@ export function fromSnapshot(payload, before = NO_RUN) {
     resumable: message.resumable === true,
     steps,
     series: append(emptySeries(steps), message.points),
+    heldOut: withHeldOut([], message.held_out),
     warnings: texts(message.warnings),
     notes: texts(message.notes),
     error: toError(message.error),
@@ -130,6 +138,8 @@ export function fromSnapshot(payload, before = NO_RUN) {
   };
   if (before.promptId === run.promptId && before.status !== "idle") {
     run.series = extend(run.series, before.series);
+    const last = run.heldOut.at(-1)?.step ?? -1;
+    run.heldOut = [...run.heldOut, ...before.heldOut.filter((each) => each.step > last)];
     for (const sample of before.samples) run = withSample(run, sample);
   }
   if (Array.isArray(message.samples)) {
@@ -149,7 +159,39 @@ export function withProgress(run, payload) {
     ...run,
     ...progressFields(message, run),
     series: append(run.series, message.points),
+    heldOut: withHeldOut(run.heldOut, message.held_out),
   };
+}
+
+/**
+ * The measurement that is best: the lowest loss on held-out images behind a step.
+ *
+ * @param {readonly HeldOut[]} heldOut
+ * @returns {HeldOut | null}
+ */
+export function bestOf(heldOut) {
+  /** @type {HeldOut | null} */
+  let best = null;
+  for (const each of heldOut) {
+    if (each.step > 0 && (best === null || each.loss < best.loss)) best = each;
+  }
+  return best;
+}
+
+/**
+ * @param {readonly HeldOut[]} known by rising step
+ * @param {unknown} added [step, loss, loss of trained images or null] triples
+ * @returns {HeldOut[]} those that are later than the last one are added
+ */
+function withHeldOut(known, added) {
+  const all = [...known];
+  for (const each of Array.isArray(added) ? added : []) {
+    const [step, loss, trained] = Array.isArray(each) ? each : [];
+    const last = all.at(-1)?.step ?? -1;
+    if (natural(step) === null || step <= last || !Number.isFinite(loss)) continue;
+    all.push({ step, loss, trained: Number.isFinite(trained) ? trained : null });
+  }
+  return all;
 }
 
 /**

@@ -70,21 +70,27 @@ const CSS = `
 }
 .adapter-trainer-axes line { stroke: var(--at-line); stroke-width: 1; shape-rendering: crispEdges; }
 .adapter-trainer-tick { font-size: 11px; fill: var(--at-quiet); font-variant-numeric: tabular-nums; }
-.adapter-trainer-raw, .adapter-trainer-smoothed, .adapter-trainer-rate { fill: none; stroke-linejoin: round; }
+.adapter-trainer-raw, .adapter-trainer-smoothed, .adapter-trainer-rate, .adapter-trainer-held-out, .adapter-trainer-trained { fill: none; stroke-linejoin: round; }
 .adapter-trainer-raw { stroke: var(--at-loss); stroke-width: 1; opacity: 0.5; }
 .adapter-trainer-smoothed { stroke: var(--at-loss); stroke-width: 2; }
 .adapter-trainer-rate { stroke: var(--at-rate); stroke-width: 1.5; stroke-dasharray: 5 3; }
+.adapter-trainer-held-out { stroke: var(--at-held-out); stroke-width: 2; }
+.adapter-trainer-trained { stroke: var(--at-held-out); stroke-width: 1.5; stroke-dasharray: 2 2; }
+.adapter-trainer-best-mark { fill: var(--at-surface); stroke: var(--at-held-out); stroke-width: 2; }
 .adapter-trainer-cursor { stroke: var(--at-quiet); stroke-width: 1; }
 .adapter-trainer-dot { fill: var(--at-loss); stroke: var(--at-surface); stroke-width: 1; }
 .adapter-trainer-cursor, .adapter-trainer-dot { pointer-events: none; }
 .adapter-trainer-readout {
   flex: none; display: flex; flex-wrap: wrap; gap: 0 12px; font-size: 11px; color: var(--at-quiet); font-variant-numeric: tabular-nums;
 }
-.adapter-trainer-key-raw::before, .adapter-trainer-key-smoothed::before, .adapter-trainer-key-rate::before {
+.adapter-trainer-key-raw::before, .adapter-trainer-key-smoothed::before, .adapter-trainer-key-rate::before,
+.adapter-trainer-key-held-out::before, .adapter-trainer-key-trained::before {
   content: ""; display: inline-block; width: 12px; margin-right: 4px; vertical-align: middle; border-top: 2px solid var(--at-loss);
 }
 .adapter-trainer-key-raw::before { opacity: 0.4; }
 .adapter-trainer-key-rate::before { border-top: 2px dashed var(--at-rate); }
+.adapter-trainer-key-held-out::before { border-top: 2px solid var(--at-held-out); }
+.adapter-trainer-key-trained::before { border-top: 2px dotted var(--at-held-out); }
 .adapter-trainer-controls { flex: none; display: flex; flex-wrap: wrap; align-items: center; gap: 4px 16px; }
 .adapter-trainer-controls label { display: inline-flex; align-items: center; gap: 6px; }
 .adapter-trainer-controls input { margin: 0; accent-color: var(--at-loss); }

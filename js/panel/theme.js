@@ -9,6 +9,7 @@ export const THEME = `
   --at-surface: var(--component-node-widget-background, var(--comfy-input-bg, #222));
   --at-loss: color-mix(in srgb, #2f81f7 82%, var(--at-text));
   --at-rate: color-mix(in srgb, #d97706 82%, var(--at-text));
+  --at-held-out: color-mix(in srgb, #a371f7 82%, var(--at-text));
   --at-good: color-mix(in srgb, #2ea043 82%, var(--at-text));
   --at-bad: color-mix(in srgb, #e5534b 82%, var(--at-text));
   font: 12px/1.4 system-ui, sans-serif;

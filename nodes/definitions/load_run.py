@@ -33,10 +33,10 @@ class LoadRun(io.ComfyNode):
                 io.Int.Input(
                     "checkpoint",
                     default=0,
-                    min=0,
+                    min=-1,
                     max=10_000_000,
-                    tooltip="Leave it at 0 for the end of the run; set the step of a "
-                    "checkpoint to get an earlier state.",
+                    tooltip="Leave it at 0 for the end of the run; -1 gets the state with the "
+                    "lowest loss on held-out images, the step of a checkpoint an earlier one.",
                 ),
             ],
             outputs=sockets.run_outputs(),

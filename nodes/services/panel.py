@@ -9,7 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +26,13 @@ from ...trainer_core.training.observer import (
     RunRequests,
     RunStarted,
     StepDone,
+    ValidationDone,
     Warned,
 )
 from ..host import comfy_host
 from .run_files import CONTINUED
-from .run_history import POINTS, Ending, read_ending, read_history, read_run_file, sample_of
+from .run_history import Ending, HeldOut, read_ending, read_run_file, sample_of
+from .run_state import RunState
 
 if TYPE_CHECKING:
     from .kept_adapters import LoraKeeper
@@ -43,95 +45,6 @@ _CONTINUE = "continue"
 _LARGEST_REQUEST = 4096  # bytes
 _LONGEST_ID = 200
 _ACTIVE = frozenset({"caching", "loading", "training"})
-
-
-@dataclass(slots=True)
-class RunState:
-    """One train node's last run, as the panel shows it.
-
-    Attributes:
-        workflow: The id of the workflow that it was started from; empty where it is not known.
-        run: Its name and version, such as ``my_adapter/v0``; empty as long as it has no folder.
-        seed: What decides which run it is; None where it is not known.
-        resumable: Whether there is a checkpoint that it can go on from.
-        points: Step, loss and learning rate; thinned when there are many.
-        samples: Preview images with their step, prompt and its index, and place.
-        error: What was found, expected and is to do, when it failed with an error of ours.
-        warnings: What the person can do something about.
-        notes: What is good to know.
-        memory: Where the run keeps what, as JSON values; None as long as nothing was planned.
-        choices: What a preset chose and why: ``setting``, ``value`` and ``why`` of each.
-    """
-
-    node_id: str
-    prompt_id: str
-    name: str
-    steps: int
-    workflow: str = ""
-    run: str = ""
-    seed: int | None = None
-    resumable: bool = False
-    status: str = "loading"
-    step: int = 0
-    points: list[tuple[int, float, float]] = field(default_factory=list)
-    samples: list[dict[str, Any]] = field(default_factory=list)
-    step_seconds: float = 0.0
-    message: str = ""
-    error: dict[str, str] | None = None
-    warnings: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    memory: dict[str, Any] | None = None
-    choices: list[dict[str, str]] = field(default_factory=list)
-
-    def address(self) -> dict[str, Any]:
-        """What every event says of itself."""
-        return {
-            "node_id": self.node_id,
-            "prompt_id": self.prompt_id,
-            "name": self.name,
-            "workflow": self.workflow,
-            "run": self.run,
-        }
-
-    def snapshot(self) -> dict[str, Any]:
-        """The whole state as JSON values."""
-        return {
-            **self.address(),
-            **self.progress(self.points),
-            "seed": self.seed,
-            "resumable": self.resumable,
-            "samples": list(self.samples),
-            "warnings": list(self.warnings),
-            "notes": list(self.notes),
-            "error": self.error,
-            "memory": self.memory,
-            "choices": list(self.choices),
-        }
-
-    def progress(self, points: list[tuple[int, float, float]]) -> dict[str, Any]:
-        """What changes with each step, as JSON values."""
-        return {
-            "status": self.status,
-            "step": self.step,
-            "steps": self.steps,
-            "points": [list(point) for point in points],
-            "step_seconds": self.step_seconds,
-            "seconds_left": max(0.0, (self.steps - self.step) * self.step_seconds),
-            "message": self.message,
-        }
-
-    def take_history(self, folder: Path, prompts: Sequence[str]) -> None:
-        """Take over what a version folder holds of the run's steps until now."""
-        history = read_history(folder, comfy_host.output_place, prompts)
-        self.run = f"{folder.parent.name}/{folder.name}"
-        self.points, self.samples = history.points, history.samples
-        self.step, self.step_seconds = history.step, history.step_seconds
-
-    def add_point(self, point: tuple[int, float, float]) -> None:
-        """Add a step; every second one of the old is dropped when there are too many."""
-        self.points.append(point)
-        if len(self.points) > 2 * POINTS:
-            self.points = self.points[::2]
 
 
 class Panel:
@@ -318,6 +231,7 @@ class NodeObserver:
         self._bar: comfy_host.ProgressBar | None = None
         self._throttle = _Throttle()
         self._unsent: list[tuple[int, float, float]] = []
+        self._unsent_held: list[HeldOut] = []
         # Whether the browser lacks more than the unsent points.
         self._behind = False
         self._cancel = False
@@ -348,24 +262,21 @@ class NodeObserver:
                 f"{event.summary.layers} layers, {event.summary.parameters:,} "
                 f"parameters on {event.summary.device} in {event.summary.precision}",
             )
+        elif isinstance(event, ValidationDone):
+            self._measured(event)
         elif isinstance(event, PreviewDone):
             self._preview(event)
         elif isinstance(event, CheckpointSaved):
-            dropped = _dropped(event.dropped)
-            with PANEL.lock:
-                self.state.message = f"checkpoint of step {event.step} saved{dropped}"
-                self.state.resumable = True
-            self._refresh()
-            if self.keeper is not None:
-                self.keeper.keep(event, self)
+            self._saved(event)
         elif isinstance(event, Warned) and event.message != TENSORBOARD_ABSENT:
             # The panel shows what TensorBoard would.
             (self.note if isinstance(event, Noted) else self.warn)(event.message)
         elif isinstance(event, RunFinished):
             result, steps = event.result, self.state.steps
             early = result.status == "done" and result.step < steps
-            ending = Ending("stopped" if early else result.status, result.step, steps)
-            self._set(ending.status, ending.message)
+            best = result.best.step if result.best else None
+            ending = Ending("stopped" if early else result.status, result.step, steps, best)
+            self._set(ending.status, f"{result.stopped_early} {ending.message}".strip())
 
     def describe(self, prompts: Sequence[str], seed: int) -> None:
         """Take what the run file says of the preview images, and the seed."""
@@ -423,8 +334,6 @@ class NodeObserver:
             state.step, state.steps = result.step, event.steps
             state.step_seconds = _SMOOTH * before + (1 - _SMOOTH) * result.step_seconds
             state.add_point(point)
-            if (held_out := result.validation_loss) is not None:
-                state.message = f"Loss on held-out images at step {result.step}: {held_out:.4f}"
         self._unsent.append(point)
         # What does not pass goes with what follows; the end of the run sends everything.
         if not self._throttle.passes():
@@ -434,8 +343,26 @@ class NodeObserver:
         if self._behind:
             self._send_state()
         else:
-            self._send("progress", state.progress(self._unsent))
-            self._unsent = []
+            self._send("progress", state.progress(self._unsent, self._unsent_held))
+            self._unsent, self._unsent_held = [], []
+
+    def _measured(self, event: ValidationDone) -> None:
+        when = f"at step {event.step}" if event.step else "before training"
+        beside = "" if event.trained is None else f", on trained ones {event.trained:.4f}"
+        measured = (event.step, event.loss, event.trained)
+        with PANEL.lock:
+            self.state.message = f"Loss on held-out images {when}: {event.loss:.4f}{beside}"
+            self.state.add_held_out(measured)
+        self._unsent_held.append(measured)
+
+    def _saved(self, event: CheckpointSaved) -> None:
+        dropped = _dropped(event.dropped)
+        with PANEL.lock:
+            self.state.message = f"checkpoint of step {event.step} saved{dropped}"
+            self.state.resumable = True
+        self._refresh()
+        if self.keeper is not None:
+            self.keeper.keep(event, self)
 
     def _place(self, step: int) -> int:
         """Where a step is on the bar, behind all that was encoded."""
@@ -486,7 +413,7 @@ class NodeObserver:
         self._send_state()
 
     def _send_state(self) -> None:
-        self._unsent, self._behind = [], False
+        self._unsent, self._unsent_held, self._behind = [], [], False
         comfy_host.send("adapter_trainer.state", self.state.snapshot())
 
     def _send(self, event: str, values: dict[str, Any]) -> None:

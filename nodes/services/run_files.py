@@ -21,6 +21,10 @@ from .choices import RunHandle
 _START = "start.safetensors"
 _BASE_ADAPTERS = "base-adapters"
 _ADAPTER = "adapter.safetensors"
+_WORDS = {0: "the newest", -1: "the best"}
+
+BEST = -1
+"""What Load Run is told to get the checkpoint that is best on held-out images."""
 
 
 def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
@@ -78,7 +82,8 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
 
     Args:
         folder: Its version folder.
-        checkpoint: Step of a checkpoint; 0 takes the finished adapter or the newest checkpoint.
+        checkpoint: Step of a checkpoint; 0 takes the finished adapter or the newest checkpoint,
+            -1 the one that is best on held-out images.
 
     Returns:
         The run, and its losses up to there.
@@ -87,13 +92,16 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
         InputError: When its record is damaged, when it has no such checkpoint or none at all, or
             when its adapter is in another layout alone.
     """
-    from ...trainer_core.training.checkpoint import checkpoint_folders
+    from ...trainer_core.training.checkpoint import best_step, checkpoint_folders
     from ...trainer_core.training.metrics_file import read_metrics
 
     name = f"{folder.parent.name}/{folder.name}"
     status, end = _record(folder / "run.json", name)
     found = checkpoint_folders(folder / "checkpoints")
     saved = {int(path.name): path for path in found if (path / _ADAPTER).is_file()}
+    best = best_step(folder)
+    if checkpoint == BEST and best is not None:
+        checkpoint = best
     finished = sorted(folder.glob("*.safetensors"), key=lambda path: len(path.name))
     whole = not checkpoint and bool(finished) and status == "done"
     step = end if whole else checkpoint or max(saved, default=0)
@@ -110,12 +118,18 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
         )
     if adapter is None:
         raise InputError(
-            f"checkpoint: {checkpoint or 'the newest'} of {name}",
-            "one of the steps " + (", ".join(map(str, sorted(saved))) or "(it has none)"),
-            "Choose a step that was saved, or 0 for the end of a finished run.",
+            f"checkpoint: {_WORDS.get(checkpoint, checkpoint)} of {name}",
+            "one of the steps " + (_marked(sorted(saved), best) or "(it has none)"),
+            "Choose a step that was saved, or 0 for the end of a finished run. Only a run with "
+            "held-out images has a best one.",
         )
     losses = [result.loss for result in read_metrics(folder / "metrics.jsonl")]
     return RunHandle(folder, adapter, step), losses[:step]
+
+
+def _marked(steps: Sequence[int], best: int | None) -> str:
+    """Steps in words, the best one marked."""
+    return ", ".join(f"{step} (best)" if step == best else str(step) for step in steps)
 
 
 def _record(path: Path, name: str) -> tuple[str, int]:

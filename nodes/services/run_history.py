@@ -23,6 +23,10 @@ Place = Callable[[Path], Mapping[str, str]]
 """How the browser asks for an image."""
 
 
+HeldOut = tuple[int, float, float | None]
+"""Step, loss on held-out images, and on as many trained ones where that was measured."""
+
+
 class History(NamedTuple):
     """What a version folder tells of its run.
 
@@ -30,11 +34,13 @@ class History(NamedTuple):
         points: Step, loss and learning rate, thinned evenly; the last step is among them.
         samples: Preview images by step, then prompt, as the panel's state has them.
         step_seconds: Mean of the last steps; 0 without any.
+        held_out: What was measured on held-out images, thinned; the lowest is among them.
     """
 
     points: list[tuple[int, float, float]]
     samples: list[dict[str, Any]]
     step_seconds: float
+    held_out: list[HeldOut]
 
     @property
     def step(self) -> int:
@@ -49,15 +55,22 @@ class Ending(NamedTuple):
         status: ``done``, ``stopped``, ``cancelled``, ``failed``, or ``lost`` for one that died.
         step: Steps that its last checkpoint or its end has made.
         steps: How many it was to make.
+        best: The step of the checkpoint that is best on held-out images, if there is one.
     """
 
     status: str
     step: int
     steps: int
+    best: int | None = None
 
     @property
     def message(self) -> str:
         """The line that the panel shows."""
+        best = "" if self.best is None else f" Best on held-out images: step {self.best}."
+        return f"{self._how}{best}"
+
+    @property
+    def _how(self) -> str:
         if self.status == "done":
             return f"Trained {self.step} steps."
         if self.status == "stopped":
@@ -84,6 +97,7 @@ def read_history(folder: Path, place: Place, prompts: Sequence[str]) -> History:
         [(step, loss, rate) for step, loss, rate, _ in read],
         _samples(folder, place, _prompts_by_step(folder, prompts)),
         sum(times) / len(times) if times else 0.0,
+        _held_out(folder / "metrics.jsonl"),
     )
 
 
@@ -106,6 +120,8 @@ def read_ending(folder: Path) -> Ending:
     try:
         status, step = str(record["status"]), int(record.get("step", 0))
         steps = int(record.get("steps", step))
+        best = record.get("best")
+        best = None if best is None else int(best["step"])
     except (ValueError, TypeError, LookupError, OverflowError) as error:
         raise _refused(f"{type(error).__name__}: {error}") from error
     if status == "running":
@@ -113,7 +129,7 @@ def read_ending(folder: Path) -> Ending:
     elif status == "done" and step < steps:
         status = "stopped"
     known = status in {"done", "stopped", "cancelled", "failed", "running"}
-    return Ending(status if known else "lost", step, steps)
+    return Ending(status if known else "lost", step, steps, best)
 
 
 def _refused(reason: str) -> InputError:
@@ -144,6 +160,38 @@ def _step(line: str) -> tuple[int, float, float, float] | None:
         return (int(values["step"]), loss, rate, seconds) if finite else None
     except (ValueError, TypeError, LookupError, OverflowError):
         return None  # what a crash left of the last line
+
+
+def thinned_losses(found: list[HeldOut]) -> list[HeldOut]:
+    """At most `POINTS` measurements; the last and the lowest are among them.
+
+    Args:
+        found: By rising step.
+    """
+    while len(found) > POINTS:
+        lowest = min(found, key=lambda each: each[1])
+        found = [e for i, e in enumerate(reversed(found)) if i % 2 == 0 or e is lowest][::-1]
+    return found
+
+
+def _held_out(path: Path) -> list[HeldOut]:
+    try:
+        # Few lines have it, and only those are parsed.
+        lines = [line for line in read_lines(path) if '"validation_loss"' in line]
+    except (OSError, ValueError):
+        return []
+    return thinned_losses([entry for line in lines if (entry := _measured(line))])
+
+
+def _measured(line: str) -> HeldOut | None:
+    try:
+        values = parse_json(line)
+        loss, trained = float(values["validation_loss"]), values.get("trained_loss")
+        other = None if trained is None else float(trained)
+        finite = all(map(math.isfinite, (loss, 0.0 if other is None else other)))
+        return (int(values["step"]), loss, other) if finite else None
+    except (ValueError, TypeError, LookupError, OverflowError):
+        return None
 
 
 def _samples(

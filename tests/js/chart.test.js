@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { linePath, lossRange, meanPath, rateRange, scale, stepRange, ticks } from "../../js/panel/chart.js";
+import { linePath, lossRange, meanPath, pointPath, rateRange, scale, stepRange, ticks } from "../../js/panel/chart.js";
 import { append, emptySeries } from "../../js/panel/series.js";
 
 function bucketsOf(values, rate = null) {
@@ -91,4 +91,9 @@ describe("a line", () => {
     expect(linePath([])).toBe("");
     expect(meanPath([])).toBe("");
   });
+});
+
+test("a path goes from point to point", () => {
+  expect(pointPath([])).toBe("");
+  expect(pointsOf(pointPath([[1, 2], [3.04, 4.06], [5, 6]]))).toEqual([["M", 1, 2], ["L", 3, 4.1], ["L", 5, 6]]);
 });

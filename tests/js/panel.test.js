@@ -49,6 +49,33 @@ const text = (selector) => find(`.adapter-trainer-${selector}`).textContent;
 const actionButtons = () => [...panel.element.querySelectorAll("[data-request]")];
 const settled = () => new Promise((resolve) => setTimeout(resolve, 0));
 
+describe("losses on held-out images", () => {
+  const held = [[0, 0.9, 0.8], [2, 0.4, 0.3], [4, 0.6, 0.1]];
+  const points = [[1, 1, 1e-4], [2, 0.5, 1e-4], [3, 0.4, 1e-4], [4, 0.3, 1e-4]];
+
+  test("are a line beside the curve, and the best step is marked", () => {
+    show({ points, held_out: held });
+    expect(find(".adapter-trainer-held-out").getAttribute("d").match(/[ML]/g)).toHaveLength(3);
+    expect(find(".adapter-trainer-trained").getAttribute("d").match(/[ML]/g)).toHaveLength(3);
+    const line = find(".adapter-trainer-held-out").getAttribute("d").split("L")[1].split(",").map(Number);
+    const mark = find(".adapter-trainer-best-mark");
+    expect(Number(mark.getAttribute("cx"))).toBeCloseTo(line[0], 0);
+    expect(Number(mark.getAttribute("cy"))).toBeCloseTo(line[1], 0);
+    expect(find(".adapter-trainer-chart title").textContent).toContain("lowest at step 2: 0.4");
+    expect(text("readout")).toContain("held out 0.6");
+    expect(text("readout")).toContain("trained 0.1");
+    panel.readAt(1);
+    expect(text("readout")).toContain("held out 0.4 (best)");
+  });
+
+  test("are no line where there are none", () => {
+    show({ points });
+    expect(find(".adapter-trainer-held-out").getAttribute("d")).toBe("");
+    expect(find(".adapter-trainer-best-mark")).toBe(null);
+    expect(text("readout")).not.toContain("held out");
+  });
+});
+
 test("before the first run it says what will appear", () => {
   show(null);
   expect(text("word")).toBe("Not started");

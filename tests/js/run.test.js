@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { fromSnapshot, isActive, MAX_SAMPLES, NO_RUN, withProgress, withSample } from "../../js/panel/run.js";
+import { bestOf, fromSnapshot, isActive, MAX_SAMPLES, NO_RUN, withProgress, withSample } from "../../js/panel/run.js";
 import { memory, sampleAt, snapshot } from "./messages.js";
 
 test("a snapshot is a run", () => {
@@ -22,6 +22,36 @@ test("wrong types in a snapshot become nothing", () => {
     memory: { rows: "fp8" },
   });
   expect(run).toEqual({ ...NO_RUN, status: "done", warnings: ["mind"] });
+});
+
+describe("losses on held-out images", () => {
+  test("come with the snapshot and with progress, later ones only", () => {
+    let run = fromSnapshot(snapshot({ held_out: [[0, 0.9, null], [10, 0.5, 0.4]] }));
+    run = withProgress(run, { held_out: [[10, 0.1, 0.1], [20, 0.6, 0.3]] });
+    expect(run.heldOut).toEqual([
+      { step: 0, loss: 0.9, trained: null }, { step: 10, loss: 0.5, trained: 0.4 }, { step: 20, loss: 0.6, trained: 0.3 },
+    ]);
+    expect(bestOf(run.heldOut)).toEqual({ step: 10, loss: 0.5, trained: 0.4 });
+  });
+
+  test("stay when messages overtake a snapshot", () => {
+    const early = snapshot({ held_out: [[10, 0.5, 0.4]] });
+    const run = withProgress(fromSnapshot(early), { held_out: [[20, 0.6, null]] });
+    expect(fromSnapshot(early, run).heldOut.map((each) => each.step)).toEqual([10, 20]);
+  });
+
+  test("that are none are left out", () => {
+    const held = [[1], [2, "x", 1], null, 7, [-1, 1, 1], [3, NaN, 1], [4, 0.5, "x"], [4, 0.2, 0.1]];
+    expect(fromSnapshot(snapshot({ held_out: held })).heldOut).toEqual([{ step: 4, loss: 0.5, trained: null }]);
+    expect(fromSnapshot(snapshot({ held_out: "x" })).heldOut).toEqual([]);
+  });
+
+  test("before training are not the best", () => {
+    expect(bestOf([])).toBe(null);
+    expect(bestOf([{ step: 0, loss: 0.1, trained: null }])).toBe(null);
+    const two = [{ step: 0, loss: 0.1, trained: null }, { step: 5, loss: 0.3, trained: null }, { step: 9, loss: 0.3, trained: null }];
+    expect(bestOf(two)?.step).toBe(5);
+  });
 });
 
 test("progress adds points and keeps what it does not mention", () => {

@@ -95,17 +95,29 @@ VERBS: Mapping[str, Verb] = {
     "train": Verb(
         "runs",
         "train an adapter: encode if needed, train, preview, export",
-        "adapter-trainer train run.yaml [key=value ...] [resume=auto|latest|none|STEP|FOLDER]",
+        "adapter-trainer train run.yaml [key=value ...] [resume=auto|latest|best|none|STEP|FOLDER]",
         "Ctrl-C finishes the step and saves a checkpoint; resume=latest goes on from it, also\n"
         "with another learning rate, schedule, clipping, precision, length or previews.\n"
+        "SIGUSR1 saves a checkpoint and generates the previews, and the run goes on.\n"
         "On several devices: accelerate launch --multi_gpu -m trainer_core train run.yaml\n"
         + _RUN_FILE,
+    ),
+    "ledger": Verb(
+        "ledger",
+        "list the images of a run that are learned worst",
+        "adapter-trainer ledger FOLDER [--most 20] [--json]",
+        "FOLDER: a version of a run, or a run, whose newest version that has a ledger is taken.\n"
+        "An image's ratio is its mean error over that of all images at the same noise levels: 1\n"
+        "is like the others. Much more than that is a wrong caption, a damaged image, or one that\n"
+        "shows something else. --most: so many images.",
+        ("most",),
     ),
     "sample": Verb(
         "runs",
         "generate images with base and adapter",
         "adapter-trainer sample run.yaml [adapter=FILE] prompt=TEXT [prompt=TEXT ...]\n"
         "    [control=FILE ...] [strength=1.0] [output=samples] [seed=0 width= height= steps= ...]",
+        "adapter=best takes the best checkpoint of the run file's run, by held-out images.\n"
         "Without prompt= the run file's preview.prompts are taken. seed, width, height, steps,\n"
         "guidance and negative_prompt are short for preview.seed and so on. control= is a control\n"
         "image of every prompt.\n" + _RUN_FILE,

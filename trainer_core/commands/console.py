@@ -198,8 +198,13 @@ def result_text(result: RunResult) -> str:
         lines = [f"Cancelled after step {result.step}; resume=latest goes on from there."]
     else:
         lines = [f"{result.status.capitalize()} after {result.step} steps."]
+    lines += [result.stopped_early] if result.stopped_early else []
     lines.append(f"{'Folder:':<9}{result.folder}")
     lines += [f"{'Adapter:':<9}{path}" for path in result.adapters]
+    if result.best is not None:
+        best = result.best
+        loss = f"loss {best.loss:.4f} on held-out images; resume=best goes on from it"
+        lines.append(f"{'Best:':<9}{best.adapter} (step {best.step}, {loss})")
     lines += [f"{'Image:':<9}{path}" for path in result.pictures]
     return "\n".join(lines)
 

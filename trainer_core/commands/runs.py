@@ -106,7 +106,7 @@ def sample(arguments: Arguments) -> int:
     settings = [f"preview.{name}={value}" for name, values in short.items() for value in values]
     config = Arguments(rest.words, (*rest.settings, *settings)).config()
     config = with_prompts(config, own.get("prompt", []), own.get("control", []))
-    adapter = given_path(own["adapter"][-1], "an adapter file") if "adapter" in own else None
+    adapter = _adapter(own["adapter"][-1], config) if "adapter" in own else None
     if adapter is not None and not adapter.is_file():
         raise InputError(
             f"adapter: there is no file {adapter}", "an adapter file", "Check the path."
@@ -125,6 +125,15 @@ def sample(arguments: Arguments) -> int:
         else:
             show(str(path))
     return 0
+
+
+def _adapter(text: str, config: RunConfig) -> Path:
+    """The adapter file that a command names, or that of the best checkpoint."""
+    if text != "best":
+        return given_path(text, "an adapter file")
+    from ..training.checkpoint import best_checkpoint
+
+    return best_checkpoint(Path(config.output.dir) / config.output.name) / "adapter.safetensors"
 
 
 def with_prompts(config: RunConfig, prompts: list[str], controls: list[str]) -> RunConfig:

@@ -48,12 +48,25 @@ _STOPPING = b"\nStopping after this step; the state is saved. Once more stops at
 class CancelSwitch:
     """Turned on by the first signal that asks for an end; the second ends the command at once.
 
+    SIGUSR1, where there is one, asks for a checkpoint and previews, and the run goes on.
+
     Attributes:
         stopped_by: The name of the first signal, such as ``SIGTERM``; None before it.
     """
 
     def __init__(self) -> None:
         self.stopped_by: str | None = None
+        self._save = False
+
+    def ask_save(self, number: int, frame: FrameType | None) -> None:
+        """Handle SIGUSR1."""
+        del number, frame
+        self._save = True
+
+    def take_save(self) -> bool:
+        """Whether SIGUSR1 came since the last call."""
+        asked, self._save = self._save, False
+        return asked
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
@@ -72,7 +85,11 @@ class CancelSwitch:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self.handle) for number in _heard_signals()}
+        handlers = dict.fromkeys(_heard_signals(), self.handle)
+        # Windows has none.
+        asks = getattr(signal, "SIGUSR1", None)
+        handlers |= {} if asks is None else {asks: self.ask_save}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
         finally:
@@ -90,7 +107,7 @@ def _heard_signals() -> list[signal.Signals]:
 
 
 class _SignalObserver:
-    """What the observers of the command line share: they ask for an end when a signal came.
+    """What the observers of the command line share: they ask for what a signal wants.
 
     Args:
         switch: Hears the signals.
@@ -105,11 +122,12 @@ class _SignalObserver:
         return self._switch.stopped_by
 
     def requests(self) -> RunRequests:
-        """Only ever an end."""
-        return RunRequests(cancel=self.cancelled())
+        """An end, or a checkpoint with previews."""
+        asked = self._switch.take_save()
+        return RunRequests(cancel=self.cancelled(), save=asked, preview=asked)
 
     def cancelled(self) -> bool:
-        """Whether a signal came."""
+        """Whether a signal came that wants an end."""
         return self._switch.stopped_by is not None
 
     def notify(self, event: Event) -> None:
@@ -182,6 +200,8 @@ class TextObserver(_SignalObserver):
 def watching(*, as_json: bool) -> Iterator[Observer]:
     """Show a run's events and let Ctrl-C, SIGTERM and a hang-up of the terminal cancel it.
 
+    SIGUSR1 saves a checkpoint and generates the previews.
+
     Args:
         as_json: One JSON object a line instead of text.
 
@@ -220,7 +240,8 @@ def event_text(event: Event) -> str:
         return f"preview of step {event.step}: {event.path}"
     if isinstance(event, ValidationDone):
         when = f"after step {event.step}" if event.step else "before training"
-        return f"loss on held-out images {when}: {event.loss:.4f}"
+        beside = "" if event.trained is None else f", on as many trained ones {event.trained:.4f}"
+        return f"loss on held-out images {when}: {event.loss:.4f}{beside}"
     if isinstance(event, CheckpointSaved):
         return f"checkpoint of step {event.step}: {event.folder}"
     if isinstance(event, RunFinished):

@@ -50,7 +50,7 @@ PATH_SETTINGS = (
 
 _NO_PATH = {
     "base.path": {"embedded"},
-    "resume": {"none", "latest", "auto"},
+    "resume": {"none", "latest", "auto", "best"},
     "dataset.path": {""},
     "dataset.regularization.path": {""},
 }

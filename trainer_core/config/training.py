@@ -73,8 +73,8 @@ class TrainingSection(Section):
     keep_checkpoints: int = setting(
         3,
         "Raise it to go back further, or to compare more states; each takes space on disk. How "
-        "many checkpoints stay on disk; the oldest go first, never the newest or the one that the "
-        "run was told to go on from.",
+        "many checkpoints stay on disk; the oldest go first, never the newest, the best on "
+        "held-out images, or the one that the run was told to go on from.",
         advanced=True,
         ge=1,
         le=10000,
@@ -90,15 +90,15 @@ class TrainingSection(Section):
     keep_every: int = setting(
         0,
         "Leave it at 0; set it to compare states of the whole run later. Checkpoints whose step "
-        "is a multiple of it stay on disk for good; 0: none.",
+        "is a multiple of it stay on disk for good; a multiple of checkpoint_every. 0: none.",
         advanced=True,
         ge=0,
     )
     early_stop: int = setting(
         0,
         "Leave it at 0; take 5 to end a run that only learns its images by heart. How often in a "
-        "row the loss on held-out images may fail to fall below its lowest before the run ends; "
-        "0: never.",
+        "row the loss on held-out images may fail to fall below its lowest before the run ends "
+        "with its adapter; the best checkpoint stays beside it. 0: never.",
         advanced=True,
         ge=0,
         le=10000,

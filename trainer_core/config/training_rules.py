@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .adapter import DIFFERENCES, ROTATIONS
+from .dataset_folders import dataset_folders
 from .run import RunConfig
 
 _AVERAGES_ITSELF = "_schedule_free"
@@ -21,6 +22,14 @@ def training_contradictions(config: RunConfig) -> Iterator[tuple[str, str, str]]
         )
     yield from _average_contradictions(config)
     yield from _limit_contradictions(config)
+    yield from _checkpoints(config)
+    if config.training.early_stop and not _holds_out(config):
+        yield (
+            f"training.early_stop is {config.training.early_stop} and nothing is held out",
+            "held-out images, whose loss says when to end",
+            "Set dataset.validation.share, such as 0.1, or give a folder of dataset.folders the "
+            "role validation; or leave training.early_stop out.",
+        )
 
 
 def _average_contradictions(config: RunConfig) -> Iterator[tuple[str, str, str]]:
@@ -54,3 +63,20 @@ def _limit_contradictions(config: RunConfig) -> Iterator[tuple[str, str, str]]:
             "the weight, and what they add is not scaled when they are",
             "Leave training.max_weight_norm out, or set adapter.init to default.",
         )
+
+
+def _checkpoints(config: RunConfig) -> Iterator[tuple[str, str, str]]:
+    every, kept = config.training.checkpoint_every, config.training.keep_every
+    if kept and (not every or kept % every):
+        yield (
+            f"training.keep_every is {kept} and training.checkpoint_every is {every}",
+            "keep_every as a multiple of checkpoint_every: only checkpoints that are written can "
+            "be kept",
+            f"Set training.keep_every to {(kept // every or 1) * every if every else 0}, or change "
+            "training.checkpoint_every.",
+        )
+
+
+def _holds_out(config: RunConfig) -> bool:
+    folders = dataset_folders(config.dataset)
+    return config.dataset.validation.share > 0 or any(e.role == "validation" for e in folders)

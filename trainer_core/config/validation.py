@@ -19,7 +19,8 @@ class ValidationSection(Section):
     every: int = setting(
         100,
         "Leave it; raise it when measuring takes too long. Steps between two measurements of the "
-        "loss on held-out images; the first is before step 1.",
+        "loss on held-out images, and on as many trained ones; the first is before step 1. A "
+        "checkpoint is written where it is lowest.",
         advanced=True,
         ge=1,
     )

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from ..filesystem.text_files import read_object
 from ..tensors.rounding import all_finite
 from ..tensors.safetensors_reader import TensorFile, open_tensors
 from ..tensors.safetensors_writer import save_tensors
+from .checkpoint_rules import surplus
 from .run_folder import is_live, is_version, read_record, versions
 
 FORMAT = 1
@@ -117,21 +118,23 @@ def _digest(state: Mapping[str, Any], tensors: Path) -> str:
     return hashlib.sha256(f"{said}{hash_file(tensors)}".encode()).hexdigest()
 
 
-def prune_checkpoints(folder: Path, keep: int, spared: int | None = None) -> list[int]:
-    """Remove all but the newest checkpoints, and what a crash left unfinished.
+def prune_checkpoints(
+    folder: Path, keep: int, every: int = 0, spared: Collection[int] = ()
+) -> list[int]:
+    """Remove the checkpoints that give way to newer ones, and what a crash left unfinished.
 
     Args:
         folder: Folder of the run's checkpoints.
-        keep: How many stay.
-        spared: The step of one that stays besides.
+        keep: How many of the newest stay.
+        every: As `checkpoint_rules.surplus` has it, and ``spared`` too.
+        spared: Steps of those that stay besides.
 
     Returns:
         The steps whose checkpoints were removed.
     """
     dropped: list[int] = []
-    for path in checkpoint_folders(folder)[:-keep]:
-        if int(path.name) == spared:
-            continue
+    found = {int(path.name): path for path in checkpoint_folders(folder)}
+    for path in (found[step] for step in surplus([*found], keep, every, spared)):
         # Renamed first: a checkpoint that is half removed must not look whole.
         # One that is open elsewhere (Windows) stays until the next time.
         with contextlib.suppress(PermissionError), temporary_beside(path) as gone:
@@ -340,19 +343,16 @@ def find_checkpoint(config: RunConfig, precision: str | None = None) -> Path | N
         The folder, or None for a new run.
 
     Raises:
-        ConfigError: When ``latest``, a step or a path finds no checkpoint, or one that lies in no
-            run's folder, where the run would go on.
+        ConfigError: When ``latest``, ``best``, a step or a path finds no checkpoint, or one that
+            lies in no run's folder, where the run would go on.
     """
     if config.resume == "none":
         return None
     root = Path(config.output.dir) / config.output.name
+    if config.resume == "best":
+        return best_checkpoint(root)
     if config.resume == "auto":
-        for version in reversed(versions(root)):
-            found = checkpoint_folders(version / "checkpoints")
-            if found and not is_live(version):
-                promising = [path for path in found if not leads_nowhere(path, precision)]
-                return promising[-1] if promising else None
-        return None
+        return _newest_idle(root, precision)
     if config.resume != "latest" and not names_step(config.resume):
         return _named_checkpoint(Path(config.resume))
     for version in reversed(versions(root)):
@@ -369,6 +369,53 @@ def find_checkpoint(config: RunConfig, precision: str | None = None) -> Path | N
         f"a run of this name with a checkpoint{what}",
         "Start it with resume=none, or check output.dir and output.name.",
     )
+
+
+def _newest_idle(root: Path, precision: str | None) -> Path | None:
+    """The newest promising checkpoint of the newest version that nobody works in."""
+    for version in reversed(versions(root)):
+        found = checkpoint_folders(version / "checkpoints")
+        if found and not is_live(version):
+            promising = [path for path in found if not leads_nowhere(path, precision)]
+            return promising[-1] if promising else None
+    return None
+
+
+def best_checkpoint(root: Path) -> Path:
+    """Find the checkpoint of a run with the lowest loss on held-out images.
+
+    Args:
+        root: ``<output.dir>/<output.name>``; of its versions the newest counts that has one.
+
+    Raises:
+        ConfigError: When none has.
+    """
+    for version in reversed(versions(root)):
+        step = best_step(version)
+        if step is not None:
+            return version / "checkpoints" / f"{step:06d}"
+    raise ConfigError(
+        f"best: no run in {root} has a best checkpoint",
+        "a run that measured the loss on held-out images (dataset.validation.share) and has a "
+        "checkpoint since",
+        "Name a step or latest instead, or train with held-out images.",
+    )
+
+
+def best_step(version: Path) -> int | None:
+    """The step of a run's best checkpoint, if that is on the disk.
+
+    Args:
+        version: The run's version folder.
+
+    Returns:
+        None where nothing was held out, the record is damaged, or the checkpoint is gone.
+    """
+    try:
+        step = int(read_record(version)[BEST]["step"])
+    except (InputError, ValueError, LookupError, TypeError, OverflowError):
+        return None
+    return step if is_checkpoint(version / "checkpoints" / f"{step:06d}") else None
 
 
 def _named_checkpoint(path: Path) -> Path:
@@ -389,11 +436,14 @@ def _named_checkpoint(path: Path) -> Path:
         )
     raise ConfigError(
         f"resume: {path} is not a checkpoint",
-        "'none', 'auto', 'latest', the step of a checkpoint, a checkpoint's folder or a run's "
-        "version folder",
+        "'none', 'auto', 'latest', 'best', the step of a checkpoint, a checkpoint's folder or a "
+        "run's version folder",
         "Look into <output.dir>/<output.name>/v*/checkpoints for the folders there are.",
     )
 
+
+BEST = "best"
+"""Where ``run.json`` keeps step and loss of the checkpoint that is best on held-out images."""
 
 RECORD = "non_finite"
 """Where ``run.json`` keeps the step that broke, and the precision that it broke in.

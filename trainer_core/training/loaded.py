@@ -22,7 +22,10 @@ from ..offload.load_base import PlacedBase
 from ..offload.machine import Machine
 from ..offload.swapped import repeated_blocks
 from .average import averages_of
+from .best_loss import MEASURED_BY, BestLoss
+from .checkpoint import Checkpoint
 from .encode_dataset import Prepared
+from .ledger import Ledger
 from .load_adapted import load_adapted
 from .longer_run import PlannedAnew, planned_anew, replan_note
 from .objective import make_learned
@@ -31,6 +34,7 @@ from .optimizer import make_optimizer
 from .out_of_memory import explained
 from .preservation import Preservation, compute_missing, plan_preservation
 from .processes import Processes
+from .settings_changes import is_in
 from .start import (
     Start,
 )
@@ -112,8 +116,9 @@ def load(
         if taken is not None:
             observer.notify(Noted(taken.summary()))
     state = _begun(config.training, adapter, norms)
+    state.ledger = Ledger(len(data.dataset), lambda index: data.dataset.items[index].name)
     if start.checkpoint is not None:
-        state.restore(start.checkpoint, config.training.optimizer)
+        _go_on(state, start, start.checkpoint, config)
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)
     if anew is not None and processes.index == 0:
         _tell_plan(config, anew, state.step, observer)
@@ -131,6 +136,13 @@ def _begun(
     limit = None if norms is None else WeightNormLimit(adapter, training.max_weight_norm, norms)
     learned = make_learned(training.loss)
     return TrainState(adapter, optimizer, learned=learned, average=average, limit=limit)
+
+
+def _go_on(state: TrainState, start: Start, checkpoint: Checkpoint, config: RunConfig) -> None:
+    state.restore(checkpoint, config.training.optimizer)
+    # Losses that are measured in another way are not compared.
+    if any(is_in(change.setting, MEASURED_BY) for change in start.changes):
+        state.best = BestLoss()
 
 
 def _preserve(

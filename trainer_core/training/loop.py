@@ -69,7 +69,8 @@ class Loop:
             result, requests = self.make_step(step)
             ends = not requests.cancel and (requests.stop or step == last)
             measured = self.hooks.measure(step, ends)
-            self.hooks.record(replace(result, validation_loss=measured.loss))
+            losses = {"validation_loss": measured.loss, "trained_loss": measured.trained}
+            self.hooks.record(replace(result, **losses))
             requests = requests.stopping(measured.stop)
             saved = step == last or requests.end or requests.save
             saved = saved or self._due(step, every) or self.hooks.save_due(step)

@@ -12,13 +12,14 @@ from .step import Gradients, MicroStep, SampleError
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The loss on held-out images; None where it was not measured.
+    """The loss on held-out images, and on as many trained ones; None where it was not measured.
 
     `cancelled` says whether the run was cancelled meanwhile, `stop` whether it is to end with its
     adapter, because it gets no better.
     """
 
     loss: float | None = None
+    trained: float | None = None
     cancelled: bool = False
     stop: bool = False
 

@@ -54,10 +54,16 @@ class MetricsWriter:
         self.steps.append(result)
         self._tensorboard.write(result)
 
-    def write_begin(self, loss: float) -> None:
-        """Append the loss on held-out images before the first step, as that of a step 0."""
-        self._append({"step": 0, "validation_loss": loss})
-        self._tensorboard.write_validation(0, loss)
+    def write_begin(self, loss: float, trained: float | None = None) -> None:
+        """Append what was measured before the first step, as that of a step 0.
+
+        Args:
+            loss: On held-out images.
+            trained: On as many trained ones.
+        """
+        more = {} if trained is None else {"trained_loss": trained}
+        self._append({"step": 0, "validation_loss": loss, **more})
+        self._tensorboard.write_validation(0, loss, trained)
 
     def _append(self, record: Mapping[str, Any]) -> None:
         try:

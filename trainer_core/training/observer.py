@@ -86,10 +86,14 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class ValidationDone:
-    """The loss on held-out images was measured; `step` 0 is before training."""
+    """The loss on held-out images was measured; `step` 0 is before training.
+
+    `trained` is that of as many trained images, measured alike; None where there are none.
+    """
 
     step: int
     loss: float
+    trained: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,9 @@ from ..data.image import from_pixels
 from ..errors import NonFiniteError, RunError
 from ..filesystem.storage import atomic_write
 from ..requirements import installed_versions
-from ..types import RunResult, StepResult
+from ..types import BestCheckpoint, RunResult, StepResult
 from .checkpoint import (
+    BEST,
     RECORD,
     broken_step,
     drop_later_checkpoints,
@@ -34,6 +35,7 @@ from .checkpoint import (
     way_on,
 )
 from .encode_dataset import Prepared
+from .ledger import LEDGER
 from .metrics_file import MetricsWriter
 from .observer import (
     CheckpointSaved,
@@ -56,6 +58,13 @@ if TYPE_CHECKING:
 
 DROPPED = "dropped_checkpoints"
 """Where ``run.json`` lists the steps whose checkpoints gave way to newer ones."""
+
+
+_BAD, _OFTEN, _NAMED = 3.0, 10, 3
+"""Images of such a ratio that were seen so often are named at the end, so many of them."""
+
+EARLY_STOP = "training.early_stop"
+"""What ``run.json`` names as `stopped_by` of a run that got no better."""
 
 
 class Recorder:
@@ -105,17 +114,26 @@ class Recorder:
         self._metrics = MetricsWriter(
             folder.metrics, done, lambda reason: observer.notify(Noted(reason))
         )
+        # That of a course which is given up is none of this one's.
+        if done:
+            self._mark_best()
 
     def record(self, result: StepResult) -> None:
         """Write a finished step down."""
         self._metrics.write(result)
         self._observer.notify(StepDone(result, run_length(self._config)))
 
-    def measured(self, step: int, loss: float) -> None:
-        """Tell of the loss on held-out images; that of a step is written down with it."""
+    def measured(self, step: int, loss: float, trained: float | None) -> None:
+        """Tell of the losses on held-out and trained images; those of a step are written with it.
+
+        Args:
+            step: Steps made.
+            loss: On held-out images.
+            trained: On as many trained ones.
+        """
         if step == 0:
-            self._metrics.write_begin(loss)
-        self._observer.notify(ValidationDone(step, loss))
+            self._metrics.write_begin(loss, trained)
+        self._observer.notify(ValidationDone(step, loss, trained))
 
     def save(self, step: int) -> None:
         """Write a checkpoint of the state after a step, then drop the oldest ones.
@@ -129,11 +147,23 @@ class Recorder:
         except NonFiniteError as error:
             remedy = self._give_up(step + 1)
             raise NonFiniteError(error.found, error.expected, remedy) from error
+        # Before the one that was best until now is removed.
+        self._mark_best()
+        if self._state.ledger is not None:
+            self._state.ledger.write(self.folder.path, step)
         # Whoever has named a checkpoint to go on from may want to go on from it again.
         named = self._config.resume not in {"none", "auto", "latest"}
-        keep = self._config.training.keep_checkpoints
-        dropped = prune_checkpoints(self.folder.checkpoints, keep, self._done if named else None)
+        spared = {self._state.best.step, *([self._done] if named else [])}
+        rule = self._config.training
+        dropped = prune_checkpoints(
+            self.folder.checkpoints, rule.keep_checkpoints, rule.keep_every, spared
+        )
         self._saved(step, folder, dropped)
+
+    def _mark_best(self) -> None:
+        found = self._state.best.record()
+        if self.folder.read_record().get(BEST) != found:
+            self.folder.update_record(**{BEST: found})
 
     def broken(self, step: int) -> str:
         """Save the state before a step that is not finite, beside the older ones.
@@ -232,6 +262,7 @@ class Recorder:
         output = self._config.output
         adapters: list[Path] = []
         if status == "done":
+            self._tell_worst()
             ema = self._config.training.ema
             exported: dict[str, Weights] = {output.name: self._main}
             if ema.decay and ema.export == "both":
@@ -244,15 +275,45 @@ class Recorder:
         else:
             adapters.append(self.folder.checkpoints / f"{step:06d}" / "adapter.safetensors")
         record: dict[str, Any] = {"status": status, "step": step}
+        if self._why(status, step):
+            record["stopped_by"] = EARLY_STOP
         if status == "cancelled" and isinstance(self._observer, Stoppable):
             record["stopped_by"] = self._observer.stopped_by
         self.folder.update_record(**record)
         losses = [result.loss for result in self._metrics.steps]
-        result = RunResult(
-            self.folder.path, status, step, tuple(adapters), tuple(self._images), tuple(losses)
-        )
+        written = tuple(adapters), tuple(self._images), tuple(losses)
+        ends = (self._best(), self._why(status, step))
+        result = RunResult(self.folder.path, status, step, *written, *ends)
         self._observer.notify(RunFinished(result))
         return result
+
+    def _tell_worst(self) -> None:
+        """Name the images that are far worse than the others, if there are such."""
+        ledger = self._state.ledger
+        images = [] if ledger is None else ledger.images()
+        worst = [each for each in images if each.ratio >= _BAD and each.times >= _OFTEN]
+        if worst:
+            named = ", ".join(f"{each.name} ({each.ratio:.1f} times)" for each in worst[:_NAMED])
+            message = (
+                f"Learned worst, by their error over what is usual at the same noise levels: "
+                f"{named}. Look at these images and their captions; {LEDGER} lists all."
+            )
+            self._observer.notify(Noted(message))
+
+    def _best(self) -> BestCheckpoint | None:
+        best = self._state.best
+        adapter = self.folder.checkpoints / f"{best.step:06d}" / "adapter.safetensors"
+        return BestCheckpoint(best.step, best.loss, adapter) if adapter.is_file() else None
+
+    def _why(self, status: str, step: int) -> str:
+        """Why the run ended by itself before its last step, if it did."""
+        best, patience = self._state.best, self._config.training.early_stop
+        if status != "done" or step >= run_length(self._config) or not best.ends(patience):
+            return ""
+        return (
+            f"The loss on held-out images was not below that of step {best.step} for "
+            f"{best.misses} measurements in a row (training.early_stop: {patience})."
+        )
 
     def _write_adapter(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from ..config import RunConfig, dataset_folders
 from ..counters import counter_seed
@@ -20,7 +21,7 @@ from .objective import make_loss, make_weighting, micro_batches, with_noises
 from .pass_sizes import batch_sizes
 from .read_ahead import Place
 from .step import StepMaker, as_drawn
-from .validation import HeldOut, hold_out
+from .validation import FixedSamples, Measuring, hold_out, trained_alike
 
 _FIFTHS = 5
 
@@ -144,8 +145,20 @@ def _shares_of_step(seed: int, step: int, count: int) -> tuple[int, ...]:
     return tuple(sorted(range(count), key=lambda at: counter_seed(seed, "strata", step, at)))
 
 
-def held_out(run: Loaded) -> HeldOut | None:
-    """What a run measures the loss on, and never trains; None where it holds nothing out."""
+class Samples(NamedTuple):
+    """What a run measures the loss on.
+
+    Attributes:
+        held: Held-out samples.
+        trained: As many trained ones, to compare with; None where all are ordinary images.
+    """
+
+    held: FixedSamples
+    trained: FixedSamples | None
+
+
+def measured_samples(run: Loaded) -> Samples | None:
+    """What a run measures the loss on; None where it holds nothing out."""
     config, dataset = run.config, run.data.dataset
     settings = config.dataset.validation
     count, quantile = settings.noise_levels, _quantiles(run)
@@ -156,7 +169,9 @@ def held_out(run: Loaded) -> HeldOut | None:
         return [of_size((level + 0.5) / count) for level in range(count)]
 
     sizes, mask = batch_sizes(config, dataset), config.dataset.mask
-    return hold_out(dataset, settings.most, sizes, levels, count, mask)
+    measuring = Measuring(sizes, levels, count, mask)
+    held = hold_out(dataset, settings.most, measuring)
+    return None if held is None else Samples(held, trained_alike(dataset, held, measuring))
 
 
 def places(

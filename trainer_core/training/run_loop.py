@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..adapters.init.eva import initialize_from_inputs
@@ -13,7 +13,9 @@ from ..errors import RESUME
 from ..inference.pipeline import sample_previews
 from ..offload.swapped import repeated_blocks
 from ..types import StepResult
+from .checkpoint_rules import CheckpointClock
 from .compiled_blocks import compiled
+from .ledger import indices_by_place
 from .loaded import Loaded
 from .loop import Loop
 from .loop_hooks import LoopHooks, Measured
@@ -23,9 +25,9 @@ from .out_of_memory import DeviceRoom, explained, skipped_when_full
 from .processes import Shares
 from .read_ahead import ReadAhead
 from .recorder import Recorder
-from .run_batches import all_passes, batch_plan, held_out, places, step_maker
+from .run_batches import all_passes, batch_plan, measured_samples, places, step_maker
 from .schedules import make_schedule
-from .step import StepMaker
+from .step import SampleError, StepMaker
 from .validation import Validation
 
 
@@ -55,6 +57,9 @@ def run_loop(
         if from_inputs and not _initialize_from_inputs(run, plan):
             loop.hooks.save(0)
             return "cancelled", 0
+        if run.state.best.ends(run.config.training.early_stop):
+            # It had come to its end already, and was killed before it could say so.
+            return "done", run.state.step
         with _compiled(run):
             end = loop.run(run.state.step)
         if recorder is not None:
@@ -108,29 +113,26 @@ def _loop(
     may_grow: bool,
 ) -> Loop:
     config, training = run.config, run.config.training
-    weights = training.ema.previews
     schedule = make_schedule(training.schedule, run.steps, run.anew)
     noises = training.noises_per_latent
-
-    def preview(step: int) -> bool:
-        stop = run.observer.cancelled
-        skipped = skipped_when_full(f"previews of step {step}", run.processes, run.observer)
-        with run.beside.sampling(), run.processes.leading(run.transformer):
-            if recorder is not None:
-                with recorder.saved_on_failure(step), skipped, run.state.shown(weights):
-                    sampler = run.data.sampler(run.transformer, run.processes.device)
-                    deliver = functools.partial(recorder.image, step)
-                    given = run.data.prompts, deliver, stop, run.data.dataset.usual_layers
-                    sample_previews(sampler, config.preview, *given)
-        # All end together; the others wait here until the first process has its previews.
-        return run.processes.sum_numbers([float(stop())])[0] > 0
 
     def record(result: StepResult) -> None:
         run.state.advance(result.step, result.epoch, plan.samples(result.step))
         if recorder is not None:
             recorder.record(result)
 
-    save = recorder.save if recorder else lambda step: None
+    clock = CheckpointClock(training.checkpoint_minutes if recorder else 0.0)
+
+    def save(step: int) -> None:
+        if recorder is not None:
+            recorder.save(step)
+        clock.saved()
+
+    def seen(step: int, errors: Sequence[SampleError]) -> None:
+        run.state.learn(step, errors)
+        if run.state.ledger is not None:
+            run.state.ledger.take(step, indices_by_place(plan, step), errors)
+
     adapter, optimizer = run.state.adapter.parameters(), run.state.optimizer
     room = DeviceRoom(run.placed, adapter, optimizer, run.observer, save, may_grow=may_grow)
     return Loop(
@@ -148,27 +150,48 @@ def _loop(
         hooks=LoopHooks(
             record=record,
             save=save,
-            preview=preview,
+            preview=_preview(run, recorder),
             broken=recorder.broken if recorder else _told_elsewhere,
-            requests=run.observer.requests,
+            requests=lambda: clock.asking(run.observer.requests()),
             compute=room.compute,
             between=room.between_steps,
             measure=_measure(run, maker, recorder),
-            seen=run.state.learn,
+            seen=seen,
+            save_due=lambda step: run.state.best.step == step,
             updated=lambda step: run.state.updated(),
         ),
     )
+
+
+def _preview(run: Loaded, recorder: Recorder | None) -> Callable[[int], bool]:
+    """Generates the preview images; the first process alone, or all where the base is in parts."""
+    weights = run.config.training.ema.previews
+
+    def preview(step: int) -> bool:
+        stop = run.observer.cancelled
+        skipped = skipped_when_full(f"previews of step {step}", run.processes, run.observer)
+        with run.beside.sampling(), run.processes.leading(run.transformer):
+            if recorder is not None:
+                with recorder.saved_on_failure(step), skipped, run.state.shown(weights):
+                    sampler = run.data.sampler(run.transformer, run.processes.device)
+                    deliver = functools.partial(recorder.image, step)
+                    given = run.data.prompts, deliver, stop, run.data.dataset.usual_layers
+                    sample_previews(sampler, run.config.preview, *given)
+        # All end together; the others wait here until the first process has its previews.
+        return run.processes.sum_numbers([float(stop())])[0] > 0
+
+    return preview
 
 
 def _measure(
     run: Loaded, maker: StepMaker, recorder: Recorder | None
 ) -> Callable[[int, bool], Measured]:
     """Measures the loss on held-out images where it is due."""
-    held, every = held_out(run), run.config.dataset.validation.every
-    if held is None:
+    samples, every = measured_samples(run), run.config.dataset.validation.every
+    if samples is None:
         return lambda step, ends: Measured()
     validation = Validation(
-        held,
+        *samples,
         maker.loss,
         run.transformer,
         run.processes,
@@ -183,10 +206,17 @@ def _measure(
         # What previews show is measured.
         with on_failure, run.state.shown(run.config.training.ema.previews):
             measured = validation(step)
-        if recorder is not None and measured.loss is not None:
-            recorder.measured(step, measured.loss)
-        return measured
+        if measured.loss is None:
+            return measured
+        if recorder is not None:
+            recorder.measured(step, measured.loss, measured.trained)
+        best = run.state.best
+        if step > 0:
+            best.take(step, measured.loss)
+        return replace(measured, stop=best.ends(run.config.training.early_stop))
 
+    if recorder is not None:
+        run.observer.notify(Noted(_cost(validation, every)))
     return measure
 
 
@@ -201,6 +231,17 @@ def _tell_limit(run: Loaded) -> None:
                 f"{len(run.state.adapter.names)} layers down, {name} most often ({times} steps)"
             )
         )
+
+
+def _cost(validation: Validation, every: int) -> str:
+    """What measuring takes, for the user to weigh."""
+    trained = validation.trained.images if validation.trained else 0
+    return (
+        f"Every {every} steps the loss is measured on {validation.held.images} held-out and "
+        f"{trained} trained images, in {validation.passes} passes forward. That takes about as "
+        f"long as {-(-validation.passes // 3)} passes of training; dataset.validation.every, .most "
+        "and .noise_levels say how often and how many."
+    )
 
 
 def _told_elsewhere(step: int) -> str:

@@ -124,7 +124,7 @@ class Change:
     @property
     def of_course(self) -> bool:
         """Whether the weights of the steps to come depend on it."""
-        return _is_in(self.setting, COURSE)
+        return is_in(self.setting, COURSE)
 
     def record(self, step: int) -> dict[str, Any]:
         """The change as ``run.json`` keeps it."""
@@ -156,7 +156,7 @@ def compared_settings(
         chosen nothing is known here.
     """
     flat = flattened(config.model_dump(mode="json"))
-    kept = {path: value for path, value in flat.items() if not _is_in(path, FREE)}
+    kept = {path: value for path, value in flat.items() if not is_in(path, FREE)}
     kept[_FOLDERS] = [folder_without_places(folder) for folder in kept[_FOLDERS]]
     kept["training.precision"] = precision
     kept[FORMAT] = _made(kept[FORMAT])
@@ -181,7 +181,7 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
     before[FORMAT] = begun_format(checkpoint)
     changes: list[Change] = []
     for path in sorted((checkpoint.settings.keys() | settings.keys()) - {SCHEDULE}):
-        if path not in checkpoint.settings and _is_in(path, AROUND) and not _is_in(path, COURSE):
+        if path not in checkpoint.settings and is_in(path, AROUND) and not is_in(path, COURSE):
             continue
         same = are_same if path == ADAPTERS else operator.eq
         if path != _SOURCE and not same(before.get(path), settings.get(path)):
@@ -222,7 +222,7 @@ def refuse_changes(
             checkpoint has made.
     """
     changes = changed_settings(checkpoint, settings)
-    refused = [each for each in changes if not _is_in(each.setting, COURSE | AROUND)]
+    refused = [each for each in changes if not is_in(each.setting, COURSE | AROUND)]
     if refused:
         raise ConfigError(
             "resume: another configuration than the checkpoint's: " + "; ".join(map(str, refused)),
@@ -262,8 +262,13 @@ def _same_source(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> bool:
     return source is not None and checkpoint.settings.get(_SOURCE) == source
 
 
-def _is_in(path: str, places: frozenset[str]) -> bool:
-    """Whether a setting, or a section that it is in, is among some."""
+def is_in(path: str, places: frozenset[str]) -> bool:
+    """Whether a setting, or a section that it is in, is among some.
+
+    Args:
+        path: The setting's YAML path.
+        places: Paths of settings and sections.
+    """
     parts = path.split(".")
     names = {".".join(parts[: count + 1]) for count in range(len(parts))}
     return not names.isdisjoint(places)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -18,7 +18,9 @@ from ..diffusion.weighting import LearnedWeight
 from ..errors import InputError
 from ..types import AdapterState
 from .average import FactorAverages
+from .best_loss import BestLoss
 from .checkpoint import Checkpoint
+from .ledger import Ledger
 from .optimizer import (
     load_optimizer_tensors,
     optimizer_tensors,
@@ -47,6 +49,8 @@ class TrainState:
         learned: How much each noise level counts, where that is learned.
         average: Averages of the factors; None where none is kept.
         limit: Scales layers down that have become too strong; None without a limit.
+        best: The lowest loss on held-out images.
+        ledger: What each image was off by; None where nobody asks.
     """
 
     adapter: AttachedAdapter
@@ -57,6 +61,8 @@ class TrainState:
     learned: LearnedWeight | None = None
     average: FactorAverages | None = None
     limit: WeightNormLimit | None = None
+    best: BestLoss = field(default_factory=BestLoss)
+    ledger: Ledger | None = None
 
     def advance(self, step: int, epoch: float, samples: int) -> None:
         """Count a step that was made."""
@@ -76,13 +82,18 @@ class TrainState:
             self.average.update()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The exact weights, frozen ones too, their averages and the optimizer's state."""
+        """All that a run goes on from.
+
+        The exact weights, frozen ones too, their averages, the optimizer's state, and what was
+        measured on the way.
+        """
         found = {f"{ADAPTER}{name}": each for name, each in self.adapter.named_tensors().items()}
         found |= self.average.tensors() if self.average is not None else {}
         if self.learned is not None:
             found |= {f"{_LEARNED}{name}": each for name, each in self.learned.tensors().items()}
         weights = {name: each.detach() for name, each in found.items()}
-        return weights | optimizer_tensors(self.optimizer)
+        measured = self.best.tensors() | (self.ledger.tensors() if self.ledger else {})
+        return weights | measured | optimizer_tensors(self.optimizer)
 
     def restore(self, checkpoint: Checkpoint, settings: OptimizerSection) -> None:
         """Put the tensors of a checkpoint back, bit by bit.
@@ -101,6 +112,9 @@ class TrainState:
             self.learned.restore(_named(checkpoint, _LEARNED))
         groups = _stored_groups(checkpoint, self.adapter, settings)
         load_optimizer_tensors(self.optimizer, checkpoint.tensors, groups)
+        self.best.restore(checkpoint.tensors)
+        if self.ledger is not None:
+            self.ledger.restore(checkpoint.tensors)
         self.step = checkpoint.step
 
     @contextlib.contextmanager

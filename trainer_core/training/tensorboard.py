@@ -44,11 +44,20 @@ class TensorBoard:
         for name in ("loss", "learning_rate", "grad_norm", "sigma_mean", "step_seconds"):
             self._add("add_scalar", f"training/{name}", getattr(result, name), result.step)
         if result.validation_loss is not None:
-            self.write_validation(result.step, result.validation_loss)
+            self.write_validation(result.step, result.validation_loss, result.trained_loss)
 
-    def write_validation(self, step: int, loss: float) -> None:
-        """Add the loss on held-out images."""
+    def write_validation(self, step: int, loss: float, trained: float | None = None) -> None:
+        """Add the loss on held-out images, and that on as many trained ones with the gap.
+
+        Args:
+            step: Steps made.
+            loss: On held-out images.
+            trained: On trained ones.
+        """
         self._add("add_scalar", "validation/loss", loss, step)
+        if trained is not None:
+            self._add("add_scalar", "validation/trained_loss", trained, step)
+            self._add("add_scalar", "validation/gap", loss - trained, step)
 
     def write_image(self, step: int, index: int, pixels: Tensor) -> None:
         """Add a preview image.

@@ -2,8 +2,9 @@
 
 Every held-out image is measured at the same few noise levels, the quantiles of those that the run
 trains at, with the same noise. So two numbers differ by what was learned between them alone.
-Nothing here draws from a generator that training draws from: a run trains the same bits with it
-and without.
+As many trained images are measured in the same way: what lies between the two losses is what the
+adapter has learned by heart. Nothing here draws from a generator that training draws from: a run
+trains the same bits with it and without.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ Levels = Callable[[Batch], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
-    """Held-out samples, in the batches that they are measured in.
+class FixedSamples:
+    """Samples that are measured alike each time, in the batches that they are measured in.
 
     Attributes:
         dataset: The encoded samples.
@@ -53,9 +54,19 @@ class HeldOut:
     mask: MaskSection
 
     @property
+    def images(self) -> int:
+        """How many images they are; one of several sizes counts once."""
+        return len({self.dataset.items[index].name for each in self.batches for index in each})
+
+    @property
     def passes(self) -> int:
         """Passes through the base of one measurement."""
         return len(self.batches) * self.count
+
+    @property
+    def size(self) -> int:
+        """Points of one measurement."""
+        return self.count * sum(map(len, self.batches))
 
     def points(self, number: int) -> Points:
         """What goes through the base in a pass, from 0."""
@@ -79,41 +90,77 @@ def _noise(latents: Tensor, *names: str | int) -> Tensor:
     return torch.empty(latents.shape).normal_(generator=generator)
 
 
-def hold_out(
-    dataset: CachedDataset,
-    most: int,
-    batch_sizes: Sequence[int],
-    levels: Levels,
-    count: int,
-    mask: MaskSection,
-) -> HeldOut | None:
-    """Choose what is measured.
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """How samples are measured.
 
-    Args:
-        dataset: The encoded samples.
-        most: The most images; of more, the same ones in every run.
+    Attributes:
         batch_sizes: Of each sample, the most that share a pass.
         levels: The noise levels of a batch.
         count: How many of them there are.
         mask: What masks weigh.
+    """
+
+    batch_sizes: Sequence[int]
+    levels: Levels
+    count: int
+    mask: MaskSection
+
+    def of(self, dataset: CachedDataset, indices: Sequence[int]) -> FixedSamples | None:
+        """Put samples into batches; None where there are none."""
+        groups: dict[Hashable, list[int]] = {}
+        for index in indices:
+            item, size = dataset.items[index], self.batch_sizes[index]
+            groups.setdefault((item.bucket, item.kind, size), []).append(index)
+        batches = [
+            tuple(group[start : start + self.batch_sizes[group[0]]])
+            for group in groups.values()
+            for start in range(0, len(group), self.batch_sizes[group[0]])
+        ]
+        given = self.levels, self.count, self.mask
+        return FixedSamples(dataset, tuple(batches), *given) if batches else None
+
+
+def hold_out(dataset: CachedDataset, most: int, measuring: Measuring) -> FixedSamples | None:
+    """Choose the held-out samples that are measured.
+
+    Args:
+        dataset: The encoded samples.
+        most: The most images; of more, the same ones in every run.
+        measuring: How.
 
     Returns:
         None where no sample is held out.
     """
     held = [index for index, is_held in enumerate(dataset.validations) if is_held]
-    names = {dataset.items[index].name for index in held}
-    chosen = set(sorted(names, key=lambda name: counter_seed(0, "held out", name))[:most])
-    groups: dict[Hashable, list[int]] = {}
-    for index in held:
-        item = dataset.items[index]
-        if item.name in chosen:
-            groups.setdefault((item.bucket, item.kind, batch_sizes[index]), []).append(index)
-    batches = [
-        tuple(group[start : start + batch_sizes[group[0]]])
-        for group in groups.values()
-        for start in range(0, len(group), batch_sizes[group[0]])
+    return measuring.of(dataset, _chosen(dataset, held, most, "held out"))
+
+
+def trained_alike(
+    dataset: CachedDataset, held: FixedSamples, measuring: Measuring
+) -> FixedSamples | None:
+    """Choose as many trained images as are held out, the same ones in every run.
+
+    Ordinary images are none of them: what is held out is of the own ones.
+
+    Returns:
+        None where nothing but ordinary images is trained.
+    """
+    forms = dataset.items.forms
+    own = dataset.items.each([not (each.regularization or each.validation) for each in forms])
+    trained = [
+        index
+        for index, (is_own, repeats) in enumerate(zip(own, dataset.repeats, strict=True))
+        if is_own and repeats
     ]
-    return HeldOut(dataset, tuple(batches), levels, count, mask) if batches else None
+    return measuring.of(dataset, _chosen(dataset, trained, held.images, "trained alike"))
+
+
+def _chosen(dataset: CachedDataset, indices: Sequence[int], most: int, what: str) -> list[int]:
+    """The samples of so many images, chosen by their names alone."""
+    names = {dataset.items[index].name for index in indices}
+    chosen = set(sorted(names, key=lambda name: counter_seed(0, what, name))[:most])
+    return [index for index in indices if dataset.items[index].name in chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +169,7 @@ class Validation:
 
     Attributes:
         held: What is measured.
+        trained: Trained samples that are measured besides, to compare with.
         loss: Summed loss of the points of a pass.
         transformer: The denoiser, with its adapter.
         processes: Share the passes.
@@ -129,7 +177,8 @@ class Validation:
         warn: Told in one line why nothing was measured.
     """
 
-    held: HeldOut
+    held: FixedSamples
+    trained: FixedSamples | None
     loss: Callable[[Points], Tensor]
     transformer: torch.nn.Module
     processes: Processes
@@ -145,11 +194,12 @@ class Validation:
         Returns:
             The mean over images and noise levels, of the loss that training has without weights.
         """
-        total, points, full = 0.0, 0, ""
+        totals, counts, full = [0.0, 0.0], [0, 0], ""
         with torch.no_grad(), evaluating(self.transformer):
             try:
-                for loss, count in self._losses():
-                    total, points = total + loss, points + count
+                for part, loss, count in self._losses():
+                    totals[part] += loss
+                    counts[part] += count
             except Exception as error:
                 if self.processes.sharded or not is_out_of_memory(error):
                     raise
@@ -158,23 +208,44 @@ class Validation:
                 traceback.clear_frames(error.__traceback__)
         if full:
             release_memory(self.processes.device)
-        numbers = [total, float(points), float(bool(full)), float(self.cancelled())]
-        total, points, failed, stopped = self.processes.sum_numbers(numbers)
+        numbers = [*totals, *map(float, counts), float(bool(full)), float(self.cancelled())]
+        *sums, failed, stopped = self.processes.sum_numbers(numbers)
         reason = f"the device's memory is full ({full})" if failed else ""
-        reason = reason or ("" if math.isfinite(total) else "it is not a finite number")
+        finite = all(math.isfinite(total) for total in sums[:2])
+        reason = reason or ("" if finite else "it is not a finite number")
         if reason:
             self.warn(f"No loss on held-out images at step {step}: {reason}.")
-        whole = not reason and points == self.held.count * sum(map(len, self.held.batches))
-        return Measured(total / points if whole else None, stopped > 0)
+            return Measured(cancelled=stopped > 0)
+        if sums[2:] != [0 if each is None else each.size for each in self._parts]:
+            return Measured(cancelled=stopped > 0)
+        held, trained = (
+            total / (count or 1) for total, count in zip(sums[:2], sums[2:], strict=True)
+        )
+        return Measured(held, None if self.trained is None else trained, stopped > 0)
 
-    def _losses(self) -> Iterator[tuple[float, int]]:
-        index, count = self.processes.index, self.processes.count
-        mine = list(range(index, self.held.passes, count))
+    @property
+    def passes(self) -> int:
+        """Passes through the base of one measurement."""
+        return sum(each.passes for each in self._parts if each is not None)
+
+    @property
+    def _parts(self) -> tuple[FixedSamples, FixedSamples | None]:
+        return self.held, self.trained
+
+    def _points(self, number: int) -> tuple[int, Points]:
+        """What goes through the base in a pass, and to which part it belongs."""
+        if number < self.held.passes or self.trained is None:
+            return 0, self.held.points(number)
+        return 1, self.trained.points(number - self.held.passes)
+
+    def _losses(self) -> Iterator[tuple[int, float, int]]:
+        index, count, passes = self.processes.index, self.processes.count, self.passes
+        mine = list(range(index, passes, count))
         # A pass through a base in parts takes all processes.
-        rounds = -(-self.held.passes // count) if self.processes.sharded else len(mine)
+        rounds = -(-passes // count) if self.processes.sharded else len(mine)
 
-        def make(number: int, _: int) -> Points:
-            return self.held.points(min(number * count + index, self.held.passes - 1))
+        def make(number: int, _: int) -> tuple[int, Points]:
+            return self._points(min(number * count + index, passes - 1))
 
         def following(number: int, _: int) -> tuple[int, int] | None:
             return (number + 1, 0) if number + 1 < rounds else None
@@ -183,10 +254,10 @@ class Validation:
             for number in range(rounds):
                 if self._ends():
                     return
-                points = ahead(number, 0)
+                part, points = ahead(number, 0)
                 loss = float(self.loss(points))
                 if number < len(mine):
-                    yield loss, len(points.sigmas)
+                    yield part, loss, len(points.sigmas)
 
     def _ends(self) -> bool:
         asked = self.cancelled()

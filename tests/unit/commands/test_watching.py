@@ -16,6 +16,7 @@ from trainer_core.training.observer import (
     CheckpointSaved,
     PreviewDone,
     RunFinished,
+    RunRequests,
     RunStarted,
     StepDone,
     Warned,
@@ -120,6 +121,22 @@ def test_first_signal_cancels_and_second_stops(number, capfd):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
     assert "Stopping after this step" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="Windows has no such signal")
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_one_signal_saves_and_previews_once_and_the_run_goes_on(rank, monkeypatch):
+    monkeypatch.setenv("RANK", rank)
+    before = signal.getsignal(signal.SIGUSR1)
+    with watching(as_json=True) as observer:
+        assert observer.requests() == RunRequests()
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert observer.requests() == RunRequests(save=True, preview=True)
+            assert observer.requests() == RunRequests()
+        assert not observer.cancelled()
+        assert observer.stopped_by is None
+    assert signal.getsignal(signal.SIGUSR1) is before
 
 
 def test_a_hang_up_that_is_ignored_stays_ignored():

@@ -50,9 +50,34 @@ def test_what_a_crash_left_is_passed_over(run_history, tmp_path, end):
 
 
 def test_an_empty_folder_has_no_course(run_history, tmp_path):
-    assert run_history.read_history(tmp_path, place, ()) == ([], [], 0.0)
+    assert run_history.read_history(tmp_path, place, ()) == ([], [], 0.0, [])
     (tmp_path / "metrics.jsonl").mkdir()
     assert run_history.read_history(tmp_path, place, ()).points == []
+
+
+def test_losses_on_held_out_images_are_all_there_however_long_the_run_is(run_history, tmp_path):
+    lines = ['{"step": 0, "validation_loss": 0.9}']
+    for step in range(1, 9002):
+        values = {"step": step, "loss": 1.0, "learning_rate": 0.1, "step_seconds": 0.5}
+        if step % 3000 == 0:
+            values["validation_loss"] = 1 / step
+        if step == 9000:
+            values["trained_loss"] = 0.5
+        lines.append(json.dumps(values))
+    lines += ['{"step": 9002, "validation_loss": NaN}', '{"validation_loss": 1']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    history = run_history.read_history(tmp_path, place, ())
+    expected = [(0, 0.9, None), (3000, 1 / 3000, None), (6000, 1 / 6000, None)]
+    assert history.held_out == [*expected, (9000, 1 / 9000, 0.5)]
+
+
+def test_of_many_measurements_the_lowest_and_the_last_stay(run_history):
+    many = [(step, 1.0, None) for step in range(5 * run_history.POINTS)]
+    many[4321] = (4321, 0.25, None)
+    thinned = run_history.thinned_losses(many)
+    assert len(thinned) <= run_history.POINTS
+    assert thinned == sorted(thinned)
+    assert {many[4321], many[-1]} <= set(thinned)
 
 
 def test_images_come_in_order_with_the_prompts_that_they_were_made_with(run_history, tmp_path):
@@ -92,6 +117,11 @@ def test_of_many_images_the_first_and_the_last_stay(run_history, tmp_path):
             {"status": "done", "step": 4},
             "stopped",
             "Stopped at step 4 of 9. What was learned is kept.",
+        ),
+        (
+            {"status": "done", "step": 9, "best": {"step": 6, "loss": 0.5}},
+            "done",
+            "Trained 9 steps. Best on held-out images: step 6.",
         ),
         (
             {"status": "cancelled", "step": 4},

@@ -122,7 +122,7 @@ def test_pruning_keeps_the_newest_and_clears_what_a_crash_left(tmp_path):
 def test_pruning_spares_the_one_that_was_named(tmp_path):
     for step in (5, 10, 15, 20):
         save(tmp_path, step=step)
-    assert prune_checkpoints(tmp_path, 1, spared=10) == [5, 15]
+    assert prune_checkpoints(tmp_path, 1, spared={10}) == [5, 15]
     assert [p.name for p in checkpoint_folders(tmp_path)] == ["000010", "000020"]
 
 

@@ -1,5 +1,6 @@
 """The loss on held-out images without a base: who measures what, and what is told."""
 
+import dataclasses
 import math
 import threading
 
@@ -11,7 +12,7 @@ from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.training.metrics_file import MetricsWriter, read_metrics
 from trainer_core.training.processes import SingleProcess
-from trainer_core.training.validation import Validation, hold_out
+from trainer_core.training.validation import Measuring, Validation, hold_out, trained_alike
 from trainer_core.types import Bucket, StepResult
 
 CPU = torch.device("cpu")
@@ -50,11 +51,13 @@ def dataset(tmp_path_factory):
 def validation(dataset, processes, loss=None, cancelled=lambda: False, most=99, batch=3):
     told = []
     levels = lambda _: (0.25, 0.75)  # noqa: E731
-    held = hold_out(dataset, most, [batch] * len(dataset), levels, 2, MaskSection())
+    measuring = Measuring([batch] * len(dataset), levels, 2, MaskSection())
+    held = hold_out(dataset, most, measuring)
     assert held is not None
+    trained = trained_alike(dataset, held, measuring)
     loss = loss or (lambda points: points.target.square().flatten(1).mean(1).sum())
     module = torch.nn.Linear(1, 1)
-    return Validation(held, loss, module, processes, cancelled, told.append), told
+    return Validation(held, trained, loss, module, processes, cancelled, told.append), told
 
 
 def test_the_number_depends_on_neither_batches_nor_processes(dataset):
@@ -88,6 +91,28 @@ def test_the_most_images_are_the_same_ones_each_time(dataset):
     assert len(few) == 3
     assert names(most=3, batch=1) == few
     assert few < names(most=5)
+
+
+def test_as_many_trained_images_are_measured_in_the_same_way(dataset):
+    few = validation(dataset, SingleProcess(CPU), most=1)[0]
+    assert few.trained is not None
+    assert {dataset.names[index] for batch in few.trained.batches for index in batch} == {"4"}
+    points = few.trained.points(0), few.held.points(0)
+    assert points[0].sigmas == points[1].sigmas == (0.25,)
+    measured = few(0)
+    alone = sum(few.loss(few.trained.points(number)) for number in range(2)) / 2
+    assert measured.trained == pytest.approx(float(alone), rel=1e-6)
+    assert measured.loss != measured.trained
+
+
+def test_ordinary_images_are_nothing_to_compare_with(dataset):
+    items = [dataclasses.replace(each) for each in dataset.items]
+    items[4] = dataclasses.replace(items[4], regularization=True)
+    measure = validation(CachedDataset(items), SingleProcess(CPU))[0]
+    assert measure.trained is None
+    measured = measure(0)
+    assert measured.trained is None
+    assert measured.loss == validation(dataset, SingleProcess(CPU))[0](0).loss
 
 
 def test_a_full_device_leaves_the_number_out_and_says_so(dataset):
@@ -136,13 +161,14 @@ def test_modes_and_generators_are_as_before(dataset):
 
 def test_nothing_held_out_is_nothing_to_measure(dataset):
     only = CachedDataset([dataset.items[4]])
-    assert hold_out(only, 9, [1], lambda _: (0.5,), 1, MaskSection()) is None
+    assert hold_out(only, 9, Measuring([1], lambda _: (0.5,), 1, MaskSection())) is None
 
 
 def test_the_number_before_the_first_step_is_no_step(tmp_path):
     path = tmp_path / "metrics.jsonl"
     steps = [
-        StepResult(n, 0.5, 0.5, 1e-4, 0.3, 0.5, 0.01, 9.0, v) for n, v in ((1, None), (2, 0.7))
+        StepResult(n, 0.5, 0.5, 1e-4, 0.3, 0.5, 0.01, 9.0, v, t)
+        for n, v, t in ((1, None, None), (2, 0.7, 0.6))
     ]
     with MetricsWriter(path, 0, print) as writer:
         writer.write_begin(0.9)

@@ -1,0 +1,110 @@
+"""What the panel shows of one train node's last run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..host import comfy_host
+from .run_history import POINTS, HeldOut, read_history, thinned_losses
+
+
+@dataclass(slots=True)
+class RunState:
+    """One train node's last run, as the panel shows it.
+
+    Attributes:
+        workflow: The id of the workflow that it was started from; empty where it is not known.
+        run: Its name and version, such as ``my_adapter/v0``; empty as long as it has no folder.
+        seed: What decides which run it is; None where it is not known.
+        resumable: Whether there is a checkpoint that it can go on from.
+        points: Step, loss and learning rate; thinned when there are many.
+        held_out: The losses on held-out and trained images; thinned, too.
+        samples: Preview images with their step, prompt and its index, and place.
+        error: What was found, expected and is to do, when it failed with an error of ours.
+        warnings: What the person can do something about.
+        notes: What is good to know.
+        memory: Where the run keeps what, as JSON values; None as long as nothing was planned.
+        choices: What a preset chose and why: ``setting``, ``value`` and ``why`` of each.
+    """
+
+    node_id: str
+    prompt_id: str
+    name: str
+    steps: int
+    workflow: str = ""
+    run: str = ""
+    seed: int | None = None
+    resumable: bool = False
+    status: str = "loading"
+    step: int = 0
+    points: list[tuple[int, float, float]] = field(default_factory=list)
+    held_out: list[HeldOut] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    step_seconds: float = 0.0
+    message: str = ""
+    error: dict[str, str] | None = None
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    memory: dict[str, Any] | None = None
+    choices: list[dict[str, str]] = field(default_factory=list)
+
+    def address(self) -> dict[str, Any]:
+        """What every event says of itself."""
+        return {
+            "node_id": self.node_id,
+            "prompt_id": self.prompt_id,
+            "name": self.name,
+            "workflow": self.workflow,
+            "run": self.run,
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state as JSON values."""
+        return {
+            **self.address(),
+            **self.progress(self.points, self.held_out),
+            "seed": self.seed,
+            "resumable": self.resumable,
+            "samples": list(self.samples),
+            "warnings": list(self.warnings),
+            "notes": list(self.notes),
+            "error": self.error,
+            "memory": self.memory,
+            "choices": list(self.choices),
+        }
+
+    def progress(
+        self, points: list[tuple[int, float, float]], held_out: list[HeldOut] | None = None
+    ) -> dict[str, Any]:
+        """What changes with each step, as JSON values."""
+        return {
+            "status": self.status,
+            "step": self.step,
+            "steps": self.steps,
+            "points": [list(point) for point in points],
+            "held_out": [list(each) for each in held_out or []],
+            "step_seconds": self.step_seconds,
+            "seconds_left": max(0.0, (self.steps - self.step) * self.step_seconds),
+            "message": self.message,
+        }
+
+    def take_history(self, folder: Path, prompts: Sequence[str]) -> None:
+        """Take over what a version folder holds of the run's steps until now."""
+        history = read_history(folder, comfy_host.output_place, prompts)
+        self.run = f"{folder.parent.name}/{folder.name}"
+        self.points, self.samples = history.points, history.samples
+        self.held_out = history.held_out
+        self.step, self.step_seconds = history.step, history.step_seconds
+
+    def add_point(self, point: tuple[int, float, float]) -> None:
+        """Add a step; every second one of the old is dropped when there are too many."""
+        self.points.append(point)
+        if len(self.points) > 2 * POINTS:
+            self.points = self.points[::2]
+
+    def add_held_out(self, measured: HeldOut) -> None:
+        """Add a measurement; too many are thinned, and the lowest stays."""
+        self.held_out = thinned_losses([*self.held_out, measured])

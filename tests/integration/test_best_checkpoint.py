@@ -1,0 +1,199 @@
+"""The best checkpoint, early stop and the ledger, in real runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.integration.runs import CancelAfter, metrics, run_config, tensors
+from trainer_core.config import RunConfig
+from trainer_core.demo.run import dataset_folder
+from trainer_core.errors import ConfigError
+from trainer_core.training.checkpoint import checkpoint_folders, find_checkpoint
+from trainer_core.training.ledger import read_ledger
+from trainer_core.training.observer import RunRequests, SilentObserver, StepDone
+from trainer_core.training.run import train
+
+STEPS = 12
+HELD = {"share": 0.3, "every": 1, "noise_levels": 1, "most": 2}
+
+
+def config(folder, cache, **more) -> RunConfig:
+    """A run whose rate is so high that it gets worse on held-out images."""
+    training = {
+        "steps": STEPS,
+        "batch_size": 1,
+        "gradient_accumulation_steps": 1,
+        "early_stop": 3,
+        "keep_checkpoints": 1,
+        "schedule": {"name": "constant", "warmup_steps": 0},
+        "optimizer": {"learning_rate": 0.05},
+        **more,
+    }
+    return run_config(folder, cache, training=training, dataset={"validation": HELD})
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory, cache):
+    return train(config(tmp_path_factory.mktemp("ended"), cache))
+
+
+def held_out(folder: Path) -> dict[int, float]:
+    return {m["step"]: m["validation_loss"] for m in metrics(folder) if "validation_loss" in m}
+
+
+def record(folder: Path) -> dict:
+    return json.loads((folder / "run.json").read_text())
+
+
+def expected_end(losses: dict[int, float], patience: int) -> tuple[int, int]:
+    """Best step and last step, from the definition."""
+    steps = sorted(step for step in losses if step)
+    for last in steps:
+        seen = [step for step in steps if step <= last]
+        best = min(seen, key=lambda step: (losses[step], step))
+        if sum(step > best for step in seen) >= patience:
+            return best, last
+    return min(steps, key=lambda step: (losses[step], step)), steps[-1]
+
+
+def test_it_ends_when_it_gets_no_better_and_says_so(ended):
+    best, last = expected_end(held_out(ended.folder), 3)
+    assert last < STEPS, "the run did not get worse"
+    assert (ended.status, ended.step) == ("done", last)
+    assert f"step {best}" in ended.stopped_early
+    assert ended.best is not None
+    assert ended.best.step == best
+    assert ended.best.loss == held_out(ended.folder)[best]
+    found = record(ended.folder)
+    assert (found["status"], found["stopped_by"]) == ("done", "training.early_stop")
+    assert found["best"] == {"step": best, "loss": ended.best.loss}
+
+
+def test_the_best_checkpoint_stays_beside_the_newest(ended):
+    steps = [int(path.name) for path in checkpoint_folders(ended.folder / "checkpoints")]
+    assert steps == sorted({ended.best.step, ended.step})
+    assert ended.best.adapter.is_file()
+    root = ended.folder.parent
+    asked = RunConfig.model_validate(
+        {"output": {"dir": str(root.parent), "name": root.name}, "resume": "best"}
+    )
+    assert find_checkpoint(asked) == ended.best.adapter.parent
+
+
+def test_both_losses_are_written_down(ended):
+    lines = [m for m in metrics(ended.folder) if "validation_loss" in m]
+    assert [m["step"] for m in lines] == list(range(ended.step + 1))
+    assert all("trained_loss" in m for m in lines)
+
+
+def test_an_ended_run_ends_again_until_it_is_told_otherwise(tmp_path, cache, ended):
+    shutil.copytree(ended.folder.parent, tmp_path / "run")
+    again = train(config(tmp_path, cache).model_copy(update={"resume": "latest"}))
+    assert (again.step, again.stopped_early) == (ended.step, ended.stopped_early)
+    longer = config(tmp_path, cache, early_stop=0).model_copy(update={"resume": "latest"})
+    assert train(longer).step == STEPS
+
+
+def test_stopped_and_resumed_it_ends_at_the_same_step_with_the_same_bits(tmp_path, cache, ended):
+    first = train(config(tmp_path, cache), CancelAfter(ended.step - 1))
+    assert first.status == "cancelled"
+    assert first.step < ended.step
+    resumed = train(config(tmp_path, cache).model_copy(update={"resume": "latest"}))
+    assert (resumed.status, resumed.step) == ("done", ended.step)
+    assert resumed.stopped_early == ended.stopped_early
+    assert resumed.best.step == ended.best.step
+    assert resumed.best.loss == ended.best.loss
+    one, other = tensors(resumed.adapters[0]), tensors(ended.adapters[0])
+    assert all(torch.equal(one[name], other[name]) for name in other)
+    assert read_ledger(resumed.folder) == read_ledger(ended.folder)
+
+
+def test_without_a_measured_run_best_is_refused(tmp_path):
+    asked = {"output": {"dir": str(tmp_path), "name": "run"}, "resume": "best"}
+    with pytest.raises(ConfigError, match="best") as error:
+        find_checkpoint(RunConfig.model_validate(asked))
+    assert "dataset.validation.share" in error.value.expected
+
+
+class KillsItself(SilentObserver):
+    """Dies like a computer whose plug is pulled, behind a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def notify(self, event):
+        if isinstance(event, StepDone) and event.result.step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def requests(self) -> RunRequests:
+        return RunRequests()
+
+
+@pytest.mark.exhaustive
+def test_killed_anywhere_it_ends_the_same(tmp_path, cache, ended):
+    for step in range(1, ended.step + 1):
+        folder = tmp_path / str(step)
+        child = os.fork()
+        if not child:
+            train(config(folder, cache), KillsItself(step))
+            os._exit(3)
+        assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        resumed = train(config(folder, cache).model_copy(update={"resume": "auto"}))
+        assert (resumed.step, resumed.best.step) == (ended.step, ended.best.step)
+        assert read_ledger(resumed.folder) == read_ledger(ended.folder)
+        one, other = tensors(resumed.adapters[0]), tensors(ended.adapters[0])
+        assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+@pytest.mark.exhaustive
+def test_a_clock_checkpoint_and_kept_multiples(tmp_path, cache, monkeypatch):
+    from trainer_core.training import run_loop
+    from trainer_core.training.checkpoint_rules import CheckpointClock
+
+    ticks = itertools.count(0.0, 60.0)
+    monkeypatch.setattr(
+        run_loop, "CheckpointClock", lambda minutes: CheckpointClock(minutes, lambda: next(ticks))
+    )
+    run = run_config(
+        tmp_path,
+        cache,
+        training={
+            "steps": 9,
+            "checkpoint_every": 2,
+            "keep_every": 4,
+            "keep_checkpoints": 1,
+            "checkpoint_minutes": 2.5,
+        },
+    )
+    result = train(run)
+    steps = [int(path.name) for path in checkpoint_folders(result.folder / "checkpoints")]
+    assert steps == [4, 8, 9]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(3))
+def test_an_image_of_noise_is_found(tmp_path, seed):
+    folder = tmp_path / "data"
+    shutil.copytree(dataset_folder("generate"), folder)
+    names = sorted(path.name for path in folder.glob("[0-9]*.png"))
+    broken = names[5 * seed + 2]
+    with Image.open(folder / broken) as image:
+        size = (*image.size[::-1], 3)
+    noise = np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+    Image.fromarray(noise).save(folder / broken)
+    run = run_config(tmp_path, tmp_path / "cache", dataset={"path": str(folder)}, seed=seed)
+    training = run.training.model_copy(update={"steps": 60})
+    result = train(run.model_copy(update={"training": training}))
+    first, second, *_ = read_ledger(result.folder)["images"]
+    assert first["name"] == broken
+    assert first["ratio"] > 1.3 * second["ratio"]

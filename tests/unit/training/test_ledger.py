@@ -1,0 +1,162 @@
+"""The loss ledger: an image's error over what is usual at its noise level."""
+
+import json
+import random
+
+import pytest
+
+from trainer_core.data.batches import BatchPlan
+from trainer_core.errors import InputError
+from trainer_core.training.ledger import LEDGER, Ledger, indices_by_place, read_ledger
+from trainer_core.training.step import SampleError
+from trainer_core.types import Bucket
+
+NAMES = [f"{n}.png" for n in range(6)]
+
+
+def usual(sigma):
+    """What every image is off by at a noise level: much more at the ends."""
+    return 0.1 + 5 * (sigma - 0.5) ** 2
+
+
+def drawn(seed, steps, size=2):
+    """Steps of samples of which image 3 is off by half as much again as the others."""
+    rng = random.Random(seed)
+    for step in range(1, steps + 1):
+        indices = dict(enumerate(rng.sample(range(6), size)))
+        sigmas = [rng.random() for _ in range(size)]
+        noise = [rng.uniform(0.7, 1.3) for _ in range(size)]
+        errors = [
+            usual(sigma) * off * (1.5 if indices[place] == 3 else 1.0)
+            for place, (sigma, off) in enumerate(zip(sigmas, noise, strict=True))
+        ]
+        yield step, indices, [SampleError(p, sigmas[p], errors[p]) for p in range(size)]
+
+
+def filled(seed=0, steps=200):
+    ledger = Ledger(6, NAMES.__getitem__)
+    for each in drawn(seed, steps):
+        ledger.take(*each)
+    return ledger
+
+
+def reference(steps):
+    """The definition, in plain Python."""
+    seen, mean = {}, {}
+    ratios = {name: [] for name in NAMES}
+    for _, indices, errors in steps:
+        before = dict(mean)
+        for each in errors:
+            band = min(int(each.sigma * 20), 19)
+            if band in before:
+                ratios[NAMES[indices[each.position]]].append(each.error / before[band])
+        for each in errors:
+            band = min(int(each.sigma * 20), 19)
+            seen[band] = seen.get(band, 0) + 1
+            old = mean.get(band, 0.0)
+            mean[band] = old + (each.error - old) / min(seen[band], 64)
+    return {n: (sum(r) / len(r), len(r), r[-1]) for n, r in ratios.items() if r}
+
+
+def test_it_is_the_mean_of_the_errors_over_what_is_expected():
+    expected = reference(drawn(5, 120))
+    found = {each.name: each[1:] for each in filled(5, 120).images()}
+    assert found.keys() == expected.keys()
+    for name, (ratio, times, last) in expected.items():
+        assert found[name] == (pytest.approx(ratio, rel=1e-12), times, pytest.approx(last))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_draws_loud_noise_levels_is_not_blamed_but_who_is_off_is(seed):
+    images = filled(seed).images()
+    assert images[0].name == "3.png"
+    assert all(each.ratio < 1.25 for each in images[1:])
+
+
+def test_one_large_error_of_an_image_that_was_seen_once_comes_behind():
+    ledger = Ledger(3, "abc".__getitem__)
+    for step in range(1, 30):
+        ledger.take(step, {0: 0}, [SampleError(0, 0.5, 2.0 if step % 2 else 1.6)])
+    ledger.take(30, {0: 2}, [SampleError(0, 0.5, 1.0)])
+    for step in range(31, 61):
+        ledger.take(step, {0: 1}, [SampleError(0, 0.5, 3.6)])
+    ledger.take(61, {0: 2}, [SampleError(0, 0.5, 6.0)])
+    images = ledger.images()
+    assert {each.name for each in images} == {"a", "b", "c"}
+    assert images[0].name == "b"
+
+
+def test_what_is_not_known_or_not_finite_counts_for_nothing():
+    ledger = filled(steps=40)
+    before = ledger.images()
+    ledger.take(41, {0: 1}, [SampleError(7, 0.5, 99.0), SampleError(0, 0.5, float("nan"))])
+    assert ledger.images() == before
+
+
+def test_the_order_in_a_step_does_not_matter():
+    one, other = Ledger(6, NAMES.__getitem__), Ledger(6, NAMES.__getitem__)
+    for step, indices, errors in drawn(1, 30, size=1):
+        one.take(step, indices, errors)
+        other.take(step, indices, errors[::-1])
+    assert one.images() == other.images()
+
+
+def test_it_goes_on_from_a_checkpoint_to_the_bit():
+    steps = list(drawn(2, 60))
+    whole, first, second = (Ledger(6, NAMES.__getitem__) for _ in range(3))
+    for number, each in enumerate(steps):
+        whole.take(*each)
+        if number < 25:
+            first.take(*each)
+    second.restore({name: tensor.clone() for name, tensor in first.tensors().items()})
+    for each in steps[25:]:
+        second.take(*each)
+    assert second.images() == whole.images()
+
+
+def test_what_another_dataset_left_is_no_use():
+    ledger = filled(steps=20)
+    ledger.restore(Ledger(9, str).tensors())
+    assert not any(each.times for each in ledger.images())
+
+
+def test_samples_of_one_name_are_one_image():
+    ledger = Ledger(4, lambda index: "ab"[index % 2])
+    for step in range(1, 12):
+        ledger.take(step, {0: step % 4}, [SampleError(0, 0.5, 1.0)])
+    assert {each.name: each.times for each in ledger.images()} == {"a": 5, "b": 5}
+
+
+def test_the_plan_says_which_sample_is_at_a_place():
+    buckets = [Bucket(64, 64)] * 5 + [Bucket(64, 32)] * 3
+    plan = BatchPlan(buckets, [0] * 8, 2, 2, 1, seed=3)
+    for step in range(1, 6):
+        by_place = indices_by_place(plan, step)
+        assert sorted(by_place) == list(range(plan.samples(step)))
+        for micro in range(len(plan.passes(step))):
+            part = plan.part(step, micro, (0, 1))
+            assert [by_place[place] for place in part.positions] == list(part.indices)
+
+
+def test_the_file_has_the_worst_first_and_reads_back(tmp_path):
+    ledger = filled()
+    ledger.write(tmp_path, 200)
+    found = read_ledger(tmp_path)
+    assert (found["step"], found["measured"]) == (200, 6)
+    assert [each["name"] for each in found["images"]] == [each.name for each in ledger.images()]
+    assert found["images"][0]["ratio"] == pytest.approx(ledger.images()[0].ratio, abs=1e-4)
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", "{}", '{"step": 1, "measured": 1, "images": 3}'])
+def test_a_damaged_or_absent_file_is_refused_in_three_parts(tmp_path, text):
+    if text is not None:
+        (tmp_path / LEDGER).write_text(text)
+    with pytest.raises(InputError, match=LEDGER) as error:
+        read_ledger(tmp_path)
+    assert error.value.expected
+    assert error.value.remedy
+
+
+def test_the_file_is_json_for_others(tmp_path):
+    filled(steps=30).write(tmp_path, 30)
+    assert json.loads((tmp_path / LEDGER).read_text())["step"] == 30

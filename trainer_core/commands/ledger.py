@@ -1,0 +1,67 @@
+"""``ledger``: the images of a run that are learned worst."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from . import VERBS
+from .arguments import Arguments
+from .console import show, show_json
+from .operations import existing, whole_number
+
+_MOST = 20
+
+
+def ledger(arguments: Arguments) -> int:
+    """List the images that are learned worst; returns the exit code.
+
+    Raises:
+        InputError: When the folder has no ledger, or it is damaged.
+    """
+    own = arguments.only(VERBS["ledger"].own)
+    most = whole_number(own, "most", 1)
+    folder = _version(existing(arguments.word("the folder of a run"), "the folder of a run"))
+    from ..training.ledger import read_ledger
+
+    found = read_ledger(folder)
+    if arguments.json:
+        show_json({"folder": folder, **found, "images": found["images"][:most]})
+    else:
+        show(ledger_text(found, folder, most or _MOST))
+    return 0
+
+
+def ledger_text(found: Mapping[str, Any], folder: Path, most: int) -> str:
+    """A ledger for a person.
+
+    Args:
+        found: What `read_ledger` gave.
+        folder: The run's version folder.
+        most: So many images, the worst ones.
+    """
+    rows = found["images"][:most]
+    lines = [f"{folder}, step {found['step']}: {len(rows)} of {found['measured']} images"]
+    if rows:
+        lines.append(f"{'ratio':>7} {'times':>6} {'last':>7}  image")
+    lines += [
+        f"{each['ratio']:>7.2f} {each['times']:>6} {each['last']:>7.2f}  {each['name']}"
+        for each in rows
+    ]
+    return "\n".join(lines)
+
+
+def _version(folder: Path) -> Path:
+    from ..training.ledger import LEDGER
+    from ..training.run_folder import versions
+
+    for place in (folder, *reversed(versions(folder))):
+        if (place / LEDGER).is_file():
+            return place
+    raise InputError(
+        f"{folder} has no {LEDGER}",
+        "a run's version folder, such as output/my_adapter/v0, or the folder that it lies in",
+        "Name a run that has a checkpoint: the ledger is written with each.",
+    )

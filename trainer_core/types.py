@@ -222,7 +222,17 @@ class StepResult:
     """What one optimizer step did; one line of ``metrics.jsonl``.
 
     `validation_loss` is the loss on held-out images behind the step; None where it was not
-    measured.
+    measured, as of everything below it.
+
+    Attributes:
+        bands: What the samples were off by, before any weight, by their noise levels: the mean of
+            each band of equal width, from the lowest noise on; None for a band without a sample.
+        levels: How many samples had which noise level: parts of equal width, by their number.
+        norms: How large the adapter is beside the base's weights, by block: Frobenius norms.
+        times: Seconds of the step's parts: ``data``, ``compute``, ``reduce``, ``update``. On a GPU
+            of the step before, because nothing waits for them.
+        memory: In MiB: ``ram`` of the process, and ``allocated``, ``reserved`` and ``peak`` of the
+            device.
     """
 
     step: int
@@ -234,6 +244,11 @@ class StepResult:
     step_seconds: float
     time: float
     validation_loss: float | None = None
+    bands: tuple[float | None, ...] | None = None
+    levels: Mapping[str, int] | None = None
+    norms: Mapping[str, float] | None = None
+    times: Mapping[str, float] | None = None
+    memory: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +278,11 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Where a finished or cancelled run left its files."""
+    """Where a finished or cancelled run left its files.
+
+    `levels` says how many samples were trained at which noise levels: parts of equal width, from
+    the lowest noise on; empty where they were not counted.
+    """
 
     folder: Path
     status: str
@@ -271,3 +290,4 @@ class RunResult:
     adapters: Sequence[Path]
     pictures: Sequence[Path]
     losses: Sequence[float]
+    levels: Sequence[int] = ()

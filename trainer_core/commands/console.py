@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from ..config.dialect import format_yaml
+from ..diffusion.noise_bands import histogram_text
 from ..errors import TrainerError
 from ..printable import LONGEST, MOST, grouped, printable, shortened, single_line
 from ..types import RunResult, RunSummary, StepResult
@@ -201,6 +202,9 @@ def result_text(result: RunResult) -> str:
     lines.append(f"{'Folder:':<9}{result.folder}")
     lines += [f"{'Adapter:':<9}{path}" for path in result.adapters]
     lines += [f"{'Image:':<9}{path}" for path in result.pictures]
+    if result.levels:
+        lines.append(f"Noise levels of {sum(result.levels)} samples:")
+        lines += [f"  {line}" for line in histogram_text(result.levels)]
     return "\n".join(lines)
 
 

@@ -1,14 +1,14 @@
 """All that a run writes: metrics, previews, checkpoints and, at the end, the adapter.
 
-``metrics.jsonl`` is for programs. TensorBoard's events, for people, repeat what it says; so
-whatever is wrong with TensorBoard is told once, and the run goes on without it.
+``metrics.jsonl`` is for programs. Trackers, for people, repeat what it says; so whatever is wrong
+with one is told once, and the run goes on without it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from ..adapter_files.write.adapter_file import layout_name, write_adapter
 from ..config import RunConfig
 from ..config.defaults import run_length
 from ..data.image import from_pixels
+from ..diffusion.noise_bands import sum_of_levels
 from ..errors import NonFiniteError, RunError
 from ..filesystem.storage import atomic_write
 from ..requirements import installed_versions
@@ -48,6 +49,9 @@ from .observer import (
 )
 from .run_folder import RunFolder
 from .state import TrainState
+from .tensorboard import TensorBoard
+from .tracker import Tracker
+from .weights_and_biases import WeightsAndBiases
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -55,6 +59,28 @@ if TYPE_CHECKING:
 
 DROPPED = "dropped_checkpoints"
 """Where ``run.json`` lists the steps whose checkpoints gave way to newer ones."""
+
+
+LEVELS = "noise_levels"
+"""Where ``run.json`` says how many samples were trained at which noise levels (`RunResult`)."""
+
+
+def make_trackers(
+    config: RunConfig, folder: Path, done: int, warn: Callable[[str], None]
+) -> list[Tracker]:
+    """Those that ``metrics.trackers`` names.
+
+    Args:
+        config: The run file.
+        folder: The run's version folder.
+        done: Steps that the run has made.
+        warn: Told in one line what one of them cannot do.
+    """
+    named: Mapping[str, Callable[[], Tracker]] = {
+        "tensorboard": lambda: TensorBoard(folder, done, warn),
+        "wandb": lambda: WeightsAndBiases(folder, config, warn),
+    }
+    return [named[name]() for name in dict.fromkeys(config.metrics.trackers)]
 
 
 class Recorder:
@@ -101,7 +127,10 @@ class Recorder:
             observer.notify(Noted(message))
         folder.drop_later_samples(done)
         self._metrics = MetricsWriter(
-            folder.metrics, done, lambda reason: observer.notify(Noted(reason))
+            folder.metrics,
+            done,
+            lambda reason: observer.notify(Noted(reason)),
+            lambda *about: make_trackers(config, *about),
         )
 
     def record(self, result: StepResult) -> None:
@@ -221,14 +250,15 @@ class Recorder:
                 adapters.append(path)
         else:
             adapters.append(self.folder.checkpoints / f"{step:06d}" / "adapter.safetensors")
-        record: dict[str, Any] = {"status": status, "step": step}
+        levels = sum_of_levels([result.levels for result in self._metrics.steps])
+        record: dict[str, Any] = {"status": status, "step": step, LEVELS: levels}
         if status == "cancelled" and isinstance(self._observer, Stoppable):
             record["stopped_by"] = self._observer.stopped_by
         self.folder.update_record(**record)
-        losses = [result.loss for result in self._metrics.steps]
-        result = RunResult(
-            self.folder.path, status, step, tuple(adapters), tuple(self._images), tuple(losses)
-        )
+        steps = self._metrics.steps
+        losses = tuple(result.loss for result in steps)
+        files = (tuple(adapters), tuple(self._images))
+        result = RunResult(self.folder.path, status, step, *files, losses, levels)
         self._observer.notify(RunFinished(result))
         return result
 

@@ -13,10 +13,12 @@ from ..errors import RESUME
 from ..inference.pipeline import sample_previews
 from ..offload.swapped import repeated_blocks
 from ..types import StepResult
+from .adapter_norms import AdapterNorms
 from .compiled_blocks import compiled
 from .loaded import Loaded
 from .loop import Loop
 from .loop_hooks import LoopHooks, Measured
+from .measurements import Measurements
 from .observer import Noted, Warned
 from .optimizer import make_schedule
 from .out_of_memory import DeviceRoom, explained, skipped_when_full
@@ -25,6 +27,7 @@ from .read_ahead import ReadAhead
 from .recorder import Recorder
 from .run_batches import all_passes, batch_plan, held_out, places, step_maker
 from .step import StepMaker
+from .step_clock import StepClock
 from .validation import Validation
 
 
@@ -49,7 +52,11 @@ def run_loop(
     maker = step_maker(run, plan, shares.part, *passes)
     following = places(plan, shares.dealt, run.steps)
     with ReadAhead(maker.prepare, following) as ahead:
-        loop = _loop(run, plan, shares, replace(maker, ahead=ahead), recorder, may_grow)
+        # What is measured concerns all processes alike, and the first one writes it down.
+        measurements = None if recorder is None else _measurements(run)
+        read = ahead if measurements is None else measurements.clock.waiting(ahead)
+        maker = replace(maker, ahead=read)
+        loop = _loop(run, plan, shares, maker, recorder, measurements, may_grow)
         from_inputs = run.config.adapter.init == "eva" and not run.state.step
         if from_inputs and not _initialize_from_inputs(run, plan):
             loop.hooks.save(0)
@@ -101,6 +108,7 @@ def _loop(
     shares: Shares,
     maker: StepMaker,
     recorder: Recorder | None,
+    measurements: Measurements | None,
     may_grow: bool,
 ) -> Loop:
     config, training = run.config, run.config.training
@@ -122,11 +130,21 @@ def _loop(
     def record(result: StepResult) -> None:
         run.state.advance(result.step, result.epoch, plan.samples(result.step))
         if recorder is not None:
-            recorder.record(result)
+            recorder.record(measurements.complete(result) if measurements else result)
 
     save = recorder.save if recorder else lambda step: None
     adapter, optimizer = run.state.adapter.parameters(), run.state.optimizer
     room = DeviceRoom(run.placed, adapter, optimizer, run.observer, save, may_grow=may_grow)
+    hooks = LoopHooks(
+        record=record,
+        save=save,
+        preview=preview,
+        broken=recorder.broken if recorder else _told_elsewhere,
+        requests=run.observer.requests,
+        compute=room.compute,
+        between=room.between_steps,
+        measure=_measure(run, maker, recorder),
+    )
     return Loop(
         settings=training,
         steps=run.steps,
@@ -139,17 +157,21 @@ def _loop(
         learning_rate=lambda step: training.optimizer.learning_rate * schedule(step),
         epoch=plan.epoch,
         processes=run.processes,
-        hooks=LoopHooks(
-            record=record,
-            save=save,
-            preview=preview,
-            broken=recorder.broken if recorder else _told_elsewhere,
-            requests=run.observer.requests,
-            compute=room.compute,
-            between=room.between_steps,
-            measure=_measure(run, maker, recorder),
-        ),
+        hooks=hooks if measurements is None else measurements.heard(hooks),
     )
+
+
+def _measurements(run: Loaded) -> Measurements:
+    settings, family = run.config.metrics, run.data.family
+    # A weight in parts is nowhere whole.
+    every = 0 if run.processes.sharded else settings.norms_every
+
+    def warn(line: str) -> None:
+        run.observer.notify(Warned(line))
+
+    norms = AdapterNorms(run.state.adapter, family.repeated_blocks, every, run.steps, warn)
+    device = run.processes.device
+    return Measurements(StepClock(device), norms, settings.sigma_bands, device)
 
 
 def _measure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 PARTS = 20
@@ -45,11 +46,8 @@ def band_means(
 
 def counted_levels(sigmas: Sequence[float]) -> dict[str, int]:
     """How many noise levels are in each of the `PARTS` parts, by its number; none that is empty."""
-    counts: dict[str, int] = {}
-    for sigma in sigmas:
-        part = str(band_of(sigma, PARTS))
-        counts[part] = counts.get(part, 0) + 1
-    return counts
+    counts = Counter(band_of(sigma, PARTS) for sigma in sigmas)
+    return {str(part): counts[part] for part in sorted(counts)}
 
 
 def sum_of_levels(steps: Sequence[Mapping[str, int] | None]) -> tuple[int, ...]:

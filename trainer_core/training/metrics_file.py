@@ -31,7 +31,7 @@ def tensorboard_alone(folder: Path, done: int, warn: Callable[[str], None]) -> S
 
 MakeTrackers = Callable[[Path, int, Callable[[str], None]], Sequence[Tracker]]
 
-_FIELDS = frozenset(each.name for each in dataclasses.fields(StepResult))
+_NAMES = tuple(each.name for each in dataclasses.fields(StepResult))
 
 
 class MetricsWriter:
@@ -147,7 +147,7 @@ def _read_records(path: Path) -> list[StepResult | Mapping[str, Any]]:
 
 
 def _step(record: Mapping[str, Any]) -> StepResult:
-    known = {name: each for name, each in record.items() if name in _FIELDS}
+    known = {name: each for name, each in record.items() if name in _NAMES}
     if known.get("bands") is not None:
         known["bands"] = tuple(known["bands"])
     return StepResult(**known)
@@ -155,7 +155,8 @@ def _step(record: Mapping[str, Any]) -> StepResult:
 
 def _record(step: StepResult) -> dict[str, Any]:
     """One line; what was not measured is not in it."""
-    return {name: each for name, each in dataclasses.asdict(step).items() if each is not None}
+    values = ((name, getattr(step, name)) for name in _NAMES)
+    return {name: value for name, value in values if value is not None}
 
 
 def _keep_steps(path: Path, done: int) -> list[StepResult]:

@@ -70,7 +70,7 @@ class WeightsAndBiases(Tracker):
     """Tells Weights & Biases of a run: numbers, and preview images without their prompts.
 
     ``WANDB_MODE=offline`` keeps all of it on this machine. With ``output.metadata: full`` the whole
-    run file and the prompts are told, too.
+    run file, the run's name and the prompts are told, too.
 
     Args:
         folder: The run's version folder.
@@ -97,12 +97,12 @@ class WeightsAndBiases(Tracker):
         self._library = wandb
         # What the environment and the library's own files say.
         _require_key(wandb.setup().settings)
-        known = wandb.Settings.model_fields
+        known, number = wandb.Settings.model_fields, _run_id(folder)
         settings = {name: value for name, value in _PRIVATE.items() if name in known}
         self._run = wandb.init(
             project=None if os.environ.get("WANDB_PROJECT") else PROJECT,
-            name=f"{config.output.name} {folder.name}",
-            id=_run_id(folder),
+            name=f"{config.output.name} {folder.name}" if full else f"{config.family} {number[:4]}",
+            id=number,
             resume="allow",
             dir=str(folder),
             config=told_settings(config, full=full),
@@ -122,7 +122,7 @@ class WeightsAndBiases(Tracker):
         self._run.log({f"preview/{index}": picture, "step": step})
 
     def _finish(self) -> None:
-        self._run.finish(quiet=True)
+        self._run.finish()
 
 
 def told_settings(config: RunConfig, *, full: bool) -> dict[str, Any]:

@@ -18,6 +18,9 @@ what it was (docs/metrics.md)."""
 OVERBAKED = 1.0
 """A change of the middle block that is as large as its weights (docs/metrics.md)."""
 
+OVERTURNED = 0.5
+"""The same of a rotation, of which 2 is the most: 29 degrees on average."""
+
 _SETTLED_STEPS = 100
 """Behind so many steps an adapter has moved, and warm-up is over."""
 
@@ -45,6 +48,8 @@ class AdapterNorms:
         self._places = {name: block_of(name, blocks) for name in adapter.names}
         self._every, self._steps, self._warn = every, steps, warn
         self._warned: set[str] = set()
+        turns = any(layer.kind.multiplies for layer in adapter.layers.values())
+        self._most = OVERTURNED if turns else OVERBAKED
 
     def measure(self, step: int) -> dict[str, float] | None:
         """Measure behind a step where it is due; the only wait for the device is for this.
@@ -73,7 +78,7 @@ class AdapterNorms:
                 "training.optimizer.learning_rate, train longer, or see whether adapter.targets "
                 "names the right layers.",
             )
-        if middle > OVERBAKED:
+        if middle > self._most:
             self._warn_once(
                 "over-baked",
                 f"After {step} steps the adapter changes the weights of the middle block by "

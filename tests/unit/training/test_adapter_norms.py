@@ -107,6 +107,21 @@ def test_an_adapter_that_does_nothing_or_too_much_is_told_once(size, step, said)
     assert all(wanted in line for wanted, line in zip(said, warnings, strict=True))
 
 
+@pytest.mark.parametrize(("angle", "told"), [(0.45, 0), (0.55, 1)])
+def test_a_rotation_is_judged_by_its_angle(angle, told):
+    base = Base().requires_grad_(False)
+    layers = {f"blocks.{n}.one": block["one"] for n, block in enumerate(base.blocks)}
+    adapter = attach(base, AdapterConfig(kind="oft", rank=2), layers)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            # Cayley's rotation of a number q turns by 2 atan(q); it is the difference of two.
+            parameter[:, 1] = math.tan(angle / 2)
+    warnings = []
+    found = norms(adapter, warnings).measure(1)
+    assert found["blocks.3"] == pytest.approx(2 * math.sin(angle / 2), rel=1e-5)
+    assert len(warnings) == told
+
+
 def test_a_short_run_is_told_at_its_end():
     warnings = []
     measured = norms(adapted(0.0), warnings, every=1, steps=20)

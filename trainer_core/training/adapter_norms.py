@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..adapters import AttachedAdapter
 from ..adapters.delta_norms import RelativeNorms
+from ..device import is_out_of_memory
+from ..errors import AdapterError
 
 REST = "other layers"
 """Where layers outside of the base's repeated blocks are gathered."""
@@ -60,7 +62,16 @@ class AdapterNorms:
         """
         if not self._every or (step % self._every and step != self._steps):
             return None
-        found = by_block(self._norms.deltas(), self._norms.weights, self._places)
+        try:
+            found = by_block(self._norms.deltas(), self._norms.weights, self._places)
+        except Exception as error:
+            # A run does not end because something beside it cannot be looked at.
+            if not isinstance(error, AdapterError) and not is_out_of_memory(error):
+                raise
+            self._every = 0
+            reason = error.found if isinstance(error, AdapterError) else "the memory is full"
+            self._warn(f"The adapter's size is not measured ({reason}).")
+            return None
         if not found or not all(map(math.isfinite, found.values())):
             return None
         self._judge(step, found)

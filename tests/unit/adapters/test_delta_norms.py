@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from fixtures.quantized_bases import FORMATS, make_quantized, numbers_of
 from torch import nn
 
 from trainer_core.adapters import attach
@@ -88,6 +89,13 @@ def test_a_rotation_is_measured_by_how_far_it_is_from_none():
     rotation = layer.kind.delta(dict(layer.factors()), 1.0)
     (share,) = RelativeNorms(adapter).tensors().values()
     assert float(share) == pytest.approx(float(rotation.detach().norm()) / math.sqrt(16), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_packed_weight_has_the_norm_of_its_numbers(name):
+    adapter = attach(make_quantized(name), AdapterConfig(kind="lora", rank=2), seed=1)
+    wanted = float(numbers_of(name).double().norm())
+    assert weight_norms(adapter) == {"0": pytest.approx(wanted, rel=2e-3)}
 
 
 def test_an_adapter_that_has_not_learned_has_no_norm_and_one_that_learns_is_measured_again():

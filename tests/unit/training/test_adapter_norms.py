@@ -131,6 +131,19 @@ def test_a_short_run_is_told_at_its_end():
     assert len(warnings) == 1
 
 
+def test_a_weight_that_cannot_be_read_is_told_once_and_ends_nothing():
+    adapter = adapted(0.1)
+    layer = adapter.layers["last"].get_base_layer()
+    # Packed numbers of which nobody says how to read them.
+    layer.weight = nn.Parameter(torch.ones(8, 8, dtype=torch.int8), requires_grad=False)
+    warnings = []
+    measured = norms(adapter, warnings)
+    assert measured.measure(1) is None
+    assert measured.measure(2) is None
+    (line,) = warnings
+    assert "which cannot be read" in line
+
+
 def test_numbers_that_are_not_finite_are_left_to_the_loop():
     adapter = adapted(0.1)
     with torch.no_grad():

@@ -11,7 +11,7 @@ import contextlib
 import importlib.util
 import netrc
 import os
-import secrets
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ..config import RunConfig
 from ..config.comparison import flattened
 from ..data.image import from_pixels
 from ..errors import InputError
+from ..filesystem.storage import write_text
 from .tracker import Tracker
 
 ABSENT = (
@@ -145,7 +146,7 @@ def _run_id(folder: Path) -> str:
     """By which a run that goes on is the same one there."""
     path = folder / _ID
     if not path.is_file():
-        path.write_text(secrets.token_hex(8), encoding="utf-8")
+        write_text(path, uuid.uuid4().hex[:16])
     return path.read_text(encoding="utf-8").strip()
 
 

@@ -11,7 +11,6 @@ import contextlib
 import importlib.util
 import netrc
 import os
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -146,7 +145,7 @@ def _run_id(folder: Path) -> str:
     """By which a run that goes on is the same one there."""
     path = folder / _ID
     if not path.is_file():
-        write_text(path, uuid.uuid4().hex[:16])
+        write_text(path, os.urandom(8).hex())
     return path.read_text(encoding="utf-8").strip()
 
 

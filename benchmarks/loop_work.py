@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +36,15 @@ from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.families.registry import get_family
+from trainer_core.training.adapter_norms import AdapterNorms
 from trainer_core.training.loop import Loop
 from trainer_core.training.loop_hooks import LoopHooks
+from trainer_core.training.measurements import Measurements
+from trainer_core.training.metrics_file import MetricsWriter
 from trainer_core.training.observer import RunRequests
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.step import StepMaker
+from trainer_core.training.step_clock import StepClock
 from trainer_core.types import Bucket
 
 FAMILY = get_family("qwen_image")
@@ -136,6 +142,7 @@ def make_loop(
     weights: Sequence[nn.Parameter],
     optimizer: torch.optim.Optimizer,
     processes: SingleProcess,
+    measured: Callable[[LoopHooks], LoopHooks] = lambda hooks: hooks,
 ) -> Loop:
     """The loop of a run over a denoiser that may be `ModelLeftOut`."""
     config = RunConfig.model_validate(
@@ -165,14 +172,63 @@ def make_loop(
         learning_rate=lambda step: 1e-4,
         epoch=plan.epoch,
         processes=processes,
-        hooks=LoopHooks(
-            record=lambda result: None,
-            save=lambda step: None,
-            preview=lambda step: False,
-            broken=lambda step: "",
-            requests=RunRequests,
+        hooks=measured(
+            LoopHooks(
+                record=lambda result: None,
+                save=lambda step: None,
+                preview=lambda step: False,
+                broken=lambda step: "",
+                requests=RunRequests,
+            )
         ),
     )
+
+
+def measured_hooks(hooks: LoopHooks, adapter: AttachedAdapter, folder: Path) -> LoopHooks:
+    """The same hooks with all that a run measures and writes by itself, TensorBoard too.
+
+    But for the adapter's norms: a base on the meta device has none. `norm_ms` measures them.
+    """
+    blocks = FAMILY.repeated_blocks
+    norms = AdapterNorms(adapter, blocks, 50, 1000, refuse)
+    cpu = torch.device("cpu")
+    measurements = Measurements(StepClock(cpu), norms, 4, cpu)
+    writer = MetricsWriter(folder / "metrics.jsonl", 0, refuse)
+    heard = measurements.heard(hooks)
+    return replace(heard, record=lambda result: writer.write(measurements.complete(result)))
+
+
+def refuse(line: str) -> None:
+    """End the benchmark: what it should measure does not work."""
+    raise RuntimeError(line)
+
+
+def norm_ms(rounds: int, layers: int = 720, blocks: int = 60) -> dict[str, float]:
+    """CPU milliseconds of one measurement of an adapter's norms, on layers of a few numbers.
+
+    What it costs a host does not depend on the layers' size, and on a GPU the host is what waits.
+    """
+    base = nn.Module()
+    lists = nn.ModuleList(
+        nn.ModuleList(nn.Linear(8, 8) for _ in range(layers // blocks)) for _ in range(blocks)
+    )
+    base.add_module("transformer_blocks", lists)
+    adapter = attach(base.requires_grad_(False), AdapterConfig(kind="lora", rank=4))
+    norms = AdapterNorms(adapter, ("transformer_blocks",), 1, 10**9, lambda line: None)
+    first = _cpu_ms(lambda: norms.measure(1))
+    return {
+        "layers": len(adapter.names),
+        "first_cpu_ms": round(first, 2),
+        "cpu_ms": round(
+            statistics.median(_cpu_ms(lambda: norms.measure(1)) for _ in range(rounds)), 2
+        ),
+    }
+
+
+def _cpu_ms(work: Callable[[], object]) -> float:
+    before = time.process_time()
+    work()
+    return 1000 * (time.process_time() - before)
 
 
 class HostWork:
@@ -182,6 +238,7 @@ class HostWork:
         folder: Takes the encoded samples.
         pixels: Side of the images.
         blocks: Of the base.
+        measured: Whether all that a run measures by itself is measured and written down, too.
 
     Attributes:
         transformer: The base.
@@ -190,7 +247,9 @@ class HostWork:
         parameters: How many tensors are trained.
     """
 
-    def __init__(self, folder: Path, pixels: int = 1024, blocks: int = 60) -> None:
+    def __init__(
+        self, folder: Path, pixels: int = 1024, blocks: int = 60, *, measured: bool = False
+    ) -> None:
         self.transformer = full_size_base(blocks)
         self.before_step: Callable[[], object] = RunRequests
         adapter = attach_adapter(self.transformer)
@@ -203,6 +262,9 @@ class HostWork:
             weights,
             _NoUpdate(weights, lr=1.0),
             UnreadDevice(),
+            functools.partial(measured_hooks, adapter=adapter, folder=folder)
+            if measured
+            else lambda hooks: hooks,
         )
         self._done = 0
         # Everything is imported and read once.
@@ -219,7 +281,8 @@ class HostWork:
         """Make one step."""
         self.before_step()
         self._done += 1
-        self._loop.make_step(self._done)
+        result, _ = self._loop.make_step(self._done)
+        self._loop.hooks.record(result)
 
     def cpu_ms(self, rounds: int) -> list[float]:
         """CPU milliseconds of steps."""
@@ -259,13 +322,14 @@ def main() -> None:
     torch.set_num_threads(1)
     found = {**origin(), "rounds": arguments.rounds}
     rows: list[dict[str, Any]] = []
-    for pixels in (256, 1024):
+    for pixels, measured in itertools.product((256, 1024), (False, True)):
         with tempfile.TemporaryDirectory() as folder:
-            work = HostWork(Path(folder), pixels)
+            work = HostWork(Path(folder), pixels, measured=measured)
             times = work.cpu_ms(arguments.rounds)
             rows.append(
                 {
                     "pixels": pixels,
+                    "measured": measured,
                     "layers": work.layers,
                     "parameters": work.parameters,
                     "micro_batches": MICRO_BATCHES,
@@ -275,8 +339,16 @@ def main() -> None:
                 }
             )
             print(rows[-1])
+    norms = norm_ms(arguments.rounds)
+    print(norms)
     if arguments.output:
-        record = {"benchmark": "loop_work", "counted": found, "timed": found, "rows": rows}
+        record = {
+            "benchmark": "loop_work",
+            "counted": found,
+            "timed": found,
+            "rows": rows,
+            "norms": norms,
+        }
         write_record(arguments.output, record)
 
 

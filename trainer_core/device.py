@@ -193,6 +193,56 @@ def begin_peak(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
+def memory_in_use(device: torch.device) -> dict[str, int]:
+    """Bytes that are taken now; what is not known is left out.
+
+    Args:
+        device: Where the run computes.
+
+    Returns:
+        ``ram`` of this process where psutil is installed, and of a CUDA device ``allocated``,
+        ``reserved`` and ``peak``, which is the most that was allocated since it was last asked to
+        begin anew (`begin_peak`).
+    """
+    found: dict[str, int] = {}
+    with contextlib.suppress(ImportError):
+        import psutil
+
+        found["ram"] = psutil.Process().memory_info().rss
+    if device.type == "cuda":
+        found["allocated"] = torch.cuda.memory_allocated(device)
+        found["reserved"] = torch.cuda.memory_reserved(device)
+        found["peak"] = torch.cuda.max_memory_allocated(device)
+    return found
+
+
+class Moment:
+    """A point of time in a device's work: on a CPU now, on a GPU when it gets there.
+
+    Args:
+        device: CUDA or the CPU (`knows_moments`).
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = None
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                self._event = torch.cuda.Event(enable_timing=True)
+                self._event.record()
+        self._time = time.perf_counter()
+
+    def since(self, before: Moment) -> float:
+        """Seconds since another one; on a GPU both have to be past."""
+        if self._event is None or before._event is None:
+            return self._time - before._time
+        return before._event.elapsed_time(self._event) / 1000
+
+
+def knows_moments(device: torch.device) -> bool:
+    """Whether `Moment` says of a device when it gets there."""
+    return device.type in {"cpu", "cuda"}
+
+
 def free_memory(device: torch.device) -> int:
     """Free bytes of a device; the CPU's are those of RAM."""
     if device.type in {"cuda", "xpu"}:

@@ -222,7 +222,17 @@ class StepResult:
     """What one optimizer step did; one line of ``metrics.jsonl``.
 
     `validation_loss` is the loss on held-out images behind the step, `trained_loss` that of as many
-    trained ones, measured alike; None where they were not measured.
+    trained ones, measured alike; None where they were not measured, as of everything below.
+
+    Attributes:
+        bands: What the samples were off by, before any weight, by their noise levels: the mean of
+            each band of equal width, from the lowest noise on; None for a band without a sample.
+        levels: How many samples had which noise level: parts of equal width, by their number.
+        norms: How large the adapter is beside the base's weights, by block: Frobenius norms.
+        times: Seconds of the step's parts: ``data``, ``compute``, ``reduce``, ``update``. On a GPU
+            of the step before, because nothing waits for them.
+        memory: In MiB: ``ram`` of the process, and ``allocated``, ``reserved`` and ``peak`` of the
+            device.
     """
 
     step: int
@@ -235,6 +245,11 @@ class StepResult:
     time: float
     validation_loss: float | None = None
     trained_loss: float | None = None
+    bands: tuple[float | None, ...] | None = None
+    levels: Mapping[str, int] | None = None
+    norms: Mapping[str, float] | None = None
+    times: Mapping[str, float] | None = None
+    memory: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +299,8 @@ class RunResult:
     Attributes:
         best: None where nothing was held out, or its checkpoint is gone.
         stopped_early: Why the run ended before its last step by itself; empty if it did not.
+        levels: How many samples were trained at which noise levels: parts of equal width, from the
+            lowest noise on; empty where they were not counted.
     """
 
     folder: Path
@@ -294,3 +311,4 @@ class RunResult:
     losses: Sequence[float]
     best: BestCheckpoint | None = None
     stopped_early: str = ""
+    levels: Sequence[int] = ()

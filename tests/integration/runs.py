@@ -13,7 +13,7 @@ from trainer_core.config import RunConfig
 from trainer_core.demo.run import dataset_folder
 from trainer_core.training.observer import RunRequests, StepDone
 
-NOISY_FIELDS = {"step_seconds", "time"}
+NOISY_FIELDS = {"step_seconds", "time", "times", "memory"}
 
 
 def run_config(folder: Path, cache: Path, /, **overrides: Any) -> RunConfig:

@@ -53,6 +53,29 @@ class CachedNorm:
         with self._exactly():
             return self._own_squares(self._weight()).sqrt()
 
+    def change(self) -> Tensor:
+        """The norm of what the layer's weight is changed by, a float32 scalar where the weight is.
+
+        With s the magnitude over ``|W + D|``, a row or column changes by ``(s - 1) W + s D``. Its
+        square is summed of terms that are small themselves, so that none cancels another.
+        """
+        norm = self.present()
+        with self._exactly():
+            layer, weight = self._layer, self._weight()
+            factors, scale = layer.factors_on(weight.device), layer.scaling[ADAPTER_NAME]
+            terms = layer.kind.dora_norm_terms
+            assert terms is not None
+            inner, squared = terms(weight.flatten(1), as_matrices(factors), self._axis)
+            inner, squared = self._per_magnitude(inner), self._per_magnitude(squared)
+            magnitude = factors[DORA_SCALE].flatten()
+            # A row of zeros has a magnitude of 0, and nothing to be divided by.
+            norm = norm.to(magnitude)
+            share = torch.where(norm > 0.0, magnitude / norm, 1.0)
+            off, own = share - 1.0, self._own_squares(weight).to(magnitude)
+            moved = off.square() * own + (share * scale).square() * squared
+            moved += 2.0 * share * off * scale * inner
+            return moved.sum().clamp(min=0.0).sqrt().to(torch.float32)
+
     def forget(self, gradient: Tensor) -> None:
         """Recompute the norm next time; a hook on what a gradient passes.
 

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from ..config.dialect import format_yaml
+from ..diffusion.noise_bands import histogram_text
 from ..errors import TrainerError
 from ..printable import LONGEST, MOST, grouped, printable, shortened, single_line
 from ..types import RunResult, RunSummary, StepResult
@@ -206,6 +207,9 @@ def result_text(result: RunResult) -> str:
         loss = f"loss {best.loss:.4f} on held-out images; resume=best goes on from it"
         lines.append(f"{'Best:':<9}{best.adapter} (step {best.step}, {loss})")
     lines += [f"{'Image:':<9}{path}" for path in result.pictures]
+    if result.levels:
+        lines.append(f"Noise levels of {sum(result.levels)} samples:")
+        lines += [f"  {line}" for line in histogram_text(result.levels)]
     return "\n".join(lines)
 
 

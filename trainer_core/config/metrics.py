@@ -12,8 +12,9 @@ class MetricsSection(Section):
 
     trackers: list[Literal["tensorboard", "wandb"]] = setting(
         ["tensorboard"],
-        "Leave it, or add wandb, which sends the run's numbers and previews to Weights & Biases. "
-        "Who is told besides metrics.jsonl; one that is not installed is left out.",
+        "Leave it, or add wandb, which sends the run's numbers and preview images to Weights & "
+        "Biases, prompts and paths only where output.metadata is full. Who is told besides "
+        "metrics.jsonl; one that is not installed is left out.",
         advanced=True,
     )
     sigma_bands: int = setting(
@@ -26,7 +27,7 @@ class MetricsSection(Section):
     norms_every: int = setting(
         50,
         "Leave it. Steps between two measurements of how large the adapter is beside the base's "
-        "weights, by block; 0: never.",
+        "weights, by block, which warn of one that does nothing or too much; 0: never.",
         advanced=True,
         ge=0,
     )

@@ -1,11 +1,14 @@
-"""``metrics.jsonl``, a line for each step; whoever else is told hears what it says."""
+"""``metrics.jsonl``, a line for each step; whoever else is told hears what it says.
+
+A line may get more fields in time: what a reader does not know it passes over.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,31 +18,49 @@ from ..filesystem.storage import atomic_write, storage_error
 from ..filesystem.text_files import parse_json, read_lines
 from ..types import StepResult
 from .tensorboard import TensorBoard
+from .tracker import Tracker
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 
+def tensorboard_alone(folder: Path, done: int, warn: Callable[[str], None]) -> Sequence[Tracker]:
+    """Who else is told where nobody says anything."""
+    return (TensorBoard(folder, done, warn),)
+
+
+MakeTrackers = Callable[[Path, int, Callable[[str], None]], Sequence[Tracker]]
+
+_NAMES = tuple(each.name for each in dataclasses.fields(StepResult))
+
+
 class MetricsWriter:
-    """Appends each step to a run's ``metrics.jsonl`` and, where it works, to TensorBoard.
+    """Appends each step to a run's ``metrics.jsonl`` and tells the trackers.
 
     Args:
         path: The file; lines of later steps than `done` are cut off first.
         done: Steps that the run has made.
-        warn: Told in one line when TensorBoard cannot be used.
+        warn: Told in one line when a tracker cannot be used.
+        trackers: Makes who else is told, of the run's folder, `done` and `warn`.
 
     Raises:
         StorageError: When the file cannot be written.
     """
 
-    def __init__(self, path: Path, done: int, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        done: int,
+        warn: Callable[[str], None],
+        trackers: MakeTrackers = tensorboard_alone,
+    ) -> None:
         self._path = path
         self.steps = _keep_steps(path, done)
         try:
             self._file = path.open("a", encoding="utf-8", newline="\n")
         except OSError as error:
             raise storage_error(path, error) from error
-        self._tensorboard = TensorBoard(path.parent, done, warn)
+        self._trackers = trackers(path.parent, done, warn)
 
     def write(self, result: StepResult) -> None:
         """Append one step.
@@ -52,7 +73,8 @@ class MetricsWriter:
         """
         self._append(_record(result))
         self.steps.append(result)
-        self._tensorboard.write(result)
+        for tracker in self._trackers:
+            tracker.write(result)
 
     def write_begin(self, loss: float, trained: float | None = None) -> None:
         """Append what was measured before the first step, as that of a step 0.
@@ -63,7 +85,8 @@ class MetricsWriter:
         """
         more = {} if trained is None else {"trained_loss": trained}
         self._append({"step": 0, "validation_loss": loss, **more})
-        self._tensorboard.write_validation(0, loss, trained)
+        for tracker in self._trackers:
+            tracker.write_validation(0, loss, trained)
 
     def _append(self, record: Mapping[str, Any]) -> None:
         try:
@@ -73,21 +96,23 @@ class MetricsWriter:
             raise storage_error(self._path, error) from error
 
     def write_image(self, step: int, index: int, pixels: Tensor) -> None:
-        """Add a preview image to TensorBoard.
+        """Show the trackers a preview image.
 
         Args:
             step: Steps made.
             index: The prompt's index.
             pixels: `[3 or 4, H, W]` in [-1, 1].
         """
-        self._tensorboard.write_image(step, index, pixels)
+        for tracker in self._trackers:
+            tracker.write_image(step, index, pixels)
 
     def close(self) -> None:
-        """Close both; raises nothing, because every whole line is on the disk already."""
+        """Close all; raises nothing, because every whole line is on the disk already."""
         # What a full disk refused is still pending, and would be refused again.
         with contextlib.suppress(OSError):
             self._file.close()
-        self._tensorboard.close()
+        for tracker in self._trackers:
+            tracker.close()
 
     def __enter__(self) -> MetricsWriter:
         return self
@@ -121,15 +146,23 @@ def _read_records(path: Path) -> list[StepResult | Mapping[str, Any]]:
         try:
             record = parse_json(line)
             before = record.get("step") == 0 and isinstance(record["validation_loss"], float)
-            records.append(record if before else StepResult(**record))
+            records.append(record if before else _step(record))
         except (ValueError, TypeError, KeyError, AttributeError):
             break
     return records
 
 
+def _step(record: Mapping[str, Any]) -> StepResult:
+    known = {name: each for name, each in record.items() if name in _NAMES}
+    if known.get("bands") is not None:
+        known["bands"] = tuple(known["bands"])
+    return StepResult(**known)
+
+
 def _record(step: StepResult) -> dict[str, Any]:
     """One line; what was not measured is not in it."""
-    return {name: each for name, each in dataclasses.asdict(step).items() if each is not None}
+    values = ((name, getattr(step, name)) for name in _NAMES)
+    return {name: value for name, value in values if value is not None}
 
 
 def _keep_steps(path: Path, done: int) -> list[StepResult]:

@@ -1,14 +1,14 @@
 """All that a run writes: metrics, previews, checkpoints and, at the end, the adapter.
 
-``metrics.jsonl`` is for programs. TensorBoard's events, for people, repeat what it says; so
-whatever is wrong with TensorBoard is told once, and the run goes on without it.
+``metrics.jsonl`` is for programs. Trackers, for people, repeat what it says; so whatever is wrong
+with one is told once, and the run goes on without it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from ..adapter_files.write.adapter_file import layout_name, write_adapter
 from ..config import RunConfig
 from ..config.defaults import run_length
 from ..data.image import from_pixels
+from ..diffusion.noise_bands import sum_of_levels
 from ..errors import NonFiniteError, RunError
 from ..filesystem.storage import atomic_write
 from ..requirements import installed_versions
@@ -51,6 +52,9 @@ from .observer import (
 from .post_hoc import POWER_FACTS, layer_outlines
 from .run_folder import RunFolder
 from .state import TrainState, Weights
+from .tensorboard import TensorBoard
+from .tracker import Tracker
+from .weights_and_biases import WeightsAndBiases
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -65,6 +69,26 @@ _BAD, _OFTEN, _NAMED = 3.0, 10, 3
 
 EARLY_STOP = "training.early_stop"
 """What ``run.json`` names as `stopped_by` of a run that got no better."""
+LEVELS = "noise_levels"
+"""Where ``run.json`` says how many samples were trained at which noise levels (`RunResult`)."""
+
+
+def make_trackers(
+    config: RunConfig, folder: Path, done: int, warn: Callable[[str], None]
+) -> list[Tracker]:
+    """Those that ``metrics.trackers`` names.
+
+    Args:
+        config: The run file.
+        folder: The run's version folder.
+        done: Steps that the run has made.
+        warn: Told in one line what one of them cannot do.
+    """
+    named: Mapping[str, Callable[[], Tracker]] = {
+        "tensorboard": lambda: TensorBoard(folder, done, warn),
+        "wandb": lambda: WeightsAndBiases(folder, config, warn),
+    }
+    return [named[name]() for name in dict.fromkeys(config.metrics.trackers)]
 
 
 class Recorder:
@@ -112,7 +136,10 @@ class Recorder:
             observer.notify(Noted(message))
         folder.drop_later_samples(done)
         self._metrics = MetricsWriter(
-            folder.metrics, done, lambda reason: observer.notify(Noted(reason))
+            folder.metrics,
+            done,
+            lambda reason: observer.notify(Noted(reason)),
+            lambda *about: make_trackers(config, *about),
         )
         # That of a course which is given up is none of this one's.
         if done:
@@ -274,7 +301,8 @@ class Recorder:
                     adapters.append(path)
         else:
             adapters.append(self.folder.checkpoints / f"{step:06d}" / "adapter.safetensors")
-        record: dict[str, Any] = {"status": status, "step": step}
+        levels = sum_of_levels([result.levels for result in self._metrics.steps])
+        record: dict[str, Any] = {"status": status, "step": step, LEVELS: levels}
         if self._why(status, step):
             record["stopped_by"] = EARLY_STOP
         if status == "cancelled" and isinstance(self._observer, Stoppable):
@@ -282,7 +310,7 @@ class Recorder:
         self.folder.update_record(**record)
         losses = [result.loss for result in self._metrics.steps]
         written = tuple(adapters), tuple(self._images), tuple(losses)
-        ends = (self._best(), self._why(status, step))
+        ends = (self._best(), self._why(status, step), levels)
         result = RunResult(self.folder.path, status, step, *written, *ends)
         self._observer.notify(RunFinished(result))
         return result

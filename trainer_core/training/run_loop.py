@@ -13,12 +13,14 @@ from ..errors import RESUME
 from ..inference.pipeline import sample_previews
 from ..offload.swapped import repeated_blocks
 from ..types import StepResult
+from .adapter_norms import AdapterNorms
 from .checkpoint_rules import CheckpointClock
 from .compiled_blocks import compiled
 from .ledger import indices_by_place
 from .loaded import Loaded
 from .loop import Loop
 from .loop_hooks import LoopHooks, Measured
+from .measurements import Measurements
 from .objective import micro_batches
 from .observer import Noted, Warned
 from .out_of_memory import DeviceRoom, explained, skipped_when_full
@@ -28,6 +30,7 @@ from .recorder import Recorder
 from .run_batches import all_passes, batch_plan, measured_samples, places, step_maker
 from .schedules import make_schedule
 from .step import SampleError, StepMaker
+from .step_clock import StepClock
 from .validation import Validation
 
 
@@ -52,7 +55,11 @@ def run_loop(
     maker = step_maker(run, plan, shares.part, *passes)
     following = places(plan, shares.dealt, run.steps, run.config.training.noises_per_latent)
     with ReadAhead(maker.prepare, following) as ahead:
-        loop = _loop(run, plan, shares, replace(maker, ahead=ahead), recorder, may_grow)
+        # What is measured concerns all processes alike, and the first one writes it down.
+        measurements = None if recorder is None else _measurements(run)
+        read = ahead if measurements is None else measurements.clock.waiting(ahead)
+        maker = replace(maker, ahead=read)
+        loop = _loop(run, plan, shares, maker, recorder, measurements, may_grow)
         from_inputs = run.config.adapter.init == "eva" and not run.state.step
         if from_inputs and not _initialize_from_inputs(run, plan):
             loop.hooks.save(0)
@@ -110,6 +117,7 @@ def _loop(
     shares: Shares,
     maker: StepMaker,
     recorder: Recorder | None,
+    measurements: Measurements | None,
     may_grow: bool,
 ) -> Loop:
     config, training = run.config, run.config.training
@@ -119,7 +127,7 @@ def _loop(
     def record(result: StepResult) -> None:
         run.state.advance(result.step, result.epoch, plan.samples(result.step))
         if recorder is not None:
-            recorder.record(result)
+            recorder.record(measurements.complete(result) if measurements else result)
 
     clock = CheckpointClock(training.checkpoint_minutes if recorder else 0.0)
 
@@ -135,6 +143,19 @@ def _loop(
 
     adapter, optimizer = run.state.adapter.parameters(), run.state.optimizer
     room = DeviceRoom(run.placed, adapter, optimizer, run.observer, save, may_grow=may_grow)
+    hooks = LoopHooks(
+        record=record,
+        save=save,
+        preview=_preview(run, recorder),
+        broken=recorder.broken if recorder else _told_elsewhere,
+        requests=lambda: clock.asking(run.observer.requests()),
+        compute=room.compute,
+        between=room.between_steps,
+        measure=_measure(run, maker, recorder),
+        seen=seen,
+        save_due=lambda step: run.state.best.step == step,
+        updated=lambda step: run.state.updated(),
+    )
     return Loop(
         settings=training,
         steps=run.steps,
@@ -147,19 +168,7 @@ def _loop(
         learning_rate=lambda step: training.optimizer.learning_rate * schedule(step),
         epoch=plan.epoch,
         processes=run.processes,
-        hooks=LoopHooks(
-            record=record,
-            save=save,
-            preview=_preview(run, recorder),
-            broken=recorder.broken if recorder else _told_elsewhere,
-            requests=lambda: clock.asking(run.observer.requests()),
-            compute=room.compute,
-            between=room.between_steps,
-            measure=_measure(run, maker, recorder),
-            seen=seen,
-            save_due=lambda step: run.state.best.step == step,
-            updated=lambda step: run.state.updated(),
-        ),
+        hooks=hooks if measurements is None else measurements.heard(hooks),
     )
 
 
@@ -181,6 +190,19 @@ def _preview(run: Loaded, recorder: Recorder | None) -> Callable[[int], bool]:
         return run.processes.sum_numbers([float(stop())])[0] > 0
 
     return preview
+
+
+def _measurements(run: Loaded) -> Measurements:
+    settings, family = run.config.metrics, run.data.family
+    # A weight in parts is nowhere whole.
+    every = 0 if run.processes.sharded else settings.norms_every
+
+    def warn(line: str) -> None:
+        run.observer.notify(Warned(line))
+
+    norms = AdapterNorms(run.state.adapter, family.repeated_blocks, every, run.steps, warn)
+    device = run.processes.device
+    return Measurements(StepClock(device), norms, settings.sigma_bands, device)
 
 
 def _measure(

@@ -1,22 +1,19 @@
-"""TensorBoard's events, for people; they repeat what ``metrics.jsonl`` says.
-
-Whatever is wrong with TensorBoard is told once, and the run goes on without it.
-"""
+"""TensorBoard's events, for people; they repeat what ``metrics.jsonl`` says."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from ..types import StepResult
 from .observer import TENSORBOARD_ABSENT
+from .tracker import Tracker
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Writes TensorBoard events where it is installed and works.
 
     Args:
@@ -25,8 +22,10 @@ class TensorBoard:
         warn: Told in one line why nothing is written, or no more.
     """
 
+    title = "TensorBoard"
+
     def __init__(self, folder: Path, done: int, warn: Callable[[str], None]) -> None:
-        self._warn = warn
+        super().__init__(warn)
         self._writer: Any = None
         if importlib.util.find_spec("tensorboard") is None:
             warn(TENSORBOARD_ABSENT)
@@ -37,55 +36,14 @@ class TensorBoard:
 
             self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
-        self._try(load)
+        self._begin(load)
 
-    def write(self, result: StepResult) -> None:
-        """Add the numbers of a step."""
-        for name in ("loss", "learning_rate", "grad_norm", "sigma_mean", "step_seconds"):
-            self._add("add_scalar", f"training/{name}", getattr(result, name), result.step)
-        if result.validation_loss is not None:
-            self.write_validation(result.step, result.validation_loss, result.trained_loss)
+    def _add_values(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
 
-    def write_validation(self, step: int, loss: float, trained: float | None = None) -> None:
-        """Add the loss on held-out images, and that on as many trained ones with the gap.
+    def _add_image(self, index: int, image: Tensor, step: int) -> None:
+        self._writer.add_image(f"preview/{index}", image, step)
 
-        Args:
-            step: Steps made.
-            loss: On held-out images.
-            trained: On trained ones.
-        """
-        self._add("add_scalar", "validation/loss", loss, step)
-        if trained is not None:
-            self._add("add_scalar", "validation/trained_loss", trained, step)
-            self._add("add_scalar", "validation/gap", loss - trained, step)
-
-    def write_image(self, step: int, index: int, pixels: Tensor) -> None:
-        """Add a preview image.
-
-        Args:
-            step: Steps made.
-            index: The prompt's index.
-            pixels: `[3 or 4, H, W]` in [-1, 1].
-        """
-        self._add("add_image", f"preview/{index}", (pixels.clamp(-1, 1) + 1) / 2, step)
-
-    def close(self) -> None:
-        """Write what is pending."""
-        if self._writer is not None:
-            self._try(self._writer.close)
-
-    def _add(self, what: str, *values: Any) -> None:
-        if self._writer is not None:
-            self._try(lambda: getattr(self._writer, what)(*values))
-
-    def _try(self, action: Callable[[], Any]) -> None:
-        try:
-            action()
-        # A broken installation raises anything at all, such as protobuf's TypeError.
-        except Exception as error:  # noqa: BLE001
-            self._writer = None
-            reason = next(iter(str(error).splitlines()), "")
-            self._warn(
-                f"TensorBoard does not work ({type(error).__name__}: {reason}), so only "
-                "metrics.jsonl is written."
-            )
+    def _finish(self) -> None:
+        self._writer.close()

@@ -6,6 +6,7 @@ added to the weight. A kind says what differs, in a class of its own.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -20,7 +21,13 @@ from ...errors import AdapterError
 from ...types import LayerState
 from ..kernels.convolution import as_matrices, filed_shape
 from .kind import LayerPlan
-from .low_rank import Spectrum, fit_product, product_norm, spectrum_of_product
+from .low_rank import (
+    Spectrum,
+    fit_product,
+    norm_of_product,
+    product_norm,
+    spectrum_of_product,
+)
 
 Shape = tuple[int, ...]
 Tensors = Mapping[str, Tensor]
@@ -224,6 +231,16 @@ class FileRules(ABC):
             else product_norm(matrices[pair.up], matrices[pair.down])
             for pair in self.pairs
         )
+
+    def norm_on_device(self, matrices: Tensors) -> Tensor:
+        """The same as a float32 scalar where the factors are, without a wait for the device."""
+        norms = [
+            torch.linalg.vector_norm(matrices[pair.whole], dtype=torch.float32)
+            if pair.whole in matrices
+            else norm_of_product(matrices[pair.up], matrices[pair.down])
+            for pair in self.pairs
+        ]
+        return functools.reduce(torch.mul, norms)
 
     @abstractmethod
     def product(self, matrices: Tensors, scale: float) -> tuple[Tensor, Tensor]:

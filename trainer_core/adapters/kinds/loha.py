@@ -48,7 +48,7 @@ from .kind import (
     uniform_by_inputs,
 )
 from .lora import diffusers_product
-from .low_rank import fit_product, product_norm, relative_error
+from .low_rank import fit_product, norm_of_product, product_norm, relative_error
 
 _NAMES = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
 _PART_SIZE = 1 << 20
@@ -397,6 +397,15 @@ class LohaFiles(FileRules):
             part *= matrices["hada_w2_a"][start : start + step] @ matrices["hada_w2_b"]
             squared += float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2
         return math.sqrt(squared)
+
+    def norm_on_device(self, matrices: Tensors) -> Tensor:
+        operands = _operands(dict(matrices))
+        (rows, rank), columns = operands[0].shape, operands[1].shape[1]
+        if prefers_khatri_rao(rank, rows, columns):
+            return norm_of_product(*self.product(matrices, 1.0))
+        parts = _row_parts(rows, columns)
+        squares = [_delta_rows(operands, part, 1.0)[2].square().sum() for part in parts]
+        return torch.stack(squares).sum().sqrt().to(torch.float32)
 
     def product(self, matrices: Tensors, scale: float) -> tuple[Tensor, Tensor]:
         down, up = khatri_rao(dict(matrices))

@@ -205,6 +205,9 @@ class OftFiles(FileRules):
     def norm(self, matrices: Tensors) -> float:
         return float(torch.linalg.vector_norm(turns(matrices[BLOCKS]), dtype=torch.float64))
 
+    def norm_on_device(self, matrices: Tensors) -> Tensor:
+        return torch.linalg.vector_norm(turns(matrices[BLOCKS]), dtype=torch.float32)
+
     def product(self, matrices: Tensors, scale: float) -> NoReturn:
         raise AdapterError(
             "an oft as a sum of factors", _LOST, "Give the base's weight: --base PATH --rank N."

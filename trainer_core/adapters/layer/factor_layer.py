@@ -279,6 +279,10 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             refuse_part(weight, self.layer_name, "the magnitude that DoRA divides by")
         return self._norms.present()
 
+    def magnitude_change(self) -> Tensor:
+        """The norm of what DoRA makes of the weight at strength 1, less the weight."""
+        return self._norms.change()
+
     def _sum(self, x: Tensor, strength: float, *args: Any, **kwargs: Any) -> Tensor:
         """The base's output plus the contributions, without a magnitude."""
         if strength and self.function is not None and computes_alone(self, x):

@@ -1,0 +1,151 @@
+"""The adapter's size by block, and when it is worth a word."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from trainer_core.adapters import attach
+from trainer_core.config import AdapterConfig
+from trainer_core.training.adapter_norms import (
+    INERT,
+    OVERBAKED,
+    REST,
+    AdapterNorms,
+    block_of,
+    by_block,
+)
+
+
+class Base(nn.Module):
+    """Three blocks in two lists, and a layer beside them."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({"one": nn.Linear(8, 8), "two": nn.Linear(8, 4)}) for _ in range(11)
+        )
+        self.single = nn.ModuleList([nn.Linear(8, 8)])
+        self.last = nn.Linear(8, 8)
+
+
+def adapted(size):
+    torch.manual_seed(0)
+    base = Base().requires_grad_(False)
+    layers = {name: each for name, each in base.named_modules() if isinstance(each, nn.Linear)}
+    adapter = attach(base, AdapterConfig(kind="lora", rank=2), layers)
+    resize(adapter, size)
+    return adapter
+
+
+@torch.no_grad()
+def resize(adapter, size):
+    """Bring each layer's change to a share of its weight."""
+    for name, layer in adapter.layers.items():
+        for parameter in layer.factors().values():
+            parameter.normal_()
+        wanted = size * layer.base_weight.norm() / adapter.delta_weight(name).norm()
+        layer.factors()["lora_up"].mul_(wanted)
+
+
+def norms(adapter, warnings, every=1, steps=1000):
+    return AdapterNorms(adapter, ("blocks", "single"), every, steps, warnings.append)
+
+
+def test_layers_are_gathered_by_block_in_the_order_of_the_numbers():
+    adapter = adapted(0.0)
+    with torch.no_grad():
+        for index, name in enumerate(adapter.names):
+            for parameter in adapter.layers[name].factors().values():
+                parameter.fill_(0.1 + index / 100)
+    found = norms(adapter, []).measure(1)
+    assert list(found) == [*(f"blocks.{n}" for n in range(11)), "single.0", REST]
+    deltas = [adapter.delta_weight(f"blocks.10.{each}").double() for each in ("one", "two")]
+    weights = [adapter.layers[f"blocks.10.{each}"].base_weight.double() for each in ("one", "two")]
+    wanted = math.hypot(*(d.norm() for d in deltas)) / math.hypot(*(w.norm() for w in weights))
+    assert found["blocks.10"] == pytest.approx(wanted, rel=1e-5)
+    last = adapter.delta_weight("last").norm() / adapter.layers["last"].base_weight.norm()
+    assert found[REST] == pytest.approx(float(last), rel=1e-5)
+
+
+def test_a_layer_belongs_to_the_innermost_list():
+    assert block_of("a.b.3.x", ("a", "a.b")) == "a.b.3"
+    assert block_of("a.3.b.1.x", ("a",)) == "a.3"
+    assert block_of("ab.3.x", ("a",)) == REST
+    assert block_of("a.x.3", ("a",)) == REST
+    assert by_block({"x": 3.0, "y": 4.0}, {"x": 6.0, "y": 8.0}, {"x": "b", "y": "b"}) == {"b": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("every", "due"), [(0, []), (1, [1, 2, 3, 4, 5, 6, 7]), (3, [3, 6, 7]), (50, [7])]
+)
+def test_it_is_measured_where_it_is_due_and_behind_the_last_step(every, due):
+    measured = norms(adapted(0.01), [], every, steps=7)
+    assert [step for step in range(1, 8) if measured.measure(step) is not None] == due
+
+
+@pytest.mark.parametrize(
+    ("size", "step", "said"),
+    [
+        (INERT * 0.9, 99, []),
+        (INERT * 0.9, 100, ["changes no block's weights by more than 0.011 %"]),
+        (INERT * 1.1, 100, []),
+        (0.0, 100, ["changes no block's weights by more than 0 %"]),
+        (OVERBAKED * 0.99, 10, []),
+        (OVERBAKED * 1.01, 10, ["by 101 % of what they are"]),
+        (0.02, 500, []),
+    ],
+)
+def test_an_adapter_that_does_nothing_or_too_much_is_told_once(size, step, said):
+    warnings = []
+    measured = norms(adapted(size), warnings)
+    for each in (step, step + 1, step + 2):
+        if each < 100 or step >= 100:
+            measured.measure(each if said else step)
+    assert len(warnings) == len(said)
+    assert all(wanted in line for wanted, line in zip(said, warnings, strict=True))
+
+
+@pytest.mark.parametrize(("angle", "told"), [(0.45, 0), (0.55, 1)])
+def test_a_rotation_is_judged_by_its_angle(angle, told):
+    base = Base().requires_grad_(False)
+    layers = {f"blocks.{n}.one": block["one"] for n, block in enumerate(base.blocks)}
+    adapter = attach(base, AdapterConfig(kind="oft", rank=2), layers)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            # Cayley's rotation of a number q turns by 2 atan(q); it is the difference of two.
+            parameter[:, 1] = math.tan(angle / 2)
+    warnings = []
+    found = norms(adapter, warnings).measure(1)
+    assert found["blocks.3"] == pytest.approx(2 * math.sin(angle / 2), rel=1e-5)
+    assert len(warnings) == told
+
+
+def test_a_short_run_is_told_at_its_end():
+    warnings = []
+    measured = norms(adapted(0.0), warnings, every=1, steps=20)
+    measured.measure(19)
+    assert not warnings
+    measured.measure(20)
+    assert len(warnings) == 1
+
+
+def test_a_weight_that_cannot_be_read_is_told_once_and_ends_nothing():
+    adapter = adapted(0.1)
+    layer = adapter.layers["last"].get_base_layer()
+    # Packed numbers of which nobody says how to read them.
+    layer.weight = nn.Parameter(torch.ones(8, 8, dtype=torch.int8), requires_grad=False)
+    warnings = []
+    measured = norms(adapter, warnings)
+    assert measured.measure(1) is None
+    assert measured.measure(2) is None
+    (line,) = warnings
+    assert "which cannot be read" in line
+
+
+def test_numbers_that_are_not_finite_are_left_to_the_loop():
+    adapter = adapted(0.1)
+    with torch.no_grad():
+        adapter.parameters()[0].fill_(math.inf)
+    assert norms(adapter, []).measure(1) is None

@@ -1,0 +1,126 @@
+"""What is measured of a step, as it is written down."""
+
+import json
+
+import pytest
+import torch
+
+from trainer_core.adapters import attach
+from trainer_core.config import AdapterConfig
+from trainer_core.training.adapter_norms import REST, AdapterNorms
+from trainer_core.training.loop_hooks import LoopHooks
+from trainer_core.training.measurements import MEMORY_EVERY, Measurements
+from trainer_core.training.metrics_file import MetricsWriter, read_metrics
+from trainer_core.training.observer import RunRequests
+from trainer_core.training.step import SampleError
+from trainer_core.training.step_clock import StepClock
+from trainer_core.types import StepResult
+
+CPU = torch.device("cpu")
+ERRORS = [
+    SampleError(0, 0.1, 1 / 3),
+    SampleError(1, 0.12, 1.0),
+    SampleError(2, 0.9, 2e-7 / 3),
+]
+
+
+def refuse(line):
+    raise AssertionError(line)
+
+
+def result(step, **more):
+    return StepResult(step, step / 4, 0.5, 1e-4, 0.3, 0.5, 0.01, 1000.0 + step, **more)
+
+
+def measurements(memory=lambda device: {}, every=1):
+    base = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    adapter = attach(base.requires_grad_(False), AdapterConfig(kind="lora", rank=2))
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter.fill_(1 / 3)
+    norms = AdapterNorms(adapter, (), every, 1000, refuse)
+    return Measurements(StepClock(CPU), norms, 4, CPU, memory)
+
+
+def test_a_step_gets_what_was_measured_and_the_hooks_hear_of_it_first():
+    order = []
+    hooks = LoopHooks(
+        record=order.append,
+        save=order.append,
+        preview=lambda step: False,
+        broken=str,
+        requests=lambda: order.append("requests") or RunRequests(),
+        compute=lambda step, gradients: order.append("compute") or gradients(),
+        updated=lambda step: order.append("updated"),
+        seen=lambda step, errors: order.append(len(errors)),
+    )
+    measured = measurements()
+    heard = measured.heard(hooks)
+    assert heard.compute(1, lambda: ["micro"]) == ["micro"]
+    assert heard.requests() == RunRequests()
+    heard.updated(1)
+    heard.seen(1, ERRORS)
+    assert order == ["compute", "requests", "updated", 3]
+    found = measured.complete(result(1))
+    assert found.bands == (0.66667, None, None, 6.6667e-08)
+    assert found.levels == {"2": 2, "18": 1}
+    assert list(found.norms) == [REST]
+    assert list(found.times) == ["data", "compute", "reduce", "update"]
+    assert found.loss == 0.5
+
+
+def test_memory_is_looked_at_now_and_then_and_its_peak_never_falls():
+    peaks = iter([300 << 20, 100 << 20])
+    measured = measurements(lambda device: {"ram": 5 << 20, "peak": next(peaks)})
+    seen = {step: measured.complete(result(step)).memory for step in range(7, MEMORY_EVERY + 1)}
+    first, last = {"ram": 5, "peak": 300}, {"ram": 5, "peak": 300}
+    assert seen == {7: first, 8: None, 9: None, MEMORY_EVERY: last}
+
+
+def test_what_is_not_known_is_not_written(tmp_path):
+    measured = measurements(every=0)
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(path, 0, refuse, lambda *about: ()) as writer:
+        writer.write(measured.complete(result(1)))
+    (line,) = path.read_text().splitlines()
+    assert json.loads(line).keys() & {"bands", "levels", "norms", "memory"} == set()
+
+
+def test_a_line_comes_back_as_it_was_and_is_small(tmp_path):
+    measured = measurements(lambda device: {"ram": 5 << 30, "allocated": 5 << 30})
+    measured.seen(1, ERRORS)
+    measured.updated(1)
+    steps = [measured.complete(result(1)), result(2)]
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(path, 0, refuse, lambda *about: ()) as writer:
+        for step in steps:
+            writer.write(step)
+    assert read_metrics(path) == steps
+    # A run that goes on writes the kept lines again, to the byte.
+    before = path.read_text()
+    with MetricsWriter(path, 2, refuse, lambda *about: ()) as writer:
+        assert writer.steps == steps
+    assert path.read_text() == before
+    assert len(before.splitlines()[0]) < 450
+
+
+def test_lines_of_older_and_newer_versions_are_read(tmp_path):
+    old = (
+        '{"step": 1, "epoch": 0.25, "loss": 0.5, "learning_rate": 0.0001, "grad_norm": 0.3, '
+        '"sigma_mean": 0.5, "step_seconds": 0.01, "time": 1001.0}'
+    )
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{old}\n{old[:-1].replace("1,", "2,", 1)}, "from_tomorrow": [1]}}\n')
+    assert [step.step for step in read_metrics(path)] == [1, 2]
+    assert read_metrics(path)[0] == result(1)
+
+
+@pytest.mark.gpu
+def test_memory_of_a_device_is_known():
+    from trainer_core.device import memory_in_use
+
+    device = torch.device("cuda")
+    held = torch.ones(1 << 20, device=device)
+    found = memory_in_use(device)
+    assert found["peak"] >= found["allocated"] >= held.nbytes
+    assert found["reserved"] >= found["allocated"]

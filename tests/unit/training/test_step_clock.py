@@ -1,0 +1,100 @@
+"""Where the time of a step goes: a part that sleeps is found, however slow the machine is."""
+
+import time
+
+import pytest
+import torch
+
+from trainer_core.training.step_clock import StepClock
+
+CPU = torch.device("cpu")
+
+
+def make_step(clock, reads=2, slow="", updated=True):
+    """A step of some parts, one of which takes 30 ms."""
+
+    def rest(part):
+        time.sleep(0.03 if part == slow else 0.0)
+
+    load = clock.waiting(lambda step, micro: rest("data") or (step, micro))
+
+    def gradients():
+        found = [load(1, micro) for micro in range(reads)]
+        rest("compute")
+        return found
+
+    started = time.perf_counter()
+    found = clock.computing(lambda step, work: work())(1, gradients)
+    assert found == [(1, micro) for micro in range(reads)]
+    rest("reduce")
+    assert clock.reading(lambda: "asked")() == "asked"
+    rest("update")
+    if updated:
+        clock.updated()
+    return clock.take(), time.perf_counter() - started
+
+
+@pytest.mark.parametrize("slow", ["data", "compute", "reduce", "update"])
+def test_what_is_slow_is_found_and_nothing_counts_twice(slow):
+    times, whole = make_step(StepClock(CPU), slow=slow)
+    assert list(times) == ["data", "compute", "reduce", "update"]
+    assert times[slow] >= 0.03
+    assert sum(times.values()) <= whole
+    assert min(times.values()) >= 0.0
+
+
+def test_each_step_counts_for_itself():
+    clock = StepClock(CPU)
+    make_step(clock, slow="data")
+    second, whole = make_step(clock)
+    assert sum(second.values()) <= whole
+
+
+def test_a_step_that_updates_nothing_tells_what_is_known():
+    times, _ = make_step(StepClock(CPU), updated=False)
+    assert list(times) == ["data"]
+
+
+def test_a_step_without_samples_of_its_own_is_timed_too():
+    times, whole = make_step(StepClock(CPU), reads=0, slow="reduce")
+    assert times["data"] == 0.0
+    assert 0.03 <= times["reduce"] <= whole
+
+
+def test_a_device_that_tells_later_is_asked_a_step_later():
+    # The meta device tells of no moment, and waits for nothing.
+    clock = StepClock(torch.device("meta"))
+    assert make_step(clock, slow="data")[0] is None
+    times, _ = make_step(clock)
+    assert list(times) == ["data"]
+    assert times["data"] >= 0.06
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_timed_by_events_and_never_waited_for():
+    device = torch.device("cuda")
+    clock = StepClock(device)
+    matrix = torch.ones(4096, 4096, device=device)
+
+    def gradients():
+        load(1, 0)
+        for _ in range(40):
+            matrix @ matrix
+        return []
+
+    load = clock.waiting(lambda step, micro: None)
+    found = []
+    for step in range(3):
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            clock.computing(lambda _, work: work())(step, gradients)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        matrix.sum().item()
+        clock.reading(lambda: None)()
+        clock.updated()
+        found.append(clock.take())
+    assert found[0] is None
+    assert found[2]["compute"] > found[2]["update"] >= 0.0
+    assert found[2]["compute"] > 0.001

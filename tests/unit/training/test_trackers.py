@@ -1,0 +1,165 @@
+"""Who else is told of a run's numbers: names, running means, and what never leaves the machine."""
+
+import contextlib
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer_core.config import RunConfig
+from trainer_core.training.recorder import make_trackers
+from trainer_core.training.tensorboard import TensorBoard
+from trainer_core.training.tracker import RunningMeans, step_values
+from trainer_core.training.weights_and_biases import ABSENT, WeightsAndBiases, told_settings
+from trainer_core.types import StepResult
+
+NAME = "tiddles-in-boots"
+SECRETS = ("/home/somebody/pictures", "a photo of my cat Tiddles", "sks-trigger", "Tiddles.png")
+
+
+def result(step, bands=(0.25, None), **more):
+    return StepResult(step, 0.1, 0.5, 1e-4, 0.3, 0.5, 1.0, 9.0, bands=bands, **more)
+
+
+def config(**output):
+    path, prompt, trigger, image = SECRETS
+    return RunConfig.model_validate(
+        {
+            "base": {"path": path},
+            "dataset": {"path": path, "trigger_word": trigger},
+            "preview": {"prompts": [prompt], "every": 1, "controls": [[image]]},
+            "output": {"dir": path, "name": NAME, **output},
+        }
+    )
+
+
+def test_numbers_have_tidy_names():
+    measured = {
+        "norms": {"blocks.0": 0.02},
+        "times": {"data": 0.1, "compute": 0.5, "reduce": 0.0, "update": 0.25},
+        "memory": {"ram": 512, "peak": 2048},
+        "validation_loss": 0.7,
+    }
+    assert step_values(result(3, **measured), RunningMeans()) == pytest.approx(
+        {
+            "training/loss": 0.5,
+            "training/learning_rate": 1e-4,
+            "training/grad_norm": 0.3,
+            "training/sigma_mean": 0.5,
+            "training/step_seconds": 1.0,
+            "loss_by_sigma/0.00-0.50": 0.25,
+            "adapter_norm/blocks.0": 0.02,
+            "seconds/data": 0.1,
+            "seconds/compute": 0.5,
+            "seconds/reduce": 0.0,
+            "seconds/update": 0.25,
+            "seconds/rest": 0.15,
+            "memory_gib/ram": 0.5,
+            "memory_gib/peak": 2.0,
+            "validation/loss": 0.7,
+        }
+    )
+
+
+def test_a_running_mean_starts_at_the_first_value_and_follows():
+    means = RunningMeans()
+    assert means.add("a", 3.0) == pytest.approx(3.0)
+    assert means.add("a", 5.0) == pytest.approx((0.98 * 3 + 5) / 1.98)
+    assert means.add("b", 1.0) == pytest.approx(1.0)
+    for _ in range(1000):
+        last = means.add("a", 7.0)
+    assert last == pytest.approx(7.0)
+
+
+def test_settings_that_leave_the_machine_have_no_words_of_the_user():
+    told = told_settings(config(), full=False)
+    assert told["training.optimizer.learning_rate"] == 1e-4
+    assert told["adapter.kind"] == config().adapter.kind
+    assert not any(secret in str(told) for secret in SECRETS)
+    # All of them are in the run file itself:
+    whole = str(told_settings(config(), full=True))
+    assert all(secret in whole for secret in SECRETS)
+
+
+def test_only_trackers_that_are_named_are_made(tmp_path):
+    none = RunConfig.model_validate({"metrics": {"trackers": []}})
+    assert make_trackers(none, tmp_path, 0, refuse) == []
+    twice = RunConfig.model_validate({"metrics": {"trackers": ["tensorboard", "tensorboard"]}})
+    (board,) = make_trackers(twice, tmp_path, 0, refuse)
+    assert isinstance(board, TensorBoard)
+    board.close()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")
+def test_a_library_that_is_not_there_is_told_in_one_line(tmp_path):
+    notes = []
+    WeightsAndBiases(tmp_path, config(), notes.append).write(result(1))
+    assert notes == [ABSENT]
+
+
+def refuse(line):
+    raise AssertionError(line)
+
+
+@contextlib.contextmanager
+def environment(**values):
+    """Variables of the library for a time, and none of the user's own."""
+    own = {name: value for name, value in os.environ.items() if name.startswith(("WANDB", "NETRC"))}
+    for name in own:
+        del os.environ[name]
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update(own)
+
+
+@pytest.fixture
+def wandb():
+    library = pytest.importorskip("wandb", reason="wandb is not installed (no part of dev)")
+    library.teardown()
+    yield library
+    library.teardown()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("metadata", ["shareable", "full"])
+def test_offline_the_numbers_are_written_here_and_nothing_private_with_them(
+    tmp_path, wandb, metadata
+):
+    with environment(WANDB_MODE="offline"):
+        for step in (1, 2):  # and once more, when the run goes on
+            tracker = WeightsAndBiases(tmp_path, config(metadata=metadata), refuse)
+            tracker.write(result(step))
+            tracker.write_image(step, 0, torch.zeros(3, 8, 8))
+            tracker.write_validation(step, 0.5)
+            tracker.close()
+    files = list(tmp_path.rglob("*.wandb"))
+    assert len(files) == 2
+    assert len({path.name for path in files}) == 1  # the same run there
+    written = b"".join(path.read_bytes() for path in files)
+    assert b"training/learning_rate" in written
+    assert b"preview/0" in written
+    private = [secret for secret in (NAME, *SECRETS) if secret.encode() in written]
+    assert private == ([] if metadata == "shareable" else [NAME, *SECRETS])
+    if metadata == "shareable":
+        machine = (os.uname().nodename, str(tmp_path), str(Path.cwd()))
+        assert not [each for each in machine if len(each) > 3 and each.encode() in written]
+    assert wandb.run is None
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("wandb")
+def test_without_a_key_nobody_is_asked_for_one(tmp_path):
+    notes = []
+    with environment(NETRC=str(tmp_path / "none"), WANDB_MODE="online"):
+        tracker = WeightsAndBiases(tmp_path, config(), notes.append)
+        tracker.write(result(1))
+        tracker.close()
+    (note,) = notes
+    assert note.startswith("Weights & Biases does not work (no key for it is known here: Run")
+    assert not list(tmp_path.rglob("*.wandb"))

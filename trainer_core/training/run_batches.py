@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -19,6 +20,7 @@ from .loaded import Loaded
 from .pass_sizes import batch_sizes
 from .read_ahead import Place
 from .step import StepMaker
+from .twins import BaseAnswers, Twins
 from .validation import HeldOut, hold_out
 
 
@@ -42,7 +44,7 @@ def require_trained(config: RunConfig, dataset: CachedDataset) -> None:
 def batch_plan(run: Loaded) -> BatchPlan:
     """The order in which a run trains its samples."""
     config, dataset = run.config, run.data.dataset
-    views = Views.of(config.dataset, config.seed)
+    views, kept = Views.of(config.dataset, config.seed), config.dataset.preservation
     return BatchPlan(
         buckets=dataset.buckets,
         # Samples that are given their control images in other steps share no pass.
@@ -51,7 +53,7 @@ def batch_plan(run: Loaded) -> BatchPlan:
         micro_batches=config.training.gradient_accumulation_steps,
         num_repeats=sample_paces(dataset.items.paces(), config.dataset)[0],
         seed=config.seed,
-        preserved_share=config.dataset.preservation.share if run.preservation else 0.0,
+        preserved_share=kept.share if run.preservation or kept.asks_base else 0.0,
         text_tokens=dataset.text_tokens,
     )
 
@@ -102,7 +104,21 @@ def step_maker(
         part=part,
         device=run.processes.device,
         passes=passes,
+        load_twins=Twins.of(config, run.data.dataset, plan, part) or _no_twins,
     )
+
+
+def base_answers(run: Loaded, maker: StepMaker) -> StepMaker:
+    """The same micro-batches, of which the base says what it is held to where it is to be asked."""
+    if not run.config.dataset.preservation.asks_base:
+        return maker
+    processes = run.processes
+    asked = BaseAnswers(maker.predict, run.state.adapter, processes.device, processes.passes)
+    return replace(maker, answered=asked)
+
+
+def _no_twins(step: int, micro: int) -> None:
+    """Of a run that holds its base to nothing of its own samples."""
 
 
 def held_out(run: Loaded) -> HeldOut | None:

@@ -23,7 +23,14 @@ from .out_of_memory import DeviceRoom, explained, skipped_when_full
 from .processes import Shares
 from .read_ahead import ReadAhead
 from .recorder import Recorder
-from .run_batches import all_passes, batch_plan, held_out, places, step_maker
+from .run_batches import (
+    all_passes,
+    base_answers,
+    batch_plan,
+    held_out,
+    places,
+    step_maker,
+)
 from .step import StepMaker
 from .validation import Validation
 
@@ -46,7 +53,7 @@ def run_loop(
     plan = batch_plan(run)
     # Only points that the base is held to may have other sizes than the rest of their batch.
     passes = (run.processes.passes,) if run.preservation else ()
-    maker = step_maker(run, plan, shares.part, *passes)
+    maker = base_answers(run, step_maker(run, plan, shares.part, *passes))
     following = places(plan, shares.dealt, run.steps)
     with ReadAhead(maker.prepare, following) as ahead:
         loop = _loop(run, plan, shares, replace(maker, ahead=ahead), recorder, may_grow)

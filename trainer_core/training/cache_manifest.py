@@ -209,7 +209,7 @@ def _form(record: Mapping[str, Any]) -> Form:
     wrong = len(counts) != _COUNTS or min(counts) < 0 or max(counts) > _MOST
     if wrong or counts[1] != len(buckets):
         raise ValueError(f"a form with the counts {counts}")
-    if max(counts[2], counts[5], counts[8]) > 1 or (not counts[5] and any(counts[6:])):
+    if max(counts[2], counts[5], counts[8]) > 1 or (not counts[5] and any(counts[6:10])):
         raise ValueError(f"a form with the counts {counts}")
     flags = bool(record["regularization"]), bool(record["validation"])
     folder = int(record["folder"])

@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks.measuring.record import origin, write_record
 from scripts.embedded_base.demo_datasets import own_combinations, write_own_dataset
 from trainer_core.config import RunConfig
+from trainer_core.data.captions import with_trigger
 from trainer_core.data.image import from_pixels
 from trainer_core.demo.exam import Question, base_questions, combination_questions, mark
 from trainer_core.demo.run import sample_settings
@@ -66,9 +67,13 @@ def measure(shape: str, seed: int, overrides: list[str], folder: Path) -> dict[s
         "unseen": combination_questions([fresh[row] for row in rows]),
         "kept": base_questions(_KEPT, _IMAGE_SEED),
     }
+    trigger = config.dataset.trigger_word
     with open_pipeline(config, has_controls=False) as pipeline:
         pipeline.put_on(result.adapters[0])
-        shares = {name: _share(pipeline, config, asked) for name, asked in questions.items()}
+        shares = {
+            name: _share(pipeline, config, asked, "" if name == "kept" else trigger)
+            for name, asked in questions.items()
+        }
     facts = {"shape": shape, "seed": seed, "steps": result.step, "cpu_seconds": round(seconds, 1)}
     return facts | {name: round(share, 3) for name, share in shares.items()}
 
@@ -77,8 +82,9 @@ def _pairs() -> list[tuple[str, str]]:
     return [(one, other) for one in COLORS for other in COLORS if one != other]
 
 
-def _share(pipeline: Pipeline, config: RunConfig, questions: list[Question]) -> float:
-    asked = [pipeline.request(q.text, _IMAGE_SEED + i) for i, q in enumerate(questions)]
+def _share(pipeline: Pipeline, config: RunConfig, questions: list[Question], trigger: str) -> float:
+    texts = [with_trigger(trigger, question.text) for question in questions]
+    asked = [pipeline.request(text, _IMAGE_SEED + i) for i, text in enumerate(texts)]
     images = pipeline.sample(asked, sample_settings(config))
     return mark(questions, [np.asarray(from_pixels(image)) for image in images])
 

@@ -97,11 +97,13 @@ class View:
         caption: Which of `Sample.captions`; None for the empty text.
         controls: Whether its control images are given.
         flipped: Whether it is mirrored.
+        ordinary: Whether its text has the class word in the place of the trigger word.
     """
 
     caption: int | None = 0
     controls: bool = True
     flipped: bool = False
+    ordinary: bool = False
 
 
 @dataclass(frozen=True, slots=True)

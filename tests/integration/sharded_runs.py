@@ -53,6 +53,13 @@ RUNS: dict[str, dict[str, Any]] = {
         "adapter": {"kind": "lora", "factor": 8, "dora": True},
         "preview": {"every": 2, **_PREVIEW},
     },
+    # The first process has an own sample and the second its twin: both ask the base.
+    "twins": {
+        "adapter": {"kind": "lora", "factor": 8, "dropout": 0.0},
+        "dataset": {"preservation": {"share": 0.5, "kind": "blank"}, "caption_dropout": 0.0},
+        "memory": {"gradient_checkpointing": True},
+        "training": HALVES,
+    },
     "lokr": {"adapter": {"dora": True, "dropout": 0.0}, "training": HALVES},
     "lora": {"adapter": {"kind": "lora", "factor": 8, "dropout": 0.0}, "training": HALVES},
 }

@@ -139,6 +139,15 @@ def test_kinds_initializations_families_and_divided_batches_train_the_same(tmp_p
 
 
 @pytest.mark.slow
+def test_the_base_answers_all_processes_where_it_is_asked_in_a_step(tmp_path, cache):
+    done = launch_sharded(tmp_path / "two", cache, "twins")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert sum(each["for others"] for each in said(tmp_path / "two", "twins")) == 4
+    one = train_alone("twins", tmp_path / "one", cache)
+    assert_same_run(version(tmp_path / "two", "twins"), one.folder, 1e-4)
+
+
+@pytest.mark.slow
 def test_adapters_of_the_base_are_there_in_each_process(tmp_path, cache):
     """One is merged before the base is divided, and one is left out of previews by all at once."""
     made = train_alone("lora", tmp_path / "first", cache)

@@ -156,6 +156,50 @@ _EMBEDDED_EDITS = (
 )
 
 
+_CLASS = (
+    "{}",
+    "photo of {}",
+    "portrait of {}, studio light",
+    "{} in a city street",
+    "{} on a beach at sunset",
+    "{} in a forest",
+    "{} in a bright living room",
+    "{} from the side",
+    "close-up of {}",
+    "two of {} side by side",
+    "oil painting of {}",
+    "pencil drawing of {}",
+)
+_CLASS_EDITS = (
+    "{}",
+    "make {} brighter",
+    "change the background of {} to a beach",
+    "turn {} into a watercolor painting",
+    "turn {} into a black and white picture",
+    "make it night around {}",
+)
+_CLASS_EMBEDDED = (
+    "a red {} on a blue background",
+    "a green {} on a white background",
+    "a yellow {} on a black background",
+    "a purple {} on an orange background",
+    "an orange {} on a green background",
+    "a white {} on a purple background",
+    "a black {} on a red background",
+    "a blue {} on a yellow background",
+)
+_CLASS_EMBEDDED_EDITS = ("turn the shape into a {}", "change the shape to a {}")
+
+
+def _class_prompts(config: RunConfig, *, edits: bool) -> tuple[str, ...]:
+    if config.base.path == "embedded":
+        templates = _CLASS_EMBEDDED_EDITS if edits else _CLASS_EMBEDDED
+    else:
+        templates = _CLASS_EDITS if edits else _CLASS
+    word = config.dataset.preservation.class_word.strip()
+    return tuple(template.format(word) for template in templates)
+
+
 def preservation_prompts(config: RunConfig, *, edits: bool) -> tuple[str, ...]:
     """The prompts that the images for prior preservation are made from.
 
@@ -164,23 +208,33 @@ def preservation_prompts(config: RunConfig, *, edits: bool) -> tuple[str, ...]:
         edits: Whether the base is given control images.
 
     Returns:
-        ``dataset.preservation.count`` texts; an empty one is a blank prompt. None when off.
+        ``dataset.preservation.count`` texts; an empty one is a blank prompt. None when off, and for
+        the kinds that are held to what the base does with the dataset's own images.
     """
     settings = config.dataset.preservation
-    if not settings.share:
+    if not settings.holds("trajectory", "class"):
         return ()
     embedded = config.base.path == "embedded"
     if edits:
         defaults = _EMBEDDED_EDITS if embedded else _GENERAL_EDITS
     else:
         defaults = _EMBEDDED if embedded else _GENERAL
+    if settings.kind == "class":
+        defaults = _class_prompts(config, edits=edits)
     prompts = tuple(settings.prompts) or defaults
     return tuple(prompts[index % len(prompts)] for index in range(settings.count))
 
 
 def preservation_summary(config: RunConfig) -> str:
     """What keeps the base from forgetting, in words, for the summary of a run."""
-    share, ordinary = config.dataset.preservation.share, config.dataset.regularization
-    parts = [f"{share:.0%} of each batch is the base's own prediction"] if share else []
+    kept, ordinary = config.dataset.preservation, config.dataset.regularization
+    to = {
+        "trajectory": "",
+        "class": f" for {kept.class_word!r}",
+        "blank": " without a prompt",
+        "output": f" with {kept.class_word!r} as the trigger word",
+    }[kept.kind]
+    own = f"{kept.share:.0%} of each batch is the base's own prediction{to}"
+    parts = [own] if kept.share else []
     parts += [f"regularization images, weight {ordinary.weight:g}"] if ordinary.path else []
     return " and ".join(parts) or "nothing (dataset.preservation.share is 0)"

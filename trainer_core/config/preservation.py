@@ -12,24 +12,23 @@ class PreservationSection(Section):
 
     kind: Literal["trajectory", "class", "blank", "output"] = setting(
         "trajectory",
-        "Leave it on trajectory. What the base is held to. 'trajectory': what it makes of prompts. "
-        "'class': of class_word. 'blank': of your images without a prompt. 'output': of your "
-        "captions with class_word instead of the trigger word, also for edits; this and blank ask "
-        "the base in each step.",
+        "Leave it on trajectory. What the base is held to. 'trajectory': images that it makes of "
+        "prompts. 'class': of prompts with class_word. 'blank': what it does with your noisy "
+        "images and no prompt. 'output': with class_word in the place of your trigger word, also "
+        "for edits. blank and output ask the base in each step, which makes steps a little longer.",
         advanced=True,
     )
     class_word: str = setting(
         "",
         "Set it for the kinds class and output: the ordinary word for what you train, such as "
-        "'woman'.",
+        "'woman'. It has to stay as it is when your trigger word becomes something else.",
         advanced=True,
     )
     share: float = setting(
         0.0,
         "Raise it when a few images take over everything, such as every face. Leave it at 0 (off) "
-        "otherwise: it slows learning. Share of each batch that holds the base to what it makes "
-        "of other prompts; it makes these images before the first step, once for each base and "
-        "size.",
+        "otherwise: it slows learning. Share of each batch that holds the base to what it does "
+        "without the adapter; kind says with which images and prompts.",
         ge=0.0,
         le=0.9,
     )
@@ -56,3 +55,12 @@ class PreservationSection(Section):
         ge=1,
         le=100,
     )
+
+    def holds(self, *kinds: str) -> bool:
+        """Whether the base is held, and in one of some ways."""
+        return self.share > 0 and self.kind in kinds
+
+    @property
+    def asks_base(self) -> bool:
+        """Whether the base is asked in each step, at noisy latents of the samples of the run."""
+        return self.holds("blank", "output")

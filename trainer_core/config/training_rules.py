@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .adapter import DIFFERENCES, ROTATIONS
-from .dataset_folders import dataset_folders
+from .dataset import DatasetSection
+from .dataset_folders import DatasetFolder, dataset_folders
+from .preservation import PreservationSection
 from .run import RunConfig
 
 _AVERAGES_ITSELF = "_schedule_free"
@@ -23,6 +25,7 @@ def training_contradictions(config: RunConfig) -> Iterator[tuple[str, str, str]]
     yield from _average_contradictions(config)
     yield from _limit_contradictions(config)
     yield from _checkpoints(config)
+    yield from _preservation(config.dataset)
     if config.training.early_stop and not _holds_out(config):
         yield (
             f"training.early_stop is {config.training.early_stop} and nothing is held out",
@@ -80,3 +83,66 @@ def _checkpoints(config: RunConfig) -> Iterator[tuple[str, str, str]]:
 def _holds_out(config: RunConfig) -> bool:
     folders = dataset_folders(config.dataset)
     return config.dataset.validation.share > 0 or any(e.role == "validation" for e in folders)
+
+
+def _preservation(dataset: DatasetSection) -> Iterator[tuple[str, str, str]]:
+    kept, place = dataset.preservation, "dataset.preservation"
+    if not kept.share:
+        return  # that it has settings and is off is told elsewhere
+    found = f"{place}.kind is {kept.kind}"
+    needs_word, word = kept.kind in {"class", "output"}, kept.class_word.strip()
+    if needs_word and not word:
+        yield (
+            f"{found} and {place}.class_word is empty",
+            "the ordinary word for what is trained",
+            f"Set {place}.class_word, such as 'woman', or {place}.kind to trajectory.",
+        )
+    if kept.class_word and not needs_word:
+        yield (
+            f"{place}.class_word is set and {found}",
+            "a class word only with kind class or output",
+            f"Leave {place}.class_word out, or set {place}.kind to class or output.",
+        )
+    unused = {"trajectory": (), "class": ("prompts",)}.get(kept.kind, ("prompts", "count", "steps"))
+    for name in unused:
+        if getattr(kept, name) != getattr(PreservationSection(), name):
+            yield (
+                f"{place}.{name} is set and {found}",
+                f"{place}.{name} only where the base makes images"
+                + (" of prompts that you give" if name == "prompts" else ""),
+                f"Leave {place}.{name} out, or set {place}.kind to trajectory.",
+            )
+    if kept.kind == "output" and word:
+        yield from _trigger_words(dataset, word)
+    if kept.kind == "blank":
+        yield from _dropped_captions(dataset)
+
+
+def _trigger_words(dataset: DatasetSection, word: str) -> Iterator[tuple[str, str, str]]:
+    own = [each.settings.trigger_word.strip() for each in _trained(dataset)]
+    if not any(own):
+        yield (
+            "dataset.preservation.kind is output and dataset.trigger_word is empty",
+            "a trigger word, in the place of which the base is given the class word",
+            "Set dataset.trigger_word, or dataset.preservation.kind to blank or class.",
+        )
+    if word.casefold() in (each.casefold() for each in own):
+        yield (
+            f"dataset.preservation.class_word and dataset.trigger_word are both {word!r}",
+            "a class word that is not what is learned",
+            "Change dataset.trigger_word to a word that means nothing yet.",
+        )
+
+
+def _dropped_captions(dataset: DatasetSection) -> Iterator[tuple[str, str, str]]:
+    share = max(each.settings.caption_dropout for each in _trained(dataset))
+    if share:
+        yield (
+            f"dataset.preservation.kind is blank and dataset.caption_dropout is {share:g}",
+            "one of them: dropped captions teach the empty prompt what blank holds it back from",
+            "Set dataset.caption_dropout to 0, or dataset.preservation.kind to trajectory.",
+        )
+
+
+def _trained(dataset: DatasetSection) -> list[DatasetFolder]:
+    return [each for each in dataset_folders(dataset) if each.role == "train"]

@@ -24,11 +24,12 @@ import torch
 from numpy.typing import NDArray
 
 from ..config.masks import MaskSection
+from ..counters import counter_seed
 from ..types import Batch, Bucket, CachedSample, View
 from .cache.cached_dataset import CachedDataset
 from .captions import drops_caption
 from .masks import batch_weights
-from .passes import Group, Part, Pass
+from .passes import Group, Part, Pass, Twin
 from .views import Views
 
 _WINDOW = 32
@@ -182,6 +183,55 @@ class BatchPlan:
             positions=tuple(each.first + place for place in places),
             preserved=tuple(each.preserved[place - own] for place in mine if place >= own),
         )
+
+    def twins(
+        self, step: int, micro: int, share: tuple[int, int], wanted: Sequence[bool]
+    ) -> tuple[Twin, ...]:
+        """Which samples the points of a part are at, where points are at samples of the run.
+
+        They are samples of the same step and of the size of its last pass; which of them is drawn.
+        Where samples and points take turns, it is the sample that was trained last.
+
+        Args:
+            step: From 1.
+            micro: The pass, from 0.
+            share: As of `part`.
+            wanted: Of each sample of the dataset, whether it is taken before others.
+        """
+        numbers = self.part(step, micro, share).preserved
+        if not numbers:
+            return ()
+        if self._turns:
+            return (self._twin_of_last((step - 1) * self.micro_batches + micro),)
+        sources, count = self._of_last_size(step)
+        sources = [each for each in sources if wanted[each.index]] or sources
+        drawn = {each: counter_seed(self.seed, "twin", step, each.position) for each in sources}
+        sources.sort(key=lambda each: drawn[each])
+        first = next(each.preserved[0] for each in self.passes(step) if each.preserved)
+        rounds = (divmod(number - first, len(sources)) for number in numbers)
+        return tuple(sources[place].again(turn * count) for turn, place in rounds)
+
+    def _twin_of_last(self, number: int) -> Twin:
+        """Of the sample before one of samples and points that take turns."""
+        last = number
+        while self._drawn_before(last + 1) > self._drawn_before(last):
+            last -= 1
+        before, place = divmod(last, self.micro_batches)
+        each = self.passes(before + 1)[place]
+        twin = Twin(each.indices[0], each.turns[0], before + 1, place)
+        return twin.again((number - last - 1) * self.micro_batches)
+
+    def _of_last_size(self, step: int) -> tuple[list[Twin], int]:
+        """A step's own samples of the size of its last ones; and how many it has in all."""
+        own = [each for each in self.passes(step) if each.indices]
+        last = self._group_of[own[-1].indices[-1]]
+        found = [
+            Twin(index, turn, step, each.first + place)
+            for each in own
+            if self._group_of[each.indices[0]] == last
+            for place, (index, turn) in enumerate(zip(each.indices, each.turns, strict=True))
+        ]
+        return found, own[-1].first + len(own[-1].indices)
 
     def epoch(self, step: int) -> float:
         """Tell how many times the dataset was gone through when a step is done."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +114,20 @@ def with_trigger(trigger_word: str, caption: str) -> str:
     if not trigger or caption == trigger or caption.startswith(f"{trigger},"):
         return caption
     return f"{trigger}, {caption}" if caption else trigger
+
+
+def with_class_word(caption: str, trigger_word: str, class_word: str) -> str:
+    """Put a class word in the place of the trigger word, wherever a caption has it.
+
+    Args:
+        caption: As it is trained, with the trigger word in front or anywhere in it.
+        trigger_word: Replaced as a whole word, in any case of its letters; a class word that
+            follows it already, as in "a photo of TRIGGER woman", is not written twice.
+        class_word: The ordinary word.
+    """
+    trigger, word = (re.escape(each.strip()) for each in (trigger_word, class_word))
+    whole = rf"(?<!\w){trigger}(?!\w)(?:\s+{word}(?!\w))?"
+    return re.sub(whole, lambda _: class_word.strip(), caption, flags=re.IGNORECASE)
 
 
 def drops_caption(probability: float, seed: int, step: int, position: int) -> bool:

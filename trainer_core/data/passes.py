@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,28 @@ class Part:
     positions: tuple[int, ...]
     preserved: tuple[int, ...] = ()
     idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """A sample that is trained, once more, to hold the base at its noisy latents.
+
+    Attributes:
+        index: The sample.
+        turn: How often it was trained before in the run.
+        step: The step that trains it, the twin's own or one before it.
+        position: Its place there, which names its noise and noise level. A second twin of it has
+            that of a place behind all of the step, and so another noise.
+    """
+
+    index: int
+    turn: int
+    step: int
+    position: int
+
+    def again(self, further: int) -> Twin:
+        """The same sample with the noise of a place so many further."""
+        return replace(self, position=self.position + further)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,25 @@ class Views:
             flipped=self._is_flipped(item, turn),
         )
 
+    def ordinary(self, item: Viewed, step: int, turn: int, *, blank: bool) -> View:
+        """The view at which a base is held to what it does without what is learned.
+
+        Args:
+            item: The sample.
+            step: The step that trains it.
+            turn: How often it was trained before in the run.
+            blank: Whether its text is the empty one, or that with the class word.
+
+        Returns:
+            That of `of_sample` with another text.
+        """
+        return View(
+            caption=None if blank else self._text(item, turn),
+            controls=not self.drops_controls(item, step),
+            flipped=self._is_flipped(item, turn),
+            ordinary=not blank,
+        )
+
     def drops_controls(self, item: Viewed, step: int) -> bool:
         """Whether a step trains a sample without its control images.
 

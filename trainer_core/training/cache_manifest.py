@@ -32,7 +32,9 @@ from ..types import Bucket
 SUFFIX = ".cache.json"
 _FORMAT = 2
 _KIND = re.compile(r"[a-z_]{1,40}")
-_COUNTS = 10
+_COUNTS = 11
+_EARLIER_COUNTS = 10
+"""Of lists of versions that knew no texts with a class word; a list without such is still so."""
 _MOST = 1000  # texts, layers or control images of a sample
 _LONGEST_SIDE = 1 << 17
 _LEAST = 3  # an image, a caption and the empty caption
@@ -82,6 +84,7 @@ def write_manifest(path: Path, cache: Manifest) -> None:
             {"text": p.text, "key": p.entry.key, "controls": len(p.controls)} for p in cache.prompts
         ],
         "preserved": [_preserved_record(item) for item in cache.dataset.preserved],
+        **({"class_word": cache.dataset.class_word} if cache.dataset.class_word else {}),
     }
     write_text(path, json.dumps(record, allow_nan=False) + "\n")
 
@@ -107,6 +110,7 @@ def read_manifest(path: Path) -> Manifest:
         # Lists of earlier versions have none.
         preserved = [_preserved_item(path.parent, each) for each in record.get("preserved", [])]
         family, variant = str(record["family"]), str(record["variant"])
+        class_word = str(record.get("class_word", ""))
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise _unusable(path, f"{type(error).__name__}: {error}") from error
     if not len(items):
@@ -114,7 +118,9 @@ def read_manifest(path: Path) -> Manifest:
     kept = [entry for item in preserved for entry in (*item.controls, item.text)]
     _require_files(path, items, [*(entry for _, entry, _ in prompts), *kept])
     read = tuple(read_prompt(text, entry, count) for text, entry, count in prompts)
-    return Manifest(family, variant, CachedDataset(items, preserved=preserved), read)
+    dataset = CachedDataset(items, preserved=preserved)
+    dataset.class_word = class_word
+    return Manifest(family, variant, dataset, read)
 
 
 def _columns_record(items: ItemColumns) -> dict[str, Any]:
@@ -139,7 +145,7 @@ def _form_record(form: Form) -> dict[str, Any]:
         "regularization": form.regularization,
         "validation": form.validation,
         "folder": form.folder,
-        "counts": list(form.counts),
+        "counts": list(form.counts[: None if form.counts[-1] else _EARLIER_COUNTS]),
         "sourced": form.sourced,
     }
 
@@ -198,11 +204,12 @@ def _numbers(values: object, count: int, end: int) -> NDArray[np.uint32]:
 
 def _form(record: Mapping[str, Any]) -> Form:
     counts = tuple(int(count) for count in record["counts"])
+    counts += (0,) if len(counts) == _EARLIER_COUNTS else ()
     buckets = tuple(_bucket(size) for size in record["controls"])
     wrong = len(counts) != _COUNTS or min(counts) < 0 or max(counts) > _MOST
     if wrong or counts[1] != len(buckets):
         raise ValueError(f"a form with the counts {counts}")
-    if max(counts[2], counts[5], counts[8]) > 1 or (not counts[5] and any(counts[6:])):
+    if max(counts[2], counts[5], counts[8]) > 1 or (not counts[5] and any(counts[6:10])):
         raise ValueError(f"a form with the counts {counts}")
     flags = bool(record["regularization"]), bool(record["validation"])
     folder = int(record["folder"])

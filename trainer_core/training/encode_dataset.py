@@ -383,13 +383,23 @@ def _check_previews(config: RunConfig, cache: Manifest) -> None:
 def _check_preserved(config: RunConfig, cache: Manifest, *, edits: bool) -> None:
     encoded = [item.prompt for item in cache.dataset.preserved]
     wanted = list(preservation_prompts(config, edits=edits))
+    settings = config.dataset.preservation
     # A list of our own choice is that of the base it was encoded for.
-    other = config.dataset.preservation.prompts and Counter(encoded) - Counter(wanted)
+    given = settings.prompts or settings.kind == "class"
+    other = given and Counter(encoded) - Counter(wanted)
     if wanted and (not encoded or other):
         raise ConfigError(
             f"dataset.preservation asks for {len(wanted)} prompts that are not the {len(encoded)} "
             "of the finished cache",
             "the prompts that were encoded with the cache",
+            "Encode again with these settings, or set dataset.preservation.share to 0.",
+        )
+    word, known = settings.class_word.strip(), cache.dataset.class_word.strip()
+    if settings.holds("output") and word != known:
+        raise ConfigError(
+            f"dataset.preservation.class_word is {word!r}, and the finished cache was encoded with "
+            + (repr(known) if known else "none"),
+            "captions that were encoded with the class word",
             "Encode again with these settings, or set dataset.preservation.share to 0.",
         )
 

@@ -82,7 +82,12 @@ def with_noises(
         batch = read(step, which)
         if batch is None:
             return None
-        places = tuple(position * noises + turn for position in batch.positions)
-        return replace(batch, positions=places)
+        return at_noise(batch, noises, turn)
 
     return again
+
+
+def at_noise(batch: Batch, noises: int, turn: int) -> Batch:
+    """The samples of a batch with the positions of one of their noises, from 0."""
+    places = tuple(position * noises + turn for position in batch.positions)
+    return replace(batch, positions=places)

@@ -1,6 +1,7 @@
 """Prior preservation from the base itself: it is held to what it did before training.
 
-Before the first step the frozen base makes an image of each preservation prompt. Every sampling
+Before the first step the frozen base makes an image of each preservation prompt (the kinds
+``trajectory`` and ``class``; those that ask the base in each step are in `twins`). Every sampling
 step on the way gives one point: noisy latents, the noise level, the prompt, and the velocity that
 the base predicted there. While the adapter trains, a share of each batch consists of such points,
 with that velocity as the target. They lie where the base is asked when images are made; their loss
@@ -145,7 +146,8 @@ def plan_preservation(
     Returns:
         The points, cached or not; None when preservation is off.
     """
-    if not config.dataset.preservation.share or not dataset.preserved:
+    # A finished cache may have prompts for another kind.
+    if not config.dataset.preservation.holds("trajectory", "class") or not dataset.preserved:
         return None
     size: Bucket = dataset.preserved[0].bucket
     steps, guidance = config.dataset.preservation.steps, config.training.guidance

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..config import RunConfig, dataset_folders
@@ -17,10 +18,11 @@ from ..diffusion.sigma import band_shares, make_quantile
 from ..errors import DatasetError
 from ..types import Batch, Bucket, PreservedBatch
 from .loaded import Loaded
-from .objective import make_loss, make_weighting, micro_batches, with_noises
+from .objective import at_noise, make_loss, make_weighting, micro_batches, with_noises
 from .pass_sizes import batch_sizes
 from .read_ahead import Place
 from .step import StepMaker, as_drawn
+from .twins import BaseAnswers, Twins
 from .validation import FixedSamples, Measuring, hold_out, trained_alike
 
 _FIFTHS = 5
@@ -46,7 +48,7 @@ def require_trained(config: RunConfig, dataset: CachedDataset) -> None:
 def batch_plan(run: Loaded) -> BatchPlan:
     """The order in which a run trains its samples."""
     config, dataset = run.config, run.data.dataset
-    views = Views.of(config.dataset, config.seed)
+    views, kept = Views.of(config.dataset, config.seed), config.dataset.preservation
     return BatchPlan(
         buckets=dataset.buckets,
         # Samples that are given their control images in other steps share no pass.
@@ -55,7 +57,7 @@ def batch_plan(run: Loaded) -> BatchPlan:
         micro_batches=config.training.gradient_accumulation_steps,
         num_repeats=sample_paces(dataset.items.paces(), config.dataset)[0],
         seed=config.seed,
-        preserved_share=config.dataset.preservation.share if run.preservation else 0.0,
+        preserved_share=kept.share if run.preservation or kept.asks_base else 0.0,
         text_tokens=dataset.text_tokens,
     )
 
@@ -84,6 +86,7 @@ def step_maker(
         return kept.batch(drawn) if kept is not None and drawn else None
 
     quantile = _quantiles(run)
+    twins = Twins.of(config, run.data.dataset, plan, part)
     place = as_drawn
     if config.training.sigma.stratified:
         place = functools.partial(stratified, plan, config.seed, noises)
@@ -113,7 +116,32 @@ def step_maker(
         noise_offset=loss.noise_offset,
         passes=passes,
         place=place,
+        load_twins=_no_twins if twins is None else _with_noises(twins, noises),
     )
+
+
+def base_answers(run: Loaded, maker: StepMaker) -> StepMaker:
+    """The same micro-batches, of which the base says what it is held to where it is to be asked."""
+    if not run.config.dataset.preservation.asks_base:
+        return maker
+    processes = run.processes
+    asked = BaseAnswers(maker.predict, run.state.adapter, processes.device, processes.passes)
+    return replace(maker, answered=asked)
+
+
+def _no_twins(step: int, micro: int) -> None:
+    """Of a run that holds its base to nothing of its own samples."""
+
+
+def _with_noises(load: Twins, noises: int) -> Callable[[int, int], tuple[Batch, int] | None]:
+    """Twins have the noises of the samples that they are twins of."""
+
+    def again(step: int, micro: int) -> tuple[Batch, int] | None:
+        which, turn = divmod(micro, noises)
+        found = load(step, which)
+        return found and (at_noise(found[0], noises, turn), found[1])
+
+    return again
 
 
 def stratified(

@@ -27,7 +27,14 @@ from .out_of_memory import DeviceRoom, explained, skipped_when_full
 from .processes import Shares
 from .read_ahead import ReadAhead
 from .recorder import Recorder
-from .run_batches import all_passes, batch_plan, measured_samples, places, step_maker
+from .run_batches import (
+    all_passes,
+    base_answers,
+    batch_plan,
+    measured_samples,
+    places,
+    step_maker,
+)
 from .schedules import make_schedule
 from .step import SampleError, StepMaker
 from .step_clock import StepClock
@@ -52,7 +59,7 @@ def run_loop(
     plan = batch_plan(run)
     # Only points that the base is held to may have other sizes than the rest of their batch.
     passes = (run.processes.passes,) if run.preservation else ()
-    maker = step_maker(run, plan, shares.part, *passes)
+    maker = base_answers(run, step_maker(run, plan, shares.part, *passes))
     following = places(plan, shares.dealt, run.steps, run.config.training.noises_per_latent)
     with ReadAhead(maker.prepare, following) as ahead:
         # What is measured concerns all processes alike, and the first one writes it down.

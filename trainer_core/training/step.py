@@ -93,6 +93,8 @@ class Points:
         masks: `[B, 1, h, w]`, factor on the error at each place; None for 1.
         idle: Whether they are no part of the step.
         positions: The place of each in the step, -1 for one that the base is held to.
+        asked: For how many of the last ones the base itself says the target, in the step; what
+            stands there until then counts for nothing.
     """
 
     names: tuple[str, ...]
@@ -105,6 +107,18 @@ class Points:
     masks: Tensor | None = None
     idle: bool = False
     positions: tuple[int, ...] = ()
+    asked: int = 0
+
+    def inputs(
+        self, device: torch.device
+    ) -> tuple[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]]:
+        """What `Predict` takes, on a device."""
+        texts = [
+            {name: send(tensor, device) for name, tensor in each.items()}
+            for each in self.conditionings
+        ]
+        sigma = send(torch.tensor(self.sigmas, dtype=torch.float32), device)
+        return send(self.noisy, device), sigma, texts, [send(e, device) for e in self.controls]
 
     def shapes(self) -> list[torch.Size]:
         """What points of one pass agree in."""
@@ -139,6 +153,14 @@ def _held(batch: PreservedBatch) -> Points:
     )
 
 
+def _asked(points: Points) -> Points:
+    """The same, held to what the base says."""
+    count = len(points.sigmas)
+    names = tuple(f"base: at {name}" for name in points.names)
+    held = (1.0,) * count, (-1,) * count
+    return replace(points, names=names, weights=held[0], positions=held[1], asked=count)
+
+
 def _joined(points: Sequence[Points]) -> Sequence[Points]:
     if len(points) != 2 or points[0].shapes() != points[1].shapes():
         return points
@@ -154,6 +176,7 @@ def _joined(points: Sequence[Points]) -> Sequence[Points]:
             one.weights + other.weights,
             _joined_masks(one, other),
             positions=one.positions + other.positions,
+            asked=other.asked,
         )
     ]
 
@@ -194,6 +217,9 @@ class StepMaker:
         place: Step, position of a sample in it, and a number from [0, 1), to the place in [0, 1]
             at which its sigma is drawn.
         ahead: Gives what `prepare` makes of a micro-batch; unset: it is made when it is needed.
+        load_twins: As ``load``, samples at which the base says what it is held to, and the step
+            whose noise they have.
+        answered: Has the base say it; unset: nobody asks.
     """
 
     load: Callable[[int, int], Batch | None]
@@ -209,6 +235,8 @@ class StepMaker:
     passes: Callable[[int], int] = lambda own: own
     place: Callable[[int, int, float], float] = as_drawn
     ahead: Callable[[int, int], Sequence[Points]] | None = None
+    load_twins: Callable[[int, int], tuple[Batch, int] | None] = lambda step, micro: None
+    answered: Callable[[Sequence[Points]], Sequence[Points]] = lambda points: points
 
     def __call__(self, step: int, micro: int) -> MicroStep:
         """Compute one micro-batch with gradients.
@@ -220,7 +248,7 @@ class StepMaker:
         Returns:
             The loss and what it was measured on.
         """
-        joined = (self.ahead or self.prepare)(step, micro)
+        joined = self.answered((self.ahead or self.prepare)(step, micro))
         # Dropout inside adapters draws from torch's global generators.
         seed_generators(counter_seed(self.seed, "dropout", step, micro, *self.part), self.device)
         # Asked before the first pass, for which others may wait already.
@@ -254,6 +282,8 @@ class StepMaker:
         batch, preserved = self.load(step, micro), self.load_preserved(step, micro)
         points = [] if batch is None else [self._noisy(batch, step)]
         points += [] if preserved is None else [_held(preserved)]
+        twins = self.load_twins(step, micro)
+        points += [] if twins is None else [_asked(self._noisy(*twins))]
         # Points of one shape go through the base in one pass.
         return [each.pinned(self.device) for each in _joined(points)]
 
@@ -292,13 +322,8 @@ class StepMaker:
         return self._measure(points, weights)
 
     def _measure(self, points: Points, weights: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-        sigma = self._sent(torch.tensor(points.sigmas, dtype=torch.float32))
-        controls = [self._sent(control) for control in points.controls]
-        conditionings = [
-            {name: self._sent(tensor) for name, tensor in each.items()}
-            for each in points.conditionings
-        ]
-        velocity = self.predict(self._sent(points.noisy), sigma, conditionings, controls)
+        inputs = points.inputs(self.device)
+        velocity, sigma = self.predict(*inputs), inputs[1]
         masks = None if points.masks is None else self._sent(points.masks)
         losses, plain = self.loss_of(velocity, self._sent(points.target), sigma, masks)
         if set(weights) != {1.0}:

@@ -151,6 +151,8 @@ def _build(
     problems = [*samples.problems, *problems]
     dataset = CachedDataset(columns, maker.encoded, reused, problems, preserved=kept)
     dataset.damaged, dataset.mark = tuple(damaged), mark
+    if any(form.counts[-1] for form in columns.forms):
+        dataset.class_word = naming.settings.preservation.class_word
     return dataset
 
 

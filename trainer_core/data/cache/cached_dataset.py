@@ -45,6 +45,8 @@ class CachedDataset:
     Attributes:
         damaged: Files that were damaged and were encoded again, in words.
         mark: Keeps other processes from removing its files.
+        class_word: What stands for the trigger word in `CachedItem.class_texts`; empty where there
+            are none.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class CachedDataset:
         self.memory = EntryMemory(memory_bytes)
         self.damaged: tuple[str, ...] = ()
         self.mark: UseMark | None = None
+        self.class_word = ""
 
     def __len__(self) -> int:
         return len(self.items)

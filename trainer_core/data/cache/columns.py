@@ -31,7 +31,8 @@ class Form:
         validation: As in `CachedItem`.
         folder: As in `CachedItem`.
         counts: How many entries it has: layers, control images, masks (0 or 1), further texts, bare
-            texts; and mirrored: images (0 or 1), layers, control images, masks, texts.
+            texts; mirrored: images (0 or 1), layers, control images, masks, texts; and texts with
+            the class word.
         sourced: Whether the source is known.
     """
 
@@ -67,6 +68,7 @@ def form_of(item: CachedItem) -> Form:
         *(len(item.more_texts), len(item.bare_texts)),
         *((1, len(side.layers), len(side.controls)) if side else (0, 0, 0)),
         *((int(side.mask is not None), len(side.texts)) if side else (0, 0)),
+        len(item.class_texts),
     )
     return Form(
         *(item.bucket, item.control_buckets, item.regularization, item.validation),
@@ -218,7 +220,7 @@ def _entry(place: tuple[Path, str], key: str) -> Entry:
 def _item(
     form: Form, entries: Iterator[Entry], name: str, source: str, repeats: Any, weight: Any
 ) -> CachedItem:
-    layers, controls, masks, more, bare, mirrored, *of_mirrored = form.counts
+    layers, controls, masks, more, bare, mirrored, *of_mirrored, classed = form.counts
 
     def take(count: int) -> tuple[Entry, ...]:
         return tuple(next(entries) for _ in range(count))
@@ -234,7 +236,7 @@ def _item(
     return CachedItem(
         *(name, form.bucket, form.control_buckets, latents, own_controls, text, empty),
         *(form.regularization, source, own_layers, more_texts, bare_texts, mask, flipped),
-        *(form.validation, form.folder, int(repeats), float(weight)),
+        *(form.validation, form.folder, int(repeats), float(weight), take(classed)),
     )
 
 

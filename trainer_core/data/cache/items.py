@@ -60,6 +60,9 @@ class CachedItem:
         folder: As in `Sample`.
         repeats: As in `Sample`.
         weight: As in `Sample`.
+        class_texts: Entries of all captions with the class word in the place of the trigger word:
+            as they are; behind them, where there are `bare_texts`, without the control images; and
+            where there are mirrored texts, with these mirrored. Empty where they are not asked for.
     """
 
     name: str
@@ -80,13 +83,15 @@ class CachedItem:
     folder: int = 0
     repeats: int = 1
     weight: float = 1.0
+    class_texts: tuple[Entry, ...] = ()
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """All that is kept of it."""
         own = (self.latents, *self.layers, *self.controls, *((self.mask,) if self.mask else ()))
         texts = (self.text, *self.more_texts, self.empty_text, *self.bare_texts)
-        return (*own, *texts, *(self.flipped.entries if self.flipped else ()))
+        flipped = self.flipped.entries if self.flipped else ()
+        return (*own, *texts, *flipped, *self.class_texts)
 
     @property
     def captions(self) -> int:
@@ -96,11 +101,14 @@ class CachedItem:
     def text_of(self, view: View) -> Entry:
         """The entry of the text that a view is trained with."""
         place = self.captions if view.caption is None else view.caption
-        if not view.controls and self.bare_texts:
+        bare = not view.controls and bool(self.bare_texts)
+        mirrored = self.flipped.texts if view.flipped and self.flipped is not None else ()
+        if view.ordinary and view.caption is not None and self.class_texts:
+            side = 1 if bare else 1 + bool(self.bare_texts) if mirrored else 0
+            return self.class_texts[side * self.captions + place]
+        if bare:
             return self.bare_texts[place]
-        if view.flipped and self.flipped is not None and self.flipped.texts:
-            return self.flipped.texts[place]
-        return (self.text, *self.more_texts, self.empty_text)[place]
+        return (mirrored or (self.text, *self.more_texts, self.empty_text))[place]
 
     @property
     def kind(self) -> tuple[tuple[Bucket, ...], int]:

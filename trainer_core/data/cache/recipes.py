@@ -18,6 +18,7 @@ from ...config import DatasetSection
 from ...config.dataset_folders import DatasetFolder, dataset_folders
 from ...counters import counter_seed
 from ...types import Bucket, Conditioning, PlannedSample, Sample
+from ..captions import with_class_word
 from ..drawn_masks import VERSION, with_mask
 from ..file_memory import FileMemory
 from ..framing import MIDDLE, Framing, MaskSource, mirrored
@@ -207,14 +208,19 @@ class Recipes:
         captions = (*sample.captions, "")
         texts = self._texts(side, captions, _caption_of(sample))
         bare = self._bare(sample, captions)
+        ordinary = self._class_captions(sample)
+        classed = self._texts(side, ordinary, f"{_caption_of(sample)} with the class word")
         images, plain = side.images, side.plain
         entries = [each.entry for each in texts]
+        if bare:
+            classed += self._without_controls(sample, ordinary)
         flipped = None
         if planned.flipped:
             other = self._side(planned, flipped=True)
             # A text encoder that sees control images sees them mirrored.
             seen = self.shown and other.controls
             more = self._texts(other, captions, _caption_of(sample)) if seen else ()
+            classed += self._texts(other, ordinary, _caption_of(sample)) if seen else ()
             flipped = other.mirrored(tuple(each.entry for each in more))
             images, plain, texts = images + other.images, plain + other.plain, texts + more
         item = CachedItem(
@@ -226,7 +232,9 @@ class Recipes:
             text=entries[0],
             empty_text=entries[-1],
             regularization=sample.regularization,
-            source=source_hash(*self._described(side, sample.captions, flipped is not None)),
+            source=source_hash(
+                *self._described(side, (*sample.captions, *ordinary), flipped is not None)
+            ),
             layers=side.layer_entries,
             more_texts=tuple(entries[1:-1]),
             bare_texts=tuple(task.entry for task in bare),
@@ -236,8 +244,9 @@ class Recipes:
             folder=sample.folder,
             repeats=sample.repeats,
             weight=sample.weight,
+            class_texts=tuple(task.entry for task in classed),
         )
-        return Recipe(item, images, texts + bare, plain)
+        return Recipe(item, images, texts + bare + classed, plain)
 
     @staticmethod
     def _described(side: _Side, captions: Sequence[str], flipped: bool) -> Iterator[str | int]:
@@ -301,11 +310,25 @@ class Recipes:
 
         Nothing of an image is in their keys: samples with the same caption share them.
         """
-        own = self._folders[sample.folder].settings if self._folders else self.settings
+        own = self._settings_of(sample)
         if not own.control_dropout or not self.shown or not sample.controls or sample.validation:
             return ()
+        return self._without_controls(sample, captions)
+
+    def _without_controls(self, sample: Sample, captions: Sequence[str]) -> tuple[TextTask, ...]:
         what = f"{_caption_of(sample)} without its control images"
         return tuple(TextTask(self._entry("text", each), each, (), what) for each in captions)
+
+    def _class_captions(self, sample: Sample) -> tuple[str, ...]:
+        """Its captions with the class word for the trigger word, where the base is held to them."""
+        kept, trigger = self.settings.preservation, self._settings_of(sample).trigger_word
+        wanted = kept.holds("output") and trigger.strip()
+        if not wanted or sample.validation or sample.regularization:
+            return ()
+        return tuple(with_class_word(each, trigger, kept.class_word) for each in sample.captions)
+
+    def _settings_of(self, sample: Sample) -> DatasetSection:
+        return self._folders[sample.folder].settings if self._folders else self.settings
 
     @cached_property
     def _folders(self) -> tuple[DatasetFolder, ...]:

@@ -1,0 +1,225 @@
+"""Twins: which samples the base is held at, and with which text."""
+
+from collections import Counter
+
+import pytest
+
+from tests.fixtures.cache_world import World
+from trainer_core.data.batches import BatchPlan
+from trainer_core.data.captions import with_class_word
+from trainer_core.data.views import Views
+from trainer_core.training.cache_manifest import Manifest, read_manifest, write_manifest
+from trainer_core.types import Bucket, View
+
+SMALL, WIDE = Bucket(16, 16), Bucket(32, 16)
+KEPT = {"preservation": {"share": 0.5, "kind": "output", "class_word": "woman"}}
+
+
+@pytest.fixture
+def world(tmp_path, captioned, paint):
+    return World(tmp_path, captioned, paint)
+
+
+@pytest.mark.parametrize(
+    ("caption", "held"),
+    [
+        ("ohwx, a photo in a park", "woman, a photo in a park"),
+        ("ohwx", "woman"),
+        ("ohwx, a photo of ohwx woman, ohwx", "woman, a photo of woman, woman"),
+        ("a photo of Ohwx", "a photo of woman"),
+        ("ohwxes and xohwx stay, an (ohwx) goes", "ohwxes and xohwx stay, an (woman) goes"),
+        ("ohwx  woman, ohwx womanly", "woman, woman womanly"),
+        ("nothing of it", "nothing of it"),
+        ("", ""),
+    ],
+)
+def test_the_class_word_takes_the_place_of_the_trigger_word(caption, held):
+    assert with_class_word(caption, " ohwx ", "woman ") == held
+
+
+def test_signs_in_a_word_are_signs():
+    assert with_class_word("<s1>, a <s1>.", "<s1>", r"a\1 \g<0>") == r"a\1 \g<0>, a a\1 \g<0>."
+
+
+def plan_of(batch_size, micro_batches=1, share=0.5, buckets=None, seed=3):
+    buckets = buckets or [SMALL] * 7
+    kinds = [0] * len(buckets)
+    return BatchPlan(buckets, kinds, batch_size, micro_batches, 1, seed, share)
+
+
+def twins_of(plan, step, share=(0, 1), wanted=None):
+    wanted = wanted or [True] * plan.samples_per_epoch
+    passes = range(len(plan.passes(step)))
+    return [each for micro in passes for each in plan.twins(step, micro, share, wanted)]
+
+
+def own_of(plan, step):
+    return {
+        (index, turn, step, each.first + place)
+        for each in plan.passes(step)
+        for place, (index, turn) in enumerate(zip(each.indices, each.turns, strict=True))
+    }
+
+
+@pytest.mark.parametrize(("batch_size", "micro_batches"), [(4, 1), (2, 2), (1, 4), (3, 1), (6, 2)])
+def test_twins_are_of_the_own_samples_of_the_step(batch_size, micro_batches):
+    plan = plan_of(batch_size, micro_batches)
+    for step in range(1, 3 * plan.steps_per_epoch):
+        own, found = own_of(plan, step), twins_of(plan, step)
+        assert len(found) == sum(len(each.preserved) for each in plan.passes(step))
+        first = {(t.index, t.turn, t.step, t.position) for t in found[: len(own)]}
+        assert len(first) == min(len(found), len(own))
+        assert first <= own
+        # What is left over has another noise than every sample of the step.
+        assert all(each.position >= len(own) for each in found[len(own) :])
+
+
+def test_which_samples_have_twins_does_not_depend_on_passes_or_processes():
+    whole, halves = plan_of(4), plan_of(2, 2)
+    for step in range(1, 8):
+        assert twins_of(whole, step) == twins_of(halves, step)
+        apart = twins_of(whole, step, (0, 2)) + twins_of(whole, step, (1, 2))
+        assert apart == twins_of(whole, step)
+
+
+def test_all_samples_have_twins_in_time_and_wanted_ones_first():
+    plan = plan_of(4, share=0.25)
+    seen = Counter(t.index for step in range(1, 200) for t in twins_of(plan, step))
+    assert set(seen) == set(range(7))
+    assert max(seen.values()) < 2 * min(seen.values())
+    wanted = [number == 2 for number in range(7)]
+    for step in range(1, 20):
+        (twin,) = twins_of(plan, step, wanted=wanted)
+        has = any(index == 2 for index, *_ in own_of(plan, step))
+        assert (twin.index == 2) == has
+
+
+def test_single_samples_take_turns_with_twins_of_the_one_before():
+    plan, last = plan_of(1, share=0.6), None
+    again = 0
+    for step in range(1, 40):
+        found, own = twins_of(plan, step), own_of(plan, step)
+        assert len(found) + len(own) == 1
+        if own:
+            (last,), again = own, 0
+            continue
+        (twin,) = found
+        assert (twin.index, twin.turn, twin.step) == last[:3]
+        assert twin.position == again
+        again += 1
+    assert again <= 2
+
+
+def test_a_step_of_two_sizes_has_twins_of_one():
+    plan = plan_of(4, buckets=[SMALL] * 4 + [WIDE] * 4, share=0.25)
+    mixed = 0
+    for step in range(1, 40):
+        sizes = {index // 4 for index, *_ in own_of(plan, step)}
+        mixed += len(sizes) > 1
+        passes = plan.passes(step)
+        for micro, each in enumerate(passes):
+            twins = plan.twins(step, micro, (0, 1), [True] * 8)
+            assert len({number // 4 for number in (*each.indices, *(t.index for t in twins))}) == 1
+    assert mixed
+
+
+def test_every_text_with_the_class_word_is_encoded_once_and_no_other(world):
+    world.options = {
+        "captions": {"variants": "lines"}, "control_dropout": 0.3, "flip": True,
+        "trigger_word": "ohwx", **KEPT,
+    }  # fmt: skip
+    world.add("a.png", "one\ntwo of ohwx", control=True)
+    world.add("b.png", "one", control=True)
+    dataset = world.build()
+    given = Counter(world.encoders.texts)
+    own = {"a": ["ohwx, one", "ohwx, two of ohwx"], "b": ["ohwx, one"]}
+    held = {name: [text.replace("ohwx", "woman") for text in texts] for name, texts in own.items()}
+    seen = ((64, 64),)
+    # Beside each control image as it is and mirrored, and once for both without.
+    wanted = Counter(
+        (text, seen) for name in "ab" for text in (*own[name], "", *held[name]) for _ in range(2)
+    )
+    wanted.update((text, ()) for text in {*own["a"], *held["a"], ""})
+    assert given == wanted
+    assert dataset.class_word == "woman"
+    assert [len(item.class_texts) for item in dataset.items] == [6, 3]
+    world.encoders.counts()
+    world.build()
+    assert world.encoders.counts() == (0, 0, 0)
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_each_twin_reads_the_text_of_its_view(world, mirrored):
+    world.options = {
+        "captions": {"variants": "lines"}, "control_dropout": 0.3, "flip": mirrored,
+        "trigger_word": "ohwx", **KEPT,
+    }  # fmt: skip
+    world.add("a.png", "one\ntwo of ohwx", control=True)
+    (item,) = world.build().items
+    held = {}
+    for controls in (True, False):
+        for flipped in (False, True) if mirrored else (False,):
+            for place in range(2):
+                own = View(place, controls, flipped)
+                twin = View(place, controls, flipped, ordinary=True)
+                assert item.text_of(twin) != item.text_of(own)
+                held[controls, flipped and controls, place] = item.text_of(twin)
+            blank = View(None, controls, flipped)
+            assert item.text_of(blank) == item.text_of(View(None, controls, flipped, ordinary=True))
+    assert len(set(held.values())) == len(held) == (6 if mirrored else 4)
+    assert set(held.values()) == set(item.class_texts)
+    # The same file as of a dataset whose captions have the class word.
+    alone = World(world.data.parent / "other", world.captioned, world.paint)
+    alone.cache, alone.options = world.cache, {"trigger_word": "woman"}
+    (alone.data).parent.mkdir()
+    (alone.data).symlink_to(world.data)
+    (world.data / "a.txt").write_text("one", encoding="utf-8")
+    (other,) = alone.build().items
+    assert held[True, False, 0] == other.text
+
+
+def test_views_of_twins_are_those_of_their_samples_with_another_text(world):
+    world.options = {
+        "captions": {"variants": "lines"}, "control_dropout": 0.5, "caption_dropout": 0.5,
+        "flip": True, "trigger_word": "ohwx", **KEPT,
+    }  # fmt: skip
+    world.add("a.png", "one\ntwo", control=True)
+    (item,) = world.build().items
+    views = Views.of(world.settings(), seed=5)
+    for step in range(1, 30):
+        own = views.of_sample(item, step, 0, step)
+        twin = views.ordinary(item, step, step, blank=False)
+        empty = views.ordinary(item, step, step, blank=True)
+        assert (twin.controls, twin.flipped) == (own.controls, own.flipped)
+        assert (empty.controls, empty.flipped, empty.caption) == (own.controls, own.flipped, None)
+        assert twin.caption is not None
+        assert own.caption in (None, twin.caption)
+
+
+def test_other_datasets_have_no_text_with_a_class_word(world):
+    world.options = {"trigger_word": "ohwx"}
+    world.add("a.png", "one", control=True)
+    plain = world.build()
+    assert plain.items[0].class_texts == ()
+    assert plain.class_word == ""
+    for settings in ({**KEPT, "trigger_word": ""}, {"preservation": {"share": 0.5}}):
+        world.options = settings
+        assert world.build().items[0].class_texts == ()
+
+
+def test_a_list_keeps_the_texts_and_the_word(world):
+    world.options = {"trigger_word": "ohwx", **KEPT}
+    world.add("a.png", "one", control=True)
+    dataset = world.build()
+    path = world.cache / "a.cache.json"
+    write_manifest(path, Manifest("f", "v", dataset, ()))
+    read = read_manifest(path).dataset
+    assert read.class_word == "woman"
+    assert tuple(read.items) == tuple(dataset.items)
+    assert read.identity == dataset.identity
+    # A dataset without them has the list of earlier versions.
+    world.options = {"trigger_word": "ohwx"}
+    write_manifest(path, Manifest("f", "v", world.build(), ()))
+    assert "class_word" not in path.read_text()
+    assert len(read_manifest(path).dataset.items.forms[0].counts) == 11
+    assert '"counts": [0, 1, 0, 0, 0, 0, 0, 0, 0, 0]' in path.read_text()

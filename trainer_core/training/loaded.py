@@ -12,7 +12,7 @@ from ..adapter_files.factors.base_adapters import BaseAdapters
 from ..adapters import AttachedAdapter
 from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
-from ..config import RunConfig
+from ..config import OptimizerSection, RunConfig
 from ..config.defaults import run_length
 from ..data.cache.build import cache_folder
 from ..offload.load_base import PlacedBase
@@ -22,7 +22,7 @@ from .encode_dataset import Prepared
 from .load_adapted import load_adapted
 from .longer_run import PlannedAnew, planned_anew, replan_note
 from .observer import CacheProgress, Noted, Observer, Warned
-from .optimizer import make_optimizer
+from .optimizers import OPTIMIZERS, make_optimizer
 from .out_of_memory import explained
 from .preservation import Preservation, compute_missing, plan_preservation
 from .processes import Processes
@@ -101,14 +101,16 @@ def load(
     if taken is not None:
         processes.share(adapter.parameters())
     if processes.index == 0:
-        _tell_notes(adapter, config.training.optimizer.learning_rate, observer)
+        _tell_notes(adapter, config.training.optimizer, observer)
         if taken is not None:
             observer.notify(Noted(taken.summary()))
     groups = parameter_groups(adapter, config.training.optimizer)
     optimizer = make_optimizer(config.training.optimizer, groups)
     state = TrainState(adapter, optimizer)
     if start.checkpoint is not None:
-        state.restore(start.checkpoint, config.training.optimizer)
+        said = state.restore(start.checkpoint, config.training.optimizer)
+        if said and processes.index == 0:
+            observer.notify(Noted(said))
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)
     if anew is not None and processes.index == 0:
         _tell_plan(config, anew, state.step, observer)
@@ -158,10 +160,10 @@ def _tell_plan(config: RunConfig, anew: PlannedAnew, step: int, observer: Observ
         observer.notify(Noted(replan_note(config, anew)))
 
 
-def _tell_notes(adapter: AttachedAdapter, learning_rate: float, observer: Observer) -> None:
+def _tell_notes(adapter: AttachedAdapter, settings: OptimizerSection, observer: Observer) -> None:
     for note in adapter.notes:
         observer.notify(Noted(note))
-    for note in pace_notes(adapter.plans, learning_rate):
+    for note in pace_notes(adapter.plans, settings.learning_rate, OPTIMIZERS[settings.name].pace):
         observer.notify(Warned(note))
     if adapter.skipped_duplicates:
         observer.notify(

@@ -32,6 +32,8 @@ from ..quantization.registry import FORMATS
 from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from .cache_manifest import read_manifest
+from .optimizers import OPTIMIZERS
+from .optimizers.torch_optimizers import FUSED
 from .pass_sizes import with_largest_batch
 from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation
 
@@ -72,14 +74,14 @@ def memory_estimate(
 
 
 def adapter_bytes(simulation: StepSimulation) -> int:
-    """Bytes of weight, gradient and two moments of each trainable parameter, where none is known.
+    """Bytes of weight, gradient and the optimizer's state of each trainable parameter, fp32.
 
     Args:
         simulation: Of a step, which cannot be made.
     """
-    packed = simulation.config.training.optimizer.name == "adamw8bit"
-    # Each fp32; or the moments in 8 bits with a scale for 256 of them.
-    return math.ceil((10 + 1 / 32 if packed else 16) * simulation.trainable)
+    state_bytes = OPTIMIZERS[simulation.config.training.optimizer.name].state_bytes
+    state = sum(map(state_bytes, simulation.factors))
+    return math.ceil(8 * simulation.trainable + state)
 
 
 def text_tokens(items: Iterable[CachedItem]) -> int:
@@ -134,9 +136,8 @@ def run_simulation(
         *(control_shape(base.family, base.location, e.width, e.height) for e in controls),
     )
     tokens = base.location.text_length if text is None else text
-    # On a CPU torch updates one factor after the other.
     dtype = _dtype(config, device)
-    inputs = StepInputs(latents, tokens, dtype, fused=device.type == "cuda")
+    inputs = StepInputs(latents, tokens, dtype, fused=device.type in FUSED)
     beside = outline_base_adapters(config.base, base.family)
     return StepSimulation(base.transformer, base.family, config, inputs, beside=beside)
 

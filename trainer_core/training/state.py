@@ -10,15 +10,12 @@ import torch
 from torch import Tensor
 
 from ..adapters import AttachedAdapter
-from ..adapters.parameter_groups import ParameterGroup, parameter_groups
+from ..adapters.parameter_groups import parameter_groups
 from ..config import OptimizerSection
 from ..errors import InputError
 from ..types import AdapterState
 from .checkpoint import Checkpoint
-from .optimizer import (
-    load_optimizer_tensors,
-    optimizer_tensors,
-)
+from .optimizers import evaluated, goes_on, load_optimizer_tensors, optimizer_tensors
 
 _ADAPTER, _AVERAGE = "adapter.", "average."
 
@@ -56,12 +53,15 @@ class TrainState:
         weights = {name: each.detach() for name, each in found.items()}
         return weights | optimizer_tensors(self.optimizer)
 
-    def restore(self, checkpoint: Checkpoint, settings: OptimizerSection) -> None:
+    def restore(self, checkpoint: Checkpoint, settings: OptimizerSection) -> str:
         """Put the tensors of a checkpoint back, bit by bit.
 
         Args:
             checkpoint: What `read_checkpoint` gave.
             settings: How the adapter is optimized now.
+
+        Returns:
+            What is to be said: that another optimizer begins anew; empty for nothing.
 
         Raises:
             InputError: When the checkpoint holds another adapter.
@@ -69,15 +69,20 @@ class TrainState:
         _fill(self.adapter.named_tensors(), _named(checkpoint, _ADAPTER))
         if self.average is not None:
             _fill(self.average, _named(checkpoint, _AVERAGE))
-        groups = _stored_groups(checkpoint, self.adapter, settings)
-        load_optimizer_tensors(self.optimizer, checkpoint.tensors, groups)
         self.step = checkpoint.step
+        then = _stored_settings(checkpoint)
+        if not goes_on(then.name, settings.name):
+            return f"The state of {then.name} means nothing to {settings.name}, which begins anew."
+        groups = parameter_groups(self.adapter, then)
+        load_optimizer_tensors(self.optimizer, checkpoint.tensors, groups)
+        return ""
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
         """Have the average, where one is kept, in the model instead of the last factors."""
         if self.average is None:
-            yield
+            with evaluated(self.optimizer):
+                yield
             return
         factors = dict(self.adapter.named_parameters())
         # In RAM: what a run saves last must not need room on a full device.
@@ -94,12 +99,10 @@ class TrainState:
             return self.adapter.state()
 
 
-def _stored_groups(
-    checkpoint: Checkpoint, adapter: AttachedAdapter, settings: OptimizerSection
-) -> list[ParameterGroup]:
-    """The groups of parameters that a checkpoint's optimizer had, which order its state.
+def _stored_settings(checkpoint: Checkpoint) -> OptimizerSection:
+    """How a checkpoint's adapter was optimized, which orders the optimizer's state.
 
-    Learning rates by layer may have been others then.
+    What it does not know is newer than it, and was as it is where nobody has set it.
     """
     prefix = "training.optimizer."
     known = {
@@ -107,7 +110,7 @@ def _stored_groups(
         for name in OptimizerSection.model_fields
         if f"{prefix}{name}" in checkpoint.settings
     }
-    return parameter_groups(adapter, settings.model_copy(update=known))
+    return OptimizerSection().model_copy(update=known)
 
 
 def _named(checkpoint: Checkpoint, prefix: str) -> dict[str, Tensor]:

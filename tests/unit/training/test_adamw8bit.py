@@ -8,13 +8,13 @@ from tests.unit.training.test_optimizer import run_steps
 from trainer_core.adapters.parameter_groups import ParameterGroup
 from trainer_core.config import OptimizerSection
 from trainer_core.errors import InputError
-from trainer_core.training.adamw8bit import STATES, AdamW8bit, levels
-from trainer_core.training.optimizer import (
+from trainer_core.training.optimizers import (
     allocate_state,
     load_optimizer_tensors,
     make_optimizer,
     optimizer_tensors,
 )
+from trainer_core.training.optimizers.adamw8bit import STATES, AdamW8bit, levels
 
 CPU = torch.device("cpu")
 SHAPES = ((64, 64), (8192,), (5, 4, 256), (33, 129), (63, 65), (7,))

@@ -15,7 +15,7 @@ from trainer_core.training.checkpoint import (
     read_checkpoint,
     save_checkpoint,
 )
-from trainer_core.training.optimizer import make_optimizer
+from trainer_core.training.optimizers import make_optimizer
 from trainer_core.training.state import TrainState
 
 

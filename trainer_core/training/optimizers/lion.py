@@ -1,5 +1,8 @@
 """Lion: the sign of a mean gradient, with one number of state for each that is trained."""
 
+# Torch does not list the functions that update many tensors at once.
+# pyright: reportPrivateImportUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -38,7 +41,6 @@ class Lion(torch.optim.Optimizer):
             for few in portions(moved) if moved else ():
                 self._update(few, group)
 
-    # pyright: reportPrivateImportUsage=false
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         gradients = [each.grad for each in parameters if each.grad is not None]
         for each in parameters:

@@ -57,8 +57,14 @@ def _rows_and_columns(shape: Sequence[int], whole: int, factored: int) -> float:
 def _prodigy_schedule_free(shape: Sequence[int]) -> float:
     """The averaged factors, two numbers in bf16 for every eleventh, and rows and columns."""
     size = math.prod(shape)
-    squares = _rows_and_columns(shape, 0, 1)
+    # It divides by the two longest sides, and what is small not at all.
+    squares = _rows_and_columns(sorted(shape), 0, 1) if max(shape) >= 32 else 4.0 * size
     return 4.0 * size + 4.0 * size / 11 + squares
+
+
+def _muon(shape: Sequence[int]) -> float:
+    """The momentum of matrices, the two moments of the rest."""
+    return _whole(shape, 1 if len(shape) == 2 else 2)
 
 
 _bnb = partial(partial, libraries.bitsandbytes)
@@ -123,7 +129,7 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
     "came": OptimizerKind(
         libraries.came, partial(_rows_and_columns, whole=1, factored=2), "came_pytorch"
     ),
-    "muon": OptimizerKind(own.muon, partial(_whole, count=1)),
+    "muon": OptimizerKind(own.muon, _muon),
     "sgd": OptimizerKind(own.sgd, partial(_whole, count=1), pace=None),
 }
 """By their names in the run file."""

@@ -34,6 +34,8 @@ _FUSED = "fused"
 _SAME_STATE = frozenset({"adamw", "adamw8bit"})
 """Optimizers whose states are turned into each other."""
 
+_State = dict[str, Tensor]
+
 _TYPES: Mapping[type, torch.dtype] = {
     bool: torch.bool,
     int: torch.int64,
@@ -95,14 +97,11 @@ def load_optimizer_tensors(
     order = [each for group in optimizer.param_groups for each in group["params"]]
     before = order if stored is None else [each for group in stored for each in group.parameters]
     states, groups = _sorted(tensors, len(before))
-    by_parameter = {before[index]: state for index, state in states.items()}
+    by_parameter: dict[Tensor, _State] = {before[index]: state for index, state in states.items()}
     if keeps_moments(optimizer):
         _fill_moments(optimizer, by_parameter, groups)
     elif by_parameter:
         _fill(optimizer, by_parameter, groups)
-
-
-_State = dict[str, Tensor]
 
 
 def _sorted(

@@ -1,26 +1,25 @@
 """A step of AdamW over an adapter of 1440 tensors: torch's ways, ours, and flat buffers.
 
-Run it as ``python -m benchmarks.optimizer_step``. Times are CPU seconds of one thread, so that other
-work on the machine disturbs them little; the ways take turns.
+Run it as ``python -m benchmarks.optimizer_step``. Times are CPU seconds of one thread, the quickest
+of some rounds in which the ways take turns, so that other work on the machine disturbs them little.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer_core.adapters.parameter_groups import ParameterGroup
 from trainer_core.config import OptimizerSection
 from trainer_core.training.optimizers import make_optimizer
 
+from .measuring.counters import count
 from .measuring.record import origin, write_record
 
 COUNT, SHAPE = 1440, (16, 4608)
@@ -29,45 +28,32 @@ COUNT, SHAPE = 1440, (16, 4608)
 BAR = 0.35
 """Of the time of torch's foreach AdamW: what ours may take."""
 
-ROUNDS = 5
+ROUNDS = 10
 
 
-class Operations(TorchDispatchMode):
-    """Counts operations while it is entered."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count an operation and run it."""
-        self.count += 1
-        return func(*args, **(kwargs or {}))
-
-
-def _parameters(count: int, shape: tuple[int, ...]) -> list[torch.nn.Parameter]:
-    found = [torch.nn.Parameter(torch.full(shape, 0.5)) for _ in range(count)]
+def _parameters(tensors: int, shape: tuple[int, ...]) -> list[torch.nn.Parameter]:
+    found = [torch.nn.Parameter(torch.full(shape, 0.5)) for _ in range(tensors)]
     for each in found:
         each.grad = torch.full(shape, 0.1)
     return found
 
 
-def _views(size: int, count: int, shape: tuple[int, ...]) -> list[Tensor]:
+def _views(size: int, tensors: int, shape: tuple[int, ...]) -> list[Tensor]:
     """Parts of one buffer of zeros."""
-    return [part.view(shape) for part in torch.zeros(count * size).split(size)]
+    return [part.view(shape) for part in torch.zeros(tensors * size).split(size)]
 
 
 def ways(count: int = COUNT, shape: tuple[int, ...] = SHAPE) -> Mapping[str, torch.optim.Optimizer]:
     """Optimizers with gradients in place, by how they update."""
-    each = _parameters(count, shape)
+    each = _parameters(tensors, shape)
     size = each[0].numel()
     flat_moments = torch.optim.AdamW(each, 1e-4, fused=True)
-    moments = [_views(size, count, shape) for _ in range(2)]
+    moments = [_views(size, tensors, shape) for _ in range(2)]
     for parameter, mean, square in zip(each, *moments, strict=True):
         state = {"step": torch.tensor(0.0), "exp_avg": mean, "exp_avg_sq": square}
         flat_moments.state[parameter].update(state)
-    flat = torch.nn.Parameter(torch.full((count * size,), 0.5))
-    flat.grad = torch.full((count * size,), 0.1)
+    flat = torch.nn.Parameter(torch.full((tensors * size,), 0.5))
+    flat.grad = torch.full((tensors * size,), 0.1)
     return {
         "foreach": torch.optim.AdamW(each, 1e-4, foreach=True),
         "one by one": torch.optim.AdamW(each, 1e-4, foreach=False),
@@ -75,13 +61,6 @@ def ways(count: int = COUNT, shape: tuple[int, ...] = SHAPE) -> Mapping[str, tor
         "flat moments": flat_moments,
         "one flat tensor": torch.optim.AdamW([flat], 1e-4, fused=True),
     }
-
-
-def operations(step: Callable[[], object]) -> int:
-    """How many operations torch is asked for."""
-    with Operations() as counted:
-        step()
-    return counted.count
 
 
 def measure(rounds: int) -> list[dict[str, Any]]:
@@ -95,13 +74,13 @@ def measure(rounds: int) -> list[dict[str, Any]]:
             optimizer.step()
             if turn:  # the first one makes the state
                 seconds[name].append(time.process_time() - began)
-    whole = statistics.median(seconds["foreach"])
+    whole = min(seconds["foreach"])
     return [
         {
             "way": name,
-            "cpu_ms": round(1000 * statistics.median(seconds[name]), 1),
-            "of_foreach": round(statistics.median(seconds[name]) / whole, 3),
-            "operations": operations(optimizer.step),
+            "cpu_ms": round(1000 * min(seconds[name]), 1),
+            "of_foreach": round(min(seconds[name]) / whole, 3),
+            "operations": count(optimizer.step).dispatched,
         }
         for name, optimizer in made.items()
     ]

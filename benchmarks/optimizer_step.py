@@ -43,7 +43,9 @@ def _views(size: int, tensors: int, shape: tuple[int, ...]) -> list[Tensor]:
     return [part.view(shape) for part in torch.zeros(tensors * size).split(size)]
 
 
-def ways(count: int = COUNT, shape: tuple[int, ...] = SHAPE) -> Mapping[str, torch.optim.Optimizer]:
+def ways(
+    tensors: int = COUNT, shape: tuple[int, ...] = SHAPE
+) -> Mapping[str, torch.optim.Optimizer]:
     """Optimizers with gradients in place, by how they update."""
     each = _parameters(tensors, shape)
     size = each[0].numel()

@@ -104,11 +104,11 @@ def load(
         _tell_notes(adapter, config.training.optimizer, observer)
         if taken is not None:
             observer.notify(Noted(taken.summary()))
-    groups = parameter_groups(adapter, config.training.optimizer)
-    optimizer = make_optimizer(config.training.optimizer, groups)
-    state = TrainState(adapter, optimizer)
+    optimizer = config.training.optimizer
+    groups = parameter_groups(adapter, optimizer)
+    state = TrainState(adapter, make_optimizer(optimizer, groups))
     if start.checkpoint is not None:
-        said = state.restore(start.checkpoint, config.training.optimizer)
+        said = state.restore(start.checkpoint, optimizer)
         if said and processes.index == 0:
             observer.notify(Noted(said))
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)

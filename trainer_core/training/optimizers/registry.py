@@ -12,11 +12,19 @@ import torch
 from ...adapters.parameter_groups import ParameterGroup
 from ...config import OptimizerSection
 from ...errors import InputError
-from . import library_optimizers as libraries
-from . import torch_optimizers as own
 from .adamw8bit import packed_bytes
 from .joined import set_rate
+from .library_optimizers import (
+    adafactor,
+    adamw_schedule_free,
+    bitsandbytes,
+    came,
+    prodigy,
+    prodigy_schedule_free,
+    torchao,
+)
 from .optimizer_kind import LARGE, PACKED, OptimizerKind
+from .torch_optimizers import adamw, adamw8bit, lion, muon, sgd
 
 _LION_PACE = 10 / 3
 """Each number moves by the whole rate in every step, AdamW's by a third of it or so."""
@@ -67,13 +75,11 @@ def _muon(shape: Sequence[int]) -> float:
     return _whole(shape, 1 if len(shape) == 2 else 2)
 
 
-_bnb = partial(partial, libraries.bitsandbytes)
+_bnb = partial(partial, bitsandbytes)
 
 OPTIMIZERS: Mapping[str, OptimizerKind] = {
-    "adamw": OptimizerKind(
-        own.adamw, partial(_whole, count=2), pretended=True, starts_at_zero=True
-    ),
-    "adamw8bit": OptimizerKind(own.adamw8bit, packed_bytes, pretended=True, starts_at_zero=True),
+    "adamw": OptimizerKind(adamw, partial(_whole, count=2), pretended=True, starts_at_zero=True),
+    "adamw8bit": OptimizerKind(adamw8bit, packed_bytes, pretended=True, starts_at_zero=True),
     "adamw_paged": OptimizerKind(
         _bnb(name="AdamW", bits=32, paged=True), partial(_paged, each=4, count=2), "bitsandbytes"
     ),
@@ -83,22 +89,22 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
         "bitsandbytes",
     ),
     "adamw4bit": OptimizerKind(
-        partial(libraries.torchao, name="AdamW4bit"),
+        partial(torchao, name="AdamW4bit"),
         partial(_packed, each=0.5 + 4 / 128, count=2),
         "torchao",
     ),
     "adamw_fp8": OptimizerKind(
-        partial(libraries.torchao, name="AdamWFp8"),
+        partial(torchao, name="AdamWFp8"),
         partial(_packed, each=1 + _SCALES, count=2),
         "torchao",
     ),
     "adamw_schedule_free": OptimizerKind(
-        libraries.adamw_schedule_free,
+        adamw_schedule_free,
         partial(_whole, count=2),
         "schedulefree",
     ),
     "lion": OptimizerKind(
-        own.lion,
+        lion,
         partial(_whole, count=1),
         pace=_LION_PACE,
         pretended=True,
@@ -117,20 +123,18 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
         pace=_LION_PACE,
     ),
     "adafactor": OptimizerKind(
-        libraries.adafactor, partial(_rows_and_columns, whole=0, factored=1), "transformers"
+        adafactor, partial(_rows_and_columns, whole=0, factored=1), "transformers"
     ),
-    "prodigy": OptimizerKind(libraries.prodigy, partial(_whole, count=4), "prodigyopt", pace=None),
+    "prodigy": OptimizerKind(prodigy, partial(_whole, count=4), "prodigyopt", pace=None),
     "prodigy_schedule_free": OptimizerKind(
-        libraries.prodigy_schedule_free,
+        prodigy_schedule_free,
         _prodigy_schedule_free,
         "prodigyplus",
         pace=None,
     ),
-    "came": OptimizerKind(
-        libraries.came, partial(_rows_and_columns, whole=1, factored=2), "came_pytorch"
-    ),
-    "muon": OptimizerKind(own.muon, _muon),
-    "sgd": OptimizerKind(own.sgd, partial(_whole, count=1), pace=None),
+    "came": OptimizerKind(came, partial(_rows_and_columns, whole=1, factored=2), "came_pytorch"),
+    "muon": OptimizerKind(muon, _muon),
+    "sgd": OptimizerKind(sgd, partial(_whole, count=1), pace=None),
 }
 """By their names in the run file."""
 

@@ -105,8 +105,7 @@ def load(
         if taken is not None:
             observer.notify(Noted(taken.summary()))
     optimizer = config.training.optimizer
-    groups = parameter_groups(adapter, optimizer)
-    state = TrainState(adapter, make_optimizer(optimizer, groups))
+    state = TrainState(adapter, make_optimizer(optimizer, parameter_groups(adapter, optimizer)))
     if start.checkpoint is not None:
         said = state.restore(start.checkpoint, optimizer)
         if said and processes.index == 0:

@@ -37,6 +37,7 @@ _NOTES = {
     "table": " One per line: pattern = number.",
 }
 _UNSET = {"int": " 0: unset.", "float": " 0: unset.", "text": " Empty: unset."}
+_BY_OPTIMIZER = " Left as it is: what suits the optimizer."
 _LAYOUTS = (
     "Leave it on comfyui for ComfyUI's own loaders. diffusers: for Diffusers. peft: a folder "
     "for PEFT. kohya: names of kohya's scripts and of musubi. lycoris: LyCORIS's names. "
@@ -54,6 +55,7 @@ class SettingInput(NamedTuple):
         advanced: Whether the node hides it; unset: as the setting says.
         optional: Whether a prompt may leave it out, as those do that were saved before it existed.
             It stands behind the others, because a saved graph keeps values by their places.
+        by_optimizer: Whether its default value says nothing, because each optimizer has its own.
     """
 
     path: str
@@ -61,6 +63,7 @@ class SettingInput(NamedTuple):
     step: float = 0.01
     advanced: bool | None = None
     optional: bool = False
+    by_optimizer: bool = False
 
     @property
     def id(self) -> str:
@@ -78,6 +81,7 @@ class SettingInput(NamedTuple):
         kind, may_be_unset = _kind(field.annotation)
         advanced = is_advanced(field) if self.advanced is None else self.advanced
         note = (_UNSET if may_be_unset else _NOTES).get(kind, "")
+        note += _BY_OPTIMIZER if self.by_optimizer else ""
         shared: dict[str, Any] = {
             "tooltip": (field.description or "") + note,
             "advanced": advanced or None,
@@ -110,6 +114,10 @@ class SettingInput(NamedTuple):
         return io.Int.Input(
             self.id, default=default, max=high, control_after_generate=rule, **shared
         )
+
+    def leaves_it_open(self, value: Any) -> bool:
+        """Whether a value of the input stands for what suits the optimizer."""
+        return self.by_optimizer and value == self.field.default
 
     def read(self, value: Any) -> Any:
         """What the input says, as a value for the run file.
@@ -176,7 +184,9 @@ def _table_line(path: str, line: str) -> tuple[str, float]:
 
 
 def section_values(inputs: Sequence[SettingInput], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect what inputs say, nested as in the run file; those that were not given are left out.
+    """Collect what inputs say, nested as in the run file.
+
+    Those that were not given are left out, and those that leave it to the optimizer.
 
     Args:
         inputs: A node's settings.
@@ -184,7 +194,7 @@ def section_values(inputs: Sequence[SettingInput], given: Mapping[str, Any]) -> 
     """
     values: dict[str, Any] = {}
     for each in inputs:
-        if each.id not in given:
+        if each.id not in given or each.leaves_it_open(given[each.id]):
             continue
         *sections, name = each.path.split(".")
         place = values
@@ -197,7 +207,7 @@ def section_values(inputs: Sequence[SettingInput], given: Mapping[str, Any]) -> 
 RUN_SETTINGS = (
     SettingInput("output.name"),
     SettingInput("training.steps"),
-    SettingInput("training.optimizer.learning_rate", step=1e-5),
+    SettingInput("training.optimizer.learning_rate", step=1e-5, by_optimizer=True),
     SettingInput("seed"),
 )
 """What a run is asked for last: by Train Adapter, and by Save Run File in its place."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.unit.training.test_adamw8bit import make, parameters, same
-from trainer_core.training.optimizer import (
+from trainer_core.training.optimizers import (
     allocate_state,
     load_optimizer_tensors,
     optimizer_tensors,

@@ -38,7 +38,7 @@ from trainer_core.training.loop import Loop
 from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.objective import make_learned, make_loss, make_weighting
 from trainer_core.training.observer import RunRequests
-from trainer_core.training.optimizer import make_optimizer
+from trainer_core.training.optimizers import make_optimizer
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.step import StepMaker
 from trainer_core.types import Batch

@@ -28,6 +28,10 @@ ROUNDED = {"pissa": 1e-6}
 """Runs whose layers are summed up in another order today, to how far their ends may be apart."""
 
 
+FUSED = 1e-4
+"""How far the ends of a new run may be apart: on a CPU AdamW rounds in another order today."""
+
+
 def kept(name):
     return json.loads((EARLIER / name).read_text(encoding="utf-8"))
 
@@ -93,7 +97,7 @@ REORDERED = {"dora"}
 """Runs with gradient accumulation, whose samples come in another order since decision 43."""
 
 
-def assert_ended_as_then(result, name, same_arithmetic, way="whole"):
+def assert_ended_as_then(result, name, same_arithmetic, way="whole", rounded=0.0):
     expected, state = EARLIER / "ends" / name, "training_state.safetensors"
     if name in REORDERED:
         expected = EARLIER / "reordered" / name / way
@@ -101,9 +105,10 @@ def assert_ended_as_then(result, name, same_arithmetic, way="whole"):
     (path,) = result.adapters
     found, wanted = tensors(path), tensors(expected / path.name)
     assert found.keys() == wanted.keys()
-    if not same_arithmetic or name in ROUNDED:
+    rounded = max(rounded, ROUNDED.get(name, 0.0))
+    if not same_arithmetic or rounded:
         # Other rounding; a step of another size or direction would be far off.
-        most = ROUNDED.get(name, 0.0) if same_arithmetic else 0.01
+        most = rounded if same_arithmetic else 0.01
         for key, tensor in wanted.items():
             assert (found[key] - tensor).norm() <= most * tensor.norm(), key
         return
@@ -146,7 +151,7 @@ def test_another_order_is_that_of_the_same_step_in_one_pass(name):
 def test_a_run_file_trains_to_the_same_end(home, name, same_arithmetic):
     overrides = [*FIRST_VALUES.get(name, ()), f"output.dir={home / 'again'}"]
     result = train(load_config(home / "runs" / name / "v0" / "run.yaml", overrides))
-    assert_ended_as_then(result, name, same_arithmetic)
+    assert_ended_as_then(result, name, same_arithmetic, rounded=FUSED)
 
 
 def test_a_finished_cache_is_trained_without_its_images(home, same_arithmetic):
@@ -155,7 +160,7 @@ def test_a_finished_cache_is_trained_without_its_images(home, same_arithmetic):
     overrides = ['dataset.path=""', "cache.dir=null", f"cache.manifest={manifest}"]
     overrides.append(f"output.dir={home / 'again'}")
     config = load_config(home / "runs" / "lora" / "v0" / "run.yaml", overrides)
-    assert_ended_as_then(train(config), "lora", same_arithmetic)
+    assert_ended_as_then(train(config), "lora", same_arithmetic, rounded=FUSED)
 
 
 def family_of(name):

@@ -33,12 +33,15 @@ class ParameterGroup:
     Attributes:
         parameters: In the adapter's order.
         rate: Multiplies the run's learning rate.
-        decays: Whether weight decay applies.
+        decays: Whether weight decay applies; it does not to magnitudes, whose size is their
+            meaning.
+        decay: Multiplies the run's weight decay, where it applies.
     """
 
     parameters: tuple[nn.Parameter, ...]
     rate: float = 1.0
     decays: bool = True
+    decay: float = 1.0
 
 
 def parameter_groups(adapter: AttachedAdapter, settings: OptimizerSection) -> list[ParameterGroup]:
@@ -46,7 +49,8 @@ def parameter_groups(adapter: AttachedAdapter, settings: OptimizerSection) -> li
 
     Args:
         adapter: The adapter.
-        settings: Learning rates by pattern, and LoRA+ (Hayou et al. 2024, arXiv:2402.12354).
+        settings: Learning rates and decays by pattern, the magnitudes' rate, and LoRA+ (Hayou et
+            al. 2024, arXiv:2402.12354).
 
     Returns:
         Groups in a fixed order, whose parameters are all of the adapter's, each once.
@@ -61,18 +65,18 @@ def parameter_groups(adapter: AttachedAdapter, settings: OptimizerSection) -> li
             "LoRA+ only with kind lora: it speaks of the upper and the lower of two factors",
             "Leave lora_plus_ratio out, or set adapter.kind to lora.",
         )
-    setting = "training.optimizer.rate_pattern"
-    rates = by_pattern(adapter.names, settings.rate_pattern, setting)
-    sorted_by: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    section = "training.optimizer"
+    rates = by_pattern(adapter.names, settings.rate_pattern, f"{section}.rate_pattern")
+    multiples = by_pattern(adapter.names, settings.decay_pattern, f"{section}.decay_pattern")
+    by_factor = {"lora_up": settings.lora_plus_ratio, DORA_SCALE: settings.magnitude_ratio}
+    sorted_by: dict[tuple[float, bool, float], list[nn.Parameter]] = {}
     for name, parameter in adapter.named_parameters():
         layer, factor = name.rsplit(".", 1)
-        rate = rates.get(layer, 1.0)
-        rate *= settings.lora_plus_ratio if factor == "lora_up" else 1.0
-        sorted_by.setdefault((rate, factor != DORA_SCALE), []).append(parameter)
-    return [
-        ParameterGroup(tuple(parameters), rate, decays)
-        for (rate, decays), parameters in sorted_by.items()
-    ]
+        rate = rates.get(layer, 1.0) * by_factor.get(factor, 1.0)
+        decays = factor != DORA_SCALE
+        decay = multiples.get(layer, 1.0) if decays else 1.0
+        sorted_by.setdefault((rate, decays, decay), []).append(parameter)
+    return [ParameterGroup(tuple(found), *alike) for alike, found in sorted_by.items()]
 
 
 _RATE, _WIDTH = 1e-4, 3072
@@ -82,12 +86,15 @@ _RATE, _WIDTH = 1e-4, 3072
 _FAR_OFF = 10.0
 
 
-def pace_notes(plans: Sequence[LayerPlan], rate: float) -> tuple[str, ...]:
+def pace_notes(
+    plans: Sequence[LayerPlan], rate: float, pace: float | None = 1.0
+) -> tuple[str, ...]:
     """Say where size or learning rate are far from what suits the kind.
 
     Args:
         plans: The adapted layers.
         rate: ``training.optimizer.learning_rate``.
+        pace: How far the optimizer goes at a rate, over AdamW; None where the rate tells nothing.
 
     Returns:
         A sentence for each, with what to change; nothing when all is within a factor of ten.
@@ -95,7 +102,7 @@ def pace_notes(plans: Sequence[LayerPlan], rate: float) -> tuple[str, ...]:
     kind = plans[0].config.kind
     rules = FILE_RULES[kind]
     likes = [_reference(plan) for plan in plans]
-    suited = _RATE * _WIDTH / statistics.median(plan.width for plan in plans)
+    suited = _RATE * _WIDTH / statistics.median(plan.width for plan in plans) / (pace or 1.0)
     # Where a narrow base is trained hard, the estimate would say nothing; so the forms are compared
     # at small steps, and the rates by their ratio.
     ahead = rate / suited / sum(_distance(like) for like in likes)
@@ -113,6 +120,8 @@ def pace_notes(plans: Sequence[LayerPlan], rate: float) -> tuple[str, ...]:
             f"{max(share, 1 / share):.0f} times as {'few' if few else 'many'} as a LoRA of rank "
             f"16. {change}."
         )
+    if pace is None:
+        return tuple(notes)
     at = f"At training.optimizer.learning_rate {rate:g} this {kind}"
     if along < 1 / _FAR_OFF:
         factor = ", or lower adapter.factor" if rules.splits else ""

@@ -103,8 +103,10 @@ def by_pattern(
         Layer name to value, for those that a pattern matches.
 
     Raises:
-        AdapterError: For a pattern that matches nothing, or a value that is not positive.
+        AdapterError: For a pattern that matches nothing, or a value that is not positive; of
+            decays 0 is one.
     """
+    may_be_zero = setting.endswith("decay_pattern")
     values: dict[str, float] = {}
     for pattern, value in patterns.items():
         expression = compile_pattern(pattern, setting)
@@ -116,7 +118,8 @@ def by_pattern(
                 f"Remove it or correct it. Nearest names: {nearest(pattern, layers)}.",
             )
         least = 1.0 if setting.endswith("rank_pattern") else 0.0
-        if not (math.isfinite(value) and value > 0 and value >= least):
+        positive = value > 0 or (value == 0 and may_be_zero)
+        if not (math.isfinite(value) and positive and value >= least):
             raise AdapterError(
                 f"{setting}: {pattern!r} is set to {value}",
                 "a positive number",

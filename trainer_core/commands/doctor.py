@@ -174,8 +174,10 @@ def _beside_report(config: RunConfig, base: EmptyBase) -> dict[str, Any]:
 
 def _adapter_report(config: RunConfig, adapter: AttachedAdapter) -> dict[str, Any]:
     from ..adapters.parameter_groups import pace_notes
+    from ..training.optimizers import OPTIMIZERS
 
     rate = config.training.optimizer.learning_rate
+    pace = OPTIMIZERS[config.training.optimizer.name].pace
     return {
         "kind": config.adapter.kind,
         "rank": config.adapter.rank,
@@ -183,7 +185,7 @@ def _adapter_report(config: RunConfig, adapter: AttachedAdapter) -> dict[str, An
         "trainable_parameters": sum(p.numel() for p in adapter.parameters()),
         "learning_rate": rate,
         "unused_layers": list(adapter.excluded_unused),
-        "advice": [*adapter.notes, *pace_notes(adapter.plans, rate)],
+        "advice": [*adapter.notes, *pace_notes(adapter.plans, rate, pace)],
     }
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
+from pydantic import model_validator
+
+from .optimizer_facts import with_own_defaults
 from .section import Section, setting
 
 OptimizerName = Literal[
@@ -32,14 +35,15 @@ class OptimizerSection(Section):
     name: OptimizerName = setting(
         "adamw",
         "Take adamw8bit when VRAM is short (10 bytes of memory for a trained number instead of "
-        "16), prodigy to have the learning rate found by itself, else leave it. What an optimizer "
-        "needs besides is installed as adapter-trainer[optimizers].",
+        "16), prodigy to have the learning rate found by itself, else leave it. Whatever you leave "
+        "out of learning_rate, beta1, beta2, eps and weight_decay suits the optimizer. Some need a "
+        "package of adapter-trainer[optimizers].",
     )
     learning_rate: float = setting(
         1e-4,
         "Lower it when previews fall apart; raise it when they hardly change. 1e-4 suits every "
-        "kind but oft, and 1e-2 the embedded base. Highest learning rate of the run: how far each "
-        "step goes.",
+        "kind but oft with adamw, and 1e-2 the embedded base; lion takes 3e-5, the prodigies 1. "
+        "Highest learning rate of the run: how far each step goes.",
         gt=0.0,
         le=10.0,
     )
@@ -72,6 +76,12 @@ class OptimizerSection(Section):
         ge=0.0,
         le=1.0,
     )
+    decay_pattern: dict[str, float] = setting(
+        {},
+        "Leave it empty unless some layers should be held back more or less than others. Another "
+        "decay for layers that match: regular expression to a multiple of weight_decay.",
+        advanced=True,
+    )
     lora_plus_ratio: float = setting(
         1.0,
         "Leave it at 1; raise it to let a lora learn faster. The paper takes 16. LoRA+: learning "
@@ -86,3 +96,16 @@ class OptimizerSection(Section):
         "learning rate for layers that match: regular expression to a multiple of learning_rate.",
         advanced=True,
     )
+    magnitude_ratio: float = setting(
+        1.0,
+        "Leave it at 1; lower it when a dora changes contrast or color before it learns the "
+        "subject. Learning rate of DoRA's magnitudes over that of the other factors.",
+        advanced=True,
+        gt=0.0,
+        le=1000.0,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_defaults(cls, values: Any) -> Any:
+        return with_own_defaults(values)

@@ -213,10 +213,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         step, settings = int(state["step"]), dict(state["settings"])
         with open_tensors(folder / _TENSORS) as file:
             tensors = file.read_all()
-        # Earlier versions kept no hash.
-        if "sha256" in state and state["sha256"] != _digest(state, folder / _TENSORS):
+        if "sha256" not in state:
+            # Earlier versions kept no hash; they had AdamW alone.
+            _require_complete(tensors)
+        elif state["sha256"] != _digest(state, folder / _TENSORS):
             raise ValueError("its content is not what was written")
-        _require_complete(tensors)
     except AdapterFileError as error:
         raise refuse(error.found) from error
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:

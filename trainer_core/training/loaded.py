@@ -15,7 +15,7 @@ from ..adapters import AttachedAdapter
 from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
 from ..adapters.weight_norm import WeightNormLimit, weight_norms
-from ..config import RunConfig, TrainingSection
+from ..config import OptimizerSection, RunConfig, TrainingSection
 from ..config.defaults import run_length
 from ..data.cache.build import cache_folder
 from ..offload.load_base import PlacedBase
@@ -30,7 +30,7 @@ from .load_adapted import load_adapted
 from .longer_run import PlannedAnew, planned_anew, replan_note
 from .objective import make_learned
 from .observer import CacheProgress, Noted, Observer, Warned
-from .optimizer import make_optimizer
+from .optimizers import OPTIMIZERS, make_optimizer
 from .out_of_memory import explained
 from .preservation import Preservation, compute_missing, plan_preservation
 from .processes import Processes
@@ -112,13 +112,15 @@ def load(
     if taken is not None:
         processes.share(adapter.parameters())
     if processes.index == 0:
-        _tell_notes(adapter, config.training.optimizer.learning_rate, observer)
+        _tell_notes(adapter, config.training.optimizer, observer)
         if taken is not None:
             observer.notify(Noted(taken.summary()))
     state = _begun(config.training, adapter, norms)
     state.ledger = Ledger(len(data.dataset), lambda index: data.dataset.items[index].name)
     if start.checkpoint is not None:
-        _go_on(state, start, start.checkpoint, config)
+        said = _go_on(state, start, start.checkpoint, config)
+        if said and processes.index == 0:
+            observer.notify(Noted(said))
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)
     if anew is not None and processes.index == 0:
         _tell_plan(config, anew, state.step, observer)
@@ -138,11 +140,13 @@ def _begun(
     return TrainState(adapter, optimizer, learned=learned, average=average, limit=limit)
 
 
-def _go_on(state: TrainState, start: Start, checkpoint: Checkpoint, config: RunConfig) -> None:
-    state.restore(checkpoint, config.training.optimizer)
+def _go_on(state: TrainState, start: Start, checkpoint: Checkpoint, config: RunConfig) -> str:
+    """Put a checkpoint's state back; what is not taken over, in words."""
+    said = state.restore(checkpoint, config.training.optimizer)
     # Losses that are measured in another way are not compared.
     if any(is_in(change.setting, MEASURED_BY) for change in start.changes):
         state.best = BestLoss()
+    return said
 
 
 def _preserve(
@@ -187,10 +191,10 @@ def _tell_plan(config: RunConfig, anew: PlannedAnew, step: int, observer: Observ
         observer.notify(Noted(replan_note(config, anew)))
 
 
-def _tell_notes(adapter: AttachedAdapter, learning_rate: float, observer: Observer) -> None:
+def _tell_notes(adapter: AttachedAdapter, settings: OptimizerSection, observer: Observer) -> None:
     for note in adapter.notes:
         observer.notify(Noted(note))
-    for note in pace_notes(adapter.plans, learning_rate):
+    for note in pace_notes(adapter.plans, settings.learning_rate, OPTIMIZERS[settings.name].pace):
         observer.notify(Warned(note))
     if adapter.skipped_duplicates:
         observer.notify(

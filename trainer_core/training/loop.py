@@ -13,7 +13,7 @@ from ..config import TrainingSection
 from ..types import StepResult
 from .loop_hooks import LoopHooks
 from .observer import RunRequests
-from .optimizer import set_learning_rate
+from .optimizers import set_learning_rate
 from .processes import Processes
 from .step import MicroStep, clip_gradients, forget_gradients, non_finite_error, read_numbers
 

@@ -34,6 +34,8 @@ from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from .average import copies
 from .cache_manifest import read_manifest
+from .optimizers import OPTIMIZERS
+from .optimizers.torch_optimizers import FUSED
 from .pass_sizes import with_largest_batch
 from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation
 
@@ -74,16 +76,16 @@ def memory_estimate(
 
 
 def adapter_bytes(simulation: StepSimulation) -> int:
-    """Bytes of weight, gradient and two moments of each trainable parameter, where none is known.
+    """Bytes of weight, gradient and the optimizer's state of each trainable parameter, fp32.
 
     Args:
         simulation: Of a step, which cannot be made.
     """
     training = simulation.config.training
-    packed = training.optimizer.name == "adamw8bit"
-    # Each fp32; or the moments in 8 bits with a scale for 256 of them. Averages are fp32.
-    bytes_each = (10 + 1 / 32 if packed else 16) + 4 * copies(training.ema)
-    return math.ceil(bytes_each * simulation.trainable)
+    state_bytes = OPTIMIZERS[training.optimizer.name].state_bytes
+    state = sum(map(state_bytes, simulation.factors))
+    # Averages are fp32.
+    return math.ceil((8 + 4 * copies(training.ema)) * simulation.trainable + state)
 
 
 def text_tokens(items: Iterable[CachedItem]) -> int:
@@ -142,9 +144,8 @@ def run_simulation(
         *(control_shape(base.family, base.location, e.width, e.height) for e in controls),
     )
     tokens = base.location.text_length if text is None else text
-    # On a CPU torch updates one factor after the other.
     dtype = _dtype(config, device)
-    inputs = StepInputs(latents, tokens, dtype, fused=device.type == "cuda")
+    inputs = StepInputs(latents, tokens, dtype, fused=device.type in FUSED)
     beside = outline_base_adapters(config.base, base.family)
     return StepSimulation(base.transformer, base.family, config, inputs, beside=beside)
 

@@ -19,6 +19,7 @@ from ..errors import RESUME, RunError
 from ..offload.load_base import PlacedBase
 from ..offload.swapped import enough_swapped, fewest_swapped
 from .observer import Observer, Warned
+from .optimizers import rehearse
 from .processes import Processes
 from .step import forget_gradients
 
@@ -251,35 +252,3 @@ class DeviceRoom:
     def _tell(self, why: str, before: int) -> None:
         now = self._placed.count
         self._observer.notify(Warned(f"{why}: {now} instead of {before} blocks are swapped."))
-
-
-def rehearse(optimizer: torch.optim.Optimizer) -> None:
-    """Let an optimizer without state take the memory of an update, and change nothing.
-
-    An update that fails halfway would leave some weights and moments changed. Gradients of zero at
-    a learning rate of zero change no bit of a weight, and a new state is all zeros.
-
-    Args:
-        optimizer: AdamW in any form, before its first update; any other one is left alone.
-    """
-    if optimizer.state:
-        return
-    rates = [group["lr"] for group in optimizer.param_groups]
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    try:
-        for group in optimizer.param_groups:
-            group["lr"] = 0.0
-        for each in parameters:
-            each.grad = torch.zeros_like(each)
-        for _ in range(2):  # the second one with the state of all groups beside it
-            optimizer.step()
-        for state in optimizer.state.values():
-            for tensor in state.values():
-                tensor.zero_()
-    except BaseException:
-        optimizer.state.clear()
-        raise
-    finally:
-        forget_gradients(parameters)
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate

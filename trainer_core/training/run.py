@@ -40,6 +40,7 @@ from .encode_dataset import content_hashes, prepare
 from .loaded import Loaded, load
 from .longer_run import SCHEDULE
 from .observer import Noted, Observer, RunStarted, SilentObserver, Warned
+from .optimizers import require_optimizer
 from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder, run_header
 from .run_batches import batch_plan, describe_levels, require_trained
@@ -110,6 +111,7 @@ def _train(
     shares = Shares(config.training, processes.index, processes.count)
     if processes.sharded:
         check_settings(config)
+    require_optimizer(config.training.optimizer.name)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, precision, processes)
     for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():

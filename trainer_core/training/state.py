@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..adapters import AttachedAdapter
-from ..adapters.parameter_groups import ParameterGroup, parameter_groups
+from ..adapters.parameter_groups import parameter_groups
 from ..adapters.weight_norm import WeightNormLimit
 from ..config import OptimizerSection
 from ..diffusion.weighting import LearnedWeight
@@ -21,10 +21,7 @@ from .average import FactorAverages
 from .best_loss import BestLoss
 from .checkpoint import Checkpoint
 from .ledger import Ledger
-from .optimizer import (
-    load_optimizer_tensors,
-    optimizer_tensors,
-)
+from .optimizers import evaluated, goes_on, load_optimizer_tensors, optimizer_tensors
 from .step import SampleError
 
 ADAPTER = "adapter."
@@ -95,12 +92,15 @@ class TrainState:
         measured = self.best.tensors() | (self.ledger.tensors() if self.ledger else {})
         return weights | measured | optimizer_tensors(self.optimizer)
 
-    def restore(self, checkpoint: Checkpoint, settings: OptimizerSection) -> None:
+    def restore(self, checkpoint: Checkpoint, settings: OptimizerSection) -> str:
         """Put the tensors of a checkpoint back, bit by bit.
 
         Args:
             checkpoint: What `read_checkpoint` gave.
             settings: How the adapter is optimized now.
+
+        Returns:
+            What is to be said: that another optimizer begins anew; empty for nothing.
 
         Raises:
             InputError: When the checkpoint holds another adapter.
@@ -110,18 +110,30 @@ class TrainState:
             self.average.restore(checkpoint.tensors, checkpoint.step)
         if self.learned is not None:
             self.learned.restore(_named(checkpoint, _LEARNED))
-        groups = _stored_groups(checkpoint, self.adapter, settings)
-        load_optimizer_tensors(self.optimizer, checkpoint.tensors, groups)
         self.best.restore(checkpoint.tensors)
         if self.ledger is not None:
             self.ledger.restore(checkpoint.tensors)
         self.step = checkpoint.step
+        then = _stored_settings(checkpoint)
+        if not goes_on(then.name, settings.name):
+            return f"The state of {then.name} means nothing to {settings.name}, which begins anew."
+        groups = parameter_groups(self.adapter, then)
+        load_optimizer_tensors(self.optimizer, checkpoint.tensors, groups)
+        return ""
 
     @contextlib.contextmanager
     def shown(self, weights: Weights = "average") -> Iterator[None]:
-        """Have the average, where one is kept and wanted, in the model instead of the factors."""
+        """Have the average, where one is kept and wanted, in the model instead of the factors.
+
+        Without one it is what the optimizer says that the weights are worth, which some average by
+        themselves.
+        """
         average = None if self.average is None else self.average.shown
-        if average is None or weights == "last":
+        if average is None:
+            with evaluated(self.optimizer):
+                yield
+            return
+        if weights == "last":
             yield
             return
         factors = dict(self.adapter.named_parameters())
@@ -139,12 +151,10 @@ class TrainState:
             return self.adapter.state()
 
 
-def _stored_groups(
-    checkpoint: Checkpoint, adapter: AttachedAdapter, settings: OptimizerSection
-) -> list[ParameterGroup]:
-    """The groups of parameters that a checkpoint's optimizer had, which order its state.
+def _stored_settings(checkpoint: Checkpoint) -> OptimizerSection:
+    """How a checkpoint's adapter was optimized, which orders the optimizer's state.
 
-    Learning rates by layer may have been others then.
+    What it does not know is newer than it, and was as it is where nobody has set it.
     """
     prefix = "training.optimizer."
     known = {
@@ -152,7 +162,7 @@ def _stored_groups(
         for name in OptimizerSection.model_fields
         if f"{prefix}{name}" in checkpoint.settings
     }
-    return parameter_groups(adapter, settings.model_copy(update=known))
+    return OptimizerSection().model_copy(update=known)
 
 
 def _named(checkpoint: Checkpoint, prefix: str) -> dict[str, Tensor]:

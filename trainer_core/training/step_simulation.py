@@ -14,7 +14,8 @@ adapter's layers would take for somebody's wish to be called; so it is not used.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -37,7 +38,7 @@ from ..quantization.stored_format import Parts, StoredFormat
 from .average import averages_of
 from .live_bytes import LiveBytes
 from .objective import make_loss
-from .optimizer import allocate_state, make_optimizer
+from .optimizers import OPTIMIZERS, allocate_state, make_optimizer
 from .step import clip_gradients
 from .step_marks import Marks, Phase, watch
 
@@ -116,9 +117,11 @@ class StepSimulation:
         config: As given, without what is left to chance.
         inputs: As given.
         trainable: Parameters of the adapter.
+        factors: Their shapes.
     """
 
     trainable: int
+    factors: tuple[tuple[int, ...], ...]
 
     def __init__(
         self,
@@ -261,7 +264,8 @@ class StepSimulation:
         transformer = self.transformer
         adapter = _attach(transformer, self.family, self.config)
         plans = [(f"{p.path}.", (p.inputs, p.outputs, p.rank, p.kernel)) for p in adapter.plans]
-        self.trainable = sum(each.numel() for each in adapter.parameters())
+        self.factors = tuple(tuple(each.shape) for each in adapter.parameters())
+        self.trainable = sum(map(math.prod, self.factors))
         adapter.detach()
         for name in self.family.repeated_blocks:
             found: list[object] = []
@@ -299,11 +303,10 @@ class StepSimulation:
                 for layer in adapter.layers.values():
                     # The part of it that is the weight's own is kept from here on.
                     layer.norm()
-            optimizer = self._optimizer(adapter)
+            states, update = self._optimizer(adapter)
             own = [*adapter.parameters(), *adapter.frozen_tensors().values(), *put.tensors()]
-            states = [each for state in optimizer.state.values() for each in state.values()]
             average = averages_of(self.config.training.ema, dict(adapter.named_parameters()))
-            states += [] if average is None else average.held()
+            states = [*states, *(() if average is None else average.held())]
             known = {id(each) for each in own}
             weights = [*model.parameters(), *model.buffers()]
             base = live.hold(each for each in weights if id(each) not in known)
@@ -312,7 +315,7 @@ class StepSimulation:
             for group, name in enumerate(family.repeated_blocks):
                 for index, block in enumerate(_blocks(model, name)):
                     watch(block, live, marks, Phase("", group, index))
-            self._run(model, adapter, optimizer, live, marks)
+            self._run(model, adapter, update, live, marks)
         gradients = sum(each.numel() * each.element_size() for each in adapter.parameters())
         numbers: _Numbers = {"adapter": held + gradients, "flops": live.flops}
         points = {phase: peak - base for phase, peak in live.peaks.items()}
@@ -340,20 +343,27 @@ class StepSimulation:
                 modules[leaf] = blocks
         return cast_base(model, self.inputs.dtype)
 
-    def _optimizer(self, adapter: AttachedAdapter) -> torch.optim.Optimizer:
-        """The run's, with the state that it has from the first step on."""
+    def _optimizer(self, adapter: AttachedAdapter) -> tuple[list[Tensor], Callable[[], object]]:
+        """The state that the run's optimizer has from the first step on, and its update."""
         settings = self.config.training.optimizer
+        kind, parameters = OPTIMIZERS[settings.name], adapter.parameters()
+        if not kind.pretended:
+            sizes = (math.ceil(kind.state_bytes(each.shape)) for each in parameters)
+            states = [torch.empty(size, dtype=torch.uint8) for size in sizes]
+            # Such as the library's may be: one factor after the other, by way of some of its size.
+            return states, lambda: [torch.stack([each.data] * 3).numel() for each in parameters]
         optimizer = make_optimizer(settings, parameter_groups(adapter, settings))
         for group in optimizer.param_groups:
             group["fused"] = self.inputs.fused
         allocate_state(optimizer)
-        return optimizer
+        states = [each for state in optimizer.state.values() for each in state.values()]
+        return states, optimizer.step
 
     def _run(
         self,
         model: nn.Module,
         adapter: AttachedAdapter,
-        optimizer: torch.optim.Optimizer,
+        update: Callable[[], object],
         live: LiveBytes,
         marks: Marks,
     ) -> None:
@@ -384,7 +394,7 @@ class StepSimulation:
             live.flops *= micro_batches
             live.begin(Phase("update"))
             clip_gradients(adapter.parameters(), training.max_grad_norm)
-            optimizer.step()
+            update()
 
 
 class _Sizes(StoredFormat):

@@ -44,6 +44,27 @@ def test_lora_plus_patterns_and_lengths():
     }
 
 
+def test_decay_by_pattern_and_the_rate_of_magnitudes():
+    adapter = make(kind="lora", dora=True)
+    settings = OptimizerSection(decay_pattern={"b": 0.0, ".*": 2.0}, magnitude_ratio=0.25)
+    names = {id(parameter): name for name, parameter in adapter.named_parameters()}
+    found = {
+        names[id(parameter)]: (group.rate, group.decays, group.decay)
+        for group in parameter_groups(adapter, settings)
+        for parameter in group.parameters
+    }
+    assert found == {
+        "a.dora_scale": (0.25, False, 1.0),
+        "a.lora_down": (1.0, True, 2.0),
+        "a.lora_up": (1.0, True, 2.0),
+        "b.dora_scale": (0.25, False, 1.0),
+        "b.lora_down": (1.0, True, 0.0),
+        "b.lora_up": (1.0, True, 0.0),
+    }
+    with pytest.raises(AdapterError, match=r"decay_pattern.*matches no adapted layer"):
+        parameter_groups(adapter, OptimizerSection(decay_pattern={"c": 2.0}))
+
+
 @pytest.mark.parametrize("kind", ["loha", "lokr"])
 def test_lora_plus_of_other_kinds_is_refused(kind):
     with pytest.raises(AdapterError, match="upper and the lower of two factors"):

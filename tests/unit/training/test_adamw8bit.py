@@ -8,13 +8,13 @@ from tests.unit.training.test_optimizer import run_steps
 from trainer_core.adapters.parameter_groups import ParameterGroup
 from trainer_core.config import OptimizerSection
 from trainer_core.errors import InputError
-from trainer_core.training.adamw8bit import STATES, AdamW8bit, levels
-from trainer_core.training.optimizer import (
+from trainer_core.training.optimizers import (
     allocate_state,
     load_optimizer_tensors,
     make_optimizer,
     optimizer_tensors,
 )
+from trainer_core.training.optimizers.adamw8bit import STATES, AdamW8bit, levels
 
 CPU = torch.device("cpu")
 SHAPES = ((64, 64), (8192,), (5, 4, 256), (33, 129), (63, 65), (7,))
@@ -83,7 +83,7 @@ def test_each_number_gets_the_nearest_level(name):
 
 def test_steps_are_close_to_those_in_fp32_and_small_parameters_have_just_those():
     plain, packed = parameters(), parameters()
-    run_steps(make(plain, "adamw"), plain, 10, seed=1)
+    run_steps(torch.optim.AdamW(plain, lr=1e-4), plain, 10, seed=1)
     optimizer = make(packed)
     run_steps(optimizer, packed, 10, seed=1)
     for start, one, other in zip(parameters(), plain, packed, strict=True):
@@ -121,7 +121,7 @@ def test_a_state_that_is_allocated_before_changes_no_bit(name):
     allocated = {id(t) for state in optimizer.state.values() for t in state.values()}
     run_steps(optimizer, ready, 3, seed=1)
     assert {id(t) for state in optimizer.state.values() for t in state.values()} == allocated
-    reference = torch.optim.AdamW(plain, lr=1e-4) if name == "adamw" else make(plain)
+    reference = torch.optim.AdamW(plain, 1e-4, fused=True) if name == "adamw" else make(plain)
     run_steps(reference, plain, 3, seed=1)
     assert all(same(plain, ready))
 

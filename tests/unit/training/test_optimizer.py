@@ -4,8 +4,12 @@ import torch
 from trainer_core.adapters.parameter_groups import ParameterGroup
 from trainer_core.config import OptimizerSection
 from trainer_core.errors import InputError
-from trainer_core.training.optimizer import make_optimizer, set_learning_rate
-from trainer_core.training.state import load_optimizer_tensors, optimizer_tensors
+from trainer_core.training.optimizers import (
+    load_optimizer_tensors,
+    make_optimizer,
+    optimizer_tensors,
+    set_learning_rate,
+)
 
 
 def make_parameters(seed=0):

@@ -14,7 +14,8 @@ from trainer_core.offload.machine import Machine
 from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.training import out_of_memory
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.out_of_memory import DeviceRoom, explained, rehearse, skipped_when_full
+from trainer_core.training.optimizers import rehearse
+from trainer_core.training.out_of_memory import DeviceRoom, explained, skipped_when_full
 from trainer_core.training.processes import SingleProcess
 
 

@@ -31,7 +31,7 @@ from trainer_core.training.loop import Loop
 from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.memory_estimate import adapter_bytes
 from trainer_core.training.observer import RunRequests
-from trainer_core.training.optimizer import make_optimizer
+from trainer_core.training.optimizers import make_optimizer
 from trainer_core.training.step import StepMaker
 from trainer_core.training.step_simulation import StepInputs, StepSimulation
 from trainer_core.types import AdapterState, Batch, LayerState

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from .optimizer_kind import PACKED
+
 BLOCK = 256
 """Numbers that share a scale."""
 
 _SCALE = 4
-_SMALLEST = 4096
+_SMALLEST = PACKED
 """Parameters of fewer numbers keep their moments in fp32."""
 
 _AT_ONCE = 2**22
@@ -71,7 +73,7 @@ class AdamW8bit(torch.optim.Optimizer):
             for each in packed:
                 by_step.setdefault(self.state[each]["step"].item(), []).append(each)
             for number, parameters in by_step.items():
-                for few in _portions(parameters):
+                for few in portions(parameters):
                     self._update(few, group, number)
 
     def _update_plain(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
@@ -209,6 +211,13 @@ def stored_shape(stored: Tensor, parameter: Tensor) -> tuple[int, ...]:
     return _packed_size(parameter) if stored.dtype == torch.uint8 else tuple(parameter.shape)
 
 
+def packed_bytes(shape: Sequence[int]) -> float:
+    """Bytes of the state of a factor: moments in 8 bits with a scale for 256 of them."""
+    size = math.prod(shape)
+    each = (BLOCK + _SCALE) / BLOCK if size >= _SMALLEST else 4.0
+    return len(STATES) * each * size
+
+
 def _is_packed(parameter: Tensor, group: dict[str, Any]) -> bool:
     return group.get("bits") == 8 and parameter.numel() >= _SMALLEST
 
@@ -234,8 +243,8 @@ def _like(blocks: Tensor, parameter: Tensor) -> Tensor:
     return blocks.view(parameter.shape)
 
 
-def _portions(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Cut into lists of about as many numbers as are updated together."""
+def portions(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Cut parameters into lists of about as many numbers as are updated together."""
     portion: list[Tensor] = []
     count = 0
     for each in parameters:

@@ -222,7 +222,8 @@ class StepResult:
     """What one optimizer step did; one line of ``metrics.jsonl``.
 
     `validation_loss` is the loss on held-out images behind the step; None where it was not
-    measured.
+    measured. A step whose loss or gradient was not finite was `skipped`: it changed no weight, and
+    both are NaN here and absent from the line.
     """
 
     step: int
@@ -234,6 +235,7 @@ class StepResult:
     step_seconds: float
     time: float
     validation_loss: float | None = None
+    skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,11 +217,13 @@ class Pace:
         The loss is the mean of the last 20 steps: single ones jump with their sigma.
         """
         self._seconds.append(result.step_seconds)
-        self._losses.append(result.loss)
+        if not result.skipped:
+            self._losses.append(result.loss)
         pace = sum(self._seconds) / len(self._seconds)
-        loss = sum(self._losses) / len(self._losses)
+        loss = sum(self._losses) / len(self._losses) if self._losses else math.nan
         left = duration_text(pace * (steps - result.step))
-        return f"loss {loss:.4f}, {pace:.2f} s/step, {left} left"
+        said = "left out" if result.skipped else f"loss {loss:.4f}"
+        return f"{said}, {pace:.2f} s/step, {left} left"
 
 
 class LineRate:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..filesystem.storage import atomic_write, storage_error
+from ..filesystem.storage import atomic_write
 from ..filesystem.text_files import parse_json, read_lines
 from ..types import StepResult
+from .appended_lines import AppendedLines
 from .tensorboard import TensorBoard
 
 if TYPE_CHECKING:
@@ -33,38 +34,34 @@ class MetricsWriter:
     """
 
     def __init__(self, path: Path, done: int, warn: Callable[[str], None]) -> None:
-        self._path = path
         self.steps = _keep_steps(path, done)
-        try:
-            self._file = path.open("a", encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise storage_error(path, error) from error
+        self._lines = AppendedLines(path)
         self._tensorboard = TensorBoard(path.parent, done, warn)
 
     def write(self, result: StepResult) -> None:
         """Append one step.
 
         Args:
-            result: The step; every number is finite.
+            result: The step; its numbers are finite unless it was skipped.
 
         Raises:
-            StorageError: When the disk is full.
+            StorageError: When the disk is full; the line is kept, and written with the next one.
         """
-        self._append(_record(result))
         self.steps.append(result)
         self._tensorboard.write(result)
+        self._append(_record(result))
 
     def write_begin(self, loss: float) -> None:
-        """Append the loss on held-out images before the first step, as that of a step 0."""
-        self._append({"step": 0, "validation_loss": loss})
+        """Append the loss on held-out images before the first step, as that of a step 0.
+
+        Raises:
+            StorageError: As `write`.
+        """
         self._tensorboard.write_validation(0, loss)
+        self._append({"step": 0, "validation_loss": loss})
 
     def _append(self, record: Mapping[str, Any]) -> None:
-        try:
-            self._file.write(json.dumps(record, allow_nan=False) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise storage_error(self._path, error) from error
+        self._lines.append(json.dumps(record, allow_nan=False))
 
     def write_image(self, step: int, index: int, pixels: Tensor) -> None:
         """Add a preview image to TensorBoard.
@@ -77,10 +74,8 @@ class MetricsWriter:
         self._tensorboard.write_image(step, index, pixels)
 
     def close(self) -> None:
-        """Close both; raises nothing, because every whole line is on the disk already."""
-        # What a full disk refused is still pending, and would be refused again.
-        with contextlib.suppress(OSError):
-            self._file.close()
+        """Close both; raises nothing, and closes nothing twice."""
+        self._lines.close()
         self._tensorboard.close()
 
     def __enter__(self) -> MetricsWriter:
@@ -93,6 +88,10 @@ class MetricsWriter:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+_ABSENT = {"loss": math.nan, "grad_norm": math.nan}
+"""What the line of a step that was left out does not have: JSON knows no such numbers."""
 
 
 def read_metrics(path: Path) -> list[StepResult]:
@@ -115,15 +114,19 @@ def _read_records(path: Path) -> list[StepResult | Mapping[str, Any]]:
         try:
             record = parse_json(line)
             before = record.get("step") == 0 and isinstance(record["validation_loss"], float)
-            records.append(record if before else StepResult(**record))
+            absent = _ABSENT if record.get("skipped") is True else {}
+            records.append(record if before else StepResult(**{**absent, **record}))
         except (ValueError, TypeError, KeyError, AttributeError):
             break
     return records
 
 
 def _record(step: StepResult) -> dict[str, Any]:
-    """One line; what was not measured is not in it."""
-    return {name: each for name, each in dataclasses.asdict(step).items() if each is not None}
+    """One line; what was not measured, or did not happen, is not in it."""
+    record = {name: each for name, each in dataclasses.asdict(step).items() if each is not None}
+    for name in _ABSENT if step.skipped else ("skipped",):
+        del record[name]
+    return record
 
 
 def _keep_steps(path: Path, done: int) -> list[StepResult]:

@@ -27,6 +27,7 @@ from ..inference.encoders import MakeSource
 from ..offload.machine import Machine
 from ..requirements import installed_versions
 from ..types import RunResult, RunSummary
+from .attempts import Attempts
 from .base_marks import Mark, base_adapter_marks, in_words
 from .checkpoint import require_newest
 from .choose_plan import settle
@@ -38,7 +39,6 @@ from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder, run_header
 from .run_batches import batch_plan, require_trained
 from .run_folder import RunFolder, create_version, open_version
-from .run_loop import run_loop
 from .settings_changes import compared_settings, recorded_changes
 from .sharding import check_settings
 from .start import Start, find_start, start_identity
@@ -131,19 +131,23 @@ def _train(
         begin = (data, precision, start, whole)
         run = load(planned, observer, processes, *begin, machine, at_end)
         may_grow = config.memory.blocks_to_swap is None  # the user has not said how many
+        checkpoints = start.folder.parent if start.folder else None
+        attempts = Attempts(run, shares, checkpoints, may_grow=may_grow)
         if processes.index > 0:
-            status, step = run_loop(run, shares, None, may_grow=may_grow)
-            return RunResult(Path(config.output.dir), status, step, (), (), ())
+            return attempts.train(None)
         key_map = data.family.key_map
         # The run file keeps the user's words, so that another machine may choose anew.
         with _open_folder(config, start, hashes, workflow, planned.memory) as folder:
             header = run_header(settled.told, data, precision, hashes, workflow, observer, marks)
             settings = {**settled.settings, SCHEDULE: run.anew}
-            recorder = Recorder(folder, config, run.state, key_map, settings, header, observer)
-            with recorder:
+
+            def recorder() -> Recorder:
+                given = (folder, config, run.state, key_map, settings, header, observer)
+                return Recorder(*given)
+
+            with recorder() as first:
                 observer.notify(RunStarted(_summary(run, folder)))
-                status, step = run_loop(run, shares, recorder, may_grow=may_grow)
-                return recorder.finish(status, step)
+                return attempts.train(first, recorder)
 
 
 def _numbers(mark: Mark) -> str:

@@ -23,14 +23,16 @@ from .out_of_memory import DeviceRoom, explained, skipped_when_full
 from .processes import Shares
 from .read_ahead import ReadAhead
 from .recorder import Recorder
+from .recovery import rate_share
 from .run_batches import all_passes, batch_plan, held_out, places, step_maker
+from .run_faults import Target, make_recovery, requests_with_retries, saving
 from .step import StepMaker
 from .validation import Validation
 
 
 @explained("an update of the adapter, or what is saved", f"Go on with {RESUME}.")
 def run_loop(
-    run: Loaded, shares: Shares, recorder: Recorder | None, *, may_grow: bool
+    run: Loaded, shares: Shares, recorder: Recorder | None, target: Target, *, may_grow: bool
 ) -> tuple[str, int]:
     """Train a run to its end.
 
@@ -38,10 +40,15 @@ def run_loop(
         run: The run.
         shares: Which part of each step this process computes.
         recorder: Writes steps, checkpoints and previews down; None in all processes but the first.
+        target: Finds the checkpoint to go back to.
         may_grow: Whether blocks may be moved onto the device where there is room.
 
     Returns:
         ``done`` or ``cancelled``, and the last step made.
+
+    Raises:
+        NonFiniteError: When its numbers are not finite, and nothing helps.
+        GoBackError: When it is to go on from an older checkpoint.
     """
     plan = batch_plan(run)
     # Only points that the base is held to may have other sizes than the rest of their batch.
@@ -49,11 +56,16 @@ def run_loop(
     maker = step_maker(run, plan, shares.part, *passes)
     following = places(plan, shares.dealt, run.steps)
     with ReadAhead(maker.prepare, following) as ahead:
-        loop = _loop(run, plan, shares, replace(maker, ahead=ahead), recorder, may_grow)
+        maker = replace(maker, ahead=ahead)
+        loop = _loop(run, plan, shares, maker, recorder, target, may_grow)
         from_inputs = run.config.adapter.init == "eva" and not run.state.step
         if from_inputs and not _initialize_from_inputs(run, plan):
             loop.hooks.save(0)
             return "cancelled", 0
+        if run.processes.sum_numbers([float(run.observer.cancelled())])[0]:
+            if not run.state.step:
+                loop.hooks.save(0)
+            return "cancelled", run.state.step
         with _compiled(run):
             return loop.run(run.state.step)
 
@@ -101,10 +113,52 @@ def _loop(
     shares: Shares,
     maker: StepMaker,
     recorder: Recorder | None,
+    target: Target,
     may_grow: bool,
 ) -> Loop:
     config, training = run.config, run.config.training
     schedule = make_schedule(training.schedule, run.steps, run.anew)
+
+    def record(result: StepResult) -> None:
+        samples = 0 if result.skipped else plan.samples(result.step)
+        run.state.advance(result.step, result.epoch, samples)
+        run.state.skipped = run.state.skipped + 1 if result.skipped else 0
+        if recorder is not None:
+            recorder.record(result)
+
+    recovery = make_recovery(run, plan, shares, maker, recorder, target)
+    adapter, optimizer = run.state.adapter.parameters(), run.state.optimizer
+    save = recorder.save if recorder else lambda step: None
+    begun, smaller = (run.placed, adapter, optimizer, run.observer), training.recovery.smaller
+    room = DeviceRoom(*begun, save, may_grow=may_grow, smaller=smaller)
+    share = rate_share(training.recovery, run.state.returns)
+    return Loop(
+        settings=training,
+        steps=run.steps,
+        preview_every=config.preview.every,
+        micro_batches=lambda step: plan.dealt(step, shares.dealt),
+        samples=plan.samples,
+        micro_step=maker,
+        parameters=adapter,
+        optimizer=optimizer,
+        learning_rate=lambda step: training.optimizer.learning_rate * schedule(step) * share,
+        epoch=plan.epoch,
+        processes=run.processes,
+        hooks=LoopHooks(
+            record=record,
+            save=saving(run, recorder, recovery),
+            preview=_preview(run, recorder),
+            broken=recovery.broken,
+            requests=requests_with_retries(run, recorder),
+            compute=room.compute,
+            between=room.between_steps,
+            measure=_measure(run, maker, recorder),
+        ),
+    )
+
+
+def _preview(run: Loaded, recorder: Recorder | None) -> Callable[[int], bool]:
+    """Samples the preview images of a step, and says whether the run was cancelled meanwhile."""
 
     def preview(step: int) -> bool:
         stop = run.observer.cancelled
@@ -115,41 +169,11 @@ def _loop(
                     sampler = run.data.sampler(run.transformer, run.processes.device)
                     deliver = functools.partial(recorder.image, step)
                     given = run.data.prompts, deliver, stop, run.data.dataset.usual_layers
-                    sample_previews(sampler, config.preview, *given)
+                    sample_previews(sampler, run.config.preview, *given)
         # All end together; the others wait here until the first process has its previews.
         return run.processes.sum_numbers([float(stop())])[0] > 0
 
-    def record(result: StepResult) -> None:
-        run.state.advance(result.step, result.epoch, plan.samples(result.step))
-        if recorder is not None:
-            recorder.record(result)
-
-    save = recorder.save if recorder else lambda step: None
-    adapter, optimizer = run.state.adapter.parameters(), run.state.optimizer
-    room = DeviceRoom(run.placed, adapter, optimizer, run.observer, save, may_grow=may_grow)
-    return Loop(
-        settings=training,
-        steps=run.steps,
-        preview_every=config.preview.every,
-        micro_batches=lambda step: plan.dealt(step, shares.dealt),
-        samples=plan.samples,
-        micro_step=maker,
-        parameters=adapter,
-        optimizer=optimizer,
-        learning_rate=lambda step: training.optimizer.learning_rate * schedule(step),
-        epoch=plan.epoch,
-        processes=run.processes,
-        hooks=LoopHooks(
-            record=record,
-            save=save,
-            preview=preview,
-            broken=recorder.broken if recorder else _told_elsewhere,
-            requests=run.observer.requests,
-            compute=room.compute,
-            between=room.between_steps,
-            measure=_measure(run, maker, recorder),
-        ),
-    )
+    return preview
 
 
 def _measure(
@@ -180,7 +204,3 @@ def _measure(
         return measured
 
     return measure
-
-
-def _told_elsewhere(step: int) -> str:
-    return "The first process says how to go on."

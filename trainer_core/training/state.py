@@ -21,6 +21,7 @@ from .optimizer import (
 )
 
 _ADAPTER, _AVERAGE = "adapter.", "average."
+_SKIPPED, _RETURNS = "recovery.skipped", "recovery.returns"
 
 
 @dataclass(slots=True)
@@ -35,6 +36,9 @@ class TrainState:
         samples: How many were trained.
         average: Averaged factors by name, of which previews and files are made instead of the last
             ones; None where no average is kept.
+        skipped: How many steps in a row, up to the last one, were left out, because their numbers
+            were not finite.
+        returns: How often the run has gone back to a checkpoint because of them.
     """
 
     adapter: AttachedAdapter
@@ -43,6 +47,8 @@ class TrainState:
     epoch: float = 0.0
     samples: int = 0
     average: Mapping[str, Tensor] | None = None
+    skipped: int = 0
+    returns: int = 0
 
     def advance(self, step: int, epoch: float, samples: int) -> None:
         """Count a step that was made."""
@@ -54,7 +60,9 @@ class TrainState:
         found = {f"{_ADAPTER}{name}": each for name, each in self.adapter.named_tensors().items()}
         found |= {f"{_AVERAGE}{name}": each for name, each in (self.average or {}).items()}
         weights = {name: each.detach() for name, each in found.items()}
-        return weights | optimizer_tensors(self.optimizer)
+        counts = {_SKIPPED: self.skipped, _RETURNS: self.returns}
+        kept = {name: torch.tensor(count) for name, count in counts.items() if count}
+        return weights | kept | optimizer_tensors(self.optimizer)
 
     def restore(self, checkpoint: Checkpoint, settings: OptimizerSection) -> None:
         """Put the tensors of a checkpoint back, bit by bit.
@@ -72,6 +80,8 @@ class TrainState:
         groups = _stored_groups(checkpoint, self.adapter, settings)
         load_optimizer_tensors(self.optimizer, checkpoint.tensors, groups)
         self.step = checkpoint.step
+        self.skipped = int(checkpoint.tensors.get(_SKIPPED, 0))
+        self.returns = int(checkpoint.tensors.get(_RETURNS, 0))
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:

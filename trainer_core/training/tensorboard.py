@@ -6,6 +6,7 @@ Whatever is wrong with TensorBoard is told once, and the run goes on without it.
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,9 @@ class TensorBoard:
     def write(self, result: StepResult) -> None:
         """Add the numbers of a step."""
         for name in ("loss", "learning_rate", "grad_norm", "sigma_mean", "step_seconds"):
-            self._add("add_scalar", f"training/{name}", getattr(result, name), result.step)
+            number = getattr(result, name)
+            if math.isfinite(number):
+                self._add("add_scalar", f"training/{name}", number, result.step)
         if result.validation_loss is not None:
             self.write_validation(result.step, result.validation_loss)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def record(folder):
     return json.loads((folder / "run.json").read_text())
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """What stands for a kill: nothing is saved, and nobody is told."""
 
 
@@ -41,7 +42,7 @@ class KillAt(CancelAfter):
         if isinstance(event, StepDone):
             self.left -= 1
             if not self.left:
-                raise Killed
+                raise KilledError
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +72,17 @@ def test_a_run_that_breaks_goes_back_and_on_with_a_lower_rate(whole):
     assert all(torch.isfinite(each).all() for each in tensors(result.adapters[0]).values())
 
 
-@pytest.mark.parametrize("after", [10, 13, pytest.param(14, marks=pytest.mark.exhaustive), 16])
-def test_a_kill_before_in_and_after_the_return_changes_no_bit(tmp_path, cache, whole, after):
+LATER = pytest.mark.exhaustive
+
+
+@pytest.mark.parametrize(
+    "behind", [pytest.param(-2, marks=LATER), pytest.param(-1, marks=LATER), 0, 6]
+)
+def test_a_kill_in_and_after_the_row_of_broken_steps_changes_no_bit(tmp_path, cache, whole, behind):
+    """0: right behind the return; 6: behind the next checkpoint, too."""
     config = config_of(tmp_path, cache, resume="auto")
-    with pytest.raises(Killed):
+    after = record(whole[0].folder)["returns"][0]["step"] + behind
+    with pytest.raises(KilledError):
         train(config, KillAt(after))
     result = train(config)
     assert (result.status, result.folder.name) == ("done", "v0")
@@ -82,6 +90,7 @@ def test_a_kill_before_in_and_after_the_return_changes_no_bit(tmp_path, cache, w
     assert record(result.folder)["returns"] == record(whole[0].folder)["returns"]
 
 
+@LATER
 def test_without_a_checkpoint_it_goes_back_to_its_start(tmp_path, cache):
     training = {**BREAKS["training"], "recovery": RECOVERY, "checkpoint_every": 0}
     config = run_config(tmp_path, cache, adapter=BREAKS["adapter"], training=training)
@@ -96,11 +105,12 @@ def test_without_a_checkpoint_it_goes_back_to_its_start(tmp_path, cache):
         torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=1e-7)
 
 
+@LATER
 def test_what_does_not_help_ends_with_the_layer_and_a_remedy(tmp_path, cache):
     config = config_of(tmp_path, cache, {"skips": 1, "returns": 1, "rate_factor": 1.0})
     with pytest.raises(NonFiniteError) as error:
         train(config)
-    assert "of the adapted layers: first the output of transformer_blocks." in error.value.found
+    assert re.search(r"first the (output|gradient) of transformer_blocks\.\d", error.value.found)
     assert "without the adapter the loss is finite" in error.value.found
     (version,) = (tmp_path / "run").iterdir()
     ended = record(version)

@@ -194,6 +194,11 @@ def summary_text(summary: RunSummary) -> str:
 
 def result_text(result: RunResult) -> str:
     """Where a run left its files."""
+    if result.status == "cancelled" and not result.adapters:
+        return (
+            f"Cancelled before the first step; what is encoded stays in {result.folder}, and the "
+            "same command goes on there."
+        )
     if result.status == "cancelled":
         lines = [f"Cancelled after step {result.step}; resume=latest goes on from there."]
     else:

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,8 +56,8 @@ from ..types import Sample
 from ..weights.base_location import BaseLocation, file_identity, folder_identity
 from ..weights.loading import file_settings
 from .cache_manifest import SUFFIX, Manifest, read_manifest, write_manifest
-from .observer import CacheProgress, Noted, Observer, Warned
-from .processes import Processes
+from .observer import EndedEarlyError, Noted, Observer, Warned, told_or_ended
+from .processes import Processes, end_where_asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,7 @@ def prepare(
 
     Raises:
         InputError: When dataset, base or previews cannot be used.
+        EndedEarlyError: In every process, when the first was cancelled while it encoded.
     """
     _keep_cache_within(config, within)
     if config.cache.manifest:
@@ -141,14 +142,22 @@ def prepare(
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
-        processes.barrier()
+        end_where_asked(processes, False)
     else:
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Noted(note))
     with contextlib.closing(encoders):
-        dataset, prompts = _encode(config, family, location, plan, memory, encoders, observer)
+        encoded = None
+        tell = functools.partial(told_or_ended, observer, "images and captions")
+        if processes.index > 0:
+            tell = lambda done, total: None  # noqa: E731 - the first has told, and decided
+        with contextlib.suppress(EndedEarlyError):
+            encoded = _encode(config, family, location, plan, memory, encoders, tell)
         if processes.index == 0:
-            processes.barrier()
+            end_where_asked(processes, encoded is None)
+        if encoded is None:
+            raise EndedEarlyError
+        dataset, prompts = encoded
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
         long = _long_captions(config, found.samples, location, encoders)
@@ -222,7 +231,7 @@ def _encode(
     plan: Plan,
     memory: FileMemory,
     encoders: EncoderSource,
-    observer: Observer,
+    tell: Callable[[int, int], None],
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
     folder, variant = cache_folder(config), location.variant
     edits = any(each.control_buckets for each in plan.samples)
@@ -232,7 +241,7 @@ def _encode(
         encoders.identity,
         encoders.open,
         config.dataset,
-        lambda done, total: observer.notify(CacheProgress(done, total)),
+        tell,
         verify=config.cache.verify,
         preserved_prompts=preservation_prompts(config, edits=edits),
         channels=family.pixel_channels(variant),

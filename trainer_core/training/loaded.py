@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,15 +22,22 @@ from ..offload.swapped import repeated_blocks
 from .encode_dataset import Prepared
 from .load_adapted import load_adapted
 from .longer_run import PlannedAnew, planned_anew, replan_note
-from .observer import CacheProgress, Noted, Observer, Warned
+from .observer import CacheProgress, EndedEarlyError, Noted, Observer, Warned, told_or_ended
 from .optimizer import make_optimizer
 from .out_of_memory import explained
 from .preservation import Preservation, compute_missing, plan_preservation
-from .processes import Processes
+from .processes import Processes, end_where_asked
 from .start import (
     Start,
 )
 from .state import TrainState
+
+_BY_HAND = {
+    "training.optimizer.learning_rate",
+    "training.recovery.returns",
+    "training.recovery.rate_factor",
+}
+"""Who changes one of these at a resume has taken over from the recovery: it begins anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,7 @@ def load(
     Raises:
         InputError: When base, adapter or start do not fit each other.
         StorageError: When what is cached before the first step cannot be written.
+        EndedEarlyError: In every process, when the run was cancelled meanwhile.
     """
     with processes.turn():
         placed, beside, adapter = load_adapted(
@@ -109,6 +118,8 @@ def load(
     state = TrainState(adapter, optimizer)
     if start.checkpoint is not None:
         state.restore(start.checkpoint, config.training.optimizer)
+        if any(each.setting in _BY_HAND for each in start.changes):
+            state.returns = 0
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)
     if anew is not None and processes.index == 0:
         _tell_plan(config, anew, state.step, observer)
@@ -131,25 +142,34 @@ def _preserve(
     if kept is None:
         return None
     adapter.strength = 0.0
+    done = True
     with processes.leading(transformer) as leads:
         if leads:
             predict = functools.partial(
                 data.family.predict, transformer, guidance=config.training.guidance
             )
-            compute_missing(
-                kept,
-                predict,
-                transformer,
-                processes.device,
-                config.training.batch_size,
-                lambda done, total: observer.notify(
-                    CacheProgress(done, total, "points to preserve")
-                ),
-            )
+            begun = (kept, predict, transformer, processes.device, config.training.batch_size)
+            done = _made(functools.partial(compute_missing, *begun), processes, observer)
     adapter.strength = 1.0
     # The others wait here and then only read.
-    processes.barrier()
+    end_where_asked(processes, not done)
     return kept
+
+
+def _made(
+    compute: Callable[[Callable[[int, int], None]], int], processes: Processes, observer: Observer
+) -> bool:
+    """Let the base make what it is held to; False where the run was cancelled meanwhile."""
+    what = "points to preserve"
+    tell = functools.partial(told_or_ended, observer, what)
+    if processes.sharded:
+        # The others may be in the middle of a pass, so this is not left half way.
+        tell = lambda done, total: observer.notify(CacheProgress(done, total, what))  # noqa: E731
+    try:
+        compute(tell)
+    except EndedEarlyError:
+        return False
+    return True
 
 
 def _tell_plan(config: RunConfig, anew: PlannedAnew, step: int, observer: Observer) -> None:

@@ -14,6 +14,7 @@ from ..bases.distilled import distilled_note
 from ..config import MemorySection, RunConfig
 from ..config.defaults import fitted_warmup, preservation_summary, resolved_length, run_length
 from ..config.reading import dump_config
+from ..data.cache.build import cache_folder
 from ..data.plan_text import describe_plan
 from ..device import (
     borrowed_random_state,
@@ -34,8 +35,16 @@ from .choose_plan import settle
 from .encode_dataset import content_hashes, prepare
 from .loaded import Loaded, load
 from .longer_run import SCHEDULE
-from .observer import Noted, Observer, RunStarted, SilentObserver, Warned
-from .processes import Processes, Shares, SingleProcess
+from .observer import (
+    EndedEarlyError,
+    Noted,
+    Observer,
+    RunFinished,
+    RunStarted,
+    SilentObserver,
+    Warned,
+)
+from .processes import Processes, Shares, SingleProcess, end_where_asked
 from .recorder import Recorder, run_header
 from .run_batches import batch_plan, require_trained
 from .run_folder import RunFolder, create_version, open_version
@@ -67,7 +76,8 @@ def train(
         machine: What the run may take of the computer; unset: all that is free.
 
     Returns:
-        Where the files are; ``status`` is ``done`` or ``cancelled``.
+        Where the files are; ``status`` is ``done`` or ``cancelled``. Of a run that was cancelled
+        before it had a folder it is the cache's folder, without an adapter.
 
     Raises:
         InputError: When the run file, dataset or base cannot be used; nothing was started.
@@ -87,6 +97,11 @@ def train(
                 within.require_all(Path(config.output.dir) / config.output.name, "output.name")
             on = machine or Machine()
             return _train(config, observer, processes, make_source, workflow or {}, within, on)
+        except EndedEarlyError:
+            result = RunResult(cache_folder(config), "cancelled", 0, (), (), ())
+            if processes.index == 0:
+                observer.notify(RunFinished(result))
+            return result
         finally:
             release_memory(processes.device)
 
@@ -125,6 +140,7 @@ def _train(
     )
     settled = settle(config, data, precision, start, settings, processes, observer, machine)
     start, planned = settled.start, settled.config
+    end_where_asked(processes, observer.cancelled())
     with contextlib.ExitStack() as at_end:
         # What the base makes depends on all that is part of it.
         whole = " ".join([hashes["base"], *(_numbers(each) for each in marks)])

@@ -75,9 +75,7 @@ def test_a_run_that_breaks_goes_back_and_on_with_a_lower_rate(whole):
 LATER = pytest.mark.exhaustive
 
 
-@pytest.mark.parametrize(
-    "behind", [pytest.param(-2, marks=LATER), pytest.param(-1, marks=LATER), 0, 6]
-)
+@pytest.mark.parametrize("behind", [0, *(pytest.param(n, marks=LATER) for n in (-2, -1, 6))])
 def test_a_kill_in_and_after_the_row_of_broken_steps_changes_no_bit(tmp_path, cache, whole, behind):
     """0: right behind the return; 6: behind the next checkpoint, too."""
     config = config_of(tmp_path, cache, resume="auto")

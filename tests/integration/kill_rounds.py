@@ -36,7 +36,7 @@ RUNS = {
     "previews, held-out images, checkpointed blocks": EVERYTHING,
     "dora": {"adapter": {"kind": "lora", "factor": 8, "dora": True, "dropout": 0.1}},
     "adamw8bit": {"training": {"optimizer": {"name": "adamw8bit", "learning_rate": 1e-3}}},
-    "preservation": {"dataset": {"preservation": {"weight": 0.5, "steps": 2}}},
+    "preservation": {"preservation": {"share": 0.5, "count": 4, "steps": 3}},
     "steps left out, and a return": {
         "adapter": OVERFLOW,
         "training": {

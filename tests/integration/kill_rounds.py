@@ -44,7 +44,7 @@ RUNS = {
             "gradient_accumulation_steps": 1,
             "checkpoint_every": 2,
             "schedule": {"name": "constant", "warmup_steps": 8},
-            "optimizer": {"learning_rate": 20.0},
+            "optimizer": {"learning_rate": 10.0},
             "recovery": {"skips": 1, "returns": 2, "rate_factor": 0.001},
         },
     },

@@ -147,17 +147,8 @@ def prepare(
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Noted(note))
     with contextlib.closing(encoders):
-        encoded = None
-        tell = functools.partial(told_or_ended, observer, "images and captions")
-        if processes.index > 0:
-            tell = lambda done, total: None  # noqa: E731 - the first has told, and decided
-        with contextlib.suppress(EndedEarlyError):
-            encoded = _encode(config, family, location, plan, memory, encoders, tell)
-        if processes.index == 0:
-            end_where_asked(processes, encoded is None)
-        if encoded is None:
-            raise EndedEarlyError
-        dataset, prompts = encoded
+        given = (config, family, location, plan, memory, encoders)
+        dataset, prompts = _encode_in_order(given, observer, processes)
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
         long = _long_captions(config, found.samples, location, encoders)
@@ -222,6 +213,23 @@ def _long_captions(
         return ()
     counted = caption_tokens(candidates, limit.count)
     return long_caption_notes(counted, limit.tokens, config.base.text_length)
+
+
+def _encode_in_order(
+    given: tuple[RunConfig, Family, BaseLocation, Plan, FileMemory, EncoderSource],
+    observer: Observer,
+    processes: Processes,
+) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
+    """Encode in the first process, which tells the others to read, or that the run ends."""
+    if processes.index > 0:
+        return _encode(*given, lambda done, total: None)
+    try:
+        encoded = _encode(*given, functools.partial(told_or_ended, observer, "images and captions"))
+    except EndedEarlyError:
+        end_where_asked(processes, True)
+        raise
+    end_where_asked(processes, False)
+    return encoded
 
 
 def _encode(

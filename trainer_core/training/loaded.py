@@ -117,9 +117,7 @@ def load(
     optimizer = make_optimizer(config.training.optimizer, groups)
     state = TrainState(adapter, optimizer)
     if start.checkpoint is not None:
-        state.restore(start.checkpoint, config.training.optimizer)
-        if any(each.setting in _BY_HAND for each in start.changes):
-            state.returns = 0
+        _restore(state, start, config)
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)
     if anew is not None and processes.index == 0:
         _tell_plan(config, anew, state.step, observer)
@@ -154,6 +152,13 @@ def _preserve(
     # The others wait here and then only read.
     end_where_asked(processes, not done)
     return kept
+
+
+def _restore(state: TrainState, start: Start, config: RunConfig) -> None:
+    assert start.checkpoint is not None
+    state.restore(start.checkpoint, config.training.optimizer)
+    if any(each.setting in _BY_HAND for each in start.changes):
+        state.returns = 0
 
 
 def _made(

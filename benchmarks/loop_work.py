@@ -177,7 +177,7 @@ def make_loop(
                 record=lambda result: None,
                 save=lambda step: None,
                 preview=lambda step: False,
-                broken=lambda step: "",
+                broken=lambda step, what, parts: None,
                 requests=RunRequests,
             )
         ),

@@ -225,6 +225,8 @@ class StepResult:
 
     `validation_loss` is the loss on held-out images behind the step, `trained_loss` that of as many
     trained ones, measured alike; None where they were not measured, as of everything below.
+    A step whose loss or gradient was not finite was `skipped`: it changed no weight, and both are
+    NaN here and absent from the line.
 
     Attributes:
         bands: What the samples were off by, before any weight, by their noise levels: the mean of
@@ -252,6 +254,7 @@ class StepResult:
     norms: Mapping[str, float] | None = None
     times: Mapping[str, float] | None = None
     memory: Mapping[str, int] | None = None
+    skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -333,8 +333,10 @@ class NodeObserver:
         with PANEL.lock:
             state.step, state.steps = result.step, event.steps
             state.step_seconds = _SMOOTH * before + (1 - _SMOOTH) * result.step_seconds
-            state.add_point(point)
-        self._unsent.append(point)
+            if not result.skipped:
+                state.add_point(point)
+        if not result.skipped:
+            self._unsent.append(point)
         # What does not pass goes with what follows; the end of the run sends everything.
         if not self._throttle.passes():
             return

@@ -123,7 +123,8 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
             "Choose a step that was saved, or 0 for the end of a finished run. Only a run with "
             "held-out images has a best one.",
         )
-    losses = [result.loss for result in read_metrics(folder / "metrics.jsonl")]
+    steps = read_metrics(folder / "metrics.jsonl")
+    losses = [result.loss for result in steps if not result.skipped]
     return RunHandle(folder, adapter, step), losses[:step]
 
 

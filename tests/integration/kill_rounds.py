@@ -1,5 +1,7 @@
 """Run by test_kill.py in a fresh interpreter: forks warmed children and kills them.
 
+What the runs have on is a table: a new setting whose state has to survive is a row of `RUNS`.
+
 Forking before any backward pass keeps autograd usable in the children; one interpreter that has
 imported everything makes a round cost a second instead of ten.
 """
@@ -17,9 +19,43 @@ import torch
 sys.dont_write_bytecode = True
 
 
+PREVIEW = {"every": 4, "prompts": ["a red circle on blue"], "width": 64, "height": 64, "steps": 1}
+EVERYTHING = {
+    "dataset": {
+        "caption_dropout": 0.2,
+        "validation": {"share": 0.1, "every": 3, "most": 2, "noise_levels": 1},
+    },
+    "preview": PREVIEW,
+    "memory": {"gradient_checkpointing": True},
+}
+OVERFLOW = {"kind": "lora", "dropout": 0.0, "alpha": 1e8}
+"""So large a scale that the rate at which warm-up arrives drives the loss out of all numbers."""
+
+RUNS = {
+    "plain": {},
+    "previews, held-out images, checkpointed blocks": EVERYTHING,
+    "dora": {"adapter": {"kind": "lora", "factor": 8, "dora": True, "dropout": 0.1}},
+    "adamw8bit": {"training": {"optimizer": {"name": "adamw8bit", "learning_rate": 1e-3}}},
+    "preservation": {"preservation": {"share": 0.5, "count": 4, "steps": 3}},
+    "steps left out, and a return": {
+        "adapter": OVERFLOW,
+        "training": {
+            "batch_size": 1,
+            "gradient_accumulation_steps": 1,
+            "checkpoint_every": 2,
+            "schedule": {"name": "constant", "warmup_steps": 8},
+            "optimizer": {"learning_rate": 10.0},
+            "recovery": {"skips": 1, "returns": 2, "rate_factor": 0.001},
+        },
+    },
+}
+"""What a run has on besides accumulation, dropout of captions and of the adapter's inputs."""
+
+
 def main(arguments):
     work, cache, rounds, seed = Path(arguments[0]), Path(arguments[1]), *map(int, arguments[2:4])
-    from runs import run_config
+    name = arguments[4]
+    from runs import merge, run_config
 
     from trainer_core.training.encode_dataset import prepare
     from trainer_core.training.observer import SilentObserver
@@ -29,7 +65,7 @@ def main(arguments):
 
     def config(output, **values):
         training = {"steps": 8, "checkpoint_every": 1, "keep_checkpoints": 2}
-        return run_config(output, cache, training=training, **values)
+        return run_config(output, cache, **merge(merge({"training": training}, RUNS[name]), values))
 
     # Encodes the dataset and imports Diffusers and PEFT once, in the parent.
     data = prepare(config(work), SilentObserver(), SingleProcess(torch.device("cpu")))

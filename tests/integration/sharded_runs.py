@@ -95,7 +95,10 @@ def make_images(folder: Path) -> Path:
 
 
 class Cancels(SilentObserver):
-    """Cancels when it was asked for the second time, by the loop or in the middle of a preview."""
+    """Cancels when it was asked twice by the loop, or in the middle of a preview.
+
+    Before that it is asked when the base is about to be loaded, and when it is.
+    """
 
     def __init__(self) -> None:
         self.asked = 0
@@ -105,7 +108,7 @@ class Cancels(SilentObserver):
 
     def cancelled(self) -> bool:
         self.asked += 1
-        return self.asked >= 2
+        return self.asked >= 4
 
 
 class Breaks(SilentObserver):

@@ -25,6 +25,7 @@ BREAKS = {
         "checkpoint_every": 4,
         "schedule": {"name": "constant", "warmup_steps": 20},
         "optimizer": {"learning_rate": 1.0},
+        "recovery": {"skips": 0, "returns": 0},
     },
 }
 

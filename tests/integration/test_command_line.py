@@ -61,7 +61,7 @@ def test_run_is_trained_cancelled_resumed_inspected_and_sampled(workplace):
             break
     rest = [json.loads(line) for line in running.stdout]
     assert running.stderr.read().splitlines() == ["", _STOPPING], "the libraries' words are in it"
-    assert running.wait(timeout=120) == 1
+    assert running.wait(timeout=120) == 0
     assert rest[-1]["event"] == "run_finished"
     assert rest[-1]["result"]["status"] == "cancelled"
     step = rest[-1]["result"]["step"]
@@ -127,7 +127,7 @@ def test_a_run_whose_terminal_is_closed_saves_its_state_and_says_so(workplace):
     # From here on nothing can be printed any more.
     os.close(terminal)
     running.send_signal(signal.SIGHUP)
-    assert running.wait(timeout=120) == 1
+    assert running.wait(timeout=120) == 0
     folder = workplace / "output" / "hung" / "v0"
     record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     assert (record["status"], record["stopped_by"]) == ("cancelled", "SIGHUP")

@@ -1,73 +1,71 @@
 """A disk that is full: the run says so, keeps what it had and goes on once there is room."""
 
-import json
-import shutil
-
 import pytest
 from runs import CancelAfter, metrics, run_config
 
 from tests.fixtures.small_disk import fill
 from trainer_core.errors import StorageError
 from trainer_core.training import train
-from trainer_core.training.checkpoint import find_checkpoint, read_checkpoint
 from trainer_core.training.metrics_file import MetricsWriter
-from trainer_core.training.observer import RunRequests
+from trainer_core.training.observer import CheckpointSaved, StepDone
 from trainer_core.training.run_folder import is_live
 from trainer_core.types import StepResult
 
-
-def test_full_disk_keeps_older_checkpoints_whole_and_resumes_after_room_is_made(small_disk, cache):
-    settings = {"steps": 8, "checkpoint_every": 1, "keep_checkpoints": 3}
-    config = run_config(small_disk, cache, training=settings)
-
-    class Filler(CancelAfter):
-        def notify(self, event):
-            super().notify(event)
-            if self.last == 4 and not (small_disk / "filler").exists():
-                free = shutil.disk_usage(small_disk).free
-                (small_disk / "filler").write_bytes(b"0" * (free - 8192))
-
-    with pytest.raises(StorageError) as error:
-        train(config, Filler(10**9))
-    assert "disk is full" in str(error.value)
-    assert "resume=latest" in str(error.value)
-    (small_disk / "filler").unlink()
-    resumed = run_config(small_disk, cache, training=settings, resume="latest")
-    step = read_checkpoint(find_checkpoint(resumed)).step
-    assert step >= 3
-    result = train(resumed)
-    assert (result.status, result.step) == ("done", 8)
+SETTINGS = {"steps": 8, "checkpoint_every": 1, "keep_checkpoints": 3}
 
 
-class FillAfterSaving(CancelAfter):
-    """Has step 3 saved, and fills the disk when it is: the next to fail are the metrics."""
+class FillBetween(CancelAfter):
+    """Takes the last byte of a disk behind a step, and gives it back behind another one."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, first, last):
         super().__init__(10**9)
-        self.folder = folder
-
-    def requests(self):
-        return RunRequests(save=self.last == 2)
+        self.folder, self.first, self.until = folder, first, last
 
     def notify(self, event):
         super().notify(event)
-        if self.last == 3 and type(event).__name__ == "CheckpointSaved":
+        filler = self.folder / "filler"
+        if not isinstance(event, StepDone):
+            return
+        if self.last == self.first:
             fill(self.folder)
+        elif self.last == self.until:
+            filler.unlink()
+
+    def said(self, words):
+        return [e.message for e in self.events if words in getattr(e, "message", "")]
 
 
-def test_metrics_that_find_no_room_leave_no_lock_and_the_next_run_goes_on(small_disk, cache):
-    settings = {"steps": 80, "schedule": {"name": "constant", "warmup_steps": 0}}
-    config = run_config(small_disk, cache, training=settings, resume="auto")
-    with pytest.raises(StorageError, match=r"disk is full while writing .*metrics"):
-        train(config, FillAfterSaving(small_disk))
+def test_a_disk_that_is_full_for_some_steps_costs_their_checkpoints_alone(small_disk, cache):
+    observer = FillBetween(small_disk, 3, 6)
+    result = train(run_config(small_disk, cache, training=SETTINGS), observer)
+    assert (result.status, result.step) == ("done", 8)
+    assert len(observer.said("(the checkpoint). Training goes on")) == 1, "one cause, one line"
+    assert len(observer.said("There is room again: the checkpoint")) == 1
+    saved = [event.step for event in observer.events if isinstance(event, CheckpointSaved)]
+    assert saved[-2:] == [7, 8]
+    assert not {4, 5} & set(saved)
+    # No line of the metrics is lost.
+    assert [entry["step"] for entry in metrics(result.folder)] == list(range(1, 9))
+    assert result.adapters[0].is_file()
+
+
+def test_a_disk_that_stays_full_ends_with_what_is_whole_and_resumes(small_disk, cache):
+    observer = FillBetween(small_disk, 4, 99)
+    with pytest.raises(StorageError) as error:
+        train(run_config(small_disk, cache, training=SETTINGS), observer)
+    assert observer.last == 8, "it ended before its last step"
+    assert "the disk is full" in error.value.found
+    assert "the run has made 8 steps, and the last whole state is that of step 3" in str(
+        error.value
+    )
+    assert "resume=latest" in error.value.remedy
     version = small_disk / "run" / "v0"
     assert not (version / "lock.json").exists()
     assert not is_live(version)
     (small_disk / "filler").unlink()
-    result = train(config, CancelAfter(6))
-    assert result.folder == version
-    assert [entry["step"] for entry in metrics(version)] == list(range(1, 7))
-    assert json.loads((version / "run.json").read_text())["status"] == "cancelled"
+    result = train(run_config(small_disk, cache, training=SETTINGS, resume="latest"))
+    assert (result.folder, result.status, result.step) == (version, "done", 8)
+    assert [entry["step"] for entry in metrics(version)] == list(range(1, 9))
 
 
 def test_what_a_full_disk_refused_is_not_refused_again_when_closing(small_disk):

@@ -105,14 +105,17 @@ class BlockImages(CancelAfter):
 
 
 @pytest.mark.parametrize("steps", [3, 5])
-def test_a_preview_that_fails_loses_no_step(tmp_path, cache, steps):
+def test_previews_that_cannot_be_written_are_told_of_once_and_end_nothing(tmp_path, cache, steps):
     config = run_config(tmp_path, cache, training={"steps": steps}, preview=PREVIEW)
-    with pytest.raises(StorageError, match="samples"):
-        train(config, BlockImages(tmp_path, 3))
-    version = tmp_path / "run" / "v0"
-    assert steps_saved(version) == [3]
-    assert status(version) == "failed"
-    assert not (version / "lock.json").exists()
+    observer = BlockImages(tmp_path, 3)
+    result = train(config, observer)
+    assert (result.status, result.step, len(result.pictures)) == ("done", steps, 2)
+    (told,) = [e.message for e in observer.events if "a preview" in getattr(e, "message", "")]
+    assert "samples" in told
+    assert "Training goes on" in told
+    assert steps_saved(result.folder) == [steps]
+    assert status(result.folder) == "done"
+    assert not (result.folder / "lock.json").exists()
 
 
 class CancelAtImage(CancelAfter):

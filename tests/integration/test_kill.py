@@ -8,19 +8,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from kill_rounds import RUNS
 from runs import metrics, tensors
 
-EVERY_STATE = pytest.param(20, 4, marks=pytest.mark.exhaustive)
+ROUNDS = [pytest.param("plain", 3, 2)] + [
+    pytest.param(name, rounds, 3, marks=pytest.mark.exhaustive)
+    for name, rounds in zip(RUNS, (20, 16, 16, 16, 16, 16), strict=True)
+]
+"""A hundred kills in all; a row more takes them from the others."""
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize(("rounds", "states"), [(3, 2), EVERY_STATE])
-def test_run_killed_at_random_moments_resumes_to_the_same_bits(rounds, states, tmp_path, cache):
+@pytest.mark.parametrize(("name", "rounds", "states"), ROUNDS)
+def test_run_killed_at_random_moments_resumes_to_the_same_bits(
+    name, rounds, states, tmp_path, cache
+):
     script = Path(__file__).with_name("kill_rounds.py")
     seed = 20261121
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), str(cache), str(rounds), str(seed)],
+        [sys.executable, str(script), str(tmp_path), str(cache), str(rounds), str(seed), name],
         capture_output=True,
         text=True,
         check=False,

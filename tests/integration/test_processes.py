@@ -82,3 +82,37 @@ def test_two_processes_on_a_finished_cache_resume_the_same_checkpoint(tmp_path, 
     assert how_they_ended(ends) == {"0 of 2": "done 6", "1 of 2": "done 6"}
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["v0"]
     assert [entry["step"] for entry in metrics(tmp_path / "run" / "v0")] == list(range(1, 7))
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("first", ["one", "two"])
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path, cache, first):
+    training = {"batch_size": 2, "gradient_accumulation_steps": 2, "steps": 6}
+    whole = train(run_config(tmp_path / "whole", cache, training=training))
+    folder, ends = tmp_path / "changed", tmp_path / "ends"
+    ends.mkdir()
+    stops = "from runs import CancelAfter\n" + TRAIN.replace("None", "CancelAfter(3)")
+
+    def in_two(program, **values):
+        run_file = tmp_path / "run.yaml"
+        config = run_config(folder, cache, training=training, **values)
+        run_file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+        done = launch_two(tmp_path, BEGIN + program, run_file, ends)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+    if first == "one":
+        assert train(run_config(folder, cache, training=training), CancelAfter(3)).step == 3
+        in_two(TRAIN, resume="latest")
+        assert how_they_ended(ends) == {"0 of 2": "done 6", "1 of 2": "done 6"}
+    else:
+        in_two(stops)
+        assert how_they_ended(ends) == {"0 of 2": "cancelled 3", "1 of 2": "cancelled 3"}
+        assert train(run_config(folder, cache, training=training, resume="latest")).step == 6
+    (version,) = (folder / "run").iterdir()
+    expected, found = tensors(whole.adapters[0]), tensors(version / "run.safetensors")
+    for key in expected:
+        # The gradients of two are added in another order.
+        torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=1e-6)
+    for a, b in zip(metrics(version), metrics(whole.folder), strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)

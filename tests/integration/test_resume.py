@@ -15,6 +15,7 @@ from trainer_core.config.reading import load_config
 from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.training import train
+from trainer_core.training.observer import RunStarted
 
 
 def assert_equal_runs(one, other, step):
@@ -54,10 +55,17 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, cache, n
     assert all(torch.equal(exported[key], again[key]) for key in exported)
 
 
+class CancelOnceLoaded(CancelAfter):
+    """Cancels when all is loaded."""
+
+    def cancelled(self):
+        return any(isinstance(event, RunStarted) for event in self.events)
+
+
 def test_cancelled_while_it_looks_at_the_inputs_it_begins_there_again(tmp_path, cache):
     short = {"training": {"steps": 2}, "adapter": {"kind": "lora", "init": "eva"}}
     whole = train(run_config(tmp_path / "a", cache, **short))
-    observer = CancelAfter(0)
+    observer = CancelOnceLoaded(99)
     stopped = train(run_config(tmp_path / "b", cache, **short), observer)
     assert (stopped.status, stopped.step) == ("cancelled", 0)
     assert not any("eva:" in str(event) for event in observer.events)

@@ -195,6 +195,11 @@ def summary_text(summary: RunSummary) -> str:
 
 def result_text(result: RunResult) -> str:
     """Where a run left its files."""
+    if result.status == "cancelled" and not result.adapters:
+        return (
+            f"Cancelled before the first step; what is encoded stays in {result.folder}, and the "
+            "same command goes on there."
+        )
     if result.status == "cancelled":
         lines = [f"Cancelled after step {result.step}; resume=latest goes on from there."]
     else:
@@ -226,11 +231,13 @@ class Pace:
         The loss is the mean of the last 20 steps: single ones jump with their sigma.
         """
         self._seconds.append(result.step_seconds)
-        self._losses.append(result.loss)
+        if not result.skipped:
+            self._losses.append(result.loss)
         pace = sum(self._seconds) / len(self._seconds)
-        loss = sum(self._losses) / len(self._losses)
+        loss = sum(self._losses) / len(self._losses) if self._losses else math.nan
         left = duration_text(pace * (steps - result.step))
-        return f"loss {loss:.4f}, {pace:.2f} s/step, {left} left"
+        said = "left out" if result.skipped else f"loss {loss:.4f}"
+        return f"{said}, {pace:.2f} s/step, {left} left"
 
 
 class LineRate:

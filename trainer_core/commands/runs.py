@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 def train(arguments: Arguments) -> int:
     """Train what the run file says; returns the exit code.
 
-    A cancelled run counts as not done, so that a script does not go on with half an adapter.
+    A run that was asked to end, and has saved its state, has done what it was asked: 0. What it
+    prints last says which it was.
 
     Raises:
         TrainerError: When the input is wrong or the run failed.
@@ -40,8 +41,8 @@ def train(arguments: Arguments) -> int:
 
     processes = training.AccelerateProcesses(resolve_device(config.memory.device))
     with watching(as_json=arguments.json) as observer:
-        result = training.train(config, observer, processes)
-    return 0 if result.status == "done" else 1
+        training.train(config, observer, processes)
+    return 0
 
 
 def cache(arguments: Arguments) -> int:
@@ -65,6 +66,7 @@ def cache(arguments: Arguments) -> int:
     from ..data.cache.build import cache_folder
     from ..device import borrowed_threads, resolve_device
     from ..training.encode_dataset import collect_cache, prepare, save_manifest
+    from ..training.observer import EndedEarlyError
     from ..training.processes import SingleProcess
 
     processes = SingleProcess(resolve_device(config.memory.device))
@@ -73,7 +75,11 @@ def cache(arguments: Arguments) -> int:
     limit = {"max_gb": None} if asked else {}
     cache = config.cache.model_copy(update={**changes, **limit})
     with watching(as_json=arguments.json) as observer, threads:
-        prepared = prepare(config.model_copy(update={"cache": cache}), observer, processes)
+        try:
+            prepared = prepare(config.model_copy(update={"cache": cache}), observer, processes)
+        except EndedEarlyError:
+            show_report({"folder": cache_folder(config), "cancelled": True}, as_json=arguments.json)
+            return 0
         manifest = save_manifest(config, prepared)
         if asked:
             collect_cache(config, prepared.dataset, prepared.prompts, observer, dry=dry, asked=True)

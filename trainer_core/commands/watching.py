@@ -10,8 +10,9 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -42,21 +43,38 @@ from .console import (
     summary_text,
 )
 
+_LAUNCHER = "TORCHELASTIC_RUN_ID"
+"""Set by torch's launcher, which accelerate's uses."""
+
 _STOPPING = b"\nStopping after this step; the state is saved. Once more stops at once.\n"
+
+
+_ECHO = 5.0
+"""Seconds in which a launcher's own copy of a signal arrives."""
 
 
 class CancelSwitch:
     """Turned on by the first signal that asks for an end; the second ends the command at once.
 
     SIGUSR1, where there is one, asks for a checkpoint and previews, and the run goes on.
+    A launcher of several processes sends on what it hears, and a terminal sends Ctrl-C to all of
+    them besides: behind a launcher the copies of the first signal are no second one.
+
+    Args:
+        launched: Whether a launcher has started this process; unset: the environment says so.
+        clock: Seconds that only grow, whatever happens to the time of day.
 
     Attributes:
         stopped_by: The name of the first signal, such as ``SIGTERM``; None before it.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, launched: bool | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.stopped_by: str | None = None
         self._save = False
+        self._launched = _LAUNCHER in os.environ if launched is None else launched
+        self._clock, self._heard = clock, 0.0
 
     def ask_save(self, number: int, frame: FrameType | None) -> None:
         """Handle SIGUSR1."""
@@ -72,8 +90,10 @@ class CancelSwitch:
         """Handle a signal."""
         name = signal.Signals(number).name
         if self.stopped_by is not None:
+            if self._launched and self._clock() - self._heard < _ECHO:
+                return
             raise KeyboardInterrupt(name)
-        self.stopped_by = name
+        self.stopped_by, self._heard = name, self._clock()
         # A print may be interrupted by this very signal, and the streams are not reentrant. Where
         # the terminal is gone nobody reads it.
         with contextlib.suppress(OSError):
@@ -99,6 +119,8 @@ class CancelSwitch:
 
 def _heard_signals() -> list[signal.Signals]:
     heard = [signal.SIGINT, signal.SIGTERM]
+    # What Windows makes of Ctrl-Break, and of a group of processes that is asked to end.
+    heard += [signal.Signals(each) for each in (getattr(signal, "SIGBREAK", None),) if each]
     # Windows has no terminal that hangs up; under nohup a hang-up is to be ignored.
     hangup = getattr(signal, "SIGHUP", None)
     if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:

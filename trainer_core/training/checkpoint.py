@@ -454,9 +454,16 @@ step that broke leads there again, whatever the learning rate is now; an earlier
 """
 
 
-def broken_step(step: int, precision: str) -> dict[str, Any]:
-    """The step that broke, as ``run.json`` keeps it."""
-    return {"step": step, "precision": precision}
+def broken_step(step: int, precision: str, first: int | None = None) -> dict[str, Any]:
+    """The step that broke, as ``run.json`` keeps it.
+
+    Args:
+        step: At which the run ended.
+        precision: What it computed in.
+        first: Of the steps in a row that were not finite; those before `step` were left out.
+    """
+    row = {} if first in {None, step} else {"first": first}
+    return {"step": step, **row, "precision": precision}
 
 
 def leads_nowhere(checkpoint: Path, precision: str | None) -> bool:
@@ -469,12 +476,35 @@ def leads_nowhere(checkpoint: Path, precision: str | None) -> bool:
     try:
         broken = read_record(checkpoint.parent.parent)[RECORD]
         step, found = int(broken["step"]), str(broken["precision"])
-    except (InputError, ValueError, LookupError, TypeError, OverflowError):
+        # Steps that were left out have changed nothing.
+        first = int(broken.get("first", step))
+    except (InputError, ValueError, LookupError, TypeError, OverflowError, AttributeError):
         return False
-    return int(checkpoint.name) == step - 1 and precision in {None, found}
+    return first - 1 <= int(checkpoint.name) < step and precision in {None, found}
 
 
-def way_on(checkpoints: Path, step: int, begun: int, learning_rate: float, precision: str) -> str:
+def last_before(checkpoints: Path, first: int) -> int | None:
+    """The step of the newest checkpoint that does not lead straight to a step that breaks.
+
+    Args:
+        checkpoints: The folder of a run's checkpoints.
+        first: The step that breaks. The state right before it would meet the same numbers again.
+
+    Returns:
+        Steps made; None where there is none.
+    """
+    saved = [int(path.name) for path in checkpoint_folders(checkpoints)]
+    return max((each for each in saved if each < first - 1), default=None)
+
+
+def way_on(
+    checkpoints: Path,
+    step: int,
+    begun: int,
+    learning_rate: float,
+    precision: str,
+    first: int | None = None,
+) -> str:
     """Say how a run goes on that broke.
 
     Args:
@@ -483,12 +513,13 @@ def way_on(checkpoints: Path, step: int, begun: int, learning_rate: float, preci
         begun: The step that this attempt went on from; 0 when it began from the start.
         learning_rate: The highest of the run.
         precision: What it computed in.
+        first: Of the steps in a row that were not finite; unset: the one that broke.
 
     Returns:
         What to do, for the command line and for ComfyUI.
     """
     saved = [int(path.name) for path in checkpoint_folders(checkpoints)]
-    fine = [each for each in saved if each < step - 1]
+    fine = [each for each in saved if each < (first or step) - 1]
     lower = f"training.optimizer.learning_rate={learning_rate / 10:g}"
     if newer := [each for each in fine if each > begun or not begun]:
         text = (

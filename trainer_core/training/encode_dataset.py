@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,8 +56,8 @@ from ..types import Sample
 from ..weights.base_location import BaseLocation, file_identity, folder_identity
 from ..weights.loading import file_settings
 from .cache_manifest import SUFFIX, Manifest, read_manifest, write_manifest
-from .observer import CacheProgress, Noted, Observer, Warned
-from .processes import Processes
+from .observer import EndedEarlyError, Noted, Observer, Warned, told_or_ended
+from .processes import Processes, end_where_asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,7 @@ def prepare(
 
     Raises:
         InputError: When dataset, base or previews cannot be used.
+        EndedEarlyError: In every process, when the first was cancelled while it encoded.
     """
     _keep_cache_within(config, within)
     if config.cache.manifest:
@@ -141,14 +142,13 @@ def prepare(
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
-        processes.barrier()
+        end_where_asked(processes, False)
     else:
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Noted(note))
     with contextlib.closing(encoders):
-        dataset, prompts = _encode(config, family, location, plan, memory, encoders, observer)
-        if processes.index == 0:
-            processes.barrier()
+        given = (config, family, location, plan, memory, encoders)
+        dataset, prompts = _encode_in_order(given, observer, processes)
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
         long = _long_captions(config, found.samples, location, encoders)
@@ -215,6 +215,23 @@ def _long_captions(
     return long_caption_notes(counted, limit.tokens, config.base.text_length)
 
 
+def _encode_in_order(
+    given: tuple[RunConfig, Family, BaseLocation, Plan, FileMemory, EncoderSource],
+    observer: Observer,
+    processes: Processes,
+) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
+    """Encode in the first process, which tells the others to read, or that the run ends."""
+    if processes.index > 0:
+        return _encode(*given, lambda done, total: None)
+    try:
+        encoded = _encode(*given, functools.partial(told_or_ended, observer, "images and captions"))
+    except EndedEarlyError:
+        end_where_asked(processes, True)
+        raise
+    end_where_asked(processes, False)
+    return encoded
+
+
 def _encode(
     config: RunConfig,
     family: Family,
@@ -222,7 +239,7 @@ def _encode(
     plan: Plan,
     memory: FileMemory,
     encoders: EncoderSource,
-    observer: Observer,
+    tell: Callable[[int, int], None],
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
     folder, variant = cache_folder(config), location.variant
     edits = any(each.control_buckets for each in plan.samples)
@@ -232,7 +249,7 @@ def _encode(
         encoders.identity,
         encoders.open,
         config.dataset,
-        lambda done, total: observer.notify(CacheProgress(done, total)),
+        tell,
         verify=config.cache.verify,
         preserved_prompts=preservation_prompts(config, edits=edits),
         channels=family.pixel_channels(variant),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -29,16 +29,23 @@ from .ledger import Ledger
 from .load_adapted import load_adapted
 from .longer_run import PlannedAnew, planned_anew, replan_note
 from .objective import make_learned
-from .observer import CacheProgress, Noted, Observer, Warned
+from .observer import CacheProgress, EndedEarlyError, Noted, Observer, Warned, told_or_ended
 from .optimizers import OPTIMIZERS, make_optimizer
 from .out_of_memory import explained
 from .preservation import Preservation, compute_missing, plan_preservation
-from .processes import Processes
+from .processes import Processes, end_where_asked
 from .settings_changes import is_in
 from .start import (
     Start,
 )
 from .state import TrainState
+
+_BY_HAND = {
+    "training.optimizer.learning_rate",
+    "training.recovery.returns",
+    "training.recovery.rate_factor",
+}
+"""Who changes one of these at a resume has taken over from the recovery: it begins anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,7 @@ def load(
     Raises:
         InputError: When base, adapter or start do not fit each other.
         StorageError: When what is cached before the first step cannot be written.
+        EndedEarlyError: In every process, when the run was cancelled meanwhile.
     """
     with processes.turn():
         placed, beside, adapter = load_adapted(
@@ -146,6 +154,8 @@ def _go_on(state: TrainState, start: Start, checkpoint: Checkpoint, config: RunC
     # Losses that are measured in another way are not compared.
     if any(is_in(change.setting, MEASURED_BY) for change in start.changes):
         state.best = BestLoss()
+    if any(each.setting in _BY_HAND for each in start.changes):
+        state.returns = 0
     return said
 
 
@@ -164,25 +174,34 @@ def _preserve(
     if kept is None:
         return None
     adapter.strength = 0.0
+    done = True
     with processes.leading(transformer) as leads:
         if leads:
             predict = functools.partial(
                 data.family.predict, transformer, guidance=config.training.guidance
             )
-            compute_missing(
-                kept,
-                predict,
-                transformer,
-                processes.device,
-                config.training.batch_size,
-                lambda done, total: observer.notify(
-                    CacheProgress(done, total, "points to preserve")
-                ),
-            )
+            begun = (kept, predict, transformer, processes.device, config.training.batch_size)
+            done = _made(functools.partial(compute_missing, *begun), processes, observer)
     adapter.strength = 1.0
     # The others wait here and then only read.
-    processes.barrier()
+    end_where_asked(processes, not done)
     return kept
+
+
+def _made(
+    compute: Callable[[Callable[[int, int], None]], int], processes: Processes, observer: Observer
+) -> bool:
+    """Let the base make what it is held to; False where the run was cancelled meanwhile."""
+    what = "points to preserve"
+    tell = functools.partial(told_or_ended, observer, what)
+    if processes.sharded:
+        # The others may be in the middle of a pass, so this is not left half way.
+        tell = lambda done, total: observer.notify(CacheProgress(done, total, what))  # noqa: E731
+    try:
+        compute(tell)
+    except EndedEarlyError:
+        return False
+    return True
 
 
 def _tell_plan(config: RunConfig, anew: PlannedAnew, step: int, observer: Observer) -> None:

@@ -15,7 +15,7 @@ from .loop_hooks import LoopHooks
 from .observer import RunRequests
 from .optimizers import set_learning_rate
 from .processes import Processes
-from .step import MicroStep, clip_gradients, forget_gradients, non_finite_error, read_numbers
+from .step import MicroStep, clip_gradients, forget_gradients, read_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ class Loop:
             ``done`` or ``cancelled``, and the last step made.
 
         Raises:
-            NonFiniteError: When loss or gradient is not finite; the state before is saved.
+            NonFiniteError: When loss or gradient is not finite, and the run is not to go on.
+            GoBackError: When it is to go on from a checkpoint.
         """
         last, every = self.steps, self.settings.checkpoint_every
         if not done and self._cancelled_before():
@@ -101,17 +102,20 @@ class Loop:
         norm = clip_gradients(self.parameters, self.settings.max_grad_norm)
         numbers = read_numbers(self.processes, seen, norm, samples, self.settings.noises_per_latent)
         loss, norm = numbers.loss, numbers.norm
-        if not (math.isfinite(loss) and math.isfinite(norm)):
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        if not finite:
             # Nothing of this step has reached the weights: they are the last good state.
             forget_gradients(self.parameters)
             what = "the loss" if not math.isfinite(loss) else "a gradient"
-            raise non_finite_error(step, what, seen, self.hooks.broken(step))
+            self.hooks.broken(step, what, seen)
+            loss = norm = math.nan
         # Asked after the wait, which takes nearly all of a step.
         asked = self.processes.sum_numbers([float(each) for each in self.hooks.requests()])
-        self.optimizer.step()
-        forget_gradients(self.parameters)
-        self.hooks.updated(step)
-        self.hooks.seen(step, numbers.seen)
+        if finite:
+            self.optimizer.step()
+            forget_gradients(self.parameters)
+            self.hooks.updated(step)
+            self.hooks.seen(step, numbers.seen)
         result = StepResult(
             step=step,
             epoch=self.epoch(step),
@@ -121,6 +125,7 @@ class Loop:
             sigma_mean=numbers.sigma_sum / samples,
             step_seconds=time.perf_counter() - started,
             time=time.time(),
+            skipped=not finite,
         )
         return result, RunRequests(*(count > 0 for count in asked))
 

@@ -32,7 +32,8 @@ class LoopHooks:
         record: Write a finished step down and tell the observer.
         save: Write a checkpoint of the state after a step.
         preview: Sample the preview images of a step; whether the run was cancelled meanwhile.
-        broken: Save the state before a step that is not finite, and say how to go on.
+        broken: Told of a step that is not finite, what of it, and its micro-batches; raises unless
+            the step is left out.
         requests: What this process was asked for.
         compute: Computes a step's gradients, and does it again where memory was full.
         between: Called before each step: what is kept where may change.
@@ -46,7 +47,7 @@ class LoopHooks:
     record: Callable[[StepResult], None]
     save: Callable[[int], None]
     preview: Callable[[int], bool]
-    broken: Callable[[int], str]
+    broken: Callable[[int, str, Sequence[MicroStep]], None]
     requests: Callable[[], RunRequests]
     compute: Callable[[int, Gradients], list[MicroStep]] = lambda step, gradients: gradients()
     between: Callable[[], None] = lambda: None

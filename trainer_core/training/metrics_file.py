@@ -5,18 +5,19 @@ A line may get more fields in time: what a reader does not know it passes over.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..filesystem.storage import atomic_write, storage_error
+from ..filesystem.storage import atomic_write
 from ..filesystem.text_files import parse_json, read_lines
 from ..types import StepResult
+from .appended_lines import AppendedLines
 from .tensorboard import TensorBoard
 from .tracker import Tracker
 
@@ -54,27 +55,23 @@ class MetricsWriter:
         warn: Callable[[str], None],
         trackers: MakeTrackers = tensorboard_alone,
     ) -> None:
-        self._path = path
         self.steps = _keep_steps(path, done)
-        try:
-            self._file = path.open("a", encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise storage_error(path, error) from error
+        self._lines = AppendedLines(path)
         self._trackers = trackers(path.parent, done, warn)
 
     def write(self, result: StepResult) -> None:
         """Append one step.
 
         Args:
-            result: The step; every number is finite.
+            result: The step; its numbers are finite unless it was skipped.
 
         Raises:
-            StorageError: When the disk is full.
+            StorageError: When the disk is full; the line is kept, and written with the next one.
         """
-        self._append(_record(result))
         self.steps.append(result)
         for tracker in self._trackers:
             tracker.write(result)
+        self._append(_record(result))
 
     def write_begin(self, loss: float, trained: float | None = None) -> None:
         """Append what was measured before the first step, as that of a step 0.
@@ -82,18 +79,17 @@ class MetricsWriter:
         Args:
             loss: On held-out images.
             trained: On as many trained ones.
+
+        Raises:
+            StorageError: As `write`.
         """
-        more = {} if trained is None else {"trained_loss": trained}
-        self._append({"step": 0, "validation_loss": loss, **more})
         for tracker in self._trackers:
             tracker.write_validation(0, loss, trained)
+        more = {} if trained is None else {"trained_loss": trained}
+        self._append({"step": 0, "validation_loss": loss, **more})
 
     def _append(self, record: Mapping[str, Any]) -> None:
-        try:
-            self._file.write(json.dumps(record, allow_nan=False) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise storage_error(self._path, error) from error
+        self._lines.append(json.dumps(record, allow_nan=False))
 
     def write_image(self, step: int, index: int, pixels: Tensor) -> None:
         """Show the trackers a preview image.
@@ -107,10 +103,8 @@ class MetricsWriter:
             tracker.write_image(step, index, pixels)
 
     def close(self) -> None:
-        """Close all; raises nothing, because every whole line is on the disk already."""
-        # What a full disk refused is still pending, and would be refused again.
-        with contextlib.suppress(OSError):
-            self._file.close()
+        """Close all; raises nothing, and closes nothing twice."""
+        self._lines.close()
         for tracker in self._trackers:
             tracker.close()
 
@@ -124,6 +118,10 @@ class MetricsWriter:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+_ABSENT = {"loss": math.nan, "grad_norm": math.nan}
+"""What the line of a step that was left out does not have: JSON knows no such numbers."""
 
 
 def read_metrics(path: Path) -> list[StepResult]:
@@ -154,14 +152,17 @@ def _read_records(path: Path) -> list[StepResult | Mapping[str, Any]]:
 
 def _step(record: Mapping[str, Any]) -> StepResult:
     known = {name: each for name, each in record.items() if name in _NAMES}
+    if known.get("skipped") is True:
+        known = {**_ABSENT, **known}
     if known.get("bands") is not None:
         known["bands"] = tuple(known["bands"])
     return StepResult(**known)
 
 
 def _record(step: StepResult) -> dict[str, Any]:
-    """One line; what was not measured is not in it."""
-    values = ((name, getattr(step, name)) for name in _NAMES)
+    """One line; what was not measured, or did not happen, is not in it."""
+    absent = _ABSENT if step.skipped else ("skipped",)
+    values = ((name, getattr(step, name)) for name in _NAMES if name not in absent)
     return {name: value for name, value in values if value is not None}
 
 

@@ -202,6 +202,30 @@ class Stoppable(Protocol):
     stopped_by: str | None
 
 
+class EndedEarlyError(Exception):
+    """A run was asked to end before its first step; what it has cached stays.
+
+    `train` gives the result of a cancelled run then.
+    """
+
+
+def told_or_ended(observer: Observer, what: str, done: int, total: int) -> None:
+    """Tell how far something is that is made before the first step, or end where that is asked.
+
+    Args:
+        observer: Of the run.
+        what: What is made.
+        done: Parts that are on the disk.
+        total: All.
+
+    Raises:
+        EndedEarlyError: When the observer has cancelled, and there is more to do.
+    """
+    observer.notify(CacheProgress(done, total, what))
+    if done < total and observer.cancelled():
+        raise EndedEarlyError
+
+
 class SilentObserver:
     """Hears nothing and asks for nothing."""
 

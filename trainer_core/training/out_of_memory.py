@@ -104,6 +104,7 @@ class DeviceRoom:
         save: Saves the state after a step.
         may_grow: Whether blocks may be moved onto the device, because the user has not said how
             many are swapped.
+        smaller: Whether a step may be made again with more blocks checkpointed or swapped.
         measure: Bytes that stayed free at the last step's peak, and the device's size; None where
             it does not tell.
     """
@@ -117,11 +118,12 @@ class DeviceRoom:
         save: Callable[[int], None],
         *,
         may_grow: bool = False,
+        smaller: bool = True,
         measure: Callable[[], tuple[int, int] | None] | None = None,
     ) -> None:
         self._placed, self._parameters, self._optimizer = placed, parameters, optimizer
         self._observer, self._save = observer, save
-        self._may_grow = may_grow
+        self._may_grow, self._smaller = may_grow, smaller
         self._measure = measure or partial(
             spare_at_peak, placed.device, partial(placed.machine.free_memory, placed.device)
         )
@@ -178,6 +180,8 @@ class DeviceRoom:
         while True:
             forget_gradients(self._parameters)
             release_memory(placed.device)
+            if not self._smaller:
+                raise self._full(step, reason, "training.recovery.smaller is false")
             if more := placed.checkpoint_all():
                 line = f"{more} more blocks compute their activations again."
                 self._observer.notify(Warned(f"Memory was full in step {step} ({reason}): {line}"))
@@ -195,12 +199,16 @@ class DeviceRoom:
                 else:
                     self._tell(f"Memory was full in step {step} ({reason})", before)
                     return
-            saved = ""
-            if step > 1:
-                self._save(step - 1)
-                saved = f"The state before this step is saved: go on with {RESUME}."
-            found = f"the device's memory is full in step {step} ({reason}), and {refused}"
-            raise full_memory_error(found, "a training step", saved)
+            raise self._full(step, reason, refused)
+
+    def _full(self, step: int, reason: str, refused: str) -> RunError:
+        """Save the state before a step that does not fit, and say how to go on."""
+        saved = ""
+        if step > 1:
+            self._save(step - 1)
+            saved = f"The state before this step is saved: go on with {RESUME}."
+        found = f"the device's memory is full in step {step} ({reason}), and {refused}"
+        return full_memory_error(found, "a training step", saved)
 
     def _twice(self) -> int:
         """Twice as many blocks; more where the slots would take what is freed."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..config import TrainingSection
 from ..device import send
 from ..errors import ConfigError, InputError
+from .observer import EndedEarlyError
 from .sharding import is_requested, leading, make_mesh, shard
 
 if TYPE_CHECKING:
@@ -280,6 +281,16 @@ class AccelerateProcesses:
         if not isinstance(total, Tensor):
             raise TypeError(f"accelerate returned {type(total).__name__} instead of a tensor")
         return total
+
+
+def end_where_asked(processes: Processes, asked: bool) -> None:
+    """End in every process what one of them was asked to end; all wait here for each other.
+
+    Raises:
+        EndedEarlyError: In every process.
+    """
+    if processes.sum_numbers([float(asked)])[0]:
+        raise EndedEarlyError
 
 
 def _read(numbers: Sequence[float], on_device: Sequence[Tensor]) -> list[float]:

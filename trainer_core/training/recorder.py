@@ -22,7 +22,7 @@ from ..config import RunConfig
 from ..config.defaults import run_length
 from ..data.image import from_pixels
 from ..diffusion.noise_bands import sum_of_levels
-from ..errors import NonFiniteError, RunError
+from ..errors import NonFiniteError, RunError, StorageError
 from ..filesystem.storage import atomic_write
 from ..requirements import installed_versions
 from ..types import BestCheckpoint, RunResult, StepResult
@@ -30,6 +30,7 @@ from .checkpoint import (
     BEST,
     RECORD,
     broken_step,
+    checkpoint_folders,
     drop_later_checkpoints,
     prune_checkpoints,
     save_checkpoint,
@@ -50,15 +51,23 @@ from .observer import (
     Warned,
 )
 from .post_hoc import POWER_FACTS, layer_outlines
+from .recovery import rate_share
 from .run_folder import RunFolder
 from .state import TrainState, Weights
 from .tensorboard import TensorBoard
 from .tracker import Tracker
+from .unwritten import Unwritten
 from .weights_and_biases import WeightsAndBiases
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+
+_CHECKPOINT, _METRICS, _PREVIEW = "the checkpoint", "metrics.jsonl", "a preview"
+
+RETURNS = "returns"
+"""Where ``run.json`` lists from where to where the run has gone back, and with which share of the
+learning rate it went on."""
 
 DROPPED = "dropped_checkpoints"
 """Where ``run.json`` lists the steps whose checkpoints gave way to newer ones."""
@@ -127,6 +136,9 @@ class Recorder:
         self._done = done = state.step
         self._images: list[Path] = []
         self._outlines: dict[str, Any] | None = None
+        self._unwritten = Unwritten(
+            lambda line: observer.notify(Warned(line)), lambda line: observer.notify(Noted(line))
+        )
         for note in folder.remove_leftovers():
             observer.notify(Noted(note))
         later = drop_later_checkpoints(folder.checkpoints, done)
@@ -147,7 +159,7 @@ class Recorder:
 
     def record(self, result: StepResult) -> None:
         """Write a finished step down."""
-        self._metrics.write(result)
+        self._unwritten.attempt(_METRICS, lambda: self._metrics.write(result))
         self._observer.notify(StepDone(result, run_length(self._config)))
 
     def measured(self, step: int, loss: float, trained: float | None) -> None:
@@ -159,21 +171,25 @@ class Recorder:
             trained: On as many trained ones.
         """
         if step == 0:
-            self._metrics.write_begin(loss, trained)
+            self._unwritten.attempt(_METRICS, lambda: self._metrics.write_begin(loss, trained))
         self._observer.notify(ValidationDone(step, loss, trained))
 
     def save(self, step: int) -> None:
         """Write a checkpoint of the state after a step, then drop the oldest ones.
 
+        A disk that takes nothing is told; `retry_due` says when to try again.
+
         Raises:
             NonFiniteError: When a weight is not finite; nothing is written.
-            StorageError: When the disk is full or not writable.
         """
-        try:
-            folder = self._checkpoint(step)
-        except NonFiniteError as error:
-            remedy = self._give_up(step + 1)
-            raise NonFiniteError(error.found, error.expected, remedy) from error
+        self._unwritten.attempt(_CHECKPOINT, lambda: self._save(step))
+
+    def retry_due(self) -> bool:
+        """Whether a checkpoint that could not be written is to be tried again now."""
+        return self._unwritten.due(_CHECKPOINT)
+
+    def _save(self, step: int) -> None:
+        folder = self._checkpoint(step)
         # Before the one that was best until now is removed.
         self._mark_best()
         if self._state.ledger is not None:
@@ -192,23 +208,42 @@ class Recorder:
         if self.folder.read_record().get(BEST) != found:
             self.folder.update_record(**{BEST: found})
 
-    def broken(self, step: int) -> str:
-        """Save the state before a step that is not finite, beside the older ones.
+    def broken(self, step: int, first: int) -> str:
+        """Save the state before a step that ends the run, beside the older ones.
+
+        Args:
+            step: Which is not finite.
+            first: Of those in a row; the others were left out.
 
         Returns:
             How to go on, in words.
         """
-        if step > 1:
-            # What the step before has left may be not finite either.
-            with contextlib.suppress(NonFiniteError):
-                self._saved(step - 1, self._checkpoint(step - 1))
-        return self._give_up(step)
-
-    def _give_up(self, step: int) -> str:
         precision = self._header.precision or ""
-        self.folder.update_record(**{RECORD: broken_step(step, precision)})
+        # What the step before has left may be not finite either, and the disk full.
+        with contextlib.suppress(NonFiniteError, StorageError):
+            if first > 1:
+                self._saved(step - 1, self._checkpoint(step - 1))
+        with contextlib.suppress(StorageError):
+            self.folder.update_record(**{RECORD: broken_step(step, precision, first)})
         learning_rate = self._config.training.optimizer.learning_rate
-        return way_on(self.folder.checkpoints, step, self._done, learning_rate, precision)
+        given = (self.folder.checkpoints, step, self._done, learning_rate, precision, first)
+        return way_on(*given)
+
+    def went_back(self, step: int, to: int, returns: int) -> None:
+        """Have ``run.json`` say that the run goes on from an older state, with a lower rate.
+
+        Args:
+            step: Which is not finite.
+            to: Steps that the state has made.
+            returns: How often the run has gone back, with this time.
+        """
+        share = rate_share(self._config.training.recovery, returns)
+        entry = {"step": step, "to": to, "rate": share}
+        known = self.folder.read_record().get(RETURNS)
+        # A run that is killed and resumed finds its way back once more.
+        kept = [each for each in known if each != entry] if isinstance(known, list) else []
+        with contextlib.suppress(StorageError):
+            self.folder.update_record(**{RETURNS: [*kept, entry]})
 
     def _checkpoint(self, step: int) -> Path:
         adapter = self._config.adapter
@@ -271,7 +306,12 @@ class Recorder:
         """
         path = self.folder.samples(step) / f"{index}.png"
         image = from_pixels(pixels)
-        atomic_write(path, lambda target: image.save(target, format="PNG"))
+
+        def write() -> None:
+            atomic_write(path, lambda target: image.save(target, format="PNG"))
+
+        if not self._unwritten.attempt(_PREVIEW, write):
+            return
         self._metrics.write_image(step, index, pixels)
         self._images.append(path)
         self._observer.notify(PreviewDone(step, index, path))
@@ -285,35 +325,48 @@ class Recorder:
 
         Returns:
             Where everything is.
+
+        Raises:
+            StorageError: When adapter or state cannot be written; it names what is whole.
         """
-        output = self._config.output
-        adapters: list[Path] = []
-        if status == "done":
-            self._tell_worst()
-            ema = self._config.training.ema
-            exported: dict[str, Weights] = {output.name: self._main}
-            if ema.decay and ema.export == "both":
-                exported[f"{output.name}_last"] = "last"
-            for name, weights in exported.items():
-                for layout in output.layouts:
-                    path = self.folder.path / layout_name(name, layout)
-                    self._write_adapter(path, layout, output.dtype, step, weights)
-                    adapters.append(path)
-        else:
-            adapters.append(self.folder.checkpoints / f"{step:06d}" / "adapter.safetensors")
-        levels = sum_of_levels([result.levels for result in self._metrics.steps])
-        record: dict[str, Any] = {"status": status, "step": step, LEVELS: levels}
-        if self._why(status, step):
-            record["stopped_by"] = EARLY_STOP
-        if status == "cancelled" and isinstance(self._observer, Stoppable):
-            record["stopped_by"] = self._observer.stopped_by
-        self.folder.update_record(**record)
-        losses = [result.loss for result in self._metrics.steps]
+        try:
+            adapters = self._export(status, step)
+            levels = sum_of_levels([result.levels for result in self._metrics.steps])
+            record: dict[str, Any] = {"status": status, "step": step, LEVELS: levels}
+            if self._why(status, step):
+                record["stopped_by"] = EARLY_STOP
+            if status == "cancelled" and isinstance(self._observer, Stoppable):
+                record["stopped_by"] = self._observer.stopped_by
+            if skipped := sum(result.skipped for result in self._metrics.steps):
+                record["skipped_steps"] = skipped
+            self.folder.update_record(**record)
+        except StorageError as error:
+            raise self._lost(error, step) from error
+        losses = [result.loss for result in self._metrics.steps if not result.skipped]
         written = tuple(adapters), tuple(self._images), tuple(losses)
         ends = (self._best(), self._why(status, step), levels)
         result = RunResult(self.folder.path, status, step, *written, *ends)
         self._observer.notify(RunFinished(result))
         return result
+
+    def _export(self, status: str, step: int) -> list[Path]:
+        """Write what a run ends with, and what could not be written before."""
+        output, ema = self._config.output, self._config.training.ema
+        adapters: list[Path] = []
+        exported: dict[str, Weights] = {}
+        if status == "done":
+            self._tell_worst()
+            exported[output.name] = self._main
+            if ema.decay and ema.export == "both":
+                exported[f"{output.name}_last"] = "last"
+        for name, weights in exported.items():
+            for layout in output.layouts:
+                path = self.folder.path / layout_name(name, layout)
+                self._write_adapter(path, layout, output.dtype, step, weights)
+                adapters.append(path)
+        if self._unwritten.failed(_CHECKPOINT):
+            self._save(step)
+        return adapters or [self.folder.checkpoints / f"{step:06d}" / "adapter.safetensors"]
 
     def _tell_worst(self) -> None:
         """Name the images that are far worse than the others, if there are such."""
@@ -342,6 +395,17 @@ class Recorder:
             f"The loss on held-out images was not below that of step {best.step} for "
             f"{best.misses} measurements in a row (training.early_stop: {patience})."
         )
+
+    def _lost(self, error: StorageError, step: int) -> StorageError:
+        """The error of a run whose end cannot be written: what is whole, and how to go on."""
+        saved = checkpoint_folders(self.folder.checkpoints)
+        whole = (
+            f"the last whole state is that of step {int(saved[-1].name)} in {saved[-1]}"
+            if saved
+            else "no state of the run is on the disk"
+        )
+        found = f"{error.found}; the run has made {step} steps, and {whole}"
+        return StorageError(found, error.expected, error.remedy)
 
     def _write_adapter(
         self,

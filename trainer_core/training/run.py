@@ -20,6 +20,7 @@ from ..config.defaults import (
     run_length,
 )
 from ..config.reading import dump_config
+from ..data.cache.build import cache_folder
 from ..data.plan_text import describe_plan
 from ..device import (
     borrowed_random_state,
@@ -33,19 +34,27 @@ from ..inference.encoders import MakeSource
 from ..offload.machine import Machine
 from ..requirements import installed_versions
 from ..types import RunResult, RunSummary
+from .attempts import Attempts
 from .base_marks import Mark, base_adapter_marks, in_words
 from .checkpoint import require_newest
 from .choose_plan import settle
 from .encode_dataset import content_hashes, prepare
 from .loaded import Loaded, load
 from .longer_run import SCHEDULE
-from .observer import Noted, Observer, RunStarted, SilentObserver, Warned
+from .observer import (
+    EndedEarlyError,
+    Noted,
+    Observer,
+    RunFinished,
+    RunStarted,
+    SilentObserver,
+    Warned,
+)
 from .optimizers import require_optimizer
-from .processes import Processes, Shares, SingleProcess
+from .processes import Processes, Shares, SingleProcess, end_where_asked
 from .recorder import Recorder, run_header
 from .run_batches import batch_plan, describe_levels, require_trained
 from .run_folder import RunFolder, create_version, open_version
-from .run_loop import run_loop
 from .settings_changes import compared_settings, recorded_changes
 from .sharding import check_settings
 from .start import Start, find_start, start_identity
@@ -74,7 +83,8 @@ def train(
         machine: What the run may take of the computer; unset: all that is free.
 
     Returns:
-        Where the files are; ``status`` is ``done`` or ``cancelled``.
+        Where the files are; ``status`` is ``done`` or ``cancelled``. Of a run that was cancelled
+        before it had a folder it is the cache's folder, without an adapter.
 
     Raises:
         InputError: When the run file, dataset or base cannot be used; nothing was started.
@@ -94,6 +104,11 @@ def train(
                 within.require_all(Path(config.output.dir) / config.output.name, "output.name")
             on = machine or Machine()
             return _train(config, observer, processes, make_source, workflow or {}, within, on)
+        except EndedEarlyError:
+            result = RunResult(cache_folder(config), "cancelled", 0, (), (), ())
+            if processes.index == 0:
+                observer.notify(RunFinished(result))
+            return result
         finally:
             release_memory(processes.device)
 
@@ -134,25 +149,30 @@ def _train(
     )
     settled = settle(config, data, precision, start, settings, processes, observer, machine)
     start, planned = settled.start, settled.config
+    end_where_asked(processes, observer.cancelled())
     with contextlib.ExitStack() as at_end:
         # What the base makes depends on all that is part of it.
         whole = " ".join([hashes["base"], *(_numbers(each) for each in marks)])
         begin = (data, precision, start, whole)
         run = load(planned, observer, processes, *begin, machine, at_end)
         may_grow = config.memory.blocks_to_swap is None  # the user has not said how many
+        checkpoints = start.folder.parent if start.folder else None
+        attempts = Attempts(run, shares, checkpoints, may_grow=may_grow)
         if processes.index > 0:
-            status, step = run_loop(run, shares, None, may_grow=may_grow)
-            return RunResult(Path(config.output.dir), status, step, (), (), ())
+            return attempts.train(None)
         key_map = data.family.key_map
         # The run file keeps the user's words, so that another machine may choose anew.
         with _open_folder(config, start, hashes, workflow, planned.memory) as folder:
             header = run_header(settled.told, data, precision, hashes, workflow, observer, marks)
             settings = {**settled.settings, SCHEDULE: run.anew}
-            recorder = Recorder(folder, config, run.state, key_map, settings, header, observer)
-            with recorder:
+
+            def recorder() -> Recorder:
+                given = (folder, config, run.state, key_map, settings, header, observer)
+                return Recorder(*given)
+
+            with recorder() as first:
                 observer.notify(RunStarted(_summary(run, folder)))
-                status, step = run_loop(run, shares, recorder, may_grow=may_grow)
-                return recorder.finish(status, step)
+                return attempts.train(first, recorder)
 
 
 def _numbers(mark: Mark) -> str:

@@ -27,6 +27,7 @@ from .out_of_memory import DeviceRoom, explained, skipped_when_full
 from .processes import Shares
 from .read_ahead import ReadAhead
 from .recorder import Recorder
+from .recovery import rate_share
 from .run_batches import (
     all_passes,
     base_answers,
@@ -35,6 +36,7 @@ from .run_batches import (
     places,
     step_maker,
 )
+from .run_faults import Target, make_recovery, requests_with_retries, saving
 from .schedules import make_schedule
 from .step import SampleError, StepMaker
 from .step_clock import StepClock
@@ -43,7 +45,7 @@ from .validation import Validation
 
 @explained("an update of the adapter, or what is saved", f"Go on with {RESUME}.")
 def run_loop(
-    run: Loaded, shares: Shares, recorder: Recorder | None, *, may_grow: bool
+    run: Loaded, shares: Shares, recorder: Recorder | None, target: Target, *, may_grow: bool
 ) -> tuple[str, int]:
     """Train a run to its end.
 
@@ -51,10 +53,15 @@ def run_loop(
         run: The run.
         shares: Which part of each step this process computes.
         recorder: Writes steps, checkpoints and previews down; None in all processes but the first.
+        target: Finds the checkpoint to go back to.
         may_grow: Whether blocks may be moved onto the device where there is room.
 
     Returns:
         ``done`` or ``cancelled``, and the last step made.
+
+    Raises:
+        NonFiniteError: When its numbers are not finite, and nothing helps.
+        GoBackError: When it is to go on from an older checkpoint.
     """
     plan = batch_plan(run)
     # Only points that the base is held to may have other sizes than the rest of their batch.
@@ -66,7 +73,7 @@ def run_loop(
         measurements = None if recorder is None else _measurements(run)
         read = ahead if measurements is None else measurements.clock.waiting(ahead)
         maker = replace(maker, ahead=read)
-        loop = _loop(run, plan, shares, maker, recorder, measurements, may_grow)
+        loop = _loop(run, plan, shares, maker, recorder, measurements, target, may_grow)
         from_inputs = run.config.adapter.init == "eva" and not run.state.step
         if from_inputs and not _initialize_from_inputs(run, plan):
             loop.hooks.save(0)
@@ -74,6 +81,10 @@ def run_loop(
         if run.state.best.ends(run.config.training.early_stop):
             # It had come to its end already, and was killed before it could say so.
             return "done", run.state.step
+        if run.processes.sum_numbers([float(run.observer.cancelled())])[0]:
+            if not run.state.step:
+                loop.hooks.save(0)
+            return "cancelled", run.state.step
         with _compiled(run):
             end = loop.run(run.state.step)
         if recorder is not None:
@@ -125,6 +136,7 @@ def _loop(
     maker: StepMaker,
     recorder: Recorder | None,
     measurements: Measurements | None,
+    target: Target,
     may_grow: bool,
 ) -> Loop:
     config, training = run.config, run.config.training
@@ -132,15 +144,19 @@ def _loop(
     noises = training.noises_per_latent
 
     def record(result: StepResult) -> None:
-        run.state.advance(result.step, result.epoch, plan.samples(result.step))
+        samples = 0 if result.skipped else plan.samples(result.step)
+        run.state.advance(result.step, result.epoch, samples)
+        run.state.skipped = run.state.skipped + 1 if result.skipped else 0
         if recorder is not None:
             recorder.record(measurements.complete(result) if measurements else result)
 
     clock = CheckpointClock(training.checkpoint_minutes if recorder else 0.0)
 
+    recovery = make_recovery(run, plan, shares, maker, recorder, target)
+    write, ask = saving(run, recorder, recovery), requests_with_retries(run, recorder)
+
     def save(step: int) -> None:
-        if recorder is not None:
-            recorder.save(step)
+        write(step)
         clock.saved()
 
     def seen(step: int, errors: Sequence[SampleError]) -> None:
@@ -149,13 +165,16 @@ def _loop(
             run.state.ledger.take(step, indices_by_place(plan, step), errors)
 
     adapter, optimizer = run.state.adapter.parameters(), run.state.optimizer
-    room = DeviceRoom(run.placed, adapter, optimizer, run.observer, save, may_grow=may_grow)
+    begun, smaller = (run.placed, adapter, optimizer, run.observer), training.recovery.smaller
+    kept = recorder.save if recorder else lambda step: None
+    room = DeviceRoom(*begun, kept, may_grow=may_grow, smaller=smaller)
+    share = rate_share(training.recovery, run.state.returns)
     hooks = LoopHooks(
         record=record,
         save=save,
         preview=_preview(run, recorder),
-        broken=recorder.broken if recorder else _told_elsewhere,
-        requests=lambda: clock.asking(run.observer.requests()),
+        broken=recovery.broken,
+        requests=lambda: clock.asking(ask()),
         compute=room.compute,
         between=room.between_steps,
         measure=_measure(run, maker, recorder),
@@ -172,7 +191,7 @@ def _loop(
         micro_step=maker,
         parameters=adapter,
         optimizer=optimizer,
-        learning_rate=lambda step: training.optimizer.learning_rate * schedule(step),
+        learning_rate=lambda step: training.optimizer.learning_rate * schedule(step) * share,
         epoch=plan.epoch,
         processes=run.processes,
         hooks=hooks if measurements is None else measurements.heard(hooks),
@@ -271,7 +290,3 @@ def _cost(validation: Validation, every: int) -> str:
         f"long as {-(-validation.passes // 3)} passes of training; dataset.validation.every, .most "
         "and .noise_levels say how often and how many."
     )
-
-
-def _told_elsewhere(step: int) -> str:
-    return "The first process says how to go on."

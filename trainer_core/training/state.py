@@ -31,6 +31,7 @@ Weights = Literal["average", "last"]
 """The average of the factors, where one is kept, or the factors as they are trained."""
 
 _LEARNED = "learned_weight."
+_SKIPPED, _RETURNS = "recovery.skipped", "recovery.returns"
 
 
 @dataclass(slots=True)
@@ -48,6 +49,9 @@ class TrainState:
         limit: Scales layers down that have become too strong; None without a limit.
         best: The lowest loss on held-out images.
         ledger: What each image was off by; None where nobody asks.
+        skipped: How many steps in a row, up to the last one, were left out, because their numbers
+            were not finite.
+        returns: How often the run has gone back to a checkpoint because of them.
     """
 
     adapter: AttachedAdapter
@@ -60,6 +64,8 @@ class TrainState:
     limit: WeightNormLimit | None = None
     best: BestLoss = field(default_factory=BestLoss)
     ledger: Ledger | None = None
+    skipped: int = 0
+    returns: int = 0
 
     def advance(self, step: int, epoch: float, samples: int) -> None:
         """Count a step that was made."""
@@ -90,6 +96,8 @@ class TrainState:
             found |= {f"{_LEARNED}{name}": each for name, each in self.learned.tensors().items()}
         weights = {name: each.detach() for name, each in found.items()}
         measured = self.best.tensors() | (self.ledger.tensors() if self.ledger else {})
+        counts = {_SKIPPED: self.skipped, _RETURNS: self.returns}
+        measured |= {name: torch.tensor(count) for name, count in counts.items() if count}
         return weights | measured | optimizer_tensors(self.optimizer)
 
     def restore(self, checkpoint: Checkpoint, settings: OptimizerSection) -> str:
@@ -114,6 +122,8 @@ class TrainState:
         if self.ledger is not None:
             self.ledger.restore(checkpoint.tensors)
         self.step = checkpoint.step
+        self.skipped = int(checkpoint.tensors.get(_SKIPPED, 0))
+        self.returns = int(checkpoint.tensors.get(_RETURNS, 0))
         then = _stored_settings(checkpoint)
         if not goes_on(then.name, settings.name):
             return f"The state of {then.name} means nothing to {settings.name}, which begins anew."

@@ -450,7 +450,7 @@ def _by_place(parts: Sequence[MicroStep]) -> tuple[dict[int, float], dict[int, T
 
 
 def non_finite_error(
-    step: int, what: str, parts: Sequence[MicroStep], remedy: str
+    step: int, what: str, parts: Sequence[MicroStep], remedy: str, place: str = ""
 ) -> NonFiniteError:
     """Say where a run broke.
 
@@ -459,6 +459,7 @@ def non_finite_error(
         what: What is not finite, such as "the loss".
         parts: The step's micro-batches.
         remedy: How to go on.
+        place: Where in the model, in words, where it is known.
 
     Returns:
         An error that names step, sigmas and samples.
@@ -468,5 +469,5 @@ def non_finite_error(
         for part in parts
         for name, sigma in zip(part.names, part.sigmas, strict=True)
     )
-    found = f"{what} of step {step} is not finite; samples of this step: {samples}"
+    found = f"{what} of step {step} is not finite{place}; samples of this step: {samples}"
     return NonFiniteError(found, "finite numbers", remedy)

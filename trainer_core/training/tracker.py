@@ -117,7 +117,9 @@ def step_values(result: StepResult, means: RunningMeans) -> dict[str, float]:
         result: The step.
         means: Of the steps before; takes this one in.
     """
-    values = {f"training/{name}": getattr(result, name) for name in _PLAIN}
+    plain = {f"training/{name}": getattr(result, name) for name in _PLAIN}
+    # A step that was left out has no loss.
+    values = {name: value for name, value in plain.items() if math.isfinite(value)}
     bands = result.bands or ()
     for band, mean in enumerate(bands):
         if mean is not None:

@@ -12,13 +12,14 @@ from trainer_core.training.loop import Loop
 from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.observer import RunRequests
 from trainer_core.training.processes import SingleProcess
-from trainer_core.training.step import MicroStep, clip_gradients
+from trainer_core.training.step import MicroStep, clip_gradients, non_finite_error
 
 TARGETS = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.0, 4.0], [2.0, 2.0]])
 
 
 class Recording:
-    def __init__(self, asked=None, cancelled_at=None):
+    def __init__(self, asked=None, cancelled_at=None, leaves_out=False):
+        self.leaves_out, self.updates = leaves_out, []
         self.results, self.saves, self.previews, self.asked = [], [], [], asked or {}
         self.cancelled_at, self.order = cancelled_at, []
 
@@ -28,6 +29,7 @@ class Recording:
             save=self.save,
             preview=self.preview,
             broken=self.broken,
+            updated=self.updates.append,
             requests=lambda: self.asked.get(len(self.results) + 1, RunRequests()),
         )
 
@@ -35,9 +37,10 @@ class Recording:
         self.saves.append(step)
         self.order.append(("save", step))
 
-    def broken(self, step):
+    def broken(self, step, what, parts):
         self.order.append(("broken", step))
-        return "what to do"
+        if not self.leaves_out:
+            raise non_finite_error(step, what, parts, "what to do")
 
     def preview(self, step):
         self.previews.append(step)
@@ -201,6 +204,20 @@ def test_loss_that_is_not_finite_reaches_no_weight_and_names_what_it_saw(step):
     assert error.value.remedy == "what to do"
     for part in (f"the loss of step {step}", "image 0 (sigma 0.2500)"):
         assert part in str(error.value)
+
+
+def test_a_step_that_is_left_out_changes_no_weight_and_the_schedule_goes_on():
+    recording = Recording(leaves_out=True)
+    loop, parameter = make_loop(recording, broken_step=2, batch_size=4, steps=3)
+    assert loop.run(0) == ("done", 3)
+    weight = torch.zeros(2)
+    for step in (1, 3):
+        weight = weight - 0.5 / step * (weight - TARGETS).mean(dim=0)
+    torch.testing.assert_close(parameter.detach(), weight)
+    assert recording.updates == [1, 3]
+    assert [result.skipped for result in recording.results] == [False, True, False]
+    assert math.isnan(recording.results[1].loss)
+    assert parameter.grad is None
 
 
 def test_a_step_is_saved_before_its_images_are_drawn():

@@ -1,0 +1,94 @@
+"""What finds no room is told once, kept, and written later in its order."""
+
+import contextlib
+import errno
+
+import pytest
+
+from tests.fixtures.small_disk import fill, small_disk  # noqa: F401
+from trainer_core.errors import NonFiniteError, StorageError
+from trainer_core.filesystem.storage import storage_error
+from trainer_core.training.appended_lines import AppendedLines
+from trainer_core.training.unwritten import PATIENCE, Unwritten
+
+
+def test_lines_that_find_no_room_are_kept_and_written_in_order(small_disk):  # noqa: F811
+    path = small_disk / "lines"
+    lines = AppendedLines(path)
+    written = [f"{number:05d} {'x' * 700}" for number in range(60)]
+    for line in written[:3]:
+        lines.append(line)
+    fill(small_disk)
+    for line in written[3:30]:
+        # What is left of the file's last page takes a few.
+        with contextlib.suppress(StorageError):
+            lines.append(line)
+    assert lines.pending
+    on_disk = path.read_text()
+    assert on_disk.endswith("\n"), "a part of a line is on the disk"
+    assert on_disk.splitlines() == written[: len(on_disk.splitlines())]
+    (small_disk / "filler").unlink()
+    for line in written[30:]:
+        lines.append(line)
+    assert not lines.pending
+    lines.close()
+    lines.close()
+    assert path.read_text().splitlines() == written
+
+
+def test_closing_tries_once_more_and_raises_nothing(small_disk):  # noqa: F811
+    path = small_disk / "lines"
+    lines = AppendedLines(path)
+    lines.append("first")
+    fill(small_disk)
+    for _ in range(10):
+        try:
+            lines.append("y" * 1000)
+        except StorageError:
+            break
+    before = lines.pending
+    (small_disk / "filler").unlink()
+    lines.close()
+    assert (before, lines.pending) == (1, 0)
+    assert set(path.read_text().splitlines()) == {"first", "y" * 1000}
+
+
+def full(name="x"):
+    def write():
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            raise storage_error(name, error) from error
+
+    return write
+
+
+def test_one_cause_is_told_once_until_it_works_again():
+    warned, noted, now = [], [], [100.0]
+    unwritten = Unwritten(warned.append, noted.append, lambda: now[0])
+    assert not unwritten.due("the checkpoint")
+    assert not unwritten.attempt("the checkpoint", full("a"))
+    assert not unwritten.attempt("the checkpoint", full("b"))
+    assert not unwritten.attempt("a preview", full())
+    assert [line.split(" while")[0] for line in warned] == ["the disk is full"] * 2
+    assert "Training goes on" in warned[0]
+    now[0] += PATIENCE - 1
+    assert not unwritten.due("the checkpoint")
+    now[0] += 1
+    assert unwritten.due("the checkpoint")
+    assert not unwritten.attempt("the checkpoint", full("c"))
+    assert not unwritten.due("the checkpoint"), "it was tried just now"
+    assert unwritten.attempt("the checkpoint", lambda: None)
+    assert noted == ["There is room again: the checkpoint is written."]
+    assert not unwritten.failed("the checkpoint")
+    assert unwritten.failed("a preview")
+    assert not unwritten.attempt("the checkpoint", full("d"))
+    assert len(warned) == 3
+
+
+def test_other_errors_pass():
+    def broken():
+        raise NonFiniteError("a", "b", "c")
+
+    with pytest.raises(NonFiniteError):
+        Unwritten([].append, [].append).attempt("the checkpoint", broken)

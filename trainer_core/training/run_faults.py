@@ -1,0 +1,95 @@
+"""What a loaded run does about steps that are not finite, and about a disk that takes nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from ..data.batches import BatchPlan
+from ..errors import NonFiniteError
+from .broken_place import broken_place
+from .loaded import Loaded
+from .objective import micro_batches
+from .observer import RunRequests, Warned
+from .out_of_memory import skipped_when_full
+from .processes import Shares
+from .recorder import Recorder
+from .recovery import Recovery
+from .step import MicroStep, StepMaker
+
+Target = Callable[[Recorder | None, int], int | None]
+"""Finds the checkpoint to go back to from the first of the steps that broke; `Attempts` has it."""
+
+
+def make_recovery(
+    run: Loaded,
+    plan: BatchPlan,
+    shares: Shares,
+    maker: StepMaker,
+    recorder: Recorder | None,
+    target: Target,
+) -> Recovery:
+    """Decides what becomes of steps that are not finite.
+
+    Args:
+        run: The run.
+        plan: Its micro-batches.
+        shares: Which of them this process computes.
+        maker: Computes one.
+        recorder: Of the first process.
+        target: Finds the checkpoint to go back to.
+    """
+    noises = run.config.training.noises_per_latent
+
+    def compute(step: int, gradients: bool) -> list[MicroStep]:
+        parts: list[MicroStep] = []
+        for micro in micro_batches(plan, shares.dealt, noises)(step):
+            parts.append(maker(step, micro))
+            if gradients:
+                run.processes.backward(parts[-1].loss)
+        return parts
+
+    def place(step: int) -> str:
+        skipped = skipped_when_full("search for the layer", run.processes, run.observer)
+        with skipped:
+            return broken_place(run.state.adapter, functools.partial(compute, step), run.processes)
+        return ""
+
+    return Recovery(
+        settings=run.config.training.recovery,
+        counts=run.state,
+        steps=run.steps,
+        target=lambda first: target(recorder, first),
+        place=place,
+        end=recorder.broken if recorder else _told_elsewhere,
+        warn=lambda line: run.observer.notify(Warned(line)) if recorder else None,
+    )
+
+
+def saving(run: Loaded, recorder: Recorder | None, recovery: Recovery) -> Callable[[int], None]:
+    """Saves the state behind a step, or goes back from one that is not finite."""
+
+    def save(step: int) -> None:
+        try:
+            if recorder is not None:
+                recorder.save(step)
+        except NonFiniteError as error:
+            if run.processes.count > 1:
+                raise  # the others have not looked, and would go on
+            recovery.weights(step, error)
+
+    return save
+
+
+def requests_with_retries(run: Loaded, recorder: Recorder | None) -> Callable[[], RunRequests]:
+    """What a run is asked for, and a checkpoint that could not be written when it was due."""
+
+    def requests() -> RunRequests:
+        asked = run.observer.requests()
+        return asked._replace(save=True) if recorder and recorder.retry_due() else asked
+
+    return requests
+
+
+def _told_elsewhere(step: int, first: int) -> str:
+    return "The first process says how to go on."

@@ -246,6 +246,7 @@ class Bench:
             short,
             Shares(run.config.training, 0, 1),
             watch,
+            lambda recorder, first: None,
             may_grow=config.memory.plan != "off",
         )
         row = {

@@ -92,7 +92,8 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
         InputError: When its record is damaged, when it has no such checkpoint or none at all, or
             when its adapter is in another layout alone.
     """
-    from ...trainer_core.training.checkpoint import best_step, checkpoint_folders
+    from ...trainer_core.training.checkpoint import checkpoint_folders
+    from ...trainer_core.training.checkpoint_search import best_step
     from ...trainer_core.training.metrics_file import read_metrics
 
     name = f"{folder.parent.name}/{folder.name}"

@@ -15,6 +15,7 @@ from trainer_core.errors import InputError
 from trainer_core.tensors.safetensors_reader import open_tensors
 from trainer_core.training import train
 from trainer_core.training.average import exponential_share
+from trainer_core.training.checkpoint import save_checkpoint
 from trainer_core.training.post_hoc import kept_averages, make_averaged
 from trainer_core.training.power_average import Profile, sum_for, update_shares
 
@@ -167,7 +168,7 @@ def flat(values):
 
 def written(tmp_path, config, checkpoint, factors):
     """A file of given factors, by the way of a run that goes on and makes no step."""
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
 
     folder = tmp_path / "direct" / "run" / "v0"
     shutil.rmtree(tmp_path / "direct", ignore_errors=True)
@@ -175,10 +176,11 @@ def written(tmp_path, config, checkpoint, factors):
     target = folder / "checkpoints" / checkpoint.name
     state = load_file(str(target / "training_state.safetensors"))
     state |= {name: each.float() for name, each in factors.items()}
-    save_file(state, str(target / "training_state.safetensors"))
     said = json.loads((target / "state.json").read_text())
-    said.pop("sha256")
-    (target / "state.json").write_text(json.dumps(said))
+    shutil.rmtree(target)
+    adapter = checkpoint / "adapter.safetensors"
+    given = (target.parent, said["step"], said["settings"], state)
+    save_checkpoint(*given, lambda path: shutil.copyfile(adapter, path))
     output = config.output.model_copy(update={"dir": str(tmp_path / "direct")})
     ended = train(config.model_copy(update={"output": output, "resume": "latest"}))
     return tensors(ended.adapters[0])

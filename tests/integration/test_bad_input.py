@@ -22,7 +22,8 @@ from trainer_core.errors import (
 )
 from trainer_core.families.registry import get_family
 from trainer_core.training import train
-from trainer_core.training.checkpoint import find_checkpoint, read_checkpoint
+from trainer_core.training.checkpoint import read_checkpoint
+from trainer_core.training.checkpoint_search import find_checkpoint
 
 EMBEDDED = locate_base(BaseSection(), get_family("qwen_image"), has_controls=False).folder
 

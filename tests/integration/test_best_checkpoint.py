@@ -18,7 +18,8 @@ from tests.integration.runs import CancelAfter, metrics, run_config, tensors
 from trainer_core.config import RunConfig
 from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import ConfigError
-from trainer_core.training.checkpoint import checkpoint_folders, find_checkpoint
+from trainer_core.training.checkpoint import checkpoint_folders
+from trainer_core.training.checkpoint_search import find_checkpoint
 from trainer_core.training.ledger import read_ledger
 from trainer_core.training.observer import RunRequests, SilentObserver, StepDone
 from trainer_core.training.run import train

@@ -137,7 +137,7 @@ def _adapter(text: str, config: RunConfig) -> Path:
     """The adapter file that a command names, or that of the best checkpoint."""
     if text != "best":
         return given_path(text, "an adapter file")
-    from ..training.checkpoint import best_checkpoint
+    from ..training.checkpoint_search import best_checkpoint
 
     return best_checkpoint(Path(config.output.dir) / config.output.name) / "adapter.safetensors"
 

@@ -112,12 +112,6 @@ def _averages(config: RunConfig) -> Iterator[Contradiction]:
             "place of a rate that falls",
             "Leave training.schedule.name out, or choose another optimizer.",
         )
-    if training.ema.decay:
-        yield (
-            f"training.ema.decay is {training.ema.decay} and {_SECTION}.name is {name}",
-            f"one average: {name} keeps its own",
-            "Set training.ema.decay to 0, or choose another optimizer.",
-        )
     if not settings.beta1:
         yield (
             f"{_SECTION}.beta1 is 0 and {_SECTION}.name is {name}",

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ..adapters.parameter_groups import parameter_groups
 from ..types import RunResult
-from .checkpoint import Checkpoint, last_before, read_whole_checkpoint
+from .checkpoint import Checkpoint, read_whole_checkpoint
+from .checkpoint_search import last_before
 from .loaded import Loaded
 from .observer import Warned
 from .optimizers import make_optimizer

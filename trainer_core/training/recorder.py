@@ -27,15 +27,12 @@ from ..filesystem.storage import atomic_write
 from ..requirements import installed_versions
 from ..types import BestCheckpoint, RunResult, StepResult
 from .checkpoint import (
-    BEST,
-    RECORD,
-    broken_step,
     checkpoint_folders,
     drop_later_checkpoints,
     prune_checkpoints,
     save_checkpoint,
-    way_on,
 )
+from .checkpoint_search import BEST, RECORD, broken_step, way_on
 from .encode_dataset import Prepared
 from .ledger import LEDGER
 from .metrics_file import MetricsWriter

@@ -18,7 +18,8 @@ from ..data.file_memory import hash_file
 from ..errors import AdapterFileError, ConfigError, InputError, RunError
 from ..families.registry import get_family
 from ..types import AdapterState
-from .checkpoint import Checkpoint, find_checkpoint, read_whole_checkpoint
+from .checkpoint import Checkpoint, read_whole_checkpoint
+from .checkpoint_search import find_checkpoint
 from .observer import Noted, Observer
 from .processes import Processes
 from .run_folder import read_record, version_number

@@ -7,7 +7,7 @@ import torch
 
 from trainer_core.config import RecoverySection
 from trainer_core.errors import NonFiniteError
-from trainer_core.training.checkpoint import broken_step, last_before, leads_nowhere
+from trainer_core.training.checkpoint_search import broken_step, last_before, leads_nowhere
 from trainer_core.training.recovery import GoBackError, Recovery, rate_share
 from trainer_core.training.step import MicroStep
 

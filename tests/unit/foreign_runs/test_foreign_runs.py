@@ -64,7 +64,15 @@ SAID = {
         "dataset.missing_caption": "empty",
         "dataset.trigger_word": "p4per",
         "dataset.folders": [
-            {"path": "photos/sea", "role": "regularization", "weight": 0.5, "resolution": 512}
+            {
+                "path": "photos/sea",
+                "role": "regularization",
+                "weight": 0.5,
+                "resolution": 512,
+                "caption_dropout": 0.0,
+                "more_resolutions": [],
+                "num_repeats": 1,
+            }
         ],
         "memory.base_format": "fp8",
         "preview.every": 150,

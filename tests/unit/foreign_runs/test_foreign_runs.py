@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-from fixtures import foreign_files as files
+import json
 
+import pytest
+import yaml
+from fixtures import foreign_files as files
+from PIL import Image
+
+from scripts.build_other_trainers import MARK, PAGE, tables
+from trainer_core.cli import main
 from trainer_core.config.run import RunConfig, find_setting
 from trainer_core.errors import InputError
 from trainer_core.families.run_files import load_config
@@ -472,6 +478,29 @@ def test_texts_of_a_stranger_stay_comments():
     run = read_foreign([parse_document("x.json", text)])
     assert len(run.outcome("unknown")) == 1
     assert load_config({}).seed == 0
-    import yaml
-
     assert yaml.safe_load(run.run_file())["seed"] == RunConfig().seed
+
+
+def test_the_page_has_the_tables_that_are_read_by():
+    assert PAGE.read_text(encoding="utf-8").partition(MARK)[2] == tables().removeprefix(MARK)
+
+
+def test_template_writes_a_run_file_that_doctor_takes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "boats.yaml").write_text(files.AI_TOOLKIT, encoding="utf-8")
+    own = ["base.path=embedded", "dataset.path=pictures", "dataset.folders=[]"]
+    own += ["dataset.resolution=64", "dataset.more_resolutions=[]", "memory.base_format=auto"]
+    assert main(["template", "--from", "boats.yaml", "run.yaml", *own]) == 0
+    assert "ai-toolkit (certain)" in "".join(capsys.readouterr())
+    assert main(["template", "--from", "boats.yaml", "run.yaml"]) == 2
+    assert "is there already" in capsys.readouterr().err
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(4):
+        Image.new("RGB", (64, 64), (40 * number, 9, 9)).save(folder / f"{number}.png")
+        (folder / f"{number}.txt").write_text("a boat", encoding="utf-8")
+    assert main(["doctor", "run.yaml", "training.precision=fp32"]) == 0
+    assert main(["template", "--from-command", files.MUSUBI_SIGMA, "--json"]) == 0
+    out = capsys.readouterr().out
+    told = next(json.loads(line) for line in out.splitlines() if '"musubi-tuner"' in line)
+    assert {note["outcome"] for note in told["notes"]} >= {"exact", "default", "lacking"}

@@ -490,6 +490,7 @@ def test_template_writes_a_run_file_that_doctor_takes(tmp_path, monkeypatch, cap
     (tmp_path / "boats.yaml").write_text(files.AI_TOOLKIT, encoding="utf-8")
     own = ["base.path=embedded", "dataset.path=pictures", "dataset.folders=[]"]
     own += ["dataset.resolution=64", "dataset.more_resolutions=[]", "memory.base_format=auto"]
+    own += ["memory.device=cpu"]
     assert main(["template", "--from", "boats.yaml", "run.yaml", *own]) == 0
     assert "ai-toolkit (certain)" in "".join(capsys.readouterr())
     assert main(["template", "--from", "boats.yaml", "run.yaml"]) == 2

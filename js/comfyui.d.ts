@@ -81,6 +81,8 @@ export interface Extension {
   init?(): void;
   nodeCreated?(node: GraphNode): void;
   afterConfigureGraph?(): void;
+  commands?: { id: string; label: string; icon?: string; function: () => unknown }[];
+  menuCommands?: { path: string[]; commands: string[] }[];
 }
 
 export interface App {
@@ -88,6 +90,8 @@ export interface App {
   rootGraph?: Graph;
   canvas?: {
     canvas: HTMLCanvasElement;
+    /** What is shown: the workflow, or a subgraph of it. */
+    graph?: Graph | null;
     setDirty(front: boolean, back: boolean): void;
     emitBeforeChange(): void;
     emitAfterChange(): void;
@@ -117,7 +121,8 @@ export interface ToastMessage {
   severity: "info" | "warn" | "error";
   summary: string;
   detail: string;
-  life: number;
+  /** Milliseconds; a message without stays until it is closed. */
+  life?: number;
 }
 
 export interface Api {

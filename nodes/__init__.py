@@ -104,6 +104,12 @@ def _full_graph(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
     return shown_graph(body)
 
 
+def _run_file(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
+    from .definitions.run_file_graph import shown_run_file
+
+    return shown_run_file(body)
+
+
 class AdapterTrainerExtension(ComfyExtension):
     """The pack as ComfyUI sees it."""
 
@@ -114,6 +120,7 @@ class AdapterTrainerExtension(ComfyExtension):
         comfy_host.add_route("GET", "/adapter_trainer/workflow", _workflow)
         comfy_host.add_route("GET", "/adapter_trainer/report", _page)
         comfy_host.add_route("POST", "/adapter_trainer/full_graph", _full_graph)
+        comfy_host.add_route("POST", "/adapter_trainer/run_file_graph", _run_file)
         for method, names in _OF_DATASETS.items():
             for name in names:
                 comfy_host.add_route(method, f"/adapter_trainer/dataset/{name}", _dataset(name))

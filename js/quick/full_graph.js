@@ -105,10 +105,10 @@ async function fullGraphOf(node, api) {
  * Makes the nodes, with their values and the links among them.
  *
  * @param {Graph} graph
- * @param {FullGraph} wanted
+ * @param {Pick<FullGraph, "nodes">} wanted
  * @returns {Map<string, GraphNode>}
  */
-function build(graph, wanted) {
+export function build(graph, wanted) {
   /** @type {Map<string, GraphNode>} */
   const made = new Map();
   for (const [id, { class_type }] of Object.entries(wanted.nodes)) {
@@ -180,15 +180,16 @@ function takeLinks(graph, node, wanted, made) {
  * Puts the nodes below all others, so that they cover none, from left to right.
  *
  * @param {Graph} graph
- * @param {GraphNode} quick
+ * @param {GraphNode | null} quick below which they lie; null: at the left end of the graph
  * @param {string[][]} columns
  * @param {Map<string, GraphNode>} made
  */
-function arrange(graph, quick, columns, made) {
+export function arrange(graph, quick, columns, made) {
   const own = new Set(made.values());
   const others = graph.nodes.filter((each) => !own.has(each));
-  const top = Math.max(...others.map((each) => each.pos[1] + each.size[1])) + GAP + TITLE;
-  let x = quick.pos[0];
+  const low = others.map((each) => each.pos[1] + each.size[1]);
+  const top = low.length ? Math.max(...low) + GAP + TITLE : 0;
+  let x = quick?.pos[0] ?? Math.min(0, ...others.map((each) => each.pos[0]));
   for (const column of columns) {
     const nodes = column.flatMap((id) => made.get(id) ?? []);
     let y = top;
@@ -207,7 +208,7 @@ function arrange(graph, quick, columns, made) {
  *
  * @param {GraphNode[]} nodes
  */
-async function settled(nodes) {
+export async function settled(nodes) {
   let before = "";
   for (let frame = 0, same = 0; frame < MOST_FRAMES && same < STILL_FRAMES; frame++) {
     await new Promise((resolve) => requestAnimationFrame(resolve));

@@ -48,21 +48,21 @@ def full_graph(plan: QuickPlan) -> dict[str, Any]:
     dataset |= {"role": "train", "weight": 1.0}
     linked = {"base": [BASE, 0], "previews": [PROMPTS, 0]}
     trained = {"base": [BASE, 0], "cache": [CACHE, 0], "adapter": [ADAPTER, 0]}
-    kinds = {"kind": kind, **{f"kind.{k}": v for k, v in _settings(own, values).items()}}
-    adapter = {**kinds, **_settings(adapter_settings.SHARED, values)}
+    kinds = {"kind": kind, **{f"kind.{k}": v for k, v in settings_values(own, values).items()}}
+    adapter = {**kinds, **settings_values(adapter_settings.SHARED, values)}
     base = {"source": answers.base, "family": "auto"}
     base |= {"training_adapter": sockets.NO_FILE, "base_adapters": ""}
     return {
-        DATASET: _node(DatasetFolder, values, dataset),
-        BASE: _node(LoadBase, values, base),
-        PROMPTS: _node(PreviewPrompts, values, {"controls_from": controls}),
-        CACHE: _node(CacheEmbeddings, values, {"dataset": [DATASET, 0], **linked}),
+        DATASET: node(DatasetFolder, values, dataset),
+        BASE: node(LoadBase, values, base),
+        PROMPTS: node(PreviewPrompts, values, {"controls_from": controls}),
+        CACHE: node(CacheEmbeddings, values, {"dataset": [DATASET, 0], **linked}),
         ADAPTER: {
             "class_type": _type(AdapterSettings),
             "inputs": {**adapter, "start_from": sockets.NO_FILE},
         },
-        SETTINGS: _node(TrainingSettings, values, {}),
-        TRAIN: _node(TrainAdapter, values, {**trained, "settings": [SETTINGS, 0], **begun}),
+        SETTINGS: node(TrainingSettings, values, {}),
+        TRAIN: node(TrainAdapter, values, {**trained, "settings": [SETTINGS, 0], **begun}),
     }
 
 
@@ -86,14 +86,16 @@ def shown_graph(body: bytes) -> tuple[Any, int]:
     return {"nodes": nodes, "columns": COLUMNS, "train": TRAIN, "inputs": INPUTS}, 200
 
 
-def _node(
-    node: type[io.ComfyNode], values: Mapping[str, Any], others: Mapping[str, Any]
+def node(
+    kind: type[io.ComfyNode], values: Mapping[str, Any], others: Mapping[str, Any]
 ) -> dict[str, Any]:
-    settings: Sequence[SettingInput] = node.SETTINGS  # type: ignore[attr-defined]
-    return {"class_type": _type(node), "inputs": {**_settings(settings, values), **others}}
+    """A node of a prompt of the API: its settings, and other inputs."""
+    settings: Sequence[SettingInput] = kind.SETTINGS  # type: ignore[attr-defined]
+    return {"class_type": _type(kind), "inputs": {**settings_values(settings, values), **others}}
 
 
-def _settings(settings: Sequence[SettingInput], values: Mapping[str, Any]) -> dict[str, Any]:
+def settings_values(settings: Sequence[SettingInput], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What inputs say for settings by YAML path; what is absent has its default."""
     found: dict[str, Any] = {}
     for each in settings:
         default = each.field.get_default(call_default_factory=True)

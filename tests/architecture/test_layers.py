@@ -40,12 +40,14 @@ ALLOWED = {
     "adapter_files": _GROUND | {"adapters"},
     "weights": _GROUND | {"quantization"},
     "families": _GROUND | {"adapter_files", "data", "diffusion", "quantization", "weights"},
+    "foreign_runs": _GROUND | {"families"},
     "offload": _GROUND | {"device", "families", "quantization", "weights"},
     "bases": _GROUND | {"adapter_files", "families", "weights"},
     "inference": _WORKSHOP | {"bases", "offload"},
     "training": _WORKSHOP | {"bases", "inference", "offload", "requirements"},
     "demo": _WORKSHOP | {"bases", "inference", "offload", "training"},
-    "commands": _WORKSHOP | {"bases", "inference", "offload", "training", "demo", "requirements"},
+    "commands": _WORKSHOP
+    | {"bases", "foreign_runs", "inference", "offload", "training", "demo", "requirements"},
     "cli": {"commands", "errors", "version"},
     "__main__": {"cli"},
     # The public names are resolved on first use.

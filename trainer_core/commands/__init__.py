@@ -231,12 +231,17 @@ VERBS: Mapping[str, Verb] = {
         "print a commented run file",
         "adapter-trainer template FAMILY GOAL [QUALITY] [images=20] [kind=auto] [vram=GB]\n"
         "    [variant=V] [--embedded]\n"
-        "adapter-trainer template FAMILY [PURPOSE]",
+        "adapter-trainer template FAMILY [PURPOSE]\n"
+        "adapter-trainer template --from FILE [--from FILE] [OUT] [family=FAMILY] [key=value ...]\n"
+        '    adapter-trainer template --from-command "accelerate launch ... --network_dim 32"',
         "GOAL is what the adapter is for, QUALITY how much time there is (unset: standard).\n"
         "Everything else follows, also from how many images there are and from the GPU's memory,\n"
         "and stands at the top of the file with the reasons. --embedded: for the tiny base that\n"
-        "ships with the trainer.\n",
-        ("images", "kind", "vram", "variant"),
+        "ships with the trainer.\n"
+        "--from turns a run file of ai-toolkit, musubi-tuner (also its command line, in a .txt or\n"
+        ".sh), OneTrainer, FlyMyAI or tsiendragon's fine-tuner into ours, says what differs and\n"
+        "what has no counterpart, and writes OUT, or prints it.\n",
+        ("images", "kind", "vram", "variant", "from", "from_command"),
         ("embedded",),
         listed=_templates,
     ),

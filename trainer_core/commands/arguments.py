@@ -175,7 +175,7 @@ def _without_flags(verb: str, words: Sequence[str], own: Verb) -> tuple[list[str
     rest = iter(words)
     for word in rest:
         flag, given, value = word.partition("=")
-        name = flag.removeprefix("--")
+        name = flag.removeprefix("--").replace("-", "_")
         if not word.startswith("-"):
             plain.append(word)
         elif word in _FLAGS:

@@ -188,6 +188,11 @@ def template(arguments: Arguments) -> int:
     Raises:
         InputError: When the family, the goal or the purpose is unknown.
     """
+    own, _ = arguments.split(("from", "from_command"))
+    if own:
+        from .foreign_template import template_of
+
+        return template_of(arguments)
     arguments.at_most(3)
     given = arguments.only(VERBS["template"].own)
     if not arguments.words:

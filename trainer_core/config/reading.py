@@ -307,6 +307,7 @@ def commented_run_file(
     values: Mapping[str, Any],
     choices: Mapping[str, Sequence[str]],
     notes: Sequence[str] = (),
+    remarks: Mapping[str, str] | None = None,
 ) -> str:
     """Write a run file that explains itself.
 
@@ -315,6 +316,7 @@ def commented_run_file(
         values: What differs from the defaults, by YAML path.
         choices: As `load_config` takes them.
         notes: Sentences that stand below the title.
+        remarks: YAML path to what stands between a setting and its help.
 
     Returns:
         YAML. Settings for experts are commented out and show their default.
@@ -329,7 +331,7 @@ def commented_run_file(
         "#   adapter-trainer train run.yaml training.steps=500   with another value for this time",
         "# Relative paths are relative to this file's folder. Lines that begin with '#' and a name",
         "# show the default of a setting that is seldom changed.",
-        *_section_lines(RunConfig, "", values, choices),
+        *_section_lines(RunConfig, "", values, choices, remarks or {}),
     ]
     return "\n".join(lines) + "\n"
 
@@ -339,6 +341,7 @@ def _section_lines(
     prefix: str,
     values: Mapping[str, Any],
     choices: Mapping[str, Sequence[str]],
+    remarks: Mapping[str, str],
 ) -> Iterator[str]:
     indent = "  " * prefix.count(".")
     for name, field in section.model_fields.items():
@@ -350,10 +353,12 @@ def _section_lines(
         yield from _comment(_help_text(field, words), indent)
         if inner is not None:
             yield f"{indent}{name}:"
-            yield from _section_lines(inner, f"{path}.", values, choices)
+            yield from _section_lines(inner, f"{path}.", values, choices, remarks)
             continue
         value = values.get(path, field.get_default(call_default_factory=True))
         hidden = is_advanced(field) and path not in values
+        if path in remarks:
+            yield from _comment(f"> {remarks[path]}", indent)
         yield f"{indent}{'# ' if hidden else ''}{name}: {format_value(value)}"
 
 

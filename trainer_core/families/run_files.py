@@ -50,6 +50,23 @@ def templates() -> Mapping[str, Mapping[str, Template]]:
     return {name: module.TEMPLATES for name, module in modules.items()}
 
 
+def words_elsewhere(program: str) -> Mapping[str, Template]:
+    """What another trainer calls the bases that are trained here.
+
+    Args:
+        program: The trainer's name, as in a family's ``ELSEWHERE``.
+
+    Returns:
+        Its word to what a run file says for such a base, with the family.
+    """
+    found: dict[str, Template] = {}
+    for name, package in PACKAGES.items():
+        module = importlib.import_module(f"{package}.templates", __package__)
+        words = getattr(module, "ELSEWHERE", {}).get(program, {})
+        found |= {word: {"family": name, **values} for word, values in words.items()}
+    return found
+
+
 def template_config(family: str, purpose: str) -> RunConfig:
     """The settings of a family's template for a purpose, such as ``generate`` or ``edit``.
 
@@ -82,9 +99,21 @@ def run_file_template(family: str, purpose: str = "generate") -> str:
     return run_file_of(title, _values(family, purpose))
 
 
-def run_file_of(title: str, values: Template, notes: Sequence[str] = ()) -> str:
-    """Write a commented run file that says these values; `load_config` reads it as `config_of`."""
-    return commented_run_file(title, values, _choices(), notes)
+def run_file_of(
+    title: str,
+    values: Template,
+    notes: Sequence[str] = (),
+    remarks: Mapping[str, str] | None = None,
+) -> str:
+    """Write a commented run file that says these values; `load_config` reads it as `config_of`.
+
+    Args:
+        title: Its first line.
+        values: What it says beyond the defaults, by YAML path.
+        notes: Sentences below the title.
+        remarks: YAML path to what stands above that setting.
+    """
+    return commented_run_file(title, values, _choices(), notes, remarks or {})
 
 
 def _choices() -> Mapping[str, Sequence[str]]:

@@ -35,3 +35,19 @@ TEMPLATES = {
         "preview.guidance": 1.0,
     },
 }
+
+_ALL_OF_BLOCKS = {"adapter.targets": [r"(single_)?transformer_blocks\..*"]}
+
+ELSEWHERE = {
+    "ai-toolkit": {
+        "flux": {"base.variant": "generate", **_ALL_OF_BLOCKS},
+        "flux_kontext": {"base.variant": "edit", **_ALL_OF_BLOCKS},
+    },
+    "musubi-tuner": {"flux_kontext": {"base.variant": "edit", "adapter.targets": "musubi"}},
+    "OneTrainer": {
+        "FLUX_DEV_1": {"base.variant": "generate"},
+        "FLUX_FILL_DEV_1": {"base.variant": "fill"},
+    },
+    "qwen-image-finetune": {"FluxKontext": {"base.variant": "edit"}},
+}
+"""Another trainer's name to its words for these bases, to what a run file says for them."""

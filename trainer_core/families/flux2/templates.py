@@ -19,3 +19,20 @@ TEMPLATES = {
     "dev": {**FULL_SIZE, **_KLEIN, **_DEV},
     "dev_edit": {**FULL_SIZE, **_KLEIN, **_DEV, **_EDIT},
 }
+
+_MUSUBI = {"base.variant": "auto", "adapter.targets": "musubi"}
+
+ELSEWHERE = {
+    "ai-toolkit": {"flux2": {}, "flux2_klein_4b": {}, "flux2_klein_9b": {}},
+    "musubi-tuner": {
+        "flux_2": _MUSUBI,
+        "flux_2 dev": _MUSUBI,
+        "flux_2 klein-4b": _MUSUBI,
+        "flux_2 klein-base-4b": _MUSUBI,
+        "flux_2 klein-9b": _MUSUBI,
+        "flux_2 klein-base-9b": _MUSUBI,
+    },
+    "OneTrainer": {"FLUX_2": {}},
+    "qwen-image-finetune": {"Flux2Klein": {"base.variant": "edit"}},
+}
+"""Another trainer's name to its words for these bases, to what a run file says for them."""

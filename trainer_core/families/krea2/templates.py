@@ -17,3 +17,10 @@ TEMPLATES = {
     "generate": {**FULL_SIZE, **_RAW},
     "subject": {**SUBJECT, **_RAW},
 }
+
+ELSEWHERE = {
+    "ai-toolkit": {"krea2": {}},
+    "musubi-tuner": {"krea2": {}},
+    "OneTrainer": {"KREA_2": {}},
+}
+"""Another trainer's name to its words for this base, to what a run file says for it."""

@@ -63,3 +63,31 @@ TEMPLATES = {
         "training.sigma.density": "uniform",
     },
 }
+
+_ALL_OF_BLOCKS = {"adapter.targets": "musubi"}
+
+ELSEWHERE = {
+    "ai-toolkit": {
+        "qwen_image": {"base.variant": "generate", **_ALL_OF_BLOCKS},
+        "qwen_image_edit": {"base.variant": "edit", **_ALL_OF_BLOCKS},
+        "qwen_image_edit_plus": {"base.variant": "edit_plus", **_ALL_OF_BLOCKS},
+    },
+    "musubi-tuner": {
+        "qwen_image": {"base.variant": "generate", **_ALL_OF_BLOCKS},
+        "qwen_image original": {"base.variant": "generate", **_ALL_OF_BLOCKS},
+        "qwen_image layered": {"base.variant": "layered", **_ALL_OF_BLOCKS},
+        "qwen_image edit": {"base.variant": "edit", **_ALL_OF_BLOCKS},
+        "qwen_image edit-2509": {"base.variant": "edit_plus", **_ALL_OF_BLOCKS},
+        "qwen_image edit-2511": {"base.variant": "edit_plus", **_ALL_OF_BLOCKS},
+    },
+    "OneTrainer": {"QWEN": {"base.variant": "generate"}},
+    "qwen-image-finetune": {
+        "QwenImageEdit": {"base.variant": "edit"},
+        "QwenImageEditPlus": {"base.variant": "edit_plus"},
+    },
+    "FlyMyAI": {
+        "generate": {"base.variant": "generate"},
+        "edit": {"base.variant": "edit"},
+    },
+}
+"""Another trainer's name to its words for these bases, to what a run file says for them."""

@@ -14,3 +14,10 @@ TEMPLATES = {
     "generate": {**FULL_SIZE, **_BASE},
     "subject": {**SUBJECT, **_BASE},
 }
+
+ELSEWHERE = {
+    "ai-toolkit": {"zimage": {}},
+    "musubi-tuner": {"zimage": {"adapter.targets": "musubi"}},
+    "OneTrainer": {"Z_IMAGE": {}},
+}
+"""Another trainer's name to its words for this base, to what a run file says for it."""

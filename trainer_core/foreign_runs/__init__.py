@@ -1,0 +1,11 @@
+"""Run files of other trainers, read and turned into ours.
+
+A program is one module: a table of its keys, each with a rule, and a function for what only several
+keys say together. Nothing of a file is left unsaid: a key is mapped exactly, mapped nearly, has no
+counterpart, or is not known.
+"""
+
+from .documents import Document, open_document
+from .read import Beside, ForeignRun, command_document, read_foreign
+
+__all__ = ["Beside", "Document", "ForeignRun", "command_document", "open_document", "read_foreign"]

@@ -1,0 +1,378 @@
+"""Run files of ai-toolkit: a job with a list of processes, as YAML or JSON.
+
+Source: ostris/ai-toolkit at 27a03a91, ``toolkit/config_modules.py``,
+``jobs/process/BaseSDTrainProcess.py``, ``toolkit/optimizer.py``, ``toolkit/scheduler.py``,
+``toolkit/samplers/custom_flowmatch_sampler.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from .ai_toolkit_datasets import DATASET, dataset_folder
+from .ai_toolkit_keys import (
+    BASE_FORMAT,
+    DISPLAY,
+    LOGGING,
+    MODEL,
+    NETWORK,
+    PROCESS,
+    SAMPLE,
+    SAVE,
+    TRAIN,
+)
+from .ai_toolkit_noise import set_loss, set_noise, set_preservation
+from .program import Given, Program, set_family
+from .rules import (
+    EVERY,
+    Conversion,
+    Lacks,
+    Maps,
+    Source,
+    Table,
+    Together,
+    UnfitError,
+    flag,
+    mapping,
+    mappings,
+    number,
+    text,
+    texts,
+    whole,
+)
+from .vocabulary import (
+    FINDS_ITS_RATE,
+    Folder,
+    set_folders,
+    set_optimizer,
+    set_schedule,
+)
+
+_NAME = "ai-toolkit"
+
+
+def _convert(given: Given, to: Conversion) -> None:
+    document = given.documents[0].values
+    config = document.get("config")
+    processes = config.get("process") if isinstance(config, Mapping) else None
+    if not isinstance(config, Mapping) or not isinstance(processes, list) or not processes:
+        raise ConfigError(
+            f"{given.name}: config.process is no list of processes",
+            "one process at least, which trains",
+            "Give the file that starts the training.",
+        )
+    _outside(given, document, config, to)
+    for place, other in enumerate(processes[1:], 1):
+        to.lack(f"config.process[{place}]", other, "One run file is one training.")
+    process = Source(given.name, _named(given, processes[0]), PROCESS)
+    process.apply(to)
+
+    def part(name: str, table: Table) -> Source:
+        values = process.read(name, mapping, {})
+        source = Source(given.name, values, table, f"{name}.")
+        source.apply(to)
+        return source
+
+    network, train = part("network", NETWORK), part("train", TRAIN)
+    part("save", SAVE)
+    _network(network, to)
+    _model(given, part("model", MODEL), to)
+    _optimizer(train, to)
+    set_noise(train, to)
+    set_loss(train, to)
+    set_preservation(train, to)
+    _sample(given, part("sample", SAMPLE), train, to)
+    if part("logging", LOGGING).read("use_wandb", flag, False):
+        to.say("metrics.trackers", ["tensorboard", "wandb"], "logging.use_wandb", True)
+    _datasets(given, process, train, to)
+    if process.given("slider"):
+        to.lack("slider", process.values["slider"], "Set dataset.slider to its prompts.")
+
+
+def _named(given: Given, process: Any) -> Mapping[str, Any]:
+    if not isinstance(process, Mapping):
+        raise ConfigError(
+            f"{given.name}: config.process[0] is no section",
+            "names with values, such as network and train",
+            "Give the file that starts the training.",
+        )
+    return process
+
+
+def _outside(
+    given: Given, document: Mapping[str, Any], config: Mapping[str, Any], to: Conversion
+) -> None:
+    """What stands around the process: the name, and what says nothing of training."""
+    told = Lacks(DISPLAY, EVERY)
+    top = {"job": told, "config": Together("all"), "meta": Together("nothing")}
+    Source(given.name, document, top).apply(to)
+    if document.get("meta"):
+        to.off("meta", document["meta"], "Files say what they were made with by themselves.")
+    inside: Table = {"name": Maps("output.name", text), "process": Together("all")}
+    Source(given.name, config, inside, "config.").apply(to)
+
+
+def _network(network: Source, to: Conversion) -> None:
+    """Kind, rank and alpha; the ranks of full factors there stand for none."""
+    kinds = {"lora": "lora", "lokr": "lokr", "loha": "loha"}
+    said = network.read("type", text, "lora")
+    kind = kinds.get(said.lower())
+    if kind is None:
+        to.lack("network.type", said, "There is no such kind here; lora stands in its place.")
+        kind = "lora"
+    to.say("adapter.kind", kind, "network.type", said, given=network.given("type"))
+    full = kind == "lokr" and network.read("lokr_full_rank", flag, True)
+    if kind == "lokr":
+        factor = network.read("lokr_factor", whole, -1)
+        to.say(
+            "adapter.factor",
+            factor,
+            "network.lokr_factor",
+            factor,
+            given=network.given("lokr_factor"),
+        )
+        to.say(
+            "adapter.full_matrix",
+            full,
+            "network.lokr_full_rank",
+            full,
+            given=network.given("lokr_full_rank"),
+        )
+    if full:
+        for key in ("rank", "linear", "alpha", "linear_alpha"):
+            if network.given(key):
+                to.off(f"network.{key}", network.values[key], "lokr_full_rank takes no rank.")
+    else:
+        _rank(network, to)
+    if network.read("all_layers", flag, False) or not network.read("transformer_only", flag, True):
+        to.say(
+            "adapter.targets",
+            "all_linear",
+            "network.all_layers",
+            True,
+            "The preset of the family with every linear layer.",
+        )
+
+
+def _rank(network: Source, to: Conversion) -> None:
+    key = "rank" if network.given("rank") else "linear"
+    rank = network.read(key, whole, 4)
+    to.say("adapter.rank", rank, f"network.{key}", rank, given=network.given(key))
+    if key == "rank" and network.given("linear"):
+        to.off("network.linear", network.values["linear"], "network.rank wins over it.")
+    key = "linear_alpha" if network.given("linear_alpha") else "alpha"
+    alpha = network.read(key, number, 1.0) or float(rank)
+    to.say("adapter.alpha", alpha, f"network.{key}", alpha, given=network.given(key))
+    if key == "linear_alpha" and network.given("alpha"):
+        to.off("network.alpha", network.values["alpha"], "network.linear_alpha wins over it.")
+
+
+def _model(given: Given, model: Source, to: Conversion) -> None:
+    arch = model.read("arch", text, "")
+    word = "flux" if not arch and model.read("is_flux", flag, False) else arch.split(":")[0]
+    set_family(to, given, _NAME, "model.arch", word)
+    if model.read("quantize", flag, False):
+        kind, _, recovery = model.read("qtype", text, "qfloat8").partition("|")
+        try:
+            to.say(
+                "memory.base_format",
+                BASE_FORMAT(kind),
+                "model.qtype",
+                kind,
+                "Rounded in another way, to about as many bits.",
+            )
+        except UnfitError:
+            to.lack("model.qtype", kind, "There is no such format; memory.plan chooses.")
+        if recovery or model.given("accuracy_recovery_adapter"):
+            to.lack(
+                "model.accuracy_recovery_adapter",
+                recovery or model.values["accuracy_recovery_adapter"],
+                "It makes up for that program's own rounding; it can stand in base.adapters.",
+            )
+    elif model.given("qtype"):
+        to.off("model.qtype", model.values["qtype"], "model.quantize is off.")
+    adapters = [
+        (key, when)
+        for key, when in (("assistant_lora_path", "training"), ("lora_path", "always"))
+        if model.given(key)
+    ]
+    if adapters:
+        listed = [{"path": model.read(key, text), "when": when} for key, when in adapters]
+        to.say("base.adapters", listed, "model." + adapters[0][0], listed[0]["path"])
+    if model.read("compile", flag, False) or model.read("block_compile", flag, False):
+        to.say("memory.compile", True, "model.compile", True)
+
+
+def _optimizer(train: Source, to: Conversion) -> None:
+    """Optimizer, learning rate, schedule and accumulation."""
+    params = train.read("optimizer_params", mapping, {})
+    names = {"weight_decay": "weight_decay", "eps": "eps", "beta1": "beta1", "beta2": "beta2"}
+    given: dict[str, Any] = {}
+    for key, value in params.items():
+        whole_key = f"train.optimizer_params.{key}"
+        if key == "betas" and isinstance(value, list) and len(value) == 2:
+            given |= {"beta1": (whole_key, value[0]), "beta2": (whole_key, value[1])}
+        elif key in names:
+            given[key] = (whole_key, value)
+        else:
+            to.lack(whole_key, value, "The optimizer here has no such number.")
+    checked = {key: (name, _number_in(train, name, value)) for key, (name, value) in given.items()}
+    named = train.given("optimizer")
+    name = train.read("optimizer", text, "adamw")
+    ours = set_optimizer(to, ("train.optimizer", name), checked, {"eps": 1e-6}, named=named)
+    key = "unet_lr" if train.given("unet_lr") else "lr"
+    rate = train.read(key, number, 1e-6)
+    raised = ours in FINDS_ITS_RATE and rate < 0.1
+    to.say(
+        "training.optimizer.learning_rate",
+        1.0 if raised else rate,
+        f"train.{key}",
+        rate,
+        "Below 0.1 that program takes 1 with this optimizer." if raised else "",
+        given=train.given(key),
+    )
+    if key == "unet_lr" and train.given("lr"):
+        to.off("train.lr", train.values["lr"], "train.unet_lr wins over it.")
+    _schedule(train, rate, to)
+    for key in ("gradient_accumulation", "gradient_accumulation_steps"):
+        if train.given(key):
+            to.say(
+                "training.gradient_accumulation_steps",
+                train.read(key, whole),
+                f"train.{key}",
+                train.values[key],
+            )
+
+
+def _number_in(train: Source, key: str, value: Any) -> float:
+    try:
+        return number(value)
+    except UnfitError as error:
+        raise ConfigError(
+            f"{train.file}: {key} is {value!r}", str(error), "Correct it there."
+        ) from error
+
+
+def _schedule(train: Source, rate: float, to: Conversion) -> None:
+    name = train.read("lr_scheduler", text, "constant")
+    if name in {"step", "linear"}:
+        to.lack(
+            "train.lr_scheduler",
+            name,
+            "There is no such schedule here; the learning rate stays constant.",
+        )
+        return
+    params = dict(train.read("lr_scheduler_params", mapping, {}))
+    least = params.pop("eta_min", None)
+    # torch's cosine with restarts is given the whole run as its first round.
+    cycles = ("train.lr_scheduler_params.num_cycles", params.pop("num_cycles", 1))
+    power = params.pop("power", None)
+    warmup = params.pop("num_warmup_steps", 1000 if name == "constant_with_warmup" else None)
+    set_schedule(
+        to,
+        ("train.lr_scheduler", name),
+        cycles=cycles,
+        power=None if power is None else ("train.lr_scheduler_params.power", number(power)),
+        min_ratio=None
+        if least is None or not rate
+        else ("train.lr_scheduler_params.eta_min", number(least) / rate),
+    )
+    if warmup is not None:
+        to.say(
+            "training.schedule.warmup_steps",
+            whole(warmup),
+            "train.lr_scheduler_params.num_warmup_steps",
+            warmup,
+        )
+    for key, value in params.items():
+        to.lack(f"train.lr_scheduler_params.{key}", value, "The schedule here has no such number.")
+
+
+_ITEM = {"prompt", "ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3"}
+
+
+_INLINE = re.compile(r"\s--([a-z_0-9]+)\s+(\"[^\"]*\"|\S+)")
+
+
+def _inline(prompt: str) -> dict[str, Any]:
+    """A prompt with flags behind it, such as ``--ctrl_img file.png``."""
+    flags = {name: value.strip('"') for name, value in _INLINE.findall(prompt)}
+    return {"prompt": _INLINE.sub("", prompt), **flags}
+
+
+def _sample(given: Given, sample: Source, train: Source, to: Conversion) -> None:
+    """Previews: prompts, control images, how often."""
+    items: list[dict[str, Any]] = [_inline(each) for each in sample.read("prompts", texts, [])]
+    items += [dict(each) for each in sample.read("samples", mappings, [])]
+    word = to.values.get("dataset.trigger_word", "")
+    prompts = [text(each.get("prompt") or "").replace("[trigger]", word) for each in items]
+    controls = [
+        [
+            text(each[key])
+            for key in ("ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")
+            if each.get(key)
+        ]
+        for each in items
+    ]
+    if prompts:
+        to.say("preview.prompts", prompts, "sample.prompts", prompts)
+    if any(controls):
+        to.say("preview.controls", controls, "sample.samples (ctrl_img)", controls)
+    for place, each in enumerate(items):
+        for key in each.keys() - _ITEM:
+            to.lack(f"sample.samples[{place}].{key}", each[key], "All previews share it here.")
+    neg = sample.values.get("neg")
+    if isinstance(neg, str) and neg:
+        to.say("preview.negative_prompt", neg, "sample.neg", neg)
+    elif "neg" in sample.values:
+        to.off("sample.neg", neg)
+    if train.read("disable_sampling", flag, False):
+        to.say("preview.every", 0, "train.disable_sampling", True)
+    elif prompts:
+        every = sample.read("sample_every", whole, 100)
+        to.say(
+            "preview.every", every, "sample.sample_every", every, given=sample.given("sample_every")
+        )
+    elif sample.given("sample_every"):
+        to.off("sample.sample_every", sample.values["sample_every"], "There are no prompts.")
+
+
+def _datasets(given: Given, process: Source, train: Source, to: Conversion) -> None:
+    weight = train.read("reg_weight", number, 1.0)
+    dropout = train.read("prompt_dropout_prob", number, 0.0)
+    if dropout:
+        to.say("dataset.caption_dropout", dropout, "train.prompt_dropout_prob", dropout)
+    folders: list[Folder] = []
+    for place, values in enumerate(process.read("datasets", mappings, [])):
+        source = Source(given.name, values, DATASET, f"datasets[{place}].")
+        folder = dataset_folder(source, weight)
+        folders.append(folder)
+    set_folders(to, folders)
+    if train.given("reg_weight") and all(each.role == "train" for each in folders):
+        to.off("train.reg_weight", weight, "No dataset is for regularization.")
+
+
+def _is_job(values: Mapping[str, Any]) -> bool:
+    config = values.get("config")
+    return isinstance(config, Mapping) and isinstance(config.get("process"), list)
+
+
+PROGRAM = Program(
+    name=_NAME,
+    version="27a03a91",
+    tables={
+        "config.process[0]": PROCESS,
+        "network": NETWORK,
+        "save": SAVE,
+        "datasets": DATASET,
+        "train": TRAIN,
+        "model": MODEL,
+        "sample": SAMPLE,
+        "logging": LOGGING,
+    },
+    marks={"a job": lambda values: "job" in values, "config.process": _is_job},
+    convert=_convert,
+)

@@ -1,0 +1,165 @@
+"""Noise levels, losses and preservation of ai-toolkit.
+
+Source: ostris/ai-toolkit at 27a03a91, ``jobs/process/BaseSDTrainProcess.py`` and
+``toolkit/samplers/custom_flowmatch_sampler.py``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .ai_toolkit_keys import EXPERIMENT
+from .rules import Conversion, Lacks, Source, Table, Together, flag, mapping, number, text, whole
+from .vocabulary import set_base_shift_of_uniform
+
+_EVEN = "Each noise level is weighted there besides, which is left out."
+_FEW_STEPS = "It trains a few fixed noise levels, for distilled models."
+
+
+def set_noise(train: Source, to: Conversion) -> None:
+    """Which noise levels are trained."""
+    kind = train.read("timestep_type", text, "sigmoid")
+    bias = train.read("content_or_style", text, "balanced")
+    linear = train.read("linear_timesteps", flag, False)
+    linear = linear or train.read("linear_timesteps2", flag, False)
+    said, given = ("train.timestep_type", kind), train.given("timestep_type")
+    density = "training.sigma.density"
+    _linear(train, to)
+    if bias in {"content", "style"}:
+        exact = linear or kind == "linear"
+        to.say(
+            density,
+            bias,
+            "train.content_or_style",
+            bias,
+            "" if exact else f"There on top of timestep_type {kind}.",
+        )
+        _bounds(train, to)
+        return
+    if train.given("content_or_style"):
+        to.off("train.content_or_style", bias)
+    if linear:
+        pass
+    elif kind == "sigmoid":
+        to.say(density, "logit_normal", *said, given=given)
+    elif kind in {"linear", "weighted"}:
+        to.say(density, "uniform", *said, _EVEN if kind == "weighted" else "")
+    elif kind in {"shift", "flux_shift", "lumina2_shift"}:
+        set_base_shift_of_uniform(to, said)
+    elif kind == "lognorm_blend":
+        to.say(density, "content", *said, "Mostly strong noise, with a quarter of all levels.")
+    else:
+        to.lack(*said, _FEW_STEPS)
+    _bounds(train, to)
+
+
+def _linear(train: Source, to: Conversion) -> None:
+    for key in ("linear_timesteps", "linear_timesteps2"):
+        if train.read(key, flag, False):
+            to.say("training.sigma.density", "uniform", f"train.{key}", True, _EVEN)
+        elif train.given(key):
+            to.off(f"train.{key}", False)
+
+
+def _bounds(train: Source, to: Conversion) -> None:
+    near = "There levels are counted by place; the bound is exact with timestep_type linear."
+    least = train.read("min_denoising_steps", whole, 0)
+    most = train.read("max_denoising_steps", whole, 999)
+    if least > 0:
+        to.say("training.sigma.max", 1 - least / 1000, "train.min_denoising_steps", least, near)
+    if most < 999:
+        low = math.floor(1000 - most) / 1000
+        to.say("training.sigma.min", low, "train.max_denoising_steps", most, near)
+
+
+def set_loss(train: Source, to: Conversion) -> None:
+    """Loss, weighting and average."""
+    kind = train.read("loss_type", text, "mse")
+    kinds = {
+        "mse": ("mse", ""),
+        "mae": ("mae", ""),
+        "pseudo_huber": ("huber", "There it is smooth around its threshold."),
+    }
+    if kind in kinds:
+        ours, near = kinds[kind]
+        to.say(
+            "training.loss.kind",
+            ours,
+            "train.loss_type",
+            kind,
+            near,
+            given=train.given("loss_type"),
+        )
+    else:
+        to.lack("train.loss_type", kind, "There is no such loss here; mse stands in its place.")
+    for key in ("min_snr_gamma", "snr_gamma"):
+        if gamma := train.read(key, number, 0.0):
+            to.say(
+                "training.loss.weighting",
+                "min_snr",
+                f"train.{key}",
+                gamma,
+                "Weighted here by the signal-to-noise ratio of flow matching.",
+            )
+            to.say("training.loss.snr_gamma", gamma, f"train.{key}", gamma)
+        elif key in train.values:
+            to.off(f"train.{key}", train.values[key])
+    if train.read("do_differential_guidance", flag, False):
+        scale = train.read("differential_guidance_scale", number, 3.0)
+        to.say(
+            "training.loss.differential_guidance", scale, "train.differential_guidance_scale", scale
+        )
+    ema = train.read("ema_config", mapping, {})
+    table: Table = {
+        "use_ema": Together("training.ema.decay"),
+        "ema_decay": Together("training.ema.decay"),
+        "use_feedback": Lacks(EXPERIMENT),
+        "param_multiplier": Lacks(EXPERIMENT, (None, 1, 1.0)),
+    }
+    source = Source(train.file, ema, table, "train.ema_config.")
+    source.apply(to)
+    decay = source.read("ema_decay", number, 0.999)
+    if source.read("use_ema", flag, False):
+        to.say(
+            "training.ema.decay",
+            decay,
+            "train.ema_config.ema_decay",
+            decay,
+            "Here the first steps keep less of the average.",
+        )
+    elif ema:
+        to.off("train.ema_config", dict(ema))
+
+
+def set_preservation(train: Source, to: Conversion) -> None:
+    """Output and blank-prompt preservation: a second loss there, a share of the batch here."""
+    for key, kind in (
+        ("diff_output_preservation", "output"),
+        ("blank_prompt_preservation", "blank"),
+    ):
+        weight = train.read(f"{key}_multiplier", number, 1.0)
+        if not train.read(key, flag, False):
+            for name in (key, f"{key}_multiplier"):
+                if train.given(name):
+                    to.off(f"train.{name}", train.values[name])
+            continue
+        share = weight / (1 + weight)
+        to.say(
+            "dataset.preservation.kind",
+            kind,
+            f"train.{key}",
+            True,
+            "There each sample has a second loss; here a share of each batch has it.",
+        )
+        to.say(
+            "dataset.preservation.share",
+            round(share, 3),
+            f"train.{key}_multiplier",
+            weight,
+            "The share that weighs as much.",
+        )
+    word = train.read("diff_output_preservation_class", text, "")
+    if word:
+        to.say(
+            "dataset.preservation.class_word", word, "train.diff_output_preservation_class", word
+        )

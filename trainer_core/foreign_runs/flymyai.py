@@ -1,0 +1,172 @@
+"""Run files of FlyMyAI's trainer: flat YAML.
+
+Source: FlyMyAI/flymyai-lora-trainer at c0927841, ``train.py``, ``train_4090.py``,
+``train_qwen_edit_lora.py``, ``image_datasets/``. A training there is always of a lora on the
+attention, with a rank as its alpha, on noise levels that are all alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from .program import Given, Program, set_family
+from .rules import Conversion, Lacks, Maps, Source, Table, Together, flag, number, text, whole
+from .vocabulary import (
+    PRECISION,
+    PRECISION_EXACT,
+    PRECISION_NEAR,
+    ending,
+    set_optimizer,
+    set_schedule,
+)
+
+_NAME = "FlyMyAI"
+_ENCODED = "Texts and images are always encoded once, and kept on disk."
+
+TABLE: Table = {
+    "pretrained_model_name_or_path": Maps("base.path", text),
+    "data_config.img_dir": Together("dataset.path"),
+    "data_config.control_dir": Together("dataset.path"),
+    "data_config.img_size": Maps(
+        "dataset.resolution", whole, 512, "There images are enlarged to it as well."
+    ),
+    "data_config.caption_type": Maps("dataset.caption_extension", lambda v: f".{text(v)}"),
+    "data_config.caption_dropout_rate": Maps("dataset.caption_dropout", number, 0.1),
+    "data_config.random_ratio": Lacks("Shapes are not drawn at random; buckets keep them."),
+    "data_config.train_batch_size": Maps("training.batch_size", whole),
+    "data_config.num_workers": Lacks("Reading needs no such setting.", (None, *range(65))),
+    "train_batch_size": Lacks("That program reads data_config.train_batch_size.", (None, 1)),
+    "output_dir": Maps("output.dir", text),
+    "tracker_project_name": Maps("output.name", text),
+    "max_train_steps": Maps("training.steps", whole),
+    "num_train_epochs": Lacks("That program counts steps.", (None, 1)),
+    "learning_rate": Maps("training.optimizer.learning_rate", number),
+    "lr_scheduler": Together("training.schedule.name"),
+    "lr_warmup_steps": Together("training.schedule.warmup_steps"),
+    "adam_beta1": Together("training.optimizer.beta1"),
+    "adam_beta2": Together("training.optimizer.beta2"),
+    "adam_weight_decay": Together("training.optimizer.weight_decay"),
+    "adam_epsilon": Together("training.optimizer.eps"),
+    "adam8bit": Together("training.optimizer.name"),
+    "use_8bit_adam": Lacks("That program reads it in full training alone."),
+    "max_grad_norm": Maps("training.max_grad_norm", number),
+    "mixed_precision": Maps(
+        "training.precision", PRECISION, near=PRECISION_NEAR, exact=PRECISION_EXACT
+    ),
+    "gradient_accumulation_steps": Maps("training.gradient_accumulation_steps", whole),
+    "checkpointing_steps": Maps("training.checkpoint_every", whole),
+    "checkpoints_total_limit": Maps("training.keep_checkpoints", whole),
+    "resume_from_checkpoint": Lacks("Say resume=latest when you go on.", (None, "latest")),
+    "rank": Together("adapter.rank, adapter.alpha"),
+    "quantize": Together("memory.base_format"),
+    "report_to": Together("metrics.trackers"),
+    "logging_dir": Lacks("Logs lie in the run's folder.", (None, "logs")),
+    "freeze_text_encoder": Lacks("Text encoders are not trained.", (None, True)),
+    "precompute_text_embeddings": Lacks(_ENCODED, (None, True, False)),
+    "precompute_image_embeddings": Lacks(_ENCODED, (None, True, False)),
+    "save_cache_on_disk": Lacks(_ENCODED, (None, True, False)),
+}
+
+
+def _convert(given: Given, to: Conversion) -> None:
+    source = Source(given.name, given.documents[0].values, TABLE)
+    source.apply(to)
+    edits = source.given("data_config.control_dir")
+    set_family(to, given, _NAME, "data_config.control_dir", "edit" if edits else "generate")
+    _adapter(source, to)
+    _optimizer(source, to)
+    _dataset(source, to)
+    if source.given("report_to"):
+        who = source.read("report_to", text)
+        if who in {"tensorboard", "wandb"}:
+            to.say("metrics.trackers", [who], "report_to", who)
+        else:
+            to.lack("report_to", who, "There is no such tracker here.")
+
+
+def _adapter(source: Source, to: Conversion) -> None:
+    rank = source.read("rank", whole)
+    fixed = "train.py"
+    to.say("adapter.kind", "lora", fixed, "lora", given=False)
+    if rank is not None:
+        to.say("adapter.rank", rank, "rank", rank)
+        to.say("adapter.alpha", float(rank), "rank", rank)
+    to.say("adapter.init", "gaussian", fixed, "gaussian", given=False)
+    targets = ending(["to_k", "to_q", "to_v", "to_out.0"])
+    to.say("adapter.targets", targets, fixed, targets, given=False)
+    to.say("training.sigma.density", "uniform", fixed, "uniform", given=False)
+    if source.read("quantize", flag, False):
+        to.say("memory.base_format", "fp8", "quantize", True, "Rounded in another way.")
+    elif "quantize" in source.values:
+        to.off("quantize", False)
+
+
+def _optimizer(source: Source, to: Conversion) -> None:
+    eight = source.read("adam8bit", flag, False)
+    numbers = {
+        "beta1": ("adam_beta1", source.read("adam_beta1", number)),
+        "beta2": ("adam_beta2", source.read("adam_beta2", number)),
+    }
+    rest = {
+        "weight_decay": ("adam_weight_decay", source.read("adam_weight_decay", number)),
+        "eps": ("adam_epsilon", source.read("adam_epsilon", number)),
+    }
+    if eight:
+        for key, value in rest.values():
+            if value is not None:
+                to.off(key, value, "That program hands it to AdamW in 32 bits alone.")
+    else:
+        numbers |= rest
+    given = {name: said for name, said in numbers.items() if said[1] is not None}
+    set_optimizer(
+        to, ("adam8bit", "adam8bit" if eight else "adamw"), given, named=source.given("adam8bit")
+    )
+    name = source.read("lr_scheduler", text, "constant")
+    set_schedule(to, ("lr_scheduler", name))
+    warmup = source.read("lr_warmup_steps", whole, 0)
+    if name == "constant" and warmup:
+        to.off("lr_warmup_steps", warmup, "The schedule constant has no warm-up there.")
+    elif source.given("lr_warmup_steps"):
+        to.say("training.schedule.warmup_steps", warmup, "lr_warmup_steps", warmup)
+
+
+def _dataset(source: Source, to: Conversion) -> None:
+    to.say("dataset.bucketing", "longest_side", "image_datasets", "longest_side", given=False)
+    to.say("dataset.upscale", True, "image_datasets", True, given=False)
+    path = source.read("data_config.img_dir", text, "")
+    control = source.read("data_config.control_dir", text, "")
+    if not control:
+        to.say("dataset.path", path, "data_config.img_dir", path)
+        return
+    one, other = PurePath(path), PurePath(control)
+    if (one.name, other.name) == ("training_images", "control_images") and (
+        one.parent == other.parent
+    ):
+        to.say("dataset.path", str(one.parent), "data_config.img_dir", path)
+        to.say("dataset.layout", "paired", "data_config.control_dir", control)
+        return
+    why = (
+        "Put both into one folder, as training_images and control_images, and name that as "
+        "dataset.path."
+    )
+    to.say("dataset.path", path, "data_config.img_dir", path, why)
+    to.lack("data_config.control_dir", control, why)
+
+
+def _has_folder(values: Mapping[str, Any]) -> bool:
+    found = values.get("data_config")
+    return isinstance(found, Mapping) and "img_dir" in found
+
+
+PROGRAM = Program(
+    name=_NAME,
+    version="c0927841",
+    tables={"": TABLE},
+    marks={
+        "data_config.img_dir": _has_folder,
+        "pretrained_model_name_or_path": lambda values: "pretrained_model_name_or_path" in values,
+    },
+    convert=_convert,
+)

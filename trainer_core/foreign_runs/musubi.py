@@ -1,0 +1,488 @@
+"""Trainings of musubi-tuner: a command line, a TOML of its arguments, a TOML of its datasets.
+
+Source: kohya-ss/musubi-tuner at 30c658c4, ``training/parser_common.py``,
+``training/trainer_base.py``, ``networks/``, and the scripts ``*_train_network.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .musubi_datasets import DATASET, GENERAL, read_datasets
+from .musubi_keys import ARGUMENTS, OPTIONS
+from .musubi_prompts import set_previews
+from .program import Given, Program, set_family
+from .rules import (
+    Conversion,
+    Source,
+    flag,
+    number,
+    text,
+    texts,
+    whole,
+)
+from .vocabulary import (
+    set_optimizer,
+    set_schedule,
+)
+
+_NAME = "musubi-tuner"
+_SCRIPT = re.compile(r"([a-z0-9_]+)_train_network\.py$", re.IGNORECASE)
+_LAUNCH = (
+    "num_cpu_threads_per_process",
+    "num_processes",
+    "num_machines",
+    "gpu_ids",
+    "main_process_port",
+    "config_file",
+    "multi_gpu",
+    "machine_rank",
+)
+
+
+def _convert(given: Given, to: Conversion) -> None:
+    arguments, datasets = _parts(given, to)
+    source = Source(given.name, arguments, ARGUMENTS)
+    if arguments:
+        source.apply(to)
+        _family(given, source, to)
+        _adapter(source, to)
+        _optimizer(source, to)
+        _noise(source, to)
+        _memory(source, to)
+        _run(source, to)
+        set_previews(given, source, to)
+    elif given.family:
+        to.say("family", given.family, "family", given.family)
+    else:
+        to.lack("dit", "", "A file of datasets alone names no model: set family and base.path.")
+    if datasets is not None:
+        read_datasets(*datasets, to)
+    elif source.given("dataset_config"):
+        to.lack(
+            "dataset_config",
+            source.values["dataset_config"],
+            "It is not here: give it behind the other file, with a second --from.",
+        )
+
+
+def _parts(
+    given: Given, to: Conversion
+) -> tuple[Mapping[str, Any], tuple[str, Mapping[str, Any]] | None]:
+    """The arguments of a training, from a command and the file that it names, and the datasets."""
+    arguments: dict[str, Any] = {}
+    datasets: tuple[str, Mapping[str, Any]] | None = None
+    waiting = list(given.documents)
+    for document in waiting:
+        if document.format == "command":
+            said = _read_command(document.values["command"], to)
+            named = said.get("config_file")
+            found = given.find(_toml(named)) if isinstance(named, str) else None
+            if isinstance(named, str) and found is None and len(given.documents) == 1:
+                to.lack("config_file", named, "It is not here: give it with a second --from.")
+            arguments |= {**(_without_sections(found.values) if found else {}), **said}
+        elif _has_datasets(document.values):
+            datasets = document.name, document.values
+        else:
+            arguments = {**_without_sections(document.values), **arguments}
+    named = arguments.get("dataset_config")
+    if datasets is None and isinstance(named, str):
+        found = given.find(named)
+        datasets = (found.name, found.values) if found and _has_datasets(found.values) else None
+    return arguments, datasets
+
+
+def _toml(name: str) -> str:
+    return name if name.endswith(".toml") else f"{name}.toml"
+
+
+def _without_sections(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A file of arguments may put them into sections of any name."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= value if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
+def _read_command(words: Sequence[str], to: Conversion) -> dict[str, Any]:
+    """The arguments behind the script; those of accelerate in front of it are noted."""
+    place = next((at for at, word in enumerate(words) if _SCRIPT.search(word)), 0)
+    script = _SCRIPT.search(words[place]) if words else None
+    arguments: dict[str, Any] = {"script": script[1].lower()} if script else {}
+    for name, value in _flags(words[:place], to):
+        if name == "mixed_precision":
+            arguments[name] = value
+        elif name in _LAUNCH:
+            to.off(f"accelerate --{name}", value, "accelerate launch sets it here, too.")
+        else:
+            to.unknown(f"accelerate --{name}", value)
+    return {**arguments, **dict(_flags(words[place + 1 :], to))}
+
+
+def _flags(words: Sequence[str], to: Conversion) -> Iterator[tuple[str, Any]]:
+    """``--name``, ``--name value``, ``--name=value`` or ``--name value value ...``."""
+    place = 0
+    while place < len(words):
+        word = words[place]
+        place += 1
+        if not word.startswith("--"):
+            if not word.startswith("-") and place > 2:
+                to.unknown(word, "")
+            continue
+        name, equals, value = word[2:].partition("=")
+        name = name.replace("-", "_")
+        values = [value] if equals else []
+        while place < len(words) and not words[place].startswith("--") and not equals:
+            values.append(words[place])
+            place += 1
+            if name not in OPTIONS:
+                break
+        yield name, values if name in OPTIONS else values[0] if values else True
+
+
+def _family(given: Given, source: Source, to: Conversion) -> None:
+    script = source.read("script", text, "")
+    version = source.read("model_version", text, "").lower()
+    for key, name in (("edit_plus", "edit-2509"), ("edit", "edit")):
+        if source.read(key, flag, False) and not version:
+            version = name
+    word = f"{script} {version}".strip() if script else ""
+    key = "the script" if script or not version else "model_version"
+    set_family(to, given, _NAME, key, word)
+
+
+_KINDS = {"lora": "lora", "loha": "loha", "lokr": "lokr"}
+
+
+def _adapter(source: Source, to: Conversion) -> None:
+    module = source.read("network_module", text, "networks.lora")
+    name = module.rsplit(".", 1)[-1]
+    kind = _KINDS.get(name.split("_")[0])
+    if kind is None:
+        to.lack("network_module", module, "There is no such kind here; lora stands in its place.")
+    to.say(
+        "adapter.kind",
+        kind or "lora",
+        "network_module",
+        module,
+        given=source.given("network_module") and kind is not None,
+    )
+    to.say("adapter.init", "lycoris", "network_module", "kaiming", given=False)
+    if kind == "lokr":
+        to.say("adapter.factor", -1, "network_args (factor)", -1, given=False)
+    for key, value in _pairs(source, "network_args", to):
+        _network_argument(source, key, value, to)
+    weights = source.read("base_weights", texts, [])
+    if weights:
+        strengths = source.read("base_weights_multiplier", lambda v: [number(x) for x in v], [])
+        strengths += [1.0] * (len(weights) - len(strengths))
+        pairs = zip(weights, strengths, strict=False)
+        listed = [{"path": path, "strength": strength} for path, strength in pairs]
+        to.say("base.adapters", listed, "base_weights", weights)
+    if source.read("no_metadata", flag, False):
+        to.say("output.metadata", "none", "no_metadata", True)
+
+
+_OF_NETWORK = {
+    "rank_dropout": ("adapter.rank_dropout", number),
+    "module_dropout": ("adapter.module_dropout", number),
+    "loraplus_lr_ratio": ("training.optimizer.lora_plus_ratio", number),
+    "factor": ("adapter.factor", whole),
+}
+_PATTERNS = {"exclude_patterns": "adapter.exclude", "include_patterns": "adapter.include"}
+
+
+def _network_argument(source: Source, key: str, value: str, to: Conversion) -> None:
+    name = f"network_args ({key})"
+    if key in _OF_NETWORK:
+        setting, read = _OF_NETWORK[key]
+        to.say(setting, read(value), name, value)
+    elif key in _PATTERNS:
+        found = re.findall(r"""r?(['"])(.*?)\1""", value)
+        ours = [each for _, each in found]
+        to.say(_PATTERNS[key], ours, name, value, "Names there may be the model's own.")
+    elif key in {"conv_dim", "conv_alpha"}:
+        to.lack(name, value, "The layers that are adapted have no convolutions.")
+    elif key == "verbose":
+        to.off(name, value)
+    else:
+        to.unknown(name, value)
+
+
+def _pairs(source: Source, key: str, to: Conversion) -> Iterator[tuple[str, str]]:
+    """Items of the form ``name=value``."""
+    for each in source.read(key, texts, []):
+        name, equals, value = each.partition("=")
+        if equals:
+            yield name.strip(), value.strip()
+        else:
+            to.unknown(f"{key} {each}", "")
+
+
+def _optimizer(source: Source, to: Conversion) -> None:
+    said: dict[str, Any] = {}
+    for key, value in _pairs(source, "optimizer_args", to):
+        name = f"optimizer_args ({key})"
+        if key == "betas":
+            both = [
+                number(part.strip()) for part in value.strip("()[] ").split(",") if part.strip()
+            ]
+            said |= {f"beta{at}": (name, each) for at, each in enumerate(both[:2], 1)}
+        elif key in {"weight_decay", "eps"}:
+            said[key] = (name, number(value))
+        else:
+            to.lack(name, value, "The optimizer here has no such number.")
+    kind = source.read("optimizer_type", text, "AdamW") or "AdamW"
+    set_optimizer(to, ("optimizer_type", kind), said, named=source.given("optimizer_type"))
+    _schedule(source, to)
+
+
+def _schedule(source: Source, to: Conversion) -> None:
+    name = source.read("lr_scheduler", text, "constant")
+    cycles = source.read("lr_scheduler_num_cycles", whole, 1)
+    power = source.read("lr_scheduler_power", number, 1.0)
+    rex = name.lower() == "rex"
+    ratio = source.read("lr_scheduler_min_lr_ratio", number, 0.01 if rex else 0.0)
+    decay = source.read("lr_decay_steps", number, 0.0)
+    share = ("lr_decay_steps", decay) if 0 < decay <= 1 else None
+    set_schedule(
+        to,
+        ("lr_scheduler", name),
+        cycles=("lr_scheduler_num_cycles", cycles),
+        power=("lr_scheduler_power", power),
+        min_ratio=("lr_scheduler_min_lr_ratio", ratio),
+        decay_share=share,
+    )
+    for key in ("lr_scheduler_num_cycles", "lr_scheduler_power", "lr_scheduler_min_lr_ratio"):
+        if source.given(key) and not any(note.key == key for note in to.notes):
+            to.off(key, source.values[key], "It means nothing with this schedule.")
+    if source.given("lr_decay_steps") and share is None:
+        to.lack("lr_decay_steps", decay, "Set training.schedule.decay_share to a share.")
+    warmup = source.read("lr_warmup_steps", number, 0.0)
+    if 0 < warmup < 1:
+        to.say("training.schedule.warmup_share", warmup, "lr_warmup_steps", warmup)
+    elif warmup:
+        to.say("training.schedule.warmup_steps", int(warmup), "lr_warmup_steps", warmup)
+    elif source.given("lr_warmup_steps"):
+        to.off("lr_warmup_steps", warmup)
+
+
+_DENSITY = "training.sigma.density"
+_OF_BASE = ("flux_shift", "flux2_shift", "qwen_shift", "krea2_shift")
+
+
+def _noise(source: Source, to: Conversion) -> None:
+    """Which noise levels are trained, and how they count."""
+    kind = source.read("timestep_sampling", text, "sigma")
+    said, given = ("timestep_sampling", kind), source.given("timestep_sampling")
+    shift = source.read("discrete_flow_shift", number, 1.0)
+    used = {"timestep_sampling", "weighting_scheme"}
+    if kind == "sigma":
+        used |= _by_weighting(source, shift, to)
+    elif kind == "uniform":
+        to.say(_DENSITY, "uniform", *said)
+    elif kind in {"sigmoid", "shift", *_OF_BASE}:
+        used |= _moved(source, kind, shift, to)
+    elif kind == "logsnr":
+        used |= {"logit_mean", "logit_std"}
+        to.say(_DENSITY, "logit_normal", *said, given=given)
+        for key, setting, factor, usual in (
+            ("logit_mean", "mean", -0.5, 0.0),
+            ("logit_std", "std", 0.5, 1.0),
+        ):
+            value = source.read(key, number, usual)
+            to.say(
+                f"training.sigma.{setting}",
+                value * factor + 0.0,
+                key,
+                value,
+                given=source.given(key),
+            )
+    elif kind.startswith("qinglong"):
+        to.say(_DENSITY, "shifted", *said, "The largest part of its mixture of densities.")
+    else:
+        to.lack(*said, "There is no such density here.")
+    _weighting(source, kind, to)
+    _bounds(source, kind, to)
+    for key in ("discrete_flow_shift", "sigmoid_scale", "logit_mean", "logit_std", "mode_scale"):
+        if source.given(key) and key not in used:
+            to.off(key, source.values[key], f"It means nothing with timestep_sampling {kind}.")
+    if source.read("num_timestep_buckets", whole, 0) > 1:
+        to.say(
+            "training.sigma.stratified",
+            True,
+            "num_timestep_buckets",
+            source.values["num_timestep_buckets"],
+            "Spread evenly over each step here, over each epoch there.",
+        )
+
+
+def _moved(source: Source, kind: str, shift: float, to: Conversion) -> set[str]:
+    said = ("timestep_sampling", kind)
+    scale = source.read("sigmoid_scale", number, 1.0)
+    moves = kind in _OF_BASE or (kind == "shift" and shift != 1.0)
+    near = "Moved as the base's own scheduler says." if kind in _OF_BASE else ""
+    to.say(_DENSITY, "shifted" if moves else "logit_normal", *said, near)
+    if kind == "shift" and moves:
+        to.say("training.sigma.shift", shift, "discrete_flow_shift", shift)
+    to.say("training.sigma.std", scale, "sigmoid_scale", scale, given=source.given("sigmoid_scale"))
+    return {"sigmoid_scale"} | ({"discrete_flow_shift"} if kind == "shift" else set())
+
+
+def _by_weighting(source: Source, shift: float, to: Conversion) -> set[str]:
+    """timestep_sampling sigma: the weighting scheme is the density, on the moved levels."""
+    scheme = source.read("weighting_scheme", text, "none")
+    key = "weighting_scheme"
+    used = {"discrete_flow_shift"}
+    if scheme == "logit_normal":
+        mean = source.read("logit_mean", number, 0.0)
+        std = source.read("logit_std", number, 1.0)
+        to.say(_DENSITY, "shifted" if shift != 1 else "logit_normal", key, scheme)
+        # Levels are counted from noise there.
+        to.say(
+            "training.sigma.mean", -mean + 0.0, "logit_mean", mean, given=source.given("logit_mean")
+        )
+        to.say("training.sigma.std", std, "logit_std", std, given=source.given("logit_std"))
+        used |= {"logit_mean", "logit_std"}
+    elif scheme == "mode":
+        scale = source.read("mode_scale", number, 1.29)
+        to.say(_DENSITY, "mode", key, scheme)
+        to.say(
+            "training.sigma.mode_scale",
+            scale,
+            "mode_scale",
+            scale,
+            given=source.given("mode_scale"),
+        )
+        used.add("mode_scale")
+    else:
+        to.say(
+            _DENSITY,
+            "uniform",
+            "timestep_sampling",
+            "sigma",
+            given=source.given("timestep_sampling"),
+        )
+    if shift != 1:
+        to.say("training.sigma.shift", shift, "discrete_flow_shift", shift)
+    elif source.given("discrete_flow_shift"):
+        to.off("discrete_flow_shift", shift, "1 moves nothing.")
+    return used
+
+
+def _weighting(source: Source, kind: str, to: Conversion) -> None:
+    scheme = source.read("weighting_scheme", text, "none")
+    if scheme in {"sigma_sqrt", "cosmap"}:
+        to.say("training.loss.weighting", scheme, "weighting_scheme", scheme)
+    elif source.given("weighting_scheme") and (scheme == "none" or kind != "sigma"):
+        to.off("weighting_scheme", scheme)
+
+
+def _bounds(source: Source, kind: str, to: Conversion) -> None:
+    cut = source.read("preserve_distribution_shape", flag, False) or kind in {"uniform"}
+    near = "" if cut else "Cut off here; there the whole density is pressed between the bounds."
+    for key, setting in (("min_timestep", "min"), ("max_timestep", "max")):
+        if source.given(key):
+            value = source.read(key, number)
+            to.say(f"training.sigma.{setting}", value / 1000, key, value, near)
+    if source.given("preserve_distribution_shape"):
+        to.off(
+            "preserve_distribution_shape",
+            source.values["preserve_distribution_shape"],
+            "Bounds always cut off here.",
+        )
+
+
+def _memory(source: Source, to: Conversion) -> None:
+    swapped = source.read("blocks_to_swap", whole, 0)
+    checkpoint = source.read("gradient_checkpointing", flag, False)
+    given = source.given("gradient_checkpointing")
+    if swapped and not checkpoint:
+        to.lack("gradient_checkpointing", checkpoint, "Swapped blocks need it here; it stays on.")
+    else:
+        to.say(
+            "memory.gradient_checkpointing",
+            checkpoint,
+            "gradient_checkpointing",
+            checkpoint,
+            given=given,
+        )
+    if source.read("gradient_checkpointing_cpu_offload", flag, False):
+        to.say("memory.checkpoint_inputs", "ram", "gradient_checkpointing_cpu_offload", True)
+    if source.given("blocks_to_swap"):
+        to.say("memory.blocks_to_swap", swapped, "blocks_to_swap", swapped)
+    if source.read("use_pinned_memory_for_block_swap", flag, False):
+        to.say("memory.master", "pinned", "use_pinned_memory_for_block_swap", True)
+    if source.read("fp8_scaled", flag, False) or source.read("fp8_base", flag, False):
+        key = "fp8_scaled" if source.read("fp8_scaled", flag, False) else "fp8_base"
+        to.say("memory.base_format", "fp8", key, True, "With a scale for each row of weights.")
+
+
+def _run(source: Source, to: Conversion) -> None:
+    """Length, checkpoints, logs."""
+    if source.given("max_train_epochs"):
+        to.lack(
+            "max_train_epochs",
+            source.values["max_train_epochs"],
+            "Set training.steps: epochs x images x repeats / samples of a step.",
+        )
+        if source.given("max_train_steps"):
+            to.off("max_train_steps", source.values["max_train_steps"], "Epochs win over it.")
+    else:
+        steps = source.read("max_train_steps", whole, 1600)
+        to.say(
+            "training.steps", steps, "max_train_steps", steps, given=source.given("max_train_steps")
+        )
+    every, last = (
+        source.read("save_every_n_steps", whole, 0),
+        source.values.get("save_last_n_steps"),
+    )
+    if last is not None and every > 0:
+        to.say("training.keep_checkpoints", max(1, whole(last) // every), "save_last_n_steps", last)
+    else:
+        to.say("training.keep_checkpoints", 10_000, "save_last_n_steps", "all", given=False)
+    trackers = {"all": ["tensorboard", "wandb"], "wandb": ["wandb"], "tensorboard": ["tensorboard"]}
+    who = source.read("log_with", text, "")
+    if who in trackers:
+        to.say("metrics.trackers", trackers[who], "log_with", who)
+    elif who:
+        to.lack("log_with", who, "There is no such tracker here.")
+
+
+_TELLING = {
+    "network_dim",
+    "network_module",
+    "dit",
+    "dataset_config",
+    "timestep_sampling",
+    "network_alpha",
+    "network_args",
+    "discrete_flow_shift",
+}
+
+
+def _has_datasets(values: Mapping[str, Any]) -> bool:
+    found = values.get("datasets")
+    telling = {"image_directory", "image_jsonl_file", "video_directory", "video_jsonl_file"}
+    return isinstance(found, list) and any(
+        isinstance(each, Mapping) and telling & each.keys() for each in found
+    )
+
+
+def _is_training(values: Mapping[str, Any]) -> bool:
+    if _has_datasets(values):
+        return True
+    if "command" in values:
+        return any(_SCRIPT.search(word) for word in values["command"])
+    return len(_TELLING & _without_sections(values).keys()) >= 2
+
+
+PROGRAM = Program(
+    name=_NAME,
+    version="30c658c4",
+    tables={"arguments": ARGUMENTS, "general": GENERAL, "datasets": DATASET},
+    marks={"arguments of a training, or datasets": _is_training},
+    convert=_convert,
+)

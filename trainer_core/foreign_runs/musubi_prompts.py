@@ -1,0 +1,92 @@
+"""Sample prompts of musubi-tuner: lines of a text file, with flags behind the prompt.
+
+Source: kohya-ss/musubi-tuner at 30c658c4, ``training/sampling_prompts.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .program import Given
+from .rules import Conversion, Source, UnfitError, number, text, whole
+
+_FLAG = re.compile(r"\s--(?=[a-z]+\s)")
+_SETTINGS: Mapping[str, tuple[str, Any]] = {
+    "w": ("preview.width", whole),
+    "h": ("preview.height", whole),
+    "s": ("preview.steps", whole),
+    "g": ("preview.guidance", number),
+    "l": ("preview.guidance", number),
+    "d": ("preview.seed", whole),
+    "n": ("preview.negative_prompt", text),
+}
+_CONTROL = "ci"
+
+
+@dataclass(slots=True)
+class _Prompt:
+    text: str
+    flags: dict[str, str] = field(default_factory=dict)
+    controls: list[str] = field(default_factory=list)
+
+
+def set_previews(given: Given, source: Source, to: Conversion) -> None:
+    """Say what previews are made of, where the file of prompts can be read.
+
+    Args:
+        given: Opens the file.
+        source: The arguments of the training.
+        to: Gets the settings.
+    """
+    if source.given("sample_every_n_steps"):
+        every = source.read("sample_every_n_steps", whole)
+        to.say("preview.every", every, "sample_every_n_steps", every)
+    if not source.given("sample_prompts"):
+        return
+    name = source.read("sample_prompts", text)
+    lines = given.lines(name)
+    if lines is None:
+        to.lack("sample_prompts", name, "It is not here: write its prompts into preview.prompts.")
+        return
+    prompts = [_read(line) for line in lines if line.strip() and not line.startswith("#")]
+    if not prompts:
+        to.off("sample_prompts", name, "The file has no prompts.")
+        return
+    to.say("preview.prompts", [each.text for each in prompts], "sample_prompts", name)
+    if any(each.controls for each in prompts):
+        controls = [each.controls for each in prompts]
+        to.say("preview.controls", controls, "sample_prompts (--ci)", controls)
+    for flag in dict.fromkeys(flag for each in prompts for flag in each.flags):
+        _set_flag(flag, prompts, to)
+
+
+def _set_flag(flag: str, prompts: list[_Prompt], to: Conversion) -> None:
+    values = [each.flags.get(flag) for each in prompts]
+    value, key = next(each for each in values if each is not None), f"sample_prompts (--{flag})"
+    if flag not in _SETTINGS:
+        to.lack(key, value, "Previews have no such setting here.")
+        return
+    setting, read = _SETTINGS[flag]
+    shared = len(set(values)) == 1
+    near = "" if shared else "As one prompt says; all previews share it here."
+    if flag == "d" and not shared:
+        near = "Seeds count up with the prompts here."
+    try:
+        to.say(setting, read(value), key, value, near)
+    except UnfitError as error:
+        to.lack(key, value, f"It is not {error}.")
+
+
+def _read(line: str) -> _Prompt:
+    first, *rest = _FLAG.split(line.strip())
+    prompt = _Prompt(first.strip())
+    for each in rest:
+        name, _, value = each.strip().partition(" ")
+        if name == _CONTROL:
+            prompt.controls.append(value.strip())
+        else:
+            prompt.flags[name] = value.strip()
+    return prompt

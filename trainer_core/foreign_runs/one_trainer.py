@@ -1,0 +1,452 @@
+"""Configurations of OneTrainer: JSON, with concepts and samples inside or in files of their own.
+
+Source: Nerogar/OneTrainer at 23df3832, ``modules/util/config/``, ``modules/util/enum/``,
+``modules/util/create.py``, ``modules/util/optimizer_util.py``,
+``modules/modelSetup/mixin/ModelSetupNoiseMixin.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+from ..config.patterns import pattern_mistake
+from ..errors import InputError
+from .documents import Document
+from .one_trainer_concepts import CONCEPT, SAMPLE, concept_folder, set_samples
+from .one_trainer_keys import CONFIG
+from .one_trainer_noise import set_loss, set_noise, set_shift
+from .program import Given, Program, set_family
+from .rules import Conversion, Source, UnfitError, flag, mapping, mappings, number, text, whole
+from .vocabulary import (
+    containing,
+    set_folders,
+    set_optimizer,
+    set_schedule,
+    sides,
+)
+
+_NAME = "OneTrainer"
+
+
+def _convert(given: Given, to: Conversion) -> None:
+    main = next((each for each in given.documents if not _is_list(each)), given.documents[0])
+    source = Source(given.name, main.values, CONFIG)
+    source.apply(to)
+    method = source.read("training_method", text, "FINE_TUNE")
+    if method != "LORA":
+        raise InputError(
+            f"{given.name}: training_method is {method}",
+            "LORA: a training of an adapter",
+            "Choose LoRA there; whole models and embeddings are not trained here.",
+        )
+    to.off("training_method", method, "An adapter is always what is trained.")
+    _adapter(source, to)
+    set_family(to, given, _NAME, "model_type", source.read("model_type", text, ""))
+    _optimizer(source, to)
+    _schedule(source, to)
+    set_noise(source, to)
+    set_shift(source, to)
+    set_loss(source, to)
+    _memory(source, to)
+    _run(source, to)
+    _sizes(source, to)
+    _concepts(given, source, to)
+    _samples(given, source, to)
+    _masks(source, to)
+
+
+def _is_list(document: Document) -> bool:
+    return set(document.values) == {"list"}
+
+
+_KINDS = {"LORA": "lora", "LOHA": "loha", "LOKR": "lokr", "OFT_2": "oft"}
+
+
+def _adapter(source: Source, to: Conversion) -> None:
+    said = source.read("peft_type", text, "LORA")
+    kind = _KINDS.get(said)
+    if kind is None:
+        to.lack("peft_type", said, "There is no such kind here; lora stands in its place.")
+        kind = "lora"
+    to.say("adapter.kind", kind, "peft_type", said, given=source.given("peft_type"))
+    rank = {"oft": ("oft_block_size", 32), "lokr": ("lokr_dim", 16)}.get(kind, ("lora_rank", 16))
+    value = source.read(rank[0], whole, rank[1])
+    to.say("adapter.rank", value, rank[0], value, given=source.given(rank[0]))
+    if kind != "oft":
+        alpha = source.read("lora_alpha", number, 1.0)
+        to.say("adapter.alpha", alpha, "lora_alpha", alpha, given=source.given("lora_alpha"))
+    used = {rank[0], "peft_type", "lora_alpha"}
+    if kind == "lokr":
+        used |= _kronecker(source, to)
+    prefix = {"lora": "lora_decompose", "lokr": "lokr_weight_decompose"}.get(kind)
+    if prefix and source.read(prefix, flag, False):
+        to.say("adapter.dora", True, prefix, True)
+        axis = "lora_decompose_output_axis" if kind == "lora" else "lokr_dora_on_output"
+        output = source.read(axis, flag, kind == "lokr")
+        to.say(
+            "adapter.dora_axis",
+            "output" if output else "input",
+            axis,
+            output,
+            given=source.given(axis),
+        )
+        used.add(axis)
+    for key in source.values:
+        if key.startswith(("lora_rank", "lora_decompose", "oft_", "lokr_")) and key not in used:
+            _leftover(source, key, to)
+    _targets(source, to)
+
+
+def _leftover(source: Source, key: str, to: Conversion) -> None:
+    if key == "oft_scaled" and source.values[key]:
+        to.lack(key, True, "There is no scale of a rotation here.")
+    else:
+        to.off(key, source.values[key], "It means nothing with this kind, or is off.")
+
+
+def _kronecker(source: Source, to: Conversion) -> set[str]:
+    for key, setting, read, usual in (
+        ("lokr_decompose_factor", "adapter.factor", whole, -1),
+        ("lokr_decompose_both", "adapter.decompose_both", flag, False),
+        ("lokr_full_matrix", "adapter.full_matrix", flag, False),
+        ("lokr_use_tucker", "adapter.tucker", flag, False),
+    ):
+        value = source.read(key, read, usual)
+        to.say(setting, value, key, value, given=source.given(key))
+    return {
+        "lokr_decompose_factor",
+        "lokr_decompose_both",
+        "lokr_full_matrix",
+        "lokr_use_tucker",
+        "lokr_weight_decompose",
+    }
+
+
+def _targets(source: Source, to: Conversion) -> None:
+    said = source.read("layer_filter", text, "")
+    parts = [part.strip() for part in said.split(",") if part.strip()]
+    if not parts:
+        to.say(
+            "adapter.targets",
+            "all_linear",
+            "layer_filter",
+            "",
+            "Every linear layer; there also what lies outside the preset.",
+            given=source.given("layer_filter"),
+        )
+    elif source.read("layer_filter_regex", flag, False):
+        fit = [part for part in parts if not pattern_mistake(f".*({part}).*")]
+        for part in set(parts) - set(fit):
+            to.lack("layer_filter", part, "It is no expression that is read here.")
+        if fit:
+            to.say("adapter.targets", [f".*({part}).*" for part in fit], "layer_filter", said)
+    else:
+        to.say("adapter.targets", containing(parts), "layer_filter", said)
+    for key in ("layer_filter_preset", "layer_filter_regex"):
+        if key in source.values:
+            to.off(key, source.values[key], "layer_filter says which layers.")
+
+
+_OF_OPTIMIZER = ("beta1", "beta2", "eps", "weight_decay")
+_USUAL = {
+    "AdEMAMix": {},
+    "LION_8BIT": {"beta2": 0.999},
+    "CAME": {"weight_decay": 0.01},
+}
+
+
+def _optimizer(source: Source, to: Conversion) -> None:
+    given = source.read("optimizer", lambda value: value, {})
+    given = {"optimizer": given} if isinstance(given, str) else mapping(given)
+    name = text(given.get("optimizer") or "ADAMW")
+    said = {
+        key: (f"optimizer.{key}", number(given[key]))
+        for key in _OF_OPTIMIZER
+        if given.get(key) is not None
+    }
+    paged = "Paged" if given.get("is_paged") and name.endswith("_8BIT") else ""
+    set_optimizer(
+        to,
+        ("optimizer.optimizer", paged + name),
+        said,
+        _USUAL.get(name),
+        named="optimizer" in given,
+    )
+    for key, value in given.items():
+        if key in {"optimizer", "is_paged", "__version", *_OF_OPTIMIZER}:
+            continue
+        if value in (None, False, "", [], {}) or (value is True and key in _ON):
+            to.off(f"optimizer.{key}", value)
+        else:
+            to.lack(f"optimizer.{key}", value, "The optimizer here has no such setting.")
+
+
+_ON = {
+    "stochastic_rounding",
+    "weight_decay_by_lr",
+    "split_groups",
+    "split_groups_mean",
+    "factored",
+    "factored_fp32",
+    "use_stableadamw",
+    "d_limiter",
+    "use_schedulefree",
+    "rms_rescaling",
+    "fused",
+    "foreach",
+    "use_bias_correction",
+}
+
+
+def _schedule(source: Source, to: Conversion) -> None:
+    rate = source.read("learning_rate", number, 3e-6)
+    own = source.read("transformer.learning_rate", number)
+    key = "learning_rate" if own is None else "transformer.learning_rate"
+    to.say(
+        "training.optimizer.learning_rate",
+        rate if own is None else own,
+        key,
+        rate if own is None else own,
+        given=source.given(key),
+    )
+    if own is not None and source.given("learning_rate"):
+        to.off("learning_rate", rate, "transformer.learning_rate wins over it.")
+    scaler = source.read("learning_rate_scaler", text, "NONE")
+    if scaler != "NONE":
+        to.lack("learning_rate_scaler", scaler, "Multiply training.optimizer.learning_rate.")
+    name = source.read("learning_rate_scheduler", text, "CONSTANT")
+    set_schedule(
+        to,
+        ("learning_rate_scheduler", name),
+        cycles=("learning_rate_cycles", source.read("learning_rate_cycles", number, 1.0)),
+        min_ratio=(
+            "learning_rate_min_factor",
+            source.read("learning_rate_min_factor", number, 0.0),
+        ),
+    )
+    for each in ("learning_rate_cycles", "learning_rate_min_factor"):
+        if source.given(each) and not any(note.key == each for note in to.notes):
+            to.off(each, source.values[each], "It means nothing with this schedule.")
+    warmup = source.read("learning_rate_warmup_steps", number, 200.0)
+    given = source.given("learning_rate_warmup_steps")
+    accumulated = source.read("gradient_accumulation_steps", whole, 1)
+    setting = "training.schedule.warmup_share"
+    if 0 < warmup <= 1:
+        to.say(setting, warmup, "learning_rate_warmup_steps", warmup, given=given)
+    else:
+        to.say(
+            "training.schedule.warmup_steps",
+            int(warmup / max(accumulated, 1)),
+            "learning_rate_warmup_steps",
+            warmup,
+            given=given,
+        )
+
+
+_FORMATS = {
+    "FLOAT_8": "fp8",
+    "INT_8": "int8",
+    "NFLOAT_4": "nf4",
+    "GGUF": "file",
+    "GGUF_A8_FLOAT": "file",
+    "GGUF_A8_INT": "file",
+}
+_COMPUTED = {
+    "FLOAT_W8A8": "fp8",
+    "INT_W8A8": "int8",
+    "FLOAT_W8A8_COMPRESSED": "fp8",
+    "INT_W8A8_COMPRESSED": "int8",
+}
+
+
+def _memory(source: Source, to: Conversion) -> None:
+    key = "transformer.weight_dtype"
+    kind = source.read(key, text, "")
+    if kind in _FORMATS:
+        to.say("memory.base_format", _FORMATS[kind], key, kind)
+    elif kind in _COMPUTED:
+        to.say("memory.base_format", _COMPUTED[kind], key, kind)
+        to.say("memory.compute", "8bit", key, kind, "Inputs are rounded in another way.")
+    elif kind:
+        to.off(key, kind, "memory.plan chooses.")
+    key = "transformer.gradient_checkpointing"
+    old = source.values.get("gradient_checkpointing")
+    if source.given(key):
+        to.say("memory.gradient_checkpointing", source.read(key, flag), key, source.values[key])
+    elif old is not None:
+        on = old not in ("OFF", False)
+        to.say("memory.gradient_checkpointing", on, "gradient_checkpointing", old)
+
+
+def _run(source: Source, to: Conversion) -> None:
+    """Name, checkpoints, previews, logs."""
+    to.lack(
+        "epochs",
+        source.values.get("epochs", 100),
+        "Set training.steps: epochs x images x repeats / samples of a step.",
+    )
+    place = source.read("output_model_destination", text, "")
+    if place:
+        path = PurePath(place.replace("\\", "/"))
+        to.say("output.name", path.stem, "output_model_destination", place)
+        to.say(
+            "output.dir",
+            str(path.parent),
+            "output_model_destination",
+            place,
+            "Each run has a folder of its own there.",
+        )
+    _interval(source, to, "backup_after", 30, "training.checkpoint_every")
+    _interval(source, to, "save_every", 0, "training.keep_every")
+    count = source.read("rolling_backup_count", whole, 3)
+    if source.read("rolling_backup", flag, False):
+        to.say(
+            "training.keep_checkpoints",
+            count,
+            "rolling_backup_count",
+            count,
+            given=source.given("rolling_backup_count"),
+        )
+    else:
+        to.say("training.keep_checkpoints", 10_000, "rolling_backup", False, given=False)
+    for key in ("rolling_backup", "rolling_backup_count"):
+        if key in source.values and not any(note.key == key for note in to.notes):
+            to.off(key, source.values[key])
+    if not source.read("tensorboard", flag, True):
+        to.say("metrics.trackers", [], "tensorboard", False)
+    elif "tensorboard" in source.values:
+        to.off("tensorboard", True, "It is always written.")
+
+
+def _interval(source: Source, to: Conversion, key: str, usual: int, setting: str) -> None:
+    unit = source.read(f"{key}_unit", text, "MINUTE" if usual else "NEVER")
+    value = source.read(key, number, float(usual))
+    minutes = {"MINUTE": 1.0, "HOUR": 60.0, "SECOND": 1 / 60}
+    given = source.given(key) or source.given(f"{key}_unit")
+    if unit == "STEP":
+        to.say(setting, int(value), key, value)
+    elif unit in minutes and setting == "training.checkpoint_every":
+        to.say("training.checkpoint_minutes", value * minutes[unit], key, value, given=given)
+        to.say(setting, 0, f"{key}_unit", unit, given=given)
+    elif unit == "NEVER":
+        to.say(setting, 0, f"{key}_unit", unit, given=given)
+    else:
+        to.lack(key, f"{value:g} {unit}", f"Set {setting} to a number of steps.")
+    unit_key = f"{key}_unit"
+    if unit_key in source.values and not any(note.key == unit_key for note in to.notes):
+        to.off(unit_key, unit, f"It is read with {key}.")
+
+
+def _sizes(source: Source, to: Conversion) -> None:
+    """Several sizes, parted by commas, are each of their own; ``512x768`` is one."""
+    said = source.read("resolution", text, "512")
+    found = [
+        sides([whole(each) for each in part.strip().split("x")])
+        for part in said.split(",")
+        if part.strip()
+    ]
+    if not found:
+        raise UnfitError("a resolution such as 1024 or 512x768")
+    sizes = sorted(set(found), reverse=True)
+    to.say("dataset.resolution", sizes[0], "resolution", said, given=source.given("resolution"))
+    if sizes[1:]:
+        near = "There one size is chosen for each image, here it is trained at all."
+        to.say("dataset.more_resolutions", sizes[1:], "resolution", said, near)
+
+
+def _listed(given: Given, source: Source, key: str, file: str, marks: set[str]) -> Any:
+    """A list that stands in the configuration, in a file of its own, or was given beside it."""
+    if source.given(key):
+        return source.read(key, mappings), key
+    for each in given.documents:
+        items = each.values.get("list") if _is_list(each) else None
+        if isinstance(items, list) and items and marks & set(mapping(items[0])):
+            return mappings(items), each.name
+    named = source.read(file, text, "")
+    found = given.find(named) if named else None
+    if found is not None and _is_list(found):
+        return mappings(found.values["list"]), named
+    return None, named
+
+
+def _concepts(given: Given, source: Source, to: Conversion) -> None:
+    items, named = _listed(given, source, "concepts", "concept_file_name", {"path", "balancing"})
+    if items is None:
+        to.lack(
+            "concept_file_name",
+            named or "training_concepts/concepts.json",
+            "It is not here: give it behind the other file, with a second --from.",
+        )
+        return
+    if source.given("concept_file_name"):
+        to.off("concept_file_name", source.values["concept_file_name"], "Its concepts are read.")
+    folders = []
+    for place, values in enumerate(items):
+        one = Source(given.name, values, CONCEPT, f"concepts[{place}].")
+        if one.read("enabled", flag, True):
+            folders.append(concept_folder(one))
+        else:
+            to.off(f"concepts[{place}]", values.get("path", ""), "It is switched off there.")
+    set_folders(to, folders)
+
+
+def _samples(given: Given, source: Source, to: Conversion) -> None:
+    _interval(source, to, "sample_after", 10, "preview.every")
+    items, named = _listed(
+        given, source, "samples", "sample_definition_file_name", {"prompt", "diffusion_steps"}
+    )
+    if items is None:
+        if named:
+            to.lack(
+                "sample_definition_file_name",
+                named,
+                "It is not here: give it with a second --from.",
+            )
+        return
+    if source.given("sample_definition_file_name"):
+        to.off("sample_definition_file_name", named, "Its samples are read.")
+    set_samples(
+        [
+            Source(given.name, each, SAMPLE, f"samples[{place}].")
+            for place, each in enumerate(items)
+        ],
+        to,
+    )
+
+
+def _masks(source: Source, to: Conversion) -> None:
+    masked = source.read("masked_training", flag, False)
+    to.say(
+        "dataset.mask.source",
+        "auto" if masked else "none",
+        "masked_training",
+        masked,
+        given="masked_training" in source.values,
+    )
+    for key, setting, read, usual in (
+        ("unmasked_weight", "background", number, 0.1),
+        ("normalize_masked_area_loss", "normalize", flag, False),
+    ):
+        value = source.read(key, read, usual)
+        if masked:
+            to.say(f"dataset.mask.{setting}", value, key, value, given=source.given(key))
+        elif source.given(key):
+            to.off(key, value)
+
+
+def _has(*keys: str) -> Any:
+    return lambda values: all(key in values for key in keys)
+
+
+PROGRAM = Program(
+    name=_NAME,
+    version="23df3832",
+    tables={"": CONFIG, "concepts": CONCEPT, "samples": SAMPLE},
+    marks={
+        "training_method": _has("training_method"),
+        "model_type": _has("model_type"),
+        "base_model_name": _has("base_model_name"),
+    },
+    convert=_convert,
+)

@@ -1,0 +1,211 @@
+"""Concepts and samples of OneTrainer.
+
+Source: Nerogar/OneTrainer at 23df3832, ``modules/util/config/ConceptConfig.py`` and
+``SampleConfig.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .rules import (
+    EVERY,
+    Conversion,
+    Lacks,
+    Maps,
+    Read,
+    Source,
+    Table,
+    Together,
+    flag,
+    number,
+    text,
+    whole,
+)
+from .vocabulary import Folder, sides
+
+_AUGMENTS = "Images are only mirrored and cropped here: all views are encoded once."
+_TEXTS = "Captions keep their words here; see dataset.captions."
+_SHARED = "All previews share it here."
+
+CONCEPT: Table = {
+    "__version": Lacks("It is about the program.", (None, *range(20))),
+    "name": Lacks("Folders have no names but their own.", EVERY),
+    "path": Together("dataset.path"),
+    "enabled": Together("dataset.folders"),
+    "type": Together("dataset.folders (role)"),
+    "seed": Lacks("The run's seed holds for all.", EVERY),
+    "include_subdirectories": Lacks("Name each folder in dataset.folders."),
+    "image_variations": Lacks("An image has one view, or two with dataset.flip.", (None, 1)),
+    "text_variations": Lacks("dataset.captions says how many texts there are.", (None, 1)),
+    "balancing": Together("dataset.num_repeats"),
+    "balancing_strategy": Together("dataset.num_repeats"),
+    "loss_weight": Together("dataset.folders (weight)"),
+    "concept_stats": Lacks("It is what the program's own dialog remembers.", EVERY),
+    "image.__version": Lacks("It is about the program.", (None, *range(20))),
+    "image.enable_crop_jitter": Lacks("dataset.crop says what is kept; it stays the same."),
+    "image.enable_random_flip": Maps("dataset.flip", flag, near="Both views come equally often."),
+    "image.enable_fixed_flip": Lacks(_AUGMENTS),
+    **{
+        f"image.{name}": Lacks(_AUGMENTS, (None, False, 0, 0.0))
+        for name in (
+            *("enable_random_rotate", "enable_fixed_rotate", "random_rotate_max_angle"),
+            *("enable_random_brightness", "enable_fixed_brightness"),
+            *("random_brightness_max_strength", "enable_random_contrast", "enable_fixed_contrast"),
+            *("random_contrast_max_strength", "enable_random_saturation"),
+            *("enable_fixed_saturation", "random_saturation_max_strength", "enable_random_hue"),
+            *("enable_fixed_hue", "random_hue_max_strength"),
+            *("enable_random_circular_mask_shrink", "enable_random_mask_rotate_crop"),
+        )
+    },
+    "image.enable_resolution_override": Together("dataset.resolution"),
+    "image.resolution_override": Together("dataset.resolution"),
+    "text.__version": Lacks("It is about the program.", (None, *range(20))),
+    "text.prompt_source": Together("dataset.caption_extension"),
+    "text.prompt_path": Lacks("Captions lie beside the images; see dataset.metadata."),
+    "text.enable_tag_shuffling": Together("dataset.captions.shuffle"),
+    "text.tag_delimiter": Together("dataset.captions.separator"),
+    "text.keep_tags_count": Together("dataset.captions.keep"),
+    "text.tag_dropout_enable": Lacks("Single tags are not dropped; see dataset.caption_dropout."),
+    **{
+        f"text.{name}": Lacks(
+            _TEXTS, (None, False, 0, 0.0, "", "FULL", "NONE", "capslock, title, first, random")
+        )
+        for name in (
+            *("tag_dropout_mode", "tag_dropout_probability", "tag_dropout_special_tags_mode"),
+            *("tag_dropout_special_tags", "tag_dropout_special_tags_regex"),
+            *("caps_randomize_enable", "caps_randomize_mode", "caps_randomize_probability"),
+            "caps_randomize_lowercase",
+        )
+    },
+}
+
+SAMPLE: Table = {
+    "__version": Lacks("It is about the program.", (None, *range(20))),
+    "enabled": Together("preview.prompts"),
+    "prompt": Together("preview.prompts"),
+    "negative_prompt": Together("preview.negative_prompt"),
+    "height": Together("preview.height"),
+    "width": Together("preview.width"),
+    "seed": Together("preview.seed"),
+    "random_seed": Lacks("Seeds stay the same, so that previews can be compared."),
+    "diffusion_steps": Together("preview.steps"),
+    "cfg_scale": Together("preview.guidance"),
+    "noise_scheduler": Lacks("Previews are sampled as the base's own scheduler says.", EVERY),
+    "frames": Lacks("Videos are not trained here.", (None, 1)),
+    "length": Lacks("Videos are not trained here.", (None, 10.0)),
+    **dict.fromkeys(
+        (
+            *("text_encoder_1_layer_skip", "text_encoder_2_layer_skip"),
+            *("text_encoder_3_layer_skip", "text_encoder_4_layer_skip"),
+            *("text_encoder_1_sequence_length", "text_encoder_2_sequence_length"),
+            *("transformer_attention_mask", "force_last_timestep"),
+        ),
+        Lacks("Texts are read as in the training.", (None, False, 0)),
+    ),
+    "sample_inpainting": Lacks("Bases that fill read control images (preview.controls)."),
+    "base_image_path": Lacks("Bases that fill read control images (preview.controls)."),
+    "mask_image_path": Lacks("Bases that fill read control images (preview.controls)."),
+}
+
+_ROLES = {"STANDARD": "train", "VALIDATION": "validation", "PRIOR_PREDICTION": "regularization"}
+
+
+def concept_folder(source: Source) -> Folder:
+    """One concept as a folder."""
+    to = Conversion()
+    source.apply(to)
+    key = source.prefix
+    path = source.read("path", text, "")
+    if path:
+        to.say("dataset.path", path, f"{key}path", path)
+    _repeats(source, to)
+    _captions(source, to)
+    if source.read("image.enable_resolution_override", flag, False):
+        said = source.read("image.resolution_override", text, "512")
+        side = sides([whole(part) for part in said.split(",")[0].strip().split("x")])
+        to.say("dataset.resolution", side, f"{key}image.resolution_override", said)
+    kind = source.read("type", text, "STANDARD")
+    role = _ROLES.get(kind, "train")
+    if kind == "PRIOR_PREDICTION":
+        to.lack(
+            f"{key}type",
+            kind,
+            "Its images train as regularization images; dataset.preservation.kind class "
+            "holds the base to what it did before.",
+        )
+    elif kind not in _ROLES:
+        to.lack(f"{key}type", kind, "There is no such type here; the folder is trained.")
+    return Folder(to, role, source.read("loss_weight", number, 1.0), key.rstrip("."))
+
+
+def _repeats(source: Source, to: Conversion) -> None:
+    key, value = f"{source.prefix}balancing", source.read("balancing", number, 1.0)
+    if source.read("balancing_strategy", text, "REPEATS") == "SAMPLES":
+        to.lack(key, value, "An epoch takes all images; set dataset.num_repeats.")
+    elif value < 1:
+        to.lack(key, value, "An epoch takes all images; give the others more repeats.")
+    else:
+        near = "" if value == int(value) else "Rounded to whole repeats."
+        to.say(
+            "dataset.num_repeats", round(value), key, value, near, given=source.given("balancing")
+        )
+
+
+def _captions(source: Source, to: Conversion) -> None:
+    key, kind = f"{source.prefix}text.", source.read("text.prompt_source", text, "sample")
+    if kind == "filename":
+        to.lack(f"{key}prompt_source", kind, "File names are no captions here.")
+    to.say("dataset.missing_caption", "empty", f"{key}prompt_source", kind, given=False)
+    shuffled = source.read("text.enable_tag_shuffling", flag, False)
+    if shuffled:
+        to.say(
+            "dataset.captions.shuffle",
+            8,
+            f"{key}enable_tag_shuffling",
+            True,
+            "Another order in each of 8 epochs.",
+        )
+    for name, setting, read, usual in _TAGS:
+        value = source.read(f"text.{name}", read, usual)
+        if shuffled:
+            to.say(
+                f"dataset.captions.{setting}",
+                value,
+                f"{key}{name}",
+                value,
+                given=source.given(f"text.{name}"),
+            )
+        elif source.given(f"text.{name}"):
+            to.off(f"{key}{name}", value)
+
+
+_TAGS: tuple[tuple[str, str, Read, object], ...] = (
+    ("keep_tags_count", "keep", whole, 1),
+    ("tag_delimiter", "separator", text, ","),
+)
+_OF_ALL: tuple[tuple[str, str, Read], ...] = (
+    ("negative_prompt", "negative_prompt", text),
+    ("width", "width", whole),
+    ("height", "height", whole),
+    ("seed", "seed", whole),
+    ("diffusion_steps", "steps", whole),
+    ("cfg_scale", "guidance", number),
+)
+
+
+def set_samples(sources: Sequence[Source], to: Conversion) -> None:
+    """Turn samples into previews; what they share is the first one's."""
+    kept = [each for each in sources if each.read("enabled", flag, True)]
+    for each in kept:
+        each.apply(to)
+    prompts = [each.read("prompt", text, "") for each in kept]
+    if not prompts:
+        return
+    to.say("preview.prompts", prompts, "samples (prompt)", prompts)
+    for key, setting, read in _OF_ALL:
+        values = [each.read(key, read) for each in kept]
+        if values[0] is None:
+            continue
+        near = "" if len(set(values)) == 1 else f"As the first sample. {_SHARED}"
+        to.say(f"preview.{setting}", values[0], f"samples ({key})", values[0], near)

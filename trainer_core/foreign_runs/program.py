@@ -1,0 +1,98 @@
+"""What is known of another program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InputError
+from ..families.run_files import words_elsewhere
+from .documents import Document
+from .rules import Conversion, Table, shown
+
+Find = Callable[[str], "Document | None"]
+"""Opens a file that another one names; None where it may not, or cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a conversion starts from.
+
+    Attributes:
+        documents: The files, the one that was asked for first.
+        find: Opens what they name.
+        family: The family that the user named, or nothing.
+        find_text: Reads a text file that they name; None where it may not, or cannot.
+    """
+
+    documents: Sequence[Document]
+    find: Find = lambda name: None
+    family: str = ""
+    find_text: Callable[[str], str | None] = lambda name: None
+
+    def lines(self, name: str) -> list[str] | None:
+        """The lines of a text file that a file names; None where it cannot be read."""
+        found = self.find_text(name)
+        return None if found is None else found.splitlines()
+
+    @property
+    def name(self) -> str:
+        """What messages call the file."""
+        return self.documents[0].name
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program whose run files are read.
+
+    Attributes:
+        name: As its authors write it.
+        version: The commit whose source the tables were read from.
+        tables: Where in its files to the keys that stand there.
+        marks: Words for what its files have, to a test of a document for it. A file with all of
+            them is surely of this program.
+        convert: Turns files into settings.
+    """
+
+    name: str
+    version: str
+    tables: Mapping[str, Table]
+    marks: Mapping[str, Callable[[Mapping[str, Any]], bool]]
+    convert: Callable[[Given, Conversion], None]
+
+    def marks_of(self, document: Document) -> list[str]:
+        """The marks that a document has."""
+        return [words for words, has in self.marks.items() if has(document.values)]
+
+
+def set_family(to: Conversion, given: Given, program: str, key: str, word: str) -> None:
+    """Say family and variant, from the program's word for the architecture.
+
+    Args:
+        to: Gets the settings.
+        given: The file.
+        program: The program's name.
+        key: What says the architecture there.
+        word: What it says; empty where it says nothing.
+
+    Raises:
+        InputError: When it is an architecture that is not trained here, or none is named.
+    """
+    known = words_elsewhere(program)
+    values = known.get(word)
+    if values is None and given.family:
+        to.say("family", given.family, "family", given.family)
+        if word:
+            to.lack(key, word, f"family={given.family} was named in its place.")
+        return
+    if values is None:
+        found = f"{key} is {shown(word)}" if word else f"{key} is not set"
+        raise InputError(
+            f"{given.name}: {found}",
+            "one of " + ", ".join(known),
+            "Name the architecture behind the file: family=NAME. Others are not trained here.",
+        )
+    for setting, value in values.items():
+        if setting not in to.values:
+            to.say(setting, value, key, word)

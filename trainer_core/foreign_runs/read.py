@@ -1,0 +1,211 @@
+"""Files of another program in, a run file of ours out, with what became of every key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config.dialect import format_value
+from ..config.run import RunConfig
+from ..errors import ConfigError, InputError, TrainerError
+from ..families.run_files import load_config, run_file_of
+from ..filesystem.text_files import read_text
+from ..printable import listed
+from .documents import LARGEST, Document, open_document, split_command
+from .program import Given, Program
+from .registry import PROGRAMS
+from .rules import Conversion, Note, UnfitError, name_of
+
+_SURE, _LIKELY = "certain", "likely"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignRun:
+    """A run file of another program, as ours.
+
+    Attributes:
+        name: Of the file.
+        program: Whose it is.
+        version: The commit of that program whose source the rules follow.
+        certainty: ``certain`` where it has all that tells the program's files from others, else
+            ``likely``.
+        marks: What it was told by.
+        values: What our run file says beyond its defaults, by YAML path.
+        notes: What became of every key.
+    """
+
+    name: str
+    program: str
+    version: str
+    certainty: str
+    marks: Sequence[str]
+    values: Mapping[str, Any]
+    notes: Sequence[Note]
+
+    def config(self) -> RunConfig:
+        """The settings, checked.
+
+        Raises:
+            ConfigError: When they contradict each other.
+        """
+        return load_config(
+            {}, [f"{path}={format_value(value)}" for path, value in self.values.items()]
+        )
+
+    def outcome(self, *kinds: str) -> list[Note]:
+        """The notes of some outcomes."""
+        return [note for note in self.notes if note.outcome in kinds]
+
+    def summary(self) -> list[str]:
+        """What a person has to know, as sentences: which program, and what is left out or near."""
+        said = len(self.outcome("exact"))
+        lines = [
+            f"Read from {name_of(Path(self.name).name)} as a run file of {self.program} "
+            f"({self.certainty}: {', '.join(self.marks)}). {said} keys say the same here.",
+        ]
+        for title, kind in (
+            ("Nearly the same", "near"),
+            ("Its default, which differs from ours", "default"),
+            ("Left out", "lacking"),
+            ("Not known, left out", "unknown"),
+        ):
+            lines += [f"{title}: {_line(note)}" for note in self.outcome(kind)]
+        if off := [note.key for note in self.outcome("off")]:
+            lines.append(f"Without counterpart, and off or of no effect: {listed(off, 200)}.")
+        lines.append(
+            "Relative paths are as they were written; there they are relative to the folder that "
+            "the program was started in."
+        )
+        return lines
+
+    def run_file(self) -> str:
+        """Our commented run file: above each setting what it follows from, at its top the rest."""
+        title = f"A run file, turned from one of {self.program}."
+        return run_file_of(title, self.values, self.summary(), self._remarks())
+
+    def _remarks(self) -> Mapping[str, str]:
+        remarks: dict[str, str] = {}
+        for note in self.notes:
+            if not note.setting or note.setting not in self.values or note.outcome == "lacking":
+                continue
+            if note.outcome == "default":
+                told = f"{self.program}'s default of {note.key}."
+            else:
+                told = f"{self.program}: {note.key} = {note.value}"
+            remarks[note.setting] = f"{told} {note.why}".strip()
+        return remarks
+
+
+def _line(note: Note) -> str:
+    said = f"{note.key} = {note.value}" if note.value else note.key
+    at = f" (here {note.setting})" if note.setting and note.outcome != "lacking" else ""
+    return f"{said}{at}. {note.why}".strip()
+
+
+def command_document(command: str) -> Document:
+    """A command line that starts a training.
+
+    Raises:
+        InputError: When it starts none that is known.
+    """
+    try:
+        return Document("the command", {"command": split_command(command)}, "command")
+    except ValueError as error:
+        raise InputError(
+            f"the command cannot be read ({error})",
+            'a command such as "accelerate launch ... NAME_train_network.py --network_dim 32"',
+            "Quote the whole command, or write it into a .txt file and name that.",
+        ) from error
+
+
+def read_foreign(
+    documents: Sequence[Document], *, family: str = "", beside: Beside | None = None
+) -> ForeignRun:
+    """Turn a run file of another program into ours.
+
+    Args:
+        documents: The file; behind it others that it names, such as a dataset's.
+        family: The architecture, where the file does not say it.
+        beside: Opens files that another one names; unset: only what was given is read.
+
+    Raises:
+        InputError: When it is of no program that is known, or cannot be understood.
+    """
+    program, marks = _program_of(documents[0])
+    to = Conversion()
+    given = Given(documents, family=family)
+    if beside is not None:
+        given = Given(documents, beside.document, family, beside.text)
+    try:
+        program.convert(given, to)
+    except UnfitError as error:
+        raise ConfigError(
+            f"{documents[0].name} has a value that {program.name} would not read",
+            str(error),
+            "Correct the value there.",
+        ) from error
+    _require_controls(to)
+    certainty = _SURE if len(marks) == len(program.marks) else _LIKELY
+    return ForeignRun(
+        documents[0].name, program.name, program.version, certainty, marks, to.values, to.notes
+    )
+
+
+class Beside:
+    """Opens files that a file names: from the current folder, or beside it.
+
+    Args:
+        name: Of the file that names them.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._folders = (Path(), Path(name).parent)
+
+    def document(self, name: str) -> Document | None:
+        """A file, read; None where there is none that can be."""
+        for folder in self._folders:
+            try:
+                return open_document(folder / name)
+            except (TrainerError, OSError, ValueError):
+                continue
+        return None
+
+    def text(self, name: str) -> str | None:
+        """The text of a file; None where there is none that can be read."""
+        for folder in self._folders:
+            try:
+                return read_text(folder / name, lambda why: InputError(why, "", ""), LARGEST)
+            except (TrainerError, OSError, ValueError):
+                continue
+        return None
+
+
+def _require_controls(to: Conversion) -> None:
+    """Leave previews out that a base which edits cannot make: those without a control image."""
+    prompts = to.values.get("preview.prompts", [])
+    controls = to.values.get("preview.controls", [])
+    edits = to.values.get("base.variant") in {"edit", "edit_plus", "fill"}
+    if not prompts or not edits or (len(controls) == len(prompts) and all(controls)):
+        return
+    for setting in ("preview.prompts", "preview.controls", "preview.every"):
+        to.values.pop(setting, None)
+    to.lack(
+        "the prompts of samples",
+        prompts,
+        "Not each has a control image, which this base needs: see preview.controls.",
+    )
+
+
+def _program_of(document: Document) -> tuple[Program, list[str]]:
+    found = [(program, program.marks_of(document)) for program in PROGRAMS]
+    best, marks = max(found, key=lambda each: len(each[1]) / len(each[0].marks))
+    if not marks:
+        known = "; ".join(f"{each.name} ({', '.join(each.marks)})" for each in PROGRAMS)
+        raise InputError(
+            f"{document.name} is a run file of no program that is known here",
+            known,
+            "Give the file that starts the training there. Our own run files need no change.",
+        )
+    return best, marks

@@ -1,0 +1,14 @@
+"""The programs whose run files are read: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .ai_toolkit import PROGRAM as AI_TOOLKIT
+from .flymyai import PROGRAM as FLYMYAI
+from .musubi import PROGRAM as MUSUBI
+from .one_trainer import PROGRAM as ONE_TRAINER
+from .program import Program
+from .tsiendragon import PROGRAM as TSIENDRAGON
+
+PROGRAMS: Sequence[Program] = (AI_TOOLKIT, MUSUBI, ONE_TRAINER, TSIENDRAGON, FLYMYAI)

@@ -1,0 +1,326 @@
+"""Rules of a program's keys, and what becomes of a file that they are applied to."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from ..config.dialect import value_in_words
+from ..config.run import RunConfig, find_setting
+from ..config.section import expectation
+from ..errors import ConfigError
+from ..printable import shortened, single_line
+
+Read = Callable[[Any], Any]
+"""Turns a value of another program into ours; raises `UnfitError`."""
+
+Outcome = Literal["exact", "near", "default", "lacking", "off", "unknown"]
+
+ABSENT: Any = object()
+"""What stands for no value at all."""
+
+EVERY: tuple[Any, ...] = (object(),)
+"""For `Lacks.off`: whatever it says, nothing is learned otherwise."""
+
+_LONGEST = 120
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_FLAGS = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
+
+
+class UnfitError(ValueError):
+    """A value that a key cannot have; its text is what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Maps:
+    """One of our settings says the same.
+
+    Attributes:
+        setting: Its YAML path.
+        read: Turns the value into ours.
+        default: What the other program takes where the key is absent, as our value; `ABSENT` where
+            that is the same as ours, or nothing.
+        near: How ours differs; empty for an exact counterpart.
+        exact: Values, as ours, with which there is no difference all the same.
+    """
+
+    setting: str
+    read: Read
+    default: Any = ABSENT
+    near: str = ""
+    exact: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lacks:
+    """We have nothing for it.
+
+    Attributes:
+        why: The reason, as a sentence.
+        off: Values with which it asks for nothing.
+    """
+
+    why: str
+    off: tuple[Any, ...] = (None, False, "", 0, "none", "None", "NONE", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """It says something together with other keys.
+
+    Attributes:
+        says: Our settings that follow from it, for the table of the documentation.
+    """
+
+    says: str
+
+
+Rule = Maps | Lacks | Together
+Table = Mapping[str, Rule]
+"""Dotted key to its rule. A key that holds a mapping is looked into only where a rule is below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What became of a key.
+
+    Attributes:
+        key: As the other program calls it.
+        value: What it said, shortened; empty for a default.
+        outcome: ``exact``, ``near``, ``default`` (absent there, and its default is not ours),
+            ``lacking`` (we have nothing), ``off`` (we have nothing, and it asks for nothing) or
+            ``unknown``.
+        setting: Our setting, or nothing.
+        why: What differs, or why there is none.
+    """
+
+    key: str
+    value: str
+    outcome: Outcome
+    setting: str = ""
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Conversion:
+    """Our settings, as they come together.
+
+    Attributes:
+        values: YAML path to value.
+        notes: What became of every key.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+
+    def say(
+        self, setting: str, value: Any, key: str, said: Any, near: str = "", *, given: bool = True
+    ) -> None:
+        """Set one of our settings, where it can have the value.
+
+        Args:
+            setting: Its YAML path.
+            value: Ours.
+            key: What it follows from, in the other program's words.
+            said: What the key says there.
+            near: How ours differs; empty for an exact counterpart.
+            given: Whether the file says so; else it is the program's default, which is left out
+                where it is ours as well.
+        """
+        found = find_setting(setting)
+        assert found is not None, setting
+        if not given and value == found.get_default(call_default_factory=True):
+            return
+        if not _fits(setting, value):
+            why = f"{setting} takes {expectation(found)}."
+            self.notes.append(Note(name_of(key), shown(said), "lacking", setting, why))
+            return
+        self.values[setting] = value
+        outcome: Outcome = ("near" if near else "exact") if given else "default"
+        self.notes.append(Note(name_of(key), shown(said), outcome, setting, near))
+
+    def lack(self, key: str, said: Any, why: str) -> None:
+        """Note that a key says something that we have nothing for."""
+        self.notes.append(Note(name_of(key), shown(said), "lacking", "", why))
+
+    def off(self, key: str, said: Any, why: str = "") -> None:
+        """Note a key without counterpart that asks for nothing."""
+        self.notes.append(Note(name_of(key), shown(said), "off", "", why))
+
+    def unknown(self, key: str, said: Any) -> None:
+        """Note a key that is in no table."""
+        self.notes.append(Note(name_of(key), shown(said), "unknown"))
+
+
+class Source:
+    """The values of a file, by dotted keys of a table.
+
+    Args:
+        file: What messages call it.
+        values: Nested as in the file.
+        table: The keys that are looked for.
+        prefix: What the keys begin with in messages.
+    """
+
+    def __init__(
+        self, file: str, values: Mapping[str, Any], table: Table, prefix: str = ""
+    ) -> None:
+        self.file, self.table, self.prefix = file, table, prefix
+        self.values = dict(_flattened(values, table))
+
+    def given(self, key: str) -> bool:
+        """Whether the file says something of a key, and not just null."""
+        return self.values.get(key) is not None
+
+    def read(self, key: str, read: Read, default: Any = None) -> Any:
+        """The value of a key.
+
+        Raises:
+            ConfigError: When it is of another type than the other program reads.
+        """
+        if not self.given(key):
+            return default
+        value = self.values[key]
+        try:
+            return read(value)
+        except UnfitError as error:
+            raise ConfigError(
+                f"{self.file}: {name_of(self.prefix + key)} is {shown(value)}",
+                str(error),
+                "Correct it there, or take the key out.",
+            ) from error
+
+    def apply(self, to: Conversion) -> None:
+        """Apply every rule of the table that needs one key alone; note what is in no table."""
+        for key, rule in self.table.items():
+            if isinstance(rule, Maps):
+                self._map(key, rule, to)
+            elif isinstance(rule, Lacks) and key in self.values:
+                value = self.values[key]
+                asks = not any(value is off or value == off for off in rule.off)
+                asks = asks and value not in ([], {}) and rule.off is not EVERY
+                (to.lack if asks else to.off)(self.prefix + key, value, rule.why)
+        for key in self.values.keys() - self.table.keys():
+            to.unknown(self.prefix + key, self.values[key])
+
+    def _map(self, key: str, rule: Maps, to: Conversion) -> None:
+        if self.given(key):
+            value = self.read(key, rule.read)
+            near = "" if value in rule.exact else rule.near
+            to.say(rule.setting, value, self.prefix + key, self.values[key], near)
+        elif rule.default is not ABSENT:
+            to.say(
+                rule.setting, rule.default, self.prefix + key, rule.default, rule.near, given=False
+            )
+
+
+def _flattened(
+    values: Mapping[str, Any], table: Table, before: str = ""
+) -> Sequence[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        key = f"{before}{name}"
+        inside = any(known.startswith(f"{key}.") for known in table)
+        if isinstance(value, Mapping) and key not in table and inside:
+            found += _flattened(value, table, f"{key}.")
+        else:
+            found.append((key, value))
+    return found
+
+
+def _fits(setting: str, value: Any) -> bool:
+    *sections, name = setting.split(".")
+    values: dict[str, Any] = {name: value}
+    for section in reversed(sections):
+        values = {section: values}
+    try:
+        RunConfig.model_validate(values, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+def shown(value: Any) -> str:
+    """A value of a stranger's file, in one short line."""
+    return shortened(single_line(value_in_words(value)), _LONGEST)
+
+
+def name_of(key: str) -> str:
+    """A key of a stranger's file, in one short line."""
+    return shortened(single_line(key), _LONGEST)
+
+
+def number(value: Any) -> float:
+    """A number, also as YAML 1.1 gives ``1e-4``: as text."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise UnfitError("a number")
+    return float(value)
+
+
+def whole(value: Any) -> int:
+    """A whole number."""
+    found = number(value)
+    if found != int(found):
+        raise UnfitError("a whole number")
+    return int(found)
+
+
+def flag(value: Any) -> bool:
+    """True or false."""
+    if isinstance(value, str) and value.strip().lower() in _FLAGS:
+        return _FLAGS[value.strip().lower()]
+    if isinstance(value, bool) or value in (0, 1):
+        return bool(value)
+    raise UnfitError("true or false")
+
+
+def text(value: Any) -> str:
+    """A text; a number is written as one."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value)
+    raise UnfitError("a text")
+
+
+def texts(value: Any) -> list[str]:
+    """A list of texts; one alone is a list of one."""
+    return [text(each) for each in value] if isinstance(value, list | tuple) else [text(value)]
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Names with values."""
+    if isinstance(value, Mapping):
+        return value
+    raise UnfitError("names with values")
+
+
+def mappings(value: Any) -> list[Mapping[str, Any]]:
+    """A list of names with values."""
+    if isinstance(value, list) and all(isinstance(each, Mapping) for each in value):
+        return value
+    raise UnfitError("a list of names with values")
+
+
+def numbers(value: Any) -> list[float]:
+    """A list of numbers."""
+    if isinstance(value, list | tuple):
+        return [number(each) for each in value]
+    raise UnfitError("a list of numbers")
+
+
+def word_of(choices: Mapping[str, Any]) -> Read:
+    """A reader of words, whatever their case."""
+
+    def read(value: Any) -> Any:
+        name = text(value).strip().lower()
+        if name not in choices:
+            raise UnfitError("one of " + ", ".join(choices))
+        return choices[name]
+
+    return read

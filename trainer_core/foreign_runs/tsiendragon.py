@@ -1,0 +1,493 @@
+"""Run files of qwen-image-finetune: YAML in sections, with references such as ``${cache.dir}``.
+
+Source: tsiendragon/qwen-image-finetune at 460ba1aa, ``src/qflux/data/config.py``, and the page
+that the design began with, which has older names of some keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..config.patterns import pattern_mistake
+from ..errors import ConfigError
+from .program import Given, Program, set_family
+from .rules import (
+    EVERY,
+    Conversion,
+    Lacks,
+    Maps,
+    Source,
+    Table,
+    Together,
+    UnfitError,
+    flag,
+    mapping,
+    mappings,
+    number,
+    text,
+    texts,
+    whole,
+    word_of,
+)
+from .vocabulary import (
+    PRECISION,
+    PRECISION_EXACT,
+    PRECISION_NEAR,
+    ending,
+    set_optimizer,
+    set_schedule,
+    side_of,
+    sides,
+)
+
+_NAME = "qwen-image-finetune"
+_DEVICES = "Encoders work before the training; accelerate launch trains on several GPUs."
+_ENCODED = "Images and captions are always encoded once, and kept on disk."
+_FEW = tuple(range(65))
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_LONGEST = 4096
+
+TABLE: Table = {
+    "trainer": Together("family, base.variant"),
+    "train.trainer": Together("family, base.variant"),
+    "mode": Lacks("The verb says what is done.", (None, "fit", "cache", "predict")),
+    "resume": Lacks("Say resume=latest when you go on."),
+    "model.pretrained_model_name_or_path": Maps("base.path", text),
+    "model.pretrained_embeddings": Lacks("base.encoders names a Diffusers folder."),
+    "model.quantize": Together("memory.base_format"),
+    "model.rank": Lacks("That program reads model.lora.r.", (None, *_FEW, 128)),
+    "model.use_vlm_prompt_enhancer": Lacks("Prompts are not rewritten here."),
+    "model.lora.r": Maps("adapter.rank", whole, 16),
+    "model.lora.lora_alpha": Maps("adapter.alpha", number, 16.0),
+    "model.lora.init_lora_weights": Together("adapter.init"),
+    "model.lora.target_modules": Together("adapter.targets"),
+    "model.lora.pretrained_weight": Maps("adapter.start_from", text),
+    "model.lora.adapter_name": Lacks("An adapter has no name but its file's.", EVERY),
+    "data.class_path": Lacks("There is one way to read a folder.", EVERY),
+    "data.batch_size": Together("training.batch_size"),
+    "data.init_args.batch_size": Together("training.batch_size"),
+    "data.num_workers": Lacks("Reading needs no such setting.", (None, *_FEW)),
+    "data.shuffle": Lacks("Samples are always shuffled.", (None, True)),
+    "data.init_args.dataset_path": Together("dataset.path"),
+    "data.init_args.caption_dropout_rate": Maps("dataset.caption_dropout", number),
+    "data.init_args.prompt_image_dropout_rate": Maps(
+        "dataset.control_dropout",
+        number,
+        near="There only the text encoder loses the image.",
+        exact=(0.0,),
+    ),
+    "data.init_args.cache_drop_rate": Lacks("dataset.caption_dropout says it.", EVERY),
+    "data.init_args.cache_dir": Lacks("cache.cache_dir says it.", EVERY),
+    "data.init_args.use_cache": Lacks(_ENCODED, (None, True, False)),
+    "data.init_args.use_edit_mask": Together("dataset.mask.source"),
+    "data.init_args.selected_control_indexes": Lacks("All control images of a folder are read."),
+    "data.init_args.prompt_empty_drop_keys": Lacks(_ENCODED, EVERY),
+    "data.init_args.image_size": Together("dataset.resolution"),
+    "data.init_args.processor.class_path": Lacks("There is one way to resize.", EVERY),
+    "data.init_args.processor.init_args.process_type": Together("dataset.crop"),
+    "data.init_args.processor.init_args.resize_mode": Lacks(
+        "Images are resized with Lanczos.", EVERY
+    ),
+    "data.init_args.processor.init_args.target_size": Together("dataset.resolution"),
+    "data.init_args.processor.init_args.target_pixels": Together("dataset.resolution"),
+    "data.init_args.processor.init_args.multi_resolutions": Together("dataset.more_resolutions"),
+    "data.init_args.processor.init_args.controls_size": Lacks(
+        "Control images have the size of their target; see dataset.control_area."
+    ),
+    "data.init_args.processor.init_args.controls_pixels": Together("dataset.control_area"),
+    "data.init_args.processor.init_args.max_aspect_ratio": Maps("dataset.max_aspect_ratio", number),
+    "data.init_args.processor.init_args.resize_controls_mask_to_image": Lacks(
+        "Masks have the size of their image.", (None, True, False)
+    ),
+    "train.train_batch_size": Lacks("That program reads data.batch_size.", EVERY),
+    "train.gradient_accumulation_steps": Maps("training.gradient_accumulation_steps", whole, 4),
+    "train.max_train_steps": Maps("training.steps", whole, 1000),
+    "train.num_epochs": Lacks("That program stops at max_train_steps, if that comes first."),
+    "train.checkpointing_steps": Maps("training.checkpoint_every", whole, 500),
+    "train.checkpoints_total_limit": Maps("training.keep_checkpoints", whole, 10_000),
+    "train.max_grad_norm": Maps("training.max_grad_norm", number),
+    "train.mixed_precision": Maps(
+        "training.precision", PRECISION, "bf16", PRECISION_NEAR, PRECISION_EXACT
+    ),
+    "train.gradient_checkpointing": Maps("memory.gradient_checkpointing", flag),
+    "train.low_memory": Lacks("memory.plan places weights by itself.", (None, True, False)),
+    "train.fit_device": Lacks(_DEVICES, EVERY),
+    "train.vae_encoder_device": Lacks(_DEVICES, EVERY),
+    "train.text_encoder_device": Lacks(_DEVICES, EVERY),
+    "optimizer.class_path": Together("training.optimizer.name"),
+    "optimizer.init_args": Together("training.optimizer"),
+    "lr_scheduler.scheduler_type": Together("training.schedule.name"),
+    "lr_scheduler.warmup_steps": Together("training.schedule.warmup_steps"),
+    "lr_scheduler.num_cycles": Together("training.schedule.cycles"),
+    "lr_scheduler.power": Together("training.schedule.power"),
+    "logging.output_dir": Maps("output.dir", text, "./output"),
+    "logging.logging_dir": Lacks("Logs lie in the run's folder.", (None, "logs")),
+    "logging.report_to": Together("metrics.trackers"),
+    "logging.tracker_project_name": Maps("output.name", text),
+    "logging.tags": Lacks("A run has no tags.", EVERY),
+    "logging.notes": Lacks("A run has no notes; write them into the run file as comments."),
+    "logging.sampling": Lacks("preview has what is generated; it is read from validation."),
+    "cache.use_cache": Lacks(_ENCODED, (None, True, False)),
+    "cache.cache_dir": Maps("cache.dir", text),
+    "cache.devices": Lacks(_DEVICES, EVERY),
+    "cache.vae_encoder_device": Lacks(_DEVICES, EVERY),
+    "cache.text_encoder_device": Lacks(_DEVICES, EVERY),
+    "cache.text_encoder_2_device": Lacks(_DEVICES, EVERY),
+    "cache.prompt_empty_drop_keys": Lacks(_ENCODED, EVERY),
+    "predict.devices": Lacks(_DEVICES, EVERY),
+    "predict": Lacks(_DEVICES, EVERY),
+    "loss.mask_loss": Together("dataset.mask.source"),
+    "loss.forground_weight": Together("dataset.mask.foreground"),
+    "loss.background_weight": Together("dataset.mask.background"),
+    "loss.class_path": Lacks("The loss is training.loss.kind.", (None,)),
+    "loss.init_args": Lacks("The loss is training.loss.kind."),
+    "validation.enabled": Together("preview.every"),
+    "validation.steps": Together("preview.every"),
+    "validation.validation_steps": Together("preview.every"),
+    "validation.max_samples": Together("preview.prompts"),
+    "validation.num_validation_samples": Together("preview.prompts"),
+    "validation.seed": Maps("preview.seed", whole),
+    "validation.dataset": Lacks("Images that are held out are dataset.validation."),
+    "validation.samples": Together("preview.prompts, preview.controls"),
+}
+
+
+def _convert(given: Given, to: Conversion) -> None:
+    values = _resolved(given.name, given.documents[0].values)
+    source = Source(given.name, values, TABLE)
+    source.apply(to)
+    key = "trainer" if source.given("trainer") else "train.trainer"
+    word = source.read(key, text, "QwenImageEdit")
+    _adapter(source, to)
+    set_family(to, given, _NAME, key, word)
+    _optimizer(source, to)
+    _dataset(source, to)
+    _masks(source, to)
+    _previews(source, to)
+    who = source.read("logging.report_to", text, "tensorboard")
+    if who in {"tensorboard", "wandb"}:
+        to.say(
+            "metrics.trackers",
+            [who],
+            "logging.report_to",
+            who,
+            given=source.given("logging.report_to"),
+        )
+    elif who == "none":
+        to.say("metrics.trackers", [], "logging.report_to", who)
+    else:
+        to.lack("logging.report_to", who, "There is no such tracker here.")
+
+
+def _resolved(file: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Replace ``${section.key}`` by what stands there; what refers on is not followed far."""
+
+    def found(name: str) -> Any:
+        place: Any = values
+        for part in name.split("."):
+            place = place.get(part) if isinstance(place, Mapping) else None
+        return place
+
+    def resolve(value: Any, depth: int) -> Any:
+        if isinstance(value, Mapping):
+            return {name: resolve(each, depth) for name, each in value.items()}
+        if isinstance(value, list):
+            return [resolve(each, depth) for each in value]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        whole_text = _REFERENCE.fullmatch(value.strip())
+        if depth > 8 or len(value) > _LONGEST:
+            raise ConfigError(
+                f"{file}: references in {value[:80]!r} lead on and on",
+                "references to values",
+                "Write the value itself.",
+            )
+        if whole_text:
+            return resolve(found(whole_text[1]), depth + 1)
+        return resolve(_REFERENCE.sub(lambda m: str(found(m[1]) or ""), value), depth + 1)
+
+    return resolve(values, 0)
+
+
+def _adapter(source: Source, to: Conversion) -> None:
+    to.say("adapter.kind", "lora", "model.lora", "lora", given=False)
+    init = source.values.get("model.lora.init_lora_weights", "gaussian")
+    named = source.given("model.lora.init_lora_weights")
+    if init in (True, "true", "normal"):
+        to.say(
+            "adapter.init",
+            "lycoris",
+            "model.lora.init_lora_weights",
+            init,
+            "PEFT's own default is kaiming; so is that of LyCORIS.",
+        )
+    elif init == "gaussian":
+        to.say("adapter.init", "gaussian", "model.lora.init_lora_weights", init, given=named)
+    else:
+        to.lack("model.lora.init_lora_weights", init, "There is no such initialization here.")
+    key = "model.lora.target_modules"
+    targets = source.values.get(key) or ["to_k", "to_q", "to_v", "to_out.0"]
+    if isinstance(targets, str):
+        mistake = pattern_mistake(targets)
+        if mistake:
+            to.lack(key, targets, f"As an expression on names it {mistake}.")
+        else:
+            to.say("adapter.targets", [targets], key, targets)
+    else:
+        ours = source.read(key, ending) if source.given(key) else ending(targets)
+        to.say("adapter.targets", ours, key, targets, given=source.given(key))
+    to.say(
+        "training.sigma.density",
+        "uniform",
+        "compute_density_for_timestep_sampling",
+        "none",
+        given=False,
+    )
+    if source.read("model.quantize", flag, False):
+        to.say("memory.base_format", "fp8", "model.quantize", True, "Rounded in another way.")
+    elif "model.quantize" in source.values:
+        to.off("model.quantize", False)
+
+
+def _optimizer(source: Source, to: Conversion) -> None:
+    args = dict(source.read("optimizer.init_args", mapping, {}))
+    key = "optimizer.init_args"
+    rate = args.pop("lr", None)
+    if rate is not None:
+        to.say("training.optimizer.learning_rate", _numeric(source, rate), f"{key}.lr", rate)
+    said: dict[str, Any] = {}
+    betas = args.pop("betas", None)
+    if isinstance(betas, list) and len(betas) == 2:
+        for name, value in zip(("beta1", "beta2"), betas, strict=True):
+            said[name] = (f"{key}.betas", _numeric(source, value))
+    for name in ("weight_decay", "eps"):
+        if name in args:
+            said[name] = (f"{key}.{name}", _numeric(source, args.pop(name)))
+    for name, value in args.items():
+        to.lack(f"{key}.{name}", value, "The optimizer here has no such number.")
+    path = source.read("optimizer.class_path", text, "torch.optim.AdamW")
+    named = source.given("optimizer.class_path")
+    set_optimizer(to, ("optimizer.class_path", path), said, named=named)
+    _schedule(source, to)
+
+
+def _numeric(source: Source, value: Any) -> float:
+    try:
+        return number(value)
+    except UnfitError as error:
+        raise ConfigError(
+            f"{source.file}: optimizer.init_args has {value!r}", str(error), "Correct it there."
+        ) from error
+
+
+def _schedule(source: Source, to: Conversion) -> None:
+    key = "lr_scheduler.scheduler_type"
+    name = source.read(key, text, "constant")
+    cycles = source.read("lr_scheduler.num_cycles", number, 0.5)
+    power = source.read("lr_scheduler.power", number, 1.0)
+    ours = set_schedule(
+        to,
+        (key, name),
+        cycles=("lr_scheduler.num_cycles", cycles),
+        power=("lr_scheduler.power", power),
+    )
+    used = {"cosine_restarts": "num_cycles", "polynomial": "power"}.get(ours)
+    for each in {"num_cycles", "power"} - {used}:
+        if source.given(f"lr_scheduler.{each}"):
+            to.off(f"lr_scheduler.{each}", source.values[f"lr_scheduler.{each}"])
+    warmup = source.read("lr_scheduler.warmup_steps", whole, 0)
+    if source.given("lr_scheduler.warmup_steps"):
+        if name == "constant" and warmup:
+            to.off("lr_scheduler.warmup_steps", warmup, "constant has no warm-up there.")
+        else:
+            to.say("training.schedule.warmup_steps", warmup, "lr_scheduler.warmup_steps", warmup)
+
+
+_CROPS = word_of(
+    {
+        "center_crop": "center",
+        "resize": "stretch",
+        "fixed_pixels": "center",
+        "center_padding": "",
+        "right_padding": "",
+    }
+)
+_PROCESS = "data.init_args.processor.init_args."
+
+
+def _dataset(source: Source, to: Conversion) -> None:
+    folder = "data.init_args.dataset_path"
+    said = source.values.get(folder)
+    several = said if isinstance(said, list) else [said] if said else []
+    paths = [each for each in several if isinstance(each, str)]
+    for each in several:
+        if not isinstance(each, str):
+            to.lack(folder, each, "Data sets of a hub are not fetched: download it as a folder.")
+    if paths:
+        to.say("dataset.path", paths[0], folder, paths[0])
+    if paths[1:]:
+        to.say("dataset.folders", [{"path": each} for each in paths[1:]], folder, paths[1:])
+    if paths:
+        to.say("dataset.layout", "auto", folder, paths[0], given=False)
+    _sizes(source, to)
+    key = f"{_PROCESS}process_type"
+    if crop := source.read(key, _CROPS, "center"):
+        to.say("dataset.crop", crop, key, source.values.get(key), given=source.given(key))
+    else:
+        to.lack(key, source.values[key], "Images are not padded here; they are cropped.")
+    for batch in ("data.batch_size", "data.init_args.batch_size"):
+        if source.given(batch):
+            to.say("training.batch_size", source.read(batch, whole), batch, source.values[batch])
+
+
+def _pixels(value: Any) -> int:
+    """A number of pixels, also as ``512*512``."""
+    factors = [whole(part.strip()) for part in text(value).split("*")]
+    if len(factors) > 2 or min(factors) <= 0:
+        raise UnfitError("a number of pixels, such as 262144 or 512*512")
+    product = 1
+    for each in factors:
+        product *= each
+    return product
+
+
+def _all_pixels(value: Any) -> list[int]:
+    if isinstance(value, Mapping):
+        value = value.get("target") or []
+    if not isinstance(value, list):
+        raise UnfitError("a list of numbers of pixels")
+    return [side_of(_pixels(each), 1) for each in value]
+
+
+def _sizes(source: Source, to: Conversion) -> None:
+    area = "Buckets have as many pixels; each image keeps about its shape."
+    for key in ("data.init_args.image_size", f"{_PROCESS}target_size"):
+        if source.given(key):
+            to.say("dataset.resolution", source.read(key, sides), key, source.values[key], area)
+    key = f"{_PROCESS}target_pixels"
+    if source.given(key):
+        side = side_of(source.read(key, _pixels), 1)
+        to.say("dataset.resolution", side, key, source.values[key])
+    key = f"{_PROCESS}multi_resolutions"
+    if source.given(key):
+        found = sorted(set(source.read(key, _all_pixels)), reverse=True)
+        if found:
+            to.say("dataset.resolution", found[0], key, source.values[key])
+        if found[1:]:
+            near = "There one size is chosen for each image, here it is trained at all."
+            to.say("dataset.more_resolutions", found[1:], key, source.values[key], near)
+    key = f"{_PROCESS}controls_pixels"
+    if source.given(key):
+        value = source.values[key]
+        first = value[0] if isinstance(value, list) and value else value
+        to.say("dataset.control_area", _pixels(first), key, value)
+
+
+def _masks(source: Source, to: Conversion) -> None:
+    masked = source.read("loss.mask_loss", flag, False)
+    to.say(
+        "dataset.mask.source",
+        "auto" if masked else "none",
+        "loss.mask_loss",
+        masked,
+        given="loss.mask_loss" in source.values,
+    )
+    if "data.init_args.use_edit_mask" in source.values:
+        to.off(
+            "data.init_args.use_edit_mask",
+            source.values["data.init_args.use_edit_mask"],
+            "Masks are read where there are some.",
+        )
+    for key, setting, default in (
+        ("forground_weight", "foreground", 2.0),
+        ("background_weight", "background", 1.0),
+    ):
+        full = f"loss.{key}"
+        if masked:
+            to.say(
+                f"dataset.mask.{setting}",
+                source.read(full, number, default),
+                full,
+                source.values.get(full, default),
+                given=source.given(full),
+            )
+        elif source.given(full):
+            to.off(full, source.values[full], "loss.mask_loss is off.")
+
+
+_OF_ALL = {
+    "width": whole,
+    "height": whole,
+    "guidance_scale": number,
+    "num_inference_steps": whole,
+    "negative_prompt": text,
+}
+_PREVIEW = {
+    "width": "width",
+    "height": "height",
+    "guidance_scale": "guidance",
+    "num_inference_steps": "steps",
+    "negative_prompt": "negative_prompt",
+}
+
+
+def _previews(source: Source, to: Conversion) -> None:
+    samples = source.read("validation.samples", mappings, [])
+    most = source.read("validation.max_samples", whole, 4)
+    if not source.read("validation.enabled", flag, False) or not samples:
+        for key, value in source.values.items():
+            if key.startswith("validation.") and isinstance(TABLE.get(key), Together):
+                to.off(key, value, "Nothing is validated there.")
+        return
+    key = "validation.steps" if source.given("validation.steps") else "validation.validation_steps"
+    to.say("preview.every", source.read(key, whole, 100), key, source.values.get(key, 100))
+    for name in ("validation.max_samples", "validation.num_validation_samples"):
+        if source.given(name):
+            to.off(name, source.values[name], "It cuts the list of samples off.")
+    kept = samples[: max(most, 0)]
+    prompts = [text(each.get("prompt") or "") for each in kept]
+    controls = [texts(each.get("images") or []) for each in kept]
+    to.say("preview.prompts", prompts, "validation.samples (prompt)", prompts)
+    if any(controls):
+        to.say("preview.controls", controls, "validation.samples (images)", controls)
+    first = kept[0] if kept else {}
+    for name, read in _OF_ALL.items():
+        value = first.get(name)
+        if value is not None:
+            shared = all(each.get(name) == value for each in kept)
+            to.say(
+                f"preview.{_PREVIEW[name]}",
+                read(value),
+                f"validation.samples ({name})",
+                value,
+                "" if shared else "As the first sample; all previews share it here.",
+            )
+    for each in {name for sample in kept for name in sample} - {"prompt", "images", *_OF_ALL}:
+        to.lack(f"validation.samples ({each})", first.get(each), "Previews have no such setting.")
+
+
+def _has(*path: str) -> Any:
+    def found(values: Mapping[str, Any]) -> bool:
+        place: Any = values
+        for name in path:
+            if not isinstance(place, Mapping) or name not in place:
+                return False
+            place = place[name]
+        return True
+
+    return found
+
+
+PROGRAM = Program(
+    name=_NAME,
+    version="460ba1aa",
+    tables={"": TABLE},
+    marks={
+        "model.lora": _has("model", "lora"),
+        "model.pretrained_model_name_or_path": _has("model", "pretrained_model_name_or_path"),
+        "data.init_args": _has("data", "init_args"),
+    },
+    convert=_convert,
+)

@@ -1,0 +1,310 @@
+"""The field's words for optimizers, schedules and sizes, and what they are called here."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ..config.folders import OVERRIDES
+from ..config.run import find_setting
+from .rules import Conversion, UnfitError, number, numbers, texts, word_of
+
+Said = tuple[str, Any]
+"""A key with what it says there."""
+
+_NO_SUCH = "There is no such optimizer here; adamw stands in its place."
+_NOT_DECOUPLED = "Adam without decoupled decay; adamw is the nearest."
+
+
+class _Optimizer(NamedTuple):
+    """An optimizer of other programs: its name here, and its library's own defaults."""
+
+    name: str
+    defaults: Mapping[str, float]
+    near: str = ""
+
+
+_ADAMW = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01}
+_ADAM = {**_ADAMW, "weight_decay": 0.0}
+_PRODIGY = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+_LION = {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0}
+_DECAY = {"weight_decay": 0.0}
+
+OPTIMIZERS: Mapping[str, _Optimizer] = {
+    "adamw": _Optimizer("adamw", _ADAMW),
+    "adam": _Optimizer("adamw", _ADAM, _NOT_DECOUPLED),
+    "adamw8bit": _Optimizer("adamw8bit", _ADAMW),
+    "adamw8": _Optimizer("adamw8bit", _ADAMW, "Another library's 8 bits."),
+    "adam8": _Optimizer("adamw8bit", _ADAM, _NOT_DECOUPLED),
+    "adam8bit": _Optimizer("adamw8bit", _ADAM, _NOT_DECOUPLED),
+    "pagedadamw": _Optimizer("adamw_paged", _ADAMW),
+    "pagedadamw32bit": _Optimizer("adamw_paged", _ADAMW),
+    "pagedadamw8bit": _Optimizer("adamw8bit_paged", _ADAMW),
+    "adamw4bit": _Optimizer("adamw4bit", _ADAMW),
+    "adamwfp8": _Optimizer("adamw_fp8", _ADAMW),
+    "adamwschedulefree": _Optimizer("adamw_schedule_free", _PRODIGY),
+    "schedulefreeadamw": _Optimizer("adamw_schedule_free", _ADAMW),
+    "lion": _Optimizer("lion", _LION),
+    "lion8bit": _Optimizer("lion8bit", _LION),
+    "pagedlion8bit": _Optimizer("lion8bit_paged", _LION),
+    "adafactor": _Optimizer("adafactor", _DECAY),
+    "prodigy": _Optimizer("prodigy", _PRODIGY),
+    "prodigy8bit": _Optimizer("prodigy", _PRODIGY, "Its state is not kept in 8 bits."),
+    "prodigyplusschedulefree": _Optimizer("prodigy_schedule_free", {**_PRODIGY, "beta2": 0.99}),
+    "came": _Optimizer("came", {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0}),
+    "muon": _Optimizer("muon", _DECAY),
+    "sgd": _Optimizer("sgd", _DECAY),
+}
+"""Name in small letters, with nothing but letters and figures, to ours."""
+
+FINDS_ITS_RATE = ("prodigy", "prodigy_schedule_free")
+"""Optimizers whose learning rate is a factor of what they find, and is to be 1."""
+
+
+def find_optimizer(name: str) -> _Optimizer:
+    """The optimizer of a name in any spelling, such as ``bitsandbytes.optim.AdamW8bit``."""
+    plain = re.sub(r"[^a-z0-9]", "", name.rsplit(".", 1)[-1].lower())
+    return OPTIMIZERS.get(plain, _Optimizer("adamw", _ADAMW, _NO_SUCH))
+
+
+def set_optimizer(
+    to: Conversion,
+    name: Said,
+    given: Mapping[str, Said],
+    defaults: Mapping[str, float] | None = None,
+    *,
+    named: bool = True,
+) -> str:
+    """Say which optimizer, and its numbers: what the file says, else what its library takes.
+
+    Args:
+        to: Gets the settings.
+        name: Its key and its name.
+        given: Settings of the section ``optimizer`` to key and value.
+        defaults: Of this program, where they differ from the library's.
+        named: Whether the file says its name.
+
+    Returns:
+        Its name here.
+    """
+    found = find_optimizer(str(name[1]))
+    section = "training.optimizer"
+    to.say(f"{section}.name", found.name, *name, found.near, given=named)
+    standard = {**found.defaults}
+    standard |= {key: value for key, value in (defaults or {}).items() if key in standard}
+    for setting, (key, value) in given.items():
+        if setting in standard:
+            to.say(f"{section}.{setting}", value, key, value)
+        else:
+            to.lack(key, value, f"{found.name} has no such number here.")
+    for setting, value in standard.items():
+        if setting not in given:
+            to.say(f"{section}.{setting}", value, f"{name[0]} ({setting})", value, given=False)
+    return found.name
+
+
+_SCHEDULES = {
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "linear": "linear",
+    "cosine": "cosine",
+    "cosine_annealing": "cosine",
+    "cosine_with_restarts": "cosine_restarts",
+    "cosine_with_hard_restarts": "cosine_restarts",
+    "cosine_with_min_lr": "cosine",
+    "polynomial": "polynomial",
+    "warmup_stable_decay": "warmup_stable_decay",
+    "rex": "rex",
+    "one_cycle": "one_cycle",
+}
+
+
+def set_schedule(
+    to: Conversion,
+    name: Said,
+    *,
+    cycles: Said | None = None,
+    power: Said | None = None,
+    min_ratio: Said | None = None,
+    decay_share: Said | None = None,
+) -> str:
+    """Say which schedule, and those of its numbers that mean something with it.
+
+    Args:
+        to: Gets the settings.
+        name: Its key and its name, as Diffusers or Transformers call it.
+        cycles: How often it restarts.
+        power: Of a polynomial.
+        min_ratio: Last learning rate over the highest.
+        decay_share: Share of the run in which warmup_stable_decay falls.
+
+    Returns:
+        Its name here.
+    """
+    key, said = name
+    ours = _SCHEDULES.get(str(said).lower())
+    if ours is None:
+        to.lack(key, said, "There is no such schedule here; the learning rate stays constant.")
+        return "constant"
+    if ours == "cosine_restarts" and (cycles is None or cycles[1] <= 1):
+        ours, cycles = "cosine", None
+    to.say("training.schedule.name", ours, key, said)
+    section = "training.schedule"
+    if ours == "cosine_restarts" and cycles is not None:
+        to.say(f"{section}.cycles", int(cycles[1]), *cycles)
+    if ours == "polynomial" and power is not None:
+        to.say(f"{section}.power", power[1], *power)
+    if ours == "warmup_stable_decay" and decay_share is not None:
+        to.say(f"{section}.decay_share", decay_share[1], *decay_share)
+    if ours != "constant" and min_ratio is not None and min_ratio[1]:
+        to.say(f"{section}.min_ratio", min_ratio[1], *min_ratio)
+    return ours
+
+
+LIKE_UNIFORM = 1.81
+"""Standard deviation of a logistic variable, which the logit of a uniform sigma is: pi / sqrt 3."""
+
+_AS_LOGIT = (
+    "The uniform density, moved by the base's own shift; a normal logit of the same spread is the "
+    "nearest."
+)
+
+
+def set_base_shift_of_uniform(to: Conversion, said: Said) -> None:
+    """Say the nearest to a uniform density that the base's own scheduler moves."""
+    to.say("training.sigma.density", "shifted", *said, _AS_LOGIT)
+    to.say("training.sigma.std", LIKE_UNIFORM, *said, _AS_LOGIT)
+
+
+def side_of(width: float, height: float) -> int:
+    """The resolution whose square has as many pixels as an image."""
+    return round(math.sqrt(width * height))
+
+
+def sides(value: Any) -> int:
+    """A reader of ``[width, height]``, or of one side, as a resolution."""
+    found = numbers(value) if isinstance(value, list | tuple) else [number(value)] * 2
+    if len(found) == 1:
+        found *= 2
+    if len(found) != 2 or min(found) <= 0:
+        raise UnfitError("a number of pixels, or [width, height]")
+    return side_of(*found)
+
+
+PRECISION = word_of(
+    {
+        **dict.fromkeys(("bf16", "bfloat16", "bfloat_16"), "bf16"),
+        **dict.fromkeys(("no", "fp32", "float", "float32", "float_32", "tfloat_32"), "fp32"),
+        **dict.fromkeys(("fp16", "float16", "float_16"), "auto"),
+    }
+)
+"""A reader of the number format that a run computes in; fp16 leaves it to the device."""
+
+PRECISION_NEAR = "fp16 leaves it to the device."
+PRECISION_EXACT = ("bf16", "fp32")
+
+FILE_DTYPE = word_of(
+    {
+        **dict.fromkeys(("bf16", "bfloat16", "bfloat_16"), "bf16"),
+        **dict.fromkeys(("fp32", "float", "float32", "float_32", "tfloat_32"), "fp32"),
+        **dict.fromkeys(("fp16", "float16", "float_16"), "fp16"),
+    }
+)
+"""A reader of the number format of a file."""
+
+
+def containing(value: Any) -> list[str]:
+    """A reader of parts of layer names, as regular expressions on whole names."""
+    return [f".*{re.escape(each.strip())}.*" for each in texts(value) if each.strip()]
+
+
+def ending(value: Any) -> list[str]:
+    """A reader of PEFT's target modules: ends of layer names, at a dot."""
+    return [rf"(.*\.)?{re.escape(each.strip())}" for each in texts(value) if each.strip()]
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A dataset of a file.
+
+    Attributes:
+        said: Its settings, by the YAML paths of the section ``dataset``.
+        role: What its images are for.
+        weight: Factor on their loss.
+        key: What the file calls it.
+    """
+
+    said: Conversion
+    role: str = "train"
+    weight: float = 1.0
+    key: str = ""
+
+
+def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
+    """Make the first folder that is trained ``dataset.path``, and the others ``dataset.folders``.
+
+    What only ``dataset`` can say holds for all folders; a folder that says otherwise is noted.
+    """
+    trained = [
+        each for each in folders if each.role == "train" and "dataset.path" in each.said.values
+    ]
+    first = next((each for each in trained if each.weight == 1), next(iter(trained), None))
+    if first is None:
+        for each in folders:
+            to.notes += each.said.notes
+        return
+    to.values |= first.said.values
+    to.notes += first.said.notes
+    if first.weight != 1:
+        to.lack(f"{first.key} (weight)", first.weight, "The first folder has weight 1.")
+    further = []
+    for each in folders:
+        if each is first:
+            continue
+        to.notes += [
+            replace(note, setting="dataset.folders" if note.setting else "")
+            for note in each.said.notes
+        ]
+        if entry := _entry(to, each, first):
+            further.append(entry)
+    if further:
+        to.say("dataset.folders", further, f"{len(further)} further folder(s)", "see above")
+
+
+def _default_of(setting: str) -> Any:
+    found = find_setting(setting)
+    return None if found is None else found.get_default(call_default_factory=True)
+
+
+def _entry(to: Conversion, folder: Folder, first: Folder) -> dict[str, Any]:
+    """A folder as an item of ``dataset.folders``; empty without a path."""
+    values, main = folder.said.values, first.said.values
+    path = values.get("dataset.path")
+    if not path:
+        return {}
+    entry: dict[str, Any] = {"path": path, "role": folder.role}
+    if folder.weight != 1:
+        entry["weight"] = folder.weight
+    captions: dict[str, Any] = {}
+    # What only the first folder says does not hold for this one.
+    silent = {
+        setting: default
+        for setting in main.keys() - values.keys()
+        if setting.removeprefix("dataset.") in OVERRIDES
+        and (default := _default_of(setting)) is not None
+    }
+    for setting, value in {**values, **silent}.items():
+        name = setting.removeprefix("dataset.")
+        if setting == "dataset.path" or value == main.get(setting):
+            continue
+        if name in OVERRIDES:
+            entry[name] = value
+        elif name.startswith("captions."):
+            captions[name.removeprefix("captions.")] = value
+        else:
+            why = f"{setting} holds for all folders; it is as the first says."
+            to.lack(f"{folder.key} ({name})", value, why)
+    return {**entry, "captions": captions} if captions else entry

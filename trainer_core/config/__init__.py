@@ -23,8 +23,6 @@ from .run import (
 )
 from .schedule import ScheduleSection
 from .sigma import SigmaSection
-from .slider import SliderSection
-from .text_encoder import TextEncoderSection
 from .training import TrainingSection
 from .validation import ValidationSection
 
@@ -54,8 +52,6 @@ __all__ = [
     "RunConfig",
     "ScheduleSection",
     "SigmaSection",
-    "SliderSection",
-    "TextEncoderSection",
     "TrainingSection",
     "ValidationSection",
     "dataset_folders",

@@ -11,7 +11,6 @@ from .folders import FolderSection, Layout
 from .masks import MaskSection
 from .preservation import PreservationSection
 from .section import Section, setting
-from .slider import SliderSection
 from .validation import ValidationSection
 
 Policy = Literal["error", "skip"]
@@ -239,10 +238,6 @@ class DatasetSection(Section):
     preservation: PreservationSection = Field(
         default_factory=PreservationSection,
         description="What keeps the base from forgetting, without any further image.",
-    )
-    slider: SliderSection = Field(
-        default_factory=SliderSection,
-        description="A concept that the adapter's strength turns up and down; needs no images.",
     )
 
 

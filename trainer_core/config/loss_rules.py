@@ -31,7 +31,6 @@ def loss_contradictions(config: RunConfig) -> Iterator[tuple[str, str, str]]:
             "a loss whose gradient depends on how large an error is; that of mae does not",
             "Leave training.loss.differential_guidance out, or set training.loss.kind to mse.",
         )
-    yield from _without_images(config)
 
 
 def _huber(loss: LossSection) -> Iterator[tuple[str, str, str]]:
@@ -51,18 +50,3 @@ def _huber(loss: LossSection) -> Iterator[tuple[str, str, str]]:
             "huber_delta below 1: the schedule falls from 1 at the image to it at pure noise",
             "Lower training.loss.huber_delta, or set training.loss.huber_schedule to constant.",
         )
-
-
-def _without_images(config: RunConfig) -> Iterator[tuple[str, str, str]]:
-    training = config.training
-    given = {
-        "training.noises_per_latent": training.noises_per_latent > 1,
-        "training.loss.noise_offset": training.loss.noise_offset > 0.0,
-    }
-    for name in (name for name, is_set in given.items() if is_set):
-        if config.dataset.slider.positive:
-            yield (
-                f"{name} is set and dataset.slider.positive, too",
-                "it only where images are trained: the points of a slider have their own noise",
-                f"Leave {name} out, or dataset.slider.positive.",
-            )

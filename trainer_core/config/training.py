@@ -13,7 +13,6 @@ from .recovery import RecoverySection
 from .schedule import ScheduleSection
 from .section import Section, setting
 from .sigma import SigmaSection
-from .text_encoder import TextEncoderSection
 
 
 class TrainingSection(Section):
@@ -138,7 +137,4 @@ class TrainingSection(Section):
     )
     recovery: RecoverySection = Field(
         default_factory=RecoverySection, description="What happens when something goes wrong."
-    )
-    text_encoder: TextEncoderSection = Field(
-        default_factory=TextEncoderSection, description="Training of the text encoder."
     )

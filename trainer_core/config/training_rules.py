@@ -1,4 +1,4 @@
-"""Which settings of length, checkpoints, average, recovery, slider and text encoder contradict."""
+"""Which settings of length, checkpoints, average and recovery contradict."""
 
 from __future__ import annotations
 

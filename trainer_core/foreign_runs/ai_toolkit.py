@@ -88,8 +88,6 @@ def _convert(given: Given, to: Conversion) -> None:
     if part("logging", LOGGING).read("use_wandb", flag, False):
         to.say("metrics.trackers", ["tensorboard", "wandb"], "logging.use_wandb", True)
     _datasets(given, process, train, to)
-    if process.given("slider"):
-        to.lack("slider", process.values["slider"], "Set dataset.slider to its prompts.")
 
 
 def _named(given: Given, process: Any) -> Mapping[str, Any]:

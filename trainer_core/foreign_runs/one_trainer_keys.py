@@ -136,13 +136,8 @@ CONFIG: Table = {
         ),
         Lacks("The denoiser is trained to the end.", (*_ANY, 0, "NEVER")),
     ),
-    "text_encoder.train": Maps(
-        "training.text_encoder.train",
-        flag,
-        near="Only CLIP-L, of bases that have it.",
-        exact=(False,),
-    ),
-    "text_encoder.learning_rate": Maps("training.text_encoder.learning_rate", number),
+    "text_encoder.train": Lacks("Only adapters of the denoiser are trained here.", (None, False)),
+    "text_encoder.learning_rate": Lacks("Only adapters of the denoiser are trained here."),
     **dict.fromkeys(
         [
             f"text_encoder.{name}"

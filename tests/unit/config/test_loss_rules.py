@@ -10,7 +10,6 @@ from trainer_core.config.reading import load_config
 from trainer_core.errors import ConfigError
 
 HUBER = {"kind": "huber"}
-SLIDER = {"dataset": {"slider": {"positive": "old", "negative": "young"}}}
 
 
 def training(**loss):
@@ -28,16 +27,13 @@ AGAINST = [
     (training(**HUBER, weighting="learned"), "training.loss.weighting is learned"),
     (training(kind="mae", weighting="learned"), "training.loss.kind is mae"),
     (training(kind="mae", differential_guidance=3.0), "differential_guidance is 3.0"),
-    (SLIDER | {"training": {"noises_per_latent": 2}}, "training.noises_per_latent"),
-    (SLIDER | training(noise_offset=0.1), "training.loss.noise_offset"),
 ]
 
 
 @pytest.mark.parametrize(("values", "named"), AGAINST)
 def test_a_contradiction_is_told_once_with_its_setting(values, named):
-    others = {problem.found for problem in contradictions(RunConfig.model_validate(SLIDER))}
     config = RunConfig.model_validate(values)
-    found = [problem for problem in contradictions(config) if problem.found not in others]
+    found = contradictions(config)
     assert len(found) == 1
     assert named in found[0].found
     assert found[0].expected

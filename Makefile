@@ -61,6 +61,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.host_work --output $(RESULTS)/host_work.json
 	$(BIN)/python -m benchmarks.layers --output $(RESULTS)/layers.json
 	$(BIN)/python -m benchmarks.loop_work --output $(RESULTS)/loop_work.json
+	$(BIN)/python -m benchmarks.optimizer_step --output $(RESULTS)/optimizer_step.json
 	$(BIN)/python -m benchmarks.calibration --output $(RESULTS)/calibration.json
 	$(BIN)/python -m benchmarks.file_operations --output $(RESULTS)/file_operations.json
 	$(BIN)/python -m benchmarks.dataset_scan --output $(RESULTS)/dataset_scan.json

@@ -99,9 +99,14 @@ class Stopwatch(SilentObserver):
     def save(self, step: int) -> None:
         """Nothing is kept."""
 
-    def broken(self, step: int) -> str:
+    def broken(self, step: int, first: int) -> str:
         """Nothing is kept."""
+        del first
         return f"Step {step} is no measurement."
+
+    def retry_due(self) -> bool:
+        """Nothing is written."""
+        return False
 
     def requests(self) -> RunRequests:
         """Ask for the end when enough was measured."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..config import RunConfig, reading
 from ..config.dialect import format_value
+from ..config.optimizer_facts import OWN_DEFAULTS
 from ..config.reading import commented_run_file
 from ..errors import ConfigError
 from .registry import PACKAGES
@@ -113,7 +114,12 @@ def run_file_of(
         notes: Sentences below the title.
         remarks: YAML path to what stands above that setting.
     """
-    return commented_run_file(title, values, _choices(), notes, remarks or {})
+    # What another optimizer takes where nothing is said is not the default that is declared.
+    name = values.get("training.optimizer.name", "")
+    own = {
+        f"training.optimizer.{each}": value for each, value in OWN_DEFAULTS.get(name, {}).items()
+    }
+    return commented_run_file(title, {**own, **values}, _choices(), notes, remarks or {})
 
 
 def _choices() -> Mapping[str, Sequence[str]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..config.dialect import format_value
+from ..config.problems import contradictions
 from ..config.run import RunConfig
 from ..errors import ConfigError, InputError, TrainerError
 from ..families.run_files import load_config, run_file_of
@@ -147,10 +148,38 @@ def read_foreign(
             "Correct the value there.",
         ) from error
     _require_controls(to)
+    _leave_out_contradictions(to)
     certainty = _SURE if len(marks) == len(program.marks) else _LIKELY
     return ForeignRun(
         documents[0].name, program.name, program.version, certainty, marks, to.values, to.notes
     )
+
+
+def _leave_out_contradictions(to: Conversion) -> None:
+    """Leave out what does not go together here, one setting after the other, and say so."""
+    while True:
+        wrong = contradictions(RunConfig.model_validate(_nested(to.values)))
+        named = {problem.found.split()[0]: problem for problem in wrong}
+        path = next((path for path in named if path in to.values), None)
+        if path is None:
+            return  # what is left is told by the settings' own check
+        del to.values[path]
+        why = f"It does not go with the rest here, which wants {named[path].expected}."
+        to.notes = [
+            replace(note, outcome="lacking", why=why) if note.setting == path else note
+            for note in to.notes
+        ]
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for path, value in values.items():
+        *sections, name = path.split(".")
+        place = nested
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value
+    return nested
 
 
 class Beside:

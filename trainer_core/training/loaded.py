@@ -23,7 +23,6 @@ from ..offload.machine import Machine
 from ..offload.swapped import repeated_blocks
 from .average import averages_of
 from .best_loss import MEASURED_BY, BestLoss
-from .checkpoint import Checkpoint
 from .encode_dataset import Prepared
 from .ledger import Ledger
 from .load_adapted import load_adapted
@@ -120,15 +119,12 @@ def load(
     if taken is not None:
         processes.share(adapter.parameters())
     if processes.index == 0:
-        _tell_notes(adapter, config.training.optimizer, observer)
-        if taken is not None:
-            observer.notify(Noted(taken.summary()))
+        said = "" if taken is None else taken.summary()
+        _tell_notes(adapter, config.training.optimizer, observer, said)
     state = _begun(config.training, adapter, norms)
     state.ledger = Ledger(len(data.dataset), lambda index: data.dataset.items[index].name)
-    if start.checkpoint is not None:
-        said = _go_on(state, start, start.checkpoint, config)
-        if said and processes.index == 0:
-            observer.notify(Noted(said))
+    if (said := _go_on(state, start, config)) and processes.index == 0:
+        observer.notify(Noted(said))
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)
     if anew is not None and processes.index == 0:
         _tell_plan(config, anew, state.step, observer)
@@ -148,9 +144,11 @@ def _begun(
     return TrainState(adapter, optimizer, learned=learned, average=average, limit=limit)
 
 
-def _go_on(state: TrainState, start: Start, checkpoint: Checkpoint, config: RunConfig) -> str:
-    """Put a checkpoint's state back; what is not taken over, in words."""
-    said = state.restore(checkpoint, config.training.optimizer)
+def _go_on(state: TrainState, start: Start, config: RunConfig) -> str:
+    """Put a checkpoint's state back, where there is one; what is not taken over, in words."""
+    if start.checkpoint is None:
+        return ""
+    said = state.restore(start.checkpoint, config.training.optimizer)
     # Losses that are measured in another way are not compared.
     if any(is_in(change.setting, MEASURED_BY) for change in start.changes):
         state.best = BestLoss()
@@ -210,8 +208,13 @@ def _tell_plan(config: RunConfig, anew: PlannedAnew, step: int, observer: Observ
         observer.notify(Noted(replan_note(config, anew)))
 
 
-def _tell_notes(adapter: AttachedAdapter, settings: OptimizerSection, observer: Observer) -> None:
-    for note in adapter.notes:
+def _tell_notes(
+    adapter: AttachedAdapter,
+    settings: OptimizerSection,
+    observer: Observer,
+    begun: str,
+) -> None:
+    for note in [*adapter.notes, *([begun] if begun else [])]:
         observer.notify(Noted(note))
     for note in pace_notes(adapter.plans, settings.learning_rate, OPTIMIZERS[settings.name].pace):
         observer.notify(Warned(note))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -70,8 +70,7 @@ class Loop:
             result, requests = self.make_step(step)
             ends = not requests.cancel and (requests.stop or step == last)
             measured = self.hooks.measure(step, ends)
-            losses = {"validation_loss": measured.loss, "trained_loss": measured.trained}
-            self.hooks.record(replace(result, **losses))
+            self.hooks.record(measured.written_to(result))
             requests = requests.stopping(measured.stop)
             saved = step == last or requests.end or requests.save
             saved = saved or self._due(step, every) or self.hooks.save_due(step)

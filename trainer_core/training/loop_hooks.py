@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..types import StepResult
 from .observer import RunRequests
@@ -22,6 +22,10 @@ class Measured:
     trained: float | None = None
     cancelled: bool = False
     stop: bool = False
+
+    def written_to(self, result: StepResult) -> StepResult:
+        """The step behind which it was measured, with the losses."""
+        return replace(result, validation_loss=self.loss, trained_loss=self.trained)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from .out_of_memory import DeviceRoom, explained, skipped_when_full
 from .processes import Shares
 from .read_ahead import ReadAhead
 from .recorder import Recorder
-from .recovery import rate_share
+from .recovery import Recovery, rate_share
 from .run_batches import (
     all_passes,
     base_answers,
@@ -142,17 +142,43 @@ def _loop(
     config, training = run.config, run.config.training
     schedule = make_schedule(training.schedule, run.steps, run.anew)
     noises = training.noises_per_latent
+    share = rate_share(training.recovery, run.state.returns)
+    recovery = make_recovery(run, plan, shares, maker, recorder, target)
+    hooks = _hooks(run, plan, maker, recorder, measurements, recovery, may_grow)
+    return Loop(
+        settings=training,
+        steps=run.steps,
+        preview_every=config.preview.every,
+        micro_batches=micro_batches(plan, shares.dealt, noises),
+        samples=lambda step: plan.samples(step) * noises,
+        micro_step=maker,
+        parameters=run.state.adapter.parameters(),
+        optimizer=run.state.optimizer,
+        learning_rate=lambda step: training.optimizer.learning_rate * schedule(step) * share,
+        epoch=plan.epoch,
+        processes=run.processes,
+        hooks=hooks if measurements is None else measurements.heard(hooks),
+    )
+
+
+def _hooks(
+    run: Loaded,
+    plan: BatchPlan,
+    maker: StepMaker,
+    recorder: Recorder | None,
+    measurements: Measurements | None,
+    recovery: Recovery,
+    may_grow: bool,
+) -> LoopHooks:
+    training, state = run.config.training, run.state
 
     def record(result: StepResult) -> None:
-        samples = 0 if result.skipped else plan.samples(result.step)
-        run.state.advance(result.step, result.epoch, samples)
-        run.state.skipped = run.state.skipped + 1 if result.skipped else 0
+        state.advance(result.step, result.epoch, 0 if result.skipped else plan.samples(result.step))
+        state.skipped = state.skipped + 1 if result.skipped else 0
         if recorder is not None:
             recorder.record(measurements.complete(result) if measurements else result)
 
     clock = CheckpointClock(training.checkpoint_minutes if recorder else 0.0)
-
-    recovery = make_recovery(run, plan, shares, maker, recorder, target)
     write, ask = saving(run, recorder, recovery), requests_with_retries(run, recorder)
 
     def save(step: int) -> None:
@@ -160,16 +186,14 @@ def _loop(
         clock.saved()
 
     def seen(step: int, errors: Sequence[SampleError]) -> None:
-        run.state.learn(step, errors)
-        if run.state.ledger is not None:
-            run.state.ledger.take(step, indices_by_place(plan, step), errors)
+        state.learn(step, errors)
+        if state.ledger is not None:
+            state.ledger.take(step, indices_by_place(plan, step), errors)
 
-    adapter, optimizer = run.state.adapter.parameters(), run.state.optimizer
-    begun, smaller = (run.placed, adapter, optimizer, run.observer), training.recovery.smaller
+    begun = (run.placed, state.adapter.parameters(), state.optimizer, run.observer)
     kept = recorder.save if recorder else lambda step: None
-    room = DeviceRoom(*begun, kept, may_grow=may_grow, smaller=smaller)
-    share = rate_share(training.recovery, run.state.returns)
-    hooks = LoopHooks(
+    room = DeviceRoom(*begun, kept, may_grow=may_grow, smaller=training.recovery.smaller)
+    return LoopHooks(
         record=record,
         save=save,
         preview=_preview(run, recorder),
@@ -179,22 +203,8 @@ def _loop(
         between=room.between_steps,
         measure=_measure(run, maker, recorder),
         seen=seen,
-        save_due=lambda step: run.state.best.step == step,
-        updated=lambda step: run.state.updated(),
-    )
-    return Loop(
-        settings=training,
-        steps=run.steps,
-        preview_every=config.preview.every,
-        micro_batches=micro_batches(plan, shares.dealt, noises),
-        samples=lambda step: plan.samples(step) * noises,
-        micro_step=maker,
-        parameters=adapter,
-        optimizer=optimizer,
-        learning_rate=lambda step: training.optimizer.learning_rate * schedule(step) * share,
-        epoch=plan.epoch,
-        processes=run.processes,
-        hooks=hooks if measurements is None else measurements.heard(hooks),
+        save_due=lambda step: state.best.step == step,
+        updated=lambda step: state.updated(),
     )
 
 

@@ -23,6 +23,7 @@ from ..config.comparison import flattened
 from ..data.image import from_pixels
 from ..errors import InputError
 from ..filesystem.storage import write_text
+from ..filesystem.text_files import read_lines
 from .tracker import Tracker
 
 ABSENT = (
@@ -146,7 +147,7 @@ def _run_id(folder: Path) -> str:
     path = folder / _ID
     if not path.is_file():
         write_text(path, os.urandom(8).hex())
-    return path.read_text(encoding="utf-8").strip()
+    return "".join(read_lines(path)).strip()
 
 
 def _require_key(settings: Any) -> None:

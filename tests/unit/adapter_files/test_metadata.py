@@ -146,6 +146,7 @@ def test_every_string_setting_of_a_run_file_is_either_a_choice_or_left_out():
         "adapter.rank_pattern",
         "adapter.alpha_pattern",
         "training.optimizer.rate_pattern",
+        "training.optimizer.decay_pattern",
     }
     assert "adapter.targets" in free
 

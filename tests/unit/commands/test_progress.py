@@ -103,5 +103,5 @@ def test_result_names_every_file():
         "Adapter: b",
         "Image:   p.png",
     ]
-    cancelled = RunResult(Path("v0"), "cancelled", 3, (), (), ())
+    cancelled = RunResult(Path("v0"), "cancelled", 3, (Path("a"),), (), ())
     assert "resume=latest" in result_text(cancelled)

@@ -16,7 +16,7 @@ from trainer_core.training.weights_and_biases import ABSENT, WeightsAndBiases, t
 from trainer_core.types import StepResult
 
 NAME = "tiddles-in-boots"
-SECRETS = ("/home/somebody/pictures", "a photo of my cat Tiddles", "sks-trigger", "Tiddles.png")
+SECRETS = ("/srv/somebody/pictures", "a photo of my cat Tiddles", "sks-trigger", "Tiddles.png")
 
 
 def result(step, bands=(0.25, None), **more):

@@ -24,8 +24,8 @@ class CompareCheckpoints(io.ComfyNode):
             display_name="Compare Checkpoints",
             category="Adapter Trainer",
             description="Generates the preview prompts with the base and with each checkpoint of "
-            "a run, from the same noise, as one labelled grid. Names checkpoints that change "
-            "nothing. Writes grid, images and comparison.json into the run's folder.",
+            "a run, from the same noise, as one labelled grid. Writes it and every image into the "
+            "run's folder, and names checkpoints that change nothing.",
             search_aliases=[
                 "compare lora",
                 "xy plot",

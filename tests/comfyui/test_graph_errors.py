@@ -293,7 +293,7 @@ def test_a_place_that_cannot_be_written_is_said(server):
 
 
 def test_a_loss_that_is_not_finite_stops_at_the_last_good_state(server):
-    nodes = graph("wild")
+    nodes = graph("wild", settings={"recovery_skips": 0, "recovery_returns": 0})
     disturb(server, "poison", at=4)
     message = refused(server, nodes, TRAIN)
     assert "step 4 is not finite" in message

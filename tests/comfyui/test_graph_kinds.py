@@ -71,7 +71,8 @@ def everything(kind):
     del nodes[PLAIN]["inputs"]["lora"]
     nodes[SHOW_PLAIN] = {"class_type": "PreviewImage", "inputs": {"images": [PLAIN, 0]}}
     nodes[TRAINED] = {"class_type": "PreviewImage", "inputs": {"images": [TRAIN, 2]}}
-    compared = {**nodes[PLAIN]["inputs"], "run": [TRAIN, 3], "strengths": "0, 1"}
+    compared = {**nodes[PLAIN]["inputs"], "run": [TRAIN, 3], "checkpoints": "all"}
+    compared["strengths"] = "0, 1"
     del compared["strength"]
     nodes[COMPARE] = {"class_type": "AdapterTrainerCompare", "inputs": compared}
     nodes[CELLS] = {"class_type": "PreviewImage", "inputs": {"images": [COMPARE, 1]}}

@@ -36,6 +36,7 @@ SOCKETS = {
         ["LORA_MODEL", "LOSS_MAP", "IMAGE", "run"],
     ),
     "Preview": (["base", "previews", "LORA_MODEL?", "CLIP?", "VAE?"], ["IMAGE"]),
+    "Compare": (["base", "previews", "run", "CLIP?", "VAE?"], ["IMAGE", "IMAGE", "STRING"]),
     "Save": (["run?", "LORA_MODEL?"], ["STRING"]),
     "Convert": (["LORA_MODEL?", "base?"], ["LORA_MODEL", "STRING"]),
     "Check": (["MODEL", "LORA_MODEL?"], ["STRING", "BOOLEAN"]),
@@ -71,7 +72,7 @@ NOT_AN_INPUT = {
 _WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"}
 _NOTES = re.compile(
     r"( One per line\.| Several: one per line\.| One per line: pattern = number\."
-    r"| 0: unset\.| Empty: unset\.)$"
+    r"| 0: unset\.| Empty: unset\.| Left as it is: what suits the optimizer\.)$"
 )
 _BOUNDS = re.compile(r" \(([^()]*(?:at least|above|at most|below) [^()]*)\)$")
 _NO_BOUND = {2**63 - 1, 1e6}

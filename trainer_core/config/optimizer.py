@@ -35,9 +35,8 @@ class OptimizerSection(Section):
     name: OptimizerName = setting(
         "adamw",
         "Take adamw8bit when VRAM is short (10 bytes of memory for a trained number instead of "
-        "16), prodigy to have the learning rate found by itself, else leave it. Whatever you leave "
-        "out of learning_rate, beta1, beta2, eps and weight_decay suits the optimizer. Some need a "
-        "package of adapter-trainer[optimizers].",
+        "16), prodigy to have the learning rate found by itself, else leave it. Rate, betas, eps "
+        "and decay that you leave out suit the optimizer. Some need adapter-trainer[optimizers].",
     )
     learning_rate: float = setting(
         1e-4,

@@ -13,9 +13,9 @@ class PreservationSection(Section):
     kind: Literal["trajectory", "class", "blank", "output"] = setting(
         "trajectory",
         "Leave it on trajectory. What the base is held to. 'trajectory': images that it makes of "
-        "prompts. 'class': of prompts with class_word. 'blank': what it does with your noisy "
-        "images and no prompt. 'output': with class_word in the place of your trigger word, also "
-        "for edits. blank and output ask the base in each step, which makes steps a little longer.",
+        "prompts. 'class': of prompts with class_word. 'blank': your noisy images without a "
+        "prompt. 'output': with class_word in place of your trigger word, also for edits. The "
+        "last two take a little longer.",
         advanced=True,
     )
     class_word: str = setting(

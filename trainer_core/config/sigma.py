@@ -29,7 +29,7 @@ class SigmaSection(Section):
     )
     mean: float = setting(
         0.0,
-        "Leave it unless a recipe names another value; higher trains strong noise more. Only for "
+        "Leave it unless a recipe names another value; higher trains strong noise more. Only "
         "logit_normal and shifted: mean of the logit.",
         advanced=True,
         ge=-5,
@@ -62,16 +62,16 @@ class SigmaSection(Section):
     )
     alpha: float = setting(
         1.0,
-        "Leave it unless a recipe names another value; higher trains strong noise more. Only for "
-        "beta: its first number.",
+        "Leave it unless a recipe names another value; higher trains strong noise more. Only "
+        "for the density beta, its first number.",
         advanced=True,
         ge=0.1,
         le=100.0,
     )
     beta: float = setting(
         1.0,
-        "Leave it unless a recipe names another value; higher trains weak noise more. Only for "
-        "beta: its second number.",
+        "Leave it unless a recipe names another value; higher trains weak noise more. Only "
+        "for the density beta, its second number.",
         advanced=True,
         ge=0.1,
         le=100.0,

@@ -29,7 +29,13 @@ def test_a_run_that_breaks_goes_on_as_its_message_says(server):
     nodes = graph(
         "broken",
         adapter={**adapter_kind("lora"), "alpha_pattern": ".* = 1e8", "dropout": 0.0},
-        settings={"batch_size": 1, "warmup_steps": 20, "checkpoint_every": 4},
+        settings={
+            "batch_size": 1,
+            "warmup_steps": 20,
+            "checkpoint_every": 4,
+            "recovery_skips": 0,
+            "recovery_returns": 0,
+        },
         train={"learning_rate": 1.0, "steps": 24},
     )
     result = server.result(server.queue(nodes))

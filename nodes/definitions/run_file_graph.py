@@ -13,6 +13,7 @@ from .dataset_from_folder import DatasetFolder
 from .full_graph import ADAPTER, BASE, CACHE, DATASET, PROMPTS, SETTINGS, TRAIN
 from .load_base import LoadBase
 from .preview_prompts import PreviewPrompts
+from .setting_inputs import RUN_SETTINGS
 from .train_adapter import TrainAdapter
 from .training_settings import TrainingSettings
 
@@ -89,6 +90,24 @@ def without_input(values: Mapping[str, Any], changed: Sequence[str]) -> list[str
     return [path for path in changed if path not in known]
 
 
+def left_to_the_optimizer(values: Mapping[str, Any]) -> list[str]:
+    """What the widgets cannot say: AdamW's value means there what suits the optimizer."""
+    from ...trainer_core.config import OptimizerSection
+
+    name = values["training.optimizer.name"]
+    own = OptimizerSection.model_validate({"name": name})
+    told: list[str] = []
+    for each in (*TrainingSettings.SETTINGS, *RUN_SETTINGS):
+        value = values.get(each.path)
+        suits = getattr(own, each.path.rpartition(".")[2], value)
+        if each.leaves_it_open(value) and suits != value:
+            told.append(
+                f"{each.path}: {value:g} cannot be said in a graph with {name}, which takes "
+                f"{suits:g} then."
+            )
+    return told
+
+
 def shown_run_file(body: bytes) -> tuple[Any, int]:
     """What the browser is told when it opens a run file, and the HTTP status.
 
@@ -111,5 +130,5 @@ def shown_run_file(body: bytes) -> tuple[Any, int]:
     told = [f"{path}: the nodes have no input for it." for path in lost]
     nodes = run_file_graph(opened)
     columns = [[id for id in column if id in nodes] for column in full_graph.COLUMNS]
-    notes = [*opened.notes, *told]
+    notes = [*opened.notes, *told, *left_to_the_optimizer(opened.values)]
     return {"nodes": nodes, "columns": columns, "program": opened.program, "notes": notes}, 200

@@ -98,6 +98,20 @@ def test_every_setting_comes_into_an_input_or_is_told(server):
     assert [each for each in silent if not each.startswith(("output.dir", "preview."))] == []
 
 
+def test_a_value_that_a_widget_cannot_say_is_told(server):
+    """AdamW's learning rate in the widget means what suits the optimizer."""
+    optimizer = {"name": "lion", "learning_rate": 1e-4}
+    answer = opened(server, "run.yaml", json.dumps({"training": {"optimizer": optimizer}}))
+    said = [note for note in answer["notes"] if note.startswith("training.optimizer.")]
+    assert said == [
+        "training.optimizer.learning_rate: 0.0001 cannot be said in a graph with lion, which takes "
+        "3e-05 then."
+    ]
+    optimizer["learning_rate"] = 2e-4
+    answer = opened(server, "run.yaml", json.dumps({"training": {"optimizer": optimizer}}))
+    assert not [note for note in answer["notes"] if note.startswith("training.optimizer.")]
+
+
 def test_a_file_of_another_trainer_opens_too(server):
     answer = opened(server, "boats.yaml", files.AI_TOOLKIT)
     assert answer["program"] == "ai-toolkit"

@@ -125,8 +125,8 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
             "held-out images has a best one.",
         )
     steps = read_metrics(folder / "metrics.jsonl")
-    losses = [result.loss for result in steps if not result.skipped]
-    return RunHandle(folder, adapter, step), losses[:step]
+    losses = [each.loss for each in steps if not each.skipped and each.step <= step]
+    return RunHandle(folder, adapter, step), losses
 
 
 def _marked(steps: Sequence[int], best: int | None) -> str:

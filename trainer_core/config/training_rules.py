@@ -53,6 +53,14 @@ def _limit_contradictions(config: RunConfig) -> Iterator[tuple[str, str, str]]:
     limit, adapter = config.training.max_weight_norm, config.adapter
     if not limit:
         return
+    optimizer = config.training.optimizer.name
+    if optimizer.endswith(_AVERAGES_ITSELF):
+        yield (
+            f"training.max_weight_norm is {limit} and training.optimizer.name is {optimizer}",
+            "one of them: this optimizer averages the weights by itself, and the limit would hold "
+            "for what it steps from alone",
+            "Leave training.max_weight_norm out, or set training.optimizer.name to adamw.",
+        )
     if adapter.kind in ROTATIONS:
         yield (
             f"training.max_weight_norm is {limit} and adapter.kind is {adapter.kind}",

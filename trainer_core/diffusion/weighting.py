@@ -133,6 +133,7 @@ class LearnedWeight:
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `tensors` gave; of nothing, or of other bands, begin anew."""
+        self.__init__()
         if all(len(tensors.get(name, ())) == BANDS for name in self.tensors()):
             self._sums, self._counts, self._shares = (
                 tensors[name].tolist() for name in self.tensors()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ..types import RunResult
 from .checkpoint import Checkpoint, read_whole_checkpoint
 from .checkpoint_search import last_before
 from .loaded import Loaded
+from .longer_run import planned_anew
 from .observer import Warned
 from .optimizers import make_optimizer
 from .processes import Shares
@@ -29,12 +31,15 @@ class Attempts:
         checkpoints: The folder that holds the checkpoint which the run goes on from; None for a
             new run.
         may_grow: Whether blocks may be moved onto the device where there is room.
+
+    Attributes:
+        run: As it is now.
     """
 
     def __init__(
         self, run: Loaded, shares: Shares, checkpoints: Path | None, *, may_grow: bool
     ) -> None:
-        self._run, self._shares, self._may_grow = run, shares, may_grow
+        self.run, self._shares, self._may_grow = run, shares, may_grow
         self._checkpoints = checkpoints
         self._begin = _beginning(run) if run.config.training.recovery.returns else None
 
@@ -54,18 +59,18 @@ class Attempts:
             try:
                 return self._attempt(recorder)
             except GoBackError as error:
-                asked = error
-            # Behind the handler: the error's frames hold what the attempt had in memory.
+                # Another one: the frames of this one hold what the attempt had in memory.
+                asked = GoBackError(error.step, error.to)
             self._go_back(asked, recorder)
             recorder = again() if again else None
 
     def _attempt(self, recorder: Recorder | None) -> RunResult:
         with recorder or contextlib.nullcontext():
-            begun = (self._run, self._shares, recorder, self._target)
+            begun = (self.run, self._shares, recorder, self._target)
             status, step = run_loop(*begun, may_grow=self._may_grow)
             if recorder is not None:
                 return recorder.finish(status, step)
-        return RunResult(Path(self._run.config.output.dir), status, step, (), (), ())
+        return RunResult(Path(self.run.config.output.dir), status, step, (), (), ())
 
     def _target(self, recorder: Recorder | None, first: int) -> int | None:
         """The steps of the state to go back to, 0 for the beginning; the first process decides."""
@@ -76,14 +81,14 @@ class Attempts:
                 step = 0
             # Counted from 1, so that 0 is none.
             found = [0.0 if step is None else step + 1.0, version_number(recorder.folder.path)]
-        step, version = self._run.processes.sum_numbers(found)
+        step, version = self.run.processes.sum_numbers(found)
         if self._checkpoints is None:
-            output = self._run.config.output
+            output = self.run.config.output
             self._checkpoints = Path(output.dir) / output.name / f"v{version:.0f}" / "checkpoints"
         return int(step) - 1 if step else None
 
     def _go_back(self, asked: GoBackError, recorder: Recorder | None) -> None:
-        state, config = self._run.state, self._run.config
+        state, config = self.run.state, self.run.config
         returns = state.returns + 1
         checkpoint = self._begin
         if asked.to or checkpoint is None:
@@ -95,9 +100,12 @@ class Attempts:
         state.optimizer = make_optimizer(settings, parameter_groups(state.adapter, settings))
         state.restore(checkpoint, settings)
         state.returns = returns
+        # As a run that resumes there plans its learning rate.
+        anew = planned_anew(config, checkpoint) if asked.to else None
+        self.run = dataclasses.replace(self.run, anew=anew)
         if recorder is not None:
             recorder.went_back(asked.step, state.step, returns)
-            self._run.observer.notify(Warned(return_note(config.training.recovery, asked, returns)))
+            self.run.observer.notify(Warned(return_note(config.training.recovery, asked, returns)))
 
 
 def _beginning(run: Loaded) -> Checkpoint | None:

@@ -15,6 +15,8 @@ MEASURED_BY = frozenset(
     {
         "dataset.validation.most",
         "dataset.validation.noise_levels",
+        "training.ema.decay",
+        "training.ema.previews",
         "training.loss",
         "training.sigma",
     }

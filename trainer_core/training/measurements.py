@@ -81,6 +81,8 @@ class Measurements:
         sigmas = [each.sigma for each in self._seen]
         errors = [each.error for each in self._seen]
         times, sizes = self.clock.take(), self._sizes
+        # A step that is left out next has neither.
+        self._seen, self._sizes = (), None
         bands = band_means(sigmas, errors, self._bands) if sigmas else None
         return replace(
             result,

@@ -101,7 +101,7 @@ class DeviceRoom:
         parameters: The adapter's.
         optimizer: Over them.
         observer: Told of every change.
-        save: Saves the state after a step.
+        save: Saves the state after a step; False where it could not.
         may_grow: Whether blocks may be moved onto the device, because the user has not said how
             many are swapped.
         smaller: Whether a step may be made again with more blocks checkpointed or swapped.
@@ -115,7 +115,7 @@ class DeviceRoom:
         parameters: Sequence[torch.nn.Parameter],
         optimizer: torch.optim.Optimizer,
         observer: Observer,
-        save: Callable[[int], None],
+        save: Callable[[int], bool | None],
         *,
         may_grow: bool = False,
         smaller: bool = True,
@@ -204,8 +204,7 @@ class DeviceRoom:
     def _full(self, step: int, reason: str, refused: str) -> RunError:
         """Save the state before a step that does not fit, and say how to go on."""
         saved = ""
-        if step > 1:
-            self._save(step - 1)
+        if step > 1 and self._save(step - 1) is not False:
             saved = f"The state before this step is saved: go on with {RESUME}."
         found = f"the device's memory is full in step {step} ({reason}), and {refused}"
         return full_memory_error(found, "a training step", saved)

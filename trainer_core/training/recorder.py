@@ -29,10 +29,11 @@ from ..types import BestCheckpoint, RunResult, StepResult
 from .checkpoint import (
     checkpoint_folders,
     drop_later_checkpoints,
+    is_checkpoint,
     prune_checkpoints,
     save_checkpoint,
 )
-from .checkpoint_search import BEST, RECORD, broken_step, way_on
+from .checkpoint_search import BEST, RECORD, best_step, broken_step, way_on
 from .encode_dataset import Prepared
 from .ledger import LEDGER
 from .metrics_file import MetricsWriter
@@ -152,7 +153,9 @@ class Recorder:
         )
         # That of a course which is given up is none of this one's.
         if done:
-            self._mark_best()
+            # A full disk ends no run; the next checkpoint marks it again.
+            with contextlib.suppress(StorageError):
+                self._mark_best()
 
     def record(self, result: StepResult) -> None:
         """Write a finished step down."""
@@ -171,15 +174,18 @@ class Recorder:
             self._unwritten.attempt(_METRICS, lambda: self._metrics.write_begin(loss, trained))
         self._observer.notify(ValidationDone(step, loss, trained))
 
-    def save(self, step: int) -> None:
+    def save(self, step: int) -> bool:
         """Write a checkpoint of the state after a step, then drop the oldest ones.
 
         A disk that takes nothing is told; `retry_due` says when to try again.
 
+        Returns:
+            Whether it is written.
+
         Raises:
             NonFiniteError: When a weight is not finite; nothing is written.
         """
-        self._unwritten.attempt(_CHECKPOINT, lambda: self._save(step))
+        return self._unwritten.attempt(_CHECKPOINT, lambda: self._save(step))
 
     def retry_due(self) -> bool:
         """Whether a checkpoint that could not be written is to be tried again now."""
@@ -193,7 +199,9 @@ class Recorder:
             self._state.ledger.write(self.folder.path, step)
         # Whoever has named a checkpoint to go on from may want to go on from it again.
         named = self._config.resume not in {"none", "auto", "latest"}
+        marked = best_step(self.folder.path)
         spared = {self._state.best.step, *([self._done] if named else [])}
+        spared |= set() if marked is None else {marked}
         rule = self._config.training
         dropped = prune_checkpoints(
             self.folder.checkpoints, rule.keep_checkpoints, rule.keep_every, spared
@@ -202,7 +210,9 @@ class Recorder:
 
     def _mark_best(self) -> None:
         found = self._state.best.record()
-        if self.folder.read_record().get(BEST) != found:
+        there = is_checkpoint(self.folder.checkpoints / f"{self._state.best.step:06d}")
+        # One that the disk did not take is none to go on from.
+        if there and self.folder.read_record().get(BEST) != found:
             self.folder.update_record(**{BEST: found})
 
     def broken(self, step: int, first: int) -> str:

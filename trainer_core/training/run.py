@@ -164,9 +164,9 @@ def _train(
         # The run file keeps the user's words, so that another machine may choose anew.
         with _open_folder(config, start, hashes, workflow, planned.memory) as folder:
             header = run_header(settled.told, data, precision, hashes, workflow, observer, marks)
-            settings = {**settled.settings, SCHEDULE: run.anew}
 
             def recorder() -> Recorder:
+                settings = {**settled.settings, SCHEDULE: attempts.run.anew}
                 given = (folder, config, run.state, key_map, settings, header, observer)
                 return Recorder(*given)
 

@@ -165,7 +165,8 @@ def stratified(
         In [0, 1).
     """
     order = _shares_of_step(seed, step, noises * plan.samples(step))
-    return (order[position] + drawn) / len(order)
+    # A repeated point that the base is held to has a place behind the step.
+    return (order[position % len(order)] + drawn) / len(order)
 
 
 @functools.lru_cache(maxsize=4)

@@ -50,6 +50,8 @@ def make_recovery(
         return parts
 
     def place(step: int) -> str:
+        if run.processes.count > 1:
+            return ""  # one whose memory is full would leave the others waiting
         skipped = skipped_when_full("search for the layer", run.processes, run.observer)
         with skipped:
             return broken_place(run.state.adapter, functools.partial(compute, step), run.processes)

@@ -38,6 +38,13 @@ REFUSED = [
     ),
 ]
 
+REFUSED += [
+    (
+        training(max_weight_norm=0.5, optimizer={"name": "adamw_schedule_free"}),
+        "training.max_weight_norm",
+    ),
+]
+
 ALLOWED = [
     training(ema={"decay": 0.9, "previews": "last", "export": "both"}),
     training(ema={"post_hoc": True}),

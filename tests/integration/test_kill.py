@@ -31,7 +31,7 @@ def test_run_killed_at_random_moments_resumes_to_the_same_bits(
         capture_output=True,
         text=True,
         check=False,
-        timeout=400,
+        timeout=900,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from .adapter import DIFFERENCES, ROTATIONS
 from .dataset import DatasetSection
 from .dataset_folders import DatasetFolder, dataset_folders
+from .optimizer_facts import AVERAGES_ITSELF
 from .preservation import PreservationSection
 from .run import RunConfig
-
-_AVERAGES_ITSELF = "_schedule_free"
 
 
 def training_contradictions(config: RunConfig) -> Iterator[tuple[str, str, str]]:
@@ -37,7 +36,7 @@ def training_contradictions(config: RunConfig) -> Iterator[tuple[str, str, str]]
 
 def _average_contradictions(config: RunConfig) -> Iterator[tuple[str, str, str]]:
     ema, optimizer = config.training.ema, config.training.optimizer.name
-    if not optimizer.endswith(_AVERAGES_ITSELF):
+    if optimizer not in AVERAGES_ITSELF:
         return
     for name, value in (("decay", ema.decay), ("post_hoc", ema.post_hoc)):
         if value:
@@ -54,7 +53,7 @@ def _limit_contradictions(config: RunConfig) -> Iterator[tuple[str, str, str]]:
     if not limit:
         return
     optimizer = config.training.optimizer.name
-    if optimizer.endswith(_AVERAGES_ITSELF):
+    if optimizer in AVERAGES_ITSELF:
         yield (
             f"training.max_weight_norm is {limit} and training.optimizer.name is {optimizer}",
             "one of them: this optimizer averages the weights by itself, and the limit would hold "

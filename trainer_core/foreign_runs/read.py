@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..config.dialect import format_value
 from ..config.problems import contradictions
 from ..config.run import RunConfig
 from ..errors import ConfigError, InputError, TrainerError
-from ..families.run_files import load_config, run_file_of
+from ..families.run_files import config_of, run_file_of
 from ..filesystem.text_files import read_text
 from ..printable import listed
 from .documents import LARGEST, Document, open_document, split_command
@@ -51,9 +50,7 @@ class ForeignRun:
         Raises:
             ConfigError: When they contradict each other.
         """
-        return load_config(
-            {}, [f"{path}={format_value(value)}" for path, value in self.values.items()]
-        )
+        return config_of(self.values)
 
     def outcome(self, *kinds: str) -> list[Note]:
         """The notes of some outcomes."""

@@ -132,7 +132,8 @@ def test_the_checkpoints_are_compared_with_the_base(done):
     shown = result["outputs"][COMPARE]
     assert "percent" in shown["text"][0]
     (place,) = shown["images"]
-    assert server.fetch(f"/view?{urllib.parse.urlencode(place)}") == (folder / "grid.png").read_bytes()
+    seen = server.fetch(f"/view?{urllib.parse.urlencode(place)}")
+    assert seen == (folder / "grid.png").read_bytes()
 
 
 def test_the_saved_file_is_the_trained_adapter_and_load_lora_lists_it(done):

@@ -240,8 +240,8 @@ VERBS: Mapping[str, Verb] = {
         "and stands at the top of the file with the reasons. --embedded: for the tiny base that\n"
         "ships with the trainer.\n"
         "--from turns a run file of ai-toolkit, musubi-tuner (also its command line, in a .txt or\n"
-        ".sh), OneTrainer, qwen-image-finetune or FlyMyAI into ours, says what differs and what has\n"
-        "no counterpart, and writes OUT, or prints it.\n",
+        ".sh), OneTrainer, qwen-image-finetune or FlyMyAI into ours, says what differs and what\n"
+        "has no counterpart, and writes OUT, or prints it.\n",
         ("images", "kind", "vram", "variant", "from", "from_command"),
         ("embedded",),
         listed=_templates,

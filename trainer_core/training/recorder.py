@@ -27,6 +27,7 @@ from ..filesystem.storage import atomic_write
 from ..requirements import installed_versions
 from ..types import BestCheckpoint, RunResult, StepResult
 from .checkpoint import (
+    ADAPTER_FILE,
     checkpoint_folders,
     drop_later_checkpoints,
     is_checkpoint,
@@ -373,7 +374,7 @@ class Recorder:
                 adapters.append(path)
         if self._unwritten.failed(_CHECKPOINT):
             self._save(step)
-        return adapters or [self.folder.checkpoints / f"{step:06d}" / "adapter.safetensors"]
+        return adapters or [self.folder.checkpoints / f"{step:06d}" / ADAPTER_FILE]
 
     def _tell_worst(self) -> None:
         """Name the images that are far worse than the others, if there are such."""
@@ -390,7 +391,7 @@ class Recorder:
 
     def _best(self) -> BestCheckpoint | None:
         best = self._state.best
-        adapter = self.folder.checkpoints / f"{best.step:06d}" / "adapter.safetensors"
+        adapter = self.folder.checkpoints / f"{best.step:06d}" / ADAPTER_FILE
         return BestCheckpoint(best.step, best.loss, adapter) if adapter.is_file() else None
 
     def _why(self, status: str, step: int) -> str:

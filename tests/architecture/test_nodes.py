@@ -190,7 +190,7 @@ def settings_of(path: str) -> Iterator[tuple[str, bool]]:
 def test_training_settings_shows_what_people_change():
     """Eight of 69: a ninth takes the place of one of these, or is advanced.
 
-    Beyond the limit the node wants to be two: unfolded, it is longer than two screens already.
+    Beyond the limit the node wants to be two: unfolded, it is nearly two screens long.
     """
     hidden = dict(settings_of("nodes/definitions/training_settings.py"))
     assert {path for path, folded in hidden.items() if not folded} == SETTINGS_SHOWN

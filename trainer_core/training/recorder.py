@@ -201,7 +201,9 @@ class Recorder:
         # Whoever has named a checkpoint to go on from may want to go on from it again.
         named = self._config.resume not in {"none", "auto", "latest"}
         marked = best_step(self.folder.path)
-        spared = {self._state.best.step, *([self._done] if named else [])}
+        spared = {self._done} if named else set()
+        if self._state.best.known:
+            spared.add(self._state.best.step)
         spared |= set() if marked is None else {marked}
         rule = self._config.training
         dropped = prune_checkpoints(
@@ -391,6 +393,8 @@ class Recorder:
 
     def _best(self) -> BestCheckpoint | None:
         best = self._state.best
+        if not best.known:
+            return None
         adapter = self.folder.checkpoints / f"{best.step:06d}" / ADAPTER_FILE
         return BestCheckpoint(best.step, best.loss, adapter) if adapter.is_file() else None
 

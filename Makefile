@@ -55,7 +55,7 @@ bench-learning: $(READY)
 	$(BIN)/python -m benchmarks.presets --output $(RESULTS)/presets.json
 
 # Times are worth something on a machine that does nothing else. The last step writes the tables
-# of README and docs again from the files.
+# of docs again from the files.
 bench: $(READY)
 	$(BIN)/python -m benchmarks.step_time --output $(RESULTS)/step_time.json
 	$(BIN)/python -m benchmarks.host_work --output $(RESULTS)/host_work.json

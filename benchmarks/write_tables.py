@@ -1,4 +1,4 @@
-"""Writes the tables of figures in README and docs again from the files in benchmarks/results.
+"""Writes the tables of figures in docs again from the files in benchmarks/results.
 
 A table stands between two comments, ``<!-- figures: NAME -->`` and ``<!-- end of figures -->``.
 """
@@ -18,8 +18,8 @@ from .memory_plans import INPUTS_IN_RAM, NOT_CHECKPOINTED
 
 ROOT = RESULTS.parents[1]
 DOCUMENTS = (
-    "README.md",
-    *("docs/benchmarks.md", "docs/datasets.md", "docs/memory.md", "docs/presets.md"),
+    *("docs/benchmarks.md", "docs/datasets.md", "docs/memory.md"),
+    *("docs/preservation.md", "docs/presets.md"),
 )
 
 Row = Mapping[str, Any]

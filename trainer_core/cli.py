@@ -104,6 +104,7 @@ def overview() -> str:
             *lines,
             "",
             "adapter-trainer VERB --help says more. key=value sets any setting of the run file,",
-            "such as training.steps=500. Exit codes: 0 done, 1 the work failed, 2 wrong input.",
+            "such as training.steps=500. Exit codes: 0 done, or stopped by a signal with its state",
+            "saved; 1 the work failed; 2 wrong input.",
         ]
     )

@@ -91,5 +91,5 @@ class CompareCheckpoints(io.ComfyNode):
 
         comfy_host.require_libraries()
         node_id, asked = str(cls.hidden.unique_id), (checkpoints, strengths)
-        grid, images, told = compare_run(node_id, base, previews, run, asked, clip, vae)
-        return io.NodeOutput(grid, images, told, ui={"text": (told,)})
+        *outputs, shown = compare_run(node_id, base, previews, run, asked, clip, vae)
+        return io.NodeOutput(*outputs, ui=shown)

@@ -15,7 +15,7 @@ from comfy_api.latest import io
 from pydantic.fields import FieldInfo
 
 from ...trainer_core.config.folders import FolderSection
-from ...trainer_core.config.run import LayoutName, walk_settings
+from ...trainer_core.config.run import LayoutName, nested, walk_settings
 from ...trainer_core.config.section import choices_of, is_advanced
 from ...trainer_core.errors import ConfigError
 from ...trainer_core.families.registry import PACKAGES
@@ -192,16 +192,13 @@ def section_values(inputs: Sequence[SettingInput], given: Mapping[str, Any]) -> 
         inputs: A node's settings.
         given: The values that the node was executed with, by input id.
     """
-    values: dict[str, Any] = {}
-    for each in inputs:
-        if each.id not in given or each.leaves_it_open(given[each.id]):
-            continue
-        *sections, name = each.path.split(".")
-        place = values
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = each.read(given[each.id])
-    return values
+    return nested(
+        {
+            each.path: each.read(given[each.id])
+            for each in inputs
+            if each.id in given and not each.leaves_it_open(given[each.id])
+        }
+    )
 
 
 RUN_SETTINGS = (

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...trainer_core.config.dataset import DatasetSection
 from ...trainer_core.config.folders import OVERRIDES
+from ...trainer_core.config.run import nested
 from ...trainer_core.errors import InputError
 from .choices import DatasetChoice
 
@@ -100,7 +101,7 @@ def _shared(first: DatasetChoice, others: Sequence[DatasetChoice]) -> dict[str, 
                 found[path] = (value, _name(each))
     if differing:
         raise _differ(differing)
-    return _nested({path: value for path, (value, _) in found.items()})
+    return nested({path: value for path, (value, _) in found.items()})
 
 
 def _unset(first: DatasetChoice, other: DatasetChoice) -> Iterator[str]:
@@ -140,17 +141,6 @@ def _flat(values: Values, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-def _nested(flat: Values) -> dict[str, Any]:
-    whole: dict[str, Any] = {}
-    for path, value in flat.items():
-        *sections, name = path.split(".")
-        place = whole
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
-    return whole
 
 
 def _folders(choice: DatasetChoice, first: DatasetChoice) -> Iterator[dict[str, Any]]:

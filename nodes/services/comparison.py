@@ -20,7 +20,7 @@ def compare_run(
     asked: tuple[str, str],
     clip: Any,
     vae: Any,
-) -> tuple[Tensor, Tensor, str]:
+) -> tuple[Tensor, Tensor, str, dict[str, Any]]:
     """Generate each prompt with the base and with each checkpoint.
 
     Args:
@@ -33,8 +33,8 @@ def compare_run(
         vae: Image decoder, or None.
 
     Returns:
-        The grid `[1, H, W, 3]` and the images `[N, H, W, 3]`, row by row, float32 in [0, 1]; and
-        what was seen, in words.
+        The grid `[1, H, W, 3]` and the images `[N, H, W, 3]`, row by row, float32 in [0, 1]; what
+        was seen, in words; and what the node shows: the grid's file.
 
     Raises:
         TrainerError: When base, prompts or checkpoints cannot be used.
@@ -65,6 +65,10 @@ def compare_run(
             found = comparison.compare(config, columns, make_source, stop, machine, progress)
         except SamplingStopped:
             comfy_host.raise_interrupted()
-    comparison.save_comparison(found, run.folder / "comparisons")
+    grid, _ = comparison.save_comparison(found, run.folder / "comparisons")
+    if inert := found.inert():
+        comfy_host.show_text(node_id, f"{', '.join(inert)}: no change, the images are the base's")
     rows = torch.stack([as_image(each) for row in found.images for each in row])
-    return as_image(comparison.draw_grid(found))[None], rows, comparison.comparison_text(found)
+    told = comparison.comparison_text(found)
+    shown = {"images": [comfy_host.output_place(grid)], "text": (told,)}
+    return as_image(comparison.draw_grid(found))[None], rows, told, shown

@@ -129,7 +129,11 @@ def test_the_checkpoints_are_compared_with_the_base(done):
     with Image.open(folder / "grid.png") as grid:
         assert grid.width > 3 * 32
     assert len(result["outputs"][CELLS]["images"]) == len(record["columns"])
-    assert "percent" in result["outputs"][COMPARE]["text"][0]
+    shown = result["outputs"][COMPARE]
+    assert "percent" in shown["text"][0]
+    (place,) = shown["images"]
+    seen = server.fetch(f"/view?{urllib.parse.urlencode(place)}")
+    assert seen == (folder / "grid.png").read_bytes()
 
 
 def test_the_saved_file_is_the_trained_adapter_and_load_lora_lists_it(done):

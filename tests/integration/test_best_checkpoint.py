@@ -21,7 +21,7 @@ from trainer_core.errors import ConfigError
 from trainer_core.training.checkpoint import checkpoint_folders
 from trainer_core.training.checkpoint_search import find_checkpoint
 from trainer_core.training.ledger import read_ledger
-from trainer_core.training.observer import RunRequests, SilentObserver, StepDone
+from trainer_core.training.observer import RunRequests, RunStarted, SilentObserver, StepDone
 from trainer_core.training.run import train
 
 STEPS = 12
@@ -117,6 +117,30 @@ def test_stopped_and_resumed_it_ends_at_the_same_step_with_the_same_bits(tmp_pat
     one, other = tensors(resumed.adapters[0]), tensors(ended.adapters[0])
     assert all(torch.equal(one[name], other[name]) for name in other)
     assert read_ledger(resumed.folder) == read_ledger(ended.folder)
+
+
+class StopsAtOnce(SilentObserver):
+    """Is told to stop between the start of a run and its first step."""
+
+    started = False
+
+    def notify(self, event):
+        self.started = self.started or isinstance(event, RunStarted)
+
+    def cancelled(self) -> bool:
+        return self.started
+
+
+def test_a_state_that_was_not_measured_is_not_the_best(tmp_path, cache):
+    """Neither told nor kept: a run that stops before its first step saves step 0."""
+    training = {"checkpoint_every": 1, "keep_checkpoints": 1, "steps": 2}
+    asked = run_config(tmp_path, cache, training=training)
+    stopped = train(asked, StopsAtOnce())
+    assert (stopped.status, stopped.step, stopped.best) == ("cancelled", 0, None)
+    assert [each.name for each in checkpoint_folders(stopped.folder / "checkpoints")] == ["000000"]
+    ended = train(asked.model_copy(update={"resume": "latest"}))
+    assert (ended.status, ended.best) == ("done", None)
+    assert [each.name for each in checkpoint_folders(ended.folder / "checkpoints")] == ["000002"]
 
 
 def test_without_a_measured_run_best_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from .arguments import Arguments
 from .console import show, show_json, show_note
 from .given_inputs import require_inputs
 from .operations import clear_leftovers, existing
-from .runs import SHORT, with_prompts
+from .runs import in_preview, with_prompts
 
 if TYPE_CHECKING:
     from ..inference.comparison import Comparison
@@ -26,8 +26,7 @@ def compare(arguments: Arguments) -> int:
         TrainerError: When the input is wrong or the sampler failed.
     """
     own, rest = arguments.split(_OWN)
-    short, rest = rest.split(SHORT)
-    settings = [f"preview.{name}={value}" for name, values in short.items() for value in values]
+    rest = in_preview(rest)
     place = existing(rest.word("a run's folder"), "a run's folder")
     files = [existing(each, "an adapter file") for each in own.get("adapter", [])]
     from ..training.compared_run import (
@@ -42,7 +41,7 @@ def compare(arguments: Arguments) -> int:
     strengths = read_strengths(own.get("strengths", ["1"])[-1])
     steps = read_steps(own.get("checkpoints", ["all"])[-1])
     version = find_version(place)
-    config = load_config(run_file_of(version), (*rest.settings, *settings), show_note)
+    config = load_config(run_file_of(version), rest.settings, show_note)
     config = with_prompts(config, own.get("prompt", []), own.get("control", []))
     columns = [*run_columns(version, steps, strengths), *file_columns(files, strengths)]
     require_inputs(config, dataset=False)

@@ -97,8 +97,15 @@ def cache(arguments: Arguments) -> int:
 
 
 _OF_SAMPLE = ("adapter", "prompt", "control", "strength", "output")
-SHORT = tuple(name for name in PreviewSection.model_fields if name not in {"prompts", "controls"})
+_SHORT = tuple(name for name in PreviewSection.model_fields if name not in {"prompts", "controls"})
 """Settings of `preview` that may be written without the section."""
+
+
+def in_preview(arguments: Arguments) -> Arguments:
+    """The same with ``seed=1`` and others of `preview` written out, as ``preview.seed=1``."""
+    short, rest = arguments.split(_SHORT)
+    settings = [f"preview.{name}={value}" for name, values in short.items() for value in values]
+    return Arguments(rest.words, (*rest.settings, *settings))
 
 
 def sample(arguments: Arguments) -> int:
@@ -108,9 +115,7 @@ def sample(arguments: Arguments) -> int:
         TrainerError: When the input is wrong or the sampler failed.
     """
     own, rest = arguments.split(_OF_SAMPLE)
-    short, rest = rest.split(SHORT)
-    settings = [f"preview.{name}={value}" for name, values in short.items() for value in values]
-    config = Arguments(rest.words, (*rest.settings, *settings)).config()
+    config = in_preview(rest).config()
     config = with_prompts(config, own.get("prompt", []), own.get("control", []))
     adapter = _adapter(own["adapter"][-1], config) if "adapter" in own else None
     if adapter is not None and not adapter.is_file():
@@ -137,9 +142,10 @@ def _adapter(text: str, config: RunConfig) -> Path:
     """The adapter file that a command names, or that of the best checkpoint."""
     if text != "best":
         return given_path(text, "an adapter file")
+    from ..training.checkpoint import ADAPTER_FILE
     from ..training.checkpoint_search import best_checkpoint
 
-    return best_checkpoint(Path(config.output.dir) / config.output.name) / "adapter.safetensors"
+    return best_checkpoint(Path(config.output.dir) / config.output.name) / ADAPTER_FILE
 
 
 def with_prompts(config: RunConfig, prompts: list[str], controls: list[str]) -> RunConfig:

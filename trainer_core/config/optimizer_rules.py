@@ -110,7 +110,7 @@ def _averages(config: RunConfig) -> Iterator[Contradiction]:
             f"training.schedule.name is {training.schedule.name} and {_SECTION}.name is {name}",
             f"the schedule constant, with or without a warm-up: {name} averages the weights in "
             "place of a rate that falls",
-            "Leave training.schedule.name out, or choose another optimizer.",
+            "Set training.schedule.name to constant, or choose another optimizer.",
         )
     if not settings.beta1:
         yield (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 from pydantic.fields import FieldInfo
@@ -384,6 +384,18 @@ def walk_settings(
         inner = section_of(field)
         if inner is not None:
             yield from walk_settings(inner, f"{prefix}{name}.")
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by YAML path, nested as in a run file; no path may lead through another's value."""
+    whole: dict[str, Any] = {}
+    for path, value in values.items():
+        *sections, name = path.split(".")
+        place = whole
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value
+    return whole
 
 
 def find_setting(path: str) -> FieldInfo | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.problems import contradictions
-from ..config.run import RunConfig
+from ..config.run import RunConfig, nested
 from ..errors import ConfigError, InputError, TrainerError
 from ..families.run_files import config_of, run_file_of
 from ..filesystem.text_files import read_text
@@ -155,7 +155,7 @@ def read_foreign(
 def _leave_out_contradictions(to: Conversion) -> None:
     """Leave out what does not go together here, one setting after the other, and say so."""
     while True:
-        wrong = contradictions(RunConfig.model_validate(_nested(to.values)))
+        wrong = contradictions(RunConfig.model_validate(nested(to.values)))
         named = {problem.found.split()[0]: problem for problem in wrong}
         path = next((path for path in named if path in to.values), None)
         if path is None:
@@ -166,17 +166,6 @@ def _leave_out_contradictions(to: Conversion) -> None:
             replace(note, outcome="lacking", why=why) if note.setting == path else note
             for note in to.notes
         ]
-
-
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for path, value in values.items():
-        *sections, name = path.split(".")
-        place = nested
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
-    return nested
 
 
 class Beside:

@@ -24,7 +24,10 @@ LARGEST_SIDE = 384
 """Of an image in the grid, in pixels."""
 
 _WIDEST = 12_000
-_GAP, _TOP, _SIDE, _LINE = 10, 40, 200, 15
+_GAP = 10
+_LETTERS, _LINE, _TOP, _SIDE = 12, 15, 40, 200
+"""Size of letters, of a line, and the room above and beside the images; of small images."""
+_SMALL_CELL = 192
 _PAPER, _INK, _SOFT = (251, 250, 248), (30, 35, 40), (94, 103, 112)
 
 
@@ -156,32 +159,36 @@ def draw_grid(comparison: Comparison, side: int = LARGEST_SIDE) -> Image.Image:
         RGB; at most about 12 000 pixels wide.
     """
     cell = _cell_size(comparison, side)
-    across, down = cell[0] + _GAP, max(cell[1], 4 * _LINE) + _GAP
-    size = _SIDE + _GAP + len(comparison.columns) * across, _TOP + len(comparison.prompts) * down
+    # Letters grow with the images: a wide grid is looked at from further away.
+    scale = min(2.0, max(1.0, cell[0] / _SMALL_CELL))
+    letters, line, top, beside = (round(scale * x) for x in (_LETTERS, _LINE, _TOP, _SIDE))
+    across, down = cell[0] + _GAP, max(cell[1], 4 * line) + _GAP
+    left = beside + _GAP
+    size = left + len(comparison.columns) * across, top + len(comparison.prompts) * down
     larger = cell[0] > comparison.images[0][0].width
     page = Image.new("RGB", size, _PAPER)
     pen = ImageDraw.Draw(page)
 
-    def write(left: int, top: int, lines: Sequence[str]) -> None:
+    def write(x: int, y: int, lines: Sequence[str]) -> None:
         for number, text in enumerate(lines):
-            color = _SOFT if number and top < _TOP else _INK
-            pen.text((left, top + _LINE * number), text, fill=color, font=plain_font(12))
+            color = _SOFT if number and y < top else _INK
+            pen.text((x, y + line * number), text, fill=color, font=plain_font(letters))
 
     for index, column in enumerate(comparison.columns):
-        write(_SIDE + _GAP + index * across, 6, _heading(column, cell[0]))
+        write(left + index * across, round(6 * scale), _heading(column, round(cell[0] / scale)))
     for number, prompt in enumerate(comparison.prompts):
-        top = _TOP + number * down
-        told = _wrapped(prompt, _SIDE, down // _LINE - 2)
-        write(_GAP, top, [*told, f"seed {comparison.seeds[number]}"])
+        y = top + number * down
+        told = _wrapped(prompt, _SIDE, down // line - 2)
+        write(_GAP, y, [*told, f"seed {comparison.seeds[number]}"])
         for index, image in enumerate(comparison.images[number]):
             way = Image.Resampling.NEAREST if larger else Image.Resampling.LANCZOS
-            page.paste(on_white(image).resize(cell, way), (_SIDE + _GAP + index * across, top))
+            page.paste(on_white(image).resize(cell, way), (left + index * across, y))
     return page
 
 
 def _cell_size(comparison: Comparison, side: int) -> tuple[int, int]:
     wide, high = comparison.images[0][0].size
-    room = (_WIDEST - _SIDE) // len(comparison.columns) - _GAP
+    room = (_WIDEST - 2 * _SIDE) // len(comparison.columns) - _GAP
     # Small images are shown larger, in whole multiples, so that they stay sharp.
     scale = min(side / max(wide, high), max(room, 16) / wide)
     scale = float(int(scale)) if scale > 1 else scale

@@ -39,6 +39,11 @@ class BestLoss:
     def __init__(self) -> None:
         self.step, self.loss, self.misses = 0, float("inf"), 0
 
+    @property
+    def known(self) -> bool:
+        """Whether there was a measurement."""
+        return self.step > 0
+
     def take(self, step: int, loss: float) -> None:
         """Compare a measurement with the lowest one.
 
@@ -61,12 +66,12 @@ class BestLoss:
 
     def record(self) -> dict[str, Any] | None:
         """Step and loss as ``run.json`` keeps them; None before the first measurement."""
-        return {"step": self.step, "loss": self.loss} if self.step else None
+        return {"step": self.step, "loss": self.loss} if self.known else None
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps; nothing before the first measurement."""
         values = [self.step, self.loss, self.misses]
-        return {_NAME: torch.tensor(values, dtype=torch.float64)} if self.step else {}
+        return {_NAME: torch.tensor(values, dtype=torch.float64)} if self.known else {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take what `tensors` gave; without it, begin anew."""

@@ -30,6 +30,9 @@ from ..tensors.safetensors_writer import save_tensors
 from .checkpoint_rules import surplus
 
 FORMAT = 1
+ADAPTER_FILE = "adapter.safetensors"
+"""The adapter of a checkpoint's step, in its folder."""
+
 STATE_PREFIX = "optimizer."
 """What the names of the optimizer's tensors begin with."""
 
@@ -96,7 +99,7 @@ def save_checkpoint(
         try:
             temporary.mkdir(parents=True)
             save_tensors(temporary / _TENSORS, tensors)
-            write_adapter(temporary / "adapter.safetensors")
+            write_adapter(temporary / ADAPTER_FILE)
             known = {"format": FORMAT, "step": step, "settings": dict(settings)}
             state: dict[str, Any] = {**facts, **known}
             state["sha256"] = _digest(state, temporary / _TENSORS)

@@ -10,11 +10,10 @@ from ..config.run import names_step
 from ..errors import InputError
 from ..inference.comparison import Column
 from ..inference.pipeline import Candidate
-from .checkpoint import checkpoint_folders
+from .checkpoint import ADAPTER_FILE, checkpoint_folders
 from .run_folder import is_version, read_record, versions
 
 RUN_FILE = "run.yaml"
-_ADAPTER = "adapter.safetensors"
 MOST_COLUMNS = 60
 
 
@@ -52,9 +51,9 @@ def run_columns(
         InputError: When a step has no checkpoint, the run has none, or there are too many columns.
     """
     saved = {
-        int(folder.name): folder / _ADAPTER
+        int(folder.name): folder / ADAPTER_FILE
         for folder in checkpoint_folders(version / "checkpoints")
-        if (folder / _ADAPTER).is_file()
+        if (folder / ADAPTER_FILE).is_file()
     }
     steps = sorted(saved) if checkpoints is None else list(dict.fromkeys(checkpoints))
     missing = [step for step in steps if step not in saved]

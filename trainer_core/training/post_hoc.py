@@ -22,14 +22,12 @@ from ..families.registry import get_family
 from ..tensors.safetensors_reader import TensorFile, open_tensors
 from ..types import AdapterState, LayerState
 from .average import POWER
-from .checkpoint import checkpoint_folders, open_state, read_facts
+from .checkpoint import ADAPTER_FILE, checkpoint_folders, open_state, read_facts
 from .power_average import LONGEST, Profile, sum_for
 from .state import ADAPTER
 
 POWER_FACTS = "power_averages"
 """Where a checkpoint's ``state.json`` says what makes an adapter of its averages."""
-
-_FILE = "adapter.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +238,7 @@ def _header(
     newest: KeptAverages, state: AdapterState, length: float, error: float
 ) -> dict[str, str]:
     """That of the newest checkpoint's adapter, with what average this one is."""
-    with open_tensors(newest.folder / _FILE) as file:
+    with open_tensors(newest.folder / ADAPTER_FILE) as file:
         metadata = file.metadata
     header, _ = kept_header(metadata, state.kind, state.kind, reformed=False)
     facts = own_facts(metadata)

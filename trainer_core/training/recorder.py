@@ -27,6 +27,7 @@ from ..filesystem.storage import atomic_write
 from ..requirements import installed_versions
 from ..types import BestCheckpoint, RunResult, StepResult
 from .checkpoint import (
+    ADAPTER_FILE,
     checkpoint_folders,
     drop_later_checkpoints,
     is_checkpoint,
@@ -200,7 +201,9 @@ class Recorder:
         # Whoever has named a checkpoint to go on from may want to go on from it again.
         named = self._config.resume not in {"none", "auto", "latest"}
         marked = best_step(self.folder.path)
-        spared = {self._state.best.step, *([self._done] if named else [])}
+        spared = {self._done} if named else set()
+        if self._state.best.known:
+            spared.add(self._state.best.step)
         spared |= set() if marked is None else {marked}
         rule = self._config.training
         dropped = prune_checkpoints(
@@ -373,7 +376,7 @@ class Recorder:
                 adapters.append(path)
         if self._unwritten.failed(_CHECKPOINT):
             self._save(step)
-        return adapters or [self.folder.checkpoints / f"{step:06d}" / "adapter.safetensors"]
+        return adapters or [self.folder.checkpoints / f"{step:06d}" / ADAPTER_FILE]
 
     def _tell_worst(self) -> None:
         """Name the images that are far worse than the others, if there are such."""
@@ -390,7 +393,9 @@ class Recorder:
 
     def _best(self) -> BestCheckpoint | None:
         best = self._state.best
-        adapter = self.folder.checkpoints / f"{best.step:06d}" / "adapter.safetensors"
+        if not best.known:
+            return None
+        adapter = self.folder.checkpoints / f"{best.step:06d}" / ADAPTER_FILE
         return BestCheckpoint(best.step, best.loss, adapter) if adapter.is_file() else None
 
     def _why(self, status: str, step: int) -> str:

@@ -19,11 +19,11 @@ from trainer_core.inference.comparison import (
 from trainer_core.inference.pipeline import Candidate
 from trainer_core.training.compared_run import (
     file_columns,
-    find_version,
     read_steps,
     read_strengths,
     run_columns,
 )
+from trainer_core.training.run_folder import find_version
 
 COLORS = ("white", "red", "blue")
 

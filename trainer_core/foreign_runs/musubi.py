@@ -485,4 +485,5 @@ PROGRAM = Program(
     tables={"arguments": ARGUMENTS, "general": GENERAL, "datasets": DATASET},
     marks={"arguments of a training, or datasets": _is_training},
     convert=_convert,
+    beside=_is_training,
 )

@@ -7,6 +7,7 @@ Source: Nerogar/OneTrainer at 23df3832, ``modules/util/config/``, ``modules/util
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -57,7 +58,12 @@ def _convert(given: Given, to: Conversion) -> None:
 
 
 def _is_list(document: Document) -> bool:
-    return set(document.values) == {"list"}
+    return _holds_list(document.values)
+
+
+def _holds_list(values: Mapping[str, Any]) -> bool:
+    """Concepts or samples are in a file of their own."""
+    return set(values) == {"list"}
 
 
 _KINDS = {"LORA": "lora", "LOHA": "loha", "LOKR": "lokr", "OFT_2": "oft"}
@@ -449,4 +455,5 @@ PROGRAM = Program(
         "base_model_name": _has("base_model_name"),
     },
     convert=_convert,
+    beside=_holds_list,
 )

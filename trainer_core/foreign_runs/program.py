@@ -53,6 +53,8 @@ class Program:
         marks: Words for what its files have, to a test of a document for it. A file with all of
             them is surely of this program.
         convert: Turns files into settings.
+        beside: Test of a document for what may be read together with another one; unset: one file
+            says all.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Program:
     tables: Mapping[str, Table]
     marks: Mapping[str, Callable[[Mapping[str, Any]], bool]]
     convert: Callable[[Given, Conversion], None]
+    beside: Callable[[Mapping[str, Any]], bool] | None = None
 
     def marks_of(self, document: Document) -> list[str]:
         """The marks that a document has."""

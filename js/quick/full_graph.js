@@ -136,6 +136,11 @@ export function build(graph, wanted) {
 function setValue(node, name, value) {
   const widget = node.widgets?.find((each) => each.name === name);
   if (!widget) throw new Error(`${node.comfyClass} has no input ${name}. Reload the page.`);
+  // A list from before the page was loaded, or of another folder: ComfyUI would call the file missing.
+  const known = widget.options?.values;
+  if (widget.options && Array.isArray(known) && value && !known.includes(value)) {
+    widget.options.values = [...known, value];
+  }
   widget.value = value;
   widget.callback?.(value);
 }

@@ -128,7 +128,7 @@ async function show(wanted, app) {
 export function told({ program, files, connect, notes }) {
   const name = files.join(", ");
   const then = connect ? "Connect CLIP and VAE. Ctrl+Z takes it back." : "Ctrl+Z takes it back.";
-  const read = `${name} was read as a run file of ${program}. ${then}`;
+  const read = `${name} ${files.length > 1 ? "were" : "was"} read as a run file of ${program}. ${then}`;
   if (!notes.length) return { severity: "info", detail: read, life: 8000 };
   const rest = notes.length - MOST_NOTES;
   const shown = notes.slice(0, MOST_NOTES).map((note) => `- ${note}`);

@@ -7,7 +7,7 @@ offers for it, where it lies in a folder that ComfyUI allows, and is else left e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -125,7 +125,8 @@ def read_run(run: str) -> list[Document]:
     from ...trainer_core.foreign_runs.documents import open_document
     from ...trainer_core.training.compared_run import run_file_of
 
-    return [open_document(run_file_of(comfy_host.run_path(run)))]
+    document = open_document(run_file_of(comfy_host.run_path(run)))
+    return [replace(document, name=f"{run}/{_RUN_FILE}")]
 
 
 def is_own(values: Mapping[str, Any]) -> bool:

@@ -155,12 +155,12 @@ def test_files_of_another_program_open_together(emptied, tmp_path):
     for file, text in zip(dropped, (files.MUSUBI_DATASETS, files.MUSUBI_COMMAND), strict=True):
         file.write_text(text, encoding="utf-8")
     page.browser.drop(dropped, 700, 500)
-    told = toast(page, "was read as a run file of musubi-tuner")
+    told = toast(page, "were read as a run file of musubi-tuner")
     assert "data.toml" in told
     assert "train.sh" in told
     assert "Connect CLIP and VAE" in told
     time.sleep(1.0)  # ComfyUI has had the second file, too
-    assert told.count("was read as") == 1
+    assert told.count("were read as") == 1
     assert "Unable" not in page.browser.evaluate(TOASTS)
     types = page.browser.evaluate("return window.app.graph.nodes.map((n) => n.type)")
     assert types.count("AdapterTrainerTrain") == 1
@@ -210,7 +210,7 @@ def test_load_run_opens_the_settings_of_a_run_and_menus_have_the_entry(emptied):
         page.browser.wait(FIND_BUTTON, LABEL)
         page.browser.click("#open-run-file")
     page.browser.wait("return window.app.graph.nodes.length === 7")
-    toast(page, "run.yaml was read as a run file of Adapter Trainer")
+    toast(page, f"{name}/v0/run.yaml was read as a run file of Adapter Trainer")
     time.sleep(0.6)
     page.shoot("run_file_of_a_run")
     boxes = page.browser.evaluate(_BOXES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,9 @@ LARGEST_SIDE = 384
 """Of an image in the grid, in pixels."""
 
 _WIDEST = 12_000
-_GAP, _TOP, _SIDE, _LINE = 10, 40, 200, 15
+_GAP, _EDGE, _SIDE, _NARROWEST = 10, 6, 240, 120
+_LINE, _LETTERS, _MOST_LINES = 15, 12, 60
+_BEST = "best on held-out images"
 _PAPER, _INK, _SOFT = (251, 250, 248), (30, 35, 40), (94, 103, 112)
 
 
@@ -156,23 +157,32 @@ def draw_grid(comparison: Comparison, side: int = LARGEST_SIDE) -> Image.Image:
         RGB; at most about 12 000 pixels wide.
     """
     cell = _cell_size(comparison, side)
-    across, down = cell[0] + _GAP, max(cell[1], 4 * _LINE) + _GAP
-    size = _SIDE + _GAP + len(comparison.columns) * across, _TOP + len(comparison.prompts) * down
+    wide = max(cell[0], _NARROWEST)
+    labels = [_wrapped(column.label, wide) for column in comparison.columns]
+    marks = [_wrapped(_BEST, wide) if column.best else [] for column in comparison.columns]
+    told = [
+        [*_wrapped(prompt, _SIDE - _GAP), f"seed {seed}"]
+        for prompt, seed in zip(comparison.prompts, comparison.seeds, strict=True)
+    ]
+    most = max(len(label) + len(mark) for label, mark in zip(labels, marks, strict=True))
+    tops = [_EDGE + _LINE * most + _EDGE]
+    for lines in told:
+        tops.append(tops[-1] + max(cell[1], _LINE * len(lines)) + _GAP)
+    across = wide + _GAP
     larger = cell[0] > comparison.images[0][0].width
-    page = Image.new("RGB", size, _PAPER)
+    page = Image.new("RGB", (_SIDE + _GAP + len(labels) * across, tops[-1]), _PAPER)
     pen = ImageDraw.Draw(page)
 
-    def write(left: int, top: int, lines: Sequence[str]) -> None:
+    def write(left: int, top: int, lines: Sequence[str], color: tuple[int, int, int]) -> None:
         for number, text in enumerate(lines):
-            color = _SOFT if number and top < _TOP else _INK
-            pen.text((left, top + _LINE * number), text, fill=color, font=plain_font(12))
+            pen.text((left, top + _LINE * number), text, fill=color, font=plain_font(_LETTERS))
 
-    for index, column in enumerate(comparison.columns):
-        write(_SIDE + _GAP + index * across, 6, _heading(column, cell[0]))
-    for number, prompt in enumerate(comparison.prompts):
-        top = _TOP + number * down
-        told = _wrapped(prompt, _SIDE, down // _LINE - 2)
-        write(_GAP, top, [*told, f"seed {comparison.seeds[number]}"])
+    for index, (label, mark) in enumerate(zip(labels, marks, strict=True)):
+        left = _SIDE + _GAP + index * across
+        write(left, _EDGE, label, _INK)
+        write(left, _EDGE + _LINE * len(label), mark, _SOFT)
+    for number, (top, lines) in enumerate(zip(tops, told, strict=False)):
+        write(_GAP, top, lines, _INK)
         for index, image in enumerate(comparison.images[number]):
             way = Image.Resampling.NEAREST if larger else Image.Resampling.LANCZOS
             page.paste(on_white(image).resize(cell, way), (_SIDE + _GAP + index * across, top))
@@ -188,16 +198,19 @@ def _cell_size(comparison: Comparison, side: int) -> tuple[int, int]:
     return max(1, round(wide * scale)), max(1, round(high * scale))
 
 
-def _heading(column: Column, width: int) -> list[str]:
-    first = _wrapped(column.label, width, 2)
-    return [*first, "best on held-out images"][:2] if column.best else first
-
-
-def _wrapped(text: str, width: int, most: int) -> list[str]:
-    letters = max(4, width // 7)
-    plain = plain_letters(single_line(text)) or "(no prompt)"
-    lines = textwrap.wrap(plain, letters, max_lines=most, placeholder=" ...")
-    return lines or [plain[:letters]]
+def _wrapped(text: str, width: int) -> list[str]:
+    """A text in lines of a width in pixels; only one that is longer than any prompt is cut."""
+    measured = plain_font(_LETTERS).getlength
+    lines: list[str] = []
+    for word in plain_letters(single_line(text)).split() or ["(no", "prompt)"]:
+        rest = word
+        if lines and measured(f"{lines[-1]} {word}") <= width:
+            lines[-1], rest = f"{lines[-1]} {word}", ""
+        while rest:
+            fits = next((n for n in range(len(rest), 1, -1) if measured(rest[:n]) <= width), 1)
+            lines.append(rest[:fits])
+            rest = rest[fits:]
+    return lines if len(lines) <= _MOST_LINES else [*lines[: _MOST_LINES - 1], "..."]
 
 
 def comparison_text(comparison: Comparison) -> str:

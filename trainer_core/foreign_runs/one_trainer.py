@@ -17,7 +17,7 @@ from .documents import Document
 from .one_trainer_concepts import CONCEPT, SAMPLE, concept_folder, set_samples
 from .one_trainer_keys import CONFIG
 from .one_trainer_noise import set_loss, set_noise, set_shift
-from .program import Given, Program, set_family
+from .program import Given, Program, has, set_family
 from .rules import Conversion, Source, UnfitError, flag, mapping, mappings, number, text, whole
 from .vocabulary import (
     containing,
@@ -441,18 +441,14 @@ def _masks(source: Source, to: Conversion) -> None:
             to.off(key, value)
 
 
-def _has(*keys: str) -> Any:
-    return lambda values: all(key in values for key in keys)
-
-
 PROGRAM = Program(
     name=_NAME,
     version="23df3832",
     tables={"": CONFIG, "concepts": CONCEPT, "samples": SAMPLE},
     marks={
-        "training_method": _has("training_method"),
-        "model_type": _has("model_type"),
-        "base_model_name": _has("base_model_name"),
+        "training_method": has("training_method"),
+        "model_type": has("model_type"),
+        "base_model_name": has("base_model_name"),
     },
     convert=_convert,
     beside=_holds_list,

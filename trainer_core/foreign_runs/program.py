@@ -69,6 +69,20 @@ class Program:
         return [words for words, has in self.marks.items() if has(document.values)]
 
 
+def has(*path: str) -> Callable[[Mapping[str, Any]], bool]:
+    """A mark: a test for a key, or one below others."""
+
+    def found(values: Mapping[str, Any]) -> bool:
+        place: Any = values
+        for name in path:
+            if not isinstance(place, Mapping) or name not in place:
+                return False
+            place = place[name]
+        return True
+
+    return found
+
+
 def set_family(to: Conversion, given: Given, program: str, key: str, word: str) -> None:
     """Say family and variant, from the program's word for the architecture.
 

@@ -15,16 +15,16 @@ import { FORMATS, LARGEST, openIfRunFiles } from "./open.js";
  * @param {EventTarget} page where drops are heard before ComfyUI takes the files apart
  */
 export function openDropped(api, app, page) {
-  /** Those of the last drop, because some programs write a run into several files. */
+  /** Of the last drop, what ComfyUI has not handed on yet: some programs write a run into several files. */
   /** @type {File[]} */
-  let together = [];
-  /** Files that were read with one that came before them. @type {File[]} */
-  let taken = [];
+  let waiting = [];
+  /** Those of them that were opened. @type {Promise<File[]> | null} */
+  let opened = null;
   page.addEventListener(
     "drop",
     (event) => {
-      together = [.../** @type {DragEvent} */ (event).dataTransfer?.files ?? []];
-      taken = [];
+      waiting = [.../** @type {DragEvent} */ (event).dataTransfer?.files ?? []];
+      opened = null;
     },
     { capture: true },
   );
@@ -32,26 +32,25 @@ export function openDropped(api, app, page) {
   const { handleFile } = app;
   app.handleFile = async function (file, ...rest) {
     const same = (/** @type {File} */ other) => isSame(file, other);
-    if (taken.some(same)) {
-      taken = taken.filter((each) => !same(each));
-      return undefined;
-    }
-    const beside = together.some(same) ? together.filter((each) => !same(each)) : [];
-    const asked = [file, ...beside].filter(mayBeRunFile);
-    if (mayBeRunFile(file) && !(await isComfyUIs(file))) {
-      const used = await openIfRunFiles(asked, api, app);
-      if (used.includes(file.name)) {
-        taken = beside.filter(({ name }) => used.includes(name));
-        return undefined;
-      }
-    }
+    const used = waiting.some(same) ? (opened ??= open(waiting)) : open([file]);
+    waiting = waiting.filter((each) => !same(each));
+    if ((await used).some(same)) return undefined;
     return handleFile.call(this, file, ...rest);
   };
+
+  /** @param {File[]} files @returns {Promise<File[]>} those that were run files */
+  async function open(files) {
+    const own = await Promise.all(files.map(mayBeRunFile));
+    const asked = files.filter((_, at) => own[at]);
+    const names = asked.length ? await openIfRunFiles(asked, api, app) : [];
+    return asked.filter(({ name }) => names.includes(name));
+  }
 }
 
-/** @param {{ name: string, size: number }} file */
-function mayBeRunFile({ name, size }) {
-  return size <= LARGEST && FORMATS.some((ending) => name.toLowerCase().endsWith(ending));
+/** @param {{ name: string, size: number, text: () => Promise<string> }} file */
+async function mayBeRunFile(file) {
+  const named = FORMATS.some((ending) => file.name.toLowerCase().endsWith(ending));
+  return named && file.size <= LARGEST && !(await isComfyUIs(file));
 }
 
 /**

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _NONE = "none"
 _RUN_FILE = "run.yaml"
 OWN = "Adapter Trainer"
+_MOST_BATCHED = 50
 
 
 class OpenedFolder(NamedTuple):
@@ -242,6 +243,9 @@ def _controls(config: RunConfig, notes: list[str]) -> list[str]:
             f"preview.controls: {listed(missing, 3)}: not in ComfyUI's input or output folder; add "
             "Load Image and connect it to controls of Preview Prompts."
         )
+        return []
+    if len(names) > 1 and len(paths) > _MOST_BATCHED:
+        notes.append(f"preview.controls: Batch Images takes {_MOST_BATCHED} images at most.")
         return []
     if len(names) > 1:
         notes.append("preview.controls: Batch Images makes all as large as the first.")

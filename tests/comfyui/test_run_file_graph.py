@@ -187,7 +187,7 @@ def test_what_cannot_be_read_is_refused_in_three_parts(server, name, text):
 
 def test_folders_are_joined_as_the_run_file_says(server):
     """What the graph would train is written by its own nodes, and compared with what was opened."""
-    for number, name in enumerate(("more", "ordinary", "held")):
+    for number, name in enumerate(("opened_more", "opened_ordinary", "opened_held")):
         write_images(server.data / "datasets" / name, first=100 * (number + 1))
     place = server.data / "datasets"
     own = {"prefix": "x ", "shuffle": 2}
@@ -198,10 +198,14 @@ def test_folders_are_joined_as_the_run_file_says(server):
         "caption_dropout": 0.1,
         "validation": {"every": 7},
         "folders": [
-            {"path": str(place / "more"), "weight": 0.5, "num_repeats": 3, "captions": own},
-            {"path": str(place / "ordinary"), "role": "regularization", "caption_dropout": 0.0},
+            {"path": str(place / "opened_more"), "weight": 0.5, "num_repeats": 3, "captions": own},
             {
-                "path": str(place / "held"),
+                "path": str(place / "opened_ordinary"),
+                "role": "regularization",
+                "caption_dropout": 0.0,
+            },
+            {
+                "path": str(place / "opened_held"),
                 "role": "validation",
                 "trigger_word": "",
                 "layout": "flat",

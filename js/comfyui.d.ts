@@ -63,10 +63,21 @@ export interface Link {
   target_slot: number;
 }
 
+export interface GraphGroup {
+  pos: [number, number];
+  size: [number, number];
+}
+
+export interface MenuItem {
+  content: string;
+  callback: () => void;
+}
+
 export interface Graph {
   id?: string;
   nodes: GraphNode[];
-  add(node: GraphNode): unknown;
+  groups?: GraphGroup[];
+  add(item: GraphNode | GraphGroup): unknown;
   /** Counts nodes in the order in which they run; a link by itself does not. */
   updateExecutionOrder(): void;
   getLink(id: number): Link | null | undefined;
@@ -83,6 +94,9 @@ export interface Extension {
   afterConfigureGraph?(): void;
   commands?: { id: string; label: string; icon?: string; function: () => unknown }[];
   menuCommands?: { path: string[]; commands: string[] }[];
+  /** Entries of the context menus; null is a line. */
+  getCanvasMenuItems?(): (MenuItem | null)[];
+  getNodeMenuItems?(node: GraphNode): (MenuItem | null)[];
 }
 
 export interface App {
@@ -115,6 +129,8 @@ export interface App {
     name: string,
   ): Promise<unknown>;
   loadApiJson(prompt: unknown, name: string): Promise<unknown>;
+  /** Opens a file that was dropped on the canvas or chosen as a workflow. */
+  handleFile(file: File, ...rest: unknown[]): Promise<unknown>;
 }
 
 export interface ToastMessage {
@@ -133,6 +149,9 @@ export interface Api {
 
 declare global {
   interface Window {
-    LiteGraph: { createNode(type: string): GraphNode | null };
+    LiteGraph: {
+      createNode(type: string): GraphNode | null;
+      LGraphGroup: new (title: string) => GraphGroup;
+    };
   }
 }

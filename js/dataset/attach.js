@@ -34,7 +34,7 @@ const SOON = 250;
 export function addStrip(node, server, app) {
   const widget = (/** @type {string} */ name) => node.widgets?.find((each) => each.name === name);
   const linked = () => node.inputs?.some((input) => input.name === FOLDER && input.link != null);
-  const folder = () => (linked() ? null : String(widget(FOLDER)?.value ?? "") || null);
+  const folder = () => (linked() ? null : String(widget(FOLDER)?.value ?? ""));
   const values = (/** @type {string[]} */ names) =>
     Object.fromEntries(names.flatMap((name) => (widget(name) ? [[name, widget(name)?.value]] : [])));
   const settings = () => (widget("goal") ? { answers: values(ANSWERS) } : values(SETTINGS));

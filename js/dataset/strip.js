@@ -11,7 +11,7 @@ import { ACCEPTED, filesOf, holdsFiles, suggestedName, upload } from "./files.js
  * @typedef {import("./files.js").Dropped} Dropped
  *
  * @typedef {object} Host
- * @property {() => string | null} folder that is chosen; null when it comes from another node
+ * @property {() => string | null} folder that is chosen, or empty; null when it comes from another node
  * @property {() => Record<string, unknown>} settings
  * @property {() => string[]} folders that can be chosen
  * @property {(folder: string) => void} choose
@@ -95,8 +95,8 @@ export class Strip {
   async refresh() {
     const asked = ++this.asked;
     const folder = this.host.folder();
-    if (folder === null) {
-      this.show(null, "The folder comes from another node.");
+    if (!folder) {
+      this.show(null, folder === null ? "The folder comes from another node." : "Choose a folder, or drop your images here.");
       return;
     }
     try {

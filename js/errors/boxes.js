@@ -5,7 +5,7 @@
  */
 
 import { unfold } from "../folding/advanced_inputs.js";
-import { ErrorView, toError } from "./error_view.js";
+import { ErrorView, toError, toldError } from "./error_view.js";
 
 /**
  * @typedef {import("../comfyui.js").GraphNode} GraphNode
@@ -59,8 +59,7 @@ export class ErrorBoxes {
     const app = this.page();
     const node = nodeOf(String(payload.node_id), app.rootGraph ?? app.graph);
     if (!error || !node) return;
-    const { found, expected, remedy } = error;
-    const detail = `${found}\nExpected: ${expected}\nTo do: ${remedy}`;
+    const detail = toldError(error) ?? "";
     const summary = node.title ?? "";
     app.extensionManager.toast.add({ severity: "error", summary, detail, life: TOAST });
     if (!payload.in_panel) this.show(node, error);

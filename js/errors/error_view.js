@@ -63,6 +63,15 @@ export function toError(value) {
   return { found, expected: text(expected), remedy: text(remedy), input: text(input) };
 }
 
+/**
+ * @param {unknown} value what the server answered
+ * @returns {string | null} the three parts for a toast; null where it says nothing
+ */
+export function toldError(value) {
+  const error = toError(value);
+  return error && `${error.found}\nExpected: ${error.expected}\nTo do: ${error.remedy}`;
+}
+
 /** @param {unknown} value */
 function text(value) {
   return typeof value === "string" ? value : "";

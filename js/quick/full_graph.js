@@ -15,6 +15,8 @@
  * @property {Record<string, [string, string][]>} inputs which inputs get the links of an own one
  */
 
+import { toldError } from "../errors/error_view.js";
+
 export const LABEL = "Open as full graph";
 
 const BYPASSED = 4;
@@ -97,8 +99,7 @@ async function fullGraphOf(node, api) {
   });
   const answer = await response.json().catch(() => null);
   if (response.ok && answer) return answer;
-  const parts = [`Found: ${answer?.found}`, `Expected: ${answer?.expected}`, answer?.remedy];
-  throw new Error(answer?.found ? parts.join("\n") : `The server answered ${response.status}.`);
+  throw new Error(toldError(answer) ?? `The server answered ${response.status}.`);
 }
 
 /**
@@ -135,6 +136,11 @@ export function build(graph, wanted) {
 function setValue(node, name, value) {
   const widget = node.widgets?.find((each) => each.name === name);
   if (!widget) throw new Error(`${node.comfyClass} has no input ${name}. Reload the page.`);
+  // A list from before the page was loaded, or of another folder: ComfyUI would call the file missing.
+  const known = widget.options?.values;
+  if (widget.options && Array.isArray(known) && value && !known.includes(value)) {
+    widget.options.values = [...known, value];
+  }
   widget.value = value;
   widget.callback?.(value);
 }
@@ -180,16 +186,16 @@ function takeLinks(graph, node, wanted, made) {
  * Puts the nodes below all others, so that they cover none, from left to right.
  *
  * @param {Graph} graph
- * @param {GraphNode | null} quick below which they lie; null: at the left end of the graph
+ * @param {GraphNode} quick below which they lie
  * @param {string[][]} columns
  * @param {Map<string, GraphNode>} made
  */
-export function arrange(graph, quick, columns, made) {
+function arrange(graph, quick, columns, made) {
   const own = new Set(made.values());
   const others = graph.nodes.filter((each) => !own.has(each));
   const low = others.map((each) => each.pos[1] + each.size[1]);
   const top = low.length ? Math.max(...low) + GAP + TITLE : 0;
-  let x = quick?.pos[0] ?? Math.min(0, ...others.map((each) => each.pos[0]));
+  let x = quick.pos[0];
   for (const column of columns) {
     const nodes = column.flatMap((id) => made.get(id) ?? []);
     let y = top;

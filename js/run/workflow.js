@@ -1,6 +1,7 @@
 // @ts-check
 /**
- * The button of the Load Run node that opens the workflow which a run was started from.
+ * The buttons of the Load Run node: they open the workflow which a run was started from, and its
+ * settings as nodes.
  *
  * @typedef {import("../comfyui.js").GraphNode} GraphNode
  * @typedef {import("../comfyui.js").App} App
@@ -8,6 +9,7 @@
  */
 
 export const LABEL = "Load workflow";
+export const RUN_FILE_LABEL = "Open run file as graph";
 
 /**
  * Adds the button below the node's inputs. It is no input, so no workflow saves it.
@@ -26,21 +28,47 @@ export function addWorkflowButton(node, server, app, onOpen) {
 }
 
 /**
+ * Adds the button for a run that no graph was started from.
+ *
+ * @param {GraphNode} node
+ * @param {App} app
+ * @param {(run: string) => Promise<void>} openRun
+ */
+export function addRunFileButton(node, app, openRun) {
+  if (node.widgets?.some((widget) => widget.name === RUN_FILE_LABEL)) return;
+  const press = () => telling(app, RUN_FILE_LABEL, () => openRun(chosenRun(node)));
+  const button = node.addWidget("button", RUN_FILE_LABEL, null, press, { serialize: false });
+  button.serialize = false;
+  button.tooltip =
+    "Puts the nodes of this run's settings below the others, also of a run from the command " +
+    "line. Ctrl+Z takes them back.";
+}
+
+/**
  * @param {GraphNode} node
  * @param {Server} server
  * @param {App} app
  * @param {(run: string) => void} onOpen
  */
 export async function openWorkflow(node, server, app, onOpen) {
-  try {
+  await telling(app, LABEL, async () => {
     const run = chosenRun(node);
     await open(await server.workflow(run), run.replaceAll("/", " "), app);
     onOpen(run);
+  });
+}
+
+/**
+ * @param {App} app
+ * @param {string} summary
+ * @param {() => Promise<void>} work
+ */
+async function telling(app, summary, work) {
+  try {
+    await work();
   } catch (error) {
     const detail = error instanceof Error ? error.message : String(error);
-    app.extensionManager.toast.add({
-      severity: "warn", summary: "Load workflow", detail, life: 8000,
-    });
+    app.extensionManager.toast.add({ severity: "warn", summary, detail, life: 8000 });
   }
 }
 

@@ -36,6 +36,9 @@ LossMap = io.Custom("LOSS_MAP")
 NO_FILE = "none"
 """The choice that stands for no file."""
 
+BEST = "best"
+"""The choice of the checkpoint with the lowest loss on held-out images."""
+
 _Node = TypeVar("_Node", bound=type[io.ComfyNode])
 _LONGEST = 60
 _WIDGETS: Mapping[str, type | tuple[type, ...]] = {

@@ -65,13 +65,14 @@ class TrainAdapter(io.ComfyNode):
                 ),
                 io.Combo.Input(
                     "resume_from",
-                    options=[comfy_host.NEWEST, *comfy_host.checkpoint_names()],
+                    options=[comfy_host.NEWEST, sockets.BEST, *comfy_host.checkpoint_names()],
                     default=comfy_host.NEWEST,
                     optional=True,
                     advanced=True,
                     tooltip="Leave it on newest unless the run was better at an earlier step. "
-                    "With resume on: the checkpoint to go on from, also of a finished "
-                    "run. The later ones of that run are made again.",
+                    "best: where the loss on held-out images was lowest. With resume on: the "
+                    "checkpoint to go on from, also of a finished run. The later ones of that run "
+                    "are made again.",
                 ),
                 keep_in_loras_input(),
             ],
@@ -129,6 +130,8 @@ def _resume_setting(resume: bool, resume_from: str) -> str:
     """What the run file's ``resume`` says for the node's two inputs."""
     if resume_from in {"", comfy_host.NEWEST}:
         return "auto" if resume else "none"
+    if resume and resume_from == sockets.BEST:
+        return sockets.BEST
     if resume:
         return str(comfy_host.checkpoint_path(resume_from))
     raise InputError(

@@ -228,7 +228,8 @@ def write_controls(root: Path, controls: Any, prompts: int) -> list[Path]:
 
     clear_leftovers(root)
     files: list[Path] = []
-    for pixels in single_images([controls]):
+    # A base that fills an area reads the transparency; others lay it on white themselves.
+    for pixels in single_images([controls], transparent=True):
         files.append(root / f"{_content_name([pixels])}.png")
         if not files[-1].is_file():
             image = Image.fromarray(pixels)

@@ -46,7 +46,7 @@ def check_dataset(values: Mapping[str, Any]) -> None:
     from ...trainer_core.config.dataset_folders import dataset_folders
     from ...trainer_core.data.sources.combined import scan_all
 
-    settings = load_config({"dataset": dict(values)}).dataset
+    settings = load_config({"dataset": _with_what_is_known(values)}).dataset
     folders = [each.settings.path for each in dataset_folders(settings) if each.settings.path]
     seen = (settings.model_dump_json(), *(folder_stamp(Path(each)) for each in folders))
     if seen in _usable:
@@ -55,6 +55,12 @@ def check_dataset(values: Mapping[str, Any]) -> None:
     while len(_usable) >= _KEPT:
         _usable.pop(next(iter(_usable)), None)
     _usable[seen] = None
+
+
+def _with_what_is_known(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A folder by itself without settings that one beside it, of role validation, may be for."""
+    holds_out = values.get("folders") or values.get("validation", {}).get("share")
+    return {name: value for name, value in values.items() if name != "validation" or holds_out}
 
 
 def require_in_comfyui(family: Family) -> Family:

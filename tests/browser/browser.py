@@ -7,6 +7,7 @@ import queue
 import shutil
 import subprocess
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,10 @@ class Browser:
         place = {} if at is None else {"position": {"x": at[0], "y": at[1]}}
         self._do("click", selector=selector, **place)
 
-    def drop(self, path: Path, x: float, y: float) -> None:
-        """Drop a file from outside onto a place of the page."""
-        self._do("drop", path=str(path), x=x, y=y)
+    def drop(self, paths: Path | Sequence[Path], x: float, y: float) -> None:
+        """Drop files from outside onto a place of the page."""
+        every = [paths] if isinstance(paths, Path) else paths
+        self._do("drop", paths=[str(path) for path in every], x=x, y=y)
 
     def hover(self, selector: str, x: float, y: float) -> None:
         """Move the pointer to a place in an element, in CSS pixels from its corner."""

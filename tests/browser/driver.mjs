@@ -1,7 +1,7 @@
 // Drives a headless Chromium for the tests: one JSON command on a line in, one JSON answer out.
 //   {"op": "open", "url", "width", "height"}      {"op": "evaluate", "body", "argument"}
 //   {"op": "wait", "body", "argument", "ms"}
-//   {"op": "click" | "hover", "selector", "position"?}   {"op": "drop", "path", "x", "y"}
+//   {"op": "click" | "hover", "selector", "position"?}   {"op": "drop", "paths", "x", "y"}
 //   {"op": "press", "key"}   {"op": "fill", "selector", "value"}
 //   {"op": "screenshot", "path", "selector"?}     {"op": "problems" | "forget"}
 //   {"op": "offline", "value"}
@@ -54,10 +54,10 @@ const OPERATIONS = {
   fill: ({ selector, value }) => page.fill(selector, value, { timeout: 60000 }),
   press: ({ key }) => page.keyboard.press(key),
   focus: ({ selector }) => page.focus(selector, { timeout: 60000 }),
-  // A file from outside the page, which no script of a page could make up.
-  async drop({ path, x, y }) {
+  // Files from outside the page, which no script of a page could make up.
+  async drop({ paths, x, y }) {
     const session = await page.context().newCDPSession(page);
-    const data = { items: [], files: [path], dragOperationsMask: 1 };
+    const data = { items: [], files: paths, dragOperationsMask: 1 };
     for (const type of ["dragEnter", "dragOver", "drop"]) {
       await session.send("Input.dispatchDragEvent", { type, x, y, data });
     }

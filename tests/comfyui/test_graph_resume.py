@@ -79,7 +79,7 @@ def test_a_chosen_checkpoint_is_gone_on_from(server):
     options = listed["input"]["optional"]["resume_from"][1]["options"]
     mine = [name for name in options if name.startswith("chosen/")]
     assert mine == [f"chosen/v0/{step:06d}" for step in (8, 6, 4, 2)]
-    assert options[0] == "newest"
+    assert options[:2] == ["newest", "best"]
 
     server.run(changed(nodes, TRAIN, resume_from="chosen/v0/000004", learning_rate=0.01))
     assert runs(server, "chosen") == [folder]
@@ -87,6 +87,45 @@ def test_a_chosen_checkpoint_is_gone_on_from(server):
     assert weights(folder / "checkpoints" / "000004" / "adapter.safetensors") == kept
     assert weights(folder / "chosen.safetensors") != before
     assert record(folder)["changes"][0]["step"] == 4
+
+
+def test_the_best_checkpoint_is_gone_on_from_and_loaded(server):
+    """The rate is so high that the loss on held-out images rises again."""
+    held = {"validation_share": 0.3, "validation_every": 1, "validation_noise_levels": 1}
+    settings = {"checkpoint_every": 2, "keep_checkpoints": 1}
+    nodes = graph("measured", dataset=held, settings=settings, train={"learning_rate": 0.3})
+    server.run(nodes)
+    folder = run_folder(server, "measured")
+    best = record(folder)["best"]["step"]
+    assert checkpoints(folder) == sorted({best, STEPS})
+    assert best < STEPS
+    kept = weights(folder / "checkpoints" / f"{best:06d}" / "adapter.safetensors")
+
+    load = {"run": "measured/v0", "checkpoint": -1}
+    save = {"run": ["1", 3], "name": "best", "layout": "comfyui", "overwrite": True}
+    server.run(
+        {
+            "1": {"class_type": "AdapterTrainerLoadRun", "inputs": load},
+            "2": {"class_type": "AdapterTrainerSave", "inputs": save},
+        }
+    )
+    assert weights(server.data / "models" / "loras" / "best.safetensors") == kept
+
+    longer = {"resume_from": "best", "steps": STEPS + 2, "learning_rate": 1e-4}
+    server.run(changed(nodes, TRAIN, **longer))
+    assert runs(server, "measured") == [folder]
+    assert record(folder)["changes"][-1]["step"] == best
+    assert weights(folder / "checkpoints" / f"{best:06d}" / "adapter.safetensors") == kept
+
+
+def test_best_is_refused_where_nothing_was_held_out(server, given):
+    assert "held-out images" in refused(
+        server, changed(given, TRAIN, resume_from="best", steps=99), TRAIN
+    )
+    load = {"run": "given/v0", "checkpoint": -1}
+    alone = {"1": {"class_type": "AdapterTrainerLoadRun", "inputs": load}}
+    alone["2"] = {"class_type": "PreviewAny", "inputs": {"source": ["1", 0]}}
+    assert "the best of given/v0" in refused(server, alone, "1")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from comfyui.conftest import write_images
+from comfyui.graphs import graph
 from fixtures import foreign_files as files
 
+from trainer_core.config.folders import OVERRIDES
 from trainer_core.config.reading import dump_config
 from trainer_core.config.run import walk_settings
 from trainer_core.config.section import choices_of, section_of
@@ -16,10 +19,14 @@ from trainer_core.families.run_files import load_config
 pytestmark = pytest.mark.comfy
 
 ROUTE = "/adapter_trainer/run_file_graph"
+SAVED = frozenset(
+    {"base", "cache", "adapter", "settings", "name", "steps", "learning_rate", "seed"}
+)
+"""The inputs that Save Run File shares with Train Adapter."""
 
 
 def opened(server, name: str, text: object):
-    return server.post(ROUTE, {"name": name, "text": text})[1]
+    return server.post(ROUTE, {"files": [{"name": name, "text": text}]})[1]
 
 
 def other_value(field):
@@ -37,6 +44,11 @@ def other_value(field):
 def node(answer, kind: str):
     (found,) = [n["inputs"] for n in answer["nodes"].values() if n["class_type"].endswith(kind)]
     return found
+
+
+def of(answer, kind: str):
+    """The nodes of a kind, by their ids."""
+    return {id: n for id, n in answer["nodes"].items() if n["class_type"].endswith(kind)}
 
 
 def test_a_run_file_of_ours_fills_the_nodes(server):
@@ -68,7 +80,9 @@ def test_a_run_file_of_ours_fills_the_nodes(server):
     assert (settings["schedule"], settings["min_ratio"]) == ("cosine", 0.25)
     assert (settings["weight_decay"], settings["preview_every"]) == (0.02, 9)
     assert node(answer, "PreviewPrompts")["prompts"] == "one\ntwo"
-    assert answer["notes"] == ["output.layouts: the nodes have no input for it."]
+    assert answer["notes"] == []
+    (saved,) = (n["inputs"] for n in answer["nodes"].values() if n["class_type"].endswith("Save"))
+    assert saved == {"run": ["7", 3], "name": "", "layout": "kohya"}
     schemas = server.get("/object_info")
     for each in answer["nodes"].values():
         asked = schemas[each["class_type"]]["input"]
@@ -120,7 +134,12 @@ def test_a_file_of_another_trainer_opens_too(server):
     notes = " ".join(answer["notes"])
     assert "dataset.path: " in notes
     assert "base.path: " in notes
-    assert "dataset.folders: the nodes have no input for it." in answer["notes"]
+    (told,) = (note for note in answer["notes"] if note.startswith("dataset.folders: "))
+    assert "photos/sea is in no folder" in told
+    first, second = (n["inputs"] for n in of(answer, "DatasetFolder").values())
+    assert (second["role"], second["weight"], second["resolution"]) == ("regularization", 0.5, 512)
+    assert (second["caption_dropout"], second["trigger_word"]) == (0.0, "")
+    assert (first["role"], first["trigger_word"]) == ("train", "p4per")
 
 
 @pytest.mark.parametrize(
@@ -164,3 +183,192 @@ def test_what_cannot_be_read_is_refused_in_three_parts(server, name, text):
     assert answer["found"]
     assert answer["expected"]
     assert answer["remedy"]
+
+
+def test_folders_are_joined_as_the_run_file_says(server):
+    """What the graph would train is written by its own nodes, and compared with what was opened."""
+    for number, name in enumerate(("opened_more", "opened_ordinary", "opened_held")):
+        write_images(server.data / "datasets" / name, first=100 * (number + 1))
+    place = server.data / "datasets"
+    own = {"prefix": "x ", "shuffle": 2}
+    dataset = {
+        "path": str(place / "four"),
+        "trigger_word": "ohwx",
+        "resolution": 64,
+        "caption_dropout": 0.1,
+        "validation": {"every": 7},
+        "folders": [
+            {"path": str(place / "opened_more"), "weight": 0.5, "num_repeats": 3, "captions": own},
+            {
+                "path": str(place / "opened_ordinary"),
+                "role": "regularization",
+                "caption_dropout": 0.0,
+            },
+            {
+                "path": str(place / "opened_held"),
+                "role": "validation",
+                "trigger_word": "",
+                "layout": "flat",
+            },
+        ],
+    }
+    config = load_config({"dataset": dataset, "output": {"name": "joined"}})
+    answer = opened(server, "run.yaml", dump_config(config))
+    assert answer["notes"] == []
+    nodes = answer["nodes"]
+    train = nodes["7"]
+    given = {name: value for name, value in train["inputs"].items() if name in SAVED}
+    nodes["7"] = {
+        "class_type": "AdapterTrainerSaveRunFile",
+        "inputs": {**given, "copy_cache": False},
+    }
+    server.run(nodes)
+    saved = server.data / "output" / "adapter_trainer" / "joined"
+    (file,) = saved.rglob("*.yaml")
+    assert effective(load_config(file).dataset) == effective(config.dataset)
+
+
+def effective(dataset):
+    """What is trained: each folder with what it says itself, and else what the dataset says."""
+    shared = dataset.model_dump(exclude={"folders", "path"})
+    rows = []
+    for folder in dataset.folders:
+        said = {name: value for name, value in folder.model_dump().items() if value is not None}
+        word = {"trigger_word": ""} if folder.role == "regularization" else {}
+        rows.append({**{name: shared[name] for name in OVERRIDES}, **word, **said})
+    return dataset.path, shared, rows
+
+
+def test_more_folders_than_one_node_joins_are_joined_in_turn(server):
+    folders = [{"path": f"/none/{number}"} for number in range(40)]
+    text = json.dumps({"dataset": {"path": "/none/first", "folders": folders}})
+    answer = opened(server, "run.json", text)
+    joined = of(answer, "DatasetCombine")
+    first, second = joined
+    assert [len(node["inputs"]) for node in joined.values()] == [32, 10]
+    assert joined[second]["inputs"]["datasets.dataset0"] == [first, 0]
+    assert node(answer, "TrainerCache")["dataset"] == [second, 0]
+    placed = [id for frame in answer["frames"] for column in frame["columns"] for id in column]
+    assert sorted(placed) == sorted(answer["nodes"])
+
+
+EDIT = {"base": {"variant": "edit"}, "preview": {"prompts": ["one", "two", "three"]}}
+
+
+def edits(server, *names, **more):
+    """A run file whose previews have control images, of ComfyUI's folders."""
+    controls = [[str(server.data / name)] for name in names]
+    settings = {**EDIT, "preview": {**EDIT["preview"], "controls": controls}, **more}
+    return opened(server, "run.json", json.dumps(settings))
+
+
+def test_control_images_are_loaded(server):
+    loose = ("input/loose/0.png", "input/loose/1.png", "input/loose/0.png")
+    answer = edits(server, *loose)
+    loads = of(answer, "LoadImage")
+    assert [n["inputs"]["image"] for n in loads.values()] == ["loose/0.png", "loose/1.png"]
+    first, second = loads
+    (batch,) = of(answer, "BatchImagesNode").values()
+    given = [[first, 0], [second, 0], [first, 0]]
+    assert batch["inputs"] == {f"images.image{at}": each for at, each in enumerate(given)}
+    assert [note for note in answer["notes"] if "controls" in note] == [
+        "preview.controls: Batch Images makes all as large as the first."
+    ]
+    answer = edits(server, *["input/loose/2.png"] * 3)
+    assert node(answer, "PreviewPrompts")["controls"] == [*of(answer, "LoadImage"), 0]
+    assert answer["notes"] == []
+    answer = edits(server, *["input/loose/2.png"] * 3, base={"variant": "fill"})
+    (alpha,) = of(answer, "JoinImageWithAlpha")
+    assert node(answer, "PreviewPrompts")["controls"] == [alpha, 0]
+
+
+@pytest.mark.parametrize("name", ["/etc/x.png", "input/../../x.png", "datasets/four/0.png"])
+def test_a_control_image_from_elsewhere_is_told(server, name):
+    answer = edits(server, "input/loose/0.png", name, name)
+    assert of(answer, "LoadImage") == {}
+    assert any("Load Image" in note for note in answer["notes"])
+
+
+def test_several_control_images_of_a_prompt_are_told(server):
+    row = [str(server.data / "input" / "loose" / f"{number}.png") for number in range(2)]
+    settings = {"base": {"variant": "edit_plus"}, "preview": {"prompts": ["a"], "controls": [row]}}
+    answer = opened(server, "run.json", json.dumps(settings))
+    assert of(answer, "LoadImage") == {}
+    assert "one control image for each prompt" in " ".join(answer["notes"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.json", "{}"),
+        ("x.json", "[]"),
+        ("x.json", '{"job": 1, "name": "x"}'),
+        ("x.json", '{"seed": 3}'),
+        ("x.yaml", "a: [*b"),
+        ("x.yaml", "services:\n  web:\n    image: x"),
+        ("x.yaml", "model: {lr: 1}\noptimizer: {name: x}\ntraining: {steps: 3}"),
+        ("x.toml", "[tool.black]\nline-length = 100"),
+        ("notes.txt", "a red diamond"),
+        ("run.sh", "python train.py --steps 5"),
+    ],
+)
+def test_what_is_no_run_file_is_left_alone_when_it_was_only_dropped(server, name, text):
+    asked = {"files": [{"name": name, "text": text}], "recognize": True}
+    assert server.post(ROUTE, asked) == (200, {"program": ""})
+
+
+RUN_FILES = {
+    "run.yaml": ("training: {steps: 3}", "Adapter Trainer"),
+    "a.yaml": (files.AI_TOOLKIT, "ai-toolkit"),
+    "b.json": (files.AI_TOOLKIT_JSON, "ai-toolkit"),
+    "c.sh": (files.MUSUBI_COMMAND, "musubi-tuner"),
+    "d.json": (files.ONE_TRAINER, "OneTrainer"),
+    "e.yaml": (files.QWEN_FINETUNE, "qwen-image-finetune"),
+    "f.yaml": (files.FLYMYAI, "FlyMyAI"),
+}
+
+
+@pytest.mark.parametrize("name", RUN_FILES)
+def test_run_files_are_recognized_by_what_they_hold(server, name):
+    text, program = RUN_FILES[name]
+    asked = {"files": [{"name": name, "text": text}], "recognize": True}
+    status, answer = server.post(ROUTE, asked)
+    assert (status, answer["program"]) == (200, program)
+
+
+def test_a_mistake_in_a_file_that_is_recognized_is_told(server):
+    for text in ("trainign: {steps: 3}\noutput: {name: x}\ndataset: {}", "training: {steps: many}"):
+        asked = {"files": [{"name": "run.yaml", "text": text}], "recognize": True}
+        status, answer = server.post(ROUTE, asked)
+        assert status == 400
+        assert answer["remedy"]
+
+
+def test_files_that_make_a_run_together_are_read_together(server):
+    """In whatever order they come, and beside something else."""
+    given = [
+        {"name": "readme.txt", "text": "nothing"},
+        {"name": "data.toml", "text": files.MUSUBI_DATASETS},
+        {"name": "run.sh", "text": files.MUSUBI_COMMAND},
+    ]
+    for each in (given, given[::-1]):
+        status, answer = server.post(ROUTE, {"files": each, "recognize": True})
+        assert status == 200
+        assert sorted(answer["files"]) == ["data.toml", "run.sh"]
+        assert any("dataset.path: " in note for note in answer["notes"])
+    two = [{"name": name, "text": files.AI_TOOLKIT} for name in ("a.yaml", "b.yaml")]
+    status, answer = server.post(ROUTE, {"files": two})
+    assert (status, answer["found"]) == (400, "a.yaml, b.yaml together")
+
+
+def test_the_run_file_of_a_run_on_disk_opens(server):
+    server.run(graph("kept", train={"steps": 2}))
+    status, answer = server.post(ROUTE, {"run": "kept/v0"})
+    assert (status, answer["program"]) == (200, "Adapter Trainer")
+    assert node(answer, "TrainerTrain")["steps"] == 2
+    assert node(answer, "DatasetFolder")["folder"] == "datasets/four"
+    assert answer["notes"] == []
+    for name in ("../kept", "kept/v9", "/etc"):
+        status, answer = server.post(ROUTE, {"run": name})
+        assert status == 400
+        assert answer["remedy"]

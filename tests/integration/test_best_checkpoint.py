@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from tests.integration.runs import CancelAfter, metrics, run_config, tensors
+from trainer_core.cli import main
 from trainer_core.config import RunConfig
 from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import ConfigError
@@ -117,6 +118,49 @@ def test_stopped_and_resumed_it_ends_at_the_same_step_with_the_same_bits(tmp_pat
     one, other = tensors(resumed.adapters[0]), tensors(ended.adapters[0])
     assert all(torch.equal(one[name], other[name]) for name in other)
     assert read_ledger(resumed.folder) == read_ledger(ended.folder)
+
+
+def test_the_verb_ledger_lists_the_worst_images_first(ended, capsys):
+    rows = read_ledger(ended.folder)["images"]
+    for place in (ended.folder, ended.folder.parent, ended.folder / "run.yaml"):
+        assert main(["ledger", str(place), "--most", "2", "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert Path(said["folder"]) == ended.folder
+        assert said["images"] == rows[:2]
+    assert main(["ledger", str(ended.folder)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in shown[2:]] == [each["name"] for each in rows]
+
+
+def test_what_has_no_ledger_is_named(tmp_path, ended, capsys):
+    copied = tmp_path / "run" / "v0"
+    shutil.copytree(ended.folder, copied)
+    (copied / "ledger.json").unlink()
+    for place, found in ((copied, "has no ledger.json"), (tmp_path, "is not a run")):
+        assert main(["ledger", str(place)]) == 2
+        assert found in capsys.readouterr().err
+
+
+def test_sample_takes_the_best_checkpoint(tmp_path, ended, capsys):
+    assert ended.best.step < ended.step
+    asked = [str(ended.folder / "run.yaml"), "preview.prompts=[a red diamond]", "steps=2"]
+    asked += ["width=32", "height=32", "--json"]
+    images = {}
+    for name in ("best", str(ended.best.adapter), str(ended.adapters[0])):
+        folder = tmp_path / str(len(images))
+        assert main(["sample", *asked, f"adapter={name}", f"output={folder}"]) == 0
+        (line,) = capsys.readouterr().out.splitlines()
+        with Image.open(json.loads(line)["path"]) as image:
+            images[name] = np.asarray(image).copy()
+    best, same, last = images.values()
+    assert (best == same).all()
+    assert (best != last).any()
+
+
+def test_sample_refuses_best_without_held_out_images(tmp_path, ended, capsys):
+    asked = [str(ended.folder / "run.yaml"), "adapter=best", f"output.dir={tmp_path}"]
+    assert main(["sample", *asked, "prompt=x"]) == 2
+    assert "held-out images" in capsys.readouterr().err
 
 
 class StopsAtOnce(SilentObserver):

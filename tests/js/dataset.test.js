@@ -143,6 +143,9 @@ test("a refused folder says why, and an answer that comes late is forgotten", as
   const linked = stripWith({}, null);
   await linked.strip.refresh();
   expect([linked.asked, linked.line()]).toEqual([[], "The folder comes from another node."]);
+  const none = stripWith({}, "");
+  await none.strip.refresh();
+  expect([none.asked, none.line()]).toEqual([[], "Choose a folder, or drop your images here."]);
 });
 
 test("files go to a new folder by default, and are added to one of the person's own", async () => {

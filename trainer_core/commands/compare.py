@@ -31,12 +31,12 @@ def compare(arguments: Arguments) -> int:
     files = [existing(each, "an adapter file") for each in own.get("adapter", [])]
     from ..training.compared_run import (
         file_columns,
-        find_version,
         read_steps,
         read_strengths,
         run_columns,
         run_file_of,
     )
+    from ..training.run_folder import find_version
 
     strengths = read_strengths(own.get("strengths", ["1"])[-1])
     steps = read_steps(own.get("checkpoints", ["all"])[-1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
@@ -30,11 +29,12 @@ def ema(arguments: Arguments) -> int:
     arguments.at_most(2)
     lengths, overwrite = _lengths(own), is_set(own, "overwrite")
     run, *out = arguments.words
-    version = _version(existing(run, "a run's folder"))
     from ..training.post_hoc import check_length, kept_averages, make_averaged
+    from ..training.run_folder import find_version
 
     for length in lengths:
         check_length(length)
+    version = find_version(existing(run, "a run's folder"))
     kept = kept_averages(version)
     config = load_config(version / "run.yaml")
     folder = given_path(out[0], "an output folder") if out else version
@@ -76,17 +76,3 @@ def _lengths(own: Mapping[str, str]) -> list[float]:
         raise InputError(
             f"length={text}", "numbers with commas between, such as 0.05,0.1", "Correct length."
         ) from error
-
-
-def _version(folder: Path) -> Path:
-    """The newest version in a run's folder, or the version that is named itself."""
-    from ..training.run_folder import is_version, versions
-
-    found = [folder] if is_version(folder) else versions(folder)
-    if not found:
-        raise InputError(
-            f"{folder} is no run's folder",
-            "the folder of a run, <output.dir>/<output.name>, or of one of its versions",
-            "Check the path.",
-        )
-    return found[-1].absolute()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
 from . import VERBS
 from .arguments import Arguments
 from .console import show, show_json
@@ -23,9 +22,11 @@ def ledger(arguments: Arguments) -> int:
     """
     own = arguments.only(VERBS["ledger"].own)
     most = whole_number(own, "most", 1)
-    folder = _version(existing(arguments.word("the folder of a run"), "the folder of a run"))
-    from ..training.ledger import read_ledger
+    place = existing(arguments.word("the folder of a run"), "the folder of a run")
+    from ..training.ledger import LEDGER, read_ledger
+    from ..training.run_folder import find_version
 
+    folder = find_version(place, LEDGER)
     found = read_ledger(folder)
     if arguments.json:
         show_json({"folder": folder, **found, "images": found["images"][:most]})
@@ -51,17 +52,3 @@ def ledger_text(found: Mapping[str, Any], folder: Path, most: int) -> str:
         for each in rows
     ]
     return "\n".join(lines)
-
-
-def _version(folder: Path) -> Path:
-    from ..training.ledger import LEDGER
-    from ..training.run_folder import versions
-
-    for place in (folder, *reversed(versions(folder))):
-        if (place / LEDGER).is_file():
-            return place
-    raise InputError(
-        f"{folder} has no {LEDGER}",
-        "a run's version folder, such as output/my_adapter/v0, or the folder that it lies in",
-        "Name a run that has a checkpoint: the ledger is written with each.",
-    )

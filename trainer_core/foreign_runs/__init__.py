@@ -6,6 +6,14 @@ counterpart, or is not known.
 """
 
 from .documents import Document, open_document
-from .read import Beside, ForeignRun, command_document, read_foreign
+from .read import Beside, ForeignRun, command_document, in_reading_order, read_foreign
 
-__all__ = ["Beside", "Document", "ForeignRun", "command_document", "open_document", "read_foreign"]
+__all__ = [
+    "Beside",
+    "Document",
+    "ForeignRun",
+    "command_document",
+    "in_reading_order",
+    "open_document",
+    "read_foreign",
+]

@@ -25,7 +25,7 @@ from .ai_toolkit_keys import (
     TRAIN,
 )
 from .ai_toolkit_noise import set_loss, set_noise, set_preservation
-from .program import Given, Program, set_family
+from .program import Given, Program, has, set_family
 from .rules import (
     EVERY,
     Conversion,
@@ -371,6 +371,6 @@ PROGRAM = Program(
         "sample": SAMPLE,
         "logging": LOGGING,
     },
-    marks={"a job": lambda values: "job" in values, "config.process": _is_job},
+    marks={"a job": has("job"), "config.process": _is_job},
     convert=_convert,
 )

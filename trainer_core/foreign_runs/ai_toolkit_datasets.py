@@ -5,7 +5,6 @@ Source: ostris/ai-toolkit at 27a03a91, ``DatasetConfig`` of ``toolkit/config_mod
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import Any
 
 from .rules import (
@@ -21,17 +20,11 @@ from .rules import (
     texts,
     whole,
 )
-from .vocabulary import Folder
+from .vocabulary import AUGMENTED, ENCODED, PAIRED, Folder, set_image_folder
 
 _VIDEO = "Videos and sounds are not trained here."
 _ADAPTERS = "Only adapters of the denoiser are trained here."
-_CACHE = "Images and captions are always encoded once, and kept on disk."
-_AUGMENTS = "Images are only mirrored and cropped here: all views are encoded once."
 _READER = "Reading needs no such setting here."
-_PAIRS = (
-    "Control images lie in a folder of their own here: put both into one folder, as "
-    "training_images and control_images, and name that as dataset.path."
-)
 
 
 def _extension(value: Any) -> str:
@@ -68,15 +61,15 @@ DATASET: Table = {
     "flip_x": Maps("dataset.flip", flag),
     "flip_y": Lacks("Images are not turned upside down."),
     "random_crop": Lacks("dataset.crop says what is kept; it is the same in every epoch."),
-    "random_scale": Lacks(_AUGMENTS),
-    "scale": Lacks(_AUGMENTS, (None, 1, 1.0)),
+    "random_scale": Lacks(AUGMENTED),
+    "scale": Lacks(AUGMENTED, (None, 1, 1.0)),
     "square_crop": Lacks("Buckets keep the shape of images."),
     "control_path": Together("dataset.path"),
     "control_path_1": Together("dataset.path"),
     "control_path_2": Together("dataset.path"),
     "control_path_3": Together("dataset.path"),
-    "control_from_same_folder": Lacks(_PAIRS),
-    "num_controls_from_same_folder": Lacks(_PAIRS, (None, 1)),
+    "control_from_same_folder": Lacks(PAIRED),
+    "num_controls_from_same_folder": Lacks(PAIRED, (None, 1)),
     "full_size_control_images": Lacks(
         "dataset.control_area sets the size of control images.", (None, True, False)
     ),
@@ -100,17 +93,17 @@ DATASET: Table = {
     "clip_image_augmentations": Lacks(_ADAPTERS),
     "clip_image_shuffle_augmentations": Lacks(_ADAPTERS),
     "cache_clip_vision_to_disk": Lacks(_ADAPTERS),
-    "augments": Lacks(_AUGMENTS),
-    "augmentations": Lacks(_AUGMENTS),
-    "shuffle_augmentations": Lacks(_AUGMENTS),
-    "replay_transforms": Lacks(_AUGMENTS, (None, True, False)),
-    "standardize_images": Lacks(_AUGMENTS),
+    "augments": Lacks(AUGMENTED),
+    "augmentations": Lacks(AUGMENTED),
+    "shuffle_augmentations": Lacks(AUGMENTED),
+    "replay_transforms": Lacks(AUGMENTED, (None, True, False)),
+    "standardize_images": Lacks(AUGMENTED),
     **dict.fromkeys(
         (
             *("cache_latents", "cache_latents_to_disk", "cache_tensors_to_disk"),
             *("cache_text_embeddings", "load_image_when_caching_latents"),
         ),
-        Lacks(_CACHE, (None, True, False)),
+        Lacks(ENCODED, (None, True, False)),
     ),
     **dict.fromkeys(
         ("num_workers", "prefetch_factor", "cache_latents_num_workers", "fast_image_size", "debug"),
@@ -174,19 +167,8 @@ def _path(source: Source, to: Conversion) -> None:
         for each in (source.read(name, texts, []) if source.given(name) else [])
         if each
     ]
-    if not controls:
-        if path:
-            to.say("dataset.path", path, source.prefix + key, path)
-        return
-    image, control = PurePath(path), PurePath(controls[0][1])
-    ours = image.name == "training_images" and control.name == "control_images"
-    if ours and image.parent == control.parent and len(controls) == 1:
-        to.say("dataset.path", str(image.parent), source.prefix + key, path)
-        to.say("dataset.layout", "paired", source.prefix + controls[0][0], controls[0][1])
-        return
-    to.say("dataset.path", path, source.prefix + key, path, _PAIRS)
-    for name, each in controls:
-        to.lack(source.prefix + name, each, _PAIRS)
+    told = [(source.prefix + name, each) for name, each in controls]
+    set_image_folder(to, (source.prefix + key, path), told)
 
 
 def _sizes(source: Source, to: Conversion) -> None:

@@ -44,11 +44,13 @@ class Document:
         name: What messages call it.
         values: Its plain values; a command line is ``{"command": [words]}``.
         format: ``yaml``, ``toml``, ``json`` or ``command``.
+        text: What the file holds.
     """
 
     name: str
     values: Mapping[str, Any]
     format: str
+    text: str = ""
 
 
 def open_document(path: Path | str) -> Document:
@@ -88,7 +90,7 @@ def parse_document(name: str, text: str) -> Document:
             values = {"list": values}
         else:
             raise refuse("it holds no names with values")
-    return Document(name, values, kind)
+    return Document(name, values, kind, text)
 
 
 def split_command(text: str) -> list[str]:

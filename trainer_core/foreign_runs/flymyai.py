@@ -7,19 +7,17 @@ attention, with a rank as its alpha, on noise levels that are all alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import PurePath
-from typing import Any
-
-from .program import Given, Program, set_family
+from .program import Given, Program, has, set_family
 from .rules import Conversion, Lacks, Maps, Source, Table, Together, flag, number, text, whole
 from .vocabulary import (
     PRECISION,
     PRECISION_EXACT,
     PRECISION_NEAR,
     ending,
+    set_image_folder,
     set_optimizer,
     set_schedule,
+    set_trackers,
 )
 
 _NAME = "FlyMyAI"
@@ -78,12 +76,7 @@ def _convert(given: Given, to: Conversion) -> None:
     _adapter(source, to)
     _optimizer(source, to)
     _dataset(source, to)
-    if source.given("report_to"):
-        who = source.read("report_to", text)
-        if who in {"tensorboard", "wandb"}:
-            to.say("metrics.trackers", [who], "report_to", who)
-        else:
-            to.lack("report_to", who, "There is no such tracker here.")
+    set_trackers(source, "report_to", to)
 
 
 def _adapter(source: Source, to: Conversion) -> None:
@@ -137,27 +130,8 @@ def _dataset(source: Source, to: Conversion) -> None:
     to.say("dataset.upscale", True, "image_datasets", True, given=False)
     path = source.read("data_config.img_dir", text, "")
     control = source.read("data_config.control_dir", text, "")
-    if not control:
-        to.say("dataset.path", path, "data_config.img_dir", path)
-        return
-    one, other = PurePath(path), PurePath(control)
-    if (one.name, other.name) == ("training_images", "control_images") and (
-        one.parent == other.parent
-    ):
-        to.say("dataset.path", str(one.parent), "data_config.img_dir", path)
-        to.say("dataset.layout", "paired", "data_config.control_dir", control)
-        return
-    why = (
-        "Put both into one folder, as training_images and control_images, and name that as "
-        "dataset.path."
-    )
-    to.say("dataset.path", path, "data_config.img_dir", path, why)
-    to.lack("data_config.control_dir", control, why)
-
-
-def _has_folder(values: Mapping[str, Any]) -> bool:
-    found = values.get("data_config")
-    return isinstance(found, Mapping) and "img_dir" in found
+    controls = [("data_config.control_dir", control)] if control else []
+    set_image_folder(to, ("data_config.img_dir", path), controls)
 
 
 PROGRAM = Program(
@@ -165,8 +139,8 @@ PROGRAM = Program(
     version="c0927841",
     tables={"": TABLE},
     marks={
-        "data_config.img_dir": _has_folder,
-        "pretrained_model_name_or_path": lambda values: "pretrained_model_name_or_path" in values,
+        "data_config.img_dir": has("data_config", "img_dir"),
+        "pretrained_model_name_or_path": has("pretrained_model_name_or_path"),
     },
     convert=_convert,
 )

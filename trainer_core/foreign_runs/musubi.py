@@ -26,6 +26,7 @@ from .rules import (
 from .vocabulary import (
     set_optimizer,
     set_schedule,
+    set_trackers,
 )
 
 _NAME = "musubi-tuner"
@@ -443,12 +444,7 @@ def _run(source: Source, to: Conversion) -> None:
         to.say("training.keep_checkpoints", max(1, whole(last) // every), "save_last_n_steps", last)
     else:
         to.say("training.keep_checkpoints", 10_000, "save_last_n_steps", "all", given=False)
-    trackers = {"all": ["tensorboard", "wandb"], "wandb": ["wandb"], "tensorboard": ["tensorboard"]}
-    who = source.read("log_with", text, "")
-    if who in trackers:
-        to.say("metrics.trackers", trackers[who], "log_with", who)
-    elif who:
-        to.lack("log_with", who, "There is no such tracker here.")
+    set_trackers(source, "log_with", to)
 
 
 _TELLING = {
@@ -485,4 +481,5 @@ PROGRAM = Program(
     tables={"arguments": ARGUMENTS, "general": GENERAL, "datasets": DATASET},
     marks={"arguments of a training, or datasets": _is_training},
     convert=_convert,
+    beside=_is_training,
 )

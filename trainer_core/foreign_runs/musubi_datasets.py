@@ -6,7 +6,6 @@ Source: kohya-ss/musubi-tuner at 30c658c4, ``dataset/config_utils.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Any
 
 from .rules import (
@@ -22,13 +21,9 @@ from .rules import (
     text,
     whole,
 )
-from .vocabulary import Folder, set_folders, sides
+from .vocabulary import Folder, set_folders, set_image_folder, sides
 
 _VIDEO = "Videos are not trained here."
-_PAIRS = (
-    "Put both into one folder, as training_images and control_images, and name that as "
-    "dataset.path."
-)
 
 _SHARED: Table = {
     "resolution": Maps(
@@ -114,13 +109,6 @@ def _folder(source: Source, whole_run: Conversion) -> Folder:
         )
     image = source.read("image_directory", text, "")
     control = source.read("control_directory", text, "")
-    one, other = PurePath(image), PurePath(control)
-    paired = (one.name, other.name) == ("training_images", "control_images")
-    if control and paired and one.parent == other.parent:
-        to.say("dataset.path", str(one.parent), f"{key}image_directory", image)
-        to.say("dataset.layout", "paired", f"{key}control_directory", control)
-    elif image:
-        to.say("dataset.path", image, f"{key}image_directory", image, _PAIRS if control else "")
-        if control:
-            to.lack(f"{key}control_directory", control, _PAIRS)
+    controls = [(f"{key}control_directory", control)] if control else []
+    set_image_folder(to, (f"{key}image_directory", image), controls)
     return Folder(to, key=key.rstrip("."))

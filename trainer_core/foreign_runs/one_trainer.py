@@ -7,6 +7,7 @@ Source: Nerogar/OneTrainer at 23df3832, ``modules/util/config/``, ``modules/util
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -16,7 +17,7 @@ from .documents import Document
 from .one_trainer_concepts import CONCEPT, SAMPLE, concept_folder, set_samples
 from .one_trainer_keys import CONFIG
 from .one_trainer_noise import set_loss, set_noise, set_shift
-from .program import Given, Program, set_family
+from .program import Given, Program, has, set_family
 from .rules import Conversion, Source, UnfitError, flag, mapping, mappings, number, text, whole
 from .vocabulary import (
     containing,
@@ -57,7 +58,12 @@ def _convert(given: Given, to: Conversion) -> None:
 
 
 def _is_list(document: Document) -> bool:
-    return set(document.values) == {"list"}
+    return _holds_list(document.values)
+
+
+def _holds_list(values: Mapping[str, Any]) -> bool:
+    """Concepts or samples are in a file of their own."""
+    return set(values) == {"list"}
 
 
 _KINDS = {"LORA": "lora", "LOHA": "loha", "LOKR": "lokr", "OFT_2": "oft"}
@@ -435,18 +441,15 @@ def _masks(source: Source, to: Conversion) -> None:
             to.off(key, value)
 
 
-def _has(*keys: str) -> Any:
-    return lambda values: all(key in values for key in keys)
-
-
 PROGRAM = Program(
     name=_NAME,
     version="23df3832",
     tables={"": CONFIG, "concepts": CONCEPT, "samples": SAMPLE},
     marks={
-        "training_method": _has("training_method"),
-        "model_type": _has("model_type"),
-        "base_model_name": _has("base_model_name"),
+        "training_method": has("training_method"),
+        "model_type": has("model_type"),
+        "base_model_name": has("base_model_name"),
     },
     convert=_convert,
+    beside=_holds_list,
 )

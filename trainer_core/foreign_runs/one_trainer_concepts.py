@@ -22,9 +22,8 @@ from .rules import (
     text,
     whole,
 )
-from .vocabulary import Folder, sides
+from .vocabulary import AUGMENTED, Folder, sides
 
-_AUGMENTS = "Images are only mirrored and cropped here: all views are encoded once."
 _TEXTS = "Captions keep their words here; see dataset.captions."
 _SHARED = "All previews share it here."
 
@@ -45,9 +44,9 @@ CONCEPT: Table = {
     "image.__version": Lacks("It is about the program.", (None, *range(20))),
     "image.enable_crop_jitter": Lacks("dataset.crop says what is kept; it stays the same."),
     "image.enable_random_flip": Maps("dataset.flip", flag, near="Both views come equally often."),
-    "image.enable_fixed_flip": Lacks(_AUGMENTS),
+    "image.enable_fixed_flip": Lacks(AUGMENTED),
     **{
-        f"image.{name}": Lacks(_AUGMENTS, (None, False, 0, 0.0))
+        f"image.{name}": Lacks(AUGMENTED, (None, False, 0, 0.0))
         for name in (
             *("enable_random_rotate", "enable_fixed_rotate", "random_rotate_max_angle"),
             *("enable_random_brightness", "enable_fixed_brightness"),

@@ -53,6 +53,8 @@ class Program:
         marks: Words for what its files have, to a test of a document for it. A file with all of
             them is surely of this program.
         convert: Turns files into settings.
+        beside: Test of a document for what may be read together with another one; unset: one file
+            says all.
     """
 
     name: str
@@ -60,10 +62,25 @@ class Program:
     tables: Mapping[str, Table]
     marks: Mapping[str, Callable[[Mapping[str, Any]], bool]]
     convert: Callable[[Given, Conversion], None]
+    beside: Callable[[Mapping[str, Any]], bool] | None = None
 
     def marks_of(self, document: Document) -> list[str]:
         """The marks that a document has."""
         return [words for words, has in self.marks.items() if has(document.values)]
+
+
+def has(*path: str) -> Callable[[Mapping[str, Any]], bool]:
+    """A mark: a test for a key, or one below others."""
+
+    def found(values: Mapping[str, Any]) -> bool:
+        place: Any = values
+        for name in path:
+            if not isinstance(place, Mapping) or name not in place:
+                return False
+            place = place[name]
+        return True
+
+    return found
 
 
 def set_family(to: Conversion, given: Given, program: str, key: str, word: str) -> None:

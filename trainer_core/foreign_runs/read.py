@@ -129,9 +129,16 @@ def read_foreign(
         beside: Opens files that another one names; unset: only what was given is read.
 
     Raises:
-        InputError: When it is of no program that is known, or cannot be understood.
+        InputError: When it is of no program that is known, cannot be understood, or others are
+            given with it where one file says all.
     """
     program, marks = _program_of(documents[0])
+    if len(documents) > 1 and program.beside is None:
+        raise InputError(
+            f"{listed([each.name for each in documents])} together",
+            f"one file: a run file of {program.name} says all",
+            "Read them one after the other.",
+        )
     to = Conversion()
     given = Given(documents, family=family)
     if beside is not None:
@@ -166,6 +173,24 @@ def _leave_out_contradictions(to: Conversion) -> None:
             replace(note, outcome="lacking", why=why) if note.setting == path else note
             for note in to.notes
         ]
+
+
+def in_reading_order(documents: Sequence[Document]) -> list[Document]:
+    """Find the run file of another program among documents that may be anything.
+
+    A single mark is not enough here: many files have a key ``job``.
+
+    Returns:
+        The run file, and behind it what belongs to it; nothing where there is none.
+    """
+    for document in documents:
+        for program in PROGRAMS:
+            if 3 * len(program.marks_of(document)) < 2 * len(program.marks):
+                continue
+            belongs = program.beside or (lambda values: False)
+            others = [each for each in documents if each is not document]
+            return [document, *(each for each in others if belongs(each.values))]
+    return []
 
 
 class Beside:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..config.patterns import pattern_mistake
 from ..errors import ConfigError
-from .program import Given, Program, set_family
+from .program import Given, Program, has, set_family
 from .rules import (
     EVERY,
     Conversion,
@@ -32,19 +32,20 @@ from .rules import (
     word_of,
 )
 from .vocabulary import (
+    ENCODED,
     PRECISION,
     PRECISION_EXACT,
     PRECISION_NEAR,
     ending,
     set_optimizer,
     set_schedule,
+    set_trackers,
     side_of,
     sides,
 )
 
 _NAME = "qwen-image-finetune"
 _DEVICES = "Encoders work before the training; accelerate launch trains on several GPUs."
-_ENCODED = "Images and captions are always encoded once, and kept on disk."
 _FEW = tuple(range(65))
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _LONGEST = 4096
@@ -80,10 +81,10 @@ TABLE: Table = {
     ),
     "data.init_args.cache_drop_rate": Lacks("dataset.caption_dropout says it.", EVERY),
     "data.init_args.cache_dir": Lacks("cache.cache_dir says it.", EVERY),
-    "data.init_args.use_cache": Lacks(_ENCODED, (None, True, False)),
+    "data.init_args.use_cache": Lacks(ENCODED, (None, True, False)),
     "data.init_args.use_edit_mask": Together("dataset.mask.source"),
     "data.init_args.selected_control_indexes": Lacks("All control images of a folder are read."),
-    "data.init_args.prompt_empty_drop_keys": Lacks(_ENCODED, EVERY),
+    "data.init_args.prompt_empty_drop_keys": Lacks(ENCODED, EVERY),
     "data.init_args.image_size": Together("dataset.resolution"),
     "data.init_args.processor.class_path": Lacks("There is one way to resize.", EVERY),
     "data.init_args.processor.init_args.process_type": Together("dataset.crop"),
@@ -129,13 +130,13 @@ TABLE: Table = {
     "logging.tags": Lacks("A run has no tags.", EVERY),
     "logging.notes": Lacks("A run has no notes; write them into the run file as comments."),
     "logging.sampling": Lacks("preview has what is generated; it is read from validation."),
-    "cache.use_cache": Lacks(_ENCODED, (None, True, False)),
+    "cache.use_cache": Lacks(ENCODED, (None, True, False)),
     "cache.cache_dir": Maps("cache.dir", text),
     "cache.devices": Lacks(_DEVICES, EVERY),
     "cache.vae_encoder_device": Lacks(_DEVICES, EVERY),
     "cache.text_encoder_device": Lacks(_DEVICES, EVERY),
     "cache.text_encoder_2_device": Lacks(_DEVICES, EVERY),
-    "cache.prompt_empty_drop_keys": Lacks(_ENCODED, EVERY),
+    "cache.prompt_empty_drop_keys": Lacks(ENCODED, EVERY),
     "predict.devices": Lacks(_DEVICES, EVERY),
     "predict": Lacks(_DEVICES, EVERY),
     "loss.mask_loss": Together("dataset.mask.source"),
@@ -166,19 +167,7 @@ def _convert(given: Given, to: Conversion) -> None:
     _dataset(source, to)
     _masks(source, to)
     _previews(source, to)
-    who = source.read("logging.report_to", text, "tensorboard")
-    if who in {"tensorboard", "wandb"}:
-        to.say(
-            "metrics.trackers",
-            [who],
-            "logging.report_to",
-            who,
-            given=source.given("logging.report_to"),
-        )
-    elif who == "none":
-        to.say("metrics.trackers", [], "logging.report_to", who)
-    else:
-        to.lack("logging.report_to", who, "There is no such tracker here.")
+    set_trackers(source, "logging.report_to", to, "tensorboard")
 
 
 def _resolved(file: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -468,26 +457,14 @@ def _previews(source: Source, to: Conversion) -> None:
         to.lack(f"validation.samples ({each})", first.get(each), "Previews have no such setting.")
 
 
-def _has(*path: str) -> Any:
-    def found(values: Mapping[str, Any]) -> bool:
-        place: Any = values
-        for name in path:
-            if not isinstance(place, Mapping) or name not in place:
-                return False
-            place = place[name]
-        return True
-
-    return found
-
-
 PROGRAM = Program(
     name=_NAME,
     version="460ba1aa",
     tables={"": TABLE},
     marks={
-        "model.lora": _has("model", "lora"),
-        "model.pretrained_model_name_or_path": _has("model", "pretrained_model_name_or_path"),
-        "data.init_args": _has("data", "init_args"),
+        "model.lora": has("model", "lora"),
+        "model.pretrained_model_name_or_path": has("model", "pretrained_model_name_or_path"),
+        "data.init_args": has("data", "init_args"),
     },
     convert=_convert,
 )

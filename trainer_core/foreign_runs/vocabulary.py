@@ -6,14 +6,23 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from ..config.folders import OVERRIDES
 from ..config.run import find_setting
-from .rules import Conversion, UnfitError, number, numbers, texts, word_of
+from .rules import Conversion, Source, UnfitError, number, numbers, text, texts, word_of
 
 Said = tuple[str, Any]
 """A key with what it says there."""
+
+ENCODED = "Images and captions are always encoded once, and kept on disk."
+AUGMENTED = "Images are only mirrored and cropped here: all views are encoded once."
+PAIRED = (
+    "Control images lie in a folder of their own here: put both into one folder, as "
+    "training_images and control_images, and name that as dataset.path."
+)
+"""Why what several programs have is left out."""
 
 _NO_SUCH = "There is no such optimizer here; adamw stands in its place."
 _NOT_DECOUPLED = "Adam without decoupled decay; adamw is the nearest."
@@ -177,6 +186,52 @@ def set_base_shift_of_uniform(to: Conversion, said: Said) -> None:
     """Say the nearest to a uniform density that the base's own scheduler moves."""
     to.say("training.sigma.density", "shifted", *said, _AS_LOGIT)
     to.say("training.sigma.std", LIKE_UNIFORM, *said, _AS_LOGIT)
+
+
+_TRACKERS = {
+    "tensorboard": ["tensorboard"],
+    "wandb": ["wandb"],
+    "all": ["tensorboard", "wandb"],
+    "none": [],
+}
+
+
+def set_trackers(source: Source, key: str, to: Conversion, usual: str = "") -> None:
+    """Say who gets the numbers of a run, as accelerate calls them.
+
+    Args:
+        source: The file.
+        key: What says it there.
+        to: Gets the settings.
+        usual: What holds where the file does not say it; nothing leaves it to our default.
+    """
+    who = source.read(key, text, usual)
+    if who in _TRACKERS:
+        given = source.given(key)
+        to.say("metrics.trackers", _TRACKERS[who], source.prefix + key, who, given=given)
+    elif who:
+        to.lack(source.prefix + key, who, "There is no such tracker here.")
+
+
+def set_image_folder(to: Conversion, images: Said, controls: Sequence[Said] = ()) -> None:
+    """Say which folder is trained; one of control images is told, unless it lies as it does here.
+
+    Args:
+        to: Gets the settings.
+        images: The key of the images' folder, and its path; an empty one says nothing.
+        controls: The same of the folders of control images.
+    """
+    place = PurePath(images[1])
+    if len(controls) == 1 and place.name == "training_images":
+        key, control = controls[0]
+        if PurePath(control) == place.parent / "control_images":
+            to.say("dataset.path", str(place.parent), *images)
+            to.say("dataset.layout", "paired", key, control)
+            return
+    if images[1]:
+        to.say("dataset.path", images[1], *images, PAIRED if controls else "")
+        for key, control in controls:
+            to.lack(key, control, PAIRED)
 
 
 def side_of(width: float, height: float) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from ..config import RunConfig
 from ..data.image import from_pixels, on_white
@@ -24,10 +23,9 @@ LARGEST_SIDE = 384
 """Of an image in the grid, in pixels."""
 
 _WIDEST = 12_000
-_GAP = 10
-_LETTERS, _LINE, _TOP, _SIDE = 12, 15, 40, 200
-"""Size of letters, of a line, and the room above and beside the images; of small images."""
-_SMALL_CELL = 192
+_GAP, _EDGE, _SIDE, _NARROWEST = 10, 6, 240, 120
+_SMALL_CELL, _MOST_LINES = 192, 60
+_BEST = "best on held-out images"
 _PAPER, _INK, _SOFT = (251, 250, 248), (30, 35, 40), (94, 103, 112)
 
 
@@ -160,29 +158,33 @@ def draw_grid(comparison: Comparison, side: int = LARGEST_SIDE) -> Image.Image:
     """
     cell = _cell_size(comparison, side)
     # Letters grow with the images: a wide grid is looked at from further away.
-    scale = min(2.0, max(1.0, cell[0] / _SMALL_CELL))
-    letters, line, top, beside = (round(scale * x) for x in (_LETTERS, _LINE, _TOP, _SIDE))
-    across, down = cell[0] + _GAP, max(cell[1], 4 * line) + _GAP
-    left = beside + _GAP
-    size = left + len(comparison.columns) * across, top + len(comparison.prompts) * down
+    letters = _Letters(min(2.0, max(1.0, cell[0] / _SMALL_CELL)))
+    line, side = letters.line, letters.side
+    wide = max(cell[0], _NARROWEST)
+    labels = [letters.wrapped(column.label, wide) for column in comparison.columns]
+    marks = [letters.wrapped(_BEST, wide) if column.best else [] for column in comparison.columns]
+    told = [
+        [*letters.wrapped(prompt, side - _GAP), f"seed {seed}"]
+        for prompt, seed in zip(comparison.prompts, comparison.seeds, strict=True)
+    ]
+    most = max(len(label) + len(mark) for label, mark in zip(labels, marks, strict=True))
+    tops = [_EDGE + line * most + _EDGE]
+    for lines in told:
+        tops.append(tops[-1] + max(cell[1], line * len(lines)) + _GAP)
+    across = wide + _GAP
     larger = cell[0] > comparison.images[0][0].width
-    page = Image.new("RGB", size, _PAPER)
+    page = Image.new("RGB", (side + _GAP + len(labels) * across, tops[-1]), _PAPER)
     pen = ImageDraw.Draw(page)
 
-    def write(x: int, y: int, lines: Sequence[str]) -> None:
-        for number, text in enumerate(lines):
-            color = _SOFT if number and y < top else _INK
-            pen.text((x, y + line * number), text, fill=color, font=plain_font(letters))
-
-    for index, column in enumerate(comparison.columns):
-        write(left + index * across, round(6 * scale), _heading(column, round(cell[0] / scale)))
-    for number, prompt in enumerate(comparison.prompts):
-        y = top + number * down
-        told = _wrapped(prompt, _SIDE, down // line - 2)
-        write(_GAP, y, [*told, f"seed {comparison.seeds[number]}"])
+    for index, (label, mark) in enumerate(zip(labels, marks, strict=True)):
+        left = side + _GAP + index * across
+        letters.write(pen, (left, _EDGE), label, _INK)
+        letters.write(pen, (left, _EDGE + line * len(label)), mark, _SOFT)
+    for number, (top, lines) in enumerate(zip(tops, told, strict=False)):
+        letters.write(pen, (_GAP, top), lines, _INK)
         for index, image in enumerate(comparison.images[number]):
             way = Image.Resampling.NEAREST if larger else Image.Resampling.LANCZOS
-            page.paste(on_white(image).resize(cell, way), (left + index * across, y))
+            page.paste(on_white(image).resize(cell, way), (side + _GAP + index * across, top))
     return page
 
 
@@ -195,16 +197,54 @@ def _cell_size(comparison: Comparison, side: int) -> tuple[int, int]:
     return max(1, round(wide * scale)), max(1, round(high * scale))
 
 
-def _heading(column: Column, width: int) -> list[str]:
-    first = _wrapped(column.label, width, 2)
-    return [*first, "best on held-out images"][:2] if column.best else first
+@dataclass(frozen=True, slots=True)
+class _Letters:
+    """How large a grid is written.
 
+    Attributes:
+        scale: 1 for small images.
+    """
 
-def _wrapped(text: str, width: int, most: int) -> list[str]:
-    letters = max(4, width // 7)
-    plain = plain_letters(single_line(text)) or "(no prompt)"
-    lines = textwrap.wrap(plain, letters, max_lines=most, placeholder=" ...")
-    return lines or [plain[:letters]]
+    scale: float
+
+    @property
+    def line(self) -> int:
+        """Height of a line, in pixels."""
+        return round(15 * self.scale)
+
+    @property
+    def side(self) -> int:
+        """Room for the prompts beside the images, in pixels."""
+        return round(_SIDE * self.scale)
+
+    def write(
+        self,
+        pen: ImageDraw.ImageDraw,
+        place: tuple[int, int],
+        lines: Sequence[str],
+        color: tuple[int, int, int],
+    ) -> None:
+        """Write lines below each other."""
+        for number, text in enumerate(lines):
+            at = place[0], place[1] + self.line * number
+            pen.text(at, text, fill=color, font=self._font())
+
+    def wrapped(self, text: str, width: int) -> list[str]:
+        """A text in lines of a width in pixels; only one longer than any prompt is cut."""
+        measured = self._font().getlength
+        lines: list[str] = []
+        for word in plain_letters(single_line(text)).split() or ["(no", "prompt)"]:
+            rest = word
+            if lines and measured(f"{lines[-1]} {word}") <= width:
+                lines[-1], rest = f"{lines[-1]} {word}", ""
+            while rest:
+                fits = next((n for n in range(len(rest), 1, -1) if measured(rest[:n]) <= width), 1)
+                lines.append(rest[:fits])
+                rest = rest[fits:]
+        return lines if len(lines) <= _MOST_LINES else [*lines[: _MOST_LINES - 1], "..."]
+
+    def _font(self) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+        return plain_font(round(12 * self.scale))
 
 
 def comparison_text(comparison: Comparison) -> str:

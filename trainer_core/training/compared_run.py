@@ -11,30 +11,10 @@ from ..errors import InputError
 from ..inference.comparison import Column
 from ..inference.pipeline import Candidate
 from .checkpoint import ADAPTER_FILE, checkpoint_folders
-from .run_folder import is_version, read_record, versions
+from .checkpoint_search import best_step
 
 RUN_FILE = "run.yaml"
 MOST_COLUMNS = 60
-
-
-def find_version(path: Path) -> Path:
-    """The version folder that a path means: one, something in it, or the newest of a run.
-
-    Args:
-        path: A version's folder, its ``run.yaml``, or the folder of a run.
-
-    Raises:
-        InputError: When it is none of them.
-    """
-    place = path.parent if path.is_file() else path
-    for folder in (place, *reversed(versions(place))):
-        if is_version(folder):
-            return folder
-    raise InputError(
-        f"{path} is not a run",
-        "a version's folder, such as output/NAME/v0, or the folder output/NAME of a run",
-        "Look into output.dir for the runs there are.",
-    )
 
 
 def run_columns(
@@ -69,7 +49,7 @@ def run_columns(
             f"fewer than {MOST_COLUMNS} columns",
             "Name some of the checkpoints: checkpoints=500,1000.",
         )
-    best = _best_step(version)
+    best = best_step(version)
     columns = [Column("base")]
     for step in steps:
         path = saved[step]
@@ -88,13 +68,6 @@ def file_columns(files: Sequence[Path], strengths: Sequence[float]) -> list[Colu
             at = f" at {strength:g}" if len(strengths) > 1 or strength != 1.0 else ""
             found.append(Column(f"{file.stem}{at}", Candidate(file, strength), None, str(file)))
     return found
-
-
-def _best_step(version: Path) -> int | None:
-    """The step that the run has marked as best, if it has measured any."""
-    best = read_record(version).get("best")
-    step = best.get("step") if isinstance(best, dict) else None
-    return step if isinstance(step, int) else None
 
 
 def run_file_of(version: Path) -> Path:

@@ -282,6 +282,34 @@ def is_version(path: Path) -> bool:
     return (path / _RECORD).is_file()
 
 
+def find_version(path: Path, holding: str = _RECORD) -> Path:
+    """The version that a path means: one, the one that a file lies in, or the newest of a run.
+
+    Args:
+        path: A version's folder, a file in it, or the folder ``<output.dir>/<output.name>``.
+        holding: The file that the version must have; of a run the newest that has it is taken.
+
+    Returns:
+        The version's folder, absolute.
+
+    Raises:
+        InputError: When it is none, or no version has the file.
+    """
+    place = (path.parent if path.is_file() else path).absolute()
+    known = [each for each in (place, *reversed(versions(place))) if is_version(each)]
+    found = next((each for each in known if (each / holding).is_file()), None)
+    if found is not None:
+        return found
+    raise InputError(
+        f"{path} has no {holding}" if known else f"{path} is not a run",
+        f"the folder of a run, such as output/NAME, or of one of its versions, such as "
+        f"output/NAME/v0, with a {holding}",
+        "Name a run that has a checkpoint: the rest of a run is written with each."
+        if known
+        else "Look into output.dir for the runs there are.",
+    )
+
+
 def remove_dead_versions(root: Path) -> list[Path]:
     """Remove versions that ended before `MINIMUM_STEPS` without a checkpoint.
 

@@ -12,8 +12,9 @@ from PIL import Image
 from scripts.build_other_trainers import MARK, PAGE, tables
 from trainer_core.cli import main
 from trainer_core.config.run import RunConfig, find_setting
+from trainer_core.errors import InputError
 from trainer_core.families.run_files import load_config
-from trainer_core.foreign_runs import Beside, command_document, read_foreign
+from trainer_core.foreign_runs import Beside, command_document, in_reading_order, read_foreign
 from trainer_core.foreign_runs.documents import parse_document
 from trainer_core.foreign_runs.registry import PROGRAMS
 from trainer_core.foreign_runs.rules import Maps
@@ -439,3 +440,30 @@ def test_template_writes_a_run_file_that_doctor_takes(tmp_path, monkeypatch, cap
     out = capsys.readouterr().out
     told = next(json.loads(line) for line in out.splitlines() if '"musubi-tuner"' in line)
     assert {note["outcome"] for note in told["notes"]} >= {"exact", "default"}
+
+
+OTHERS = [
+    parse_document("a.json", '{"job": "a word that many files have"}'),
+    parse_document("b.yaml", "services: {web: {image: x}}"),
+    parse_document("c.toml", "[tool.black]\nline-length = 100"),
+    parse_document("d.json", '[{"path": "x"}]'),
+]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_run_file_is_found_among_files_that_are_none(name):
+    document = parse_document(name, FILES[name][0])
+    found = in_reading_order([*OTHERS, document])
+    # OneTrainer has lists of concepts in files of their own.
+    beside = OTHERS[3:] if FILES[name][1] == "OneTrainer" else []
+    assert found == [document, *beside]
+
+
+def test_of_files_that_are_none_no_run_is_made():
+    assert in_reading_order(OTHERS) == []
+
+
+def test_files_of_which_each_says_all_are_refused_together():
+    both = [parse_document(name, files.AI_TOOLKIT) for name in ("a.yaml", "b.yaml")]
+    with pytest.raises(InputError, match=r"a\.yaml, b\.yaml together"):
+        read_foreign(both)

@@ -124,6 +124,16 @@ def test_one_control_image_serves_all_prompts(image_folder, errors, tmp_path):
         image_folder.write_controls(tmp_path, images(2), 3)
 
 
+def test_a_control_image_keeps_its_transparency(image_folder, tmp_path):
+    """A base that fills an area reads it; without a fourth channel the file is as before."""
+    clear = torch.cat([images(1), torch.full((1, 8, 8, 1), 0.5)], dim=-1)
+    (file,) = image_folder.write_controls(tmp_path, clear, 1)
+    assert read(file).shape == (8, 8, 4)
+    assert set(read(file)[..., 3].flat) == {128}
+    (other,) = image_folder.write_controls(tmp_path, images(1), 1)
+    assert (read(other) == read(file)[..., :3]).all()
+
+
 def test_a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(
     image_folder, errors, tmp_path
 ):

@@ -37,7 +37,7 @@ from .run_batches import (
     step_maker,
 )
 from .run_faults import Target, make_recovery, requests_with_retries, saving
-from .schedules import make_schedule
+from .schedules import make_schedule, warmup_length
 from .step import SampleError, StepMaker
 from .step_clock import StepClock
 from .validation import Validation
@@ -252,7 +252,8 @@ def _measurements(run: Loaded) -> Measurements:
     def warn(line: str) -> None:
         run.observer.notify(Warned(line))
 
-    norms = AdapterNorms(run.state.adapter, family.repeated_blocks, every, run.steps, warn)
+    rise = warmup_length(run.config.training.schedule, run.steps)
+    norms = AdapterNorms(run.state.adapter, family.repeated_blocks, every, run.steps, warn, rise)
     device = run.processes.device
     return Measurements(StepClock(device), norms, settings.sigma_bands, device)
 

@@ -148,7 +148,7 @@ def _targets(source: Source, to: Conversion) -> None:
             to.off(key, source.values[key], "layer_filter says which layers.")
 
 
-_OF_OPTIMIZER = ("beta1", "beta2", "eps", "weight_decay")
+_OF_OPTIMIZER = ("beta1", "beta2", "eps", "weight_decay", "momentum")
 _USUAL = {
     "AdEMAMix": {},
     "LION_8BIT": {"beta2": 0.999},

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from ..config import OptimizerSection
 from ..config.folders import OVERRIDES
 from ..config.run import find_setting
 from .rules import Conversion, UnfitError, number, numbers, texts, word_of
@@ -55,10 +56,14 @@ OPTIMIZERS: Mapping[str, _Optimizer] = {
     "prodigy8bit": _Optimizer("prodigy", _PRODIGY, "Its state is not kept in 8 bits."),
     "prodigyplusschedulefree": _Optimizer("prodigy_schedule_free", {**_PRODIGY, "beta2": 0.99}),
     "came": _Optimizer("came", {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0}),
-    "muon": _Optimizer("muon", _DECAY),
-    "sgd": _Optimizer("sgd", _DECAY),
+    "muon": _Optimizer("muon", {"beta1": 0.95, "weight_decay": 0.0}),
+    "sgd": _Optimizer("sgd", {"beta1": 0.0, "weight_decay": 0.0}),
 }
 """Name in small letters, with nothing but letters and figures, to ours."""
+
+_MOMENTUM = "momentum"
+_BY_MOMENTUM = ("sgd", "muon")
+"""Optimizers whose beta1 other programs call momentum."""
 
 FINDS_ITS_RATE = ("prodigy", "prodigy_schedule_free")
 """Optimizers whose learning rate is a factor of what they find, and is to be 1."""
@@ -83,7 +88,7 @@ def set_optimizer(
     Args:
         to: Gets the settings.
         name: Its key and its name.
-        given: Settings of the section ``optimizer`` to key and value.
+        given: Settings of the section ``optimizer``, or ``momentum``, to key and value.
         defaults: Of this program, where they differ from the library's.
         named: Whether the file says its name.
 
@@ -93,6 +98,8 @@ def set_optimizer(
     found = find_optimizer(str(name[1]))
     section = "training.optimizer"
     to.say(f"{section}.name", found.name, *name, found.near, given=named)
+    if found.name in _BY_MOMENTUM and _MOMENTUM in given:
+        given = {"beta1" if each == _MOMENTUM else each: said for each, said in given.items()}
     standard = {**found.defaults}
     standard |= {key: value for key, value in (defaults or {}).items() if key in standard}
     for setting, (key, value) in given.items():
@@ -100,9 +107,11 @@ def set_optimizer(
             to.say(f"{section}.{setting}", value, key, value)
         else:
             to.lack(key, value, f"{found.name} has no such number here.")
+    usual = OptimizerSection.model_validate({"name": found.name})
     for setting, value in standard.items():
         if setting not in given:
-            to.say(f"{section}.{setting}", value, f"{name[0]} ({setting})", value, given=False)
+            key, ours = f"{name[0]} ({setting})", getattr(usual, setting)
+            to.say(f"{section}.{setting}", value, key, value, given=False, ours=ours)
     return found.name
 
 

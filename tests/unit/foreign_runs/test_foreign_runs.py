@@ -190,7 +190,6 @@ SAID = {
         "training.sigma.min": 0.1,
         "training.optimizer.name": "lion",
         "training.optimizer.learning_rate": 2e-6,
-        "training.optimizer.beta2": 0.99,
         "training.optimizer.weight_decay": 0.0,
         "training.schedule.name": "polynomial",
         "training.schedule.power": 3.0,
@@ -360,6 +359,50 @@ def test_defaults_of_the_other_program_are_written_where_they_are_not_ours():
     run = read("sigma.txt")
     assert "musubi-tuner's default of network_dim." in run.run_file()
     assert {note.key for note in run.outcome("default")} >= {"network_dim", "learning_rate"}
+
+
+def one_trainer(optimizer):
+    values = json.loads(files.ONE_TRAINER_SHIFT) | {"optimizer": optimizer}
+    return read_foreign([parse_document("x.json", json.dumps(values))])
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "numbers"),
+    [
+        # As `modules/util/optimizer_util.py` fills them in there.
+        ({"optimizer": "SGD"}, "sgd", {"beta1": 0.0, "weight_decay": 0.0}),
+        ({"optimizer": "SGD", "momentum": 0}, "sgd", {"beta1": 0.0}),
+        ({"optimizer": "SGD", "momentum": 0.8}, "sgd", {"beta1": 0.8}),
+        ({"optimizer": "MUON", "momentum": 0.9}, "muon", {"beta1": 0.9, "weight_decay": 0.0}),
+        ({"optimizer": "LION_8BIT"}, "lion8bit", {"beta2": 0.999, "weight_decay": 0.0}),
+        ({"optimizer": "LION"}, "lion", {"beta2": 0.99, "weight_decay": 0.0}),
+        ({"optimizer": "ADAMW"}, "adamw", {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.01}),
+    ],
+)
+def test_an_optimizer_has_the_numbers_that_it_has_there(said, name, numbers):
+    run = one_trainer(said)
+    optimizer = run.config().training.optimizer
+    assert optimizer.name == name
+    assert {each: getattr(optimizer, each) for each in numbers} == numbers
+    assert not [note for note in run.notes if "momentum" in note.key and note.outcome == "off"]
+    again = load_config(yaml.safe_load(run.run_file())).training.optimizer
+    assert again == optimizer
+
+
+def test_momentum_is_read_in_every_program():
+    ai = files.AI_TOOLKIT.replace("optimizer: adamw8bit", "optimizer: sgd")
+    ai = ai.replace("{weight_decay: 1e-4}", "{weight_decay: 1e-4, momentum: 0.7}")
+    command = files.MUSUBI_COMMAND.replace("--optimizer_type adamw8bit", "--optimizer_type sgd")
+    command = command.replace('weight_decay=0.1 "betas=0.9,0.98"', "momentum=0.7")
+    tuned = files.QWEN_FINETUNE
+    at = tuned.index("optimizer:")
+    tuned = tuned[:at] + (
+        "optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.1, momentum: 0.7}}\n"
+    )
+    for name, text in (("x.yaml", ai), ("x.sh", command), ("y.yaml", tuned)):
+        run = read_foreign([parse_document(name, text)])
+        assert run.values["training.optimizer.name"] == "sgd"
+        assert run.values["training.optimizer.beta1"] == 0.7, name
 
 
 def test_files_that_a_file_names_are_read_where_they_may(tmp_path):

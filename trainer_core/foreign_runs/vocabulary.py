@@ -131,6 +131,9 @@ _SCHEDULES = {
 }
 
 
+_REX = "There the rate stays high for longer: (1 - p) / (1 - 0.9 p), here the paper's half of p."
+
+
 def set_schedule(
     to: Conversion,
     name: Said,
@@ -139,6 +142,7 @@ def set_schedule(
     power: Said | None = None,
     min_ratio: Said | None = None,
     decay_share: Said | None = None,
+    near: str = "",
 ) -> str:
     """Say which schedule, and those of its numbers that mean something with it.
 
@@ -149,6 +153,7 @@ def set_schedule(
         power: Of a polynomial.
         min_ratio: Last learning rate over the highest.
         decay_share: Share of the run in which warmup_stable_decay falls.
+        near: How the schedule of that name differs there.
 
     Returns:
         Its name here.
@@ -160,7 +165,7 @@ def set_schedule(
         return "constant"
     if ours == "cosine_restarts" and (cycles is None or cycles[1] <= 1):
         ours, cycles = "cosine", None
-    to.say("training.schedule.name", ours, key, said)
+    to.say("training.schedule.name", ours, key, said, _REX if ours == "rex" else near)
     section = "training.schedule"
     if ours == "cosine_restarts" and cycles is not None:
         to.say(f"{section}.cycles", int(cycles[1]), *cycles)

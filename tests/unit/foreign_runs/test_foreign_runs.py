@@ -405,6 +405,13 @@ def test_a_schedule_of_the_same_name_may_be_another(said, name, outcome):
     assert note.outcome == outcome
 
 
+def test_a_weight_that_grows_with_noise_is_not_taken_for_one_that_falls():
+    """`_flow_matching_losses` there multiplies by sigma."""
+    run = one_trainer(loss_weight_fn="SIGMA")
+    assert run.config().training.loss.weighting == "none"
+    assert "loss_weight_fn" in {note.key for note in run.outcome("lacking")}
+
+
 def test_momentum_is_read_in_every_program():
     ai = files.AI_TOOLKIT.replace("optimizer: adamw8bit", "optimizer: sgd")
     ai = ai.replace("{weight_decay: 1e-4}", "{weight_decay: 1e-4, momentum: 0.7}")

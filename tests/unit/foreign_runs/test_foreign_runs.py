@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 import yaml
 from fixtures import foreign_files as files
 from PIL import Image
@@ -17,6 +18,7 @@ from trainer_core.foreign_runs import Beside, command_document, read_foreign
 from trainer_core.foreign_runs.documents import parse_document
 from trainer_core.foreign_runs.registry import PROGRAMS
 from trainer_core.foreign_runs.rules import Maps
+from trainer_core.training.objective import make_loss
 
 FILES = {
     "ai.yaml": (files.AI_TOOLKIT, "ai-toolkit"),
@@ -410,6 +412,18 @@ def test_a_weight_that_grows_with_noise_is_not_taken_for_one_that_falls():
     run = one_trainer(loss_weight_fn="SIGMA")
     assert run.config().training.loss.weighting == "none"
     assert "loss_weight_fn" in {note.key for note in run.outcome("lacking")}
+
+
+def test_huber_of_ai_toolkit_has_its_scale():
+    """``sqrt(e^2 + c^2) - c`` with c = 0.01 in `extensions_built_in/sd_trainer/SDTrainer.py`."""
+    assert "loss_type: mae" in files.AI_TOOLKIT_FLUX
+    text = files.AI_TOOLKIT_FLUX.replace("loss_type: mae", "loss_type: pseudo_huber")
+    loss = read_foreign([parse_document("x.yaml", text)]).config().training.loss
+    assert (loss.kind, loss.huber_delta) == ("huber", 0.01)
+    errors = torch.linspace(-2, 2, 41).view(1, 1, 1, -1)
+    ours, _ = make_loss(loss)(errors, torch.zeros_like(errors), torch.ones(1))
+    theirs = ((errors.square() + 0.01**2).sqrt() - 0.01).mean()
+    torch.testing.assert_close(ours, 0.02 * theirs.view(1))
 
 
 def test_momentum_is_read_in_every_program():

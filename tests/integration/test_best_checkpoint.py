@@ -187,6 +187,52 @@ def test_a_state_that_was_not_measured_is_not_the_best(tmp_path, cache):
     assert [each.name for each in checkpoint_folders(ended.folder / "checkpoints")] == ["000002"]
 
 
+class Ends(SilentObserver):
+    """Asks for an end during a step, by a signal or by the panel's button."""
+
+    def __init__(self, step: int, *, cancel: bool) -> None:
+        self.step, self.cancel, self.heard = step, cancel, False
+
+    def notify(self, event):
+        self.heard |= isinstance(event, StepDone) and event.result.step == self.step - 1
+
+    def requests(self) -> RunRequests:
+        return RunRequests(cancel=self.heard and self.cancel, stop=self.heard and not self.cancel)
+
+    def cancelled(self) -> bool:
+        return self.heard and self.cancel
+
+
+def test_a_measurement_that_a_signal_gave_up_is_made_up_for(tmp_path, cache, ended):
+    for step in (ended.best.step + 1, ended.step):
+        folder = tmp_path / str(step)
+        first = train(config(folder, cache), Ends(step, cancel=True))
+        assert (first.status, first.step) == ("cancelled", step)
+        assert step not in held_out(first.folder), "it was measured all the same"
+        resumed = train(config(folder, cache).model_copy(update={"resume": "latest"}))
+        assert (resumed.status, resumed.step) == ("done", ended.step)
+        assert (resumed.best.step, resumed.best.loss) == (ended.best.step, ended.best.loss)
+        assert resumed.stopped_early == ended.stopped_early
+
+
+def test_what_is_measured_only_because_a_run_ends_does_not_count_as_missed(tmp_path, cache):
+    def every_other(folder):
+        run = config(folder, cache, early_stop=2)
+        held = run.dataset.validation.model_copy(update={"every": 2})
+        return run.model_copy(
+            update={"dataset": run.dataset.model_copy(update={"validation": held})}
+        )
+
+    whole = train(every_other(tmp_path / "whole"))
+    assert whole.step < STEPS, "the run did not get worse"
+    folder = tmp_path / "parts"
+    first = train(every_other(folder), Ends(whole.step - 1, cancel=False))
+    assert (first.status, first.step) == ("done", whole.step - 1)
+    assert whole.step - 1 in held_out(first.folder), "its end was not measured"
+    resumed = train(every_other(folder).model_copy(update={"resume": "latest"}))
+    assert resumed.step == whole.step
+
+
 def test_without_a_measured_run_best_is_refused(tmp_path):
     asked = {"output": {"dir": str(tmp_path), "name": "run"}, "resume": "best"}
     with pytest.raises(ConfigError, match="best") as error:

@@ -207,7 +207,7 @@ def _model(given: Given, model: Source, to: Conversion) -> None:
 def _optimizer(train: Source, to: Conversion) -> None:
     """Optimizer, learning rate, schedule and accumulation."""
     params = train.read("optimizer_params", mapping, {})
-    names = {"weight_decay": "weight_decay", "eps": "eps", "beta1": "beta1", "beta2": "beta2"}
+    names = {"weight_decay", "eps", "beta1", "beta2", "momentum"}
     given: dict[str, Any] = {}
     for key, value in params.items():
         whole_key = f"train.optimizer_params.{key}"

@@ -13,6 +13,8 @@ from .rules import Conversion, Lacks, Source, Table, Together, flag, mapping, nu
 from .vocabulary import set_base_shift_of_uniform
 
 _EVEN = "Each noise level is weighted there besides, which is left out."
+_DELTA = 0.01
+"""Of its pseudo_huber, ``sqrt(e^2 + delta^2) - delta``."""
 _FEW_STEPS = "It trains a few fixed noise levels, for distilled models."
 
 
@@ -78,7 +80,7 @@ def set_loss(train: Source, to: Conversion) -> None:
     kinds = {
         "mse": ("mse", ""),
         "mae": ("mae", ""),
-        "pseudo_huber": ("huber", "There it is smooth around its threshold."),
+        "pseudo_huber": ("huber", "There it is divided by 2 huber_delta."),
     }
     if kind in kinds:
         ours, near = kinds[kind]
@@ -90,6 +92,8 @@ def set_loss(train: Source, to: Conversion) -> None:
             near,
             given=train.given("loss_type"),
         )
+        if ours == "huber":
+            to.say("training.loss.huber_delta", _DELTA, "train.loss_type", kind)
     else:
         to.lack("train.loss_type", kind, "There is no such loss here; mse stands in its place.")
     for key in ("min_snr_gamma", "snr_gamma"):

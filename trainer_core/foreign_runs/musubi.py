@@ -231,7 +231,7 @@ def _optimizer(source: Source, to: Conversion) -> None:
                 number(part.strip()) for part in value.strip("()[] ").split(",") if part.strip()
             ]
             said |= {f"beta{at}": (name, each) for at, each in enumerate(both[:2], 1)}
-        elif key in {"weight_decay", "eps"}:
+        elif key in {"weight_decay", "eps", "momentum"}:
             said[key] = (name, number(value))
         else:
             to.lack(name, value, "The optimizer here has no such number.")

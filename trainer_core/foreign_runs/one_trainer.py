@@ -154,7 +154,7 @@ def _targets(source: Source, to: Conversion) -> None:
             to.off(key, source.values[key], "layer_filter says which layers.")
 
 
-_OF_OPTIMIZER = ("beta1", "beta2", "eps", "weight_decay")
+_OF_OPTIMIZER = ("beta1", "beta2", "eps", "weight_decay", "momentum")
 _USUAL = {
     "AdEMAMix": {},
     "LION_8BIT": {"beta2": 0.999},
@@ -205,6 +205,9 @@ _ON = {
 }
 
 
+_WAVES = "There the rate rises again as it has fallen; here it falls from its highest each time."
+
+
 def _schedule(source: Source, to: Conversion) -> None:
     rate = source.read("learning_rate", number, 3e-6)
     own = source.read("transformer.learning_rate", number)
@@ -230,6 +233,7 @@ def _schedule(source: Source, to: Conversion) -> None:
             "learning_rate_min_factor",
             source.read("learning_rate_min_factor", number, 0.0),
         ),
+        near=_WAVES if name == "COSINE_WITH_RESTARTS" else "",
     )
     for each in ("learning_rate_cycles", "learning_rate_min_factor"):
         if source.given(each) and not any(note.key == each for note in to.notes):

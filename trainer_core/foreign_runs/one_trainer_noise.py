@@ -94,7 +94,14 @@ _LOSSES = {
     "huber_strength": ("huber", 0.0),
     "log_cosh_strength": ("", 0.0),
 }
-_WEIGHTINGS = {"CONSTANT": "none", "MIN_SNR_GAMMA": "min_snr", "SIGMA": "sigma_sqrt"}
+_WEIGHTINGS = {
+    "CONSTANT": ("none", ""),
+    "MIN_SNR_GAMMA": ("min_snr", "There it ends with an error where flow matching is trained."),
+}
+"""Ours, and how it differs. SIGMA multiplies by sigma there, so that strong noise counts more;
+``sigma_sqrt`` divides by its square."""
+
+_HUBER = "There half of it, and with a kink at huber_delta."
 
 
 def set_loss(source: Source, to: Conversion) -> None:
@@ -104,7 +111,8 @@ def set_loss(source: Source, to: Conversion) -> None:
     first = max(used, key=lambda key: used[key], default="mse_strength")
     kind = _LOSSES[first][0]
     if kind and len(used) == 1:
-        near = "" if used[first] == 1 else "Its strength scales the learning rate there."
+        near = _HUBER if kind == "huber" else ""
+        near = near if used[first] == 1 else "Its strength scales the learning rate there."
         to.say("training.loss.kind", kind, first, used[first], near, given=source.given(first))
     else:
         to.say(
@@ -131,15 +139,17 @@ def set_loss(source: Source, to: Conversion) -> None:
     name = source.read("loss_weight_fn", text, "CONSTANT")
     strength = source.read("loss_weight_strength", number, 5.0)
     if name in _WEIGHTINGS:
+        weighting, near = _WEIGHTINGS[name]
         to.say(
             "training.loss.weighting",
-            _WEIGHTINGS[name],
+            weighting,
             "loss_weight_fn",
             name,
+            near,
             given=source.given("loss_weight_fn"),
         )
     else:
-        to.lack("loss_weight_fn", name, "There is no such weighting for flow matching.")
+        to.lack("loss_weight_fn", name, "There is no such weighting here.")
     if name == "MIN_SNR_GAMMA":
         to.say(
             "training.loss.snr_gamma",

@@ -119,7 +119,15 @@ class Conversion:
     notes: list[Note] = field(default_factory=list)
 
     def say(
-        self, setting: str, value: Any, key: str, said: Any, near: str = "", *, given: bool = True
+        self,
+        setting: str,
+        value: Any,
+        key: str,
+        said: Any,
+        near: str = "",
+        *,
+        given: bool = True,
+        ours: Any = ABSENT,
     ) -> None:
         """Set one of our settings, where it can have the value.
 
@@ -131,10 +139,12 @@ class Conversion:
             near: How ours differs; empty for an exact counterpart.
             given: Whether the file says so; else it is the program's default, which is left out
                 where it is ours as well.
+            ours: Our default, where it depends on other settings.
         """
         found = find_setting(setting)
         assert found is not None, setting
-        if not given and value == found.get_default(call_default_factory=True):
+        usual = found.get_default(call_default_factory=True) if ours is ABSENT else ours
+        if not given and value == usual:
             return
         if not _fits(setting, value):
             why = f"{setting} takes {expectation(found)}."

@@ -251,7 +251,7 @@ def _optimizer(source: Source, to: Conversion) -> None:
     if isinstance(betas, list) and len(betas) == 2:
         for name, value in zip(("beta1", "beta2"), betas, strict=True):
             said[name] = (f"{key}.betas", _numeric(source, value))
-    for name in ("weight_decay", "eps"):
+    for name in ("weight_decay", "eps", "momentum"):
         if name in args:
             said[name] = (f"{key}.{name}", _numeric(source, args.pop(name)))
     for name, value in args.items():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from ..config import OptimizerSection
 from ..config.folders import OVERRIDES
 from ..config.run import find_setting
 from .rules import Conversion, Source, UnfitError, number, numbers, text, texts, word_of
@@ -64,10 +65,14 @@ OPTIMIZERS: Mapping[str, _Optimizer] = {
     "prodigy8bit": _Optimizer("prodigy", _PRODIGY, "Its state is not kept in 8 bits."),
     "prodigyplusschedulefree": _Optimizer("prodigy_schedule_free", {**_PRODIGY, "beta2": 0.99}),
     "came": _Optimizer("came", {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0}),
-    "muon": _Optimizer("muon", _DECAY),
-    "sgd": _Optimizer("sgd", _DECAY),
+    "muon": _Optimizer("muon", {"beta1": 0.95, "weight_decay": 0.0}),
+    "sgd": _Optimizer("sgd", {"beta1": 0.0, "weight_decay": 0.0}),
 }
 """Name in small letters, with nothing but letters and figures, to ours."""
+
+_MOMENTUM = "momentum"
+_BY_MOMENTUM = ("sgd", "muon")
+"""Optimizers whose beta1 other programs call momentum."""
 
 FINDS_ITS_RATE = ("prodigy", "prodigy_schedule_free")
 """Optimizers whose learning rate is a factor of what they find, and is to be 1."""
@@ -92,7 +97,7 @@ def set_optimizer(
     Args:
         to: Gets the settings.
         name: Its key and its name.
-        given: Settings of the section ``optimizer`` to key and value.
+        given: Settings of the section ``optimizer``, or ``momentum``, to key and value.
         defaults: Of this program, where they differ from the library's.
         named: Whether the file says its name.
 
@@ -102,6 +107,8 @@ def set_optimizer(
     found = find_optimizer(str(name[1]))
     section = "training.optimizer"
     to.say(f"{section}.name", found.name, *name, found.near, given=named)
+    if found.name in _BY_MOMENTUM and _MOMENTUM in given:
+        given = {"beta1" if each == _MOMENTUM else each: said for each, said in given.items()}
     standard = {**found.defaults}
     standard |= {key: value for key, value in (defaults or {}).items() if key in standard}
     for setting, (key, value) in given.items():
@@ -109,9 +116,11 @@ def set_optimizer(
             to.say(f"{section}.{setting}", value, key, value)
         else:
             to.lack(key, value, f"{found.name} has no such number here.")
+    usual = OptimizerSection.model_validate({"name": found.name})
     for setting, value in standard.items():
         if setting not in given:
-            to.say(f"{section}.{setting}", value, f"{name[0]} ({setting})", value, given=False)
+            key, ours = f"{name[0]} ({setting})", getattr(usual, setting)
+            to.say(f"{section}.{setting}", value, key, value, given=False, ours=ours)
     return found.name
 
 
@@ -131,6 +140,9 @@ _SCHEDULES = {
 }
 
 
+_REX = "There the rate stays high for longer: (1 - p) / (1 - 0.9 p), here the paper's half of p."
+
+
 def set_schedule(
     to: Conversion,
     name: Said,
@@ -139,6 +151,7 @@ def set_schedule(
     power: Said | None = None,
     min_ratio: Said | None = None,
     decay_share: Said | None = None,
+    near: str = "",
 ) -> str:
     """Say which schedule, and those of its numbers that mean something with it.
 
@@ -149,6 +162,7 @@ def set_schedule(
         power: Of a polynomial.
         min_ratio: Last learning rate over the highest.
         decay_share: Share of the run in which warmup_stable_decay falls.
+        near: How the schedule of that name differs there.
 
     Returns:
         Its name here.
@@ -160,7 +174,7 @@ def set_schedule(
         return "constant"
     if ours == "cosine_restarts" and (cycles is None or cycles[1] <= 1):
         ours, cycles = "cosine", None
-    to.say("training.schedule.name", ours, key, said)
+    to.say("training.schedule.name", ours, key, said, _REX if ours == "rex" else near)
     section = "training.schedule"
     if ours == "cosine_restarts" and cycles is not None:
         to.say(f"{section}.cycles", int(cycles[1]), *cycles)

@@ -24,7 +24,7 @@ OVERTURNED = 0.5
 """The same of a rotation, of which 2 is the most: 29 degrees on average."""
 
 _SETTLED_STEPS = 100
-"""Behind so many steps an adapter has moved, and warm-up is over."""
+"""So many steps behind the warm-up an adapter has moved."""
 
 
 class AdapterNorms:
@@ -36,6 +36,7 @@ class AdapterNorms:
         every: Steps between two measurements; 0 for never.
         steps: Length of the run, behind which it is measured too.
         warn: Told what is wrong, in one line.
+        warmup: Steps in which the learning rate rises.
     """
 
     def __init__(
@@ -45,10 +46,13 @@ class AdapterNorms:
         every: int,
         steps: int,
         warn: Callable[[str], None],
+        warmup: int = 0,
     ) -> None:
         self._norms = RelativeNorms(adapter)
         self._places = {name: block_of(name, blocks) for name in adapter.names}
         self._every, self._steps, self._warn = every, steps, warn
+        # A run that is shorter than that is to be told at its end.
+        self._settled = min(_SETTLED_STEPS + warmup, steps)
         self._warned: set[str] = set()
         turns = any(layer.kind.multiplies for layer in adapter.layers.values())
         self._most = OVERTURNED if turns else OVERBAKED
@@ -80,8 +84,7 @@ class AdapterNorms:
     def _judge(self, step: int, found: Mapping[str, float]) -> None:
         shares = sorted(found.values())
         middle, largest = shares[len(shares) // 2], shares[-1]
-        # A run that is shorter than that is to be told at its end.
-        if step >= min(_SETTLED_STEPS, self._steps) and largest < INERT:
+        if step >= self._settled and largest < INERT:
             self._warn_once(
                 "inert",
                 f"After {step} steps the adapter changes no block's weights by more than "

@@ -5,6 +5,7 @@ It is part of a checkpoint, so that a run that goes on decides as one that was n
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,8 @@ MEASURED_BY = frozenset(
 are not compared."""
 
 _NAME = "validation.best"
+_NONE_YET = sys.float_info.max
+"""Above every loss, and finite: a checkpoint takes no other number."""
 
 
 class BestLoss:
@@ -33,28 +36,38 @@ class BestLoss:
     Attributes:
         step: Steps made when it was measured; 0 before the first measurement.
         loss: The lowest one; infinite before the first measurement.
-        misses: Measurements in a row behind it that were not lower.
+        misses: Regular measurements in a row that were not below the lowest regular one.
+        measured: Steps made at the last measurement.
+
+    Args:
+        measured: Steps made, behind which nothing is to be measured any more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, measured: int = 0) -> None:
         self.step, self.loss, self.misses = 0, float("inf"), 0
+        self.measured = measured
+        self._regular = _NONE_YET
 
     @property
     def known(self) -> bool:
         """Whether there was a measurement."""
         return self.step > 0
 
-    def take(self, step: int, loss: float) -> None:
+    def take(self, step: int, loss: float, *, regular: bool = True) -> None:
         """Compare a measurement with the lowest one.
 
         Args:
             step: Steps made, at least 1: without any there is no adapter that could be best.
             loss: On held-out images; finite.
+            regular: Whether every run measures behind this step; one that is made only because
+                somebody ends the run here may be the lowest, and is no miss.
         """
+        self.measured = step
+        if regular:
+            lower = loss < self._regular
+            self._regular, self.misses = (loss, 0) if lower else (self._regular, self.misses + 1)
         if loss < self.loss:
-            self.step, self.loss, self.misses = step, loss, 0
-        else:
-            self.misses += 1
+            self.step, self.loss = step, loss
 
     def ends(self, patience: int) -> bool:
         """Whether it was missed too often.
@@ -70,12 +83,18 @@ class BestLoss:
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps; nothing before the first measurement."""
-        values = [self.step, self.loss, self.misses]
+        values = [self.step, self.loss, self.misses, self._regular, self.measured]
         return {_NAME: torch.tensor(values, dtype=torch.float64)} if self.known else {}
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take what `tensors` gave; without it, begin anew."""
+    def restore(self, tensors: Mapping[str, Tensor], made: int) -> None:
+        """Take what `tensors` gave; without it, begin anew.
+
+        Args:
+            tensors: Of a checkpoint.
+            made: Steps that it has made; an older version does not say what was measured last.
+        """
         self.__init__()
         if _NAME in tensors:
-            step, loss, misses = tensors[_NAME].tolist()
+            step, loss, misses, *more = tensors[_NAME].tolist()
             self.step, self.loss, self.misses = int(step), loss, int(misses)
+            self._regular, self.measured = (more[0], int(more[1])) if more else (loss, made)

@@ -8,12 +8,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ..diffusion.noise_bands import sum_of_levels
 from ..filesystem.storage import atomic_write
 from ..filesystem.text_files import parse_json, read_lines
 from ..types import StepResult
@@ -35,6 +38,37 @@ MakeTrackers = Callable[[Path, int, Callable[[str], None]], Sequence[Tracker]]
 _NAMES = tuple(each.name for each in dataclasses.fields(StepResult))
 
 
+class Totals:
+    """What the end of a run tells of all its steps; a step takes eight bytes of it.
+
+    Attributes:
+        skipped: How many steps were left out.
+    """
+
+    def __init__(self) -> None:
+        self.skipped = 0
+        self._losses = array("d")
+        self._levels: Counter[str] = Counter()
+
+    def add(self, step: StepResult) -> None:
+        """Take a step in."""
+        self._levels.update(step.levels or {})
+        if step.skipped:
+            self.skipped += 1
+        else:
+            self._losses.append(step.loss)
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Those of the steps that were not left out, in their order."""
+        return tuple(self._losses)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """As `RunResult.levels`."""
+        return sum_of_levels([self._levels])
+
+
 class MetricsWriter:
     """Appends each step to a run's ``metrics.jsonl`` and tells the trackers.
 
@@ -43,6 +77,9 @@ class MetricsWriter:
         done: Steps that the run has made.
         warn: Told in one line when a tracker cannot be used.
         trackers: Makes who else is told, of the run's folder, `done` and `warn`.
+
+    Attributes:
+        totals: Of the steps that the file has, or will have.
 
     Raises:
         StorageError: When the file cannot be written.
@@ -55,7 +92,9 @@ class MetricsWriter:
         warn: Callable[[str], None],
         trackers: MakeTrackers = tensorboard_alone,
     ) -> None:
-        self.steps = _keep_steps(path, done)
+        self.totals = Totals()
+        for step in _keep_steps(path, done):
+            self.totals.add(step)
         self._lines = AppendedLines(path)
         self._trackers = trackers(path.parent, done, warn)
 
@@ -68,7 +107,7 @@ class MetricsWriter:
         Raises:
             StorageError: When the disk is full; the line is kept, and written with the next one.
         """
-        self.steps.append(result)
+        self.totals.add(result)
         for tracker in self._trackers:
             tracker.write(result)
         self._append(_record(result))

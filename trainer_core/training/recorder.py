@@ -21,7 +21,6 @@ from ..adapter_files.write.adapter_file import layout_name, write_adapter
 from ..config import RunConfig
 from ..config.defaults import run_length
 from ..data.image import from_pixels
-from ..diffusion.noise_bands import sum_of_levels
 from ..errors import NonFiniteError, RunError, StorageError
 from ..filesystem.storage import atomic_write
 from ..requirements import installed_versions
@@ -341,20 +340,19 @@ class Recorder:
         """
         try:
             adapters = self._export(status, step)
-            levels = sum_of_levels([result.levels for result in self._metrics.steps])
-            record: dict[str, Any] = {"status": status, "step": step, LEVELS: levels}
+            totals = self._metrics.totals
+            record: dict[str, Any] = {"status": status, "step": step, LEVELS: totals.levels}
             if self._why(status, step):
                 record["stopped_by"] = EARLY_STOP
             if status == "cancelled" and isinstance(self._observer, Stoppable):
                 record["stopped_by"] = self._observer.stopped_by
-            if skipped := sum(result.skipped for result in self._metrics.steps):
-                record["skipped_steps"] = skipped
+            if totals.skipped:
+                record["skipped_steps"] = totals.skipped
             self.folder.update_record(**record)
         except StorageError as error:
             raise self._lost(error, step) from error
-        losses = [result.loss for result in self._metrics.steps if not result.skipped]
-        written = tuple(adapters), tuple(self._images), tuple(losses)
-        ends = (self._best(), self._why(status, step), levels)
+        written = tuple(adapters), tuple(self._images), totals.losses
+        ends = (self._best(), self._why(status, step), totals.levels)
         result = RunResult(self.folder.path, status, step, *written, *ends)
         self._observer.notify(RunFinished(result))
         return result

@@ -37,7 +37,7 @@ from .run_batches import (
     step_maker,
 )
 from .run_faults import Target, make_recovery, requests_with_retries, saving
-from .schedules import make_schedule
+from .schedules import make_schedule, warmup_length
 from .step import SampleError, StepMaker
 from .step_clock import StepClock
 from .validation import Validation
@@ -86,10 +86,26 @@ def run_loop(
                 loop.hooks.save(0)
             return "cancelled", run.state.step
         with _compiled(run):
-            end = loop.run(run.state.step)
+            end = _measured_late(run, loop) or loop.run(run.state.step)
         if recorder is not None:
             _tell_limit(run)
         return end
+
+
+def _measured_late(run: Loaded, loop: Loop) -> tuple[str, int] | None:
+    """Measure what was given up when the run was stopped; how it ends, where it ends by that.
+
+    Else the best step, and when to end, would depend on where a run was stopped.
+    """
+    state = run.state
+    if not state.step or state.best.measured >= state.step:
+        return None
+    measured = loop.hooks.measure(state.step, False)
+    if loop.hooks.save_due(state.step):
+        loop.hooks.save(state.step)  # it is there, and is marked
+    if measured.cancelled:
+        return "cancelled", state.step
+    return ("done", state.step) if measured.stop else None
 
 
 def _compiled(run: Loaded) -> contextlib.AbstractContextManager[None]:
@@ -236,7 +252,8 @@ def _measurements(run: Loaded) -> Measurements:
     def warn(line: str) -> None:
         run.observer.notify(Warned(line))
 
-    norms = AdapterNorms(run.state.adapter, family.repeated_blocks, every, run.steps, warn)
+    rise = warmup_length(run.config.training.schedule, run.steps)
+    norms = AdapterNorms(run.state.adapter, family.repeated_blocks, every, run.steps, warn, rise)
     device = run.processes.device
     return Measurements(StepClock(device), norms, settings.sigma_bands, device)
 
@@ -270,7 +287,7 @@ def _measure(
             recorder.measured(step, measured.loss, measured.trained)
         best = run.state.best
         if step > 0:
-            best.take(step, measured.loss)
+            best.take(step, measured.loss, regular=step % every == 0)
         return replace(measured, stop=best.ends(run.config.training.early_stop))
 
     if recorder is not None:

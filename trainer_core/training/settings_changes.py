@@ -75,6 +75,13 @@ AROUND = frozenset(
 """What a resumed run may change too, and says: how long it trains, what it measures, generates and
 writes. Of what is measured only ``share`` decides what is trained."""
 
+MAY_CHANGE = (
+    "optimizer, schedule, loss, clipping, limit and averages of the weights, precision, steps, "
+    "early stop, recovery, previews, checkpoints, metrics, how the loss on held-out images is "
+    "measured, memory and output"
+)
+"""`COURSE` and `AROUND` in words."""
+
 START = "adapter.start_from (content)"
 """Where a checkpoint's settings keep the identity of the file that the adapter started from."""
 
@@ -226,9 +233,7 @@ def refuse_changes(
     if refused:
         raise ConfigError(
             "resume: another configuration than the checkpoint's: " + "; ".join(map(str, refused)),
-            "the settings that the checkpoint was made with; only optimizer, schedule, "
-            "clipping, precision, steps, previews, checkpoints, how the loss on held-out images is "
-            "measured, memory and output may change",
+            f"the settings that the checkpoint was made with; only {MAY_CHANGE} may change",
             "Undo the change, or start a new run with resume=none.",
         )
     steps = run_length(config)

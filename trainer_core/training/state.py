@@ -118,7 +118,7 @@ class TrainState:
             self.average.restore(checkpoint.tensors, checkpoint.step)
         if self.learned is not None:
             self.learned.restore(_named(checkpoint, _LEARNED))
-        self.best.restore(checkpoint.tensors)
+        self.best.restore(checkpoint.tensors, checkpoint.step)
         if self.ledger is not None:
             self.ledger.restore(checkpoint.tensors)
         self.step = checkpoint.step

@@ -191,7 +191,6 @@ SAID = {
         "training.sigma.min": 0.1,
         "training.optimizer.name": "lion",
         "training.optimizer.learning_rate": 2e-6,
-        "training.optimizer.beta2": 0.99,
         "training.optimizer.weight_decay": 0.0,
         "training.schedule.name": "polynomial",
         "training.schedule.power": 3.0,

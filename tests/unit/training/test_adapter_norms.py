@@ -49,8 +49,8 @@ def resize(adapter, size):
         layer.factors()["lora_up"].mul_(wanted)
 
 
-def norms(adapter, warnings, every=1, steps=1000):
-    return AdapterNorms(adapter, ("blocks", "single"), every, steps, warnings.append)
+def norms(adapter, warnings, every=1, steps=1000, warmup=0):
+    return AdapterNorms(adapter, ("blocks", "single"), every, steps, warnings.append, warmup)
 
 
 def test_layers_are_gathered_by_block_in_the_order_of_the_numbers():
@@ -128,6 +128,15 @@ def test_a_short_run_is_told_at_its_end():
     measured.measure(19)
     assert not warnings
     measured.measure(20)
+    assert len(warnings) == 1
+
+
+def test_while_the_rate_rises_an_adapter_may_be_small():
+    warnings = []
+    measured = norms(adapted(0.0), warnings, steps=2000, warmup=500)
+    measured.measure(599)
+    assert not warnings
+    measured.measure(600)
     assert len(warnings) == 1
 
 

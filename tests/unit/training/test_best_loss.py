@@ -1,6 +1,7 @@
 """The lowest loss on held-out images, and when a run gets no better."""
 
 import pytest
+import torch
 
 from trainer_core.training.best_loss import BestLoss
 
@@ -38,6 +39,33 @@ def test_the_first_of_the_lowest_is_best_and_others_are_misses(losses, step, mis
 def test_a_checkpoint_brings_it_back_to_the_bit(losses):
     before = taken(losses)
     after = taken([9.0, 8.0])
-    after.restore(before.tensors())
-    assert (after.step, after.loss, after.misses) == (before.step, before.loss, before.misses)
+    after.restore(before.tensors(), 50)
+    assert vars(after) == vars(before)
     assert bool(before.tensors()) == bool(losses)
+
+
+def test_what_is_not_measured_by_every_run_may_be_the_lowest_and_is_no_miss():
+    best = taken([0.5, 0.4])
+    best.take(25, 0.45, regular=False)
+    assert (best.step, best.misses, best.measured) == (20, 0, 25)
+    best.take(27, 0.1, regular=False)
+    # As in a run that nobody ended there.
+    best.take(30, 0.39)
+    best.take(40, 0.45)
+    assert (best.step, best.loss, best.misses) == (27, 0.1, 1)
+
+
+def test_it_can_be_kept_before_there_is_a_regular_one():
+    best, after = BestLoss(), BestLoss()
+    best.take(5, 0.3, regular=False)
+    after.restore(best.tensors(), 5)
+    assert torch.isfinite(best.tensors()["validation.best"]).all()
+    assert vars(after) == vars(best)
+
+
+def test_a_checkpoint_of_an_older_version_was_measured_where_it_says():
+    best = BestLoss()
+    best.restore({"validation.best": torch.tensor([20.0, 0.4, 2.0], dtype=torch.float64)}, 40)
+    assert (best.step, best.loss, best.misses, best.measured) == (20, 0.4, 2, 40)
+    best.take(50, 0.45)
+    assert best.misses == 3

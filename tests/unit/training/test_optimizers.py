@@ -203,6 +203,20 @@ def test_lion_follows_the_paper():
     torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=1e-12)
 
 
+def test_sgd_decays_beside_its_momentum():
+    """As AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 1), in float64."""
+    weight = torch.nn.Parameter(torch.randn(50, dtype=torch.float64))
+    settings = section("sgd", learning_rate=0.02, weight_decay=0.5)
+    optimizer = make_optimizer(settings, [ParameterGroup((weight,), decay=0.5)])
+    expected, momentum = weight.detach().clone(), torch.zeros(50, dtype=torch.float64)
+    for _ in range(9):
+        weight.grad = torch.randn(50, dtype=torch.float64)
+        momentum = 0.9 * momentum + weight.grad
+        expected = (1 - 0.02 * 0.25) * expected - 0.02 * momentum
+        optimizer.step()
+    torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=1e-12)
+
+
 def test_adafactor_moves_a_factor_of_zeros_by_its_rate():
     """Torch's own scales by the factor's size, which is nothing."""
     weights = parameters()

@@ -8,10 +8,12 @@ from trainer_core.config import RunConfig
 from trainer_core.config.defaults import resolved_length
 from trainer_core.config.reading import load_config
 from trainer_core.errors import ConfigError
+from trainer_core.training import settings_changes
 from trainer_core.training.checkpoint import Checkpoint
 from trainer_core.training.checkpoint_search import broken_step, find_checkpoint
 from trainer_core.training.run_folder import create_version
 from trainer_core.training.settings_changes import (
+    MAY_CHANGE,
     changed_settings,
     compared_settings,
     recorded_changes,
@@ -202,6 +204,28 @@ def test_every_change_is_named_and_a_setting_that_only_one_side_knows():
         "training.forgotten was 1 and is None",
         "training.invented was None and is 2",
     ]
+
+
+def test_what_may_change_is_told_in_full():
+    words = {
+        "training.max_grad_norm": "clipping",
+        "training.max_weight_norm": "limit",
+        "training.ema.decay": "averages",
+        "training.ema": "averages",
+        "training.checkpoint_every": "checkpoints",
+        "training.keep_checkpoints": "checkpoints",
+        "training.keep_every": "checkpoints",
+        "training.checkpoint_minutes": "checkpoints",
+        "training.early_stop": "early stop",
+        "dataset.validation.every": "held-out",
+        "dataset.validation.most": "held-out",
+        "dataset.validation.noise_levels": "held-out",
+        "memory.base_format": "memory",
+        "memory.compute": "memory",
+        "preview": "previews",
+    }
+    for place in settings_changes.COURSE | settings_changes.AROUND:
+        assert words.get(place, place.rpartition(".")[2]) in MAY_CHANGE, place
 
 
 @pytest.mark.parametrize(("made", "wanted", "fits"), [(5, 5, True), (5, 6, True), (6, 5, False)])

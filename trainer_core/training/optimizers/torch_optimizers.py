@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from ...config import OptimizerSection
@@ -43,9 +45,25 @@ def lion(settings: OptimizerSection, groups: Groups) -> torch.optim.Optimizer:
 
 def sgd(settings: OptimizerSection, groups: Groups) -> torch.optim.Optimizer:
     """Gradient descent with momentum."""
-    return torch.optim.SGD(
-        [dict(group) for group in groups], settings.learning_rate, momentum=settings.beta1
-    )
+    own = [{**each, "weight_decay": 0.0, "decay": each["weight_decay"]} for each in groups]
+    return _DecayingSGD(own, settings.learning_rate, momentum=settings.beta1)
+
+
+class _DecayingSGD(torch.optim.SGD):
+    """Torch's, with the decay beside its update, as the other optimizers have it.
+
+    Torch adds the decay to the gradient, whose momentum makes ``1 / (1 - momentum)`` times of it.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Update every parameter that has a gradient."""
+        del closure
+        for group in self.param_groups:
+            moved = [each for each in group["params"] if each.grad is not None]
+            if moved and group["decay"]:
+                torch._foreach_mul_(moved, 1 - group["lr"] * group["decay"])  # pyright: ignore[reportPrivateImportUsage]
+        super().step()
 
 
 def muon(settings: OptimizerSection, groups: Groups) -> torch.optim.Optimizer:

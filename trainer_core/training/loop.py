@@ -15,7 +15,7 @@ from .loop_hooks import LoopHooks
 from .observer import RunRequests
 from .optimizers import set_learning_rate
 from .processes import Processes
-from .step import MicroStep, clip_gradients, forget_gradients, read_numbers
+from .step import MicroStep, clip_gradients, forget_gradients, read_numbers, update
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,7 @@ class Loop:
         # Asked after the wait, which takes nearly all of a step.
         asked = self.processes.sum_numbers([float(each) for each in self.hooks.requests()])
         if finite:
-            self.optimizer.step()
-            forget_gradients(self.parameters)
+            update(self.optimizer, self.parameters)
             self.hooks.updated(step)
             self.hooks.seen(step, numbers.seen)
         result = StepResult(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from ..counters import counter_seed
 from ..device import pin, seed_generators, send
@@ -368,6 +369,23 @@ def forget_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:
     """Give the gradients' memory back."""
     for parameter in parameters:
         parameter.grad = None
+
+
+def update(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Make an optimizer's step, and give the gradients' memory back.
+
+    Every weight then counts as changed. Torch's fused steps, and those of some libraries, write
+    where autograd does not see it: the norm that DoRA keeps would be taken for the present one in
+    a process whose own passes left the layer out, while another's gradient moved it.
+
+    Args:
+        optimizer: Of these parameters, whose gradients are in place.
+        parameters: What it trains.
+    """
+    optimizer.step()
+    for parameter in parameters:
+        increment_version(parameter)
+    forget_gradients(parameters)
 
 
 @torch.no_grad()

@@ -375,8 +375,8 @@ def update(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Param
     """Make an optimizer's step, and give the gradients' memory back.
 
     Every weight then counts as changed. Torch's fused steps, and those of some libraries, write
-    where autograd does not see it: the norm that DoRA keeps would be taken for the present one in
-    a process whose own passes left the layer out, while another's gradient moved it.
+    where autograd does not see it: the norm that DoRA keeps would be taken for the present one of
+    a layer that the passes of a step left out, while momentum or another process moved it.
 
     Args:
         optimizer: Of these parameters, whose gradients are in place.

@@ -124,7 +124,7 @@ def test_clipping_is_torchs_to_the_last_bit(limit):
 
 
 def test_what_a_layer_keeps_of_its_factors_is_of_those_after_the_step():
-    """Also where no pass of the step went through the layer: momentum moves it, or another process."""
+    """Also where no pass of the step went through it: momentum moves it, or another process."""
     module = torch.nn.Sequential(torch.nn.Linear(8, 6))
     adapter = attach(module, AdapterConfig(kind="lora", rank=2, dora=True, dora_axis="output"))
     settings = OptimizerSection(learning_rate=0.1)

@@ -22,11 +22,11 @@ IN_ONE = [
     *[pytest.param("canvas", name, id=f"canvas-{name}") for name in QUICK],
     *[
         pytest.param(renderer, name, id=f"{renderer}-{name}", marks=pytest.mark.exhaustive)
-        for renderer, name in each_once(RENDERERS, WORKFLOWS)
+        for renderer, name in sorted(each_once(RENDERERS, WORKFLOWS))
         if (renderer, name) not in {("canvas", quick) for quick in QUICK}
     ],
 ]
-"""Each workflow in a renderer: what the page makes of its nodes is the same in both."""
+"""Each workflow in a renderer, one renderer's after the other's: what is queued is the same in both."""
 
 
 @pytest.mark.parametrize(("opened", "name"), IN_ONE, indirect=["opened"])

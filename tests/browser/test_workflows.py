@@ -26,7 +26,7 @@ IN_ONE = [
         if (renderer, name) not in {("canvas", quick) for quick in QUICK}
     ],
 ]
-"""Each workflow in a renderer, one renderer's after the other's: what is queued is the same in both."""
+"""Each workflow in a renderer, those of one first: what is queued is the same in both."""
 
 
 @pytest.mark.parametrize(("opened", "name"), IN_ONE, indirect=["opened"])

@@ -383,9 +383,22 @@ def update(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Param
         parameters: What it trains.
     """
     optimizer.step()
-    for parameter in parameters:
-        increment_version(parameter)
+    if _counts_many():
+        increment_version(parameters)
+    else:
+        for parameter in parameters:
+            increment_version(parameter)
     forget_gradients(parameters)
+
+
+@functools.cache
+def _counts_many() -> bool:
+    """Whether this torch takes many tensors in one call; 2.4 took one."""
+    try:
+        increment_version(())
+    except (TypeError, RuntimeError):
+        return False
+    return True
 
 
 @torch.no_grad()

@@ -235,6 +235,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_encoded(tmp_path, cac
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.exhaustive
 def test_the_doctor_knows_them(tmp_path, cache, first):
     config = run_config(tmp_path, cache, **beside(first.adapters[0]))
     report, problems = run_report(config)

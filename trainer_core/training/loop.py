@@ -13,9 +13,9 @@ from ..config import TrainingSection
 from ..types import StepResult
 from .loop_hooks import LoopHooks
 from .observer import RunRequests
-from .optimizers import set_learning_rate
+from .optimizers import set_learning_rate, update
 from .processes import Processes
-from .step import MicroStep, clip_gradients, forget_gradients, read_numbers, update
+from .step import MicroStep, clip_gradients, forget_gradients, read_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,7 @@ class Loop:
         asked = self.processes.sum_numbers([float(each) for each in self.hooks.requests()])
         if finite:
             update(self.optimizer, self.parameters)
+            forget_gradients(self.parameters)
             self.hooks.updated(step)
             self.hooks.seen(step, numbers.seen)
         result = StepResult(

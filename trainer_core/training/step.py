@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from ..counters import counter_seed
 from ..device import pin, seed_generators, send
@@ -369,36 +368,6 @@ def forget_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:
     """Give the gradients' memory back."""
     for parameter in parameters:
         parameter.grad = None
-
-
-def update(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Make an optimizer's step, and give the gradients' memory back.
-
-    Every weight then counts as changed. Torch's fused steps, and those of some libraries, write
-    where autograd does not see it: the norm that DoRA keeps would be taken for the present one of
-    a layer that the passes of a step left out, while momentum or another process moved it.
-
-    Args:
-        optimizer: Of these parameters, whose gradients are in place.
-        parameters: What it trains.
-    """
-    optimizer.step()
-    if _counts_many():
-        increment_version(parameters)
-    else:
-        for parameter in parameters:
-            increment_version(parameter)
-    forget_gradients(parameters)
-
-
-@functools.cache
-def _counts_many() -> bool:
-    """Whether this torch takes many tensors in one call; 2.4 took one."""
-    try:
-        increment_version(())
-    except (TypeError, RuntimeError):
-        return False
-    return True
 
 
 @torch.no_grad()

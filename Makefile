@@ -31,12 +31,16 @@ GPU_PACKAGES := diffusers peft accelerate psutil PyYAML safetensors pydantic pyd
 	requests urllib3 idna certifi charset-normalizer
 GPU_PLATFORMS := manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64
 
-.PHONY: demo test test-full bench bench-learning gpu gpu-wheels lint types js js-checks unit matrix matrix-old matrix-new
+.PHONY: demo test test-full bench bench-learning gpu gpu-wheels lint checks types js js-checks unit matrix matrix-old matrix-new
 
 demo: $(READY)
 	$(BIN)/adapter-trainer demo kind=$(KIND) task=$(TASK) output=$(OUTPUT)
 
-test: lint types js unit
+test: lint checks unit
+
+# Each of the two works on one core.
+checks: $(READY)
+	@$(MAKE) --no-print-directory -j2 types js
 
 # A file's tests stay together, because they share a server or a trained adapter. Each process
 # computes on one core, so that they do not wait for each other.

@@ -6,7 +6,7 @@ import gc
 import json
 import os
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,25 @@ from fixtures.families import lacking
 
 # Their files take longest, so that with several processes they begin first: at the end, where one
 # process has nothing left, are files of a few seconds. `--no-loadscope-reorder` keeps this order.
-LONGEST = ("browser", "comfyui", "integration")
-SHARING = "tests/browser/"
+# The browser's come after files that need no ComfyUI: while its environment is made, nobody waits.
+LONGEST = ("comfyui", "integration", "browser")
+SHARING = ("tests/browser/", "tests/comfyui/")
+"""Folders whose files share a server. With three processes or more, each has one for ComfyUI's."""
+
+FEW = 2
 MARKERS = ("comfy", "browser", "gpu", "slow", "exhaustive", "matrix")
 _counts: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
 _reasons: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for garbage when all tests are known: nearly all that is made until then stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,15 +69,17 @@ def _family_of(item: pytest.Item, families: Collection[str]) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each file to one process, and all of the browser's files to the same."""
+    """Give each file to one process, and all files that share a server to the same."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
+    shared = SHARING if len(config.getvalue("tx")) <= FEW else SHARING[:1]
+
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return SHARING if file.startswith(SHARING) else file
+            return next((folder for folder in shared if file.startswith(folder)), file)
 
     return Scheduling(config, log)
 

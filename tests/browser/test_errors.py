@@ -105,6 +105,7 @@ def test_a_torn_image_is_told_under_the_dataset(page, torn):
     page.browser.forget_problems()
 
 
+@pytest.mark.exhaustive
 def test_what_fails_before_a_run_is_told_under_the_train_node(page):
     nodes = graph("two-bases", train={"steps": 1})
     nodes["20"] = {"class_type": "AdapterTrainerBase", "inputs": {**nodes[BASE]["inputs"]}}

@@ -370,6 +370,7 @@ PLANS = (
 )
 
 
+@pytest.mark.exhaustive
 def test_the_memory_plan_is_a_line_and_a_table_and_survives_a_reload(page):
     name, node = unique("planned"), "80"
     page.load_api(renumbered(training_graph(name), node))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
 from comfyui.graphs import forget_panel, graph, run_folder
 
 LABEL = "Load workflow"
@@ -64,6 +65,7 @@ def test_a_dropped_adapter_file_opens_the_workflow_that_made_it(page):
     assert page.problems() == []
 
 
+@pytest.mark.exhaustive
 def test_load_run_opens_the_workflow_of_a_run_whose_file_tells_nothing(page):
     file, run, made = trained(page, "shareable")
     page.browser.drop(file, 600, 400)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.fixtures.combinations import some
 from tests.fixtures.small_chat_models import small_qwen3, small_qwen3_vl
 from trainer_core.families.chat_text import ChatEncoders
 from trainer_core.families.krea2.encode import CHAT as KREA2
@@ -58,7 +59,7 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=some(CASES, "krea2"))
 def found(request, comfy_host, tmp_path_factory):
     """What one run of ComfyUI's interpreter found for a family, and its headless encoders."""
     from transformers import Qwen2Tokenizer

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from trainer_core.families.chroma.encode import ChromaEncoders
 
-pytestmark = pytest.mark.comfy
+# `make test` runs the encoders of other families: test_graph_encoders, test_chat_encoders.
+pytestmark = [pytest.mark.comfy, pytest.mark.exhaustive]
 
 CAPTIONS = ("a red circle", " ".join(["two blue squares {on} a green background"] * 12), "")
 TEXTS = [{"caption": each, "length": length} for length in (None, 20) for each in CAPTIONS]

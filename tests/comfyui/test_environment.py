@@ -31,6 +31,7 @@ def test_a_server_that_ran_has_changed_nothing_of_the_users(server, files_of_the
 
 
 @pytest.mark.comfy
+@pytest.mark.exhaustive
 def test_our_libraries_come_from_the_environment_and_torch_from_comfyui():
     folder, python = comfy_programs()
     host = packages_of(comfyui_python(folder))

@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from trainer_core.families.chat_text import ChatEncoders
 from trainer_core.families.flux2.encode import QWEN, flux2_vae
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow]
+# `make test` runs the encoders of other families: test_graph_encoders, test_chat_encoders.
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.exhaustive]
 
 CAPTIONS = {"short": "a red circle", "long": "two blue squares " * 300}
 

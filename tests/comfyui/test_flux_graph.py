@@ -30,7 +30,8 @@ from trainer_core.diffusion.flow import sample_euler
 from trainer_core.families.registry import get_family
 from trainer_core.training.cache_manifest import read_manifest
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow]
+# A server and three trainings of its own; `make test` runs the shipped graph (test_workflows).
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.exhaustive]
 
 CAPTION = "a red diamond"
 GUIDANCE, SEED, SIZE, DRAWN = 3.5, 7, 64, 2

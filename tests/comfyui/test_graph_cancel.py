@@ -69,6 +69,7 @@ def test_a_cancelled_run_goes_on_and_ends_with_the_same_bits(server):
     assert weights(run_folder(server, "other") / "other.safetensors") != expected
 
 
+@pytest.mark.exhaustive
 def test_with_resume_off_a_new_version_starts(server):
     nodes = graph("anew", train={"resume": False})
     cancelled(server, nodes, at=5)
@@ -88,6 +89,7 @@ def test_changed_settings_start_a_new_version_and_say_so(server):
     assert any("seed" in note for note in panel(server)["notes"])
 
 
+@pytest.mark.exhaustive
 def test_a_cancel_in_the_last_step_is_heard(server):
     nodes = graph("last")
     failure = cancelled(server, nodes, at=STEPS)
@@ -98,6 +100,7 @@ def test_a_cancel_in_the_last_step_is_heard(server):
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == STEPS
 
 
+@pytest.mark.exhaustive
 def test_a_cancel_while_previews_are_drawn_is_heard(server):
     nodes = graph("drawing", previews=True, settings={"preview_every": 4})
     failure = cancelled(server, nodes, at=2)

@@ -29,7 +29,8 @@ LONG = "a slow blue river runs past the old mill, and " * 40
 CAPTIONS = [SHORT, "", "a caf\u00e9 in \u5317\u4eac, \U0001f600 \u2014 50% off!", LONG]
 WEIGHTED = "a (red:1.4) cube"
 INSTRUCTION = "make the cube blue"
-FLUX_TEXTS = [(caption, length) for caption in CAPTIONS for length in (256, 64, 512)]
+FLUX_TEXTS = [(caption, 256) for caption in CAPTIONS]
+FLUX_TEXTS += [(SHORT, 64), (SHORT, 512), (LONG, 512)]
 QWEN_TEXTS = [(caption, length) for caption in CAPTIONS for length in (None, 9)]
 # This size stays as it is at every resize of ComfyUI's edit node and of the image processor.
 STILL = (112, 1316)

@@ -32,7 +32,8 @@ from trainer_core.families.flux.fill import MASK, masked_latents
 from trainer_core.families.flux_vae import shifted_vae
 from trainer_core.training.cache_manifest import read_manifest
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow]
+# A server of its own for two models.
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.exhaustive]
 
 SIZE, STEPS = 64, 2
 FILL, Z_IMAGE = "flux1-fill-dev.safetensors", "z_image_bf16.safetensors"
@@ -162,7 +163,6 @@ def relative(found, expected):
     return float((found - expected).norm() / expected.norm())
 
 
-@pytest.mark.exhaustive
 def test_z_image_trains_and_generates_through_the_nodes(server):
     begin = len(server.log.read_bytes())
     server.run(generating(graph("z_image", Z_IMAGE, "four"), "z_image"))

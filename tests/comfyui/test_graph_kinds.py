@@ -196,6 +196,7 @@ def test_the_run_file_says_what_was_trained(done):
         assert saved[section] == trained[section], section
 
 
+@pytest.mark.exhaustive
 def test_the_command_line_trains_the_copied_file_without_encoders(shared_server, tmp_path):
     server = shared_server
     server.run(everything("lokr"))

@@ -10,7 +10,8 @@ import pytest
 from comfyui.conftest import comfy_programs
 from comfyui.server import PACK, ROOT
 
-pytestmark = pytest.mark.comfy
+# It starts ComfyUI several times, and measures.
+pytestmark = [pytest.mark.comfy, pytest.mark.exhaustive]
 
 MILLISECONDS = 50
 HEAVY = {"torch", "diffusers", "peft", "transformers", "accelerate", "numpy", "PIL", "safetensors"}

@@ -18,7 +18,8 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.config import AdapterConfig, BaseSection
 from trainer_core.families.registry import get_family
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow]
+# `make test` checks the promise on other families: test_promise.
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.exhaustive]
 
 FAMILY = get_family("qwen_image")
 IMAGE = "with reference"

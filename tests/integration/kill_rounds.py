@@ -19,6 +19,7 @@ import torch
 sys.dont_write_bytecode = True
 
 
+STEPS = 8
 PREVIEW = {"every": 4, "prompts": ["a red circle on blue"], "width": 64, "height": 64, "steps": 1}
 EVERYTHING = {
     "dataset": {
@@ -36,7 +37,7 @@ RUNS = {
     "previews, held-out images, checkpointed blocks": EVERYTHING,
     "dora": {"adapter": {"kind": "lora", "factor": 8, "dora": True, "dropout": 0.1}},
     "adamw8bit": {"training": {"optimizer": {"name": "adamw8bit", "learning_rate": 1e-3}}},
-    "preservation": {"preservation": {"share": 0.5, "count": 4, "steps": 3}},
+    "preservation": {"dataset": {"preservation": {"share": 0.5, "count": 4, "steps": 3}}},
     "steps left out, and a return": {
         "adapter": OVERFLOW,
         "training": {
@@ -64,7 +65,7 @@ def main(arguments):
     torch.set_num_threads(1)
 
     def config(output, **values):
-        training = {"steps": 8, "checkpoint_every": 1, "keep_checkpoints": 2}
+        training = {"steps": STEPS, "checkpoint_every": 1, "keep_checkpoints": 2}
         return run_config(output, cache, **merge(merge({"training": training}, RUNS[name]), values))
 
     # Encodes the dataset and imports Diffusers and PEFT once, in the parent.
@@ -73,19 +74,34 @@ def main(arguments):
     started = time.perf_counter()
     if wait(fork_run(config(work / "reference"))) != 0:
         raise SystemExit("the reference run failed")
-    whole = time.perf_counter() - started
+    step = (time.perf_counter() - started) / STEPS
     moments = random.Random(seed)
     report = []
     for number in range(rounds):
         output = work / f"round{number}"
         child = fork_run(config(output))
-        time.sleep(moments.uniform(0.05, 1.0) * whole)
+        made, part = divmod(moments.uniform(0.0, STEPS), 1.0)
+        wait_until(made, child, output)
+        time.sleep(part * step)
         os.kill(child, signal.SIGKILL)
         wait(child)
         before = sorted(p.name for p in output.glob("run/v*/checkpoints/*"))
         code = wait(fork_run(config(output, resume="auto")))
         report.append({"round": number, "at_kill": before, "exit": code})
     sys.stdout.write(json.dumps(report) + "\n")
+
+
+def wait_until(made, child, output):
+    """Wait until a run has recorded so many steps, or has ended: the machine may be busy."""
+    while steps_of(output) < made:
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+            return
+        time.sleep(0.001)
+
+
+def steps_of(output):
+    """How many steps a run has recorded."""
+    return sum(file.read_bytes().count(b"\n") for file in output.glob("run/v*/metrics.jsonl"))
 
 
 def fork_run(config):

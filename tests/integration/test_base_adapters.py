@@ -11,6 +11,7 @@ from runs import CancelAfter, metrics, run_config, tensors
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from tests.fixtures.combinations import some
 from tests.fixtures.flux_base import SCHEDULER, make_flux_base
 from tests.fixtures.native_files import flux_to_native, make_native_flux
 from tests.fixtures.random_weights import randomize
@@ -82,13 +83,8 @@ FORMS = {
     },
 }
 
-QUICK = [
-    pytest.param(form, marks=() if form in {"dense", "nf4 swapped"} else pytest.mark.exhaustive)
-    for form in FORMS
-]
 
-
-@pytest.mark.parametrize("form", QUICK)
+@pytest.mark.parametrize("form", some(FORMS, "nf4 swapped"))
 def test_previews_are_made_without_what_only_trains(tmp_path, cache, first, lora, form):
     given = {"training": SHORT, "preview": PREVIEW, "memory": FORMS[form]}
     config = run_config(tmp_path / "a", cache, **given, **beside(first.adapters[0], lora))
@@ -115,7 +111,7 @@ def test_previews_keep_what_stays(tmp_path, cache, first):
     assert image(found.folder, 0) == image(first.folder, 3)
 
 
-@pytest.mark.parametrize("form", ["dense", pytest.param("swapped", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("form", some(["dense", "swapped"], "dense"))
 def test_samples_with_what_stays_are_those_of_the_merged_base(tmp_path, cache, first, lora, form):
     files = first.adapters[0], lora
     memory = FORMS[form]
@@ -134,7 +130,7 @@ def test_samples_with_what_stays_are_those_of_the_merged_base(tmp_path, cache, f
     ).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("form", ["dense", "nf4 swapped"])
+@pytest.mark.parametrize("form", some(["dense", "nf4 swapped"], "nf4 swapped"))
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, cache, first, lora, form):
     adapter = {"dora": True} if form == "dense" else {}
     given = {"training": SHORT, "preview": PREVIEW, "memory": FORMS[form], "adapter": adapter}
@@ -164,7 +160,7 @@ class StopInPreview(CancelAfter):
             self.last = 99
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("fails", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_a_preview_that_does_not_end_takes_nothing_from_the_run(tmp_path, cache, first, fails):
     preview = {**PREVIEW, "every": 2, "prompts": PREVIEW["prompts"] * 2}
     training = {**SHORT, "steps": 4}
@@ -239,6 +235,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_encoded(tmp_path, cac
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.exhaustive
 def test_the_doctor_knows_them(tmp_path, cache, first):
     config = run_config(tmp_path, cache, **beside(first.adapters[0]))
     report, problems = run_report(config)
@@ -257,7 +254,7 @@ def test_the_doctor_knows_them(tmp_path, cache, first):
     assert any("base.adapters.0" in each for each in problems)
 
 
-@pytest.mark.parametrize("form", ["file", pytest.param("folder", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("form", some(["file", "folder"], "file"))
 def test_schnell_trains_with_a_training_adapter(tmp_path, cache, form):
     """From both forms: four steps without guidance, and no guidance for the transformer."""
     folder = make_schnell(tmp_path / "schnell")

@@ -32,8 +32,8 @@ def settings(name, kind="lokr", **training):
 @pytest.mark.parametrize(
     ("name", "kind", "precision"),
     [
-        ("int8", "lora", "fp32"),
-        ("fp8", "loha", "fp32"),
+        pytest.param("int8", "lora", "fp32", marks=pytest.mark.exhaustive),
+        pytest.param("fp8", "loha", "fp32", marks=pytest.mark.exhaustive),
         ("nf4", "lokr", "fp32"),
         pytest.param("nf4", "lokr", "bf16", marks=pytest.mark.exhaustive),
         pytest.param("fp8", "oft", "bf16", marks=pytest.mark.exhaustive),
@@ -71,6 +71,7 @@ def test_a_run_goes_on_in_another_format_and_says_so(tmp_path, cache):
     assert any("memory.base_format was 'dense' and is 'nf4'" in each for each in told)
 
 
+@pytest.mark.exhaustive
 def test_doctor_counts_what_is_held(tmp_path, cache):
     needed = {}
     for name in ("auto", "file", "int8", "nf4"):

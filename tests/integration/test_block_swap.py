@@ -7,6 +7,7 @@ import pytest
 from runs import CancelAfter, merge, metrics, run_config
 from test_resume import assert_equal_runs
 
+from tests.fixtures.combinations import each_once
 from trainer_core.errors import ConfigError, RunError
 from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.training import train
@@ -88,8 +89,9 @@ def test_memory_that_cannot_be_pinned_is_refused(tmp_path, cache):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("kind", ["lora", "loha", "lokr", "oft"])
+@pytest.mark.parametrize(
+    ("kind", "count"), each_once(["lora", "loha", "lokr", "oft"], [1, 2, 3, 4, 5])
+)
 def test_every_kind_gives_the_bits_of_a_resident_run(tmp_path, cache, kind, count):
     adapter = {"kind": kind, "init": "default", "dora": False}
     options = {"adapter": adapter, "dataset": {"preservation": {"share": 0.25, "steps": 2}}}

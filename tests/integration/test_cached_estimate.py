@@ -46,6 +46,7 @@ def test_of_a_base_that_is_tiny_beside_what_is_free_nothing_is_simulated(encoded
     assert cached_run_estimate(encoded, CPU, free=63 * whole["base"]) == whole
 
 
+@pytest.mark.exhaustive
 def test_the_estimate_grows_with_the_text_alone(encoded):
     before = cached_run_estimate(encoded, CPU)
     items = read_manifest(Path(encoded.cache.manifest)).dataset.items

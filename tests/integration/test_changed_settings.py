@@ -10,6 +10,7 @@ import shutil
 import pytest
 from runs import CancelAfter, metrics, run_config, tensors
 
+from tests.fixtures.combinations import some
 from trainer_core.config.reading import dump_config, load_config
 from trainer_core.errors import ConfigError, NonFiniteError
 from trainer_core.training import train
@@ -135,7 +136,7 @@ OTHER_COURSE = {
 }
 
 
-@pytest.mark.parametrize("resume", ["latest", "auto"])
+@pytest.mark.parametrize("resume", some(["latest", "auto"], "latest"))
 def test_the_course_changes_from_the_checkpoint_on(tmp_path, cache, resume):
     first = train(run_config(tmp_path, cache, training=SHORT), CancelAfter(4))
     assert first.status == "cancelled"
@@ -183,7 +184,7 @@ FINISHED = {
 }
 
 
-@pytest.mark.parametrize("name", FINISHED)
+@pytest.mark.parametrize("name", some(FINISHED, "longer", "another rate", "shorter"))
 def test_a_finished_run_under_auto(tmp_path, cache, name):
     change, version, step = FINISHED[name]
     train(run_config(tmp_path, cache, training=SHORT))

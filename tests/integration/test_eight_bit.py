@@ -55,6 +55,7 @@ def test_a_run_goes_on_with_other_products_and_says_so(tmp_path, cache):
     assert any("memory.compute was 'dense' and is '8bit'" in each for each in told)
 
 
+@pytest.mark.exhaustive
 def test_doctor_says_what_fewer_bits_cost(tmp_path, cache):
     plain = run_config(tmp_path, cache)
     with torch.inference_mode(False):

@@ -90,7 +90,13 @@ def test_tiny_fill_trains_and_shows_filled_images(tmp_path, own_masks):
     assert again.losses == result.losses, "the masks are others"
 
 
-@pytest.mark.parametrize("own_masks", [False, True], ids=["drawn masks", "own masks"])
+@pytest.mark.parametrize(
+    "own_masks",
+    [
+        pytest.param(False, marks=pytest.mark.exhaustive, id="drawn masks"),
+        pytest.param(True, id="own masks"),
+    ],
+)
 def test_doctor_estimates_with_the_masked_image(tmp_path, own_masks):
     report, problems = run_report(run_file(tmp_path, own_masks))
     assert not problems

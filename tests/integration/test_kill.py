@@ -11,7 +11,7 @@ import torch
 from kill_rounds import RUNS
 from runs import metrics, tensors
 
-ROUNDS = [pytest.param("plain", 3, 2)] + [
+ROUNDS = [pytest.param("plain", 2, 2)] + [
     pytest.param(name, rounds, 3, marks=pytest.mark.exhaustive)
     for name, rounds in zip(RUNS, (20, 16, 16, 16, 16, 16), strict=True)
 ]

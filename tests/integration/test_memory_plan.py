@@ -84,6 +84,7 @@ def test_what_fits_in_no_way_is_refused_before_anything_is_read(tmp_path, cache,
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_in_the_format_that_it_began_with_as_long_as_it_fits(tmp_path, cache):
     config = short(tmp_path, cache, training={"steps": 4})
     on = config.model_copy(update={"resume": "latest"})

@@ -65,7 +65,7 @@ def test_the_optimizer_changes_at_a_resume(tmp_path, cache):
     assert all(torch.isfinite(each).all() for each in state.values())
 
 
-QUICK = {"prodigy_schedule_free", "muon", "lion"}
+QUICK = {"prodigy_schedule_free"}
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 from runs import merge, run_config
 
-from tests.fixtures.combinations import some
 from tests.fixtures.qwen_base import open_qwen_pipeline
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, RunConfig
@@ -96,7 +95,8 @@ def test_many_images_at_once_are_the_single_ones(studio):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", some(["edit", "edit_plus"], "edit_plus"))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("variant", ["edit", "edit_plus"])
 def test_edit_pipelines_from_the_folder_draw_our_images(tmp_path, variant):
     """The pipelines resize controls to an area of 1024 x 1024, so ours does it here too."""
     pipeline = open_qwen_pipeline(FOLDER, variant)

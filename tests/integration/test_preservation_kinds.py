@@ -11,7 +11,7 @@ from runs import CancelAfter, merge, metrics, run_config, tensors
 from test_processes import BEGIN, TRAIN
 from test_resume import assert_equal_runs
 
-from tests.fixtures.combinations import some
+from tests.fixtures.combinations import pairwise, some
 from trainer_core.counters import counter_seed
 from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import ConfigError
@@ -48,9 +48,7 @@ WAYS = {
 
 CASES = {
     f"{way.split(',')[0]} {kind} {task}": (way, kind, task)
-    for way in WAYS
-    for kind in KINDS
-    for task in ("generate", "edit")
+    for way, kind, task in pairwise(WAYS, KINDS, ("generate", "edit"))
 }
 
 

@@ -35,7 +35,7 @@ ADAPTERS = {
 }
 
 
-@pytest.mark.parametrize("name", some(ADAPTERS, "lora, eva", "lokr"))
+@pytest.mark.parametrize("name", some(ADAPTERS, "lora, eva"))
 def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, cache, name):
     adapter = ADAPTERS[name]
     settings = {

@@ -23,9 +23,13 @@ pytestmark = pytest.mark.exhaustive
 PROGRAM = str(Path(__file__).with_name("sharded_runs.py"))
 
 
+ALIKE = ("lora", "loha", "lokr", "oft", "pissa", "eva", "flux")
+"""Kinds, initializations, families and divided batches."""
+
+
 def launch_sharded(folder, cache, *names):
     make_images(folder / "images")  # before two processes do
-    return launch([*ALONE, PROGRAM, str(folder), str(cache), *names], SHARDED, 400)
+    return launch([*ALONE, PROGRAM, str(folder), str(cache), *names], SHARDED, 900)
 
 
 def said(folder, name):
@@ -38,17 +42,14 @@ def train_alone(name, folder, cache, observer=None, **changes):
     return train(RunConfig.model_validate({**config.model_dump(), **changes}), observer)
 
 
-def assert_same_run(found, expected, weight=2e-5):
-    """The same losses and trained weights, but for rounding.
-
-    A fused step of AdamW makes more of gradients that differ in their last bits.
-    """
+def assert_same_run(found, expected, weight=1e-6):
+    """The same losses to 1e-6, and trained weights."""
     pairs = list(zip(metrics(found), metrics(expected), strict=True))
-    assert [a["loss"] for a, _ in pairs] == pytest.approx([b["loss"] for _, b in pairs], rel=5e-5)
+    assert [a["loss"] for a, _ in pairs] == pytest.approx([b["loss"] for _, b in pairs], rel=1e-6)
     weights, others = tensors(found / "run.safetensors"), tensors(expected / "run.safetensors")
     assert weights.keys() == others.keys()
     for key, value in others.items():
-        torch.testing.assert_close(weights[key], value, rtol=1e-4, atol=weight)
+        torch.testing.assert_close(weights[key], value, rtol=1e-6, atol=weight)
 
 
 def version(folder, name):
@@ -58,11 +59,16 @@ def version(folder, name):
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory, cache):
-    """Runs of one launch, of which the last fails: their folder."""
+    """All runs in one launch, of which the last fails: their folder."""
     folder = tmp_path_factory.mktemp("sharded")
     stopped = train_alone("resumed", folder, cache, CancelAfter(2), resume="none")
     assert stopped.step == 2
-    names = ("everything", "resumed", "cancelled", "cancelled in a preview", "broken by the second")
+    make_flux_base(cache / "flux")
+    made = train_alone("lora", tmp_path_factory.mktemp("first"), cache)
+    for when in ("training", "always"):
+        shutil.copyfile(made.adapters[0], cache / f"beside {when}.safetensors")
+    names = ("everything", "resumed", "cancelled", "cancelled in a preview", *ALIKE, "twins")
+    names += ("beside", "broken by the second")
     assert_broken(launch_sharded(folder, cache, *names), folder, names[-1])
     return folder
 
@@ -129,37 +135,28 @@ def test_an_error_in_the_first_ends_all_with_its_message(tmp_path, cache):
 
 
 @pytest.mark.slow
-def test_kinds_initializations_families_and_divided_batches_train_the_same(tmp_path, cache):
-    names = ("lora", "loha", "lokr", "oft", "pissa", "eva", "flux")
-    make_flux_base(cache / "flux")
-    done = launch_sharded(tmp_path / "two", cache, *names)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    for name in names:
-        one = train_alone(name, tmp_path / "one", cache)
-        # AdamW's first steps make much of how the halves of a micro-batch are rounded.
-        weight = 1e-4 if RUNS[name].get("training") == HALVES else 1e-6
-        assert_same_run(version(tmp_path / "two", name), one.folder, weight)
+@pytest.mark.parametrize("name", ALIKE)
+def test_kinds_initializations_families_and_divided_batches_train_the_same(
+    together, tmp_path, cache, name
+):
+    one = train_alone(name, tmp_path, cache)
+    # AdamW's first steps make much of how the halves of a micro-batch are rounded.
+    weight = 1e-4 if RUNS[name].get("training") == HALVES else 1e-6
+    assert_same_run(version(together, name), one.folder, weight)
 
 
 @pytest.mark.slow
-def test_the_base_answers_all_processes_where_it_is_asked_in_a_step(tmp_path, cache):
-    done = launch_sharded(tmp_path / "two", cache, "twins")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert sum(each["for others"] for each in said(tmp_path / "two", "twins")) == 4
-    one = train_alone("twins", tmp_path / "one", cache)
-    assert_same_run(version(tmp_path / "two", "twins"), one.folder, 1e-4)
+def test_the_base_answers_all_processes_where_it_is_asked_in_a_step(together, tmp_path, cache):
+    assert sum(each["for others"] for each in said(together, "twins")) == 4
+    one = train_alone("twins", tmp_path, cache)
+    assert_same_run(version(together, "twins"), one.folder, 1e-4)
 
 
 @pytest.mark.slow
-def test_adapters_of_the_base_are_there_in_each_process(tmp_path, cache):
+def test_adapters_of_the_base_are_there_in_each_process(together, tmp_path, cache):
     """One is merged before the base is divided, and one is left out of previews by all at once."""
-    made = train_alone("lora", tmp_path / "first", cache)
-    for when in ("training", "always"):
-        shutil.copyfile(made.adapters[0], cache / f"beside {when}.safetensors")
-    done = launch_sharded(tmp_path / "two", cache, "beside")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    one = train_alone("beside", tmp_path / "one", cache).folder
-    two = version(tmp_path / "two", "beside")
+    one = train_alone("beside", tmp_path, cache).folder
+    two = version(together, "beside")
     assert_same_run(two, one)
     for path in sorted(path.relative_to(one) for path in one.rglob("*.png")):
         pair = [np.asarray(Image.open(each / path), np.int16) for each in (one, two)]

@@ -13,7 +13,7 @@ from ..config import TrainingSection
 from ..types import StepResult
 from .loop_hooks import LoopHooks
 from .observer import RunRequests
-from .optimizers import set_learning_rate
+from .optimizers import set_learning_rate, update
 from .processes import Processes
 from .step import MicroStep, clip_gradients, forget_gradients, read_numbers
 
@@ -111,7 +111,7 @@ class Loop:
         # Asked after the wait, which takes nearly all of a step.
         asked = self.processes.sum_numbers([float(each) for each in self.hooks.requests()])
         if finite:
-            self.optimizer.step()
+            update(self.optimizer, self.parameters)
             forget_gradients(self.parameters)
             self.hooks.updated(step)
             self.hooks.seen(step, numbers.seen)

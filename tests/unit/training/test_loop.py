@@ -6,11 +6,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer_core.config import TrainingSection
+from trainer_core.adapters import attach
+from trainer_core.adapters.parameter_groups import parameter_groups
+from trainer_core.config import AdapterConfig, OptimizerSection, TrainingSection
 from trainer_core.errors import NonFiniteError
 from trainer_core.training.loop import Loop
 from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.observer import RunRequests
+from trainer_core.training.optimizers import make_optimizer, update
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.step import MicroStep, clip_gradients, non_finite_error
 
@@ -118,6 +121,25 @@ def test_clipping_is_torchs_to_the_last_bit(limit):
     assert ours[2].grad is None
     for one, other in zip(ours, theirs, strict=True):
         assert one.grad is None or torch.equal(one.grad, other.grad)
+
+
+def test_what_a_layer_keeps_of_its_factors_is_of_those_after_the_step():
+    """Also where no pass of the step went through it: momentum moves it, or another process."""
+    module = torch.nn.Sequential(torch.nn.Linear(8, 6))
+    adapter = attach(module, AdapterConfig(kind="lora", rank=2, dora=True, dora_axis="output"))
+    settings = OptimizerSection(learning_rate=0.1)
+    optimizer = make_optimizer(settings, parameter_groups(adapter, settings))
+    layer = module[0]
+    with torch.no_grad():
+        before = layer.norm()
+    for parameter in adapter.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    update(optimizer, list(adapter.parameters()))
+    factors = layer.equation_factors()
+    delta = layer.kind.delta(factors, layer.scaling["default"])
+    expected = (layer.base_layer.weight + delta).norm(dim=1).detach()
+    assert not torch.allclose(before.flatten(), expected)
+    torch.testing.assert_close(layer.norm().flatten(), expected)
 
 
 def test_a_step_without_any_gradient_has_the_norm_zero():

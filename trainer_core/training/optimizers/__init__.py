@@ -9,6 +9,7 @@ from .allocation import allocate_state, rehearse
 from .evaluation import evaluated
 from .registry import OPTIMIZERS, make_optimizer, require_optimizer, set_learning_rate
 from .stored_state import goes_on, load_optimizer_tensors, optimizer_tensors
+from .update import update
 
 __all__ = [
     "OPTIMIZERS",
@@ -21,4 +22,5 @@ __all__ = [
     "rehearse",
     "require_optimizer",
     "set_learning_rate",
+    "update",
 ]

@@ -28,7 +28,7 @@ def bitsandbytes(
         bits: Of the state.
         paged: Whether state may be moved to RAM where the device's memory is full.
     """
-    from bitsandbytes import optim
+    from bitsandbytes import optim  # pyright: ignore[reportMissingImports]
 
     own: dict[str, Any] = {"lr": settings.learning_rate, "is_paged": paged}
     own["betas"] = (settings.beta1, settings.beta2)
@@ -55,7 +55,7 @@ def torchao(settings: OptimizerSection, groups: Groups, *, name: str) -> torch.o
         name: Of the class.
     """
     with _quiet():
-        from torchao import optim
+        from torchao import optim  # pyright: ignore[reportMissingImports]
 
     betas, eps = (settings.beta1, settings.beta2), settings.eps
     rate = settings.learning_rate

@@ -35,6 +35,7 @@ from trainer_core.training import train
 from trainer_core.training.observer import CheckpointSaved, Event, RunStarted, SilentObserver
 
 from .measuring.own_concepts import (
+    ASKED,
     CONCEPTS,
     EDIT,
     IMAGES,
@@ -67,6 +68,7 @@ _IMAGE_SEED = 3_000_000
 _RATE = "training.optimizer.learning_rate"
 _ADAMW_RATE = 1e-4
 _KEEP = "dataset.preservation"
+_DENSITY = "training.sigma.density"
 _CONSTANT = {"training.schedule.name": "constant"}
 _EMA = {"training.ema.decay": 0.95}
 
@@ -133,7 +135,7 @@ OTHERS: Mapping[str, Sequence[Way]] = {
     ),
     "noise and loss": (
         *(
-            Way(f"density {name}", changed={"training.sigma.density": name})
+            Way(f"density {name}", changed={_DENSITY: name, "training.sigma.shift": None})
             for name in ("logit_normal", "uniform")
         ),
         *(
@@ -213,19 +215,20 @@ class _Clock(SilentObserver):
             self.marks.append(Mark(event.step, seconds, event.folder / "adapter.safetensors"))
 
 
-def measure(run: Run, folder: Path, steps: int | None = None) -> dict[str, Any]:
+def measure(run: Run, folder: Path, steps: int | None = None, count: int = ASKED) -> dict[str, Any]:
     """Train once and mark what the adapter generates.
 
     Args:
         run: The row.
         folder: Kept between the rows of a concept and seed, so that images are encoded once.
         steps: In the place of the preset's.
+        count: Images that are asked for each share.
 
     Returns:
         The row: shares of right images, steps, CPU seconds of the run without its preparation.
     """
     images = folder / f"{run.concept}-{run.seed}"
-    asked = prepare(run.concept, run.seed, images)
+    asked = prepare(run.concept, run.seed, images, count)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         config = config_for(run.way, run.concept, run.seed, images, Path(place), steps)
         length = run_length(config)

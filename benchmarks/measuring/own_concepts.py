@@ -29,7 +29,7 @@ EDIT = "logo"
 INSTRUCTION = "add a logo"
 IMAGES, PAIRS = 12, 16
 ASKED = 24
-"""Images for each share, so that one of them is four points."""
+"""Images for each share in the tables, so that one of them is four points."""
 
 _LOGO, _GREY = 12, 128
 """Edge of the logo in pixels, and each of its channels."""
@@ -108,15 +108,18 @@ class Asked(NamedTuple):
     kept: Sequence[Task]
 
 
-def prepare(concept: str, seed: int, folder: Path) -> Asked:
+def prepare(concept: str, seed: int, folder: Path, count: int = ASKED) -> Asked:
     """Write the images of a concept, where they are not there yet, and say what is asked.
 
     Args:
         concept: One of `CONCEPTS`.
         seed: Another one gives other images and questions.
         folder: Of the images.
+        count: Images that are asked for each share.
     """
-    return _edit(folder, seed) if concept == EDIT else _shape(concept, folder, seed)
+    if concept == EDIT:
+        return _edit(folder, seed, count)
+    return _shape(concept, folder, seed, count)
 
 
 def paint(shape: str, scene: Scene) -> np.ndarray:
@@ -167,7 +170,7 @@ def without_logo(pixels: np.ndarray) -> np.ndarray:
     return plain
 
 
-def _shape(shape: str, folder: Path, seed: int) -> Asked:
+def _shape(shape: str, folder: Path, seed: int, count: int) -> Asked:
     shown = own_combinations(shape, seed, IMAGES)
     random = np.random.default_rng([seed, 1])
     for number, combination in enumerate(shown):
@@ -178,15 +181,15 @@ def _shape(shape: str, folder: Path, seed: int) -> Asked:
         _save(paint(shape, scene), folder, f"{number:03}", combination.caption())
     every = [Combination(shape, *two) for two in itertools.permutations(COLORS, 2)]
     fresh = [each for each in every if each not in set(shown)]
-    rows = np.random.default_rng(seed).permutation(len(fresh))[:ASKED].tolist()
+    rows = np.random.default_rng(seed).permutation(len(fresh))[:count].tolist()
     return Asked(
-        seen=[_shows(each) for each in (shown * 2)[:ASKED]],
+        seen=[_shows(each) for each in (shown * 2)[:count]],
         unseen=[_shows(fresh[row]) for row in rows],
-        kept=_tasks(base_questions(ASKED, seed)),
+        kept=_tasks(base_questions(count, seed)),
     )
 
 
-def _edit(folder: Path, seed: int) -> Asked:
+def _edit(folder: Path, seed: int, count: int) -> Asked:
     random = np.random.default_rng([seed, 2])
     known, others = training_combinations(), held_out_combinations()
     shown = []
@@ -195,11 +198,11 @@ def _edit(folder: Path, seed: int) -> Asked:
         _save(with_logo(before), folder / "training_images", f"{row:03}", INSTRUCTION)
         _save(before, folder / "control_images", f"{row:03}")
         shown.append(before)
-    fresh = [draw(random_scene(others[i % len(others)], random)) for i in range(2 * ASKED)]
-    controls = [Image.fromarray(each) for each in fresh[ASKED:]]
+    fresh = [draw(random_scene(others[i % len(others)], random)) for i in range(2 * count)]
+    controls = [Image.fromarray(each) for each in fresh[count:]]
     return Asked(
-        seen=[_marked(each) for each in (shown * 2)[:ASKED]],
-        unseen=[_marked(each) for each in fresh[:ASKED]],
+        seen=[_marked(each) for each in (shown * 2)[:count]],
+        unseen=[_marked(each) for each in fresh[:count]],
         kept=_tasks(base_edit_questions(controls, seed)),
     )
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from diffusers import (
+from diffusers.models.transformers.transformer_qwenimage import QwenImageTransformer2DModel
+from diffusers.pipelines.qwenimage.pipeline_qwenimage import QwenImagePipeline
+from diffusers.schedulers.scheduling_flow_match_euler_discrete import (
     FlowMatchEulerDiscreteScheduler,
-    QwenImagePipeline,
-    QwenImageTransformer2DModel,
 )
 from diffusers.training_utils import (
     compute_density_for_timestep_sampling,
@@ -106,7 +106,9 @@ def _model(
         )
     )
     model.train()
-    return model, FlowMatchEulerDiscreteScheduler.from_pretrained(base, subfolder="scheduler")
+    scheduler = FlowMatchEulerDiscreteScheduler.from_pretrained(base, subfolder="scheduler")
+    assert isinstance(scheduler, FlowMatchEulerDiscreteScheduler)
+    return model, scheduler
 
 
 def _loss(
@@ -119,6 +121,8 @@ def _loss(
     batch, channels, height, width = latents.shape
     u = compute_density_for_timestep_sampling(_SCHEME, batch, 0.0, 1.0, 1.29)
     indices = (u * scheduler.config["num_train_timesteps"]).long()
+    assert scheduler.sigmas is not None
+    assert scheduler.timesteps is not None
     sigmas = scheduler.sigmas[indices].view(-1, 1, 1, 1)
     noisy = (1.0 - sigmas) * latents + sigmas * noise
     longest = max(len(each) for each in texts)

@@ -57,11 +57,8 @@ REACHED = 0.8
 EVERY = 25
 """Steps between the adapters that are asked for it."""
 
-OTHER_CONCEPT = SHAPES[0]
-"""What rows with a changed setting are measured of."""
-
-TUNING_CONCEPT, TUNING_SEED = SHAPES[1], 41
-"""What rates were searched on; no table shows this seed."""
+CHANGED_CONCEPT = PACED_CONCEPT = SHAPES[1]
+"""What rows with a changed setting, and those of the pace, are measured of."""
 
 CLASS_WORD = "square"
 _IMAGE_SEED = 3_000_000
@@ -81,7 +78,7 @@ class Way:
         name: Of the row.
         kind: Of the adapter.
         changed: Settings that are not as the preset has them, by YAML path.
-        paced: Whether it is measured when `REACHED` is reached; of `OTHER_CONCEPT` alone.
+        paced: Whether it is measured when `REACHED` is reached.
         plain: Whether the plain loop of Diffusers and PEFT trains.
         pace: Factor on the preset's learning rate.
     """
@@ -113,17 +110,21 @@ OPTIMIZERS = (
 )
 """Those that compute on a CPU as anywhere; paged ones are the same there."""
 
-DEFAULTS = tuple(Way(kind, kind, paced=True) for kind in KINDS)
-PLAIN = (
+DEFAULTS = tuple(Way(kind, kind) for kind in KINDS)
+PACED = (
     Way("plain loop", paced=True, plain=True),
+    Way("lora", paced=True),
     Way("lora, nothing preserved", changed={f"{_KEEP}.share": 0.0}, paced=True),
+    Way("lokr", "lokr", paced=True),
+    Way("loha", "loha", paced=True),
 )
-"""What the pace is compared with: both train as many own samples in a step."""
+"""Where nothing is preserved, a step has as many own samples as one of the plain loop."""
 
-_CLASSES = {f"{_KEEP}.class_word": CLASS_WORD, "dataset.trigger_word": OTHER_CONCEPT}
+_CLASSES = {f"{_KEEP}.class_word": CLASS_WORD, "dataset.trigger_word": CHANGED_CONCEPT}
 OTHERS: Mapping[str, Sequence[Way]] = {
     "optimizer": tuple(_optimizer(name) for name in OPTIMIZERS),
     "preservation": (
+        Way("none", changed={f"{_KEEP}.share": 0.0}),
         Way("class", changed={f"{_KEEP}.kind": "class", **_CLASSES}),
         Way("output", changed={f"{_KEEP}.kind": "output", **_CLASSES}),
         Way("blank", changed={f"{_KEEP}.kind": "blank"}),
@@ -162,11 +163,11 @@ def runs() -> Iterator[Run]:
     for seed in SEEDS:
         for concept, way in itertools.product(CONCEPTS, DEFAULTS):
             yield Run("default", way, concept, seed)
-        for way in PLAIN:
-            yield Run("pace", way, OTHER_CONCEPT, seed)
+        for way in PACED:
+            yield Run("pace", way, PACED_CONCEPT, seed)
     for group, ways in OTHERS.items():
         for seed, way in itertools.product(SEEDS, ways):
-            yield Run(group, way, OTHER_CONCEPT, seed)
+            yield Run(group, way, CHANGED_CONCEPT, seed)
 
 
 def config_for(
@@ -195,7 +196,7 @@ def config_for(
     values[_RATE] = float(f"{values[_RATE] * way.pace:.6g}")
     if steps is not None:
         values |= {"training.steps": steps, "training.schedule.warmup_steps": steps // 10}
-    if way.paced and concept == OTHER_CONCEPT:
+    if way.paced:
         values |= {"training.checkpoint_every": EVERY, "training.keep_every": EVERY}
     return config_of({**values, **way.changed})
 
@@ -245,7 +246,7 @@ def measure(run: Run, folder: Path, steps: int | None = None, count: int = ASKED
         row["cpu_seconds"] = round(marks[-1].seconds, 1)
         with open_pipeline(config, has_controls=run.concept == EDIT) as pipeline:
             row |= _shares(pipeline, config, adapter, asked)
-            if run.way.paced and run.concept == OTHER_CONCEPT:
+            if run.way.paced:
                 row["reached"] = _reached(pipeline, config, marks, asked.seen)
     return row
 

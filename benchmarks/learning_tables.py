@@ -36,10 +36,10 @@ def default_table() -> str:
 def pace_table() -> str:
     """When 80 % of the seen combinations are right, beside a plain loop."""
     record = read_record(RESULTS / "learning.json")
-    found = [row for row in record["rows"] if "reached" in row]
+    found = sorted((row for row in record["rows"] if "reached" in row), key=lambda r: r["seed"])
     rows = []
-    for way in sorted(dict.fromkeys(row["way"] for row in found), key=_plain_first):
-        of_way = sorted((row for row in found if row["way"] == way), key=lambda row: row["seed"])
+    for concept, way in sorted({(row["concept"], row["way"]) for row in found}, key=_plain_first):
+        of_way = [row for row in found if (row["concept"], row["way"]) == (concept, way)]
         reached = [row["reached"] for row in of_way]
         rows.append(
             (
@@ -53,22 +53,27 @@ def pace_table() -> str:
                 ", ".join(str(row["seed"]) for row in of_way),
             )
         )
-    heads = ("", "Steps to 80 %", "CPU seconds to 80 %", "CPU seconds a step", "Kept", "Seeds")
+    heads = (
+        "Concept",
+        "",
+        "Steps to 80 %",
+        "CPU seconds to 80 %",
+        "CPU seconds a step",
+        "Kept",
+        "Seeds",
+    )
     return f"{_table(heads, rows)}\n\n{_origins(record)}"
 
 
 def change_table() -> str:
     """What one changed setting makes of a default LoRA."""
     record = read_record(RESULTS / "learning.json")
-    first = [row for row in record["rows"] if row["group"] in {"default", "pace"}]
+    first = [row for row in record["rows"] if row["group"] == "default" and row["way"] == "lora"]
     others = [row for row in record["rows"] if row["group"] not in {"base", "default", "pace"}]
     places = dict.fromkeys((row["group"], row["way"]) for row in others)
     concepts = {row["concept"] for row in others}
-    same = [row for row in first if row["way"] == "lora" and row["concept"] in concepts]
+    same = [row for row in first if row["concept"] in concepts]
     rows = [("-", "lora, defaults", *_rate(same), *_cells(same))]
-    without = [row for row in first if row["way"] == "lora, nothing preserved"]
-    if without:
-        rows.append(("preservation", "none", *_rate(without), *_cells(without)))
     for group, way in sorted(places, key=lambda place: place[0]):
         of_way = [row for row in others if (row["group"], row["way"]) == (group, way)]
         rows.append((group, way, *_rate(of_way), *_cells(of_way)))
@@ -76,9 +81,9 @@ def change_table() -> str:
     return f"{_table(heads, rows)}\n\n{_origins(record)}"
 
 
-def _plain_first(way: str) -> tuple[int, str]:
+def _plain_first(place: tuple[str, str]) -> tuple[str, int]:
     order = ("plain loop", "lora, nothing preserved", "lora", "lokr", "loha")
-    return order.index(way) if way in order else len(order), way
+    return place[0], order.index(place[1])
 
 
 def _rate(rows: Sequence[Row]) -> tuple[str]:

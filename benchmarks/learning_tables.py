@@ -43,6 +43,7 @@ def pace_table() -> str:
         reached = [row["reached"] for row in of_way]
         rows.append(
             (
+                concept,
                 way,
                 ", ".join(_NOT_REACHED if r is None else str(r["step"]) for r in reached),
                 ", ".join(
@@ -71,6 +72,8 @@ def change_table() -> str:
     first = [row for row in record["rows"] if row["group"] == "default" and row["way"] == "lora"]
     others = [row for row in record["rows"] if row["group"] not in {"base", "default", "pace"}]
     places = dict.fromkeys((row["group"], row["way"]) for row in others)
+    if not others:
+        return "Not measured yet."
     concepts = {row["concept"] for row in others}
     same = [row for row in first if row["concept"] in concepts]
     rows = [("-", "lora, defaults", *_rate(same), *_cells(same))]

@@ -12,13 +12,14 @@ from typing import Any
 from trainer_core.families.presets import GOALS, QUALITIES, plan_preset
 from trainer_core.families.registry import PACKAGES, get_family
 
+from . import learning_tables
 from .campaign.tables import campaign_table, goals_table
 from .measuring.record import RESULTS, read_record
 from .memory_plans import INPUTS_IN_RAM, NOT_CHECKPOINTED
 
 ROOT = RESULTS.parents[1]
 DOCUMENTS = (
-    *("docs/benchmarks.md", "docs/datasets.md", "docs/memory.md"),
+    *("docs/benchmarks.md", "docs/datasets.md", "docs/learning.md", "docs/memory.md"),
     *("docs/preservation.md", "docs/presets.md"),
 )
 
@@ -312,6 +313,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "gpu_campaign": campaign_table,
     "gpu_goals": goals_table,
     "datasets": dataset_table,
+    "learning_defaults": learning_tables.default_table,
+    "learning_pace": learning_tables.pace_table,
+    "learning_changes": learning_tables.change_table,
 }
 """Each table by the name that stands in its comment."""
 

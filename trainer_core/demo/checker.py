@@ -7,8 +7,10 @@ drawing code is used, so that the checker can judge the drawing as well.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 
 import numpy as np
 
@@ -61,11 +63,15 @@ class Reading:
     extent: tuple[float, float]
 
 
-def read_image(pixels: np.ndarray) -> Reading:
+_NO_OTHERS: Mapping[str, np.ndarray] = MappingProxyType({})
+
+
+def read_image(pixels: np.ndarray, others: Mapping[str, np.ndarray] = _NO_OTHERS) -> Reading:
     """Reads an image of at most one shape on a plain background.
 
     Args:
         pixels: The image, uint8 ``[H, W, 3]``.
+        others: Outlines of shapes beside `templates`, by name, as those.
 
     Returns:
         The reading; its shape is ``"none"`` where no known shape stands out.
@@ -84,7 +90,9 @@ def read_image(pixels: np.ndarray) -> Reading:
     background = _border_color(inner)
     mask = _foreground(inner, background)
     box = _bounding_box(mask)
-    name, overlap = _shape_of(mask, box) if _plausible(inner, mask, background) else (NO_SHAPE, 0.0)
+    known = {**templates(), **others}
+    plausible = _plausible(inner, mask, background)
+    name, overlap = _shape_of(mask, box, known) if plausible else (NO_SHAPE, 0.0)
     color = NO_SHAPE if name == NO_SHAPE else nearest_color(_core_color(inner, mask))
     top, bottom, left, right = (edge + skip for edge in box)
     return Reading(
@@ -173,13 +181,15 @@ def _plausible(values: np.ndarray, mask: np.ndarray, background: np.ndarray) -> 
     return bool(np.median(inside) < _MAX_SCATTER and np.median(outside) < _MAX_SCATTER)
 
 
-def _shape_of(mask: np.ndarray, box: tuple[int, int, int, int]) -> tuple[str, float]:
+def _shape_of(
+    mask: np.ndarray, box: tuple[int, int, int, int], known: Mapping[str, np.ndarray]
+) -> tuple[str, float]:
     top, bottom, left, right = box
     aspect = (bottom - top) / (right - left)
     if not 0.7 < aspect < 1.4:
         return NO_SHAPE, 0.0
     cells = _resampled(mask[top:bottom, left:right])
-    overlaps = {name: _overlap(cells, template) for name, template in templates().items()}
+    overlaps = {name: _overlap(cells, template) for name, template in known.items()}
     best = max(overlaps, key=overlaps.__getitem__)
     return (best if overlaps[best] >= _MIN_OVERLAP else NO_SHAPE), overlaps[best]
 

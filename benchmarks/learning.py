@@ -1,0 +1,349 @@
+"""What runs with default settings learn and keep, and what one changed setting makes of it.
+
+Four concepts that neither the embedded base nor a demonstration has (`measuring.own_concepts`),
+presets of quality ``standard``, and seeds that no figure was tuned on. The rows `DEFAULTS` are
+measured of every concept, all others of one, with one setting changed. Each row is written at once,
+and a row that is in the file is not measured again: the benchmark may be stopped at any time.
+Run: ``python -m benchmarks.learning --output benchmarks/results/learning.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainer_core.config import RunConfig
+from trainer_core.config.defaults import run_length
+from trainer_core.config.optimizer_facts import FINDS_ITS_RATE, OWN_DEFAULTS
+from trainer_core.data.captions import with_trigger
+from trainer_core.data.image import from_pixels
+from trainer_core.demo.run import sample_settings
+from trainer_core.families.presets import plan_preset
+from trainer_core.families.registry import embedded_family
+from trainer_core.families.run_files import config_of
+from trainer_core.inference.pipeline import Pipeline, open_pipeline
+from trainer_core.training import train
+from trainer_core.training.observer import CheckpointSaved, Event, RunStarted, SilentObserver
+
+from .measuring.own_concepts import (
+    ASKED,
+    CONCEPTS,
+    EDIT,
+    IMAGES,
+    PAIRS,
+    SHAPES,
+    Asked,
+    Task,
+    prepare,
+)
+from .measuring.plain_loop import Mark, train_plainly
+from .measuring.record import origin, read_record, write_record
+
+SEEDS = (31, 32, 33)
+KINDS = ("lora", "lokr", "loha")
+BARS = {"seen": 0.85, "unseen": 0.7, "kept": 0.85}
+REACHED = 0.8
+"""Share of seen combinations; how soon it is reached is measured."""
+
+EVERY = 25
+"""Steps between the adapters that are asked for it."""
+
+CHANGED_CONCEPT = PACED_CONCEPT = SHAPES[1]
+"""What rows with a changed setting, and those of the pace, are measured of."""
+
+CLASS_WORD = "square"
+_IMAGE_SEED = 3_000_000
+_RATE = "training.optimizer.learning_rate"
+_ADAMW_RATE = 1e-4
+_KEEP = "dataset.preservation"
+_DENSITY = "training.sigma.density"
+_CONSTANT = {"training.schedule.name": "constant"}
+_EMA = {"training.ema.decay": 0.95}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a row's runs are made.
+
+    Attributes:
+        name: Of the row.
+        kind: Of the adapter.
+        changed: Settings that are not as the preset has them, by YAML path.
+        paced: Whether it is measured when `REACHED` is reached.
+        plain: Whether the plain loop of Diffusers and PEFT trains.
+        pace: Factor on the preset's learning rate.
+    """
+
+    name: str
+    kind: str = "lora"
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    paced: bool = False
+    plain: bool = False
+    pace: float = 1.0
+
+
+def _optimizer(name: str) -> Way:
+    """An optimizer with its own defaults; its rate is in the same ratio to AdamW's as there."""
+    own = OWN_DEFAULTS.get(name, {}).get("learning_rate", _ADAMW_RATE)
+    changed: dict[str, Any] = {"training.optimizer.name": name}
+    if name in FINDS_ITS_RATE:
+        return Way(name, changed={**changed, _RATE: own, **_schedule(name)})
+    return Way(name, changed={**changed, **_schedule(name)}, pace=own / _ADAMW_RATE)
+
+
+def _schedule(name: str) -> Mapping[str, Any]:
+    return _CONSTANT if name.endswith("schedule_free") else {}
+
+
+OPTIMIZERS = (
+    *("lion", "adafactor", "prodigy", "came", "muon", "sgd", "adamw_schedule_free"),
+    *("prodigy_schedule_free", "adamw8bit", "lion8bit"),
+)
+"""Those that compute on a CPU as anywhere; paged ones are the same there."""
+
+DEFAULTS = tuple(Way(kind, kind) for kind in KINDS)
+PACED = (
+    Way("plain loop", paced=True, plain=True),
+    Way("lora", paced=True),
+    Way("lora, nothing preserved", changed={f"{_KEEP}.share": 0.0}, paced=True),
+    Way("lokr", "lokr", paced=True),
+    Way("loha", "loha", paced=True),
+)
+"""Where nothing is preserved, a step has as many own samples as one of the plain loop."""
+
+_CLASSES = {f"{_KEEP}.class_word": CLASS_WORD, "dataset.trigger_word": CHANGED_CONCEPT}
+OTHERS: Mapping[str, Sequence[Way]] = {
+    "optimizer": tuple(_optimizer(name) for name in OPTIMIZERS),
+    "preservation": (
+        Way("none", changed={f"{_KEEP}.share": 0.0}),
+        Way("class", changed={f"{_KEEP}.kind": "class", **_CLASSES}),
+        Way("output", changed={f"{_KEEP}.kind": "output", **_CLASSES}),
+        Way("blank", changed={f"{_KEEP}.kind": "blank"}),
+    ),
+    "average": (
+        Way("EMA 0.95", changed=_EMA),
+        Way("constant", changed=_CONSTANT),
+        Way("constant, EMA 0.95", changed={**_CONSTANT, **_EMA}),
+    ),
+    "noise and loss": (
+        *(
+            Way(f"density {name}", changed={_DENSITY: name, "training.sigma.shift": None})
+            for name in ("logit_normal", "uniform")
+        ),
+        *(
+            Way(f"weighting {name}", changed={"training.loss.weighting": name})
+            for name in ("min_snr", "cosmap", "learned", "logit_normal", "sigma_sqrt")
+        ),
+        *(Way(f"loss {name}", changed={"training.loss.kind": name}) for name in ("huber", "mae")),
+    ),
+}
+"""Rows with one change from the first of `DEFAULTS`, by what is changed."""
+
+
+class Run(NamedTuple):
+    """One row of the file."""
+
+    group: str
+    way: Way
+    concept: str
+    seed: int
+
+
+def runs() -> Iterator[Run]:
+    """Every run, what matters most first."""
+    for seed in SEEDS:
+        for concept, way in itertools.product(CONCEPTS, DEFAULTS):
+            yield Run("default", way, concept, seed)
+        for way in PACED:
+            yield Run("pace", way, PACED_CONCEPT, seed)
+    for group, ways in OTHERS.items():
+        for seed, way in itertools.product(SEEDS, ways):
+            yield Run(group, way, CHANGED_CONCEPT, seed)
+
+
+def config_for(
+    way: Way, concept: str, seed: int, images: Path, output: Path, steps: int | None = None
+) -> RunConfig:
+    """The run file of a row: a preset, and the settings that the row changes.
+
+    Args:
+        way: The row.
+        concept: One of `CONCEPTS`.
+        seed: Of the run.
+        images: Folder of the images.
+        output: Folder for everything that is written.
+        steps: In the place of the preset's.
+    """
+    preset = plan_preset(
+        embedded_family().name,
+        "edit" if concept == EDIT else "object",
+        "standard",
+        images=PAIRS if concept == EDIT else IMAGES,
+        kind=way.kind,
+        embedded=True,
+    ).values
+    values = {**preset, "dataset.path": str(images), "output.dir": str(output), "seed": seed}
+    values |= {"memory.device": "cpu", "output.name": "run"}
+    values[_RATE] = float(f"{values[_RATE] * way.pace:.6g}")
+    if steps is not None:
+        values |= {"training.steps": steps, "training.schedule.warmup_steps": steps // 10}
+    if way.paced:
+        values |= {"training.checkpoint_every": EVERY, "training.keep_every": EVERY}
+    return config_of({**values, **way.changed})
+
+
+class _Clock(SilentObserver):
+    """CPU seconds, from before the first step, of every checkpoint."""
+
+    def __init__(self) -> None:
+        self.marks: list[Mark] = []
+        self._started = 0.0
+
+    def notify(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self._started = time.process_time()
+        if isinstance(event, CheckpointSaved):
+            seconds = time.process_time() - self._started
+            self.marks.append(Mark(event.step, seconds, event.folder / "adapter.safetensors"))
+
+
+def measure(run: Run, folder: Path, steps: int | None = None, count: int = ASKED) -> dict[str, Any]:
+    """Train once and mark what the adapter generates.
+
+    Args:
+        run: The row.
+        folder: Kept between the rows of a concept and seed, so that images are encoded once.
+        steps: In the place of the preset's.
+        count: Images that are asked for each share.
+
+    Returns:
+        The row: shares of right images, steps, CPU seconds of the run without its preparation.
+    """
+    images = folder / f"{run.concept}-{run.seed}"
+    asked = prepare(run.concept, run.seed, images, count)
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        config = config_for(run.way, run.concept, run.seed, images, Path(place), steps)
+        length = run_length(config)
+        if run.way.plain:
+            marks = train_plainly(config, length, EVERY, Path(place))
+            adapter = marks[-1].adapter
+        else:
+            clock = _Clock()
+            adapter = train(config, clock).adapters[0]
+            marks = clock.marks
+        row: dict[str, Any] = {"group": run.group, "way": run.way.name, "concept": run.concept}
+        row |= {"seed": run.seed, "steps": length}
+        row["learning_rate"] = config.training.optimizer.learning_rate
+        row["cpu_seconds"] = round(marks[-1].seconds, 1)
+        with open_pipeline(config, has_controls=run.concept == EDIT) as pipeline:
+            row |= _shares(pipeline, config, adapter, asked)
+            if run.way.paced:
+                row["reached"] = _reached(pipeline, config, marks, asked.seen)
+    return row
+
+
+def _shares(pipeline: Pipeline, config: RunConfig, adapter: Path, asked: Asked) -> dict[str, float]:
+    attached = pipeline.put_on(adapter)
+    trigger = config.dataset.trigger_word
+    shares = {
+        "seen": _share(pipeline, config, asked.seen, trigger),
+        "unseen": _share(pipeline, config, asked.unseen, trigger),
+        "kept": _share(pipeline, config, asked.kept),
+    }
+    attached.detach()
+    return shares
+
+
+def _share(
+    pipeline: Pipeline, config: RunConfig, tasks: Sequence[Task], trigger: str = ""
+) -> float:
+    """Of right images; generated as previews are."""
+    requests = [
+        pipeline.request(
+            with_trigger(trigger, task.text),
+            _IMAGE_SEED + number,
+            () if task.control is None else (task.control,),
+        )
+        for number, task in enumerate(tasks)
+    ]
+    images = pipeline.sample(requests, sample_settings(config))
+    pixels = [np.asarray(from_pixels(image)) for image in images]
+    right = [task.right(each) for task, each in zip(tasks, pixels, strict=True)]
+    return round(sum(right) / len(right), 3)
+
+
+def _reached(
+    pipeline: Pipeline, config: RunConfig, marks: Sequence[Mark], seen: Sequence[Task]
+) -> dict[str, Any] | None:
+    """The first saved adapter that gets enough right; None where none does."""
+    for mark in marks:
+        attached = pipeline.put_on(mark.adapter)
+        share = _share(pipeline, config, seen)
+        attached.detach()
+        if share >= REACHED:
+            return {"step": mark.step, "cpu_seconds": round(mark.seconds, 2)}
+    return None
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, str, str, int]:
+    return row["group"], row["way"], row["concept"], row["seed"]
+
+
+def base_alone(concept: str, seed: int, folder: Path) -> dict[str, Any]:
+    """What the base gets right without an adapter."""
+    images = folder / f"{concept}-{seed}"
+    asked = prepare(concept, seed, images)
+    config = config_for(DEFAULTS[0], concept, seed, images, folder)
+    with open_pipeline(config, has_controls=concept == EDIT) as pipeline:
+        shares = {name: _share(pipeline, config, tasks) for name, tasks in asked._asdict().items()}
+    return {"group": "base", "way": "base", "concept": concept, "seed": seed, "steps": 0} | shares
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure what is not in the file yet, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--groups", nargs="*", help="only these")
+    parser.add_argument("--ways", nargs="*", help="only these rows")
+    parser.add_argument("--concepts", nargs="*", default=CONCEPTS)
+    parser.add_argument("--seeds", nargs="*", type=int, default=SEEDS)
+    parser.add_argument("--steps", type=int, help="in the place of the presets'")
+    given = parser.parse_args(words)
+    record = read_record(given.output) if given.output else {}
+    rows, sessions = record.get("rows", []), record.get("sessions", [])
+    sessions.append(origin())
+    there = {_place(row) for row in rows}
+    base = [Run("base", Way("base"), concept, SEEDS[0]) for concept in CONCEPTS]
+    with tempfile.TemporaryDirectory() as folder:
+        for run in (*base, *runs()):
+            wanted = (
+                run.concept in given.concepts
+                and run.seed in given.seeds
+                and (given.groups is None or run.group in given.groups)
+                and (given.ways is None or run.way.name in given.ways)
+                and (run.group, run.way.name, run.concept, run.seed) not in there
+            )
+            if not wanted:
+                continue
+            if run.group == "base":
+                row = base_alone(run.concept, run.seed, Path(folder))
+            else:
+                row = measure(run, Path(folder), given.steps)
+            rows.append(row | {"session": len(sessions) - 1})
+            print(json.dumps(row), flush=True)
+            if given.output:
+                content = {"benchmark": "learning", "bars": BARS, "sessions": sessions}
+                write_record(given.output, content | {"rows": rows})
+
+
+if __name__ == "__main__":
+    main()

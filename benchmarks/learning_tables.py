@@ -1,0 +1,121 @@
+"""The tables that docs/learning.md shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .measuring.record import RESULTS, read_record
+
+Row = Mapping[str, Any]
+
+SHARES = ("seen", "unseen", "kept")
+_NOT_REACHED = "never"
+
+
+def default_table() -> str:
+    """What runs with default settings learn and keep, by concept and kind."""
+    record = read_record(RESULTS / "learning.json")
+    base = [row for row in record["rows"] if row["group"] == "base"]
+    found = [row for row in record["rows"] if row["group"] == "default"]
+    concepts = dict.fromkeys(row["concept"] for row in found)
+    ways = dict.fromkeys(row["way"] for row in found)
+    rows = [("the base alone", "all", *_cells(base))]
+    for way in ways:
+        of_way = [row for row in found if row["way"] == way]
+        rows.append((way, "**all**", *_cells(of_way)))
+        rows += [
+            (way, concept, *_cells([row for row in of_way if row["concept"] == concept]))
+            for concept in concepts
+        ]
+    bars = ", ".join(f"{name} {bar:.0%}" for name, bar in record["bars"].items())
+    heads = ("Kind", "Concept", *(f"{name.capitalize()}" for name in SHARES), "Runs")
+    return f"{_table(heads, rows)}\n\nBars: {bars}. {_origins(record)}"
+
+
+def pace_table() -> str:
+    """When 80 % of the seen combinations are right, beside a plain loop."""
+    record = read_record(RESULTS / "learning.json")
+    found = sorted((row for row in record["rows"] if "reached" in row), key=lambda r: r["seed"])
+    rows = []
+    for concept, way in sorted({(row["concept"], row["way"]) for row in found}, key=_plain_first):
+        of_way = [row for row in found if (row["concept"], row["way"]) == (concept, way)]
+        reached = [row["reached"] for row in of_way]
+        rows.append(
+            (
+                concept,
+                way,
+                ", ".join(_NOT_REACHED if r is None else str(r["step"]) for r in reached),
+                ", ".join(
+                    _NOT_REACHED if r is None else f"{r['cpu_seconds']:.1f}" for r in reached
+                ),
+                ", ".join(f"{row['cpu_seconds'] / row['steps']:.3f}" for row in of_way),
+                ", ".join(f"{row['kept']:.0%}" for row in of_way),
+                ", ".join(str(row["seed"]) for row in of_way),
+            )
+        )
+    heads = (
+        "Concept",
+        "",
+        "Steps to 80 %",
+        "CPU seconds to 80 %",
+        "CPU seconds a step",
+        "Kept",
+        "Seeds",
+    )
+    return f"{_table(heads, rows)}\n\n{_origins(record)}"
+
+
+def change_table() -> str:
+    """What one changed setting makes of a default LoRA."""
+    record = read_record(RESULTS / "learning.json")
+    first = [row for row in record["rows"] if row["group"] == "default" and row["way"] == "lora"]
+    others = [row for row in record["rows"] if row["group"] not in {"base", "default", "pace"}]
+    places = dict.fromkeys((row["group"], row["way"]) for row in others)
+    if not others:
+        return "Not measured yet."
+    concepts = {row["concept"] for row in others}
+    same = [row for row in first if row["concept"] in concepts]
+    rows = [("-", "lora, defaults", *_rate(same), *_cells(same))]
+    for group, way in sorted(places, key=lambda place: place[0]):
+        of_way = [row for row in others if (row["group"], row["way"]) == (group, way)]
+        rows.append((group, way, *_rate(of_way), *_cells(of_way)))
+    heads = ("Changed", "To", "Rate", *(name.capitalize() for name in SHARES), "Runs")
+    return f"{_table(heads, rows)}\n\n{_origins(record)}"
+
+
+def _plain_first(place: tuple[str, str]) -> tuple[str, int]:
+    order = ("plain loop", "lora, nothing preserved", "lora", "lokr", "loha")
+    return place[0], order.index(place[1])
+
+
+def _rate(rows: Sequence[Row]) -> tuple[str]:
+    return (", ".join(dict.fromkeys(f"{row['learning_rate']:g}" for row in rows)),)
+
+
+def _cells(rows: Sequence[Row]) -> list[str]:
+    """Mean share and the least and most of single runs; how many runs there are."""
+    if not rows:
+        return ["-"] * len(SHARES) + ["0"]
+    cells = []
+    for name in SHARES:
+        shares = [row[name] for row in rows]
+        mean, spread = f"{sum(shares) / len(shares):.0%}", f"{min(shares):.0%} to {max(shares):.0%}"
+        cells.append(f"{mean} ({spread})" if len(shares) > 1 else mean)
+    return [*cells, str(len(rows))]
+
+
+def _origins(record: Row) -> str:
+    """The commits and the machine that the rows were measured with."""
+    used = sorted({row["session"] for row in record["rows"]})
+    sessions = [record["sessions"][number] for number in used]
+    commits = ", ".join(dict.fromkeys(each["commit"][:10] for each in sessions))
+    machines = ", ".join(
+        dict.fromkeys(f"{e['machine']['processor']}, {e['threads']} thread" for e in sessions)
+    )
+    return f"Commit {commits}, {machines}."
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

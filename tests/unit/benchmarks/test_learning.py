@@ -1,0 +1,93 @@
+"""Own concepts are read as they are drawn, and a row of the benchmark comes out of a real run."""
+
+import numpy as np
+import pytest
+
+from benchmarks.learning import DEFAULTS, OTHERS, PACED, Run, Way, config_for, measure, runs
+from benchmarks.measuring.own_concepts import (
+    EDIT,
+    SHAPES,
+    has_logo,
+    paint,
+    prepare,
+    read,
+    with_logo,
+    without_logo,
+)
+from scripts.embedded_base.demo_datasets import own_combinations
+from scripts.embedded_base.drawing import OUTLINES, draw, random_scene
+from trainer_core.demo.checker import read_image, templates
+from trainer_core.demo.vocabulary import Combination
+
+QUICK = {"dataset.preservation.share": 0.0, "preview.steps": 1}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_shape_that_nothing_has_is_read_as_it_is_drawn(shape):
+    assert shape not in {*OUTLINES, *templates()}
+    random = np.random.default_rng(3)
+    for wanted in own_combinations(shape, 5, 12):
+        pixels = paint(shape, random_scene(wanted, random))
+        seen = read(pixels)
+        assert (seen.shape, seen.shape_color, seen.background_color) == wanted
+        assert read_image(pixels).shape != shape
+
+
+@pytest.mark.parametrize("shape", ["circle", "square", "triangle", "cross"])
+def test_own_shapes_hide_none_of_the_base(shape):
+    scene = random_scene(Combination(shape, "red", "white"), np.random.default_rng(1))
+    assert read(draw(scene)) == read_image(draw(scene))
+
+
+def test_a_logo_is_seen_in_its_corner_alone():
+    scene = random_scene(Combination("circle", "red", "white"), np.random.default_rng(2))
+    plain = draw(scene)
+    marked = with_logo(plain)
+    assert has_logo(marked)
+    assert not has_logo(plain)
+    assert not has_logo(marked[:, ::-1])
+    assert not has_logo(np.full_like(plain, 128)), "a grey image is no logo"
+    assert read(without_logo(marked)) == read(plain)
+
+
+def test_an_edit_is_right_when_the_logo_is_there_and_all_else_as_it_was(tmp_path):
+    asked = prepare(EDIT, 31, tmp_path)
+    assert [len(each) for each in asked] == [24, 24, 24]
+    for task in (*asked.seen, *asked.unseen):
+        before = np.asarray(task.control)
+        assert task.right(with_logo(before))
+        assert not task.right(before)
+    # What the base could do before is not kept where a logo is on everything.
+    assert not any(task.right(with_logo(np.asarray(task.control))) for task in asked.kept)
+
+
+def test_seen_combinations_are_those_of_the_images_and_unseen_ones_are_not(tmp_path):
+    asked = prepare("cup", 31, tmp_path)
+    captions = {path.read_text().strip() for path in tmp_path.glob("*.txt")}
+    assert {task.text for task in asked.seen} == captions
+    assert not captions & {task.text for task in asked.unseen}
+    assert not any("cup" in task.text for task in asked.kept)
+
+
+def test_every_row_is_a_run_file_that_differs_in_its_change_alone(tmp_path):
+    places = [(run.group, run.way.name, run.concept, run.seed) for run in runs()]
+    assert len(places) == len(set(places))
+    first = config_for(Way("lora"), "arrow", 31, tmp_path, tmp_path).model_dump(mode="json")
+    for way in (way for ways in OTHERS.values() for way in ways):
+        changed = config_for(way, "arrow", 31, tmp_path, tmp_path).model_dump(mode="json")
+        assert changed != first, way.name
+        assert changed["adapter"] == first["adapter"]
+        assert changed["training"]["steps"] == first["training"]["steps"]
+    for ways in (DEFAULTS, PACED):
+        assert {way.kind for way in ways} == {"lora", "lokr", "loha"}
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_row_comes_out_of_a_run(tmp_path, plain):
+    way = Way("quick", changed=QUICK, paced=True, plain=plain)
+    row = measure(Run("pace", way, "arrow", 31), tmp_path, steps=1, count=1)
+    assert row["steps"] == 1
+    assert row["cpu_seconds"] > 0
+    assert {row[name] for name in ("seen", "unseen", "kept")} <= {0.0, 1.0}
+    assert row["seen"] == 0.0, "one step teaches nothing"
+    assert row["reached"] is None

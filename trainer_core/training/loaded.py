@@ -34,6 +34,7 @@ from .out_of_memory import explained
 from .preservation import Preservation, compute_missing, plan_preservation
 from .processes import Processes, end_where_asked
 from .settings_changes import is_in
+from .slider import made_images, plan_slider
 from .start import (
     Start,
 )
@@ -62,6 +63,7 @@ class Loaded:
     steps: int
     preservation: Preservation | None
     anew: PlannedAnew | None
+    slider: Preservation | None = None
 
     @property
     def transformer(self) -> torch.nn.Module:
@@ -113,7 +115,12 @@ def load(
     # What the base makes depends on the numbers that it computes with.
     ways = (config.memory.base_format, config.memory.compute)
     numbers = " ".join([base, precision, *(way for way in ways if way not in {"auto", "dense"})])
-    preservation = _preserve(config, data, transformer, adapter, numbers, processes, observer)
+    planned = (config, data.family, data.location, data.dataset, cache_folder(config), numbers)
+    make = functools.partial(_made_by_base, config, data, transformer, adapter, processes, observer)
+    preservation = make(plan_preservation(*planned), "points to preserve")
+    slider = make(plan_slider(*planned), "images to train the slider on")
+    if slider is not None:
+        data.dataset.made = made_images(slider)
     # A decomposition of the base's weights may end otherwise in another process.
     processes.share(list(adapter.frozen_tensors().values()))
     if taken is not None:
@@ -129,7 +136,7 @@ def load(
     if anew is not None and processes.index == 0:
         _tell_plan(config, anew, state.step, observer)
     begun_with = (config, data, precision, placed, beside, state, processes, observer)
-    return Loaded(*begun_with, steps, preservation, anew)
+    return Loaded(*begun_with, steps, preservation, anew, slider)
 
 
 def _begun(
@@ -157,18 +164,17 @@ def _go_on(state: TrainState, start: Start, config: RunConfig) -> str:
     return said
 
 
-def _preserve(
+def _made_by_base(
     config: RunConfig,
     data: Prepared,
     transformer: torch.nn.Module,
     adapter: AttachedAdapter,
-    base: str,
     processes: Processes,
     observer: Observer,
+    kept: Preservation | None,
+    what: str,
 ) -> Preservation | None:
-    """Let the base, without its adapter, make what it is held to."""
-    folder = cache_folder(config)
-    kept = plan_preservation(config, data.family, data.location, data.dataset, folder, base)
+    """Let the base, without its adapter, make the images that are not cached."""
     if kept is None:
         return None
     adapter.strength = 0.0
@@ -179,7 +185,7 @@ def _preserve(
                 data.family.predict, transformer, guidance=config.training.guidance
             )
             begun = (kept, predict, transformer, processes.device, config.training.batch_size)
-            done = _made(functools.partial(compute_missing, *begun), processes, observer)
+            done = _made(functools.partial(compute_missing, *begun), what, processes, observer)
     adapter.strength = 1.0
     # The others wait here and then only read.
     end_where_asked(processes, not done)
@@ -187,10 +193,12 @@ def _preserve(
 
 
 def _made(
-    compute: Callable[[Callable[[int, int], None]], int], processes: Processes, observer: Observer
+    compute: Callable[[Callable[[int, int], None]], int],
+    what: str,
+    processes: Processes,
+    observer: Observer,
 ) -> bool:
-    """Let the base make what it is held to; False where the run was cancelled meanwhile."""
-    what = "points to preserve"
+    """Let the base make images; False where the run was cancelled meanwhile."""
     tell = functools.partial(told_or_ended, observer, what)
     if processes.sharded:
         # The others may be in the middle of a pass, so this is not left half way.

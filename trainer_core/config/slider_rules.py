@@ -95,7 +95,8 @@ def _of_images(config: RunConfig) -> Iterator[Contradiction]:
         value = getattr(dataset, name)
         if name in _SHARED or value == getattr(usual, name):
             continue
-        said = "has settings" if isinstance(value, Section) else f"is {value_in_words(value)}"
+        sections = isinstance(value, Section) or name == "folders"
+        said = "has settings" if sections else f"is {value_in_words(value)}"
         yield (
             f"dataset.slider.positive is set and dataset.{name} {said}",
             f"no dataset.{name}: {_REASONS.get(name, _NO_FOLDER)}",

@@ -31,16 +31,16 @@ class SliderSection(Section):
         advanced=True,
     )
     strength: float = setting(
-        2.0,
-        "Leave it; raise it when the slider does too little at strength 1, lower it when it "
-        "spoils the image. How far the base's prediction is moved, as a multiple of the "
+        1.0,
+        "Leave it; raise it, up to 4, when the slider does too little at strength 1; lower it "
+        "when it spoils the image. How far the base's prediction is moved, as a multiple of the "
         "difference between positive and negative.",
         advanced=True,
         gt=0.0,
         le=100.0,
     )
     images: int = setting(
-        8,
+        16,
         "Leave it; raise it when the slider works on few images alone. How many images of each "
         "neutral prompt the base makes before the first step, for the slider to be trained on.",
         advanced=True,

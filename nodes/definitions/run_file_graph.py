@@ -9,6 +9,7 @@ from ..host import comfy_host
 from . import adapter_settings, full_graph, sockets
 from .adapter_settings import AdapterSettings
 from .cache_embeddings import CacheEmbeddings
+from .concept_slider import ConceptSlider
 from .dataset_from_folder import DatasetFolder
 from .full_graph import ADAPTER, BASE, CACHE, DATASET, PROMPTS, SETTINGS, TRAIN
 from .load_base import LoadBase
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _LARGEST_REQUEST = 2**21  # bytes
 _NODES = (
     DatasetFolder,
+    ConceptSlider,
     LoadBase,
     PreviewPrompts,
     CacheEmbeddings,
@@ -60,11 +62,10 @@ def run_file_graph(opened: OpenedRun) -> dict[str, Any]:
     linked: dict[str, Any] = {"base": [BASE, 0]}
     trained = {"base": [BASE, 0], "cache": [CACHE, 0], "adapter": [ADAPTER, 0]}
     begun = {"resume": values["resume"] != "none", "resume_from": comfy_host.NEWEST}
-    dataset = {"folder": opened.dataset, "regularization_folder": opened.regularization}
     base = {"source": opened.base, "family": opened.family}
     base |= {"training_adapter": sockets.NO_FILE, "base_adapters": opened.base_adapters}
     nodes: dict[str, Any] = {
-        DATASET: make(DatasetFolder, values, {**dataset, "role": "train", "weight": 1.0}),
+        DATASET: _dataset(opened),
         BASE: make(LoadBase, values, base),
     }
     if values["preview.prompts"]:
@@ -82,6 +83,14 @@ def run_file_graph(opened: OpenedRun) -> dict[str, Any]:
             {**trained, "settings": [SETTINGS, 0], **begun, "keep_in_loras": 0},
         ),
     }
+
+
+def _dataset(opened: OpenedRun) -> dict[str, Any]:
+    if opened.values["dataset.slider.positive"].strip():
+        return full_graph.node(ConceptSlider, opened.values, {})
+    folders = {"folder": opened.dataset, "regularization_folder": opened.regularization}
+    said = {**folders, "role": "train", "weight": 1.0}
+    return full_graph.node(DatasetFolder, opened.values, said)
 
 
 def without_input(values: Mapping[str, Any], changed: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ As in `dataset_rules`: what was found, what was expected, what to do.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from .dialect import value_in_words
 from .run import RunConfig
@@ -31,6 +32,7 @@ _REASONS = {
     "control_area": "a slider has no control images",
     "control_dropout": "a slider has no control images",
 }
+_ON = "dataset.slider.positive is set"
 _NO_FOLDER = "it says how images of a folder are read, and a slider has none"
 
 
@@ -50,19 +52,19 @@ def slider_contradictions(config: RunConfig) -> Iterator[Contradiction]:
     kept = config.dataset.preservation
     if kept.asks_base:
         yield (
-            f"dataset.slider.positive is set and dataset.preservation.kind is {kept.kind}",
+            f"dataset.preservation.kind is {kept.kind} and {_ON}",
             "kind trajectory or class: the others hold the base at images of a folder",
             "Set dataset.preservation.kind to trajectory, or dataset.preservation.share to 0.",
         )
     if config.adapter.init == "eva":
         yield (
-            "dataset.slider.positive is set and adapter.init is eva",
+            f"adapter.init is eva and {_ON}",
             "an initialization that does not come from images: a slider has none of its own",
             "Leave adapter.init out.",
         )
     if config.base.variant not in {"auto", "generate"}:
         yield (
-            f"dataset.slider.positive is set and base.variant is {config.base.variant}",
+            f"base.variant is {config.base.variant} and {_ON}",
             "a base that generates from a prompt alone",
             "Set base.variant to generate, or name another base.",
         )
@@ -92,13 +94,24 @@ def _of_images(config: RunConfig) -> Iterator[Contradiction]:
     """Settings of a folder's images, which a slider has not."""
     dataset, usual = config.dataset, type(config.dataset)()
     for name in type(dataset).model_fields:
-        value = getattr(dataset, name)
-        if name in _SHARED or value == getattr(usual, name):
+        if name in _SHARED:
             continue
-        sections = isinstance(value, Section) or name == "folders"
-        said = "has settings" if sections else f"is {value_in_words(value)}"
-        yield (
-            f"dataset.slider.positive is set and dataset.{name} {said}",
-            f"no dataset.{name}: {_REASONS.get(name, _NO_FOLDER)}",
-            f"Leave dataset.{name} or dataset.slider out.",
-        )
+        for path, said in _said(f"dataset.{name}", getattr(dataset, name), getattr(usual, name)):
+            yield (
+                f"{path} {said} and {_ON}",
+                f"no {path}: {_REASONS.get(name, _NO_FOLDER)}",
+                f"Leave {path} or dataset.slider out.",
+            )
+
+
+def _said(path: str, value: Any, usual: Any) -> Iterator[tuple[str, str]]:
+    """Settings that are not as they usually are, and what they are, in words."""
+    if value == usual:
+        return
+    if isinstance(value, Section):
+        for name in type(value).model_fields:
+            yield from _said(f"{path}.{name}", getattr(value, name), getattr(usual, name))
+    elif isinstance(value, list) and value and isinstance(value[0], Section):
+        yield path, f"names {len(value)} folder(s)"
+    else:
+        yield path, f"is {value_in_words(value)}"

@@ -23,6 +23,8 @@ FILES = {
     "lokr.yaml": (files.AI_TOOLKIT_LOKR, "ai-toolkit"),
     "flux.yaml": (files.AI_TOOLKIT_FLUX, "ai-toolkit"),
     "ai.json": (files.AI_TOOLKIT_JSON, "ai-toolkit"),
+    "slider.yaml": (files.AI_TOOLKIT_SLIDER, "ai-toolkit"),
+    "old_slider.yaml": (files.AI_TOOLKIT_SLIDER_OLD, "ai-toolkit"),
     "command.sh": (files.MUSUBI_COMMAND, "musubi-tuner"),
     "training.toml": (files.MUSUBI_TOML, "musubi-tuner"),
     "datasets.toml": (files.MUSUBI_DATASETS, "musubi-tuner"),
@@ -131,6 +133,29 @@ SAID = {
         "adapter.targets": "all_linear",
         "training.sigma.density": "shifted",
         "training.sigma.std": 1.81,
+    },
+    "slider.yaml": {
+        "family": "z_image",
+        "dataset.slider.positive": "a very old person",
+        "dataset.slider.negative": "a very young person",
+        "dataset.slider.neutral": ["a person"],
+        "dataset.slider.strength": 3.0,
+        "dataset.preservation.prompts": ["a cat"],
+        "dataset.preservation.share": 0.2,
+        "dataset.resolution": 768,
+        "dataset.path": None,
+        "dataset.trigger_word": None,
+        "dataset.caption_dropout": None,
+        "training.steps": 500,
+    },
+    "old_slider.yaml": {
+        "family": "flux",
+        "dataset.slider.positive": "much detail",
+        "dataset.slider.negative": "blurry",
+        "dataset.slider.neutral": ["a man", "a dog"],
+        "dataset.resolution": 512,
+        "adapter.rank": 8,
+        "adapter.alpha": 4.0,
     },
     "command.sh": {
         "family": "qwen_image",
@@ -439,3 +464,22 @@ def test_template_writes_a_run_file_that_doctor_takes(tmp_path, monkeypatch, cap
     out = capsys.readouterr().out
     told = next(json.loads(line) for line in out.splitlines() if '"musubi-tuner"' in line)
     assert {note["outcome"] for note in told["notes"]} >= {"exact", "default"}
+
+
+def test_a_slider_says_what_of_another_program_has_no_counterpart():
+    run = read("slider.yaml")
+    lacking = {note.key for note in run.outcome("lacking")}
+    assert {"datasets[0]", "trigger_word"} <= lacking
+    assert "train.prompt_dropout_prob" in {note.key for note in run.outcome("off")}
+    older = read("old_slider.yaml")
+    lacking = {note.key for note in older.outcome("lacking")}
+    assert lacking >= {"slider.targets[2]", "slider.targets[1].shuffle"}
+    assert not any(key.startswith("slider.targets[0]") for key in lacking)
+
+
+def test_a_slider_section_of_another_job_asks_for_nothing():
+    text = files.AI_TOOLKIT_SLIDER.replace("type: concept_slider", "type: sd_trainer")
+    run = read_foreign([parse_document("job.yaml", text)])
+    assert not any(path.startswith("dataset.slider") for path in run.values)
+    assert run.values["dataset.path"] == "faces"
+    assert "slider" in {note.key for note in run.outcome("off")}

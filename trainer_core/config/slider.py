@@ -27,7 +27,7 @@ class SliderSection(Section):
     neutral: list[str] = setting(
         [],
         "Set it to what the slider is used on, such as 'a person'; several prompts teach it to "
-        "work on all of them and to leave apart what they differ in. Empty: the blank prompt.",
+        "work on all of them and to leave alone what they differ in. Empty: the blank prompt.",
         advanced=True,
     )
     strength: float = setting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.objective import micro_batches, times_trained
 from trainer_core.training.observer import CacheProgress, SilentObserver
 from trainer_core.training.run_batches import base_answers
-from trainer_core.training.slider import kept_strength
+from trainer_core.training.slider import SliderAnswers, kept_strength
 
 CPU = torch.device("cpu")
 RED, BLUE, NEUTRAL = (
@@ -65,7 +66,7 @@ def with_delta(run, sign):
     return model, factors
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("checkpointing", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_loss_and_gradient_of_a_step_are_those_of_the_textbook(tmp_path, cache, checkpointing):
     config = slider_config(tmp_path, cache, memory={"gradient_checkpointing": checkpointing})
     with contextlib.ExitStack() as at_end:
@@ -110,8 +111,8 @@ def test_both_sides_have_one_noise_and_the_base_is_asked_once(tmp_path, cache):
         run, plan, maker = begun(config, at_end)
         maker = base_answers(run, maker)
         seen = Passes(maker.predict)
-        maker.answered.predict = seen
-        object.__setattr__(maker, "predict", seen)
+        assert isinstance(maker.answered, SliderAnswers)
+        maker = replace(maker, predict=seen, answered=replace(maker.answered, predict=seen))
         of_step = micro_batches(plan, (0, 1), times_trained(config))(1)
         assert len(of_step) == 4
         with kept_strength(run.state.adapter):
@@ -163,7 +164,8 @@ class Progress(SilentObserver):
             self.told.append((event.what, event.done, event.total))
 
 
-def test_a_run_has_its_images_once_and_a_ledger(tmp_path, cache):
+@pytest.mark.exhaustive
+def test_a_run_makes_its_images_once(tmp_path, cache):
     observer = Progress()
     config = slider_config(tmp_path, tmp_path / "cache")
     result = train(config, observer)

@@ -53,7 +53,10 @@ def _check_slider(config: RunConfig, dataset: CachedDataset) -> None:
     if dataset.slider == slider_mark(config.dataset.slider):
         return
     encoded = "the prompts of a slider" if dataset.slider else "images"
-    asked = "a slider between them" if config.dataset.slider.is_on else "images"
+    slider = config.dataset.slider
+    asked = "images"
+    if slider.is_on:
+        asked = f"a slider on {max(1, len(slider.neutral))} neutral prompt(s)"
     raise ConfigError(
         f"dataset.slider asks for {asked}, and the finished cache has {encoded} of its own",
         "the prompts that were encoded with the cache, and as many images of each",

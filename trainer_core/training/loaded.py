@@ -112,15 +112,8 @@ def load(
         norms = weight_norms(adapter) if config.training.max_weight_norm else None
         blocks = repeated_blocks(transformer, data.family.repeated_blocks)
         processes.shard(transformer, blocks, adapter.parameters())
-    # What the base makes depends on the numbers that it computes with.
-    ways = (config.memory.base_format, config.memory.compute)
-    numbers = " ".join([base, precision, *(way for way in ways if way not in {"auto", "dense"})])
-    planned = (config, data.family, data.location, data.dataset, cache_folder(config), numbers)
-    make = functools.partial(_made_by_base, config, data, transformer, adapter, processes, observer)
-    preservation = make(plan_preservation(*planned), "points to preserve")
-    slider = make(plan_slider(*planned), "images to train the slider on")
-    if slider is not None:
-        data.dataset.made = made_images(slider)
+    given = (config, data, transformer, adapter, f"{base} {precision}", processes, observer)
+    preservation, slider = _made_before(*given)
     # A decomposition of the base's weights may end otherwise in another process.
     processes.share(list(adapter.frozen_tensors().values()))
     if taken is not None:
@@ -162,6 +155,28 @@ def _go_on(state: TrainState, start: Start, config: RunConfig) -> str:
     if any(each.setting in _BY_HAND for each in start.changes):
         state.returns = 0
     return said
+
+
+def _made_before(
+    config: RunConfig,
+    data: Prepared,
+    transformer: torch.nn.Module,
+    adapter: AttachedAdapter,
+    base: str,
+    processes: Processes,
+    observer: Observer,
+) -> tuple[Preservation | None, Preservation | None]:
+    """What the base makes before the first step: points that it is held to, a slider's images."""
+    # It depends on the numbers that the base computes with.
+    ways = (config.memory.base_format, config.memory.compute)
+    numbers = " ".join([base, *(way for way in ways if way not in {"auto", "dense"})])
+    planned = (config, data.family, data.location, data.dataset, cache_folder(config), numbers)
+    make = functools.partial(_made_by_base, config, data, transformer, adapter, processes, observer)
+    preservation = make(plan_preservation(*planned), "points to preserve")
+    slider = make(plan_slider(*planned), "images to train the slider on")
+    if slider is not None:
+        data.dataset.made = made_images(slider)
+    return preservation, slider
 
 
 def _made_by_base(

@@ -106,24 +106,33 @@ def build_slider(
     preserved = [PreservedItem(each, size, (), texts[each].entry) for each in preserved_prompts]
     # Before it is looked what is there: from here on nobody removes it.
     mark = UseMark(folder, hex_keys(task.entry.key for task in texts.values()))
+    encoded = _encoded(naming, open_encoders, notify, options, list(texts.values()))
+    dataset = CachedDataset(items, encoded, len(texts) - encoded, preserved=preserved)
+    dataset.mark, dataset.slider = mark, slider_mark(settings.slider)
+    return dataset
+
+
+def _encoded(
+    naming: Recipes,
+    open_encoders: Callable[[], Encoders],
+    notify: Callable[[int, int], None],
+    options: CacheSection,
+    texts: Sequence[TextTask],
+) -> int:
+    """Encode the texts that are missing; how many they were."""
     missing = {
-        task.entry.key
-        for task in texts.values()
-        if not is_sound(task.entry, thorough=options.verify)
+        task.entry.key for task in texts if not is_sound(task.entry, thorough=options.verify)
     }
-    index = CacheIndex(folder)
-    with Claims(folder) as claims:
+    index = CacheIndex(naming.folder)
+    with Claims(naming.folder) as claims:
         given = (options.batch_size, options.dtype, options.verify)
         maker = Maker(naming, open_encoders, notify, index, claims, *given)
         try:
             maker.begin(missing)
-            maker.make(texts.values())
+            maker.make(texts)
         finally:
             index.close()
-    reused = len(texts) - maker.encoded
-    dataset = CachedDataset(items, maker.encoded, reused, preserved=preserved)
-    dataset.mark, dataset.slider = mark, slider_mark(settings.slider)
-    return dataset
+    return maker.encoded
 
 
 def _items(slider: SliderSection, size: Bucket, texts: dict[str, TextTask]) -> list[CachedItem]:

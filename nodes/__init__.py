@@ -15,6 +15,7 @@ from .definitions.adapter_settings import AdapterSettings
 from .definitions.cache_embeddings import CacheEmbeddings
 from .definitions.check_adapter import CheckAdapter
 from .definitions.compare_checkpoints import CompareCheckpoints
+from .definitions.concept_slider import ConceptSlider
 from .definitions.convert_adapter import ConvertAdapter
 from .definitions.dataset_combine import DatasetCombine
 from .definitions.dataset_from_folder import DatasetFolder
@@ -38,6 +39,7 @@ _NODES: tuple[type[io.ComfyNode], ...] = (
     DatasetFolder,
     DatasetImages,
     DatasetCombine,
+    ConceptSlider,
     DatasetReport,
     LoadBase,
     PreviewPrompts,

@@ -119,6 +119,7 @@ class CachedSample:
             saw of the control images).
         regularization: As in `Sample`.
         mask: `[h, w]` in [0, 1], 1 where the image counts as foreground; None where all does.
+        direction: Of a concept slider, its encoded positive and negative prompt; else None.
     """
 
     name: str
@@ -128,6 +129,7 @@ class CachedSample:
     conditioning: Conditioning
     regularization: bool = False
     mask: Tensor | None = None
+    direction: tuple[Conditioning, Conditioning] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class Batch:
             where all places of all samples count alike.
         idle: Whether it is there only to keep several processes in step, with weights of 0, and
             is no part of the step.
+        directions: Of a concept slider, positive and negative prompt of each sample; else empty.
     """
 
     names: tuple[str, ...]
@@ -156,6 +159,7 @@ class Batch:
     weights: tuple[float, ...] = ()
     masks: Tensor | None = None
     idle: bool = False
+    directions: tuple[tuple[Conditioning, Conditioning], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from ..host import comfy_host
 from . import adapter_settings, full_graph, sockets
 from .adapter_settings import AdapterSettings
 from .cache_embeddings import CacheEmbeddings
+from .concept_slider import ConceptSlider
 from .dataset_combine import DatasetCombine
 from .dataset_from_folder import DatasetFolder
 from .full_graph import ADAPTER, BASE, CACHE, DATASET, PROMPTS, SETTINGS, TRAIN
@@ -30,6 +31,7 @@ _MOST_IN_A_COLUMN = 3
 _LOAD_IMAGE, _WITH_ALPHA, _BATCH = "LoadImage", "JoinImageWithAlpha", "BatchImagesNode"
 _NODES = (
     DatasetFolder,
+    ConceptSlider,
     LoadBase,
     PreviewPrompts,
     CacheEmbeddings,
@@ -97,6 +99,8 @@ def _node(kind: type[io.ComfyNode], inputs: Mapping[str, Any]) -> dict[str, Any]
 def _datasets(opened: OpenedRun) -> tuple[dict[str, Any], list[Any]]:
     """The nodes of all folders, and the output that has what is trained."""
     values = opened.values
+    if values["dataset.slider.positive"].strip():
+        return {DATASET: full_graph.node(ConceptSlider, values, {})}, [DATASET, 0]
     first = {"folder": opened.dataset, "regularization_folder": opened.regularization}
     first |= {"role": "train", "weight": 1.0}
     nodes = {DATASET: full_graph.node(DatasetFolder, values, first)}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...trainer_core.errors import BaseModelError
+from ...trainer_core.errors import BaseModelError, ConfigError
 from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
 from ..host.folders import folder_stamp
@@ -32,6 +32,21 @@ def check_settings(values: Mapping[str, Any]) -> None:
     # Prompts come from another node, and without any the interval of previews is a mistake.
     prompts = {"prompts": ["a"]} | dict(values.get("preview", {}))
     load_config({**values, "preview": prompts})
+
+
+def require_slider(values: Mapping[str, Any]) -> None:
+    """Check a slider as `check_settings`, and that there is one.
+
+    Raises:
+        ConfigError: When a setting is wrong, or there is no positive prompt.
+    """
+    check_settings(values)
+    if not values["dataset"]["slider"]["positive"].strip():
+        raise ConfigError(
+            "dataset.slider.positive is empty",
+            "the prompt that strengths above 0 move to",
+            "Write a prompt into dataset.slider.positive.",
+        )
 
 
 def check_dataset(values: Mapping[str, Any]) -> None:

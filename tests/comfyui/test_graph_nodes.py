@@ -25,6 +25,7 @@ SOCKETS = {
     "DatasetImages": (["IMAGE", "STRING", "IMAGE?", "MASK?"], ["dataset"]),
     # The datasets that it joins are one growing input.
     "DatasetCombine": ([], ["dataset"]),
+    "ConceptSlider": ([], ["dataset"]),
     "DatasetReport": (["dataset", "base?"], ["STRING", "IMAGE"]),
     "Base": ([], ["base"]),
     "PreviewPrompts": (["IMAGE?"], ["previews"]),

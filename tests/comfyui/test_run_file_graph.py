@@ -372,3 +372,14 @@ def test_the_run_file_of_a_run_on_disk_opens(server):
         status, answer = server.post(ROUTE, {"run": name})
         assert status == 400
         assert answer["remedy"]
+
+
+def test_a_run_file_with_a_slider_opens_with_its_node(server):
+    slider = {"positive": "old", "negative": "young", "neutral": ["a", "b"], "strength": 2.5}
+    config = load_config({"dataset": {"resolution": 512, "slider": slider}})
+    answer = opened(server, "run.yaml", dump_config(config))
+    found = node(answer, "ConceptSlider")
+    assert (found["positive"], found["negative"], found["neutral"]) == ("old", "young", "a\nb")
+    assert (found["slider_strength"], found["resolution"]) == (2.5, 512)
+    assert not any(n["class_type"].endswith("DatasetFolder") for n in answer["nodes"].values())
+    assert answer["notes"] == []

@@ -100,7 +100,7 @@ def test_the_target_is_what_a_bare_base_says_to_the_bit(tmp_path, cache, case):
         asking, asked = base_answers(run, maker), 0
         for micro in plan.dealt(1):
             (points,) = maker.prepare(1, micro)
-            (answered,) = asking.answered([points])
+            (answered,) = asking.answered([points], 1, micro)
             if not points.asked:
                 assert answered is points
                 continue

@@ -23,6 +23,7 @@ from .run import (
 )
 from .schedule import ScheduleSection
 from .sigma import SigmaSection
+from .slider import SliderSection
 from .training import TrainingSection
 from .validation import ValidationSection
 
@@ -52,6 +53,7 @@ __all__ = [
     "RunConfig",
     "ScheduleSection",
     "SigmaSection",
+    "SliderSection",
     "TrainingSection",
     "ValidationSection",
     "dataset_folders",

@@ -11,6 +11,7 @@ from .folders import FolderSection, Layout
 from .masks import MaskSection
 from .preservation import PreservationSection
 from .section import Section, setting
+from .slider import SliderSection
 from .validation import ValidationSection
 
 Policy = Literal["error", "skip"]
@@ -238,6 +239,10 @@ class DatasetSection(Section):
     preservation: PreservationSection = Field(
         default_factory=PreservationSection,
         description="What keeps the base from forgetting, without any further image.",
+    )
+    slider: SliderSection = Field(
+        default_factory=SliderSection,
+        description="A slider between prompts, which is trained without images.",
     )
 
 

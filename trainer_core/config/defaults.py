@@ -7,6 +7,7 @@ import math
 from .run import RunConfig
 
 _SAMPLES_SEEN = 450
+_OF_SLIDER = 800
 _ROUNDED_TO = 10
 _WARMUP_SHARE = 10
 
@@ -16,7 +17,8 @@ def resolved_length(config: RunConfig, images: int) -> RunConfig:
 
     A run sees ``450 sqrt(images)`` samples of its own images: 12 images 130 times each, 100 images
     45 times each. Samples that preserve the base are not counted, and every step is taken to be
-    full, which the last one of an epoch may not be.
+    full, which the last one of an epoch may not be. A slider sees 800 samples, each of them with
+    both signs of its strength.
 
     Args:
         config: The run file.
@@ -31,7 +33,9 @@ def resolved_length(config: RunConfig, images: int) -> RunConfig:
     together = config.dataset.batch_size or training.batch_size
     samples = together * training.gradient_accumulation_steps
     own = samples * (1 - config.dataset.preservation.share)
-    steps = math.ceil(_SAMPLES_SEEN * math.sqrt(images) / own / _ROUNDED_TO) * _ROUNDED_TO
+    # What a slider learns is one direction, however many images it is seen on.
+    seen = _OF_SLIDER if config.dataset.slider.is_on else _SAMPLES_SEEN * math.sqrt(images)
+    steps = math.ceil(seen / own / _ROUNDED_TO) * _ROUNDED_TO
     steps = max(steps, training.schedule.warmup_steps)
     return config.model_copy(update={"training": training.model_copy(update={"steps": steps})})
 

@@ -28,6 +28,7 @@ from .optimizer_rules import optimizer_contradictions
 from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
 from .run import CONFIG_VERSION, RunConfig, find_setting, walk_settings
 from .section import choices_of, expectation, listed_section, section_of
+from .slider_rules import slider_contradictions
 from .training_rules import training_contradictions
 
 
@@ -220,6 +221,7 @@ def contradictions(config: RunConfig) -> list[Problem]:
         *(Problem(*each) for each in memory_contradictions(config)),
         *(Problem(*each) for each in dataset_contradictions(config.dataset, config.cache)),
         *(Problem(*each) for each in caption_contradictions(config.dataset)),
+        *(Problem(*each) for each in slider_contradictions(config)),
         *_output_problems(config),
     ]
 

@@ -469,6 +469,7 @@ def make_batch(
         weights=weights if set(weights) - {1.0} else (),
         masks=batch_weights([sample.mask for sample in samples], mask or MaskSection()),
         idle=idle,
+        directions=tuple(each.direction for each in samples if each.direction is not None),
     )
 
 

@@ -25,6 +25,7 @@ from .ai_toolkit_keys import (
     TRAIN,
 )
 from .ai_toolkit_noise import set_loss, set_noise, set_preservation
+from .ai_toolkit_slider import SLIDER, set_slider
 from .program import Given, Program, has, set_family
 from .rules import (
     EVERY,
@@ -87,7 +88,10 @@ def _convert(given: Given, to: Conversion) -> None:
     _sample(given, part("sample", SAMPLE), train, to)
     if part("logging", LOGGING).read("use_wandb", flag, False):
         to.say("metrics.trackers", ["tensorboard", "wandb"], "logging.use_wandb", True)
-    _datasets(given, process, train, to)
+    if set_slider(process, to):
+        _without_images(process, train, to)
+    else:
+        _datasets(given, process, train, to)
 
 
 def _named(given: Given, process: Any) -> Mapping[str, Any]:
@@ -353,6 +357,22 @@ def _datasets(given: Given, process: Source, train: Source, to: Conversion) -> N
         to.off("train.reg_weight", weight, "No dataset is for regularization.")
 
 
+def _without_images(process: Source, train: Source, to: Conversion) -> None:
+    """A slider here has no images; the size at which that program trains them is taken over."""
+    for place, values in enumerate(process.read("datasets", mappings, [])):
+        source = dict(values)
+        size = source.pop("resolution", None)
+        if size is not None and "dataset.resolution" not in to.values:
+            sizes = size if isinstance(size, list) else [size]
+            largest = max(map(whole, sizes), default=512)
+            to.say("dataset.resolution", largest, f"datasets[{place}].resolution", size)
+        why = "A slider is trained on images that the base makes."
+        to.lack(f"datasets[{place}]", source, why)
+    for key in ("prompt_dropout_prob", "reg_weight"):
+        if train.given(key):
+            to.off(f"train.{key}", train.values[key], "A slider has no images of a folder.")
+
+
 def _is_job(values: Mapping[str, Any]) -> bool:
     config = values.get("config")
     return isinstance(config, Mapping) and isinstance(config.get("process"), list)
@@ -364,6 +384,7 @@ PROGRAM = Program(
     tables={
         "config.process[0]": PROCESS,
         "network": NETWORK,
+        "slider": SLIDER,
         "save": SAVE,
         "datasets": DATASET,
         "train": TRAIN,

@@ -45,7 +45,7 @@ PROCESS: Table = {
     "logging": Together("metrics"),
     "first_sample": Lacks("All previews are made in the same way."),
     "guidance": Lacks(EXPERIMENT),
-    "slider": Lacks("Concept sliders are not trained here."),
+    "slider": Together("dataset.slider"),
     "embedding": Lacks(_ADAPTERS),
     "decorator": Lacks(_ADAPTERS),
     "adapter": Lacks(_ADAPTERS),

@@ -37,6 +37,7 @@ _EARLIER_COUNTS = 10
 """Of lists of versions that knew no texts with a class word; a list without such is still so."""
 _MOST = 1000  # texts, layers or control images of a sample
 _LONGEST_SIDE = 1 << 17
+_PROMPTS_OF_SLIDER = 2
 _LEAST = 3  # an image, a caption and the empty caption
 
 
@@ -85,6 +86,7 @@ def write_manifest(path: Path, cache: Manifest) -> None:
         ],
         "preserved": [_preserved_record(item) for item in cache.dataset.preserved],
         **({"class_word": cache.dataset.class_word} if cache.dataset.class_word else {}),
+        **({"slider": cache.dataset.slider} if cache.dataset.slider else {}),
     }
     write_text(path, json.dumps(record, allow_nan=False) + "\n")
 
@@ -111,6 +113,7 @@ def read_manifest(path: Path) -> Manifest:
         preserved = [_preserved_item(path.parent, each) for each in record.get("preserved", [])]
         family, variant = str(record["family"]), str(record["variant"])
         class_word = str(record.get("class_word", ""))
+        slider = _slider(record, items)
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise _unusable(path, f"{type(error).__name__}: {error}") from error
     if not len(items):
@@ -119,8 +122,15 @@ def read_manifest(path: Path) -> Manifest:
     _require_files(path, items, [*(entry for _, entry, _ in prompts), *kept])
     read = tuple(read_prompt(text, entry, count) for text, entry, count in prompts)
     dataset = CachedDataset(items, preserved=preserved)
-    dataset.class_word = class_word
+    dataset.class_word, dataset.slider = class_word, slider
     return Manifest(family, variant, dataset, read)
+
+
+def _slider(record: Mapping[str, Any], items: ItemColumns) -> str:
+    slider = str(record.get("slider", ""))
+    if slider and any(form.counts[-1] != _PROMPTS_OF_SLIDER for form in items.forms):
+        raise ValueError("a sample of a slider has no positive and negative prompt")
+    return slider
 
 
 def _columns_record(items: ItemColumns) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from .memory_estimate import (
     run_simulation,
     text_tokens,
 )
+from .objective import times_trained
 from .observer import MemoryPlanned, Observer, PlanRow, Warned
 from .pass_sizes import with_largest_batch
 from .processes import Processes
@@ -195,7 +196,7 @@ def choose_step_plan(
         adapter = adapter_bytes(simulation)
     training = config.training
     samples = training.batch_size * training.gradient_accumulation_steps
-    samples *= training.noises_per_latent
+    samples *= times_trained(config)
     # Forward, again, and backward for the inputs alone.
     latents = sum(math.prod(each[1:]) for each in inputs.images)
     tokens = inputs.text + latents // base.family.patch**2

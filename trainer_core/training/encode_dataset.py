@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from ..bases.locate import locate_base
-from ..config import DatasetSection, RunConfig, dataset_folders
+from ..config import DatasetSection, RunConfig
 from ..config.defaults import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
 from ..data.cache.blank_masks import require_counting_masks
@@ -28,6 +28,7 @@ from ..data.cache.cache_file import cache_folders
 from ..data.cache.cached_dataset import CachedDataset
 from ..data.cache.collect import GIGABYTE, Collected, collect
 from ..data.cache.columns import hex_keys
+from ..data.cache.slider_dataset import build_slider, slider_size
 from ..data.caption_notes import caption_notes
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
@@ -37,6 +38,7 @@ from ..data.masks import require_masks_fit
 from ..data.report.before_training import warnings_before
 from ..data.sources.combined import scan_all
 from ..data.sources.layers import require_layers
+from ..data.sources.problems import Scan
 from ..errors import ConfigError
 from ..families.family import Family
 from ..families.registry import get_family
@@ -56,6 +58,7 @@ from ..types import Sample
 from ..weights.base_location import BaseLocation, file_identity, folder_identity
 from ..weights.loading import file_settings
 from .cache_manifest import SUFFIX, Manifest, read_manifest, write_manifest
+from .finished_cache import check_finished, require_from_prompts, unmet
 from .observer import EndedEarlyError, Noted, Observer, Warned, told_or_ended
 from .processes import Processes, end_where_asked
 
@@ -126,15 +129,18 @@ def prepare(
     _keep_cache_within(config, within)
     if config.cache.manifest:
         finished = _from_manifest(config, processes, make_source, machine)
-        _warn(observer, processes, _unmet(config, finished.dataset))
+        _warn(observer, processes, unmet(config, finished.dataset))
         return finished
     _require_dataset(config)
     memory = _memory(config)
-    found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
+    found = Scan((), ())
+    if not config.dataset.slider.is_on:
+        found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
     _warn(observer, processes, found.problems)
     edits = any(sample.controls for sample in found.samples)
     family = get_family(config.family)
     location = locate_base(config.base, family, edits, needs_encoders=make_source is None)
+    require_from_prompts(config, location.variant)
     check_controls(config.preview, location.variant)
     samples = _trainable(found.samples, config.dataset, family, location.variant)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
@@ -163,7 +169,7 @@ def _warn(observer: Observer, processes: Processes, notes: Iterable[str]) -> Non
 
 
 def _require_dataset(config: RunConfig) -> None:
-    if not config.dataset.path:
+    if not config.dataset.path and not config.dataset.slider.is_on:
         raise ConfigError(
             "dataset.path: nothing",
             "a folder with images and captions",
@@ -243,22 +249,28 @@ def _encode(
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
     folder, variant = cache_folder(config), location.variant
     edits = any(each.control_buckets for each in plan.samples)
-    dataset = build_cache(
-        plan,
-        folder,
-        encoders.identity,
-        encoders.open,
-        config.dataset,
-        tell,
-        verify=config.cache.verify,
-        preserved_prompts=preservation_prompts(config, edits=edits),
-        channels=family.pixel_channels(variant),
-        fills=variant in family.filled,
-        options=config.cache,
-        memory=memory,
-        shown=variant in family.shown,
-        grid=functools.cache(functools.partial(family.latent_grid, location)),
-    )
+    kept = preservation_prompts(config, edits=edits)
+    with_texts = (folder, encoders.identity, encoders.open)
+    if config.dataset.slider.is_on:
+        size = slider_size(config.dataset.resolution, family.size_multiple)
+        dataset = build_slider(
+            *(config.dataset, size, *with_texts, tell),
+            preserved_prompts=kept,
+            options=config.cache,
+            memory=memory,
+        )
+    else:
+        dataset = build_cache(
+            *(plan, *with_texts, config.dataset, tell),
+            verify=config.cache.verify,
+            preserved_prompts=kept,
+            channels=family.pixel_channels(variant),
+            fills=variant in family.filled,
+            options=config.cache,
+            memory=memory,
+            shown=variant in family.shown,
+            grid=functools.cache(functools.partial(family.latent_grid, location)),
+        )
     prompts = encode_prompts(
         config.preview, config.dataset, family, variant, folder, encoders.identity, encoders.open
     )
@@ -357,18 +369,15 @@ def _from_manifest(
         )
     base = config.base.model_copy(update={"variant": cache.variant})
     has_controls = any(cache.dataset.control_buckets)
-    _check_preserved(config, cache, edits=has_controls)
-    _check_held_out(config, cache.dataset)
+    check_finished(config, cache, edits=has_controls)
     family = get_family(config.family)
     require_droppable(config.dataset, cache.variant, (*family.layered, *family.filled))
     require_counting_masks(cache.dataset, config.dataset.mask)
     if cache.variant in family.shown:
         require_bare_texts(config.dataset, cache.dataset.items)
     location = locate_base(base, family, has_controls, needs_encoders=False)
-    if config.preview.every > 0:
-        _check_previews(config, cache)
-        if make_source is None:
-            _require_vae(location)
+    if config.preview.every > 0 and make_source is None:
+        _require_vae(location)
     encoders = _source(config, family, location, processes, make_source, machine)
     return Prepared(family, location, cache.dataset, cache.prompts, encoders)
 
@@ -384,71 +393,6 @@ def _source(
     if make_source is not None:
         return make_source(family, location)
     return LazyEncoders(config, family, location, processes.device, machine)
-
-
-def _check_previews(config: RunConfig, cache: Manifest) -> None:
-    encoded = [prompt.text for prompt in cache.prompts]
-    if encoded != list(config.preview.prompts):
-        raise ConfigError(
-            f"preview.prompts has {len(config.preview.prompts)} prompts that are not the "
-            f"{len(encoded)} of the finished cache",
-            "the prompts that were encoded with the cache, in their order",
-            "Encode again with the new prompts, or set preview.every to 0.",
-        )
-
-
-def _check_preserved(config: RunConfig, cache: Manifest, *, edits: bool) -> None:
-    encoded = [item.prompt for item in cache.dataset.preserved]
-    wanted = list(preservation_prompts(config, edits=edits))
-    settings = config.dataset.preservation
-    # A list of our own choice is that of the base it was encoded for.
-    given = settings.prompts or settings.kind == "class"
-    other = given and Counter(encoded) - Counter(wanted)
-    if wanted and (not encoded or other):
-        raise ConfigError(
-            f"dataset.preservation asks for {len(wanted)} prompts that are not the {len(encoded)} "
-            "of the finished cache",
-            "the prompts that were encoded with the cache",
-            "Encode again with these settings, or set dataset.preservation.share to 0.",
-        )
-    word, known = settings.class_word.strip(), cache.dataset.class_word.strip()
-    if settings.holds("output") and word != known:
-        raise ConfigError(
-            f"dataset.preservation.class_word is {word!r}, and the finished cache was encoded with "
-            + (repr(known) if known else "none"),
-            "captions that were encoded with the class word",
-            "Encode again with these settings, or set dataset.preservation.share to 0.",
-        )
-
-
-def _check_held_out(config: RunConfig, dataset: CachedDataset) -> None:
-    """Refuse to train what the run file wants held out, and the cache knows as trained."""
-    forms, found = dataset.items.forms, ""
-    for number, folder in enumerate(dataset_folders(config.dataset)):
-        if folder.role == "validation" and any(
-            each.folder == number and not each.validation for each in forms
-        ):
-            found = f"{folder.place} has the role validation"
-    share = config.dataset.validation.share
-    # Of a single image nothing is held out, whatever the share is.
-    if share and not any(each.validation for each in forms) and dataset.own_images > 1:
-        found = f"dataset.validation.share is {share:g}"
-    if found:
-        raise ConfigError(
-            f"{found}, and the finished cache was encoded to train these images",
-            "a cache that was encoded with what is held out",
-            "Encode again with this setting, or take it out of the run file.",
-        )
-
-
-def _unmet(config: RunConfig, dataset: CachedDataset) -> Iterator[str]:
-    """Which settings have no effect because a finished cache has nothing of them."""
-    counts, again = [form.counts for form in dataset.items.forms], "Encode again for it."
-    if config.dataset.flip and not any(each[5] for each in counts):
-        yield f"dataset.flip is true, and the finished cache has no mirrored image. {again}"
-    if config.dataset.mask.source in {"files", "alpha"} and not any(each[2] for each in counts):
-        source = config.dataset.mask.source
-        yield f"dataset.mask.source is {source}, and the finished cache has no mask. {again}"
 
 
 def _require_vae(location: BaseLocation) -> None:

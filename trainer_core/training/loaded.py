@@ -34,6 +34,7 @@ from .out_of_memory import explained
 from .preservation import Preservation, compute_missing, plan_preservation
 from .processes import Processes, end_where_asked
 from .settings_changes import is_in
+from .slider import made_images, plan_slider
 from .start import (
     Start,
 )
@@ -62,6 +63,7 @@ class Loaded:
     steps: int
     preservation: Preservation | None
     anew: PlannedAnew | None
+    slider: Preservation | None = None
 
     @property
     def transformer(self) -> torch.nn.Module:
@@ -110,10 +112,8 @@ def load(
         norms = weight_norms(adapter) if config.training.max_weight_norm else None
         blocks = repeated_blocks(transformer, data.family.repeated_blocks)
         processes.shard(transformer, blocks, adapter.parameters())
-    # What the base makes depends on the numbers that it computes with.
-    ways = (config.memory.base_format, config.memory.compute)
-    numbers = " ".join([base, precision, *(way for way in ways if way not in {"auto", "dense"})])
-    preservation = _preserve(config, data, transformer, adapter, numbers, processes, observer)
+    given = (config, data, transformer, adapter, f"{base} {precision}", processes, observer)
+    preservation, slider = _made_before(*given)
     # A decomposition of the base's weights may end otherwise in another process.
     processes.share(list(adapter.frozen_tensors().values()))
     if taken is not None:
@@ -129,7 +129,7 @@ def load(
     if anew is not None and processes.index == 0:
         _tell_plan(config, anew, state.step, observer)
     begun_with = (config, data, precision, placed, beside, state, processes, observer)
-    return Loaded(*begun_with, steps, preservation, anew)
+    return Loaded(*begun_with, steps, preservation, anew, slider)
 
 
 def _begun(
@@ -157,7 +157,7 @@ def _go_on(state: TrainState, start: Start, config: RunConfig) -> str:
     return said
 
 
-def _preserve(
+def _made_before(
     config: RunConfig,
     data: Prepared,
     transformer: torch.nn.Module,
@@ -165,10 +165,31 @@ def _preserve(
     base: str,
     processes: Processes,
     observer: Observer,
+) -> tuple[Preservation | None, Preservation | None]:
+    """What the base makes before the first step: points that it is held to, a slider's images."""
+    # It depends on the numbers that the base computes with.
+    ways = (config.memory.base_format, config.memory.compute)
+    numbers = " ".join([base, *(way for way in ways if way not in {"auto", "dense"})])
+    planned = (config, data.family, data.location, data.dataset, cache_folder(config), numbers)
+    make = functools.partial(_made_by_base, config, data, transformer, adapter, processes, observer)
+    preservation = make(plan_preservation(*planned), "points to preserve")
+    slider = make(plan_slider(*planned), "images to train the slider on")
+    if slider is not None:
+        data.dataset.made = made_images(slider)
+    return preservation, slider
+
+
+def _made_by_base(
+    config: RunConfig,
+    data: Prepared,
+    transformer: torch.nn.Module,
+    adapter: AttachedAdapter,
+    processes: Processes,
+    observer: Observer,
+    kept: Preservation | None,
+    what: str,
 ) -> Preservation | None:
-    """Let the base, without its adapter, make what it is held to."""
-    folder = cache_folder(config)
-    kept = plan_preservation(config, data.family, data.location, data.dataset, folder, base)
+    """Let the base, without its adapter, make the images that are not cached."""
     if kept is None:
         return None
     adapter.strength = 0.0
@@ -179,7 +200,7 @@ def _preserve(
                 data.family.predict, transformer, guidance=config.training.guidance
             )
             begun = (kept, predict, transformer, processes.device, config.training.batch_size)
-            done = _made(functools.partial(compute_missing, *begun), processes, observer)
+            done = _made(functools.partial(compute_missing, *begun), what, processes, observer)
     adapter.strength = 1.0
     # The others wait here and then only read.
     end_where_asked(processes, not done)
@@ -187,10 +208,12 @@ def _preserve(
 
 
 def _made(
-    compute: Callable[[Callable[[int, int], None]], int], processes: Processes, observer: Observer
+    compute: Callable[[Callable[[int, int], None]], int],
+    what: str,
+    processes: Processes,
+    observer: Observer,
 ) -> bool:
-    """Let the base make what it is held to; False where the run was cancelled meanwhile."""
-    what = "points to preserve"
+    """Let the base make images; False where the run was cancelled meanwhile."""
     tell = functools.partial(told_or_ended, observer, what)
     if processes.sharded:
         # The others may be in the middle of a pass, so this is not left half way.

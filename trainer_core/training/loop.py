@@ -27,7 +27,8 @@ class Loop:
         steps: Length of the run.
         preview_every: Steps between previews, 0 for none.
         micro_batches: Step to its micro-batches that this process computes.
-        samples: Step to the number of samples that it trains, each noise of an image for itself.
+        samples: Step to the number of samples that it trains, each time for itself.
+        times: How often it trains each of them.
         micro_step: Computes one of them.
         parameters: The adapter's parameters in a fixed order.
         optimizer: Over those parameters.
@@ -47,6 +48,7 @@ class Loop:
     epoch: Callable[[int], float]
     processes: Processes
     hooks: LoopHooks
+    times: int = 1
 
     def run(self, done: int) -> tuple[str, int]:
         """Train from the step after `done` to the last.
@@ -72,8 +74,8 @@ class Loop:
             measured = self.hooks.measure(step, ends)
             self.hooks.record(measured.written_to(result))
             requests = requests.stopping(measured.stop)
-            saved = step == last or requests.end or requests.save
-            saved = saved or self._due(step, every) or self.hooks.save_due(step)
+            saved = step == last or requests.end or requests.save or self.hooks.save_due(step)
+            saved = saved or self._due(step, every)
             if saved:
                 self.hooks.save(step)  # before the previews: they take long and may fail
             preview_due = requests.preview or self._due(step, self.preview_every)
@@ -99,14 +101,12 @@ class Loop:
         seen = self.hooks.compute(step, lambda: self._gradients(step, samples))
         self.processes.sum_gradients(self.parameters)
         norm = clip_gradients(self.parameters, self.settings.max_grad_norm)
-        numbers = read_numbers(self.processes, seen, norm, samples, self.settings.noises_per_latent)
+        numbers = read_numbers(self.processes, seen, norm, samples, self.times)
         loss, norm = numbers.loss, numbers.norm
-        finite = math.isfinite(loss) and math.isfinite(norm)
-        if not finite:
+        if not (finite := math.isfinite(loss + norm)):
             # Nothing of this step has reached the weights: they are the last good state.
             forget_gradients(self.parameters)
-            what = "the loss" if not math.isfinite(loss) else "a gradient"
-            self.hooks.broken(step, what, seen)
+            self.hooks.broken(step, "a gradient" if math.isfinite(loss) else "the loss", seen)
             loss = norm = math.nan
         # Asked after the wait, which takes nearly all of a step.
         asked = self.processes.sum_numbers([float(each) for each in self.hooks.requests()])

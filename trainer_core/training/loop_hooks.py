@@ -9,6 +9,9 @@ from ..types import StepResult
 from .observer import RunRequests
 from .step import Gradients, MicroStep, SampleError
 
+ComputeStep = Callable[[int, Gradients], list[MicroStep]]
+"""A step, from 1, and what computes its gradients, to its micro-batches."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -53,7 +56,7 @@ class LoopHooks:
     preview: Callable[[int], bool]
     broken: Callable[[int, str, Sequence[MicroStep]], None]
     requests: Callable[[], RunRequests]
-    compute: Callable[[int, Gradients], list[MicroStep]] = lambda step, gradients: gradients()
+    compute: ComputeStep = lambda step, gradients: gradients()
     between: Callable[[], None] = lambda: None
     measure: Callable[[int, bool], Measured] = lambda step, ends: Measured()
     updated: Callable[[int], None] = lambda step: None

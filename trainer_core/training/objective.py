@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..config import LossSection
+from ..config import LossSection, RunConfig
 from ..data.batches import BatchPlan
 from ..diffusion.losses import FlowLoss
 from ..diffusion.weighting import LearnedWeight, SigmaWeight, make_sigma_weight
@@ -38,56 +38,66 @@ def make_weighting(settings: LossSection, learned: LearnedWeight | None) -> Sigm
     return learned or make_sigma_weight(settings.weighting, settings.snr_gamma)
 
 
-def micro_batches(
-    plan: BatchPlan, dealt: tuple[int, int], noises: int
-) -> Callable[[int], Sequence[int]]:
-    """A step to its micro-batches that a process computes: each pass once for each noise.
+def sides(config: RunConfig) -> int:
+    """In how many ways each noisy sample is trained: a slider with both signs of its strength."""
+    return 2 if config.dataset.slider.is_on else 1
 
-    Passes with another noise follow each other and are no larger, so that they need no more
-    memory; `with_noises` tells which pass a micro-batch is.
+
+def times_trained(config: RunConfig) -> int:
+    """How often each sample is trained in its step: with each of its noises, in each way."""
+    return config.training.noises_per_latent * sides(config)
+
+
+def micro_batches(
+    plan: BatchPlan, dealt: tuple[int, int], times: int
+) -> Callable[[int], Sequence[int]]:
+    """A step to its micro-batches that a process computes: each pass as often as it is trained.
+
+    Such passes follow each other and are no larger, so that they need no more memory; `with_noises`
+    tells which pass a micro-batch is.
 
     Args:
         plan: The order of the samples.
         dealt: ``(index, count)``, as of `BatchPlan.dealt`.
-        noises: ``training.noises_per_latent``.
+        times: As `times_trained`.
     """
 
     def of_step(step: int) -> Sequence[int]:
         passes = plan.dealt(step, dealt)
-        if noises == 1:
+        if times == 1:
             return passes
-        return [each * noises + turn for each in passes for turn in range(noises)]
+        return [each * times + turn for each in passes for turn in range(times)]
 
     return of_step
 
 
 def with_noises(
-    load: Callable[[int, int], Batch | None], noises: int
+    load: Callable[[int, int], Batch | None], times: int
 ) -> Callable[[int, int], Batch | None]:
-    """Read each pass once, and give it for each of its noises with positions of its own.
+    """Read each pass once, and give it as often as it is trained with positions of its own.
 
-    Sigma and noise are drawn by position, so that each time has its own; of one noise they are
+    Sigma and noise are drawn by position, so that each noise has its own; of one noise they are
     those of the plan.
 
     Args:
         load: Step and pass to its samples.
-        noises: ``training.noises_per_latent``.
+        times: As `times_trained`.
     """
-    if noises == 1:
+    if times == 1:
         return load
     read = functools.lru_cache(maxsize=1)(load)
 
     def again(step: int, micro: int) -> Batch | None:
-        which, turn = divmod(micro, noises)
+        which, turn = divmod(micro, times)
         batch = read(step, which)
         if batch is None:
             return None
-        return at_noise(batch, noises, turn)
+        return at_noise(batch, times, turn)
 
     return again
 
 
-def at_noise(batch: Batch, noises: int, turn: int) -> Batch:
-    """The samples of a batch with the positions of one of their noises, from 0."""
-    places = tuple(position * noises + turn for position in batch.positions)
+def at_noise(batch: Batch, times: int, turn: int) -> Batch:
+    """The samples of a batch with the positions of one of the times that they are trained."""
+    places = tuple(position * times + turn for position in batch.positions)
     return replace(batch, positions=places)

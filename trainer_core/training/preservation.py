@@ -15,10 +15,10 @@ targets.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -32,7 +32,7 @@ from ..data.cache.collect import UseMark
 from ..data.cache.columns import hex_keys
 from ..families.family import Family
 from ..inference.sampler import evaluating
-from ..types import Bucket, Conditioning, PreservedBatch
+from ..types import Conditioning, PreservedBatch
 from ..weights.base_location import BaseLocation
 
 KIND = "preserved"
@@ -89,6 +89,16 @@ class Preservation:
 
     def __len__(self) -> int:
         return len(self.trajectories) * (len(self.sigmas) - 1)
+
+    def image(self, number: int) -> Tensor:
+        """The latents that a trajectory, counted from 0, ends with: `[C, h, w]`, float32.
+
+        Raises:
+            StorageError: When its cached file is damaged or gone.
+        """
+        trajectory = self.trajectories[number]
+        velocities = self.memory.read(trajectory.entry)[_VELOCITIES]
+        return trajectory.before(len(velocities), velocities, self.sigmas)
 
     def batch(self, numbers: Sequence[int]) -> PreservedBatch:
         """Read points.
@@ -149,22 +159,49 @@ def plan_preservation(
     # A finished cache may have prompts for another kind.
     if not config.dataset.preservation.holds("trajectory", "class") or not dataset.preserved:
         return None
-    size: Bucket = dataset.preserved[0].bucket
-    steps, guidance = config.dataset.preservation.steps, config.training.guidance
+    steps = config.dataset.preservation.steps
+    plan = functools.partial(plan_trajectories, config, family, location, folder, base)
+    return plan(KIND, dataset.preserved, steps, dataset.memory)
+
+
+def plan_trajectories(
+    config: RunConfig,
+    family: Family,
+    location: BaseLocation,
+    folder: Path,
+    base: str,
+    kind: str,
+    items: Sequence[PreservedItem],
+    steps: int,
+    memory: EntryMemory,
+) -> Preservation:
+    """Name images that the base makes before the first step.
+
+    Args:
+        config: The run file.
+        family: The base's family.
+        location: Where the base is.
+        folder: The cache's folder.
+        base: As for `plan_preservation`.
+        kind: Folder of the cache that they are kept in; names their noise.
+        items: What they are made of, all of one size; at least one.
+        steps: Sampling steps of each.
+        memory: Reads cached files.
+    """
+    size, guidance = items[0].bucket, config.training.guidance
     sigmas = family.sampling_sigmas(location, steps, size.width, size.height).cpu()
-    layers = dataset.preserved[0].layers
-    shape = family.latent_shape(location, size.width, size.height, layers)
+    shape = family.latent_shape(location, size.width, size.height, items[0].layers)
     way = json.dumps([base, guidance, [f"{sigma:.8f}" for sigma in sigmas.tolist()]])
     trajectories: list[Trajectory] = []
-    for number, item in enumerate(dataset.preserved):
+    for number, item in enumerate(items):
         given = [entry.key for entry in (item.text, *item.controls)]
-        entry = make_entry(folder, KIND, way, number, *shape, *given)
+        entry = make_entry(folder, kind, way, number, *shape, *given)
         # The same noise in every run, so that runs with other seeds find what is cached.
-        seed = counter_seed(0, KIND, number)
+        seed = counter_seed(0, kind, number)
         trajectories.append(Trajectory(item, entry, shape, seed))
     # Before it is looked which of them are there: from here on nobody removes them.
     mark = UseMark(folder, hex_keys(each.entry.key for each in trajectories))
-    return Preservation(tuple(trajectories), sigmas, dataset.memory, config.seed, mark)
+    return Preservation(tuple(trajectories), sigmas, memory, config.seed, mark)
 
 
 @torch.no_grad()
@@ -225,7 +262,7 @@ def compute_missing(
     return total
 
 
-@lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=4)
 def _order(seed: int, turn: int, length: int) -> tuple[int, ...]:
     places = range(length)
     return tuple(sorted(places, key=lambda place: counter_seed(seed, KIND, "order", turn, place)))

@@ -18,9 +18,18 @@ from ..diffusion.sigma import band_shares, make_quantile
 from ..errors import DatasetError
 from ..types import Batch, Bucket, PreservedBatch
 from .loaded import Loaded
-from .objective import at_noise, make_loss, make_weighting, micro_batches, with_noises
+from .objective import (
+    at_noise,
+    make_loss,
+    make_weighting,
+    micro_batches,
+    sides,
+    times_trained,
+    with_noises,
+)
 from .pass_sizes import batch_sizes
 from .read_ahead import Place
+from .slider import SliderAnswers
 from .step import StepMaker, as_drawn
 from .twins import BaseAnswers, Twins
 from .validation import FixedSamples, Measuring, hold_out, trained_alike
@@ -78,11 +87,12 @@ def step_maker(
     """
     config, kept = run.config, run.preservation
     loss, noises = config.training.loss, config.training.noises_per_latent
+    times = times_trained(config)
 
     def load_preserved(step: int, micro: int) -> PreservedBatch | None:
-        which, turn = divmod(micro, noises)
-        # Each noise of an image goes with points of its own, so that their share stays.
-        drawn = [each * noises + turn for each in plan.part(step, which, part).preserved]
+        which, turn = divmod(micro, times)
+        # Each time that an image is trained has points of its own, so that their share stays.
+        drawn = [each * times + turn for each in plan.part(step, which, part).preserved]
         return kept.batch(drawn) if kept is not None and drawn else None
 
     quantile = _quantiles(run)
@@ -102,7 +112,7 @@ def step_maker(
         mask=config.dataset.mask,
     )
     return StepMaker(
-        load=with_noises(load, noises),
+        load=with_noises(load, times),
         load_preserved=load_preserved,
         predict=functools.partial(
             run.data.family.predict, run.transformer, guidance=config.training.guidance
@@ -117,14 +127,25 @@ def step_maker(
         passes=passes,
         place=place,
         load_twins=_no_twins if twins is None else _with_noises(twins, noises),
+        sides=sides(config),
     )
 
 
 def base_answers(run: Loaded, maker: StepMaker) -> StepMaker:
     """The same micro-batches, of which the base says what it is held to where it is to be asked."""
+    processes, slider = run.processes, run.config.dataset.slider
+    if slider.is_on:
+        asked = SliderAnswers(
+            maker.predict,
+            run.state.adapter,
+            processes.device,
+            slider.strength,
+            has_negative=slider.has_negative,
+            passes=processes.passes,
+        )
+        return replace(maker, answered=asked)
     if not run.config.dataset.preservation.asks_base:
         return maker
-    processes = run.processes
     asked = BaseAnswers(maker.predict, run.state.adapter, processes.device, processes.passes)
     return replace(maker, answered=asked)
 

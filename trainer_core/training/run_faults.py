@@ -9,12 +9,13 @@ from ..data.batches import BatchPlan
 from ..errors import NonFiniteError
 from .broken_place import broken_place
 from .loaded import Loaded
-from .objective import micro_batches
+from .objective import micro_batches, times_trained
 from .observer import RunRequests, Warned
 from .out_of_memory import skipped_when_full
 from .processes import Shares
 from .recorder import Recorder
 from .recovery import Recovery
+from .slider import kept_strength
 from .step import MicroStep, StepMaker
 
 Target = Callable[[Recorder | None, int], int | None]
@@ -39,11 +40,11 @@ def make_recovery(
         recorder: Of the first process.
         target: Finds the checkpoint to go back to.
     """
-    noises = run.config.training.noises_per_latent
+    times = times_trained(run.config)
 
     def compute(step: int, gradients: bool) -> list[MicroStep]:
         parts: list[MicroStep] = []
-        for micro in micro_batches(plan, shares.dealt, noises)(step):
+        for micro in micro_batches(plan, shares.dealt, times)(step):
             parts.append(maker(step, micro))
             if gradients:
                 run.processes.backward(parts[-1].loss)
@@ -53,7 +54,7 @@ def make_recovery(
         if run.processes.count > 1:
             return ""  # one whose memory is full would leave the others waiting
         skipped = skipped_when_full("search for the layer", run.processes, run.observer)
-        with skipped:
+        with skipped, kept_strength(run.state.adapter):
             return broken_place(run.state.adapter, functools.partial(compute, step), run.processes)
         return ""
 

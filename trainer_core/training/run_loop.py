@@ -19,9 +19,9 @@ from .compiled_blocks import compiled
 from .ledger import indices_by_place
 from .loaded import Loaded
 from .loop import Loop
-from .loop_hooks import LoopHooks, Measured
+from .loop_hooks import ComputeStep, LoopHooks, Measured
 from .measurements import Measurements
-from .objective import micro_batches
+from .objective import micro_batches, times_trained
 from .observer import Noted, Warned
 from .out_of_memory import DeviceRoom, explained, skipped_when_full
 from .processes import Shares
@@ -38,7 +38,8 @@ from .run_batches import (
 )
 from .run_faults import Target, make_recovery, requests_with_retries, saving
 from .schedules import make_schedule, warmup_length
-from .step import SampleError, StepMaker
+from .slider import kept_strength
+from .step import MicroStep, SampleError, StepMaker
 from .step_clock import StepClock
 from .validation import Validation
 
@@ -67,7 +68,7 @@ def run_loop(
     # Only points that the base is held to may have other sizes than the rest of their batch.
     passes = (run.processes.passes,) if run.preservation else ()
     maker = base_answers(run, step_maker(run, plan, shares.part, *passes))
-    following = places(plan, shares.dealt, run.steps, run.config.training.noises_per_latent)
+    following = places(plan, shares.dealt, run.steps, times_trained(run.config))
     with ReadAhead(maker.prepare, following) as ahead:
         # What is measured concerns all processes alike, and the first one writes it down.
         measurements = None if recorder is None else _measurements(run)
@@ -157,7 +158,7 @@ def _loop(
 ) -> Loop:
     config, training = run.config, run.config.training
     schedule = make_schedule(training.schedule, run.steps, run.anew)
-    noises = training.noises_per_latent
+    times = times_trained(config)
     share = rate_share(training.recovery, run.state.returns)
     recovery = make_recovery(run, plan, shares, maker, recorder, target)
     hooks = _hooks(run, plan, maker, recorder, measurements, recovery, may_grow)
@@ -165,8 +166,9 @@ def _loop(
         settings=training,
         steps=run.steps,
         preview_every=config.preview.every,
-        micro_batches=micro_batches(plan, shares.dealt, noises),
-        samples=lambda step: plan.samples(step) * noises,
+        micro_batches=micro_batches(plan, shares.dealt, times),
+        samples=lambda step: plan.samples(step) * times,
+        times=times,
         micro_step=maker,
         parameters=run.state.adapter.parameters(),
         optimizer=run.state.optimizer,
@@ -215,13 +217,25 @@ def _hooks(
         preview=_preview(run, recorder),
         broken=recovery.broken,
         requests=lambda: clock.asking(ask()),
-        compute=room.compute,
+        compute=_computing(run, room),
         between=room.between_steps,
         measure=_measure(run, maker, recorder),
         seen=seen,
         save_due=lambda step: state.best.step == step,
         updated=lambda step: state.updated(),
     )
+
+
+def _computing(run: Loaded, room: DeviceRoom) -> ComputeStep:
+    """Computes a step where the device has room; a slider turns its adapter over meanwhile."""
+    if run.slider is None:
+        return room.compute
+
+    def compute(step: int, work: Callable[[], list[MicroStep]]) -> list[MicroStep]:
+        with kept_strength(run.state.adapter):
+            return room.compute(step, work)
+
+    return compute
 
 
 def _preview(run: Loaded, recorder: Recorder | None) -> Callable[[int], bool]:

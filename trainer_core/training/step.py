@@ -95,6 +95,8 @@ class Points:
         positions: The place of each in the step, -1 for one that the base is held to.
         asked: For how many of the last ones the base itself says the target, in the step; what
             stands there until then counts for nothing.
+        directions: Positive and negative prompt of each of the first ones, between which the base
+            says the target in the step; empty where no slider is trained.
     """
 
     names: tuple[str, ...]
@@ -108,6 +110,7 @@ class Points:
     idle: bool = False
     positions: tuple[int, ...] = ()
     asked: int = 0
+    directions: tuple[tuple[Conditioning, Conditioning], ...] = ()
 
     def inputs(
         self, device: torch.device
@@ -132,11 +135,16 @@ class Points:
             target=pin(self.target, device),
             masks=None if self.masks is None else pin(self.masks, device),
             controls=tuple(pin(control, device) for control in self.controls),
-            conditionings=tuple(
-                {name: pin(tensor, device) for name, tensor in each.items()}
-                for each in self.conditionings
+            conditionings=tuple(_pinned(each, device) for each in self.conditionings),
+            directions=tuple(
+                (_pinned(positive, device), _pinned(negative, device))
+                for positive, negative in self.directions
             ),
         )
+
+
+def _pinned(text: Conditioning, device: torch.device) -> Conditioning:
+    return {name: pin(tensor, device) for name, tensor in text.items()}
 
 
 def _held(batch: PreservedBatch) -> Points:
@@ -177,6 +185,7 @@ def _joined(points: Sequence[Points]) -> Sequence[Points]:
             _joined_masks(one, other),
             positions=one.positions + other.positions,
             asked=other.asked,
+            directions=one.directions,
         )
     ]
 
@@ -219,7 +228,9 @@ class StepMaker:
         ahead: Gives what `prepare` makes of a micro-batch; unset: it is made when it is needed.
         load_twins: As ``load``, samples at which the base says what it is held to, and the step
             whose noise they have.
-        answered: Has the base say it; unset: nobody asks.
+        answered: Has the base say it, of a step and micro-batch; unset: nobody asks.
+        sides: How many micro-batches in a row train the same samples with the same noise, each in
+            another way.
     """
 
     load: Callable[[int, int], Batch | None]
@@ -236,7 +247,10 @@ class StepMaker:
     place: Callable[[int, int, float], float] = as_drawn
     ahead: Callable[[int, int], Sequence[Points]] | None = None
     load_twins: Callable[[int, int], tuple[Batch, int] | None] = lambda step, micro: None
-    answered: Callable[[Sequence[Points]], Sequence[Points]] = lambda points: points
+    answered: Callable[[Sequence[Points], int, int], Sequence[Points]] = (
+        lambda points, step, micro: points
+    )
+    sides: int = 1
 
     def __call__(self, step: int, micro: int) -> MicroStep:
         """Compute one micro-batch with gradients.
@@ -248,7 +262,7 @@ class StepMaker:
         Returns:
             The loss and what it was measured on.
         """
-        joined = self.answered((self.ahead or self.prepare)(step, micro))
+        joined = self.answered((self.ahead or self.prepare)(step, micro), step, micro)
         # Dropout inside adapters draws from torch's global generators.
         seed_generators(counter_seed(self.seed, "dropout", step, micro, *self.part), self.device)
         # Asked before the first pass, for which others may wait already.
@@ -288,12 +302,13 @@ class StepMaker:
         return [each.pinned(self.device) for each in _joined(points)]
 
     def _noisy(self, batch: Batch, step: int) -> Points:
+        drawn = tuple(position // self.sides for position in batch.positions)
         sigmas = tuple(
             self.sigma_at(batch, self.place(step, position, self._drawn(step, position)))
-            for position in batch.positions
+            for position in drawn
         )
         noise = torch.empty(batch.latents.shape)
-        for row, position in zip(noise, batch.positions, strict=True):
+        for row, position in zip(noise, drawn, strict=True):
             row.normal_(generator=self._generator("noise", step, position))
             if self.noise_offset:
                 level = torch.empty(len(row), *[1] * (row.ndim - 1))
@@ -361,6 +376,7 @@ def noisy_points(batch: Batch, sigmas: tuple[float, ...], noise: Tensor) -> Poin
         masks=batch.masks,
         idle=batch.idle,
         positions=batch.positions,
+        directions=batch.directions,
     )
 
 

@@ -37,7 +37,7 @@ from ..offload.swapped import chosen_blocks
 from ..quantization.stored_format import Parts, StoredFormat
 from .average import averages_of
 from .live_bytes import LiveBytes
-from .objective import make_loss
+from .objective import make_loss, times_trained
 from .optimizers import OPTIMIZERS, allocate_state, make_optimizer
 from .step import clip_gradients
 from .step_marks import Marks, Phase, watch
@@ -370,7 +370,7 @@ class StepSimulation:
         """Make a step as the loop does; of its micro-batches the first two, which tell of all."""
         training, inputs = self.config.training, self.inputs
         samples, loss_of = training.batch_size, make_loss(training.loss)
-        micro_batches = training.gradient_accumulation_steps * training.noises_per_latent
+        micro_batches = training.gradient_accumulation_steps * times_trained(self.config)
         config: Any = model.config
         shapes = self.family.conditioning_shapes(config, inputs.text)
         with live:

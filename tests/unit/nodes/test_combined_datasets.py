@@ -183,3 +183,9 @@ def test_a_role_needs_others_beside_it(choice, combined_datasets):
     ):
         with pytest.raises(combined_datasets.InputError, match=found):
             alone(given)
+
+
+def test_a_slider_is_trained_alone(choice, combined_datasets):
+    slider = combined_datasets.DatasetChoice({"slider": {"positive": "old", "negative": "young"}})
+    with pytest.raises(combined_datasets.InputError, match="Concept Slider among 2"):
+        combined_datasets.combined([choice("a"), slider])

@@ -219,6 +219,7 @@ def trained(noises, shape=(4, 6, 8), learning_rate=0.0):
         preview_every=0,
         micro_batches=micro_batches(plan, (0, 1), noises),
         samples=lambda step: plan.samples(step) * noises,
+        times=noises,
         micro_step=maker(model, with_noises(load, noises)),
         parameters=[model.factors],  # pyright: ignore[reportArgumentType]
         optimizer=torch.optim.SGD([model.factors], lr=1.0),

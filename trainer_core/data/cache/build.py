@@ -94,8 +94,7 @@ def build_cache(
         StorageError: When the cache cannot be written.
     """
     options = options or CacheSection()
-    # An ordinary cache keeps the names that its files had before there was a choice.
-    identity += "" if options.dtype == "auto" else f" {options.dtype}"
+    identity = encoded_as(identity, options)
     memory = memory or FileMemory(folder, trust=not verify)
     naming = Recipes(folder, identity, settings, channels, fills, shown, memory, grid)
     making = _Making(open_encoders, notify, options, verify)
@@ -297,6 +296,12 @@ class _Samples:
         if self.naming.settings.unreadable == "error":
             raise error
         self.problems.append(f"left out: {name}, because {error.found}")
+
+
+def encoded_as(identity: str, options: CacheSection) -> str:
+    """The identity of encoders, with the number format in which a cache keeps what they yield."""
+    # An ordinary cache keeps the names that its files had before there was a choice.
+    return identity if options.dtype == "auto" else f"{identity} {options.dtype}"
 
 
 def cache_folder(config: RunConfig) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -47,6 +47,10 @@ class CachedDataset:
         mark: Keeps other processes from removing its files.
         class_word: What stands for the trigger word in `CachedItem.class_texts`; empty where there
             are none.
+        slider: The prompts of a concept slider, as `slider_dataset.slider_mark` writes them; empty
+            where images of a folder are trained. Its items have no images of their own.
+        made: The latents of an item's image that the base made, `[C, h, w]`, float32; None where
+            images come from files, and until they are made.
     """
 
     def __init__(
@@ -67,6 +71,8 @@ class CachedDataset:
         self.damaged: tuple[str, ...] = ()
         self.mark: UseMark | None = None
         self.class_word = ""
+        self.slider = ""
+        self.made: Callable[[int], Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.items)
@@ -183,6 +189,8 @@ class CachedDataset:
             StorageError: When a file was damaged or removed since the cache was built.
         """
         item = self.items[index]
+        if self.made is not None:
+            return self._slider_sample(item, self.made(index))
         side = item.flipped if view.flipped and item.flipped is not None else item
         frames = [self.memory.read(each)["latents"] for each in (side.latents, *side.layers)]
         controls = side.controls if view.controls else ()
@@ -194,6 +202,13 @@ class CachedDataset:
             conditioning=self.memory.read(item.text_of(view)),
             regularization=item.regularization,
             mask=self.memory.read(side.mask)["mask"] if side.mask is not None else None,
+        )
+
+    def _slider_sample(self, item: CachedItem, latents: Tensor) -> CachedSample:
+        positive, negative = (self.memory.read(entry) for entry in item.class_texts)
+        text = self.memory.read(item.text)
+        return CachedSample(
+            item.name, item.bucket, latents, (), text, direction=(positive, negative)
         )
 
 

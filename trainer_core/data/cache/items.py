@@ -42,7 +42,8 @@ class CachedItem:
         name: As in `Sample`.
         bucket: Size in pixels.
         control_buckets: Sizes of the control images.
-        latents: Entry of the image.
+        latents: Entry of the image; of a concept slider, whose images the base has yet to make,
+            that of the prompt.
         controls: Entries of the control images.
         text: Entry of the caption.
         empty_text: Entry of the empty caption.
@@ -63,6 +64,7 @@ class CachedItem:
         class_texts: Entries of all captions with the class word in the place of the trigger word:
             as they are; behind them, where there are `bare_texts`, without the control images; and
             where there are mirrored texts, with these mirrored. Empty where they are not asked for.
+            Of a concept slider its positive and its negative prompt.
     """
 
     name: str

@@ -317,7 +317,11 @@ class Recipes:
 
     def _without_controls(self, sample: Sample, captions: Sequence[str]) -> tuple[TextTask, ...]:
         what = f"{_caption_of(sample)} without its control images"
-        return tuple(TextTask(self._entry("text", each), each, (), what) for each in captions)
+        return tuple(self.of_text(each, what) for each in captions)
+
+    def of_text(self, text: str, what: str) -> TextTask:
+        """Name what a text needs that is read without an image; `what` it is, for messages."""
+        return TextTask(self._entry("text", text), text, (), what)
 
     def _class_captions(self, sample: Sample) -> tuple[str, ...]:
         """Its captions with the class word for the trigger word, where the base is held to them."""

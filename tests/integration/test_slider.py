@@ -1,0 +1,240 @@
+"""A concept slider: its samples, its targets, one step against a textbook, and a whole run."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+import torch
+from runs import CancelAfter, merge, metrics, run_config, tensors
+from test_preservation_kinds import Passes, begun
+
+from trainer_core.data.cache.slider_dataset import slider_size
+from trainer_core.errors import ConfigError
+from trainer_core.training import SingleProcess, train
+from trainer_core.training.encode_dataset import prepare, save_manifest
+from trainer_core.training.objective import micro_batches, times_trained
+from trainer_core.training.observer import CacheProgress, SilentObserver
+from trainer_core.training.run_batches import base_answers
+from trainer_core.training.slider import SliderAnswers, kept_strength
+
+CPU = torch.device("cpu")
+RED, BLUE, NEUTRAL = (
+    f"a {each} circle on a white background" for each in ("red", "blue", "purple")
+)
+SLIDER = {
+    "positive": RED,
+    "negative": BLUE,
+    "neutral": [NEUTRAL],
+    "strength": 1.5,
+    "images": 4,
+    "steps": 2,
+}
+DATASET = {"path": "", "caption_dropout": 0.0, "slider": SLIDER}
+PLAIN = {
+    "adapter": {"kind": "lora", "dropout": 0.0, "rank": 2},
+    "training": {"batch_size": 2, "gradient_accumulation_steps": 1, "steps": 3},
+}
+
+
+def slider_config(folder, cache, **overrides):
+    return run_config(folder, cache, **merge(merge(PLAIN, {"dataset": DATASET}), overrides))
+
+
+def base_velocity(run, noisy, sigmas, text):
+    """What a base says that never had an adapter."""
+    data = run.data
+    bare = data.family.load_transformer(data.location, torch.float32, CPU)
+    with torch.no_grad():
+        texts = [text] * len(noisy)
+        return data.family.predict(bare, noisy, torch.tensor(sigmas), texts, [], 1.0)
+
+
+def with_delta(run, sign):
+    """The base with ``W + sign * s * B A`` written into its weights by hand, B and A trainable."""
+    data, adapter = run.data, run.state.adapter
+    model = data.family.load_transformer(data.location, torch.float32, CPU)
+    factors = {}
+    for name, layer in adapter.layers.items():
+        down, up = (layer.factors()[each].detach().clone() for each in ("lora_down", "lora_up"))
+        factors[name] = (down.requires_grad_(), up.requires_grad_())
+        plain, scale = model.get_submodule(name), layer.scaling["default"]
+        weight = plain.weight.detach()
+        del plain.weight
+        plain.weight = weight + sign * scale * factors[name][1] @ factors[name][0]
+    return model, factors
+
+
+@pytest.mark.parametrize("checkpointing", [pytest.param(False, marks=pytest.mark.exhaustive), True])
+def test_loss_and_gradient_of_a_step_are_those_of_the_textbook(tmp_path, cache, checkpointing):
+    config = slider_config(tmp_path, cache, memory={"gradient_checkpointing": checkpointing})
+    with contextlib.ExitStack() as at_end:
+        run, plan, maker = begun(config, at_end)
+        maker = base_answers(run, maker)
+        of_step = micro_batches(plan, (0, 1), times_trained(config))(1)
+        assert list(of_step) == [0, 1]
+        losses = []
+        with kept_strength(run.state.adapter):
+            for micro in of_step:
+                part = maker(1, micro)
+                losses.append(float(part.loss.detach()))
+                assert run.state.adapter.strength == (1.0, -1.0)[micro]
+                part.loss.backward()
+        assert run.state.adapter.strength == 1.0
+        (points,) = maker.prepare(1, 0)
+        given = points.noisy, points.sigmas
+        texts = points.conditionings[0], *points.directions[0]
+        neutral, positive, negative = (base_velocity(run, *given, text) for text in texts)
+        expected = {}
+        for sign, loss in zip((1.0, -1.0), losses, strict=True):
+            model, factors = with_delta(run, sign)
+            target = neutral.double() + sign * 1.5 * (positive.double() - negative.double())
+            velocity = run.data.family.predict(
+                model, points.noisy, torch.tensor(points.sigmas), points.conditionings, [], 1.0
+            )
+            textbook = (velocity.double() - target).square().mean(dim=(1, 2, 3)).sum()
+            assert loss == pytest.approx(float(textbook), rel=1e-5)
+            textbook.backward()
+            for name, pair in factors.items():
+                before = expected.get(name, (0.0, 0.0))
+                expected[name] = tuple(b + f.grad for b, f in zip(before, pair, strict=True))
+        for name, layer in run.state.adapter.layers.items():
+            for key, wanted in zip(("lora_down", "lora_up"), expected[name], strict=True):
+                found = layer.factors()[key].grad
+                assert (found - wanted).norm() <= 1e-4 * wanted.norm(), (name, key)
+
+
+def test_both_sides_have_one_noise_and_the_base_is_asked_once(tmp_path, cache):
+    config = slider_config(tmp_path, cache, training={"noises_per_latent": 2})
+    with contextlib.ExitStack() as at_end:
+        run, plan, maker = begun(config, at_end)
+        maker = base_answers(run, maker)
+        seen = Passes(maker.predict)
+        assert isinstance(maker.answered, SliderAnswers)
+        maker = replace(maker, predict=seen, answered=replace(maker.answered, predict=seen))
+        of_step = micro_batches(plan, (0, 1), times_trained(config))(1)
+        assert len(of_step) == 4
+        with kept_strength(run.state.adapter):
+            parts = [maker(1, micro) for micro in of_step]
+        # For each noise: neutral, positive and negative without a gradient, then both sides.
+        assert seen.asked == ([(2, False)] * 3 + [(2, True)] * 2) * 2
+        places = [place for part in parts for place in part.positions]
+        assert sorted(places) == list(range(8))
+        points = [maker.prepare(1, micro)[0] for micro in of_step]
+        for one, other in ((0, 1), (2, 3)):
+            assert torch.equal(points[one].noisy, points[other].noisy)
+            assert points[one].sigmas == points[other].sigmas
+        assert not torch.equal(points[0].noisy, points[2].noisy)
+        assert not torch.equal(points[0].target, points[3].target)
+
+
+def test_without_a_negative_prompt_the_base_is_asked_twice(tmp_path, cache):
+    config = slider_config(tmp_path, cache, dataset={"slider": {"negative": ""}})
+    with contextlib.ExitStack() as at_end:
+        run, _, maker = begun(config, at_end)
+        maker = base_answers(run, maker)
+        (points,) = maker.prepare(1, 0)
+        (answered,) = maker.answered([points], 1, 0)
+        given = points.noisy, points.sigmas
+        texts = points.conditionings[0], points.directions[0][0]
+        neutral, positive = (base_velocity(run, *given, text) for text in texts)
+        assert torch.allclose(answered.target, neutral + 1.5 * (positive - neutral), atol=1e-5)
+        assert not answered.target.requires_grad
+
+
+def test_who_switches_the_adapter_off_sees_the_base(tmp_path, cache):
+    with contextlib.ExitStack() as at_end:
+        run, _, maker = begun(slider_config(tmp_path, cache), at_end)
+        maker = base_answers(run, maker)
+        run.state.adapter.strength = 0.0
+        with torch.no_grad():
+            maker(1, 0)
+        assert run.state.adapter.strength == 0.0
+
+
+class Progress(SilentObserver):
+    """Keeps what is told of work before the first step."""
+
+    def __init__(self):
+        self.told = []
+
+    def notify(self, event):
+        if isinstance(event, CacheProgress):
+            self.told.append((event.what, event.done, event.total))
+
+
+@pytest.mark.exhaustive
+def test_a_run_makes_its_images_once(tmp_path, cache):
+    observer = Progress()
+    config = slider_config(tmp_path, tmp_path / "cache")
+    result = train(config, observer)
+    made = [each for each in observer.told if "slider" in each[0]]
+    assert made[-1][1:] == (8, 8)  # 4 images of 2 sampling steps
+    assert result.status == "done"
+    assert result.adapters
+    again = Progress()
+    train(merge_config(config, {"output": {"name": "again"}}), again)
+    assert not [each for each in again.told if "slider" in each[0]]
+
+
+def merge_config(config, changes):
+    return type(config).model_validate(merge(config.model_dump(mode="json"), changes))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        pytest.param(
+            {
+                "adapter": {"kind": "lokr", "dropout": 0.1},
+                "training": {"gradient_accumulation_steps": 2, "noises_per_latent": 2},
+                "dataset": {"preservation": {"share": 0.25, "count": 2, "steps": 2}},
+            },
+            marks=pytest.mark.exhaustive,
+        ),
+    ],
+)
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path, cache, more):
+    whole = train(slider_config(tmp_path / "whole", cache, **more))
+    config = slider_config(tmp_path / "cut", cache, **more)
+    cut = train(config, CancelAfter(2))
+    assert cut.status == "cancelled"
+    ended = train(config.model_copy(update={"resume": "latest"}))
+    assert metrics(whole.folder) == metrics(ended.folder)
+    one, other = tensors(whole.adapters[0]), tensors(ended.adapters[0])
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_finished_cache_is_trained_without_encoders(tmp_path, cache):
+    config = slider_config(tmp_path, cache)
+    listed = save_manifest(config, prepare(config, SilentObserver(), SingleProcess(CPU)))
+    direct = prepare(config, SilentObserver(), SingleProcess(CPU))
+    finished = merge_config(config, {"cache": {"manifest": str(listed)}})
+    data = prepare(finished, SilentObserver(), SingleProcess(CPU))
+    assert data.dataset.identity == direct.dataset.identity
+    assert data.dataset.slider == direct.dataset.slider
+    for other in ({"positive": "something else"}, {"images": 5}):
+        changed = merge_config(finished, {"dataset": {"slider": other}})
+        with pytest.raises(ConfigError, match=r"dataset\.slider"):
+            prepare(changed, SilentObserver(), SingleProcess(CPU))
+    off = type(config.dataset.slider)()
+    dataset = finished.dataset.model_copy(update={"slider": off})
+    images = finished.model_copy(update={"dataset": dataset})
+    with pytest.raises(ConfigError, match="asks for images"):
+        prepare(images, SilentObserver(), SingleProcess(CPU))
+
+
+def test_an_edit_base_is_refused(tmp_path, cache):
+    config = slider_config(tmp_path, cache)
+    # What a run file cannot say is found where the base is known.
+    edits = config.model_copy(update={"base": config.base.model_copy(update={"variant": "edit"})})
+    with pytest.raises(ConfigError, match=r"base\.variant|trained as edit"):
+        prepare(edits, SilentObserver(), SingleProcess(CPU))
+
+
+def test_images_are_the_largest_square():
+    assert (slider_size(100, 32).width, slider_size(100, 32).height) == (96, 96)
+    with pytest.raises(ConfigError, match="at least 32"):
+        slider_size(16, 32)

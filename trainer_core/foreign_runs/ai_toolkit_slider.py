@@ -1,0 +1,146 @@
+"""ai-toolkit's concept sliders: its job of that name, and the older kind with a list of targets.
+
+Source: ostris/ai-toolkit at 27a03a91, ``extensions_built_in/concept_slider``,
+``jobs/process/TrainSliderProcess.py`` and ``toolkit/config_modules.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .rules import (
+    Conversion,
+    Lacks,
+    Source,
+    Table,
+    Together,
+    UnfitError,
+    mapping,
+    mappings,
+    number,
+    text,
+    whole,
+)
+
+_KINDS = {"slider", "concept_slider"}
+_NO_IMAGES = "A slider is trained on images that the base makes."
+
+SLIDER: Table = {
+    "positive_prompt": Together("dataset.slider.positive"),
+    "negative_prompt": Together("dataset.slider.negative"),
+    "target_class": Together("dataset.slider.neutral"),
+    "guidance_strength": Together("dataset.slider.strength"),
+    "anchor_class": Together("dataset.preservation.prompts"),
+    "anchor_strength": Together("dataset.preservation.share"),
+    "targets": Together("dataset.slider"),
+    "anchors": Together("dataset.preservation.prompts"),
+    "resolutions": Together("dataset.resolution"),
+    "batch_full_slide": Lacks("Each step trains both signs of the strength.", (None, True)),
+    "prompt_file": Lacks("Prompts stand in dataset.slider.neutral."),
+    "prompt_tensors": Lacks("Prompts stand in dataset.slider.neutral."),
+    "use_adapter": Lacks(_NO_IMAGES),
+    "adapter_img_dir": Lacks(_NO_IMAGES),
+    "low_ram": Lacks("memory.plan places weights by itself.", (None, True, False)),
+}
+
+
+def set_slider(process: Source, to: Conversion) -> bool:
+    """Turn the section ``slider`` into ours.
+
+    Returns:
+        Whether a slider is trained, and no images.
+    """
+    kind, values = process.read("type", text, ""), process.read("slider", mapping, {})
+    if kind not in _KINDS:
+        if values:
+            to.off("slider", dict(values), f"type is {kind}.")
+        return False
+    source = Source(process.file, values, SLIDER, "slider.")
+    source.apply(to)
+    if kind == "slider":
+        _older(source, to)
+    else:
+        _newer(source, to)
+    return True
+
+
+def _newer(slider: Source, to: Conversion) -> None:
+    for key, setting in (("positive_prompt", "positive"), ("negative_prompt", "negative")):
+        if slider.given(key):
+            said = slider.read(key, text)
+            to.say(f"dataset.slider.{setting}", said, f"slider.{key}", said)
+    neutral = slider.read("target_class", text, "")
+    if neutral:
+        to.say("dataset.slider.neutral", [neutral], "slider.target_class", neutral)
+    strength = slider.read("guidance_strength", number, 3.0)
+    to.say(
+        "dataset.slider.strength",
+        strength,
+        "slider.guidance_strength",
+        strength,
+        "There the target is brought to the mean and spread of the neutral answer.",
+        given=slider.given("guidance_strength"),
+    )
+    anchor = slider.read("anchor_class", text, "")
+    if anchor:
+        _held(to, "slider.anchor_class", [anchor], slider.read("anchor_strength", number, 1.0))
+    elif slider.given("anchor_strength"):
+        to.off("slider.anchor_strength", slider.values["anchor_strength"], "There is no anchor.")
+
+
+def _older(slider: Source, to: Conversion) -> None:
+    targets = slider.read("targets", mappings, [])
+    if targets:
+        _targets(targets, to)
+    anchors = slider.read("anchors", mappings, [])
+    if anchors:
+        prompts = [text(each.get("prompt") or "") for each in anchors]
+        _held(to, "slider.anchors", prompts, number(anchors[0].get("multiplier", 1.0)))
+    sizes = slider.read("resolutions", _sizes, [])
+    if sizes:
+        width, height = sizes[0]
+        near = "" if width == height else "A slider is trained on squares."
+        to.say("dataset.resolution", min(width, height), "slider.resolutions", sizes[0], near)
+        for each in sizes[1:]:
+            to.lack("slider.resolutions", each, "A slider is trained at one size.")
+
+
+def _targets(targets: Sequence[Mapping[str, Any]], to: Conversion) -> None:
+    """The first target; others with its two prompts add what the slider is used on."""
+    first = _directions(targets[0])
+    for setting, said in zip(("positive", "negative"), first, strict=True):
+        to.say(f"dataset.slider.{setting}", said, f"slider.targets[0].{setting}", said)
+    neutral: list[str] = []
+    for place, each in enumerate(targets):
+        key, said = f"slider.targets[{place}]", text(each.get("target_class") or "")
+        if _directions(each) != first:
+            to.lack(key, dict(each), "One run is one slider, between two prompts.")
+            continue
+        if said not in neutral:
+            neutral.append(said)
+        for name, usual in (("weight", 1.0), ("multiplier", 1.0), ("shuffle", False)):
+            if each.get(name, usual) != usual:
+                to.lack(f"{key}.{name}", each[name], "All prompts count alike, as they stand.")
+    if neutral != [""]:
+        to.say("dataset.slider.neutral", neutral, "slider.targets (target_class)", neutral)
+
+
+def _directions(target: Mapping[str, Any]) -> tuple[str, str]:
+    return text(target.get("positive") or ""), text(target.get("negative") or "")
+
+
+def _held(to: Conversion, key: str, prompts: list[str], weight: float) -> None:
+    """Prompts that stay as they are: a third loss there, a share of the batch here."""
+    near = "There each sample has a further loss; here a share of each batch has it."
+    to.say("dataset.preservation.prompts", prompts, key, prompts, near)
+    share = round(weight / (2 + weight), 3) if weight > 0 else 0.0
+    to.say("dataset.preservation.share", share, key, weight, "The share that weighs as much.")
+
+
+def _sizes(value: Any) -> list[tuple[int, int]]:
+    if not isinstance(value, list) or not all(
+        isinstance(each, list) and len(each) == 2 for each in value
+    ):
+        raise UnfitError("a list of sizes, such as [[512, 512]]")
+    return [(whole(width), whole(height)) for width, height in value]

@@ -121,13 +121,15 @@ def open_adapter(
         others: Other families, to name the right one in a message.
         tolerant: Whether a file is read that has more than this trainer reads
             (`AdapterFile.unread`), or does not tell its scale (`AdapterFile.assumed`).
-        extras: Whether weight patches are read.
+        extras: Whether weight patches are read, and a text encoder's layers where the family has
+            one that is trained.
 
     Raises:
         AdapterFileError: When it is no adapter file, a key is unknown, or the layers are not the
             family's; the message names the key.
     """
-    with open_file(path) as file:
+    with open_file(path) as found:
+        file = with_text_layers(found, key_map) if extras else found
         if not tolerant:
             refuse_unread(file)
             _refuse_assumed(file)
@@ -135,6 +137,26 @@ def open_adapter(
         differences = map_patches(file, key_map) if extras else {}
         settings = _saved_settings(file.metadata)
         yield OpenAdapter(file, AdapterState(file.kind, layers, settings, differences))
+
+
+def with_text_layers(file: AdapterFile, key_map: KeyMap) -> AdapterFile:
+    """The same file with CLIP-L's layers among the others, where a family reads them.
+
+    Raises:
+        AdapterFileError: When they are not whole.
+    """
+    if not key_map.text_encoder or not file.texts:
+        return file
+    texts, others = file.text_layers(), file.layers
+
+    def of(name: str) -> LazyMapping[LayerState]:
+        return texts if name in texts else others
+
+    layers = LazyMapping(
+        (*others, *texts), lambda name: of(name)[name], lambda name: of(name).outline(name)
+    )
+    unread = {key: what for key, what in file.unread.items() if key not in file.texts}
+    return replace(file, layers=layers, unread=unread, texts=frozenset())
 
 
 def refuse_unread(file: AdapterFile) -> None:

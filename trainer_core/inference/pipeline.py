@@ -19,7 +19,8 @@ from torch import Tensor
 from ..adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
 from ..adapter_files.factors.fused_layers import refuse_undivided
 from ..adapter_files.names.key_map import KeyMap
-from ..adapter_files.read.adapter_file import read_adapter
+from ..adapter_files.names.text_names import text_layers
+from ..adapter_files.read.adapter_file import open_adapter, read_adapter
 from ..adapters import AttachedAdapter
 from ..adapters.attach_state import attach_state
 from ..bases.base_adapters import outline_base_adapters, read_base_adapters
@@ -35,9 +36,11 @@ from ..device import (
     resolve_precision,
 )
 from ..diffusion.flow import SamplingStopped
+from ..errors import AdapterError
 from ..families.family import Family
 from ..families.filled import control_channels
 from ..families.registry import get_family
+from ..families.trainable_text import join_text, joined, with_tokens
 from ..filesystem.storage import atomic_write
 from ..offload.empty_base import empty_base
 from ..offload.load_base import PlacedBase, load_base
@@ -156,12 +159,24 @@ class Pipeline:
             AdapterError: When it does not fit the base.
         """
         refuse_undivided(state, self.key_map, "the model that generates", attached=True)
+        self._refuse_text_encoder(state)
         transformer = self.sampler.transformer
         whole = self.key_map.whole_layers(dict(transformer.named_modules()))
         adapter = attach_state(transformer, state, whole)
         self.base.send_rest()  # the factors of a swapped block were made where its weights lie
         adapter.eval()
         return adapter
+
+    def _refuse_text_encoder(self, state: AdapterState) -> None:
+        texts = text_layers(state.layers)
+        if texts and not self.sampler.location.reads_tokens:
+            raise AdapterError(
+                f"the adapter has {len(texts)} layers of a text encoder, and the base was opened "
+                "with texts that are encoded without it",
+                "a base that was opened for such an adapter",
+                "Set training.text_encoder.train to true in the run file that the base is opened "
+                "with.",
+            )
 
 
 _ReadAdapters = Callable[[BaseSection, Family], tuple[BaseAdapterFile, ...]]
@@ -191,6 +206,9 @@ class _Place:
             at_end.callback(self.encoders.close)
             place = self.family, self.location, dtype, self.device, self.machine
             base = load_base(memory, *place, at_end)
+            if self.location.reads_tokens:
+                own = self.encoders.trained_text(dtype)
+                join_text(base.transformer, own.to(self.device))
             set_compute(base.transformer, memory.compute)
             merge = not memory.blocks_to_swap
             put_on_base(base.transformer, self.key_map, self.adapters(), merge=merge)
@@ -257,12 +275,20 @@ def open_pipeline(
 
 
 def _locate(
-    config: RunConfig, has_controls: bool, make_source: MakeSource | None, machine: Machine | None
+    config: RunConfig,
+    has_controls: bool,
+    make_source: MakeSource | None,
+    machine: Machine | None,
+    *,
+    tokens: bool = False,
 ) -> _Place:
+    """Find a base; ``tokens`` says whether an adapter changes its text encoder."""
     device, machine = resolve_device(config.memory.device), machine or Machine()
     family = get_family(config.family)
     located = functools.partial(locate_base, needs_encoders=make_source is None, to_train=False)
-    location = located(config.base, family, has_controls)
+    location = joined(located(config.base, family, has_controls), family, config)
+    if tokens and not location.reads_tokens:
+        location = with_tokens(location)
     encoders = (
         make_source(family, location)
         if make_source is not None
@@ -342,7 +368,8 @@ def sample_candidates(
         InputError: When base, adapter or prompts cannot be used.
     """
     preview = config.preview
-    place = _locate(config, any(preview.controls), make_source, machine)
+    given = config, any(preview.controls), make_source, machine
+    place = _locate(*given, tokens=_change_texts(candidates, get_family(config.family)))
     # What cannot be used is refused before anything is encoded or loaded.
     largest = _largest(place, candidates)
     check_controls(preview, place.location.variant)
@@ -368,6 +395,16 @@ def sample_candidates(
             for index, prompt in enumerate(prompts):
                 request = prompt.request(preview.seed + index)
                 yield number, index, pipeline.sampler.sample([request], size, stop)[0]
+
+
+def _change_texts(candidates: Sequence[Candidate], family: Family) -> bool:
+    """Whether an adapter has layers of a text encoder; only names are read."""
+    for source in {id(each.adapter): each.adapter for each in candidates}.values():
+        if source is not None and family.trainable_text is not None:
+            with open_adapter(source, family.key_map) as opened:
+                if text_layers(opened.state.layers):
+                    return True
+    return False
 
 
 def _largest(place: _Place, candidates: Sequence[Candidate]) -> AdapterState | None:

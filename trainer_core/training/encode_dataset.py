@@ -40,6 +40,7 @@ from ..data.sources.layers import require_layers
 from ..errors import ConfigError
 from ..families.family import Family
 from ..families.registry import get_family
+from ..families.trainable_text import joined
 from ..filesystem.allowed_folders import AllowedFolders
 from ..filesystem.temporary import remove_leftovers
 from ..inference.encoders import (
@@ -55,7 +56,7 @@ from ..offload.machine import Machine
 from ..types import Sample
 from ..weights.base_location import BaseLocation, file_identity, folder_identity
 from ..weights.loading import file_settings
-from .cache_manifest import SUFFIX, Manifest, read_manifest, write_manifest
+from .cache_manifest import SUFFIX, Manifest, check_texts, read_manifest, write_manifest
 from .observer import EndedEarlyError, Noted, Observer, Warned, told_or_ended
 from .processes import Processes, end_where_asked
 
@@ -134,7 +135,8 @@ def prepare(
     _warn(observer, processes, found.problems)
     edits = any(sample.controls for sample in found.samples)
     family = get_family(config.family)
-    location = locate_base(config.base, family, edits, needs_encoders=make_source is None)
+    located = locate_base(config.base, family, edits, needs_encoders=make_source is None)
+    location = joined(located, family, config)
     check_controls(config.preview, location.variant)
     samples = _trainable(found.samples, config.dataset, family, location.variant)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
@@ -364,7 +366,8 @@ def _from_manifest(
     require_counting_masks(cache.dataset, config.dataset.mask)
     if cache.variant in family.shown:
         require_bare_texts(config.dataset, cache.dataset.items)
-    location = locate_base(base, family, has_controls, needs_encoders=False)
+    location = joined(locate_base(base, family, has_controls, needs_encoders=False), family, config)
+    check_texts(cache, family, tokens=location.reads_tokens)
     if config.preview.every > 0:
         _check_previews(config, cache)
         if make_source is None:

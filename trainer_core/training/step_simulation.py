@@ -376,10 +376,10 @@ class StepSimulation:
         with live:
             image, *controls = (torch.empty(samples, *each) for each in inputs.images)
             target, sigma = torch.empty_like(image), torch.empty(samples)
-            texts = [
-                {name: torch.empty(shape, dtype=inputs.dtype) for name, shape in shapes.items()}
-                for _ in range(samples)
-            ]
+            text = {name: torch.empty(shape, dtype=inputs.dtype) for name, shape in shapes.items()}
+            if (own := self.family.trainable_text) is not None:
+                text[own.tokens] = torch.zeros(own.length, dtype=torch.int64)
+            texts = [text] * samples
             for _ in range(min(micro_batches, 2)):
                 live.flops = 0
                 live.begin(Phase("begin"))

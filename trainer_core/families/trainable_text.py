@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..adapter_files.names.text_names import TARGETS, TEXT_ENCODER
+from ..adapter_files.names.text_names import TARGETS, TEXT_ENCODER, text_layers
 from ..config import RunConfig
 from ..config.adapter import ROTATIONS
-from ..errors import ConfigError
-from ..types import Conditioning
+from ..errors import AdapterError, ConfigError
+from ..types import AdapterState, Conditioning
 from ..weights.base_location import BaseLocation, folder_identity
 from ..weights.diffusers_folder import check_part, read_json
 from ..weights.loading import load_frozen, reading_part
@@ -144,6 +144,22 @@ def make_text(text: TrainableText, settings: Mapping[str, Any], device: str) -> 
     config = getattr(library, text.config).from_dict(dict(settings))
     with torch.device(device):
         return getattr(library, text.kind)(config)
+
+
+def refuse_texts(state: AdapterState, location: BaseLocation) -> None:
+    """Refuse an adapter that changes a text encoder on a base that has none in it.
+
+    Raises:
+        AdapterError: When it does.
+    """
+    texts = text_layers(state.layers)
+    if texts and not location.reads_tokens:
+        raise AdapterError(
+            f"the adapter has {len(texts)} layers of a text encoder, and the base was opened with "
+            "texts that are encoded without it",
+            "a base that was opened for such an adapter",
+            "Set training.text_encoder.train to true in the run file that the base is opened with.",
+        )
 
 
 def joined(location: BaseLocation, family: Family, config: RunConfig) -> BaseLocation:

@@ -19,11 +19,11 @@ from torch import Tensor
 from ..adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
 from ..adapter_files.factors.fused_layers import refuse_undivided
 from ..adapter_files.names.key_map import KeyMap
-from ..adapter_files.names.text_names import text_layers
-from ..adapter_files.read.adapter_file import open_adapter, read_adapter
+from ..adapter_files.read.adapter_file import read_adapter
 from ..adapters import AttachedAdapter
 from ..adapters.attach_state import attach_state
 from ..bases.base_adapters import outline_base_adapters, read_base_adapters
+from ..bases.family_adapter import changes_texts
 from ..bases.locate import locate_base
 from ..config import BaseSection, MemorySection, PreviewSection, RunConfig
 from ..data.cache.build import cache_folder
@@ -36,11 +36,10 @@ from ..device import (
     resolve_precision,
 )
 from ..diffusion.flow import SamplingStopped
-from ..errors import AdapterError
 from ..families.family import Family
 from ..families.filled import control_channels
 from ..families.registry import get_family
-from ..families.trainable_text import join_text, joined, with_tokens
+from ..families.trainable_text import join_text, joined, refuse_texts, with_tokens
 from ..filesystem.storage import atomic_write
 from ..offload.empty_base import empty_base
 from ..offload.load_base import PlacedBase, load_base
@@ -159,24 +158,13 @@ class Pipeline:
             AdapterError: When it does not fit the base.
         """
         refuse_undivided(state, self.key_map, "the model that generates", attached=True)
-        self._refuse_text_encoder(state)
+        refuse_texts(state, self.sampler.location)
         transformer = self.sampler.transformer
         whole = self.key_map.whole_layers(dict(transformer.named_modules()))
         adapter = attach_state(transformer, state, whole)
         self.base.send_rest()  # the factors of a swapped block were made where its weights lie
         adapter.eval()
         return adapter
-
-    def _refuse_text_encoder(self, state: AdapterState) -> None:
-        texts = text_layers(state.layers)
-        if texts and not self.sampler.location.reads_tokens:
-            raise AdapterError(
-                f"the adapter has {len(texts)} layers of a text encoder, and the base was opened "
-                "with texts that are encoded without it",
-                "a base that was opened for such an adapter",
-                "Set training.text_encoder.train to true in the run file that the base is opened "
-                "with.",
-            )
 
 
 _ReadAdapters = Callable[[BaseSection, Family], tuple[BaseAdapterFile, ...]]
@@ -369,7 +357,7 @@ def sample_candidates(
     """
     preview = config.preview
     given = config, any(preview.controls), make_source, machine
-    place = _locate(*given, tokens=_change_texts(candidates, get_family(config.family)))
+    place = _locate(*given, tokens=_change_texts(config, candidates))
     # What cannot be used is refused before anything is encoded or loaded.
     largest = _largest(place, candidates)
     check_controls(preview, place.location.variant)
@@ -397,14 +385,10 @@ def sample_candidates(
                 yield number, index, pipeline.sampler.sample([request], size, stop)[0]
 
 
-def _change_texts(candidates: Sequence[Candidate], family: Family) -> bool:
-    """Whether an adapter has layers of a text encoder; only names are read."""
-    for source in {id(each.adapter): each.adapter for each in candidates}.values():
-        if source is not None and family.trainable_text is not None:
-            with open_adapter(source, family.key_map) as opened:
-                if text_layers(opened.state.layers):
-                    return True
-    return False
+def _change_texts(config: RunConfig, candidates: Sequence[Candidate]) -> bool:
+    """Whether an adapter changes a text encoder."""
+    family = get_family(config.family)
+    return any(changes_texts(each.adapter, family) for each in candidates if each.adapter)
 
 
 def _largest(place: _Place, candidates: Sequence[Candidate]) -> AdapterState | None:

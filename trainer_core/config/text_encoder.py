@@ -10,9 +10,9 @@ class TextEncoderSection(Section):
 
     train: bool = setting(
         False,
-        "Leave it off; it seldom helps. Trains an adapter of CLIP-L as well, of FLUX.1, the only "
-        "base that has it; T5 stays as it is. In ComfyUI load the file with Load LoRA, which has "
-        "a CLIP input: a loader for the model alone leaves this part out.",
+        "Leave it off; it seldom helps. Trains an adapter of CLIP-L as well, of bases that read "
+        "its pooled text. In ComfyUI load the file with Load LoRA, which has a CLIP input: a "
+        "loader for the model alone leaves this part out.",
         advanced=True,
     )
     learning_rate: float | None = setting(

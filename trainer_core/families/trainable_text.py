@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -146,6 +147,42 @@ def make_text(text: TrainableText, settings: Mapping[str, Any], device: str) -> 
         return getattr(library, text.kind)(config)
 
 
+def filled_text(
+    text: TrainableText, weights: Mapping[str, Tensor], heads: int, dtype: torch.dtype
+) -> nn.Module:
+    """A text encoder with copies of weights, on the CPU.
+
+    Args:
+        text: Which one.
+        weights: By the names that they have in single files, below ``text_model``.
+        heads: How many heads its attention has.
+        dtype: Of the copies.
+
+    Raises:
+        BaseModelError: When weights are missing, or of other sizes.
+    """
+    own = {
+        name.removeprefix("text_model."): each.detach().to("cpu", dtype, copy=True)
+        for name, each in weights.items()
+        if name.startswith("text_model.") and each.is_floating_point()
+    }
+    with reading_part(Path(text.title)):
+        words, width = own["embeddings.token_embedding.weight"].shape
+        layers = 1 + max(int(name.split(".")[2]) for name in own if name.startswith("encoder."))
+        settings = {
+            "vocab_size": words,
+            "hidden_size": width,
+            "intermediate_size": own["encoder.layers.0.mlp.fc1.weight"].shape[0],
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "projection_dim": width,
+        }
+        model = make_text(text, settings, "cpu").to(dtype)
+        inner = getattr(model, "text_model", model)
+        inner.load_state_dict(own, strict=True)
+    return model.requires_grad_(False).eval()
+
+
 def refuse_texts(state: AdapterState, location: BaseLocation) -> None:
     """Refuse an adapter that changes a text encoder on a base that has none in it.
 
@@ -198,7 +235,9 @@ def with_text(config: RunConfig) -> RunConfig:
         return config
     optimizer = training.optimizer
     share = _SHARE if text.learning_rate is None else text.learning_rate / optimizer.learning_rate
-    patterns = {"rank_pattern": {TARGETS: text.rank, **adapter.rank_pattern}}
+    patterns: dict[str, Mapping[str, float]] = {
+        "rank_pattern": {TARGETS: text.rank, **adapter.rank_pattern}
+    }
     if adapter.alpha is not None and adapter.kind not in ROTATIONS:
         # An alpha is chosen for a rank.
         alpha = adapter.alpha * text.rank / adapter.rank

@@ -1,4 +1,4 @@
-"""CLIP-L trained with the denoiser: against Diffusers and PEFT, resumed, in files, and in images."""
+"""CLIP-L trained with the denoiser: against Diffusers and PEFT, resumed, in files, in images."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def data(tmp_path_factory):
     return make_images(tmp_path_factory.mktemp("data") / "images", False)
 
 
-def config(base, data, output, **overrides):
+def config(base, data, output, /, **overrides):
     values = {
         "family": "flux",
         "base": {"path": str(base)},
@@ -127,12 +127,19 @@ def test_loss_and_gradients_are_those_of_diffusers_and_peft(base):
     )[0]
     expected = (out - pack(target)).square().mean(dim=(1, 2)).sum()
     expected.backward()
-    assert abs(float(loss - expected)) <= 1e-6 * float(expected)
+    assert abs(loss.item() - expected.item()) <= 1e-6 * expected.item()
     for name, layer in layers.items():
         module = modules[as_diffusers(name)]
         for factor, theirs in (("lora_down", module.lora_A), ("lora_up", module.lora_B)):
             grad, other = layer.factors()[factor].grad, theirs["default"].weight.grad
             assert float(other.norm()) > 1e-5, name
+            print(
+                "ERR",
+                name,
+                factor,
+                float((grad - other).norm() / other.norm()),
+                abs(loss.item() - expected.item()) / expected.item(),
+            )
             assert float((grad - other).norm() / other.norm()) <= 5e-6, (name, factor)
 
 
@@ -164,7 +171,8 @@ def test_the_gradient_passes_swapped_and_checkpointed_blocks(base, data, tmp_pat
     assert one.losses == two.losses
     assert all(torch.equal(first[name], second[name]) for name in first)
     texts = [name for name in first if name.startswith("lora_te1_") and "lora_up" in name]
-    assert len(texts) == 2 * 6 and all(bool(first[name].any()) for name in texts)
+    assert len(texts) == 2 * 6
+    assert all(bool(first[name].any()) for name in texts)
 
 
 def test_a_resumed_run_ends_with_the_same_bits(base, data, tmp_path):
@@ -215,7 +223,7 @@ def test_files_previews_and_samples_have_the_trained_text_encoder(base, data, tm
     # A run file that says nothing of the text encoder: the adapter's file does.
     plain = merge(settings, {"training": {"text_encoder": {"train": False}}})
     plain["training"]["text_encoder"] = {"train": False, "rank": 8}
-    sampled = config(base, data, tmp_path / "s", **{**plain})
+    sampled = config(base, data, tmp_path / "s", **plain)
     drawn = [
         np.asarray(Image.open(path)).astype(int)
         for path in (
@@ -225,7 +233,7 @@ def test_files_previews_and_samples_have_the_trained_text_encoder(base, data, tm
         )
     ]
     preview = np.asarray(Image.open(run.pictures[-1])).astype(int)
-    assert np.abs(drawn[0] - preview).max() <= 1 and np.abs(drawn[1] - preview).max() <= 1
+    assert max(np.abs(each - preview).max() for each in drawn[:2]) <= 1
     assert np.abs(drawn[2] - preview).max() > 5
     pipeline = FluxPipeline.from_pretrained(base)
     ids = pipeline.tokenizer(CAPTIONS, padding="max_length", max_length=77, return_tensors="pt")
@@ -235,9 +243,9 @@ def test_files_previews_and_samples_have_the_trained_text_encoder(base, data, tm
         theirs = pipeline.text_encoder(ids.input_ids).pooler_output
     assert float((theirs - before).norm() / before.norm()) > 1e-3
     assert float((theirs - _pooled(base, states[0], ids.input_ids)).norm() / theirs.norm()) < 1e-5
+    begun = merge(plain, {"adapter": {"start_from": str(run.adapters[0])}})
     with pytest.raises(AdapterFileError, match="12 layers of a text encoder"):
-        begun = {"adapter": {"start_from": str(run.adapters[0])}}
-        train(config(base, data, tmp_path / "t", **merge(plain, begun)))
+        train(config(base, data, tmp_path / "t", **begun))
 
 
 def _pooled(base, state, tokens):
@@ -270,4 +278,5 @@ def test_groups_hold_every_factor_once(base):
     groups = parameter_groups(adapter, settings.training.optimizer)
     slow = [each for each in groups if each.rate == 0.1]
     named = {id(p) for n, p in adapter.named_parameters() if is_text_layer(n)}
-    assert {id(p) for group in slow for p in group.parameters} == named and named
+    assert {id(p) for group in slow for p in group.parameters} == named
+    assert len(named) > 12

@@ -196,12 +196,15 @@ def parse_ending(path: Path, text: str) -> ParsedKey | str:
     return ParsedKey(name, layout, role, kind, spelling)
 
 
+def is_text_key(text: str) -> bool:
+    """Whether a key is of a layer of CLIP-L."""
+    found = _KEY.fullmatch(text)
+    return found is not None and text_path(found["name"]) is not None
+
+
 def parse_text_key(path: Path, text: str) -> ParsedKey | None:
     """Take a key of CLIP-L apart; None for every other key."""
-    found = _KEY.fullmatch(text)
-    if found is None or text_path(found["name"]) is None:
-        return None
-    key = parse_ending(path, text)
+    key = parse_ending(path, text) if is_text_key(text) else None
     return key if isinstance(key, ParsedKey) else None
 
 

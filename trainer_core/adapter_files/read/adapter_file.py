@@ -44,6 +44,7 @@ from ..names.row_slices import (
     put_rows,
     slice_layer,
 )
+from ..names.text_names import is_text_layer
 from .file_content import AdapterFile, Patches, has_peft_names, patches_of, read_content
 from .peft_config import CONFIG_NAME, WEIGHTS_NAME, PeftConfig, header_config, read_config
 
@@ -157,6 +158,15 @@ def with_text_layers(file: AdapterFile, key_map: KeyMap) -> AdapterFile:
     )
     unread = {key: what for key, what in file.unread.items() if key not in file.texts}
     return replace(file, layers=layers, unread=unread, texts=frozenset())
+
+
+def of_denoiser(state: AdapterState) -> AdapterState:
+    """The same adapter without layers of a text encoder; no value is read."""
+    names = [name for name in state.layers if not is_text_layer(name)]
+    if len(names) == len(state.layers):
+        return state
+    layers, outline = state.layers, partial(outline_of, state.layers)
+    return replace(state, layers=LazyMapping(names, layers.__getitem__, outline))
 
 
 def refuse_unread(file: AdapterFile) -> None:

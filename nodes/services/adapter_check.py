@@ -78,7 +78,7 @@ def check_adapter(
             f"{len(every) - len(tensors)} tensors are of CLIP-L and were not checked: only a "
             "loader with a CLIP input, such as Load LoRA, loads them."
         )
-        proof = replace(proof, warnings=(*proof.warnings, told))
+        proof = dataclasses.replace(proof, warnings=(*proof.warnings, told))
     comfy_host.show_text(node_id, proof.text())
     if on_problem == "stop" and not proof.ok:
         raise RunError(
@@ -115,11 +115,8 @@ def _reading(
             )
             return None, None, f"{told}, which the trainer does not read for this model"
         family = FAMILIES[found[0]]
-        return (
-            of_denoiser(stack.enter_context(open_adapter(source, family.key_map)).state),
-            family,
-            "",
-        )
+        opened = stack.enter_context(open_adapter(source, family.key_map))
+        return of_denoiser(opened.state), family, ""
     except AdapterFileError as error:
         return None, None, f"the trainer does not read this file ({error.found})"
 

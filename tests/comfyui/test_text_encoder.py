@@ -34,7 +34,7 @@ def small_clip():
 
 
 @pytest.fixture(scope="module", params=["comfyui", "kohya", "diffusers"])
-def results(request, host, tmp_path_factory):
+def results(request, comfy_host, tmp_path_factory):
     """What ComfyUI made of the file, and our CLIP-L with the adapter on it."""
     folder = tmp_path_factory.mktemp(request.param)
     clip = small_clip()
@@ -60,7 +60,7 @@ def results(request, host, tmp_path_factory):
             each.copy_(torch.randn(each.shape, generator=generator) / 4)
     key_map = get_family("flux").key_map
     write_adapter(folder / "adapter.safetensors", adapter.state(), request.param, key_map, {})
-    host.run("clip_process.py", folder)
+    comfy_host.run("clip_process.py", folder)
     facts = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     return facts, load_file(folder / "results.safetensors"), module.text_encoder
 

@@ -133,14 +133,7 @@ def test_loss_and_gradients_are_those_of_diffusers_and_peft(base):
         for factor, theirs in (("lora_down", module.lora_A), ("lora_up", module.lora_B)):
             grad, other = layer.factors()[factor].grad, theirs["default"].weight.grad
             assert float(other.norm()) > 1e-5, name
-            print(
-                "ERR",
-                name,
-                factor,
-                float((grad - other).norm() / other.norm()),
-                abs(loss.item() - expected.item()) / expected.item(),
-            )
-            assert float((grad - other).norm() / other.norm()) <= 5e-6, (name, factor)
+            assert float((grad - other).norm() / other.norm()) <= 1e-6, (name, factor)
 
 
 def _text(**more):

@@ -22,7 +22,11 @@ from trainer_core.families.diffusers_parts import pack
 from trainer_core.families.registry import get_family
 from trainer_core.families.trainable_text import join_text, joined, with_text, with_tokens
 from trainer_core.inference.pipeline import sample_images
-from trainer_core.training import train
+from trainer_core.offload.empty_base import bytes_on_device, empty_base
+from trainer_core.training import SingleProcess, train
+from trainer_core.training.encode_dataset import prepare, save_manifest
+from trainer_core.training.observer import SilentObserver
+from trainer_core.training.step_simulation import StepInputs, StepSimulation
 
 FAMILY = get_family("flux")
 CAPTIONS = ["a red circle", "two blue squares on a green background"]
@@ -253,6 +257,41 @@ def _pooled(base, state, tokens):
     layers = {name: layer for name, layer in state.layers.items() if is_text_layer(name)}
     attach_state(transformer, replace(state, layers=layers)).eval()
     return transformer.text_encoder(tokens)
+
+
+def test_the_memory_of_a_step_counts_it(base):
+    place = locate_base(BaseSection(path=str(base)), FAMILY, False)
+    settings = config(base, "none", "none")
+    inputs = StepInputs(((4, 8, 8),), 64, torch.float32, fused=False)
+    sizes, found = [], []
+    for location, run in ((place, settings), (with_tokens(place), with_text(settings))):
+        empty = empty_base(location, FAMILY)
+        sizes.append(bytes_on_device(settings.memory, empty, torch.float32))
+        found.append(StepSimulation(empty.transformer, FAMILY, run, inputs).step())
+    weights = sum(each.nbytes for each in make_clip()[0].parameters())
+    assert 0 <= sizes[1] - sizes[0] - weights <= 1024, "positions are counted as well"
+    layers = 4 * 2 * 24 + 2 * (24 + 32)
+    # A factor, its gradient and two states of AdamW, in float32.
+    assert found[1].adapter - found[0].adapter == 2 * RANK * layers * 4 * 4
+    assert found[1].flops > found[0].flops
+    assert found[1].activations >= found[0].activations
+
+
+def test_a_finished_cache_says_for_which_run_it_was_encoded(base, data, tmp_path):
+    cache = {"cache": {"dir": str(tmp_path / "cache")}}
+    asked, off = config(base, data, tmp_path / "run", **cache), {"train": False, "rank": 8}
+    observer, here = SilentObserver(), SingleProcess(torch.device("cpu"))
+    listed = save_manifest(asked, prepare(asked, observer, here))
+    finished = {"cache": {"manifest": str(listed)}, "training": {"steps": 1}}
+    run = train(config(base, data, tmp_path / "listed", **finished))
+    assert any(name.startswith("lora_te1_") for name in tensors(run.adapters[0]))
+    other = merge(finished, {"training": {"text_encoder": off}})
+    with pytest.raises(ConfigError, match="train is false, and the finished cache was encoded"):
+        train(config(base, data, tmp_path / "other", **other))
+    plain = config(base, data, tmp_path / "run", **merge(cache, {"training": other["training"]}))
+    unlike = save_manifest(plain, prepare(plain, observer, here))
+    with pytest.raises(ConfigError, match="train is true, and the finished cache was encoded"):
+        train(config(base, data, tmp_path / "third", cache={"manifest": str(unlike)}))
 
 
 def test_bases_without_clip_l_are_refused():

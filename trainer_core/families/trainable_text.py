@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,6 @@ from ..types import AdapterState, Conditioning
 from ..weights.base_location import BaseLocation, folder_identity
 from ..weights.diffusers_folder import check_part, read_json
 from ..weights.loading import load_frozen, reading_part
-
-if TYPE_CHECKING:
-    from .family import Family
 
 _SHARE = 0.1
 """Its learning rate over that of the denoiser, where none is set."""
@@ -199,7 +196,26 @@ def refuse_texts(state: AdapterState, location: BaseLocation) -> None:
         )
 
 
-def joined(location: BaseLocation, family: Family, config: RunConfig) -> BaseLocation:
+class Reader(Protocol):
+    """What is asked of a `Family` here."""
+
+    @property
+    def name(self) -> str:
+        """As `Family.name`."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """As `Family.title`."""
+        ...
+
+    @property
+    def trainable_text(self) -> TrainableText | None:
+        """As `Family.trainable_text`."""
+        ...
+
+
+def joined(location: BaseLocation, family: Reader, config: RunConfig) -> BaseLocation:
     """The place of a run's base, which says whether a text encoder is a part of the denoiser.
 
     Raises:

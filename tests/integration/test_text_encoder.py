@@ -271,8 +271,8 @@ def test_the_memory_of_a_step_counts_it(base):
     weights = sum(each.nbytes for each in make_clip()[0].parameters())
     assert 0 <= sizes[1] - sizes[0] - weights <= 1024, "positions are counted as well"
     layers = 4 * 2 * 24 + 2 * (24 + 32)
-    # A factor, its gradient and two states of AdamW, in float32.
-    assert found[1].adapter - found[0].adapter == 2 * RANK * layers * 4 * 4
+    # A factor, its gradient and two states of AdamW, in float32, and its count of steps.
+    assert found[1].adapter - found[0].adapter == 2 * RANK * layers * 4 * 4 + 2 * 6 * 2 * 4
     assert found[1].flops > found[0].flops
     assert found[1].activations >= found[0].activations
 

@@ -22,6 +22,7 @@ class CacheEmbeddings(io.ComfyNode):
         SettingInput("cache.dtype", optional=True),
         SettingInput("cache.batch_size", optional=True),
         SettingInput("cache.max_gb", optional=True),
+        SettingInput("training.text_encoder.train", "train_text_encoder", optional=True),
     )
 
     @classmethod

@@ -83,6 +83,13 @@ class TrainingSettings(io.ComfyNode):
         SettingInput("metrics.trackers", optional=True),
         SettingInput("metrics.sigma_bands", optional=True),
         SettingInput("metrics.norms_every", optional=True),
+        SettingInput(
+            "training.text_encoder.learning_rate",
+            "text_encoder_learning_rate",
+            step=1e-6,
+            optional=True,
+        ),
+        SettingInput("training.text_encoder.rank", "text_encoder_rank", optional=True),
     )
 
     @classmethod

@@ -24,13 +24,15 @@ from .graph_inputs import (
 )
 
 if TYPE_CHECKING:
+    import torch
     from PIL.Image import Image
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from ...trainer_core.data.cache.build import Encoders
     from ...trainer_core.data.captions import TextLimit
     from ...trainer_core.families.family import Family
     from ...trainer_core.families.graph_spec import ClipSpec, GraphSpec, Row, VaeSpec
+    from ...trainer_core.families.trainable_text import TrainableText
     from ...trainer_core.types import Conditioning
     from ...trainer_core.weights.base_location import BaseLocation
 
@@ -69,6 +71,7 @@ class GraphText(NamedTuple):
         variant: The base's variant.
         controls: The least and the largest number of control images of a caption.
         text_length: Most text tokens; None where nothing is cut.
+        trained: The text encoder that is a part of the denoiser, which reads its tokens.
     """
 
     clip: Clip
@@ -76,6 +79,7 @@ class GraphText(NamedTuple):
     variant: str
     controls: tuple[int, int]
     text_length: int | None
+    trained: TrainableText | None = None
 
     def encode(self, caption: str, controls: Sequence[Image]) -> Conditioning:
         """Encode a caption, and what the text encoder sees of its control images.
@@ -109,8 +113,27 @@ class GraphText(NamedTuple):
         tokens = text.tokens(caption, [image for image in seen if image is not None])
         with torch.inference_mode():
             ((rows, extra),) = self.clip.encode_from_tokens_scheduled(tokens)
-        found = self.spec.conditioning(rows[0], extra)
-        return {name: ordinary(tensor) for name, tensor in found.items()}
+        found = {k: ordinary(v) for k, v in self.spec.conditioning(rows[0], extra).items()}
+        if self.trained is not None:
+            del found[self.trained.pooled]
+            found[self.trained.tokens] = self._numbers(caption, tokens)
+        return found
+
+    def _numbers(self, caption: str, tokens: Mapping[str, Sequence[Row]]) -> Tensor:
+        """The tokens of the text encoder that is trained: of a long caption the first 77.
+
+        What a weight such as ``(red:1.2)`` changes is not in the pooled text.
+        """
+        import torch
+
+        numbers = [each[0] for each in tokens[self.spec.trainable[0]][0]]
+        if not all(isinstance(each, int) for each in numbers):
+            raise DatasetError(
+                f"the caption {caption[:60]!r} has an embedding, and the text encoder is trained",
+                "words alone: an embedding is of a text encoder that stays as it is",
+                "Take embedding:name out of the caption, or leave training.text_encoder.train out.",
+            )
+        return torch.tensor(numbers)
 
     def _require_controls(self, caption: str, count: int) -> None:
         fewest, most = self.controls
@@ -270,6 +293,7 @@ class GraphEncoders:
         vae: The VAE input's value.
         text_length: As `graph_encoders` takes it.
         on_close: Called by `close`.
+        trained: The text encoder that is trained as a part of the denoiser; None for none.
     """
 
     name: str
@@ -279,6 +303,7 @@ class GraphEncoders:
     vae: Vae | None
     text_length: int | None
     on_close: Callable[[], None] | None = None
+    trained: TrainableText | None = None
 
     @cached_property
     def identity(self) -> str:
@@ -287,7 +312,7 @@ class GraphEncoders:
         That is family, variant, text length, template and tokenizer, and the weights of CLIP and
         VAE with their precision and patches.
         """
-        parts = ["comfyui", self.name, self.variant]
+        parts = ["comfyui", self.name, self.variant, *(["tokens"] if self.trained else [])]
         if self.clip is not None:
             signature = self._text().signature().encode()
             parts.append("clip " + hashlib.sha256(signature).hexdigest()[:32])
@@ -320,6 +345,20 @@ class GraphEncoders:
         """How long captions may be; None without a CLIP, and where they are read whole."""
         return self._text().limit() if self.clip is not None else None
 
+    def trained_text(self, dtype: torch.dtype) -> nn.Module:
+        """The CLIP's own text encoder as transformers' model, with a copy of its weights.
+
+        Patches of the graph, such as a LoRA's, are not in it.
+        """
+        from ...trainer_core.families.trainable_text import filled_text
+
+        spec, text = self.spec.clip, self.trained
+        assert text is not None
+        clip = require(self.clip, "CLIP", "to train its text encoder", spec.remedy)
+        model = getattr(clip.cond_stage_model, spec.trainable[1]).transformer
+        heads = model.text_model.encoder.layers[0].self_attn.heads
+        return filled_text(text, model.state_dict(), heads, dtype)
+
     def close(self) -> None:
         """The weights are ComfyUI's to unload; `decoder` goes on working, for more previews."""
         if self.on_close is not None:
@@ -329,7 +368,8 @@ class GraphEncoders:
         spec = self.spec.clip
         clip = require(self.clip, "CLIP", "to encode captions", spec.remedy)
         length = self.text_length or spec.text_length
-        return GraphText(clip, spec, self.variant, self.spec.controls[self.variant], length)
+        controls = self.spec.controls[self.variant]
+        return GraphText(clip, spec, self.variant, controls, length, self.trained)
 
     def _image(self, purpose: str) -> GraphVae:
         spec = self.spec.vae
@@ -383,4 +423,5 @@ def graph_encoders(
         require_fitting_clip(clip, spec.clip)
     if vae is not None:
         require_fitting_vae(vae, spec.vae)
-    return GraphEncoders(family.name, spec, variant, clip, vae, text_length, on_close)
+    trained = family.trainable_text if location.reads_tokens else None
+    return GraphEncoders(family.name, spec, variant, clip, vae, text_length, on_close, trained)

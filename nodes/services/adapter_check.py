@@ -61,16 +61,24 @@ def check_adapter(
         AdapterFileError: When it is no safetensors file.
         RunError: When something is wrong and the graph is to stop then.
     """
+    from ...trainer_core.adapter_files.names.key_parsing import is_text_key
     from ...trainer_core.tensors.safetensors_reader import open_tensors
 
     given = as_source(source)
     with contextlib.ExitStack() as stack:
         device = stack.enter_context(comfy_host.cleared_device())
         with open_tensors(given) as file:
-            tensors = file.read_all()
+            every = file.read_all()
+        tensors = {key: each for key, each in every.items() if not is_text_key(key)}
         host = HostAdapter(model, tensors, device)
         own, family, unread = _reading(stack, given, host.weights)
         proof = _Check(host, own, family).run(node_id, given, tensors, unread)
+    if len(tensors) < len(every):
+        told = (
+            f"{len(every) - len(tensors)} tensors are of CLIP-L and were not checked: only a "
+            "loader with a CLIP input, such as Load LoRA, loads them."
+        )
+        proof = dataclasses.replace(proof, warnings=(*proof.warnings, told))
     comfy_host.show_text(node_id, proof.text())
     if on_problem == "stop" and not proof.ok:
         raise RunError(
@@ -86,7 +94,11 @@ def _reading(
 ) -> tuple[AdapterState | None, Family | None, str]:
     """What the trainer reads from a file; nothing where it does not know kind or family."""
     from ...trainer_core.adapter_files.names.key_parsing import matching_families
-    from ...trainer_core.adapter_files.read.adapter_file import open_adapter, open_file
+    from ...trainer_core.adapter_files.read.adapter_file import (
+        of_denoiser,
+        open_adapter,
+        open_file,
+    )
     from ...trainer_core.bases.adapter_family import other_models
     from ...trainer_core.families.registry import FAMILIES
 
@@ -103,7 +115,8 @@ def _reading(
             )
             return None, None, f"{told}, which the trainer does not read for this model"
         family = FAMILIES[found[0]]
-        return stack.enter_context(open_adapter(source, family.key_map)).state, family, ""
+        opened = stack.enter_context(open_adapter(source, family.key_map))
+        return of_denoiser(opened.state), family, ""
     except AdapterFileError as error:
         return None, None, f"the trainer does not read this file ({error.found})"
 

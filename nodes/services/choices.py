@@ -71,12 +71,14 @@ class EncodedCache:
         base: The base that it was encoded for.
         dataset: The dataset's settings.
         previews: What was encoded for previews, or nothing.
+        trained_clip: The graph's CLIP, whose text encoder is trained; None where it is not.
     """
 
     manifest: Path
     base: BaseChoice
     dataset: DatasetChoice
     previews: PreviewChoice | None
+    trained_clip: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,7 @@ def training_config(
             "adapter": adapter.values,
             "preview": previews,
             "cache": {"manifest": str(cache.manifest)},
+            "training": {"text_encoder": {"train": cache.trained_clip is not None}},
         },
         settings.values if settings else {},
         own,

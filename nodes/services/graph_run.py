@@ -190,7 +190,8 @@ def encode(
         machine = ComfyMachine()
         prepared = prepare(config, observer, SingleProcess(device), make_source, within, machine)
         manifest = save_manifest(config, prepared)
-    return EncodedCache(manifest, base, dataset, previews)
+    trained_clip = clip if config.training.text_encoder.train else None
+    return EncodedCache(manifest, base, dataset, previews, trained_clip)
 
 
 def run_training(
@@ -247,7 +248,8 @@ def run_training(
         _warn_of_memory(config, device, observer)
         within, machine = comfy_host.allowed_folders(), ComfyMachine()
         where = SingleProcess(device)
-        result = train(config, observer, where, source_of(None, vae, base), texts, within, machine)
+        source = source_of(cache.trained_clip, vae, base)
+        result = train(config, observer, where, source, texts, within, machine)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()

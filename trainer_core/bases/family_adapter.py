@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..adapter_files.metadata import own_facts
+from ..adapter_files.names.text_names import text_layers
 from ..adapter_files.read.adapter_file import OpenAdapter, open_adapter
 from ..errors import AdapterFileError
 from ..families.registry import FAMILIES
+from ..tensors.safetensors_reader import Source
 from ..types import AdapterState
 
 if TYPE_CHECKING:
@@ -50,3 +52,15 @@ def read_of_family(path: Path, family: Family) -> AdapterState:
         state = adapter.state
         extras = {name: dict(tensors) for name, tensors in state.extras.items()}
         return replace(state, layers=dict(state.layers), extras=extras)
+
+
+def changes_texts(source: Source, family: Family) -> bool:
+    """Whether an adapter of a family has layers of a text encoder; its header alone is read.
+
+    Raises:
+        AdapterFileError: As `open_adapter`.
+    """
+    if family.trainable_text is None:
+        return False
+    with open_adapter(source, family.key_map) as adapter:
+        return bool(text_layers(adapter.state.layers))

@@ -24,7 +24,9 @@ from torch import Tensor
 from ..adapter_files.factors.effective_delta import check_size, effective_delta
 from ..adapter_files.factors.fused_layers import undivided_delta, undivided_parts
 from ..adapter_files.factors.outlines import outline_of, patch_outline
+from ..adapter_files.names.key_parsing import DROP
 from ..adapter_files.names.row_slices import RowSlice, take_rows
+from ..adapter_files.names.text_names import text_layers
 from ..counters import counter_seed
 from ..errors import AdapterError, NonFiniteError
 from ..tensors.rounding import (
@@ -101,6 +103,7 @@ def plan_jobs(
     """
     jobs: dict[str, Job] = {}
     for state, strength in adapters:
+        _refuse_texts(state)
         own: list[tuple[str, Place]] = []
         for name in state.layers:
             for module, place, change in _layer_changes(base, state, name, strength):
@@ -113,6 +116,15 @@ def plan_jobs(
     for job in jobs.values():
         planned.setdefault((job.place.file.path, job.place.name), []).append(job)
     return planned
+
+
+def _refuse_texts(state: AdapterState) -> None:
+    for name in text_layers(state.layers):
+        raise AdapterError(
+            f"the adapter changes {name}, a layer of a text encoder",
+            "layers of the denoiser alone, which is what a base holds here",
+            f"Leave these layers out: {DROP}.",
+        )
 
 
 def _layer_changes(

@@ -114,7 +114,10 @@ def _vram(
     from ..families.registry import get_family
 
     family = get_family(config.family)
-    location = locate_local_base(config.base, family, controls > 0)
+    from ..families.trainable_text import joined, with_text
+
+    location = joined(locate_local_base(config.base, family, controls > 0), family, config)
+    config = with_text(config)
     from ..device import resolve_device
     from ..offload.empty_base import empty_base
     from ..offload.machine import Machine

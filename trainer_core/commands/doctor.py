@@ -106,7 +106,7 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
 
             report["adapter"] = _adapter_report(config, adapter)
             adapter.detach()
-            report |= memory_report(config, base, controls, attempt)
+            report |= memory_report(_with_text(config), base, controls, attempt)
         narrow = config.memory.base_format not in {"auto", "dense"}
         if config.cache.manifest and (narrow or config.memory.compute != "dense"):
             report["velocity_error"] = attempt("memory", lambda: _velocity_error(config))
@@ -123,10 +123,18 @@ def _folder_problems(config: RunConfig) -> list[str]:
 
 def _open_base(config: RunConfig, controls: bool) -> EmptyBase:
     from ..families.registry import get_family
+    from ..families.trainable_text import joined
     from ..offload.empty_base import empty_base
 
     family = get_family(config.family)
-    return empty_base(locate_local_base(config.base, family, controls), family)
+    location = joined(locate_local_base(config.base, family, controls), family, config)
+    return empty_base(location, family)
+
+
+def _with_text(config: RunConfig) -> RunConfig:
+    from ..families.trainable_text import with_text
+
+    return with_text(config)
 
 
 def _attach(config: RunConfig, base: EmptyBase) -> AttachedAdapter:
@@ -135,7 +143,8 @@ def _attach(config: RunConfig, base: EmptyBase) -> AttachedAdapter:
     unused = base.family.unused_layers(base.transformer)
     family, transformer = base.family, base.transformer
     whole = family.key_map.whole_layers(dict(transformer.named_modules()))
-    return attach(transformer, config.adapter, presets=family.presets, unused=unused, whole=whole)
+    settings = _with_text(config).adapter
+    return attach(transformer, settings, presets=family.presets, unused=unused, whole=whole)
 
 
 def _base_report(base: EmptyBase) -> dict[str, Any]:

@@ -40,6 +40,9 @@ UNREAD: Mapping[str, tuple[str, ...]] = {
 FINDS_ITS_RATE = frozenset({"prodigy", "prodigy_schedule_free"})
 """Optimizers that find the learning rate themselves: the setting is a factor on it, about 1."""
 
+LEAST_FACTOR = 0.01
+"""A factor on the rate that is found; what is less was meant as a rate."""
+
 ONE_RATE = frozenset({"prodigy"})
 """Optimizers whose library takes one learning rate for all factors."""
 

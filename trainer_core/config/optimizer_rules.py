@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from .dialect import value_in_words
 from .optimizer import OptimizerSection
-from .optimizer_facts import AVERAGES_ITSELF, FINDS_ITS_RATE, ONE_RATE, UNREAD
+from .optimizer_facts import AVERAGES_ITSELF, FINDS_ITS_RATE, LEAST_FACTOR, ONE_RATE, UNREAD
 from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
 from .run import RunConfig
 
 _SECTION = "training.optimizer"
-_LEAST_FACTOR = 0.01
-"""A factor on the rate that is found; what is less was meant as a rate."""
 
 Contradiction = tuple[str, str, str]
 
@@ -84,7 +82,7 @@ def _unread(settings: OptimizerSection) -> Iterator[Contradiction]:
 
 
 def _rates(settings: OptimizerSection) -> Iterator[Contradiction]:
-    if settings.name in FINDS_ITS_RATE and settings.learning_rate < _LEAST_FACTOR:
+    if settings.name in FINDS_ITS_RATE and settings.learning_rate < LEAST_FACTOR:
         yield (
             f"{_SECTION}.learning_rate is {settings.learning_rate} and {_SECTION}.name is "
             f"{settings.name}",

@@ -29,6 +29,7 @@ from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
 from .run import CONFIG_VERSION, RunConfig, find_setting, walk_settings
 from .section import choices_of, expectation, listed_section, section_of
 from .slider_rules import slider_contradictions
+from .text_encoder_rules import text_encoder_contradictions
 from .training_rules import training_contradictions
 
 
@@ -217,6 +218,7 @@ def contradictions(config: RunConfig) -> list[Problem]:
         *(Problem(*each) for each in loss_contradictions(config)),
         *(Problem(*each) for each in optimizer_contradictions(config)),
         *(Problem(*each) for each in training_contradictions(config)),
+        *(Problem(*each) for each in text_encoder_contradictions(config)),
         *_preview_problems(config),
         *(Problem(*each) for each in memory_contradictions(config)),
         *(Problem(*each) for each in dataset_contradictions(config.dataset, config.cache)),

@@ -13,6 +13,7 @@ from .recovery import RecoverySection
 from .schedule import ScheduleSection
 from .section import Section, setting
 from .sigma import SigmaSection
+from .text_encoder import TextEncoderSection
 
 
 class TrainingSection(Section):
@@ -137,4 +138,7 @@ class TrainingSection(Section):
     )
     recovery: RecoverySection = Field(
         default_factory=RecoverySection, description="What happens when something goes wrong."
+    )
+    text_encoder: TextEncoderSection = Field(
+        default_factory=TextEncoderSection, description="A text encoder that is trained as well."
     )

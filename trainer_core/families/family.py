@@ -32,6 +32,7 @@ from .diffusers_parts import (
 from .distilled import distilled_by_name
 from .graph_spec import GraphSpec
 from .published_sizes import PublishedSizes
+from .trainable_text import TrainableText
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,6 +180,7 @@ class Family:
         conditioning_shapes: The configuration of Diffusers' transformer and a number of text tokens
             to the shapes of a sample's conditioning.
         control_size: (width, height, area) of a control image to the size it is encoded at.
+        trainable_text: The text encoder that can be trained beside the denoiser; None for none.
         graph: What CLIP and VAE of a ComfyUI graph are; None where the graph cannot encode.
         headless: Why no node trains it, in a few words; empty where nodes do.
         embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
@@ -227,6 +229,7 @@ class Family:
         text_shapes
     )
     control_size: Callable[[int, int, int], tuple[int, int]] = area_size
+    trainable_text: TrainableText | None = None
     graph: GraphSpec | None = None
     headless: str = ""
     embedded: Path | None = None

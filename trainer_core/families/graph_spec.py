@@ -69,6 +69,8 @@ class ClipSpec:
         without_images: The variant whose text a caption without its control images has, where that
             is another than its own.
         unused_weights: Those that the encoded text does not depend on.
+        trainable: What ComfyUI calls the text encoder that can be trained (`Family.trainable_text`)
+            among its token rows, and among ``parts``.
     """
 
     parts: tuple[str, ...]
@@ -86,6 +88,7 @@ class ClipSpec:
     image_token: str = ""
     without_images: Mapping[str, str] = field(default_factory=dict)
     unused_weights: tuple[str, ...] = ()
+    trainable: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from .rules import (
     texts,
     whole,
 )
+from .text_encoders import set_text_encoder
 from .vocabulary import (
     FINDS_ITS_RATE,
     Folder,
@@ -82,6 +83,8 @@ def _convert(given: Given, to: Conversion) -> None:
     _network(network, to)
     _model(given, part("model", MODEL), to)
     _optimizer(train, to)
+    near = "Of several text encoders CLIP-L alone is trained here."
+    set_text_encoder(to, train, "train_text_encoder", "text_encoder_lr", near)
     set_noise(train, to)
     set_loss(train, to)
     set_preservation(train, to)

@@ -19,6 +19,7 @@ from .one_trainer_keys import CONFIG
 from .one_trainer_noise import set_loss, set_noise, set_shift
 from .program import Given, Program, has, set_family
 from .rules import Conversion, Source, UnfitError, flag, mapping, mappings, number, text, whole
+from .text_encoders import set_text_encoder
 from .vocabulary import (
     containing,
     set_folders,
@@ -46,6 +47,7 @@ def _convert(given: Given, to: Conversion) -> None:
     set_family(to, given, _NAME, "model_type", source.read("model_type", text, ""))
     _optimizer(source, to)
     _schedule(source, to)
+    set_text_encoder(to, source, "text_encoder.train", "text_encoder.learning_rate")
     set_noise(source, to)
     set_shift(source, to)
     set_loss(source, to)

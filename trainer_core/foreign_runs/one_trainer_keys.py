@@ -136,8 +136,8 @@ CONFIG: Table = {
         ),
         Lacks("The denoiser is trained to the end.", (*_ANY, 0, "NEVER")),
     ),
-    "text_encoder.train": Lacks("Only adapters of the denoiser are trained here.", (None, False)),
-    "text_encoder.learning_rate": Lacks("Only adapters of the denoiser are trained here."),
+    "text_encoder.train": Together("training.text_encoder.train"),
+    "text_encoder.learning_rate": Together("training.text_encoder.learning_rate"),
     **dict.fromkeys(
         [
             f"text_encoder.{name}"

@@ -6,6 +6,7 @@ Prompts are encoded once and kept in the cache beside the samples.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from ..device import DTYPES, release_memory, resolve_precision
 from ..errors import ConfigError
 from ..families.family import Family
 from ..families.filled import control_channels
+from ..families.trainable_text import load_text
 from ..offload.machine import Machine
 from ..types import Bucket, Conditioning
 from ..weights.base_location import BaseLocation
@@ -54,6 +56,10 @@ class EncoderSource(Protocol):
 
     def text_limit(self) -> TextLimit | None:
         """How long captions may be; None where they are read whole."""
+        ...
+
+    def trained_text(self, dtype: torch.dtype) -> torch.nn.Module:
+        """The text encoder that becomes a part of the denoiser, on the CPU."""
         ...
 
     def close(self) -> None:
@@ -89,6 +95,7 @@ class LazyEncoders:
         self.identity = f"{location.identity} {precision}"
         self._load = lambda: family.load_encoders(location, DTYPES[precision], "cpu")
         self._load_vae = lambda: family.load_vae(location, DTYPES[precision], "cpu")
+        self._load_text = functools.partial(_trained_text, family, location)
         self._load_counter = lambda: family.load_token_counter(location)
         self._text_length = location.text_length
         self._latents, self._numbers = family.latents, family.decoder_numbers
@@ -117,12 +124,22 @@ class LazyEncoders:
         """How long captions may be; loads the tokenizer alone."""
         return TextLimit(self._load_counter(), self._text_length)
 
+    def trained_text(self, dtype: torch.dtype) -> torch.nn.Module:
+        """Load CLIP-L, or what else the family has."""
+        return self._load_text(dtype)
+
     def close(self) -> None:
         """Drop the encoders and give their memory back."""
         if self._loaded is not None:
             self._loaded = None
             self._at_close.close()
             release_memory(self._device)
+
+
+def _trained_text(family: Family, location: BaseLocation, dtype: torch.dtype) -> torch.nn.Module:
+    if family.trainable_text is None:
+        raise ValueError(f"{family.name} has no text encoder that can be trained")
+    return load_text(family.trainable_text, location, dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from ..adapter_files.read.adapter_file import read_adapter
 from ..adapters import AttachedAdapter
 from ..adapters.attach_state import attach_state
 from ..bases.base_adapters import outline_base_adapters, read_base_adapters
+from ..bases.family_adapter import changes_texts
 from ..bases.locate import locate_base
 from ..config import BaseSection, MemorySection, PreviewSection, RunConfig
 from ..data.cache.build import cache_folder
@@ -38,6 +39,7 @@ from ..diffusion.flow import SamplingStopped
 from ..families.family import Family
 from ..families.filled import control_channels
 from ..families.registry import get_family
+from ..families.trainable_text import join_text, joined, refuse_texts, with_tokens
 from ..filesystem.storage import atomic_write
 from ..offload.empty_base import empty_base
 from ..offload.load_base import PlacedBase, load_base
@@ -156,6 +158,7 @@ class Pipeline:
             AdapterError: When it does not fit the base.
         """
         refuse_undivided(state, self.key_map, "the model that generates", attached=True)
+        refuse_texts(state, self.sampler.location)
         transformer = self.sampler.transformer
         whole = self.key_map.whole_layers(dict(transformer.named_modules()))
         adapter = attach_state(transformer, state, whole)
@@ -191,6 +194,9 @@ class _Place:
             at_end.callback(self.encoders.close)
             place = self.family, self.location, dtype, self.device, self.machine
             base = load_base(memory, *place, at_end)
+            if self.location.reads_tokens:
+                own = self.encoders.trained_text(dtype)
+                join_text(base.transformer, own.to(self.device))
             set_compute(base.transformer, memory.compute)
             merge = not memory.blocks_to_swap
             put_on_base(base.transformer, self.key_map, self.adapters(), merge=merge)
@@ -257,12 +263,20 @@ def open_pipeline(
 
 
 def _locate(
-    config: RunConfig, has_controls: bool, make_source: MakeSource | None, machine: Machine | None
+    config: RunConfig,
+    has_controls: bool,
+    make_source: MakeSource | None,
+    machine: Machine | None,
+    *,
+    tokens: bool = False,
 ) -> _Place:
+    """Find a base; ``tokens`` says whether an adapter changes its text encoder."""
     device, machine = resolve_device(config.memory.device), machine or Machine()
     family = get_family(config.family)
     located = functools.partial(locate_base, needs_encoders=make_source is None, to_train=False)
-    location = located(config.base, family, has_controls)
+    location = joined(located(config.base, family, has_controls), family, config)
+    if tokens and not location.reads_tokens:
+        location = with_tokens(location)
     encoders = (
         make_source(family, location)
         if make_source is not None
@@ -342,7 +356,8 @@ def sample_candidates(
         InputError: When base, adapter or prompts cannot be used.
     """
     preview = config.preview
-    place = _locate(config, any(preview.controls), make_source, machine)
+    given = config, any(preview.controls), make_source, machine
+    place = _locate(*given, tokens=_change_texts(config, candidates))
     # What cannot be used is refused before anything is encoded or loaded.
     largest = _largest(place, candidates)
     check_controls(preview, place.location.variant)
@@ -368,6 +383,12 @@ def sample_candidates(
             for index, prompt in enumerate(prompts):
                 request = prompt.request(preview.seed + index)
                 yield number, index, pipeline.sampler.sample([request], size, stop)[0]
+
+
+def _change_texts(config: RunConfig, candidates: Sequence[Candidate]) -> bool:
+    """Whether an adapter changes a text encoder."""
+    family = get_family(config.family)
+    return any(changes_texts(each.adapter, family) for each in candidates if each.adapter)
 
 
 def _largest(place: _Place, candidates: Sequence[Candidate]) -> AdapterState | None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..config import MemorySection
 from ..families.family import Family
+from ..families.trainable_text import empty_text, join_text
 from ..weights.base_format import Packing
 from ..weights.base_location import BaseLocation
 from ..weights.kept_weights import stored_layers
@@ -54,6 +55,8 @@ def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
     """
     with reading_part(location.folder / "transformer"):
         transformer = _build_empty(location, family)
+        if location.reads_tokens and family.trainable_text is not None:
+            join_text(transformer, empty_text(family.trainable_text, location))
     transformer.requires_grad_(False)
     blocks = len(repeated_blocks(transformer, family.repeated_blocks))
     weights = dict(transformer.named_parameters())

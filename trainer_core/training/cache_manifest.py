@@ -23,10 +23,12 @@ from ..data.cache.columns import Form, ItemColumns, hex_keys
 from ..data.cache.index import CacheIndex
 from ..data.cache.items import CachedItem, PreservedItem
 from ..data.paces import read_pace
-from ..errors import DatasetError
+from ..errors import ConfigError, DatasetError
+from ..families.family import Family
 from ..filesystem.storage import write_text
 from ..filesystem.text_files import LARGEST_LIST, read_object
 from ..inference.encoders import EncodedPrompt, read_prompt
+from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 
 SUFFIX = ".cache.json"
@@ -64,6 +66,34 @@ class Manifest:
         yield from (prompt.entry for prompt in self.prompts)
         for each in self.dataset.preserved:
             yield from (*each.controls, each.text)
+
+
+def check_texts(cache: Manifest, family: Family, *, tokens: bool) -> None:
+    """Refuse texts that were encoded for another run: with CLIP-L trained, or without.
+
+    Args:
+        cache: The list; the header of one text is read.
+        family: The base's.
+        tokens: Whether the denoiser reads the text's tokens.
+
+    Raises:
+        ConfigError: When it does and they are not there, or the other way round.
+        StorageError: When the file is damaged or gone.
+    """
+    text = family.trainable_text
+    if text is None:
+        return
+    with open_tensors(cache.dataset.items[0].text.path) as file:
+        found = text.tokens in file.tensors
+    if found != tokens:
+        raise ConfigError(
+            f"training.text_encoder.train is {str(tokens).lower()}, and the finished cache was "
+            f"encoded with {str(found).lower()}",
+            "texts that were encoded for it: their tokens where the text encoder is trained, and "
+            "what it makes of them where not",
+            f"Encode again with this setting, or set training.text_encoder.train to "
+            f"{str(found).lower()}.",
+        )
 
 
 def write_manifest(path: Path, cache: Manifest) -> None:

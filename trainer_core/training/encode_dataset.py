@@ -42,6 +42,7 @@ from ..data.sources.problems import Scan
 from ..errors import ConfigError
 from ..families.family import Family
 from ..families.registry import get_family
+from ..families.trainable_text import joined
 from ..filesystem.allowed_folders import AllowedFolders
 from ..filesystem.temporary import remove_leftovers
 from ..inference.encoders import (
@@ -57,7 +58,7 @@ from ..offload.machine import Machine
 from ..types import Sample
 from ..weights.base_location import BaseLocation, file_identity, folder_identity
 from ..weights.loading import file_settings
-from .cache_manifest import SUFFIX, Manifest, read_manifest, write_manifest
+from .cache_manifest import SUFFIX, Manifest, check_texts, read_manifest, write_manifest
 from .finished_cache import check_finished, require_from_prompts, unmet
 from .observer import EndedEarlyError, Noted, Observer, Warned, told_or_ended
 from .processes import Processes, end_where_asked
@@ -139,7 +140,8 @@ def prepare(
     _warn(observer, processes, found.problems)
     edits = any(sample.controls for sample in found.samples)
     family = get_family(config.family)
-    location = locate_base(config.base, family, edits, needs_encoders=make_source is None)
+    located = locate_base(config.base, family, edits, needs_encoders=make_source is None)
+    location = joined(located, family, config)
     require_from_prompts(config, location.variant)
     check_controls(config.preview, location.variant)
     samples = _trainable(found.samples, config.dataset, family, location.variant)
@@ -375,7 +377,9 @@ def _from_manifest(
     require_counting_masks(cache.dataset, config.dataset.mask)
     if cache.variant in family.shown:
         require_bare_texts(config.dataset, cache.dataset.items)
-    location = locate_base(base, family, has_controls, needs_encoders=False)
+    located = locate_base(base, family, has_controls, needs_encoders=False)
+    location = joined(located, family, config)
+    check_texts(cache, family, tokens=location.reads_tokens)
     if config.preview.every > 0 and make_source is None:
         _require_vae(location)
     encoders = _source(config, family, location, processes, make_source, machine)

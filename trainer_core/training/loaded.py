@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..adapter_files.factors.base_adapters import BaseAdapters
+from ..adapter_files.names.text_names import is_text_layer
 from ..adapters import AttachedAdapter
 from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
@@ -239,7 +240,9 @@ def _tell_notes(
 ) -> None:
     for note in [*adapter.notes, *([begun] if begun else [])]:
         observer.notify(Noted(note))
-    for note in pace_notes(adapter.plans, settings.learning_rate, OPTIMIZERS[settings.name].pace):
+    # A text encoder's layers have a rate of their own.
+    plans = [each for each in adapter.plans if not is_text_layer(each.name)]
+    for note in pace_notes(plans, settings.learning_rate, OPTIMIZERS[settings.name].pace):
         observer.notify(Warned(note))
     if adapter.skipped_duplicates:
         observer.notify(

@@ -29,6 +29,7 @@ from ..device import (
     resolve_device,
     resolve_precision,
 )
+from ..families.trainable_text import with_text
 from ..filesystem.allowed_folders import AllowedFolders
 from ..inference.encoders import MakeSource
 from ..offload.machine import Machine
@@ -143,11 +144,11 @@ def _train(
     told = distilled_note(config.base, data.family, data.location)
     if told and processes.index == 0:
         observer.notify(Noted(told))
-    source = data.dataset.source
+    source, full = data.dataset.source, with_text(config)
     settings = compared_settings(
-        config, precision, hashes["base"], hashes["dataset"], given, source, marks
+        full, precision, hashes["base"], hashes["dataset"], given, source, marks
     )
-    settled = settle(config, data, precision, start, settings, processes, observer, machine)
+    settled = settle(full, data, precision, start, settings, processes, observer, machine)
     start, planned = settled.start, settled.config
     end_where_asked(processes, observer.cancelled())
     with contextlib.ExitStack() as at_end:

@@ -45,6 +45,7 @@ COURSE = frozenset(
         "training.max_grad_norm",
         "training.max_weight_norm",
         "training.loss",
+        "training.text_encoder.learning_rate",
         "training.ema.decay",
         "training.precision",
         "memory.base_format",

@@ -69,6 +69,12 @@ def check_settings(config: RunConfig) -> None:
             "one of them: exact_delta keeps every adapted weight whole in each process",
             "Set adapter.exact_delta=false, or launch without sharding: --multi_gpu.",
         )
+    if config.training.text_encoder.train:
+        raise ConfigError(
+            "training.text_encoder.train, and a base in parts (FSDP2)",
+            "one of them: the text encoder computes before the denoiser's parts are gathered",
+            "Leave training.text_encoder.train out, or launch without sharding: --multi_gpu.",
+        )
     memory = config.memory
     if memory.checkpoint_inputs == "ram":
         raise ConfigError(

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..adapter_files.factors.fused_layers import refuse_undivided
+from ..adapter_files.names.key_parsing import DROP
+from ..adapter_files.names.text_names import text_layers
 from ..adapter_files.read.adapter_file import adapter_files
 from ..bases.family_adapter import read_of_family
 from ..config import RunConfig
@@ -193,6 +195,13 @@ def read_start(config: RunConfig) -> AdapterState | None:
     state = read_of_family(path, family)
     remedy = "Start from a LoRA of it, with adapter.kind: lora."
     refuse_undivided(state, family.key_map, "adapter.start_from", remedy, attached=True)
+    if not config.training.text_encoder.train and (texts := text_layers(state.layers)):
+        raise AdapterFileError(
+            f"adapter.start_from: {path} has {len(texts)} layers of a text encoder, {texts[0]} "
+            "first, and training.text_encoder.train is false",
+            "a text encoder that is trained, or an adapter of the denoiser alone",
+            f"Set training.text_encoder.train to true, or leave these layers out: {DROP}.",
+        )
     if state.extras:
         layer, tensors = next(iter(state.extras.items()))
         raise AdapterFileError(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -359,6 +359,14 @@ class StepSimulation:
         states = [each for state in optimizer.state.values() for each in state.values()]
         return states, optimizer.step
 
+    def _text(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+        """What a sample's text is encoded to."""
+        text = {name: torch.empty(each, dtype=self.inputs.dtype) for name, each in shapes.items()}
+        own = self.family.trainable_text
+        if own is not None and self.config.training.text_encoder.train:
+            text[own.tokens] = torch.zeros(own.length, dtype=torch.int64)
+        return text
+
     def _run(
         self,
         model: nn.Module,
@@ -376,10 +384,7 @@ class StepSimulation:
         with live:
             image, *controls = (torch.empty(samples, *each) for each in inputs.images)
             target, sigma = torch.empty_like(image), torch.empty(samples)
-            texts = [
-                {name: torch.empty(shape, dtype=inputs.dtype) for name, shape in shapes.items()}
-                for _ in range(samples)
-            ]
+            texts = [self._text(shapes) for _ in range(samples)]
             for _ in range(min(micro_batches, 2)):
                 live.flops = 0
                 live.begin(Phase("begin"))

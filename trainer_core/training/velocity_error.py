@@ -32,6 +32,8 @@ def velocity_report(config: RunConfig) -> str:
     Raises:
         InputError: As it does.
     """
+    if config.training.text_encoder.train:
+        return "not measured: the cache has no text that the denoiser alone could read"
     try:
         error = cached_velocity_error(config, resolve_device(config.memory.device))
     except torch.OutOfMemoryError:

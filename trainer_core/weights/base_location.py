@@ -26,6 +26,8 @@ class BaseLocation:
             precision that they run in is not known here.
         embedded: Whether this is the tiny base that ships with the trainer.
         file: The single file with the transformer's weights; None when they are in ``folder``.
+        reads_tokens: Whether a text encoder is trained, as a part of the denoiser, so that texts
+            are encoded to its tokens (`families.trainable_text`).
     """
 
     folder: Path
@@ -35,6 +37,7 @@ class BaseLocation:
     identity: str
     embedded: bool
     file: Path | None = None
+    reads_tokens: bool = False
 
 
 _EDGE = 1 << 20

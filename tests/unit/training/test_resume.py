@@ -84,7 +84,7 @@ COURSE = {
     for path in CHANGES
     if path.startswith(("training.optimizer.", "training.schedule.", "training.loss."))
     or path in {"training.max_grad_norm", "training.max_weight_norm", "training.precision"}
-    or path == "training.ema.decay"
+    or path in {"training.ema.decay", "training.text_encoder.learning_rate"}
     or path in {"memory.base_format", "memory.compute"}
 }
 

@@ -33,7 +33,9 @@ from ...adapters.targets import nearest
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..names.key_map import KeyMap
+from ..names.key_parsing import DROP
 from ..names.row_slices import RowSlice, take_rows
+from ..names.text_names import text_layers
 from .effective_delta import check_size, effective_delta
 from .fused_layers import undivided_delta, undivided_parts
 
@@ -150,6 +152,7 @@ def _parts(
     found: dict[str, list[_Part]] = {}
     for adapter in adapters:
         _refuse_extras(adapter)
+        _refuse_text_encoder(adapter)
         for name, state in adapter.state.layers.items():
             cuts: Sequence[tuple[str, RowSlice | None]] = undivided_parts(name, key_map)
             for path, cut in cuts or ((name, None),):
@@ -162,6 +165,15 @@ def _parts(
                     _check_size(adapter, name, state, cast("nn.Linear", layer))
                 found.setdefault(path, []).append((adapter, name, cut))
     return found
+
+
+def _refuse_text_encoder(adapter: BaseAdapterFile) -> None:
+    for name in text_layers(adapter.state.layers):
+        raise AdapterError(
+            f"{adapter.place}: {adapter.name} changes {name}, a layer of a text encoder",
+            "layers of the denoiser alone: texts are encoded by the base's own text encoder",
+            f"Leave these layers out: {DROP}.",
+        )
 
 
 def _refuse_extras(adapter: BaseAdapterFile) -> None:

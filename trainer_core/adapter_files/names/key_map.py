@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ...errors import AdapterError
+from .text_names import comfyui_names, is_text_layer, kohya_name, text_path
 
 BLOCK_NUMBER = "0|[1-9][0-9]*"
 """How a block is numbered, as a regular expression: ``00`` and other digits name no block."""
@@ -99,6 +100,7 @@ class KeyMap:
             block's number.
         fused_only: ComfyUI's names, with ``{}`` for the block's number, of fused layers for whose
             parts it has no names. Their parts are trained as one layer.
+        text_encoder: Whether files may hold layers of CLIP-L too (`with_text_encoder`).
     """
 
     to_native: Callable[[str], NativeKey | None]
@@ -110,6 +112,7 @@ class KeyMap:
     aliases: Mapping[str, str] = field(default_factory=dict)
     native_only: frozenset[str] = frozenset()
     fused_only: tuple[str, ...] = ()
+    text_encoder: bool = False
 
     def module_of_flat(self, flat: str) -> str | None:
         """Path of the module whose dots became ``_``; None when there is none."""
@@ -161,6 +164,22 @@ class KeyMap:
         found = (self.to_native(template.replace("{}", "0", 1)) for template in self.layers)
         templates = [key.name.replace(".0.", ".{}.", 1) for key in found if key is not None]
         return {template.replace(".", "_"): template for template in templates}
+
+
+def with_text_encoder(key_map: KeyMap) -> KeyMap:
+    """The names of a family whose files may hold CLIP-L's layers beside the denoiser's.
+
+    A layer of CLIP-L has its path for ComfyUI's name as well; how it is spelt in files is a matter
+    of `text_names`.
+    """
+
+    def to_native(path: str) -> NativeKey | None:
+        return NativeKey(path) if text_path(path) == path else key_map.to_native(path)
+
+    def to_module(native: str) -> str | None:
+        return native if text_path(native) == native else key_map.to_module(native)
+
+    return replace(key_map, to_native=to_native, to_module=to_module, text_encoder=True)
 
 
 def _template(path: str) -> str:
@@ -248,6 +267,9 @@ def comfyui_table(key_map: KeyMap, shapes: Shapes) -> dict[str, ComfyuiPlace]:
     for tensor in shapes:
         if tensor.endswith(WEIGHT):
             path = tensor.removesuffix(WEIGHT)
+            if is_text_layer(path):
+                table |= {name: ComfyuiPlace(tensor) for name in comfyui_names(path)}
+                continue
             table[_FLAT_NATIVE + path.replace(".", "_")] = ComfyuiPlace(tensor)
             table[NATIVE_PREFIX + path] = ComfyuiPlace(tensor)
         else:
@@ -321,6 +343,8 @@ def module_place(
     """What a module, or an undivided layer, is in ComfyUI's model by a table of `comfyui_table`."""
     if key_map.is_divided(module):
         return table.get(NATIVE_PREFIX + module)
+    if is_text_layer(module):
+        return table.get(kohya_name(module))
     for spelling in key_map.comfyui_spellings:
         place = table.get(spelling.format(path=module, flat=module.replace(".", "_")))
         if place is not None:

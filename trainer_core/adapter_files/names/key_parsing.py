@@ -24,6 +24,7 @@ from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterFileError
 from .key_map import BLOCK_NUMBER, DIFFUSERS_PREFIX, NATIVE_PREFIX, ComfyuiName, KeyMap
 from .row_slices import WHOLE, RowSlice
+from .text_names import text_path
 
 _TITLES = [rules.title for rules in FILE_RULES.values()]
 KIND_TITLES = f"{', '.join(_TITLES[:-1])} or {_TITLES[-1]}"
@@ -167,9 +168,15 @@ def parse_key(path: Path, text: str) -> ParsedKey | str:
     """
     if len(text) > _LONGEST:
         raise _unknown(path, f"{text[:_LONGEST]}...")
-    part = other_part(text)
-    if part is not None:
-        return part
+    return other_part(text) or parse_ending(path, text)
+
+
+def parse_ending(path: Path, text: str) -> ParsedKey | str:
+    """As `parse_key`, whatever part of a pipeline the key begins with.
+
+    Raises:
+        AdapterFileError: As there.
+    """
     found = _XLABS.fullmatch(text)
     if found is not None:
         return ParsedKey(found["name"], "xlabs", f"lora_{found['side']}", LOW_RANK, "xlabs")
@@ -189,6 +196,18 @@ def parse_key(path: Path, text: str) -> ParsedKey | str:
     return ParsedKey(name, layout, role, kind, spelling)
 
 
+def is_text_key(text: str) -> bool:
+    """Whether a key is of a layer of CLIP-L."""
+    found = _KEY.fullmatch(text)
+    return found is not None and text_path(found["name"]) is not None
+
+
+def parse_text_key(path: Path, text: str) -> ParsedKey | None:
+    """Take a key of CLIP-L apart; None for every other key."""
+    key = parse_ending(path, text) if is_text_key(text) else None
+    return key if isinstance(key, ParsedKey) else None
+
+
 def unprefixed(name: str) -> str:
     """A name without its prefix."""
     return _parted(name)[1]
@@ -202,6 +221,9 @@ def _parted(name: str) -> tuple[str, str]:
 
 def match_layer(name: str, key_map: KeyMap) -> LayerMatch | None:
     """Find what a name of a file, with its prefix and in any spelling, means in a family."""
+    text = text_path(name) if key_map.text_encoder else None
+    if text is not None:
+        return LayerMatch(((text, WHOLE),), text)
     layout, rest = _parted(name)
     alias = _unaliased(rest, key_map)
     if alias is not None:

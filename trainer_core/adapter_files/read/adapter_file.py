@@ -44,6 +44,7 @@ from ..names.row_slices import (
     put_rows,
     slice_layer,
 )
+from ..names.text_names import is_text_layer
 from .file_content import AdapterFile, Patches, has_peft_names, patches_of, read_content
 from .peft_config import CONFIG_NAME, WEIGHTS_NAME, PeftConfig, header_config, read_config
 
@@ -121,13 +122,15 @@ def open_adapter(
         others: Other families, to name the right one in a message.
         tolerant: Whether a file is read that has more than this trainer reads
             (`AdapterFile.unread`), or does not tell its scale (`AdapterFile.assumed`).
-        extras: Whether weight patches are read.
+        extras: Whether weight patches are read, and a text encoder's layers where the family has
+            one that is trained.
 
     Raises:
         AdapterFileError: When it is no adapter file, a key is unknown, or the layers are not the
             family's; the message names the key.
     """
-    with open_file(path) as file:
+    with open_file(path) as found:
+        file = with_text_layers(found, key_map) if extras else found
         if not tolerant:
             refuse_unread(file)
             _refuse_assumed(file)
@@ -135,6 +138,35 @@ def open_adapter(
         differences = map_patches(file, key_map) if extras else {}
         settings = _saved_settings(file.metadata)
         yield OpenAdapter(file, AdapterState(file.kind, layers, settings, differences))
+
+
+def with_text_layers(file: AdapterFile, key_map: KeyMap) -> AdapterFile:
+    """The same file with CLIP-L's layers among the others, where a family reads them.
+
+    Raises:
+        AdapterFileError: When they are not whole.
+    """
+    if not key_map.text_encoder or not file.texts:
+        return file
+    texts, others = file.text_layers(), file.layers
+
+    def of(name: str) -> LazyMapping[LayerState]:
+        return texts if name in texts else others
+
+    layers = LazyMapping(
+        (*others, *texts), lambda name: of(name)[name], lambda name: of(name).outline(name)
+    )
+    unread = {key: what for key, what in file.unread.items() if key not in file.texts}
+    return replace(file, layers=layers, unread=unread, texts=frozenset())
+
+
+def of_denoiser(state: AdapterState) -> AdapterState:
+    """The same adapter without layers of a text encoder; no value is read."""
+    names = [name for name in state.layers if not is_text_layer(name)]
+    if len(names) == len(state.layers):
+        return state
+    layers, outline = state.layers, partial(outline_of, state.layers)
+    return replace(state, layers=LazyMapping(names, layers.__getitem__, outline))
 
 
 def refuse_unread(file: AdapterFile) -> None:

@@ -5,7 +5,6 @@ Whether the factors of a layer make a whole is seen from their shapes alone, bef
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE
-from ...adapters.kinds.file_rules import FactorPair, FileRules
+from ...adapters.kinds.file_rules import FileRules
 from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterFileError
 from ...tensors.rounding import all_finite
@@ -33,9 +32,11 @@ from ..names.key_parsing import (
     ParsedKey,
     count_kinds,
     parse_key,
+    parse_text_key,
     told,
     unprefixed,
 )
+from .factor_outlines import outline_factor, outline_layer
 from .peft_config import CONFIG_NAME, PeftConfig
 
 _CONFIGURED = {"diffusers", "peft", "bare"}
@@ -83,6 +84,8 @@ class AdapterFile:
         extras: Name in the file to ending to a weight patch (`AdapterState`).
         zero_alpha: Layers of alpha 0, by which ComfyUI multiplies; the trainer takes the rank.
         unread: Key that lies beside the factors and is not read, to what it is of.
+        texts: Those of these keys that are of CLIP-L, which some families read.
+        text_layers: Gives CLIP-L's layers, as ``layers``.
         rows: Reads rows of a factor as a matrix, as they are in the file, which may be not finite;
             by the layer's name, the factor, the first row and the one behind the last.
         assumed: Why the scale is not known, for which alpha / rank = 1 is taken; empty where it is.
@@ -99,6 +102,8 @@ class AdapterFile:
     unread: Mapping[str, str]
     rows: Callable[[str, str, int, int], Tensor]
     assumed: str
+    texts: frozenset[str]
+    text_layers: Callable[[], LazyMapping[LayerState]]
 
     def patches(self) -> Iterator[tuple[str, str]]:
         """The layer's name and the ending of each weight patch."""
@@ -133,13 +138,15 @@ def read_content(
         AdapterFileError: When it is no adapter, mixes several, or lacks something; the message
             names the key.
     """
-    found = _Sorted()
+    found, texts = _Sorted(), {}
     for text, info in file.tensors.items():
         key = parse_key(file.path, text)
-        if isinstance(key, str):
-            found.unread[text] = key
-        else:
+        if not isinstance(key, str):
             _sort(file, found, text, key, info)
+            continue
+        found.unread[text] = key
+        if (own := parse_text_key(file.path, text)) is not None:
+            texts[text] = own
     kind = _only_kind(file.path, found)
     layout = _only_layout(file.path, found)
     orphan = next((name for name in found.alphas if name not in found.factors), None)
@@ -158,17 +165,36 @@ def read_content(
         kind,
         layout,
         _dtypes(file, found),
-        LazyMapping(
-            drafts,
-            lambda name: _read_layer(file, name, rules, drafts[name]),
-            lambda name: drafts[name].outline,
-        ),
+        _lazy(file, kind, drafts),
         file.metadata,
         {name: _tensors(file, keys) for name, keys in found.extras.items()},
         tuple(name for name in zero_alpha if rules.alpha_rank(found.outlines[name]) is not None),
         found.unread,
         lambda name, factor, first, last: _rows(file, drafts[name].keys[factor], first, last),
         _assumed(file) if asked and config is None else "",
+        frozenset(texts),
+        lambda: _text_layers(file, kind, texts),
+    )
+
+
+def _text_layers(
+    file: TensorFile, kind: str, texts: Mapping[str, ParsedKey]
+) -> LazyMapping[LayerState]:
+    """CLIP-L's layers, which are checked only where a family reads them."""
+    found = _Sorted()
+    for text, key in texts.items():
+        _sort(file, found, text, key, file.tensors[text])
+    if texts and _only_kind(file.path, found) != kind:
+        raise broken(file.path, f"its denoiser has a {kind}, and its text encoder has none")
+    drafts = {name: _draft(file.path, name, kind, found, None) for name in found.factors}
+    return _lazy(file, kind, drafts)
+
+
+def _lazy(file: TensorFile, kind: str, drafts: Mapping[str, Draft]) -> LazyMapping[LayerState]:
+    return LazyMapping(
+        drafts,
+        lambda name: _read_layer(file, name, FILE_RULES[kind], drafts[name]),
+        lambda name: drafts[name].outline,
     )
 
 
@@ -341,151 +367,3 @@ def _twice(path: Path, key: str, role: str, other: str | None = None) -> Adapter
         "one tensor for each factor",
         "The file mixes two adapters; use the one that you want.",
     )
-
-
-_LARGEST_RANK = 2**31
-_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-
-
-def outline_factor(path: Path, key: str, role: str, info: TensorInfo) -> Tensor:
-    """The outline of a factor or a magnitude, in the number format and shape that it is kept in.
-
-    Formats of 8 bits, in which nothing is computed, become bfloat16, which holds all their values.
-
-    Raises:
-        AdapterFileError: When it is no factor of a layer that can be adapted.
-    """
-    shape, floats = info.shape, info.dtype.is_floating_point
-    if role in (DORA_SCALE, MAGNITUDE):
-        shape = _magnitude_shape(role, shape)
-    if not 2 <= len(shape) <= 5 or 0 in shape or not floats:
-        raise AdapterFileError(
-            f"{path}: {key} is {info.dtype} of shape {info.shape}",
-            "a floating-point matrix, with up to three axes more for a convolution's window",
-            "Only adapters of Linear layers and of convolutions can be read.",
-        )
-    dtype = info.dtype if info.dtype in _FLOATS else torch.bfloat16
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def outline_layer(
-    path: Path, name: str, kind: str, factors: Mapping[str, Tensor], alpha: float | None
-) -> LayerState:
-    """Put a layer together from the outlines of its factors, DoRA's magnitude among them.
-
-    Returns:
-        The layer, with all factors in one number format that holds each of theirs; a magnitude
-        stays in its own. An alpha of None or 0 means the rank.
-
-    Raises:
-        AdapterFileError: When a factor is missing or too many, or the shapes do not fit.
-    """
-    rules = FILE_RULES[kind]
-    if set(factors) - {DORA_SCALE} not in rules.factor_sets():
-        raise broken(path, f"{name} has only {', '.join(sorted(factors))}; a factor is missing")
-    for pair in rules.pairs:
-        _check_pair(path, name, pair, factors)
-    factors = rules.own_form(_without_windows(rules, factors))
-    mistake = rules.mistake(factors)
-    if mistake:
-        raise broken(path, f"{name} {mistake}")
-    dtype = None
-    for role, factor in factors.items():
-        # A magnitude is kept finer than factors, which need not follow them.
-        if role != DORA_SCALE:
-            dtype = factor.dtype if dtype is None else torch.promote_types(dtype, factor.dtype)
-    same = {role: f if role == DORA_SCALE else f.to(dtype) for role, f in factors.items()}
-    if DORA_SCALE in same and not _magnitude_fit(same[DORA_SCALE], rules.sizes(same)):
-        found = tuple(same[DORA_SCALE].shape)
-        raise broken(path, f"{name}: a dora_scale of shape {found} does not fit its factors")
-    same = _without_magnitude_window(rules, same)
-    rank = rules.alpha_rank(same)
-    if rank is None:
-        return _whole_layer(rules, same, alpha)
-    if alpha is not None and not math.isfinite(alpha):
-        raise broken(path, f"{name}.alpha is {alpha}")
-    return LayerState(same, float(alpha or rank), rank)
-
-
-def _without_windows(rules: FileRules, factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out windows of one place that kohya's and LyCORIS's files have at factors of a Linear.
-
-    ComfyUI takes no such window there. The first factor of a LoRA tells a convolution from a
-    Linear, and keeps its own.
-    """
-    return {
-        name: factor.flatten(1)
-        if name in rules.flat_factors and math.prod(factor.shape[2:]) == 1
-        else factor
-        for name, factor in factors.items()
-    }
-
-
-def _without_magnitude_window(rules: FileRules, factors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out the magnitude's window where the factors are surely of a Linear.
-
-    Those of a LoHa or LoKr have no window beside a convolution that sees one place either, whose
-    magnitude has to keep its own: ComfyUI divides it by a norm that has one.
-    """
-    magnitude = factors.get(DORA_SCALE)
-    others = (factor for name, factor in factors.items() if name != DORA_SCALE)
-    if rules.flat_factors or magnitude is None or any(factor.dim() > 2 for factor in others):
-        return factors
-    return {**factors, DORA_SCALE: magnitude.flatten(1)}
-
-
-def _flat_magnitude(sizes: tuple[int, int]) -> tuple[tuple[int, int], ...]:
-    """DoRA's magnitude of a layer without a window: of rows, or of columns."""
-    return (sizes[0], 1), (1, sizes[1])
-
-
-def _magnitude_shape(role: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A magnitude as ``[out, 1]`` or ``[1, in]``, and with ones for a window."""
-    if len(shape) == 1:
-        return (*shape, 1)
-    if role == MAGNITUDE and shape[:1] == (1,):
-        # PEFT's are always of the outputs; of a convolution it writes them as [1, out, 1, 1].
-        return (shape[1], 1, *shape[2:])
-    return shape
-
-
-def _check_pair(path: Path, name: str, pair: FactorPair, factors: Mapping[str, Tensor]) -> None:
-    """See whether two factors, and the core between them, agree on the rank."""
-    if pair.up not in factors:
-        return
-    up, down = tuple(factors[pair.up].shape), tuple(factors[pair.down].shape)
-    core = factors.get(pair.core)
-    # An output's factor sees one place; only a Linear's is read with a window of one place.
-    flat = math.prod(up[2:]) == 1
-    if core is None:
-        fits = up[1] == down[0] and flat
-    else:
-        ranks = up[0 if pair.lies else 1], down[0]
-        fits = tuple(core.shape[:2]) == ranks and flat and math.prod(down[2:]) == 1
-    if not fits:
-        beside = "" if core is None else f" beside a core {tuple(core.shape)}"
-        raise broken(
-            path, f"{name}: {pair.up} and {pair.down} of shapes {up} and {down}{beside} do not fit"
-        )
-
-
-def _magnitude_fit(magnitude: Tensor, sizes: tuple[int, int]) -> bool:
-    """Whether there is one magnitude for each row, or for each column or window of columns."""
-    rows, columns = sizes
-    if math.prod(magnitude.shape[2:]) != 1:
-        return False
-    given = tuple(magnitude.shape[:2])
-    if magnitude.dim() == 2:
-        return given in _flat_magnitude(sizes)
-    return given == (rows, 1) or (given[0] == 1 and columns % given[1] == 0)
-
-
-def _whole_layer(
-    rules: FileRules, factors: Mapping[str, Tensor], alpha: float | None
-) -> LayerState:
-    """All factors whole: the scale is 1, and alpha only remembers the rank (or is junk)."""
-    if alpha is not None and rules.unused_alpha is None and 1.0 <= alpha < _LARGEST_RANK:
-        rank = round(alpha)
-    else:
-        rank = rules.guessed_rank(factors)
-    return LayerState(factors, float(rank), rank)

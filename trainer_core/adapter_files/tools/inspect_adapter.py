@@ -14,7 +14,7 @@ from ..factors.effective_delta import delta_norm
 from ..metadata import own_facts
 from ..names.key_map import KeyMap
 from ..names.key_parsing import DROP, count_kinds, match_layer, patch_kinds, told
-from ..read.adapter_file import open_file
+from ..read.adapter_file import open_file, with_text_layers
 from ..read.file_content import AdapterFile
 
 
@@ -76,7 +76,7 @@ def inspect_adapter(path: Path, key_map: KeyMap | None = None) -> AdapterReport:
             names the key.
     """
     with open_file(path) as file:
-        return _report(file, key_map)
+        return _report(with_text_layers(file, key_map) if key_map else file, key_map)
 
 
 def _report(file: AdapterFile, key_map: KeyMap | None) -> AdapterReport:

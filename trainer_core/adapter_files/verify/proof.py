@@ -26,9 +26,10 @@ from ...errors import AdapterFileError, RunError
 from ...tensors.safetensors_reader import Source, TensorFile, open_tensors
 from ...types import AdapterState, LayerState
 from ..factors.fused_layers import undivided_layers
-from ..factors.outlines import outlines_of, patch_outline
+from ..factors.outlines import outline_of, outlines_of, patch_outline
 from ..names.key_map import WEIGHT, KeyMap, Shapes, is_swapped, native_layer, patched_tensor
 from ..names.key_parsing import FACTOR_ENDINGS
+from ..names.text_names import text_layers
 from ..read.adapter_file import adapter_weights, open_adapter
 from .comparison import LOADED, MOST_ROUNDING, Comparison, LayerProof, TensorProof
 
@@ -198,6 +199,9 @@ def prove(
             own, unread = _reading(stack, path, key_map, needed=shapes is None)
         if shapes is None:
             shapes = adapter_shapes(own, key_map) if own else {}
+        elif own is not None and (texts := _text_part(own)).layers:
+            # The base is the denoiser alone.
+            shapes = {**shapes, **adapter_shapes(texts, key_map)}
         file = stack.enter_context(open_tensors(adapter_weights(path)))
         comparison = Comparison(file, key_map, shapes, own, state is not None)
         warning = "" if state is not None else format_warning(file)
@@ -308,6 +312,13 @@ def adapter_shapes(state: AdapterState, key_map: KeyMap) -> dict[str, tuple[int,
         if bias is not None:
             shapes.setdefault(f"{native}{WEIGHT}", (*bias[:1], 1))
     return shapes
+
+
+def _text_part(state: AdapterState) -> AdapterState:
+    """An adapter's layers of a text encoder alone."""
+    return replace(
+        state, layers={n: outline_of(state.layers, n) for n in text_layers(state.layers)}, extras={}
+    )
 
 
 def _layer_shape(kind: str, layer: LayerState) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ from ..factors.outlines import Layers, outlines_of, patch_outline
 from ..names.key_map import DIFFUSERS_PREFIX, NATIVE_PREFIX, KeyMap, is_swapped, native_key
 from ..names.key_parsing import HALVES_SWAPPED, REPLACING
 from ..names.row_slices import InexactSliceError, slice_layer
+from ..names.text_names import is_text_layer, kohya_name
 from .write_plan import (
     Options,
     Piece,
@@ -36,6 +37,7 @@ from .write_plan import (
     refuse_magnitude,
     refuse_patches,
     refuse_same_names,
+    refuse_text_encoder,
     with_alpha,
 )
 
@@ -71,9 +73,15 @@ def plan_native(
 ) -> WritePlan:
     """The tensors of an adapter by ComfyUI's names of its layers, as ``spell`` writes them.
 
+    Those of a text encoder have kohya's names, which every ComfyUI knows.
+
     Raises:
         AdapterError: As `plan_comfyui`.
     """
+
+    def spelt(native: str) -> str:
+        return kohya_name(native) if is_text_layer(native) else spell(native)
+
     outlines = outlines_of(state)
     refuse_magnitude(
         outlines,
@@ -85,7 +93,7 @@ def plan_native(
         f"a {LOW_RANK} with --approximate {LOW_RANK} --rank N --base PATH.",
     )
     check_parts(state.kind, outlines, key_map)
-    groups = list(_groups(state, outlines, key_map, options, spell))
+    groups = list(_groups(state, outlines, key_map, options, spelt))
     refuse_same_names(group.name for group in groups)
     for group in groups:
         _refuse_both(state, group)
@@ -225,6 +233,7 @@ def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> Writ
     """
     spell = partial(_flat, "lycoris_")
     refuse_patches(state, "lycoris")
+    refuse_text_encoder(state, "lycoris")
     if undivided_layers(state.layers, key_map):
         return plan_native(state, key_map, replace(options, fused=True), spell)
     unnamed = next(filter(key_map.is_native_only, state.layers), None)

@@ -17,6 +17,7 @@ from ..factors.fused_layers import divided, refuse_undivided
 from ..factors.outlines import Layers, is_convolution, outlines_of
 from ..names.key_map import DIFFUSERS_PREFIX, KeyMap
 from ..names.key_parsing import MAGNITUDE
+from ..names.text_names import is_text_layer
 from ..read.peft_config import HEADER_KEY
 from .write_plan import Options, WritePlan, layer_pieces, refuse_magnitude, refuse_patches
 
@@ -78,13 +79,18 @@ def _encode(kind: str, name: str, layer: LayerState) -> dict[str, Tensor]:
     found = FILE_RULES[kind].diffusers(factors, layer_scale(kind, layer))
     if magnitude is not None:
         found[MAGNITUDE] = magnitude.flatten()
-    return {f"{DIFFUSERS_PREFIX}{name}.{ending}": each for ending, each in found.items()}
+    prefix = "" if is_text_layer(name) else DIFFUSERS_PREFIX
+    return {f"{prefix}{name}.{ending}": each for ending, each in found.items()}
 
 
 def _mixed_rank_header(outlines: Layers) -> dict[str, str]:
     """Tell Diffusers the ranks; before 0.40 it takes one alpha for all where they differ."""
     rules = FILE_RULES[LOW_RANK]
-    ranks = {name: rules.alpha_rank(layer.tensors) for name, layer in outlines.items()}
+    ranks = {
+        name: rules.alpha_rank(layer.tensors)
+        for name, layer in outlines.items()
+        if not is_text_layer(name)  # of which it takes the rank for alpha
+    }
     if len(set(ranks.values())) < 2:
         return {}
     usual = Counter(ranks.values()).most_common(1)[0][0]

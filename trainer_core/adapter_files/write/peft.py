@@ -34,7 +34,7 @@ from ..names.key_map import KeyMap
 from ..names.key_parsing import MAGNITUDE, PEFT_PREFIX
 from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
 from .diffusers import peft_outlines
-from .write_plan import Options, WritePlan, layer_pieces
+from .write_plan import Options, WritePlan, layer_pieces, refuse_text_encoder
 
 
 def plan_peft(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
@@ -44,6 +44,7 @@ def plan_peft(state: AdapterState, key_map: KeyMap, options: Options) -> WritePl
         AdapterError: When no configuration makes PEFT compute what the adapter computes.
     """
     del options
+    refuse_text_encoder(state, "peft")
     state = divided(state, key_map)
     outlines = peft_outlines(state, key_map, "peft")
     config = {

@@ -19,6 +19,7 @@ from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.fused_layers import Fuse, fuse_exactly
 from ..factors.outlines import Layers, outline_of, patch_outline
+from ..names.text_names import text_layers
 
 if TYPE_CHECKING:
     from ..names.key_map import KeyMap
@@ -127,6 +128,21 @@ def refuse_patches(state: AdapterState, layout: str) -> None:
             f"{native}.{ending}, a weight patch, and {len(state.extras)} such layer(s) in all",
             f"factors alone in layout {layout!r}",
             "Choose layout 'comfyui' or 'kohya', or leave them out on purpose: --extras drop.",
+        )
+
+
+def refuse_text_encoder(state: AdapterState, layout: str) -> None:
+    """Refuse layers of a text encoder in a layout that has no names for them.
+
+    Raises:
+        AdapterError: When the adapter has any; it names the first.
+    """
+    for name in text_layers(state.layers):
+        raise AdapterError(
+            f"{name}, and {len(text_layers(state.layers))} layer(s) of a text encoder in all",
+            f"layers of the denoiser alone in layout {layout!r}",
+            "Choose layout 'comfyui', 'kohya' or 'diffusers', or leave them out on purpose: "
+            "--extras drop.",
         )
 
 

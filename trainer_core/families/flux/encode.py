@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...adapter_files.names.text_names import TEXT_ENCODER
 from ...data.captions import CountTokens
 from ...errors import DatasetError
 from ...types import Conditioning
@@ -16,6 +17,7 @@ from ...weights.base_location import BaseLocation
 from ...weights.loading import load_frozen, load_words
 from ..diffusers_parts import Vae, area_size, load_tokens
 from ..flux_vae import load_vae
+from ..trainable_text import CLIP_L
 from .fill import masked_latents
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ class FluxEncoders:
 
     Attributes:
         tokenizer: CLIP's tokenizer.
-        text_encoder: transformers' ``CLIPTextModel``.
+        text_encoder: transformers' ``CLIPTextModel``; None where it is a part of the denoiser.
         tokenizer_2: T5's tokenizer.
         text_encoder_2: transformers' ``T5EncoderModel``.
         vae: The image encoder.
@@ -73,8 +75,9 @@ class FluxEncoders:
 
     @property
     def text_models(self) -> tuple[Any, ...]:
-        """CLIP and T5."""
-        return self.text_encoder, self.text_encoder_2
+        """CLIP, where it is one of them, and T5."""
+        own = () if self.text_encoder is None else (self.text_encoder,)
+        return *own, self.text_encoder_2
 
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Images in [-1, 1] to normalised latents, float32.
@@ -98,8 +101,9 @@ class FluxEncoders:
             controls: The control image of the edit variant; the text encoders do not see it.
 
         Returns:
-            ``text_embeddings`` `[L, D]` of T5 and ``pooled_text`` `[P]` of CLIP, float32. The
-            denoiser attends to the padding as well, as it did when it was trained.
+            ``text_embeddings`` `[L, D]` of T5 and ``pooled_text`` `[P]` of CLIP, float32; where
+            CLIP is a part of the denoiser, ``clip_tokens`` `[77]` for it. The denoiser attends to
+            the padding as well, as it did when it was trained.
 
         Raises:
             DatasetError: When the number of control images does not fit the variant.
@@ -114,11 +118,15 @@ class FluxEncoders:
         for caption, given in zip(captions, controls, strict=True):
             self._require(caption, len(given))
         length = self.tokenizer.model_max_length
-        pooled = self.text_encoder(self._ids(self.tokenizer, captions, length)).pooler_output
+        tokens = self._ids(self.tokenizer, captions, length)
         texts = self.text_encoder_2(self._ids(self.tokenizer_2, captions, self.text_length))[0]
+        if self.text_encoder is None:
+            name, found = CLIP_L.tokens, tokens
+        else:
+            name, found = CLIP_L.pooled, self.text_encoder(tokens).pooler_output.float()
         return [
-            {"text_embeddings": text.float(), "pooled_text": own.float()}
-            for text, own in zip(texts, pooled, strict=True)
+            {"text_embeddings": text.float(), name: own}
+            for text, own in zip(texts, found, strict=True)
         ]
 
     def _require(self, caption: str, count: int) -> None:
@@ -139,7 +147,7 @@ class FluxEncoders:
             truncation=True,
             return_tensors="pt",
         )
-        return tokens.input_ids.to(self.text_encoder.device)
+        return tokens.input_ids.to(self.text_encoder_2.device)
 
 
 def load_encoders(
@@ -152,7 +160,7 @@ def load_encoders(
 
     return FluxEncoders(
         tokenizer=load_words("AutoTokenizer", location.encoders, "tokenizer"),
-        text_encoder=encoder("CLIPTextModel", "text_encoder"),
+        text_encoder=None if location.reads_tokens else encoder(CLIP_L.kind, TEXT_ENCODER),
         tokenizer_2=load_words("AutoTokenizer", location.encoders, "tokenizer_2"),
         text_encoder_2=encoder("T5EncoderModel", "text_encoder_2"),
         vae=load_vae(location, dtype, device),

@@ -55,6 +55,7 @@ GRAPH = GraphSpec(
         conditioning=conditioning,
         # The pooled text is taken from before it, and the files that people have lack it.
         unused_weights=("clip_l.transformer.text_projection.weight",),
+        trainable=("l", "clip_l"),
     ),
     vae=VAE,
     encode_masked=masked_latents,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...adapter_files.names.key_map import with_text_encoder
 from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
 from ..diffusers_parts import check_heads, layer_names, origin_by_names
@@ -53,7 +54,7 @@ _NAMES = {
     **TIME,
 }
 
-KEY_MAP = layer_names(_NAMES, SHARES, SPELLINGS, OTHER_NAMES, _ALIASES)
+KEY_MAP = with_text_encoder(layer_names(_NAMES, SHARES, SPELLINGS, OTHER_NAMES, _ALIASES))
 
 _OWN = re.compile(
     r"single_transformer_blocks\.\d+\.(proj_mlp|proj_out|norm\.linear|attn\.to_[qkv])"

@@ -18,6 +18,7 @@ from ..diffusers_parts import (
     unpack,
 )
 from ..flux_blocks import positions
+from ..trainable_text import CLIP_L, pooled_texts
 
 
 def predict(
@@ -35,7 +36,8 @@ def predict(
     reads of a control image (`fill.masked_latents`) is joined to the channels of the target.
 
     Each conditioning has ``text_embeddings`` `[L, D]` and ``pooled_text`` `[P]`; L is the same for
-    all, as the text encoder pads them.
+    all, as the text encoder pads them. Where CLIP-L is a part of the denoiser, it has
+    ``clip_tokens`` `[77]` instead of ``pooled_text``.
     """
     dtype = computing_dtype(transformer)
     # What has other channels than the target belongs to its channels.
@@ -44,7 +46,7 @@ def predict(
     images = [torch.cat([noisy, *joined], dim=1), *references]
     tokens = torch.cat([pack(image) for image in images], dim=1).to(dtype)
     text = torch.stack([item["text_embeddings"] for item in conditionings]).to(tokens)
-    pooled = torch.stack([item["pooled_text"] for item in conditionings]).to(tokens)
+    pooled = pooled_texts(CLIP_L, inner_module(transformer), conditionings).to(tokens)
     scale = None
     if takes_guidance(transformer):
         scale = torch.full((noisy.shape[0],), guidance, device=tokens.device)

@@ -6,6 +6,7 @@ from ...weights.file_spec import FolderSpec
 from ..family import Family, HeaderNames
 from ..flux_blocks import ATTENTION, MLP, REPEATED_BLOCKS, SHARED_INPUTS, UNEXPORTABLE
 from ..flux_vae import load_vae
+from ..trainable_text import CLIP_L
 from .encode import control_size, load_encoders, load_token_counter
 from .graph import GRAPH
 from .keys import FILE, KEY_MAP, detect, published_sizes
@@ -66,6 +67,7 @@ FAMILY = Family(
     control_size=control_size,
     key_map=KEY_MAP,
     sizes=published_sizes,
+    trainable_text=CLIP_L,
     graph=GRAPH,
     header_hint=r"flux(?!2|3)",
     # As sd-scripts (dev) and musubi-tuner (Kontext) write them; one class of adapters fits both.

@@ -1,0 +1,127 @@
+"""Layers of CLIP-L in adapter files: names of every program, both ways."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from trainer_core.adapter_files.convert.convert import convert
+from trainer_core.adapter_files.names.text_names import comfyui_names, kohya_name, text_path
+from trainer_core.adapter_files.read.adapter_file import open_adapter, read_adapter
+from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
+from trainer_core.adapter_files.verify.proof import prove
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.errors import AdapterError, AdapterFileError
+from trainer_core.families.registry import get_family
+from trainer_core.types import AdapterState, LayerState
+
+KEY_MAP = get_family("flux").key_map
+PATH = "text_encoder.text_model.encoder.layers.11.self_attn.out_proj"
+DENOISER = "transformer_blocks.0.attn.to_q"
+
+
+def layer(rank, size, seed):
+    generator = torch.Generator().manual_seed(seed)
+    up, down = torch.randn(2, rank, size, generator=generator)
+    return LayerState({"lora_up": up.T.contiguous(), "lora_down": down}, 2.0, rank)
+
+
+def make_state():
+    return AdapterState("lora", {DENOISER: layer(2, 12, 0), PATH: layer(4, 6, 1)})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lora_te1_text_model_encoder_layers_11_self_attn_out_proj",
+        "lora_te_text_model_encoder_layers_11_self_attn_out_proj",
+        "text_encoders.clip_l.transformer.text_model.encoder.layers.11.self_attn.out_proj",
+        PATH,
+    ],
+)
+def test_every_spelling_means_the_layer(name):
+    assert text_path(name) == PATH
+    assert name in comfyui_names(PATH)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lora_te2_text_model_encoder_layers_11_self_attn_out_proj",
+        "lora_te1_text_model_encoder_layers_011_self_attn_out_proj",
+        "lora_te1_text_model_encoder_layers_1_layer_norm1",
+        "text_encoder_2.encoder.block.0.layer.0.SelfAttention.q",
+        f"{PATH}.x",
+        "text_encoder.encoder.layers.11.self_attn.out_proj",
+    ],
+)
+def test_other_names_mean_none(name):
+    assert text_path(name) is None
+
+
+@pytest.mark.parametrize("layout", ["comfyui", "kohya", "diffusers"])
+def test_a_file_gives_back_what_was_written(tmp_path, layout):
+    state, path = make_state(), tmp_path / "a.safetensors"
+    if layout == "kohya":  # which has no name for a part of a fused layer
+        parts = ("to_q", "to_k", "to_v")
+        state.layers.update(
+            {DENOISER.replace("to_q", each): layer(2, 12, n) for n, each in enumerate(parts)}
+        )
+    write_adapter(path, state, layout, KEY_MAP, {})
+    keys = load_file(path)
+    name = PATH if layout == "diffusers" else kohya_name(PATH)
+    assert sum(key.startswith(name) for key in keys) == (2 if layout == "diffusers" else 3)
+    found = read_adapter(path, KEY_MAP)
+    assert set(found.layers) == set(state.layers)
+    delta = {}
+    for which, each in (("ours", state), ("read", found)):
+        own = each.layers[PATH]
+        delta[which] = own.tensors["lora_up"] @ own.tensors["lora_down"] * own.alpha / own.rank
+    torch.testing.assert_close(delta["read"], delta["ours"])
+    if layout != "diffusers":
+        proof = prove(path, KEY_MAP)
+        assert proof.ok, proof.text()
+        shapes = {"double_blocks.0.img_attn.qkv.weight": (36, 12)}
+        assert prove(path, KEY_MAP, shapes).ok, "the base has no text encoder in it"
+    assert PATH in inspect_adapter(path, KEY_MAP).norms
+
+
+@pytest.mark.parametrize("layout", ["peft", "lycoris"])
+def test_layouts_without_names_for_it_refuse_it(tmp_path, layout):
+    with pytest.raises(AdapterError, match=r"1 layer\(s\) of a text encoder in all") as raised:
+        write_adapter(tmp_path / "a.safetensors", make_state(), layout, KEY_MAP, {})
+    assert "comfyui" in raised.value.remedy
+
+
+def test_it_can_be_left_out_and_other_families_do_not_read_it(tmp_path):
+    path, target = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    write_adapter(path, make_state(), "comfyui", KEY_MAP, {})
+    done = convert(path, target, "comfyui", KEY_MAP, extras="drop")
+    assert set(read_adapter(target, KEY_MAP).layers) == {DENOISER}
+    assert any("of a text encoder" in note for note in done.notes)
+    converted = tmp_path / "c.safetensors"
+    convert(path, converted, "diffusers", KEY_MAP)
+    assert set(read_adapter(converted, KEY_MAP).layers) == {DENOISER, PATH}
+    with pytest.raises(AdapterFileError, match="of a text encoder"):
+        read_adapter(path, get_family("qwen_image").key_map)
+
+
+@pytest.mark.parametrize("damage", ["a factor", "another kind", "t5"])
+def test_what_is_not_whole_is_refused(tmp_path, damage):
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, make_state(), "comfyui", KEY_MAP, {})
+    tensors = load_file(path)
+    name = kohya_name(PATH)
+    if damage == "a factor":
+        del tensors[f"{name}.lora_up.weight"]
+    elif damage == "another kind":
+        for side in ("up", "down"):
+            del tensors[f"{name}.lora_{side}.weight"]
+        tensors[f"{name}.lokr_w1"] = torch.ones(2, 2)
+        tensors[f"{name}.lokr_w2"] = torch.ones(3, 3)
+    else:
+        tensors["lora_te3_encoder_block_0_layer_0_SelfAttention_q.alpha"] = torch.tensor(1.0)
+    save_file(tensors, path)
+    with pytest.raises(AdapterFileError, match=r"a\.safetensors"), open_adapter(path, KEY_MAP):
+        pass

@@ -1,0 +1,46 @@
+"""A text encoder that another program trains beside the denoiser."""
+
+from __future__ import annotations
+
+from .rules import Conversion, Source, flag, number
+
+_NONE = "Its bases have no text encoder that is trained here."
+
+
+def set_text_encoder(to: Conversion, source: Source, train: str, rate: str, near: str = "") -> None:
+    """Say whether it is trained, at which rate, and of which rank: that of the adapter.
+
+    Args:
+        to: Gets the settings; family, rank and learning rate are in it.
+        source: The file.
+        train: The key that says whether it is trained.
+        rate: The key of its learning rate; where it is unset, that of the denoiser counts.
+        near: How ours differs; empty for an exact counterpart.
+    """
+    from ..families.registry import get_family
+
+    keys = tuple(source.prefix + key for key in (train, rate))
+    given = source.given(rate)
+    if not source.read(train, flag, False):
+        for key, place in zip((train, rate), keys, strict=True):
+            if key in source.values:
+                to.off(place, source.values[key], "The text encoder stays as it is.")
+        return
+    if get_family(to.values["family"]).trainable_text is None:
+        to.lack(keys[0], True, _NONE)
+        if rate in source.values:
+            to.off(keys[1], source.values[rate], _NONE)
+        return
+    section = "training.text_encoder"
+    to.say(f"{section}.train", True, keys[0], True, near)
+    usual = to.values.get("training.optimizer.learning_rate", 1e-4)
+    to.say(
+        f"{section}.learning_rate",
+        source.read(rate, number, usual),
+        keys[1],
+        source.values.get(rate, usual),
+        given=given,
+    )
+    rank = to.values.get("adapter.rank")
+    if rank is not None:
+        to.say(f"{section}.rank", rank, keys[0], rank)

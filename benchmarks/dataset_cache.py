@@ -20,7 +20,7 @@ import tracemalloc
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from PIL import Image
@@ -63,6 +63,10 @@ class NoEncoders:
 
     def text_limit(self) -> None:
         """Captions are short."""
+
+    def trained_text(self, dtype: torch.dtype) -> NoReturn:
+        """Nobody may want it."""
+        raise AssertionError("no text encoder is trained")
 
     def close(self) -> None:
         """Nothing was opened."""

@@ -75,6 +75,10 @@ class NoEncoders:
 
     decoder = text_limit = open
 
+    def trained_text(self, dtype: torch.dtype) -> NoReturn:
+        """Refuse."""
+        self.open()
+
     def close(self) -> None:
         """Nothing is open."""
 

@@ -62,6 +62,12 @@ def slider_contradictions(config: RunConfig) -> Iterator[Contradiction]:
             "an initialization that does not come from images: a slider has none of its own",
             "Leave adapter.init out.",
         )
+    if config.training.text_encoder.train:
+        yield (
+            f"training.text_encoder.train is true and {_ON}",
+            "prompts that stay as they are: a slider is the difference between two of them",
+            "Leave training.text_encoder out.",
+        )
     if config.base.variant not in {"auto", "generate"}:
         yield (
             f"base.variant is {config.base.variant} and {_ON}",

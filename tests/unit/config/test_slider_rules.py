@@ -43,6 +43,11 @@ def test_a_slider_has_nothing_of_a_folder(dataset, named):
     assert "dataset." in problem.remedy
 
 
+def test_a_slider_trains_no_text_encoder():
+    (problem,) = contradictions(config_of(ON, training={"text_encoder": {"train": True}}))
+    assert "training.text_encoder.train is true and dataset.slider" in problem.found
+
+
 def test_a_slider_has_no_further_folders():
     found = contradictions(config_of(ON, {"folders": [{"path": "b"}]}))
     assert any("dataset.folders" in each.found and "slider" in each.found for each in found)

@@ -20,11 +20,9 @@ sys.dont_write_bytecode = True
 
 
 PREVIEW = {"every": 4, "prompts": ["a red circle on blue"], "width": 64, "height": 64, "steps": 1}
-EVERYTHING = {
-    "dataset": {
-        "caption_dropout": 0.2,
-        "validation": {"share": 0.1, "every": 3, "most": 2, "noise_levels": 1},
-    },
+VALIDATION = {"share": 0.1, "every": 3, "most": 2, "noise_levels": 1}
+MEASURED = {
+    "dataset": {"caption_dropout": 0.2, "validation": VALIDATION},
     "preview": PREVIEW,
     "memory": {"gradient_checkpointing": True},
 }
@@ -33,10 +31,10 @@ OVERFLOW = {"kind": "lora", "dropout": 0.0, "alpha": 1e8}
 
 RUNS = {
     "plain": {},
-    "previews, held-out images, checkpointed blocks": EVERYTHING,
+    "previews, held-out images, checkpointed blocks": MEASURED,
     "dora": {"adapter": {"kind": "lora", "factor": 8, "dora": True, "dropout": 0.1}},
     "adamw8bit": {"training": {"optimizer": {"name": "adamw8bit", "learning_rate": 1e-3}}},
-    "preservation": {"preservation": {"share": 0.5, "count": 4, "steps": 3}},
+    "preservation": {"dataset": {"preservation": {"share": 0.5, "count": 4, "steps": 3}}},
     "steps left out, and a return": {
         "adapter": OVERFLOW,
         "training": {
@@ -48,13 +46,20 @@ RUNS = {
             "recovery": {"skips": 1, "returns": 2, "rate_factor": 0.001},
         },
     },
+    # Masks, averages, validation, previews and learned weights, and all of the above at once.
+    "everything": None,
+    "everything, prodigy": {
+        "training": {"optimizer": {"name": "prodigy", "learning_rate": 1.0}},
+    },
 }
-"""What a run has on besides accumulation, dropout of captions and of the adapter's inputs."""
+"""What a run has on besides the ledger, accumulation, dropout of captions and of the adapter's
+inputs. Those of a name that begins with ``everything`` are beside what `everything` has."""
 
 
 def main(arguments):
     work, cache, rounds, seed = Path(arguments[0]), Path(arguments[1]), *map(int, arguments[2:4])
     name = arguments[4]
+    from everything import everything, masked_images
     from runs import merge, run_config
 
     from trainer_core.training.encode_dataset import prepare
@@ -62,10 +67,14 @@ def main(arguments):
     from trainer_core.training.processes import SingleProcess
 
     torch.set_num_threads(1)
+    on = RUNS[name] or {}
+    if name.startswith("everything"):
+        on = everything(masked_images(work / "images"), **on)
+    training = {"steps": 8, "checkpoint_every": 1, "keep_checkpoints": 2}
+    settings = merge({"training": training}, on)
 
     def config(output, **values):
-        training = {"steps": 8, "checkpoint_every": 1, "keep_checkpoints": 2}
-        return run_config(output, cache, **merge(merge({"training": training}, RUNS[name]), values))
+        return run_config(output, cache, **merge(settings, values))
 
     # Encodes the dataset and imports Diffusers and PEFT once, in the parent.
     data = prepare(config(work), SilentObserver(), SingleProcess(torch.device("cpu")))

@@ -20,6 +20,7 @@ from ..config.defaults import run_length
 from ..data.cache.build import cache_folder
 from ..offload.load_base import PlacedBase
 from ..offload.machine import Machine
+from ..offload.step_pace import StepPace
 from ..offload.swapped import repeated_blocks
 from .average import averages_of
 from .best_loss import MEASURED_BY, BestLoss
@@ -62,6 +63,7 @@ class Loaded:
     steps: int
     preservation: Preservation | None
     anew: PlannedAnew | None
+    pace: StepPace | None = None
 
     @property
     def transformer(self) -> torch.nn.Module:

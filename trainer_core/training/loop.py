@@ -101,8 +101,7 @@ class Loop:
         norm = clip_gradients(self.parameters, self.settings.max_grad_norm)
         numbers = read_numbers(self.processes, seen, norm, samples, self.settings.noises_per_latent)
         loss, norm = numbers.loss, numbers.norm
-        finite = math.isfinite(loss) and math.isfinite(norm)
-        if not finite:
+        if not (finite := math.isfinite(loss) and math.isfinite(norm)):
             # Nothing of this step has reached the weights: they are the last good state.
             forget_gradients(self.parameters)
             what = "the loss" if not math.isfinite(loss) else "a gradient"
@@ -131,8 +130,9 @@ class Loop:
     def _gradients(self, step: int, samples: int) -> list[MicroStep]:
         seen: list[MicroStep] = []
         for micro in self.micro_batches(step):
-            seen.append(self.micro_step(step, micro))
-            self.processes.backward(seen[-1].loss / samples)
+            for part in self.hooks.divided(self.micro_step, step, micro):
+                seen.append(part)
+                self.processes.backward(part.loss / samples)
         return seen
 
     @staticmethod

@@ -15,6 +15,7 @@ from .out_of_memory import skipped_when_full
 from .processes import Shares
 from .recorder import Recorder
 from .recovery import Recovery
+from .split_batches import SplitBatches
 from .step import MicroStep, StepMaker
 
 Target = Callable[[Recorder | None, int], int | None]
@@ -26,6 +27,7 @@ def make_recovery(
     plan: BatchPlan,
     shares: Shares,
     maker: StepMaker,
+    split: SplitBatches,
     recorder: Recorder | None,
     target: Target,
 ) -> Recovery:
@@ -36,6 +38,7 @@ def make_recovery(
         plan: Its micro-batches.
         shares: Which of them this process computes.
         maker: Computes one.
+        split: Computes it in the parts that it is trained in.
         recorder: Of the first process.
         target: Finds the checkpoint to go back to.
     """
@@ -44,9 +47,10 @@ def make_recovery(
     def compute(step: int, gradients: bool) -> list[MicroStep]:
         parts: list[MicroStep] = []
         for micro in micro_batches(plan, shares.dealt, noises)(step):
-            parts.append(maker(step, micro))
-            if gradients:
-                run.processes.backward(parts[-1].loss)
+            for part in split(maker, step, micro):
+                parts.append(part)
+                if gradients:
+                    run.processes.backward(part.loss)
         return parts
 
     def place(step: int) -> str:

@@ -248,9 +248,28 @@ class StepMaker:
         Returns:
             The loss and what it was measured on.
         """
-        joined = self.answered((self.ahead or self.prepare)(step, micro))
+        return self.compute(self.points(step, micro), step, micro)
+
+    def points(self, step: int, micro: int) -> Sequence[Points]:
+        """What `prepare` makes of a micro-batch, where it is made ahead or now."""
+        return (self.ahead or self.prepare)(step, micro)
+
+    def compute(self, points: Sequence[Points], step: int, micro: int, part: int = 0) -> MicroStep:
+        """Compute a micro-batch, or a part of it.
+
+        Args:
+            points: What goes through the base, one pass each.
+            step: Optimizer step, from 1.
+            micro: Micro-batch within the step, from 0.
+            part: Of the micro-batch, from 0; a later one has a dropout of its own.
+
+        Returns:
+            The loss and what it was measured on.
+        """
+        joined = self.answered(points)
         # Dropout inside adapters draws from torch's global generators.
-        seed_generators(counter_seed(self.seed, "dropout", step, micro, *self.part), self.device)
+        place = (step, micro, *self.part, *([part] if part else []))
+        seed_generators(counter_seed(self.seed, "dropout", *place), self.device)
         # Asked before the first pass, for which others may wait already.
         wanted = self.passes(len(joined))
         measured = [self.measure(each) for each in joined]

@@ -5,11 +5,15 @@ It is part of a checkpoint, so that a run that goes on decides as one that was n
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..config import RunConfig
 
 MEASURED_BY = frozenset(
     {
@@ -25,10 +29,34 @@ MEASURED_BY = frozenset(
 are not compared."""
 
 _NAME = "validation.best"
+_EXACT = 2**53
+"""Whole numbers below it are exact in float64."""
+
+
+def measured_by(config: RunConfig) -> int:
+    """A number that stands for how a run measures the loss, from 1.
+
+    What nobody has set is no part of it: a setting that is new in a later version changes nothing.
+
+    Args:
+        config: The run file.
+    """
+    given: dict[str, Any] = {}
+    for path in sorted(MEASURED_BY):
+        found: Any = config.model_dump(mode="json", exclude_defaults=True)
+        for name in path.split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        given[path] = found
+    text = json.dumps(given, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).digest()
+    return int.from_bytes(digest[:8], "big") % (_EXACT - 1) + 1
 
 
 class BestLoss:
     """The lowest loss on held-out images, and how often in a row it was missed since.
+
+    Args:
+        way: What `measured_by` gave. Losses that were measured in another way are not compared.
 
     Attributes:
         step: Steps made when it was measured; 0 before the first measurement.
@@ -36,7 +64,12 @@ class BestLoss:
         misses: Measurements in a row behind it that were not lower.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, way: int = 0) -> None:
+        self._way = way
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
         self.step, self.loss, self.misses = 0, float("inf"), 0
 
     def take(self, step: int, loss: float) -> None:
@@ -65,12 +98,15 @@ class BestLoss:
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps; nothing before the first measurement."""
-        values = [self.step, self.loss, self.misses]
+        values = [self.step, self.loss, self.misses, self._way]
         return {_NAME: torch.tensor(values, dtype=torch.float64)} if self.step else {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take what `tensors` gave; without it, begin anew."""
-        self.__init__()
-        if _NAME in tensors:
-            step, loss, misses = tensors[_NAME].tolist()
+        """Take what `tensors` gave; without it, or measured in another way, begin anew."""
+        self.forget()
+        if _NAME not in tensors:
+            return
+        step, loss, misses, *way = tensors[_NAME].tolist()
+        # Earlier versions did not keep the way.
+        if not way or way[0] == self._way:
             self.step, self.loss, self.misses = int(step), loss, int(misses)

@@ -23,7 +23,7 @@ from ..offload.machine import Machine
 from ..offload.step_pace import StepPace
 from ..offload.swapped import repeated_blocks
 from .average import averages_of
-from .best_loss import MEASURED_BY, BestLoss
+from .best_loss import MEASURED_BY, BestLoss, measured_by
 from .encode_dataset import Prepared
 from .ledger import Ledger
 from .load_adapted import load_adapted
@@ -124,6 +124,7 @@ def load(
         said = "" if taken is None else taken.summary()
         _tell_notes(adapter, config.training.optimizer, observer, said)
     state = _begun(config.training, adapter, norms)
+    state.best = BestLoss(measured_by(config))
     state.ledger = Ledger(len(data.dataset), lambda index: data.dataset.items[index].name)
     if (said := _go_on(state, start, config)) and processes.index == 0:
         observer.notify(Noted(said))
@@ -153,7 +154,7 @@ def _go_on(state: TrainState, start: Start, config: RunConfig) -> str:
     said = state.restore(start.checkpoint, config.training.optimizer)
     # Losses that are measured in another way are not compared.
     if any(is_in(change.setting, MEASURED_BY) for change in start.changes):
-        state.best = BestLoss()
+        state.best.forget()
     if any(each.setting in _BY_HAND for each in start.changes):
         state.returns = 0
     return said

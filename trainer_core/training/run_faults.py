@@ -11,7 +11,6 @@ from .broken_place import broken_place
 from .loaded import Loaded
 from .objective import micro_batches
 from .observer import RunRequests, Warned
-from .out_of_memory import skipped_when_full
 from .processes import Shares
 from .recorder import Recorder
 from .recovery import Recovery
@@ -54,12 +53,9 @@ def make_recovery(
         return parts
 
     def place(step: int) -> str:
-        if run.processes.count > 1:
-            return ""  # one whose memory is full would leave the others waiting
-        skipped = skipped_when_full("search for the layer", run.processes, run.observer)
-        with skipped:
-            return broken_place(run.state.adapter, functools.partial(compute, step), run.processes)
-        return ""
+        if run.processes.sharded:
+            return ""  # one whose memory is full would leave the others waiting in a pass
+        return broken_place(run.state.adapter, functools.partial(compute, step), run.processes)
 
     return Recovery(
         settings=run.config.training.recovery,
@@ -76,13 +72,15 @@ def saving(run: Loaded, recorder: Recorder | None, recovery: Recovery) -> Callab
     """Saves the state behind a step, or goes back from one that is not finite."""
 
     def save(step: int) -> None:
+        found: NonFiniteError | None = None
         try:
             if recorder is not None:
                 recorder.save(step)
         except NonFiniteError as error:
-            if run.processes.count > 1:
-                raise  # the others have not looked, and would go on
-            recovery.weights(step, error)
+            found = error
+        # The first process alone has looked; all go back together.
+        if run.processes.sum_numbers([float(found is not None)])[0]:
+            recovery.weights(step, found or _found_elsewhere(step))
 
     return save
 
@@ -95,6 +93,11 @@ def requests_with_retries(run: Loaded, recorder: Recorder | None) -> Callable[[]
         return asked._replace(save=True) if recorder and recorder.retry_due() else asked
 
     return requests
+
+
+def _found_elsewhere(step: int) -> NonFiniteError:
+    found = f"the first process found what is not finite at step {step}"
+    return NonFiniteError(found, "finite weights and optimizer state", "It says which.")
 
 
 def _told_elsewhere(step: int, first: int) -> str:

@@ -223,9 +223,7 @@ BATCH = {
     ("room", "parts"),
     [
         (4 * 10**6, ["2 instead of 4"]),
-        pytest.param(
-            2 * 10**6, ["2 instead of 4", "1 instead of 2"], marks=pytest.mark.exhaustive
-        ),
+        pytest.param(2 * 10**6, ["2 instead of 4", "1 instead of 2"], marks=pytest.mark.exhaustive),
     ],
 )
 def test_where_nothing_can_be_swapped_a_batch_goes_through_in_parts(

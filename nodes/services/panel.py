@@ -183,7 +183,7 @@ def _state_on_disk(node_id: str, run: str, workflow: str) -> RunState | None:
     state = RunState(node_id, run, folder.parent.name, ending.steps, workflow)
     state.status = "lost" if ending.status == "running" else ending.status
     prompts, state.seed = read_run_file(folder)
-    state.take_history(folder, prompts)
+    state.take_history(folder, comfy_host.output_place, prompts)
     state.step, state.message = max(state.step, ending.step), ending.message
     state.resumable = _has_checkpoint(folder)
     return state
@@ -256,7 +256,7 @@ class NodeObserver:
             self._folder = event.summary.folder
             with PANEL.lock:
                 self.state.steps = event.summary.steps
-                self.state.take_history(self._folder, self._prompts)
+                self.state.take_history(self._folder, comfy_host.output_place, self._prompts)
                 self.state.resumable = self.has_checkpoint
             self._set(
                 "training",

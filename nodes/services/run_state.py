@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..host import comfy_host
-from .run_history import POINTS, HeldOut, read_history, thinned_losses
+from .run_history import POINTS, HeldOut, Place, read_history, thinned_losses
 
 
 @dataclass(slots=True)
@@ -95,9 +94,9 @@ class RunState:
             "returns": self.returns,
         }
 
-    def take_history(self, folder: Path, prompts: Sequence[str]) -> None:
-        """Take over what a version folder holds of the run's steps until now."""
-        history = read_history(folder, comfy_host.output_place, prompts)
+    def take_history(self, folder: Path, place: Place, prompts: Sequence[str]) -> None:
+        """Take over what a version folder holds of the run's steps until now; as `read_history`."""
+        history = read_history(folder, place, prompts)
         self.run = f"{folder.parent.name}/{folder.name}"
         self.points, self.samples = history.points, history.samples
         self.held_out = history.held_out

@@ -196,12 +196,16 @@ class FillWhen(FillBetween):
 
 
 @LATER
-def test_a_disk_that_is_full_when_it_goes_back_ends_nothing(small_disk, cache, recovered):
-    config = config_of(small_disk, cache)
-    few = config.training.model_copy(update={"keep_checkpoints": 1})
-    result = train(config.model_copy(update={"training": few}), FillWhen(small_disk, WentBack, 3))
+def test_a_disk_that_is_full_when_it_goes_back_ends_nothing(small_disk, tmp_path, cache):
+    def config(folder):
+        found = config_of(folder, cache)
+        few = found.training.model_copy(update={"keep_checkpoints": 1})
+        return found.model_copy(update={"training": few})
+
+    whole = train(config(tmp_path / "whole"))
+    result = train(config(small_disk), FillWhen(small_disk, WentBack, 3))
     assert (result.status, result.step) == ("done", 24)
-    assert_equal_runs(recovered[0].folder, result.folder, 24)
+    assert_equal_runs(whole.folder, result.folder, 24)
 
 
 HELD = {"dataset": {"validation": {"share": 0.1, "every": 1, "most": 2, "noise_levels": 1}}}

@@ -1,4 +1,4 @@
-"""Run by test_kill.py in a fresh interpreter: forks warmed children and kills them.
+"""Run by test_kill.py in a fresh interpreter: forks warmed children and kills or signals them.
 
 What the runs have on is a table: a new setting whose state has to survive is a row of `RUNS`.
 
@@ -58,7 +58,7 @@ inputs. Those of a name that begins with ``everything`` are beside what `everyth
 
 def main(arguments):
     work, cache, rounds, seed = Path(arguments[0]), Path(arguments[1]), *map(int, arguments[2:4])
-    name = arguments[4]
+    name, signals = arguments[4], arguments[5]
     from everything import everything, masked_images
     from runs import merge, run_config
 
@@ -87,28 +87,50 @@ def main(arguments):
     report = []
     for number in range(rounds):
         output = work / f"round{number}"
-        child = fork_run(config(output))
+        child = fork_run(config(output), as_command=signals != "SIGKILL")
         time.sleep(moments.uniform(0.05, 1.0) * whole)
-        os.kill(child, signal.SIGKILL)
-        wait(child)
+        for number_of in signals.split(","):
+            # One that has ended is still there until it is waited for.
+            os.kill(child, getattr(signal, number_of))
+            time.sleep(moments.uniform(0.0, 0.1) * whole)
+        ended = wait(child)
         before = sorted(p.name for p in output.glob("run/v*/checkpoints/*"))
+        left = [p.name for p in output.rglob(".writing-*")]
+        begun = (output / "run").exists()
         code = wait(fork_run(config(output, resume="auto")))
-        report.append({"round": number, "at_kill": before, "exit": code})
+        seen = {"at_kill": before, "left": left, "begun": begun, "ended": ended}
+        report.append({"round": number, **seen, "exit": code})
     sys.stdout.write(json.dumps(report) + "\n")
 
 
-def fork_run(config):
+def fork_run(config, as_command=False):
+    """Train in a child; as the command it hears signals, and has the command's exit code."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            from trainer_core.training import train
+            if as_command:
+                code = run_command(config)
+            else:
+                from trainer_core.training import train
 
-            train(config)
-            code = 0
+                train(config)
+                code = 0
         finally:
             os._exit(code)
     return child
+
+
+def run_command(config):
+    from trainer_core.cli import main as command
+    from trainer_core.config.reading import dump_config
+
+    folder = Path(config.output.dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    run_file = folder / "run.yaml"
+    run_file.write_text(dump_config(config))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return command(["train", str(run_file), "--json"])
 
 
 def wait(child):

@@ -15,7 +15,7 @@ from ..adapters import AttachedAdapter
 from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
 from ..adapters.weight_norm import WeightNormLimit, weight_norms
-from ..config import OptimizerSection, RunConfig, TrainingSection
+from ..config import OptimizerSection, RunConfig
 from ..config.defaults import run_length
 from ..data.cache.build import cache_folder
 from ..offload.load_base import PlacedBase
@@ -123,8 +123,7 @@ def load(
     if processes.index == 0:
         said = "" if taken is None else taken.summary()
         _tell_notes(adapter, config.training.optimizer, observer, said)
-    state = _begun(config.training, adapter, norms)
-    state.best = BestLoss(measured_by(config))
+    state = _begun(config, adapter, norms)
     state.ledger = Ledger(len(data.dataset), lambda index: data.dataset.items[index].name)
     if (said := _go_on(state, start, config)) and processes.index == 0:
         observer.notify(Noted(said))
@@ -136,15 +135,16 @@ def load(
 
 
 def _begun(
-    training: TrainingSection, adapter: AttachedAdapter, norms: Mapping[str, Tensor] | None
+    config: RunConfig, adapter: AttachedAdapter, norms: Mapping[str, Tensor] | None
 ) -> TrainState:
     """A state before its first step; `norms` are those of the base's weights under a limit."""
+    training, best = config.training, BestLoss(measured_by(config))
     groups = parameter_groups(adapter, training.optimizer)
     optimizer = make_optimizer(training.optimizer, groups)
     average = averages_of(training.ema, dict(adapter.named_parameters()))
     limit = None if norms is None else WeightNormLimit(adapter, training.max_weight_norm, norms)
     learned = make_learned(training.loss)
-    return TrainState(adapter, optimizer, learned=learned, average=average, limit=limit)
+    return TrainState(adapter, optimizer, learned=learned, average=average, limit=limit, best=best)
 
 
 def _go_on(state: TrainState, start: Start, config: RunConfig) -> str:

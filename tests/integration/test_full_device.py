@@ -244,7 +244,7 @@ def test_where_nothing_can_be_swapped_a_batch_goes_through_in_parts(
     expected = tensors(whole.adapters[0])
     for name, tensor in tensors(found.adapters[0]).items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-7)
-    assert any(each.abs().max() > 1e-4 for name, each in expected.items() if "lora_B" in name)
+    assert any(each.abs().max() > 1e-3 for name, each in expected.items() if "lora_up" in name)
 
 
 def test_where_the_user_does_not_allow_it_the_step_is_not_divided(tmp_path, cache, device):

@@ -60,6 +60,7 @@
  * @property {import("../errors/error_view.js").NodeError | null} error
  * @property {Memory | null} memory
  * @property {Choice[]} choices
+ * @property {number} returns how often it has gone back to an older state
  */
 
 import { toError } from "../errors/error_view.js";
@@ -96,6 +97,7 @@ export const NO_RUN = Object.freeze({
   error: null,
   memory: null,
   choices: [],
+  returns: 0,
 });
 
 /**
@@ -117,6 +119,9 @@ export function isActive(run) {
 export function fromSnapshot(payload, before = NO_RUN) {
   const message = record(payload);
   if (!STATUSES.has(/** @type {string} */ (message.status))) return null;
+  const same = before.promptId === text(message.prompt_id) && before.status !== "idle";
+  // What was sent before the run went back, and came later.
+  if (same && returnsOf(message) < before.returns) return before;
   const steps = natural(message.steps) ?? 0;
   /** @type {Run} */
   let run = {
@@ -136,7 +141,8 @@ export function fromSnapshot(payload, before = NO_RUN) {
     memory: toMemory(message.memory),
     choices: toChoices(message.choices),
   };
-  if (before.promptId === run.promptId && before.status !== "idle") {
+  // Of a course that was given up nothing stays.
+  if (same && before.returns === run.returns) {
     run.series = extend(run.series, before.series);
     const last = run.heldOut.at(-1)?.step ?? -1;
     run.heldOut = [...run.heldOut, ...before.heldOut.filter((each) => each.step > last)];
@@ -155,11 +161,15 @@ export function fromSnapshot(payload, before = NO_RUN) {
  */
 export function withProgress(run, payload) {
   const message = record(payload);
+  if (returnsOf(message) < run.returns) return run;
+  // A snapshot that tells what is left of the course before follows.
+  const gone = returnsOf(message) > run.returns;
   return {
     ...run,
     ...progressFields(message, run),
-    series: append(run.series, message.points),
-    heldOut: withHeldOut(run.heldOut, message.held_out),
+    series: append(gone ? emptySeries(run.steps) : run.series, message.points),
+    heldOut: withHeldOut(gone ? [] : run.heldOut, message.held_out),
+    samples: gone ? [] : run.samples,
   };
 }
 
@@ -242,7 +252,13 @@ function progressFields(message, run) {
     // Before the first step both are zero, which nobody should read as "done at once".
     secondsLeft: stepSeconds === null ? null : positive(message.seconds_left, 0),
     message: text(message.message),
+    returns: returnsOf(message),
   };
+}
+
+/** @param {Record<string, unknown>} message */
+function returnsOf(message) {
+  return natural(message.returns) ?? 0;
 }
 
 /**

@@ -28,6 +28,7 @@ from ...trainer_core.training.observer import (
     StepDone,
     ValidationDone,
     Warned,
+    WentBack,
 )
 from ..host import comfy_host
 from .run_files import CONTINUED
@@ -182,7 +183,7 @@ def _state_on_disk(node_id: str, run: str, workflow: str) -> RunState | None:
     state = RunState(node_id, run, folder.parent.name, ending.steps, workflow)
     state.status = "lost" if ending.status == "running" else ending.status
     prompts, state.seed = read_run_file(folder)
-    state.take_history(folder, prompts)
+    state.take_history(folder, comfy_host.output_place, prompts)
     state.step, state.message = max(state.step, ending.step), ending.message
     state.resumable = _has_checkpoint(folder)
     return state
@@ -255,7 +256,7 @@ class NodeObserver:
             self._folder = event.summary.folder
             with PANEL.lock:
                 self.state.steps = event.summary.steps
-                self.state.take_history(self._folder, self._prompts)
+                self.state.take_history(self._folder, comfy_host.output_place, self._prompts)
                 self.state.resumable = self.has_checkpoint
             self._set(
                 "training",
@@ -268,9 +269,8 @@ class NodeObserver:
             self._preview(event)
         elif isinstance(event, CheckpointSaved):
             self._saved(event)
-        elif isinstance(event, Warned) and event.message != TENSORBOARD_ABSENT:
-            # The panel shows what TensorBoard would.
-            (self.note if isinstance(event, Noted) else self.warn)(event.message)
+        elif isinstance(event, Warned):
+            self._said(event)
         elif isinstance(event, RunFinished):
             result, steps = event.result, self.state.steps
             early = result.status == "done" and result.step < steps
@@ -356,6 +356,16 @@ class NodeObserver:
             self.state.message = f"Loss on held-out images {when}: {event.loss:.4f}{beside}"
             self.state.add_held_out(measured)
         self._unsent_held.append(measured)
+
+    def _said(self, event: Warned) -> None:
+        if event.message == TENSORBOARD_ABSENT:
+            return  # the panel shows what it would
+        if isinstance(event, WentBack):
+            with PANEL.lock:
+                self.state.go_back(event.to)
+            # Points of steps that are given up must not follow.
+            self._unsent, self._unsent_held = [], []
+        (self.note if isinstance(event, Noted) else self.warn)(event.message)
 
     def _saved(self, event: CheckpointSaved) -> None:
         dropped = _dropped(event.dropped)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..host import comfy_host
-from .run_history import POINTS, HeldOut, read_history, thinned_losses
+from .run_history import POINTS, HeldOut, Place, read_history, thinned_losses
 
 
 @dataclass(slots=True)
@@ -28,6 +27,8 @@ class RunState:
         notes: What is good to know.
         memory: Where the run keeps what, as JSON values; None as long as nothing was planned.
         choices: What a preset chose and why: ``setting``, ``value`` and ``why`` of each.
+        returns: How often it has gone back to an older state; what is shown of another course is
+            none of this one's.
     """
 
     node_id: str
@@ -50,6 +51,7 @@ class RunState:
     notes: list[str] = field(default_factory=list)
     memory: dict[str, Any] | None = None
     choices: list[dict[str, str]] = field(default_factory=list)
+    returns: int = 0
 
     def address(self) -> dict[str, Any]:
         """What every event says of itself."""
@@ -89,15 +91,24 @@ class RunState:
             "step_seconds": self.step_seconds,
             "seconds_left": max(0.0, (self.steps - self.step) * self.step_seconds),
             "message": self.message,
+            "returns": self.returns,
         }
 
-    def take_history(self, folder: Path, prompts: Sequence[str]) -> None:
-        """Take over what a version folder holds of the run's steps until now."""
-        history = read_history(folder, comfy_host.output_place, prompts)
+    def take_history(self, folder: Path, place: Place, prompts: Sequence[str]) -> None:
+        """Take over what a version folder holds of the run's steps until now; as `read_history`."""
+        history = read_history(folder, place, prompts)
         self.run = f"{folder.parent.name}/{folder.name}"
         self.points, self.samples = history.points, history.samples
         self.held_out = history.held_out
         self.step, self.step_seconds = history.step, history.step_seconds
+
+    def go_back(self, step: int) -> None:
+        """Forget the steps behind one, which are made again."""
+        self.returns += 1
+        self.step = step
+        self.points = [each for each in self.points if each[0] <= step]
+        self.held_out = [each for each in self.held_out if each[0] <= step]
+        self.samples = [each for each in self.samples if each["step"] <= step]
 
     def add_point(self, point: tuple[int, float, float]) -> None:
         """Add a step; every second one of the old is dropped when there are too many."""

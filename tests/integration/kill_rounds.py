@@ -1,4 +1,4 @@
-"""Run by test_kill.py in a fresh interpreter: forks warmed children and kills them.
+"""Run by test_kill.py in a fresh interpreter: forks warmed children and kills or signals them.
 
 What the runs have on is a table: a new setting whose state has to survive is a row of `RUNS`.
 
@@ -21,11 +21,9 @@ sys.dont_write_bytecode = True
 
 STEPS = 8
 PREVIEW = {"every": 4, "prompts": ["a red circle on blue"], "width": 64, "height": 64, "steps": 1}
-EVERYTHING = {
-    "dataset": {
-        "caption_dropout": 0.2,
-        "validation": {"share": 0.1, "every": 3, "most": 2, "noise_levels": 1},
-    },
+VALIDATION = {"share": 0.1, "every": 3, "most": 2, "noise_levels": 1}
+MEASURED = {
+    "dataset": {"caption_dropout": 0.2, "validation": VALIDATION},
     "preview": PREVIEW,
     "memory": {"gradient_checkpointing": True},
 }
@@ -34,7 +32,7 @@ OVERFLOW = {"kind": "lora", "dropout": 0.0, "alpha": 1e8}
 
 RUNS = {
     "plain": {},
-    "previews, held-out images, checkpointed blocks": EVERYTHING,
+    "previews, held-out images, checkpointed blocks": MEASURED,
     "dora": {"adapter": {"kind": "lora", "factor": 8, "dora": True, "dropout": 0.1}},
     "adamw8bit": {"training": {"optimizer": {"name": "adamw8bit", "learning_rate": 1e-3}}},
     "preservation": {"dataset": {"preservation": {"share": 0.5, "count": 4, "steps": 3}}},
@@ -49,13 +47,20 @@ RUNS = {
             "recovery": {"skips": 1, "returns": 2, "rate_factor": 0.001},
         },
     },
+    # Masks, averages, validation, previews and learned weights, and all of the above at once.
+    "everything": None,
+    "everything, prodigy": {
+        "training": {"optimizer": {"name": "prodigy", "learning_rate": 1.0}},
+    },
 }
-"""What a run has on besides accumulation, dropout of captions and of the adapter's inputs."""
+"""What a run has on besides the ledger, accumulation, dropout of captions and of the adapter's
+inputs. Those of a name that begins with ``everything`` are beside what `everything` has."""
 
 
 def main(arguments):
     work, cache, rounds, seed = Path(arguments[0]), Path(arguments[1]), *map(int, arguments[2:4])
-    name = arguments[4]
+    name, signals = arguments[4], arguments[5]
+    from everything import everything, masked_images
     from runs import merge, run_config
 
     from trainer_core.training.encode_dataset import prepare
@@ -63,10 +68,14 @@ def main(arguments):
     from trainer_core.training.processes import SingleProcess
 
     torch.set_num_threads(1)
+    on = RUNS[name] or {}
+    if name.startswith("everything"):
+        on = everything(masked_images(work / "images"), **on)
+    training = {"steps": STEPS, "checkpoint_every": 1, "keep_checkpoints": 2}
+    settings = merge({"training": training}, on)
 
     def config(output, **values):
-        training = {"steps": STEPS, "checkpoint_every": 1, "keep_checkpoints": 2}
-        return run_config(output, cache, **merge(merge({"training": training}, RUNS[name]), values))
+        return run_config(output, cache, **merge(settings, values))
 
     # Encodes the dataset and imports Diffusers and PEFT once, in the parent.
     data = prepare(config(work), SilentObserver(), SingleProcess(torch.device("cpu")))
@@ -79,15 +88,21 @@ def main(arguments):
     report = []
     for number in range(rounds):
         output = work / f"round{number}"
-        child = fork_run(config(output))
+        child = fork_run(config(output), as_command=signals != "SIGKILL")
         made, part = divmod(moments.uniform(0.0, STEPS), 1.0)
         wait_until(made, child, output)
         time.sleep(part * step)
-        os.kill(child, signal.SIGKILL)
-        wait(child)
+        for number_of in signals.split(","):
+            # One that has ended is still there until it is waited for.
+            os.kill(child, getattr(signal, number_of))
+            time.sleep(moments.uniform(0.0, 0.1) * STEPS * step)
+        ended = wait(child)
         before = sorted(p.name for p in output.glob("run/v*/checkpoints/*"))
+        left = [p.name for p in output.rglob(".writing-*")]
+        begun = (output / "run").exists()
         code = wait(fork_run(config(output, resume="auto")))
-        report.append({"round": number, "at_kill": before, "exit": code})
+        seen = {"at_kill": before, "left": left, "begun": begun, "ended": ended}
+        report.append({"round": number, **seen, "exit": code})
     sys.stdout.write(json.dumps(report) + "\n")
 
 
@@ -104,18 +119,34 @@ def steps_of(output):
     return sum(file.read_bytes().count(b"\n") for file in output.glob("run/v*/metrics.jsonl"))
 
 
-def fork_run(config):
+def fork_run(config, as_command=False):
+    """Train in a child; as the command it hears signals, and has the command's exit code."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            from trainer_core.training import train
+            if as_command:
+                code = run_command(config)
+            else:
+                from trainer_core.training import train
 
-            train(config)
-            code = 0
+                train(config)
+                code = 0
         finally:
             os._exit(code)
     return child
+
+
+def run_command(config):
+    from trainer_core.cli import main as command
+    from trainer_core.config.reading import dump_config
+
+    folder = Path(config.output.dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    run_file = folder / "run.yaml"
+    run_file.write_text(dump_config(config))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return command(["train", str(run_file), "--json"])
 
 
 def wait(child):

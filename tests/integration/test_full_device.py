@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from runs import CancelAfter, merge, run_config
+from runs import CancelAfter, merge, metrics, run_config, tensors
 from test_block_swap import assert_nothing_is_left
 from test_resume import assert_equal_runs
 
@@ -209,3 +209,46 @@ def test_too_little_ram_is_refused_before_anything_is_loaded(tmp_path, cache, mo
     with pytest.raises(RunError, match=r"3 swapped blocks take .* GiB more of RAM"):
         train(config, machine=LittleRam())
     assert not (tmp_path / "run").exists()
+
+
+BATCH = {
+    # Its updates are as exact as the gradients are; those of AdamW are as large for the smallest.
+    "training": {"steps": 2, "batch_size": 4, "optimizer": {"name": "sgd", "learning_rate": 1.0}},
+    "adapter": {"kind": "lora", "dropout": 0.0, "dora": False},
+    "memory": {"gradient_checkpointing": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("room", "parts"),
+    [
+        (4 * 10**6, ["2 instead of 4"]),
+        pytest.param(2 * 10**6, ["2 instead of 4", "1 instead of 2"], marks=pytest.mark.exhaustive),
+    ],
+)
+def test_where_nothing_can_be_swapped_a_batch_goes_through_in_parts(
+    tmp_path, cache, device, room, parts
+):
+    whole = train(run_config(tmp_path / "whole", cache, **merge(SHORT, BATCH)))
+    observer = OnDevice(device, RunStarted, lambda now: now + room)
+    found = start(tmp_path / "small", cache, observer, device, **BATCH)
+    assert device.refused == len(parts)
+    assert [note.partition("): ")[2] for note in observer.notes() if "Memory was full" in note] == [
+        f"{each} samples go through the base at once." for each in parts
+    ]
+    lines = [metrics(each.folder) for each in (whole, found)]
+    for one, other in zip(*lines, strict=True):
+        assert one["sigma_mean"] == other["sigma_mean"]
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-5)
+        assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-4)
+    expected = tensors(whole.adapters[0])
+    for name, tensor in tensors(found.adapters[0]).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-7)
+    assert any(each.abs().max() > 1e-3 for name, each in expected.items() if "lora_up" in name)
+
+
+def test_where_the_user_does_not_allow_it_the_step_is_not_divided(tmp_path, cache, device):
+    observer = OnDevice(device, RunStarted, lambda now: now + 4 * 10**6)
+    training = {**BATCH["training"], "recovery": {"smaller": False}}
+    with pytest.raises(RunError, match=r"training\.recovery\.smaller is false"):
+        start(tmp_path, cache, observer, device, **merge(BATCH, {"training": training}))

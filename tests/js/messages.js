@@ -3,7 +3,7 @@
 export function snapshot(values = {}) {
   return {
     node_id: "7", prompt_id: "p1", name: "my_adapter", workflow: "", run: "", resumable: false, status: "training", step: 0, steps: 100,
-    points: [], samples: [], step_seconds: 0.5, seconds_left: 50, message: "", warnings: [], memory: null, ...values,
+    points: [], samples: [], step_seconds: 0.5, seconds_left: 50, message: "", warnings: [], memory: null, returns: 0, ...values,
   };
 }
 

@@ -54,6 +54,41 @@ describe("losses on held-out images", () => {
   });
 });
 
+describe("a run that goes back", () => {
+  const points = [[1, 1, 1e-4], [2, 0.9, 1e-4], [3, 9, 1e-4]];
+  const first = snapshot({ step: 3, points, held_out: [[1, 0.5, null], [3, 7, null]], samples: [sampleAt(1), sampleAt(3)] });
+  const after = snapshot({ step: 1, returns: 1, points: points.slice(0, 1), held_out: [[1, 0.5, null]], samples: [sampleAt(1)] });
+  const steps = (run) => run.series.buckets.map((each) => each.step);
+
+  test("keeps nothing of the steps that are given up", () => {
+    const run = fromSnapshot(after, fromSnapshot(first));
+    expect(steps(run)).toEqual([1]);
+    expect(run.heldOut.map((each) => each.step)).toEqual([1]);
+    expect(run.samples).toEqual([sampleAt(1)]);
+    const next = withProgress(run, { status: "training", step: 2, returns: 1, points: [[2, 0.8, 1e-5]] });
+    expect(next.series.buckets.map((each) => each.loss)).toEqual([1, 0.8]);
+  });
+
+  test("takes nothing that was sent before and comes later", () => {
+    const run = fromSnapshot(after, fromSnapshot(first));
+    expect(fromSnapshot(first, run)).toBe(run);
+    expect(withProgress(run, { step: 4, returns: 0, points: [[4, 9, 1e-4]] })).toBe(run);
+  });
+
+  test("shows what overtakes the snapshot, and all behind it", () => {
+    const early = withProgress(fromSnapshot(first), { step: 2, returns: 1, points: [[2, 0.8, 1e-5]] });
+    expect(steps(early)).toEqual([2]);
+    expect(early.samples).toEqual([]);
+    const run = fromSnapshot(after, early);
+    expect(run.series.buckets.map((each) => each.loss)).toEqual([1, 0.8]);
+  });
+
+  test("is another one in another prompt", () => {
+    const run = fromSnapshot(after, fromSnapshot(first));
+    expect(steps(fromSnapshot({ ...first, prompt_id: "p2" }, run))).toEqual([1, 2, 3]);
+  });
+});
+
 test("progress adds points and keeps what it does not mention", () => {
   const run = fromSnapshot(snapshot({ points: [[1, 1, 1e-4]], samples: [sampleAt(0)], warnings: ["mind"] }));
   const next = withProgress(run, {

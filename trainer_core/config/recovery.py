@@ -34,7 +34,8 @@ class RecoverySection(Section):
     )
     smaller: bool = setting(
         True,
-        "Leave it on. When memory is full in a step, more blocks compute their activations again, "
-        "then more are swapped; each is said. Off: the run saves and stops.",
+        "Leave it on. When memory is full in a step, the run does what costs least time: more "
+        "blocks compute their activations again or are swapped, or the samples of a batch go "
+        "through the base in parts. Each is said. Off: the run saves and stops.",
         advanced=True,
     )

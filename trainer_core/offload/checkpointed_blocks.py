@@ -39,9 +39,13 @@ class CheckpointedBlocks:
 
     def checkpoint_all(self) -> int:
         """Let every block compute its activations again; how many did not."""
-        more = set(self._numbers.values()) - self.chosen
-        self.chosen |= more
-        return len(more)
+        more = self.uncheckpointed()
+        self.chosen.update(self._numbers.values())
+        return more
+
+    def uncheckpointed(self) -> int:
+        """How many blocks keep their activations."""
+        return len(set(self._numbers.values()) - self.chosen)
 
     def __call__(self, block: nn.Module, *args: Any) -> Any:
         """Call a block."""

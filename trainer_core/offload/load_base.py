@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -38,6 +38,7 @@ class PlacedBase:
         before_swap: Told the numbers of the blocks that will be swapped from now on, each of which
             has to be checkpointed.
         checkpoint_all: Checkpoints every block, and says how many were not.
+        uncheckpointed: How many blocks keep their activations and could be checkpointed.
     """
 
     transformer: nn.Module
@@ -49,6 +50,7 @@ class PlacedBase:
     refusal: str | None = None
     before_swap: Callable[[Sequence[int]], object] = lambda numbers: None
     checkpoint_all: Callable[[], int] = lambda: 0
+    uncheckpointed: Callable[[], int] = lambda: 0
 
     @property
     def count(self) -> int:
@@ -67,13 +69,23 @@ class PlacedBase:
 
     def device_bytes(self, count: int) -> int:
         """Bytes of the blocks' frozen weights on the device, if so many blocks are swapped."""
-        spans = list(self.every.values())
-        away = set(evenly_spread(count, len(spans)))
-        resident = sum(block_size(each) for number, each in enumerate(spans) if number not in away)
-        layouts = Counter(tuple(span.layout for span in spans[number]) for number in away)
-        sizes = {tuple(span.layout for span in each): block_size(each) for each in spans}
+        sizes, slots = [block_size(each) for each in self.every.values()], self.memory.swap_slots
+        away = set(evenly_spread(count, len(sizes)))
+        resident = sum(size for number, size in enumerate(sizes) if number not in away)
+        return resident + sum(min(slots, same) * size for size, same in self._alike(away))
+
+    def sent_bytes(self, count: int) -> int:
+        """Bytes that a forward and a backward pass send, if so many blocks are swapped."""
         slots = self.memory.swap_slots
-        return resident + sum(min(slots, same) * sizes[each] for each, same in layouts.items())
+        away = set(evenly_spread(count, len(self.every)))
+        return sum(2 * max(0, same - slots) * size for size, same in self._alike(away))
+
+    def _alike(self, numbers: Collection[int]) -> list[tuple[int, int]]:
+        """Of blocks of one layout each: the bytes of one, and how many they are."""
+        spans = list(self.every.values())
+        layouts = Counter(tuple(span.layout for span in spans[number]) for number in numbers)
+        sizes = {tuple(span.layout for span in each): block_size(each) for each in spans}
+        return [(sizes[each], same) for each, same in layouts.items()]
 
     def swap(self, count: int) -> None:
         """Swap more or fewer blocks than now; only between two steps.

@@ -382,7 +382,7 @@ def _swapped(
                         "file": max(stage, sizes.copied),
                     }[master],
                     pinned=away if master == "pinned" else stage,
-                    transfer=sent / _speed(master, budget),
+                    transfer=sent / link_speed(master, budget),
                 )
 
 
@@ -390,7 +390,8 @@ def _possible(master: str, sizes: FormatSizes, budget: Budget) -> bool:
     return {"pinned": budget.pins, "pageable": True, "file": sizes.in_file}[master]
 
 
-def _speed(master: str, budget: Budget) -> float:
+def link_speed(master: str, budget: Budget) -> float:
+    """Bytes per second that swapped blocks come with, from where they lie."""
     link = budget.link_bytes_per_s
     if master == "pinned":
         return link

@@ -13,7 +13,7 @@ from .checkpoint import Checkpoint, read_whole_checkpoint
 from .checkpoint_search import last_before
 from .loaded import Loaded
 from .longer_run import planned_anew
-from .observer import Warned
+from .observer import WentBack
 from .optimizers import make_optimizer
 from .processes import Shares
 from .recorder import Recorder
@@ -105,7 +105,8 @@ class Attempts:
         self.run = dataclasses.replace(self.run, anew=anew)
         if recorder is not None:
             recorder.went_back(asked.step, state.step, returns)
-            self.run.observer.notify(Warned(return_note(config.training.recovery, asked, returns)))
+            said = return_note(config.training.recovery, asked, returns)
+            self.run.observer.notify(WentBack(said, state.step))
 
 
 def _beginning(run: Loaded) -> Checkpoint | None:

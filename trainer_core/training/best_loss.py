@@ -5,12 +5,16 @@ It is part of a checkpoint, so that a run that goes on decides as one that was n
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..config import RunConfig
 
 MEASURED_BY = frozenset(
     {
@@ -28,22 +32,52 @@ are not compared."""
 _NAME = "validation.best"
 _NONE_YET = sys.float_info.max
 """Above every loss, and finite: a checkpoint takes no other number."""
+_EXACT = 2**53
+"""Whole numbers below it are exact in float64."""
+
+
+def measured_by(config: RunConfig) -> int:
+    """A number that stands for how a run measures the loss, from 1.
+
+    What nobody has set is no part of it: a setting that is new in a later version changes nothing.
+
+    Args:
+        config: The run file.
+    """
+    given: dict[str, Any] = {}
+    for path in sorted(MEASURED_BY):
+        found: Any = config.model_dump(mode="json", exclude_defaults=True)
+        for name in path.split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        given[path] = found
+    text = json.dumps(given, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).digest()
+    return int.from_bytes(digest[:8], "big") % (_EXACT - 1) + 1
 
 
 class BestLoss:
     """The lowest loss on held-out images, and how often in a row it was missed since.
+
+    Args:
+        way: What `measured_by` gave. Losses that were measured in another way are not compared.
 
     Attributes:
         step: Steps made when it was measured; 0 before the first measurement.
         loss: The lowest one; infinite before the first measurement.
         misses: Regular measurements in a row that were not below the lowest regular one.
         measured: Steps made at the last measurement.
-
-    Args:
-        measured: Steps made, behind which nothing is to be measured any more.
     """
 
-    def __init__(self, measured: int = 0) -> None:
+    def __init__(self, way: int = 0) -> None:
+        self._way = way
+        self.forget()
+
+    def forget(self, measured: int = 0) -> None:
+        """Begin anew.
+
+        Args:
+            measured: Steps made, behind which nothing is to be measured any more.
+        """
         self.step, self.loss, self.misses = 0, float("inf"), 0
         self.measured = measured
         self._regular = _NONE_YET
@@ -83,18 +117,24 @@ class BestLoss:
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps; nothing before the first measurement."""
-        values = [self.step, self.loss, self.misses, self._regular, self.measured]
+        values = [self.step, self.loss, self.misses, self._regular, self.measured, self._way]
         return {_NAME: torch.tensor(values, dtype=torch.float64)} if self.known else {}
 
     def restore(self, tensors: Mapping[str, Tensor], made: int) -> None:
-        """Take what `tensors` gave; without it, begin anew.
+        """Take what `tensors` gave; without it begin anew, and where it was measured otherwise.
 
         Args:
             tensors: Of a checkpoint.
             made: Steps that it has made; an older version does not say what was measured last.
         """
-        self.__init__()
-        if _NAME in tensors:
-            step, loss, misses, *more = tensors[_NAME].tolist()
-            self.step, self.loss, self.misses = int(step), loss, int(misses)
-            self._regular, self.measured = (more[0], int(more[1])) if more else (loss, made)
+        self.forget()
+        if _NAME not in tensors:
+            return
+        step, loss, misses, *more = tensors[_NAME].tolist()
+        # An older version kept these three alone.
+        regular, measured, way = more or (loss, made, self._way)
+        if way != self._way:
+            self.forget(measured=int(measured))
+            return
+        self.step, self.loss, self.misses = int(step), loss, int(misses)
+        self._regular, self.measured = regular, int(measured)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from ..adapters import AttachedAdapter
+from ..device import is_out_of_memory, release_memory
 from ..tensors.rounding import all_finite
 from .processes import Processes
 from .step import MicroStep, forget_gradients
@@ -35,18 +37,20 @@ def broken_place(
         Such as `` (of the adapted layers: first the output of blocks.3.to_q; without the adapter
         the loss is finite)``.
     """
-    names = list(adapter.layers)
-    with _outputs_watched(adapter) as seen:
-        compute(True)
-    kind, name = _first(adapter, seen)
-    forget_gradients(adapter.parameters())
-    before, adapter.strength = adapter.strength, 0.0
+    names, full = list(adapter.layers), False
+    kind, name, alone = 0, "", True
     try:
-        with torch.no_grad():
-            alone = all(all_finite(part.loss) for part in compute(False))
-    finally:
-        adapter.strength = before
-    own = [float(kind), float(names.index(name)) if kind else 0.0, float(alone)]
+        kind, name, alone = _looked_for(adapter, compute)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        # The others wait for what this one found.
+        full = True
+        traceback.clear_frames(error.__traceback__)
+    forget_gradients(adapter.parameters())
+    if full:
+        release_memory(processes.device)
+    own = [float(kind), float(names.index(name)) if kind else 0.0, float(alone), float(full)]
     size = len(own) * processes.count
     sent = [0.0] * size
     sent[len(own) * processes.index : len(own) * (processes.index + 1)] = own
@@ -54,9 +58,27 @@ def broken_place(
     rows = [told[at : at + len(own)] for at in range(0, size, len(own))]
     # The base's own fault is nobody else's.
     row = min(rows, key=lambda each: (each[2], not each[0]))
+    if row[2] and not row[0] and any(each[3] for each in rows):
+        return " (the device's memory was full when the layer was looked for)"
     where = f"first {_KINDS[int(row[0])]} of {names[int(row[1])]}" if row[0] else "in no such layer"
     base = "finite" if row[2] else "not finite either"
     return f" (of the adapted layers: {where}; without the adapter the loss is {base})"
+
+
+def _looked_for(
+    adapter: AttachedAdapter, compute: Callable[[bool], list[MicroStep]]
+) -> tuple[int, str, bool]:
+    """What is not finite, as a place in `_KINDS`, in which layer, and whether the base is."""
+    with _outputs_watched(adapter) as seen:
+        compute(True)
+    kind, name = _first(adapter, seen)
+    forget_gradients(adapter.parameters())
+    before, adapter.strength = adapter.strength, 0.0
+    try:
+        with torch.no_grad():
+            return kind, name, all(all_finite(part.loss) for part in compute(False))
+    finally:
+        adapter.strength = before
 
 
 @contextlib.contextmanager

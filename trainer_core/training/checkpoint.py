@@ -213,6 +213,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         step, settings = int(state["step"]), dict(state["settings"])
         with open_tensors(folder / _TENSORS) as file:
             tensors = file.read_all()
+        wrong = next((name for name, each in tensors.items() if not all_finite(each)), None)
+        if wrong is not None:
+            raise ValueError(f"{wrong} is not finite")
         if "sha256" not in state:
             # Earlier versions kept no hash; they had AdamW alone.
             _require_complete(tensors)

@@ -24,6 +24,7 @@ from ..offload.plan_choice import (
     unplanned,
     weights_and,
 )
+from ..offload.step_pace import StepPace
 from ..weights.loading import is_quantized
 from .encode_dataset import Prepared
 from .memory_estimate import (
@@ -56,12 +57,14 @@ class Settled:
         start: Where it starts.
         settings: What its checkpoints keep.
         told: The run file with the format that the base is kept in, for the headers of its files.
+        pace: How fast the machine is with a step; None where nothing was planned.
     """
 
     config: RunConfig
     start: Start
     settings: Mapping[str, Any]
     told: RunConfig
+    pace: StepPace | None = None
 
 
 def settle(
@@ -114,6 +117,7 @@ def settle(
         start,
         {**settings, FORMAT: choice.memory.base_format},
         config.model_copy(update={"memory": config.memory.model_copy(update=kept)}),
+        StepPace.of(choice.plans[0], choice.budget) if choice.budget else None,
     )
 
 

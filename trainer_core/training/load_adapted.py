@@ -139,6 +139,7 @@ def _load(
         # A step that one process makes again would wait for the others' parts for ever.
         if not processes.sharded:
             base.checkpoint_all = checkpoints.checkpoint_all
+            base.uncheckpointed = checkpoints.uncheckpointed
     adapter = attach(
         transformer,
         config.adapter,

@@ -16,14 +16,15 @@ from ..adapters import AttachedAdapter
 from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
 from ..adapters.weight_norm import WeightNormLimit, weight_norms
-from ..config import OptimizerSection, RunConfig, TrainingSection
+from ..config import OptimizerSection, RunConfig
 from ..config.defaults import run_length
 from ..data.cache.build import cache_folder
 from ..offload.load_base import PlacedBase
 from ..offload.machine import Machine
+from ..offload.step_pace import StepPace
 from ..offload.swapped import repeated_blocks
 from .average import averages_of
-from .best_loss import MEASURED_BY, BestLoss
+from .best_loss import MEASURED_BY, BestLoss, measured_by
 from .encode_dataset import Prepared
 from .ledger import Ledger
 from .load_adapted import load_adapted
@@ -65,6 +66,7 @@ class Loaded:
     preservation: Preservation | None
     anew: PlannedAnew | None
     slider: Preservation | None = None
+    pace: StepPace | None = None
 
     @property
     def transformer(self) -> torch.nn.Module:
@@ -122,7 +124,7 @@ def load(
     if processes.index == 0:
         said = "" if taken is None else taken.summary()
         _tell_notes(adapter, config.training.optimizer, observer, said)
-    state = _begun(config.training, adapter, norms)
+    state = _begun(config, adapter, norms)
     state.ledger = Ledger(len(data.dataset), lambda index: data.dataset.items[index].name)
     if (said := _go_on(state, start, config)) and processes.index == 0:
         observer.notify(Noted(said))
@@ -134,15 +136,16 @@ def load(
 
 
 def _begun(
-    training: TrainingSection, adapter: AttachedAdapter, norms: Mapping[str, Tensor] | None
+    config: RunConfig, adapter: AttachedAdapter, norms: Mapping[str, Tensor] | None
 ) -> TrainState:
     """A state before its first step; `norms` are those of the base's weights under a limit."""
+    training, best = config.training, BestLoss(measured_by(config))
     groups = parameter_groups(adapter, training.optimizer)
     optimizer = make_optimizer(training.optimizer, groups)
     average = averages_of(training.ema, dict(adapter.named_parameters()))
     limit = None if norms is None else WeightNormLimit(adapter, training.max_weight_norm, norms)
     learned = make_learned(training.loss)
-    return TrainState(adapter, optimizer, learned=learned, average=average, limit=limit)
+    return TrainState(adapter, optimizer, learned=learned, average=average, limit=limit, best=best)
 
 
 def _go_on(state: TrainState, start: Start, config: RunConfig) -> str:
@@ -152,7 +155,7 @@ def _go_on(state: TrainState, start: Start, config: RunConfig) -> str:
     said = state.restore(start.checkpoint, config.training.optimizer)
     # Losses that are measured in another way are not compared.
     if any(is_in(change.setting, MEASURED_BY) for change in start.changes):
-        state.best = BestLoss(measured=state.step)
+        state.best.forget(measured=state.step)
     if any(each.setting in _BY_HAND for each in start.changes):
         state.returns = 0
     return said

@@ -131,8 +131,9 @@ class Loop:
     def _gradients(self, step: int, samples: int) -> list[MicroStep]:
         seen: list[MicroStep] = []
         for micro in self.micro_batches(step):
-            seen.append(self.micro_step(step, micro))
-            self.processes.backward(seen[-1].loss / samples)
+            for part in self.hooks.divided(self.micro_step, step, micro):
+                seen.append(part)
+                self.processes.backward(part.loss / samples)
         return seen
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..types import StepResult
@@ -11,6 +11,13 @@ from .step import Gradients, MicroStep, SampleError
 
 ComputeStep = Callable[[int, Gradients], list[MicroStep]]
 """A step, from 1, and what computes its gradients, to its micro-batches."""
+ComputeMicro = Callable[[int, int], MicroStep]
+"""Computes a micro-batch: of a step (from 1), the number within it (from 0)."""
+
+
+def as_a_whole(compute: ComputeMicro, step: int, micro: int) -> Iterable[MicroStep]:
+    """A micro-batch goes through the base at once."""
+    return (compute(step, micro),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,8 @@ class LoopHooks:
             the step is left out.
         requests: What this process was asked for.
         compute: Computes a step's gradients, and does it again where memory was full.
+        divided: Computes a micro-batch, given what computes it as a whole, the step and its number;
+            in parts where memory was full. Gradients of a part are computed before the next one.
         between: Called before each step: what is kept where may change.
         measure: Measure the loss on held-out images behind a step, where it is due; the second
             argument says whether the run ends there.
@@ -57,6 +66,7 @@ class LoopHooks:
     broken: Callable[[int, str, Sequence[MicroStep]], None]
     requests: Callable[[], RunRequests]
     compute: ComputeStep = lambda step, gradients: gradients()
+    divided: Callable[[ComputeMicro, int, int], Iterable[MicroStep]] = as_a_whole
     between: Callable[[], None] = lambda: None
     measure: Callable[[int, bool], Measured] = lambda step, ends: Measured()
     updated: Callable[[int], None] = lambda step: None

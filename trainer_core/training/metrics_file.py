@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..diffusion.noise_bands import sum_of_levels
-from ..filesystem.storage import atomic_write
+from ..errors import StorageError
+from ..filesystem.storage import atomic_write, storage_error
 from ..filesystem.text_files import parse_json, read_lines
 from ..types import StepResult
 from .appended_lines import AppendedLines
@@ -214,8 +215,22 @@ def _keep_steps(path: Path, done: int) -> list[StepResult]:
     before = [each for each in records if not isinstance(each, StepResult)] if done else []
     lines = [*before[:1], *map(_record, kept)]
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    atomic_write(path, lambda target: _write(target, text))
+    try:
+        atomic_write(path, lambda target: _write(target, text))
+    except StorageError:
+        # On a full disk: what is kept is what the file begins with.
+        _cut(path, len(lines))
     return kept
+
+
+def _cut(path: Path, lines: int) -> None:
+    try:
+        with path.open("r+b") as file:
+            for _ in range(lines):
+                file.readline()
+            file.truncate()
+    except OSError as error:
+        raise storage_error(path, error) from error
 
 
 def _write(path: Path, text: str) -> None:

@@ -127,6 +127,13 @@ class Noted(Warned):
 
 
 @dataclass(frozen=True, slots=True)
+class WentBack(Warned):
+    """The run goes on from an older state; `to` is how many steps that has made."""
+
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """The run ended by itself or was cancelled."""
 
@@ -143,6 +150,7 @@ Event = (
     | CheckpointSaved
     | Warned
     | Noted
+    | WentBack
     | RunFinished
 )
 

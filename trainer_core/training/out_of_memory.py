@@ -1,7 +1,8 @@
 """A run stays within the device's memory: what is full is made room in, what is free is used.
 
-All of it swaps more or fewer of the base's blocks, which changes no number: a step that is made
-again, or a run in which others needed memory meanwhile, ends with the bits that it would have had.
+Swapping more or fewer of the base's blocks changes no number: a run in which others needed memory
+meanwhile ends with the bits that it would have had. What a step that is full does is told by
+`SmallerStep`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..offload.swapped import enough_swapped, fewest_swapped
 from .observer import Observer, Warned
 from .optimizers import rehearse
 from .processes import Processes
+from .smaller_step import SmallerStep
 from .step import forget_gradients
 
 Result = TypeVar("Result")
@@ -94,7 +96,7 @@ def skipped_when_full(what: str, processes: Processes, observer: Observer) -> It
 
 
 class DeviceRoom:
-    """Swaps more blocks where the device's memory is full, and fewer where there is room.
+    """Makes a step smaller where the device's memory is full, and uses room that there is.
 
     Args:
         placed: The run's base.
@@ -104,7 +106,7 @@ class DeviceRoom:
         save: Saves the state after a step; False where it could not.
         may_grow: Whether blocks may be moved onto the device, because the user has not said how
             many are swapped.
-        smaller: Whether a step may be made again with more blocks checkpointed or swapped.
+        smaller: Makes a step smaller that does not fit; None where the run is to end instead.
         measure: Bytes that stayed free at the last step's peak, and the device's size; None where
             it does not tell.
     """
@@ -118,7 +120,7 @@ class DeviceRoom:
         save: Callable[[int], bool | None],
         *,
         may_grow: bool = False,
-        smaller: bool = True,
+        smaller: SmallerStep | None = None,
         measure: Callable[[], tuple[int, int] | None] | None = None,
     ) -> None:
         self._placed, self._parameters, self._optimizer = placed, parameters, optimizer
@@ -130,7 +132,7 @@ class DeviceRoom:
         self._steps, self._pressed, self._yields = 0, False, True
 
     def compute(self, step: int, work: Callable[[], Result]) -> Result:
-        """Compute a step's gradients, with more blocks swapped as often as memory is full.
+        """Compute a step's gradients, and again in less memory as often as it is full.
 
         Randomness comes from counters, so that the same step gives the same numbers again.
 
@@ -139,7 +141,7 @@ class DeviceRoom:
             work: Leaves gradients behind, and changes nothing else.
 
         Raises:
-            RunError: When memory is full although all blocks are swapped; the state before the
+            RunError: When memory is full although nothing can be smaller; the state before the
                 step is saved.
         """
         if not self._steps:
@@ -174,32 +176,17 @@ class DeviceRoom:
             self._make_room(step, reason)
 
     def _make_room(self, step: int, reason: str) -> None:
-        """Forget what was computed of a step, and swap twice as many blocks."""
-        placed, before = self._placed, self._placed.count
+        """Forget what was computed of a step, and let it take less memory."""
         self._may_grow = False
-        while True:
-            forget_gradients(self._parameters)
-            release_memory(placed.device)
-            if not self._smaller:
-                raise self._full(step, reason, "training.recovery.smaller is false")
-            if more := placed.checkpoint_all():
-                line = f"{more} more blocks compute their activations again."
-                self._observer.notify(Warned(f"Memory was full in step {step} ({reason}): {line}"))
-                return
-            refused = placed.refusal if placed.refusal else "all blocks are swapped"
-            if placed.count < placed.most:
-                try:
-                    placed.swap(self._twice())
-                except RunError as error:
-                    refused = error.found
-                except Exception as error:
-                    if not is_out_of_memory(error):
-                        raise
-                    continue
-                else:
-                    self._tell(f"Memory was full in step {step} ({reason})", before)
-                    return
-            raise self._full(step, reason, refused)
+        forget_gradients(self._parameters)
+        release_memory(self._placed.device)
+        if self._smaller is None:
+            raise self._full(step, reason, "training.recovery.smaller is false")
+        try:
+            done = self._smaller.take()
+        except RunError as error:
+            raise self._full(step, reason, error.found) from None
+        self._observer.notify(Warned(f"Memory was full in step {step} ({reason}): {done}"))
 
     def _full(self, step: int, reason: str, refused: str) -> RunError:
         """Save the state before a step that does not fit, and say how to go on."""
@@ -208,12 +195,6 @@ class DeviceRoom:
             saved = f"The state before this step is saved: go on with {RESUME}."
         found = f"the device's memory is full in step {step} ({reason}), and {refused}"
         return full_memory_error(found, "a training step", saved)
-
-    def _twice(self) -> int:
-        """Twice as many blocks; more where the slots would take what is freed."""
-        count, most = self._placed.count, self._placed.most
-        frees = enough_swapped(count, 1, self._placed.device_bytes, most)
-        return min(max(1, 2 * count, frees), most)
 
     def _press(self, missing: int) -> None:
         placed, before = self._placed, self._placed.count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +155,8 @@ def _train(
     with contextlib.ExitStack() as at_end:
         # What the base makes depends on all that is part of it.
         whole = " ".join([hashes["base"], *(_numbers(each) for each in marks)])
-        begin = (data, precision, start, whole)
-        run = load(planned, observer, processes, *begin, machine, at_end)
+        begin = (planned, observer, processes, data, precision, start, whole, machine, at_end)
+        run = replace(load(*begin), pace=settled.pace)
         may_grow = config.memory.blocks_to_swap is None  # the user has not said how many
         checkpoints = start.folder.parent if start.folder else None
         attempts = Attempts(run, shares, checkpoints, may_grow=may_grow)

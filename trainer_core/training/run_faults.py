@@ -11,11 +11,11 @@ from .broken_place import broken_place
 from .loaded import Loaded
 from .objective import micro_batches, times_trained
 from .observer import RunRequests, Warned
-from .out_of_memory import skipped_when_full
 from .processes import Shares
 from .recorder import Recorder
 from .recovery import Recovery
 from .slider import kept_strength
+from .split_batches import SplitBatches
 from .step import MicroStep, StepMaker
 
 Target = Callable[[Recorder | None, int], int | None]
@@ -27,6 +27,7 @@ def make_recovery(
     plan: BatchPlan,
     shares: Shares,
     maker: StepMaker,
+    split: SplitBatches,
     recorder: Recorder | None,
     target: Target,
 ) -> Recovery:
@@ -37,6 +38,7 @@ def make_recovery(
         plan: Its micro-batches.
         shares: Which of them this process computes.
         maker: Computes one.
+        split: Computes it in the parts that it is trained in.
         recorder: Of the first process.
         target: Finds the checkpoint to go back to.
     """
@@ -45,18 +47,17 @@ def make_recovery(
     def compute(step: int, gradients: bool) -> list[MicroStep]:
         parts: list[MicroStep] = []
         for micro in micro_batches(plan, shares.dealt, times)(step):
-            parts.append(maker(step, micro))
-            if gradients:
-                run.processes.backward(parts[-1].loss)
+            for part in split(maker, step, micro):
+                parts.append(part)
+                if gradients:
+                    run.processes.backward(part.loss)
         return parts
 
     def place(step: int) -> str:
-        if run.processes.count > 1:
-            return ""  # one whose memory is full would leave the others waiting
-        skipped = skipped_when_full("search for the layer", run.processes, run.observer)
-        with skipped, kept_strength(run.state.adapter):
+        if run.processes.sharded:
+            return ""  # one whose memory is full would leave the others waiting in a pass
+        with kept_strength(run.state.adapter):
             return broken_place(run.state.adapter, functools.partial(compute, step), run.processes)
-        return ""
 
     return Recovery(
         settings=run.config.training.recovery,
@@ -73,13 +74,15 @@ def saving(run: Loaded, recorder: Recorder | None, recovery: Recovery) -> Callab
     """Saves the state behind a step, or goes back from one that is not finite."""
 
     def save(step: int) -> None:
+        found: NonFiniteError | None = None
         try:
             if recorder is not None:
                 recorder.save(step)
         except NonFiniteError as error:
-            if run.processes.count > 1:
-                raise  # the others have not looked, and would go on
-            recovery.weights(step, error)
+            found = error
+        # The first process alone has looked; all go back together.
+        if run.processes.sum_numbers([float(found is not None)])[0]:
+            recovery.weights(step, found or _found_elsewhere(step))
 
     return save
 
@@ -92,6 +95,11 @@ def requests_with_retries(run: Loaded, recorder: Recorder | None) -> Callable[[]
         return asked._replace(save=True) if recorder and recorder.retry_due() else asked
 
     return requests
+
+
+def _found_elsewhere(step: int) -> NonFiniteError:
+    found = f"the first process found what is not finite at step {step}"
+    return NonFiniteError(found, "finite weights and optimizer state", "It says which.")
 
 
 def _told_elsewhere(step: int, first: int) -> str:

@@ -39,6 +39,8 @@ from .run_batches import (
 from .run_faults import Target, make_recovery, requests_with_retries, saving
 from .schedules import make_schedule, warmup_length
 from .slider import kept_strength
+from .smaller_step import SmallerStep
+from .split_batches import SplitBatches
 from .step import MicroStep, SampleError, StepMaker
 from .step_clock import StepClock
 from .validation import Validation
@@ -160,8 +162,9 @@ def _loop(
     schedule = make_schedule(training.schedule, run.steps, run.anew)
     times = times_trained(config)
     share = rate_share(training.recovery, run.state.returns)
-    recovery = make_recovery(run, plan, shares, maker, recorder, target)
-    hooks = _hooks(run, plan, maker, recorder, measurements, recovery, may_grow)
+    split = SplitBatches(maker, enabled=not run.processes.sharded)
+    recovery = make_recovery(run, plan, shares, maker, split, recorder, target)
+    hooks = _hooks(run, plan, maker, split, recorder, measurements, recovery, may_grow)
     return Loop(
         settings=training,
         steps=run.steps,
@@ -183,6 +186,7 @@ def _hooks(
     run: Loaded,
     plan: BatchPlan,
     maker: StepMaker,
+    split: SplitBatches,
     recorder: Recorder | None,
     measurements: Measurements | None,
     recovery: Recovery,
@@ -210,7 +214,9 @@ def _hooks(
 
     begun = (run.placed, state.adapter.parameters(), state.optimizer, run.observer)
     kept = recorder.save if recorder else lambda step: None
-    room = DeviceRoom(*begun, kept, may_grow=may_grow, smaller=training.recovery.smaller)
+    allowed = training.recovery.smaller
+    smaller = SmallerStep(run.placed, split, run.pace) if allowed else None
+    room = DeviceRoom(*begun, kept, may_grow=may_grow, smaller=smaller)
     return LoopHooks(
         record=record,
         save=save,
@@ -218,6 +224,7 @@ def _hooks(
         broken=recovery.broken,
         requests=lambda: clock.asking(ask()),
         compute=_computing(run, room),
+        divided=split,
         between=room.between_steps,
         measure=_measure(run, maker, recorder),
         seen=seen,

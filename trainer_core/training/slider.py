@@ -111,24 +111,28 @@ class SliderAnswers:
     strength: float
     has_negative: bool
     passes: Callable[[int], int] = lambda own: own
-    _asked: tuple[int, int] | None = field(default=None, init=False)
+    _asked: tuple[int, int, int] | None = field(default=None, init=False)
     _answers: tuple[Tensor, Tensor] | None = field(default=None, init=False)
 
     @torch.no_grad()
-    def __call__(self, joined: Sequence[Points], step: int, micro: int) -> Sequence[Points]:
+    def __call__(
+        self, joined: Sequence[Points], step: int, micro: int, part: int = 0
+    ) -> Sequence[Points]:
         """Fill in the targets, and turn the adapter over.
 
         Args:
             joined: What goes through the base, one pass each. The samples of a slider come first.
             step: Optimizer step, from 1.
             micro: Micro-batch within the step, from 0; even ones are trained with strength 1.
+            part: Of the micro-batch, from 0. Where there are several, each is asked for again on
+                its second side.
 
         Returns:
             The same with their targets. What the base is held to beside keeps its own.
         """
         pair, side = divmod(micro, 2)
-        if self._asked != (step, pair):
-            self._asked, self._answers = (step, pair), self._ask(joined)
+        if self._asked != (step, pair, part):
+            self._asked, self._answers = (step, pair, part), self._ask(joined)
         sign = 1.0 if side == 0 else -1.0
         # Who has switched the adapter off wants to see the base.
         if self.adapter.strength:

@@ -228,7 +228,7 @@ class StepMaker:
         ahead: Gives what `prepare` makes of a micro-batch; unset: it is made when it is needed.
         load_twins: As ``load``, samples at which the base says what it is held to, and the step
             whose noise they have.
-        answered: Has the base say it, of a step and micro-batch; unset: nobody asks.
+        answered: Has the base say it, of a step, micro-batch and part; unset: nobody asks.
         sides: How many micro-batches in a row train the same samples with the same noise, each in
             another way.
     """
@@ -247,8 +247,8 @@ class StepMaker:
     place: Callable[[int, int, float], float] = as_drawn
     ahead: Callable[[int, int], Sequence[Points]] | None = None
     load_twins: Callable[[int, int], tuple[Batch, int] | None] = lambda step, micro: None
-    answered: Callable[[Sequence[Points], int, int], Sequence[Points]] = (
-        lambda points, step, micro: points
+    answered: Callable[[Sequence[Points], int, int, int], Sequence[Points]] = (
+        lambda points, step, micro, part: points
     )
     sides: int = 1
 
@@ -262,9 +262,28 @@ class StepMaker:
         Returns:
             The loss and what it was measured on.
         """
-        joined = self.answered((self.ahead or self.prepare)(step, micro), step, micro)
+        return self.compute(self.points(step, micro), step, micro)
+
+    def points(self, step: int, micro: int) -> Sequence[Points]:
+        """What `prepare` makes of a micro-batch, where it is made ahead or now."""
+        return (self.ahead or self.prepare)(step, micro)
+
+    def compute(self, points: Sequence[Points], step: int, micro: int, part: int = 0) -> MicroStep:
+        """Compute a micro-batch, or a part of it.
+
+        Args:
+            points: What goes through the base, one pass each.
+            step: Optimizer step, from 1.
+            micro: Micro-batch within the step, from 0.
+            part: Of the micro-batch, from 0; a later one has a dropout of its own.
+
+        Returns:
+            The loss and what it was measured on.
+        """
+        joined = self.answered(points, step, micro, part)
         # Dropout inside adapters draws from torch's global generators.
-        seed_generators(counter_seed(self.seed, "dropout", step, micro, *self.part), self.device)
+        place = (step, micro, *self.part, *([part] if part else []))
+        seed_generators(counter_seed(self.seed, "dropout", *place), self.device)
         # Asked before the first pass, for which others may wait already.
         wanted = self.passes(len(joined))
         measured = [self.measure(each) for each in joined]

@@ -123,18 +123,21 @@ class BaseAnswers:
     passes: Callable[[int], int] = lambda own: own
 
     @torch.no_grad()
-    def __call__(self, joined: Sequence[Points], step: int, micro: int) -> Sequence[Points]:
+    def __call__(
+        self, joined: Sequence[Points], step: int, micro: int, part: int = 0
+    ) -> Sequence[Points]:
         """Fill in the targets that are missing.
 
         Args:
             joined: What goes through the base, one pass each.
             step: Optimizer step, from 1; nothing depends on it.
             micro: Micro-batch within the step, from 0; nor on it.
+            part: Of the micro-batch, from 0; nor on it.
 
         Returns:
             The same, with what the base predicts as the target of the last ``asked`` of each.
         """
-        del step, micro
+        del step, micro, part
         own = sum(each.asked > 0 for each in joined)
         wanted = self.passes(own)
         if not wanted:

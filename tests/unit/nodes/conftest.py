@@ -51,6 +51,11 @@ def run_history() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def run_state() -> ModuleType:
+    return pack_module("services.run_state")
+
+
+@pytest.fixture(scope="session")
 def dataset_upload() -> ModuleType:
     return pack_module("services.dataset_upload")
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from trainer_core.training.best_loss import BestLoss
+from trainer_core.config import RunConfig
+from trainer_core.training.best_loss import MEASURED_BY, BestLoss, measured_by
 
 
 def taken(losses):
@@ -64,8 +65,43 @@ def test_it_can_be_kept_before_there_is_a_regular_one():
 
 
 def test_a_checkpoint_of_an_older_version_was_measured_where_it_says():
-    best = BestLoss()
+    best = BestLoss(3)
     best.restore({"validation.best": torch.tensor([20.0, 0.4, 2.0], dtype=torch.float64)}, 40)
     assert (best.step, best.loss, best.misses, best.measured) == (20, 0.4, 2, 40)
     best.take(50, 0.45)
     assert best.misses == 3
+
+
+def test_what_was_measured_in_another_way_is_not_compared():
+    one, other = BestLoss(3), BestLoss(4)
+    one.take(10, 0.5)
+    other.take(20, 0.9)
+    other.restore(one.tensors(), 20)
+    assert other.record() is None
+    other.take(30, 0.7)
+    assert other.record() == {"step": 30, "loss": 0.7}
+    again = BestLoss(3)
+    again.restore(one.tensors(), 20)
+    assert again.record() == {"step": 10, "loss": 0.5}
+
+
+CHANGES = {
+    "dataset.validation.most": {"dataset": {"validation": {"most": 3}}},
+    "dataset.validation.noise_levels": {"dataset": {"validation": {"noise_levels": 3}}},
+    "training.ema.decay": {"training": {"ema": {"decay": 0.9}}},
+    "training.ema.previews": {"training": {"ema": {"previews": "last"}}},
+    "training.loss": {"training": {"loss": {"kind": "mae"}}},
+    "training.sigma": {"training": {"sigma": {"std": 0.5}}},
+}
+
+
+def test_the_way_is_that_of_the_settings_that_it_depends_on():
+    assert CHANGES.keys() == MEASURED_BY
+    ways = [measured_by(RunConfig.model_validate(each)) for each in ({}, *CHANGES.values())]
+    assert len(set(ways)) == len(ways)
+    assert all(way == int(float(way)) > 0 for way in ways), "exact as a checkpoint keeps it"
+    others = {"training": {"steps": 7, "optimizer": {"learning_rate": 0.5}}, "seed": 3}
+    assert measured_by(RunConfig.model_validate(others)) == ways[0]
+    # As it is where nobody has set it.
+    named = {"dataset": {"validation": {"most": RunConfig().dataset.validation.most}}}
+    assert measured_by(RunConfig.model_validate(named)) == ways[0]

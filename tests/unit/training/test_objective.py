@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
+from tests.fixtures.small_steps import (
+    CPU,
+    SEED,
+    SHAPES,
+    Model,
+    batch_of,
+    maker,
+    preserved_of,
+    random,
+)
 from trainer_core.config import LossSection, TrainingSection
 from trainer_core.counters import counter_seed
 from trainer_core.data.batches import BatchPlan
@@ -24,54 +32,7 @@ from trainer_core.training.objective import (
 from trainer_core.training.observer import RunRequests
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.run_batches import all_passes, places
-from trainer_core.training.step import StepMaker
-from trainer_core.types import Batch, Bucket, PreservedBatch
-
-CPU = torch.device("cpu")
-SEED = 3
-SHAPES = {"plain": (4, 6, 8), "with frames": (4, 3, 6, 8)}
-
-
-def random(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def batch_of(shape, positions=(0, 1, 2), weights=(), masks=None, idle=False):
-    latents = torch.stack([random(*shape, seed=position) for position in positions])
-    texts = tuple({"text_embeddings": torch.zeros(1, 2)} for _ in positions)
-    names = tuple(f"image {position}" for position in positions)
-    return Batch(names, tuple(positions), latents, (), texts, weights, masks, idle)
-
-
-def preserved_of(shape):
-    texts = ({"text_embeddings": torch.zeros(1, 2)},)
-    noisy, velocity = random(1, *shape, seed=50), random(1, *shape, seed=51)
-    return PreservedBatch(("kept",), noisy, (0.4,), velocity, (), texts)
-
-
-class Model:
-    """Predicts a multiple of what it is given, and keeps that."""
-
-    def __init__(self, shape):
-        self.factors = (1 + 0.1 * random(*shape, seed=77)).requires_grad_()
-        self.seen: list[Any] = []
-
-    def __call__(self, noisy, sigma, conditionings, controls):
-        self.seen.append((noisy, sigma))
-        return noisy * self.factors
-
-
-def maker(model, batch, preserved=None, **settings):
-    return StepMaker(
-        load=batch if callable(batch) else lambda step, micro: batch,
-        load_preserved=lambda step, micro: preserved,
-        predict=model,
-        sigma_at=lambda batch, place: place,
-        seed=SEED,
-        part=(0, 1),
-        device=CPU,
-        **settings,
-    )
+from trainer_core.types import Bucket
 
 
 def noise_of(step, position, shape, what="noise"):

@@ -17,6 +17,7 @@ from trainer_core.training.observer import SilentObserver
 from trainer_core.training.optimizers import rehearse
 from trainer_core.training.out_of_memory import DeviceRoom, explained, skipped_when_full
 from trainer_core.training.processes import SingleProcess
+from trainer_core.training.smaller_step import SmallerStep
 
 
 @pytest.mark.parametrize(
@@ -141,8 +142,9 @@ def test_an_update_without_room_fails_in_the_rehearsal_and_leaves_nothing():
         optimizer.step()
 
 
-def room(measured, count=4, **options):
+def room(measured, count=4, *, shrinks=False, **options):
     placed = place(MAKERS["flux"](), get_family("flux"), count, slots=1)
+    options |= {"smaller": SmallerStep(placed)} if shrinks else {}
     parameters, optimizer = made()
     given = (placed, parameters, optimizer, SilentObserver(), lambda step: None)
     return placed, DeviceRoom(*given, measure=lambda: measured, **options)
@@ -201,7 +203,7 @@ def test_a_device_that_does_not_tell_leaves_the_plan():
 
 
 def test_after_memory_was_full_no_block_comes_back():
-    placed, device_room = room((10**9, 10**9), may_grow=True)
+    placed, device_room = room((10**9, 10**9), shrinks=True, may_grow=True)
     fails = iter([True, False])
 
     def work():

@@ -1,0 +1,67 @@
+"""A run with everything on whose state has to survive a stop, on a few small images with masks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from runs import merge
+
+EVERYTHING: dict[str, Any] = {
+    "adapter": {
+        "kind": "lora",
+        "rank": 4,
+        "dora": True,
+        "dropout": 0.1,
+        "rank_dropout": 0.2,
+        "module_dropout": 0.2,
+    },
+    "dataset": {
+        "caption_dropout": 0.2,
+        "flip": True,
+        "preservation": {"share": 0.5, "prompts": ["a red circle"], "count": 2, "steps": 2},
+        "validation": {"share": 0.25, "every": 2, "most": 2, "noise_levels": 1},
+    },
+    "training": {
+        "max_weight_norm": 1.0,
+        "ema": {"decay": 0.9, "export": "both", "post_hoc": True},
+        "loss": {"weighting": "learned"},
+        "sigma": {"stratified": True},
+    },
+    "preview": {
+        "every": 2,
+        "prompts": ["a red circle on blue"],
+        "width": 64,
+        "height": 64,
+        "steps": 1,
+    },
+}
+"""Accumulation comes from `run_config`."""
+
+
+def everything(images: Path, **overrides: Any) -> dict[str, Any]:
+    """Settings of a run with everything on.
+
+    Args:
+        images: Where its images are, as `masked_images` has made them.
+        **overrides: Sections that differ.
+    """
+    settings = merge(EVERYTHING, {"dataset": {"path": str(images)}})
+    return merge(settings, overrides)
+
+
+def masked_images(folder: Path) -> Path:
+    """Eight noisy images with captions; all but the last have a mask."""
+    random = np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    for number in range(8):
+        pixels = random.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        (folder / f"{number}.txt").write_text(f"image {number}")
+        if number < 7:
+            mask = np.zeros((64, 64), np.uint8)
+            mask[16:48, 8 * number : 8 * number + 16] = 255
+            Image.fromarray(mask).save(folder / f"{number}_mask.png")
+    return folder

@@ -1,0 +1,275 @@
+"""Every bound of every setting gives one message, and every rule between settings has a row.
+
+Both are found by looking: bounds in the schema of a run file, rules in the source. So a new setting
+is tested as it is written, and a new rule without a row fails here.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+import trainer_core.config
+from trainer_core.config import RunConfig
+from trainer_core.config.problems import contradictions, problems_of, raise_problems
+from trainer_core.config.run import walk_settings
+from trainer_core.config.section import section_of
+from trainer_core.errors import ConfigError
+
+HERE = Path(__file__).parent
+FOLDER = Path(inspect.getfile(trainer_core.config)).parent
+SCHEMA = RunConfig.model_json_schema()
+
+OF_TYPE = {
+    "integer": "text",
+    "number": "text",
+    "boolean": "perhaps",
+    "string": True,
+    "array": 3,
+    "object": 3,
+}
+"""What each type refuses."""
+
+
+def resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    while "$ref" in schema:
+        schema = SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
+BOUNDS: dict[str, Callable[[Any, float], Any]] = {
+    "minimum": lambda bound, step: bound - step,
+    "maximum": lambda bound, step: bound + max(step, abs(bound) * step),
+    "exclusiveMinimum": lambda bound, step: bound,
+    "exclusiveMaximum": lambda bound, step: bound,
+    "minLength": lambda bound, step: "x" * (bound - 1),
+    "maxLength": lambda bound, step: "x" * (bound + 1),
+    "pattern": lambda bound, step: "\x00",
+    "enum": lambda bound, step: "none of these words",
+    "const": lambda bound, step: "none of these words",
+}
+"""A value behind each bound; `step` is what numbers of the type differ by."""
+
+
+def beyond(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Values behind each bound of a type, and one of another type."""
+    kind, chosen = schema.get("type"), "enum" in schema or "const" in schema
+    step = 1 if kind == "integer" else 1e-6
+    for bound, value in BOUNDS.items():
+        if bound in schema:
+            yield bound, value(schema[bound], step)
+    if "minItems" in schema:
+        yield "minItems", []
+    if "maxItems" in schema:
+        inner = SAMPLES[resolved(schema["items"])["type"]]
+        yield "maxItems", [inner] * (schema["maxItems"] + 1)
+    if kind == "number":
+        yield "nan", math.nan
+        yield "infinite", math.inf
+    if kind in OF_TYPE and not chosen:
+        yield "type", OF_TYPE[kind]
+
+
+SAMPLES = {"string": "x", "integer": 1, "number": 1.0, "array": [], "object": {}}
+
+
+def wrong_values(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Values that a setting refuses, each with the bound that it breaks."""
+    schema = resolved(schema)
+    branches = [resolved(each) for each in schema.get("anyOf", [schema])]
+    for branch in branches:
+        others = [each for each in branches if each is not branch]
+        for bound, value in beyond(branch):
+            if not any(takes(each, value) for each in others):
+                yield bound, value
+        if "items" in branch and "properties" not in resolved(branch["items"]):
+            for bound, value in wrong_values(branch["items"]):
+                yield f"items.{bound}", [value]
+        if isinstance(branch.get("additionalProperties"), dict):
+            for bound, value in wrong_values(branch["additionalProperties"]):
+                yield f"values.{bound}", {"name": value}
+
+
+def takes(schema: dict[str, Any], value: Any) -> bool:
+    """Whether another branch of a setting takes the type of a value, whatever its bounds."""
+    named = {
+        "integer": int,
+        "number": (int, float),
+        "string": str,
+        "boolean": bool,
+        "array": list,
+        "object": dict,
+    }
+    kind = named.get(schema.get("type", ""))
+    chosen = "enum" in schema or "const" in schema
+    return kind is not None and isinstance(value, kind) and not chosen
+
+
+def rows() -> Iterator[Any]:
+    for path, field in walk_settings():
+        if section_of(field) is not None:
+            yield pytest.param(path, "not a section", id=f"{path}: section")
+            continue
+        schema: dict[str, Any] = SCHEMA
+        for name in path.split("."):
+            schema = resolved(schema)["properties"][name]
+        for bound, value in wrong_values(schema):
+            yield pytest.param(path, value, id=f"{path}: {bound}")
+
+
+ROWS = list(rows())
+
+
+def test_the_walk_has_found_what_there_is():
+    """So that an empty table does not pass."""
+    settings = {path for path, field in walk_settings() if section_of(field) is None}
+    assert {each.values[0] for each in ROWS} >= settings
+    assert len(ROWS) > 2 * len(settings)
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return value
+
+
+@pytest.mark.parametrize(("path", "value"), ROWS)
+def test_a_value_out_of_bounds_is_one_message_that_names_the_setting(path, value):
+    with pytest.raises(ValidationError) as caught:
+        RunConfig.model_validate(nested(path, value))
+    (problem,) = problems_of(caught.value)
+    assert problem.found.startswith((f"{path} is ", f"{path} (at "))
+    assert problem.expected
+    assert path in problem.remedy or "Did you mean" in problem.remedy
+    with pytest.raises(ConfigError) as error:
+        raise_problems("run.yaml", [problem])
+    assert str(error.value).count("\n") <= 2, "one message"
+
+
+def rule_modules() -> list[Path]:
+    """The modules that tell of contradictions."""
+    return sorted(
+        each
+        for each in FOLDER.glob("*.py")
+        if each.name.endswith("_rules.py") or each.name in {"problems.py", "caption_problems.py"}
+    )
+
+
+def told_at(path: Path) -> set[tuple[str, int]]:
+    """The lines at which a module tells of a contradiction: those of each ``yield``."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    yields = (each for each in ast.walk(tree) if isinstance(each, ast.Yield))
+    return {(path.name, each.lineno) for each in yields}
+
+
+def table_values() -> Iterator[Any]:
+    """Whatever stands in the tables of the tests beside this one."""
+    for path in sorted(HERE.glob("test_*.py")):
+        if path == Path(__file__):
+            continue
+        spec = importlib.util.spec_from_file_location(f"tables.{path.stem}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            del sys.modules[spec.name]
+        for each in vars(module).values():
+            for mark in getattr(each, "pytestmark", []):
+                if mark.name == "parametrize":
+                    yield from mark.args[1]
+
+
+def configs(values: Iterable[Any]) -> Iterator[RunConfig]:
+    """The run files among them."""
+    for given in values:
+        row = getattr(given, "values", given)
+        row = row() if callable(row) else row
+        for value in row if isinstance(row, tuple | list) else [row]:
+            if isinstance(value, RunConfig):
+                yield value
+            elif isinstance(value, dict):
+                for shape in (value, {"training": value}, {"dataset": value}):
+                    try:
+                        yield RunConfig.model_validate(shape)
+                    except ValidationError:
+                        continue
+
+
+KEPT = {"kind": "output", "class_word": "cat", "share": 0.25}
+
+
+def dataset(**values: Any) -> dict[str, Any]:
+    return {"dataset": values}
+
+
+MORE: list[dict[str, Any]] = [
+    dataset(captions={"shuffle": 1}),
+    dataset(captions={"keep": 2}),
+    dataset(captions={"shuffle": 4, "most": 2}),
+    dataset(path="x", layout="flat", metadata="x.csv"),
+    dataset(regularization={"weight": 0.5}),
+    dataset(preservation={"count": 3}),
+    dataset(resolution=512, more_resolutions=[1]),
+    dataset(resolution=512, more_resolutions=[512]),
+    dataset(bucketing="longest_side", max_aspect_ratio=2.5),
+    dataset(resolution=256, bucket_step=512),
+    dataset(validation={"every": 7}),
+    dataset(preservation={"kind": "class", "share": 0.25}),
+    dataset(preservation={"class_word": "cat", "share": 0.25}),
+    dataset(preservation={"kind": "blank", "share": 0.25, "count": 3}),
+    dataset(preservation=KEPT),
+    dataset(preservation=KEPT, trigger_word="Cat"),
+    dataset(preservation={"kind": "blank", "share": 0.25}, caption_dropout=0.1),
+    {"adapter": {"kind": "oft", "rank": 4, "dropout": 0.1}},
+]
+"""Rows for what the tables beside this one do not have."""
+
+
+def lines_run(configs: Iterable[RunConfig]) -> set[tuple[str, int]]:
+    """The lines of the rules that telling of some run files passes through."""
+    names, seen = {str(each): each.name for each in rule_modules()}, set[tuple[str, int]]()
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        name = names.get(frame.f_code.co_filename)
+        if name is None:
+            return None
+        if event == "line":
+            seen.add((name, frame.f_lineno))
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for config in configs:
+            contradictions(config)
+    finally:
+        sys.settrace(before)
+    return seen
+
+
+def test_every_rule_has_a_row():
+    wanted = set[tuple[str, int]]().union(*map(told_at, rule_modules()))
+    assert len(wanted) > 60
+    found = lines_run([*configs(table_values()), *map(RunConfig.model_validate, MORE)])
+    missing = sorted(wanted - found)
+    assert missing == [], "rules that no test of this folder makes speak"
+
+
+@pytest.mark.parametrize("values", MORE)
+def test_what_contradicts_is_one_message_in_three_parts(values):
+    (problem,) = contradictions(RunConfig.model_validate(values))
+    assert problem.found
+    assert problem.expected
+    assert problem.remedy

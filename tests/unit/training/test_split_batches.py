@@ -1,0 +1,174 @@
+"""Parts of a micro-batch sum up to the whole one, and are as small as was asked."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.fixtures.small_steps import SHAPES, Model, batch_of, maker, preserved_of, random
+from trainer_core.diffusion.weighting import make_sigma_weight
+from trainer_core.training.loop_hooks import as_a_whole
+from trainer_core.training.split_batches import SplitBatches, some
+from trainer_core.training.twins import BaseAnswers
+
+
+def halved(given, times, **options):
+    split = SplitBatches(given, **options)
+    list(split(given, 1, 0))
+    assert [split.halve() for _ in range(times)] == [True] * times
+    return split
+
+
+def trained(model, parts):
+    """The gradient and all else that a step knows of its micro-batch."""
+    model.factors.grad = None
+    found = []
+    for part in parts:
+        part.loss.backward()
+        found.append(part)
+    facts = [
+        [each for part in found for each in getattr(part, name)]
+        for name in ("sigmas", "names", "positions")
+    ]
+    errors = torch.cat([part.errors for part in found])
+    return model.factors.grad, sum(part.loss.item() for part in found), facts, errors, len(found)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("other", ["joined", "apart", "none"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_parts_sum_up_to_the_whole(shape, other, masked):
+    masks = random(3, *([1] * (len(shape) - 2)), 6, 8, seed=9).square() if masked else None
+    batch = batch_of(shape, weights=(1.0, 0.5, 2.0), masks=masks)
+    held = None if other == "none" else preserved_of(shape)
+    if held is not None and other == "apart":
+        # Of other sizes, as ordinary points may be.
+        held = replace(held, noisy=held.noisy[..., :4], velocity=held.velocity[..., :4])
+    model = Model(shape)
+
+    def predict(noisy, *_):
+        return noisy * model.factors[..., : noisy.shape[-1]]
+
+    weigh = make_sigma_weight("cosmap", 5.0)
+    given = replace(maker(model, batch, held, weigh=weigh), predict=predict)
+    expected = trained(model, as_a_whole(given, 1, 0))
+    assert expected[-1] == 1
+    for times, count in ((1, 2), (2, 4)) if other == "joined" else ((1, 2),):
+        found = trained(model, halved(given, times)(given, 1, 0))
+        assert found[2] == expected[2]
+        assert found[-1] == count + (other == "apart")
+        assert found[1] == pytest.approx(expected[1], rel=1e-6)
+        torch.testing.assert_close(found[0], expected[0])
+        torch.testing.assert_close(found[3], expected[3])
+
+
+def test_a_whole_one_has_the_bits_that_it_had():
+    model, batch = Model(SHAPES["plain"]), batch_of(SHAPES["plain"])
+    given = maker(model, batch)
+    for found, expected in zip(
+        trained(model, SplitBatches(given)(given, 1, 0)),
+        trained(model, as_a_whole(given, 1, 0)),
+        strict=True,
+    ):
+        if isinstance(found, torch.Tensor):
+            assert torch.equal(found, torch.as_tensor(expected))
+        else:
+            assert found == expected
+
+
+def test_it_ends_where_each_goes_alone():
+    model = Model(SHAPES["plain"])
+    given = maker(model, batch_of(SHAPES["plain"], positions=(0, 1, 2, 3, 4)))
+    split = SplitBatches(given)
+    assert (split.most, split.can_halve, split.halve()) == (0, False, False)
+    seen = []
+    for _ in range(4):
+        list(split(given, 1, 0))
+        seen.append((split.most, split.passes, split.halve()))
+    assert seen == [(5, 1, True), (3, 2, True), (2, 3, True), (1, 5, False)]
+
+
+def test_passes_of_two_shapes_have_a_backward_pass_each_first_of_all():
+    shape = SHAPES["plain"]
+    held = preserved_of(shape)
+    held = replace(held, noisy=held.noisy[..., :4], velocity=held.velocity[..., :4])
+    model = Model(shape)
+    batch = batch_of(shape, positions=(0,))
+    given = replace(maker(model, batch, held), predict=lambda noisy, *_: noisy * 1.0)
+    split = halved(given, 1)
+    assert [part.names for part in split(given, 1, 0)] == [("image 0",), ("kept",)]
+    assert not split.can_halve
+
+
+def test_what_was_found_with_large_images_leaves_small_ones_whole():
+    batches = [batch_of((4, 12, 8), (0, 1)), batch_of((4, 6, 8), (0, 1))]
+    model = Model((4, 6, 8))
+    given = maker(model, lambda step, micro: batches[micro])
+    given = replace(given, predict=lambda noisy, *_: noisy * 1.0)
+    split = halved(given, 1)
+    assert [len(list(split(given, 1, micro))) for micro in (0, 1)] == [2, 1]
+
+
+def test_what_the_base_says_is_asked_for_in_each_part():
+    shape = SHAPES["plain"]
+    model, batch = Model(shape), batch_of(shape)
+    calls = []
+
+    class Adapter:
+        strength = 1.0
+
+    adapter = Adapter()
+
+    def predict(noisy, *_):
+        calls.append((adapter.strength, len(noisy)))
+        return noisy * (model.factors if adapter.strength else 1.0)
+
+    given = maker(model, batch)
+    answers = BaseAnswers(predict, adapter, given.device)  # pyright: ignore[reportArgumentType]
+    twins = (batch_of(shape, positions=(3, 4)), 1)
+    given = replace(given, predict=predict, load_twins=lambda step, micro: twins, answered=answers)
+    expected = trained(model, as_a_whole(given, 1, 0))
+    assert calls == [(0.0, 2), (1.0, 5)]
+    calls.clear()
+    split = halved(given, 1)
+    calls.clear()
+    found = trained(model, split(given, 1, 0))
+    assert calls == [(1.0, 3), (0.0, 2), (1.0, 2)]
+    assert found[2] == expected[2]
+    torch.testing.assert_close(found[0], expected[0])
+
+
+def test_a_base_in_parts_is_never_divided():
+    model = Model(SHAPES["plain"])
+    given = maker(model, batch_of(SHAPES["plain"]))
+    split = SplitBatches(given, enabled=False)
+    list(split(given, 1, 0))
+    assert (split.can_halve, split.halve()) == (False, False)
+
+
+def test_later_parts_drop_other_numbers_and_the_first_those_of_the_whole():
+    shape = SHAPES["plain"]
+    model, seen = Model(shape), []
+
+    def predict(noisy, *_):
+        seen.append(torch.rand(()).item())
+        return noisy * model.factors
+
+    given = replace(maker(model, batch_of(shape, (0, 1))), predict=predict)
+    split = SplitBatches(given)
+    list(split(given, 1, 0))
+    split.halve()
+    for _ in range(2):
+        list(split(given, 1, 0))
+    whole, first, second, *again = seen
+    assert first == whole != second
+    assert again == [first, second]
+
+
+def test_some_of_the_points_keep_what_belongs_to_them():
+    given = maker(Model(SHAPES["plain"]), batch_of(SHAPES["plain"]))
+    (points,) = given.prepare(1, 0)
+    points = replace(points, asked=2)
+    asked = [some(points, *span).asked for span in ((0, 1), (0, 2), (1, 3), (2, 3), (0, 3))]
+    assert asked == [0, 1, 2, 1, 2]
+    assert some(points, 1, 2).names == ("image 1",)

@@ -1,0 +1,48 @@
+"""`StepPace`: what a step will take that is made smaller, as the planner predicts it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .memory_plan import Budget, MemoryPlan, link_speed
+
+_PASSES = 3
+"""What a checkpointed block computes: forward, forward again, and backward for the inputs alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPace:
+    """How fast a machine is with a step.
+
+    Attributes:
+        full: Seconds that it computes where all blocks are checkpointed.
+        link_bytes_per_s: What swapped blocks come with.
+    """
+
+    full: float
+    link_bytes_per_s: float
+
+    @classmethod
+    def of(cls, plan: MemoryPlan, budget: Budget) -> StepPace:
+        """What is known of a plan.
+
+        Args:
+            plan: Where the run keeps what.
+            budget: What it was planned for.
+        """
+        usual = "pinned" if budget.pins else "pageable"
+        master = plan.master if plan.blocks_to_swap else usual
+        return cls(plan.full, link_speed(master, budget))
+
+    def seconds(self, checkpointed: float, sent: int, passes: int, slots: int) -> float:
+        """Predict a step.
+
+        Args:
+            checkpointed: The share of the blocks that compute their activations again.
+            sent: Bytes that each pass sends.
+            passes: Parts in which a micro-batch goes through the base.
+            slots: ``memory.swap_slots``; with a single one nothing is sent ahead.
+        """
+        compute = self.full * (_PASSES - 1 + checkpointed) / _PASSES
+        transfer = passes * sent / self.link_bytes_per_s
+        return compute + transfer if slots == 1 else max(compute, transfer)

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "trainer_core/foreign_runs/ai_toolkit_keys.py": "keys of another trainer's files",
     "trainer_core/foreign_runs/ai_toolkit_noise.py": "words of another trainer's files",
     "trainer_core/foreign_runs/musubi.py": "keys and words of another trainer's files",
+    "trainer_core/commands/__init__.py": "the name of another trainer, in the help of `template`",
     "trainer_core/families/flux_vae.py": "a VAE that several families have, called by its first",
 }
 """Files that may name a family, and why."""

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from ..adapters import AttachedAdapter
 from ..device import is_out_of_memory, release_memory
 from ..tensors.rounding import all_finite
+from .gradients import forget_gradients
 from .processes import Processes
-from .step import MicroStep, forget_gradients
+from .step import MicroStep
 
 _KINDS = ("", "the weight", "the output", "the gradient")
 

@@ -134,9 +134,7 @@ def prepare(
         return finished
     _require_dataset(config)
     memory = _memory(config)
-    found = Scan((), ())
-    if not config.dataset.slider.is_on:
-        found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
+    found = _scan(config, within, memory)
     _warn(observer, processes, found.problems)
     edits = any(sample.controls for sample in found.samples)
     family = get_family(config.family)
@@ -162,6 +160,12 @@ def prepare(
         long = _long_captions(config, found.samples, location, encoders)
         _warn(observer, processes, [*plan.notes, *warnings, *_cache_notes(dataset), *long])
     return Prepared(family, location, dataset, prompts, encoders)
+
+
+def _scan(config: RunConfig, within: AllowedFolders | None, memory: FileMemory) -> Scan:
+    if config.dataset.slider.is_on:
+        return Scan((), ())
+    return scan_all(config.dataset, within, seed=config.seed, remembered=memory)
 
 
 def _warn(observer: Observer, processes: Processes, notes: Iterable[str]) -> None:

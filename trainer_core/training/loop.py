@@ -11,11 +11,12 @@ import torch
 
 from ..config import TrainingSection
 from ..types import StepResult
+from .gradients import clip_gradients, forget_gradients
 from .loop_hooks import LoopHooks
 from .observer import RunRequests
 from .optimizers import set_learning_rate, update
 from .processes import Processes
-from .step import MicroStep, clip_gradients, forget_gradients, read_numbers
+from .step import MicroStep, read_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +76,10 @@ class Loop:
             self.hooks.record(measured.written_to(result))
             requests = requests.stopping(measured.stop)
             saved = step == last or requests.end or requests.save or self.hooks.save_due(step)
-            saved = saved or self._due(step, every)
-            if saved:
+            if saved := saved or self._due(step, every):
                 self.hooks.save(step)  # before the previews: they take long and may fail
-            preview_due = requests.preview or self._due(step, self.preview_every)
-            cancelled = requests.cancel or measured.cancelled
-            cancelled = cancelled or (preview_due and self.hooks.preview(step))
+            due = requests.preview or self._due(step, self.preview_every)
+            cancelled = requests.cancel or measured.cancelled or (due and self.hooks.preview(step))
             if step < last and (cancelled or requests.stop):
                 if not saved:
                     self.hooks.save(step)

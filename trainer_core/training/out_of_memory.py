@@ -19,11 +19,11 @@ from ..device import begin_peak, is_out_of_memory, release_memory, spare_at_peak
 from ..errors import RESUME, RunError
 from ..offload.load_base import PlacedBase
 from ..offload.swapped import enough_swapped, fewest_swapped
+from .gradients import forget_gradients
 from .observer import Observer, Warned
 from .optimizers import rehearse
 from .processes import Processes
 from .smaller_step import SmallerStep
-from .step import forget_gradients
 
 Result = TypeVar("Result")
 

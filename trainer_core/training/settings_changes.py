@@ -77,9 +77,9 @@ AROUND = frozenset(
 writes. Of what is measured only ``share`` decides what is trained."""
 
 MAY_CHANGE = (
-    "optimizer, schedule, loss, clipping, limit and averages of the weights, precision, steps, "
-    "early stop, recovery, previews, checkpoints, metrics, how the loss on held-out images is "
-    "measured, memory and output"
+    "optimizer, the text encoder's learning rate, schedule, loss, clipping, limit and averages of "
+    "the weights, precision, steps, early stop, recovery, previews, checkpoints, metrics, how the "
+    "loss on held-out images is measured, memory and output"
 )
 """`COURSE` and `AROUND` in words."""
 

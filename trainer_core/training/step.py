@@ -399,37 +399,6 @@ def noisy_points(batch: Batch, sigmas: tuple[float, ...], noise: Tensor) -> Poin
     )
 
 
-def forget_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Give the gradients' memory back."""
-    for parameter in parameters:
-        parameter.grad = None
-
-
-@torch.no_grad()
-def clip_gradients(parameters: Sequence[torch.nn.Parameter], limit: float) -> Tensor:
-    """Scale gradients down to a norm, without a wait for the device.
-
-    The arithmetic of `torch.nn.utils.clip_grad_norm_`, to the last bit, for parameters of one
-    device and dtype: it sorts them by these twice, and asks of each norm where it is.
-
-    Args:
-        parameters: Those without a gradient are passed over.
-        limit: The largest norm; 0 leaves the gradients as they are.
-
-    Returns:
-        The norm of all gradients together before, a scalar on their device.
-    """
-    gradients = [grad for each in parameters if (grad := each.grad) is not None]
-    if not gradients:
-        return torch.zeros(())
-    norms = torch._foreach_norm(gradients)  # pyright: ignore[reportPrivateImportUsage]
-    norm = torch.linalg.vector_norm(torch.stack(norms))
-    if limit:
-        share = (limit / (norm + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(gradients, share)  # pyright: ignore[reportPrivateImportUsage]
-    return norm
-
-
 def read_numbers(
     processes: Processes, parts: Sequence[MicroStep], norm: Tensor, samples: int, noises: int = 1
 ) -> StepNumbers:

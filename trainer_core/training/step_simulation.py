@@ -36,10 +36,10 @@ from ..offload.step_profile import BlockTerms, StepProfile
 from ..offload.swapped import chosen_blocks
 from ..quantization.stored_format import Parts, StoredFormat
 from .average import averages_of
+from .gradients import clip_gradients
 from .live_bytes import LiveBytes
 from .objective import make_loss, times_trained
 from .optimizers import OPTIMIZERS, allocate_state, make_optimizer
-from .step import clip_gradients
 from .step_marks import Marks, Phase, watch
 
 NOT_SIMULATED = (DataDependentOutputException, DynamicOutputShapeException)

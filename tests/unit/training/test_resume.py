@@ -210,6 +210,7 @@ def test_what_may_change_is_told_in_full():
     words = {
         "training.max_grad_norm": "clipping",
         "training.max_weight_norm": "limit",
+        "training.text_encoder.learning_rate": "the text encoder's learning rate",
         "training.ema.decay": "averages",
         "training.ema": "averages",
         "training.checkpoint_every": "checkpoints",

@@ -207,6 +207,7 @@ def configs(values: Iterable[Any]) -> Iterator[RunConfig]:
                         continue
 
 
+SLIDER = {"positive": "old", "negative": "young", "neutral": ["a person"]}
 KEPT = {"kind": "output", "class_word": "cat", "share": 0.25}
 
 
@@ -233,8 +234,19 @@ MORE: list[dict[str, Any]] = [
     dataset(preservation=KEPT, trigger_word="Cat"),
     dataset(preservation={"kind": "blank", "share": 0.25}, caption_dropout=0.1),
     {"adapter": {"kind": "oft", "rank": 4, "dropout": 0.1}},
+    dataset(slider={"negative": "a"}),
+    dataset(slider={"positive": "a", "negative": "a"}),
+    dataset(slider={"positive": "a", "neutral": ["b", "b"]}),
+    dataset(slider=SLIDER, preservation={"kind": "blank", "share": 0.25}),
+    dataset(slider=SLIDER, flip=True),
+    {"dataset": {"slider": SLIDER}, "adapter": {"kind": "lora", "init": "eva"}},
+    {"dataset": {"slider": SLIDER}, "training": {"text_encoder": {"train": True}}},
+    {"dataset": {"slider": SLIDER}, "base": {"variant": "edit"}},
 ]
 """Rows for what the tables beside this one do not have."""
+
+TWO_MESSAGES = [dataset(slider=SLIDER, folders=[{"path": "a"}])]
+"""Folders without a first one are refused in any case."""
 
 
 def lines_run(configs: Iterable[RunConfig]) -> set[tuple[str, int]]:
@@ -262,7 +274,8 @@ def lines_run(configs: Iterable[RunConfig]) -> set[tuple[str, int]]:
 def test_every_rule_has_a_row():
     wanted = set[tuple[str, int]]().union(*map(told_at, rule_modules()))
     assert len(wanted) > 60
-    found = lines_run([*configs(table_values()), *map(RunConfig.model_validate, MORE)])
+    more = map(RunConfig.model_validate, [*MORE, *TWO_MESSAGES])
+    found = lines_run([*configs(table_values()), *more])
     missing = sorted(wanted - found)
     assert missing == [], "rules that no test of this folder makes speak"
 

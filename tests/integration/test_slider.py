@@ -18,6 +18,7 @@ from trainer_core.training.objective import micro_batches, times_trained
 from trainer_core.training.observer import CacheProgress, SilentObserver
 from trainer_core.training.run_batches import base_answers
 from trainer_core.training.slider import SliderAnswers, kept_strength
+from trainer_core.training.split_batches import SplitBatches
 
 CPU = torch.device("cpu")
 RED, BLUE, NEUTRAL = (
@@ -127,6 +128,19 @@ def test_both_sides_have_one_noise_and_the_base_is_asked_once(tmp_path, cache):
             assert points[one].sigmas == points[other].sigmas
         assert not torch.equal(points[0].noisy, points[2].noisy)
         assert not torch.equal(points[0].target, points[3].target)
+
+
+def test_a_step_that_begins_again_in_parts_is_asked_for_again(tmp_path, cache):
+    with contextlib.ExitStack() as at_end:
+        run, _, maker = begun(slider_config(tmp_path, cache), at_end)
+        maker = base_answers(run, maker)
+        split = SplitBatches(maker)
+        with kept_strength(run.state.adapter):
+            (whole,) = split(maker, 1, 0)
+            assert split.halve()
+            parts = list(split(maker, 1, 0))
+        assert [len(part.names) for part in parts] == [1, 1]
+        assert sum(float(part.loss) for part in parts) == pytest.approx(float(whole.loss), rel=1e-5)
 
 
 def test_without_a_negative_prompt_the_base_is_asked_twice(tmp_path, cache):

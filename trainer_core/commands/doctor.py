@@ -88,7 +88,8 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
             return None
 
     problems += _folder_problems(config)
-    dataset = attempt("dataset", lambda: dataset_report(config))
+    slider = config.dataset.slider.is_on  # which has no files to look at
+    dataset = None if slider else attempt("dataset", lambda: dataset_report(config))
     if dataset is not None:
         report["dataset"], refusal = dataset
         if refusal is not None:

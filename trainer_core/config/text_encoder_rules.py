@@ -33,6 +33,12 @@ def text_encoder_contradictions(config: RunConfig) -> Iterator[tuple[str, str, s
             f"about 0.1: {name} finds the learning rate itself, and multiplies it by this",
             "Leave learning_rate out.",
         )
+    if config.adapter.dora and config.adapter.dora_axis == "output":
+        yield (
+            f"{_SECTION}.train is true and adapter.dora_axis is output",
+            "DoRA of the input axis: no layout of checkpoints holds the other with a text encoder",
+            "Leave adapter.dora_axis out, or leave train out.",
+        )
     for layout in config.output.layouts:
         if layout not in _HOLDS:
             yield (

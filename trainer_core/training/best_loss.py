@@ -69,7 +69,7 @@ class BestLoss:
     """
 
     def __init__(self, way: int = 0) -> None:
-        self._way = way
+        self._way, self._takes_older = way, True
         self.forget()
 
     def forget(self, measured: int = 0) -> None:
@@ -86,6 +86,15 @@ class BestLoss:
     def known(self) -> bool:
         """Whether there was a measurement."""
         return self.step > 0
+
+    def measured_anew(self, made: int) -> None:
+        """Begin anew, because older checkpoints of the run were measured in another way.
+
+        Args:
+            made: Steps made.
+        """
+        self._takes_older = False
+        self.forget(measured=made)
 
     def take(self, step: int, loss: float, *, regular: bool = True) -> None:
         """Compare a measurement with the lowest one.
@@ -132,7 +141,7 @@ class BestLoss:
             return
         step, loss, misses, *more = tensors[_NAME].tolist()
         # An older version kept these three alone.
-        regular, measured, way = more or (loss, made, self._way)
+        regular, measured, way = more or (loss, made, self._way if self._takes_older else -1)
         if way != self._way:
             self.forget(measured=int(measured))
             return

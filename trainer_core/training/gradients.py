@@ -1,11 +1,44 @@
-"""Gradients of a whole step: their norm, and their memory."""
+"""Gradients of a step: from the losses of its micro-batches; their norm, and their memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
+
+from .step import MicroStep
+
+
+def go_backward(
+    parts: Iterable[MicroStep], samples: int, backward: Callable[[Tensor], None]
+) -> MicroStep:
+    """Compute the gradients of a micro-batch, each part before the next is computed.
+
+    Args:
+        parts: Of the micro-batch; a single one where it is whole.
+        samples: Of the whole step.
+        backward: Adds the gradients of a loss.
+
+    Returns:
+        The micro-batch as a whole, so that processes tell each other equally much of a step
+        however each of them divides it.
+    """
+    done: list[MicroStep] = []
+    for part in parts:
+        backward(part.loss / samples)
+        done.append(part)
+    if len(done) == 1:
+        return done[0]
+    errors = [each.errors for each in done if each.errors is not None]
+    return MicroStep(
+        functools.reduce(torch.add, [each.loss.detach() for each in done]),
+        tuple(sigma for each in done for sigma in each.sigmas),
+        tuple(name for each in done for name in each.names),
+        tuple(position for each in done for position in each.positions),
+        torch.cat(errors) if errors else None,
+    )
 
 
 def forget_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:

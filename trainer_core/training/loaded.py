@@ -155,7 +155,7 @@ def _go_on(state: TrainState, start: Start, config: RunConfig) -> str:
     said = state.restore(start.checkpoint, config.training.optimizer)
     # Losses that are measured in another way are not compared.
     if any(is_in(change.setting, MEASURED_BY) for change in start.changes):
-        state.best.forget(measured=state.step)
+        state.best.measured_anew(state.step)
     if any(each.setting in _BY_HAND for each in start.changes):
         state.returns = 0
     return said

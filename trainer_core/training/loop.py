@@ -11,7 +11,7 @@ import torch
 
 from ..config import TrainingSection
 from ..types import StepResult
-from .gradients import clip_gradients, forget_gradients
+from .gradients import clip_gradients, forget_gradients, go_backward
 from .loop_hooks import LoopHooks
 from .observer import RunRequests
 from .optimizers import set_learning_rate, update
@@ -130,9 +130,8 @@ class Loop:
     def _gradients(self, step: int, samples: int) -> list[MicroStep]:
         seen: list[MicroStep] = []
         for micro in self.micro_batches(step):
-            for part in self.hooks.divided(self.micro_step, step, micro):
-                seen.append(part)
-                self.processes.backward(part.loss / samples)
+            parts = self.hooks.divided(self.micro_step, step, micro)
+            seen.append(go_backward(parts, samples, self.processes.backward))
         return seen
 
     @staticmethod

@@ -111,7 +111,7 @@ class SliderAnswers:
     strength: float
     has_negative: bool
     passes: Callable[[int], int] = lambda own: own
-    _asked: tuple[int, int, int] | None = field(default=None, init=False)
+    _asked: tuple[int, int, int, int] | None = field(default=None, init=False)
     _answers: tuple[Tensor, Tensor] | None = field(default=None, init=False)
 
     @torch.no_grad()
@@ -131,8 +131,10 @@ class SliderAnswers:
             The same with their targets. What the base is held to beside keeps its own.
         """
         pair, side = divmod(micro, 2)
-        if self._asked != (step, pair, part):
-            self._asked, self._answers = (step, pair, part), self._ask(joined)
+        # A step may begin again in parts, where a whole one did not fit.
+        asked = (step, pair, part, len(joined[0].sigmas))
+        if self._asked != asked:
+            self._asked, self._answers = asked, self._ask(joined)
         sign = 1.0 if side == 0 else -1.0
         # Who has switched the adapter off wants to see the base.
         if self.adapter.strength:

@@ -67,7 +67,9 @@ class SplitBatches:
         """
         if not self.can_halve:
             return False
-        self._limit = max(_row(each) * -(-self._rows(each) // 2) for each in self._last)
+        # A large sample that goes alone already leaves the others room, and no reason to stay.
+        divided = [each for each in self._last if self._rows(each) > 1] or self._last
+        self._limit = max(_row(each) * -(-self._rows(each) // 2) for each in divided)
         return True
 
     @property

@@ -34,6 +34,8 @@ def velocity_report(config: RunConfig) -> str:
     """
     if config.training.text_encoder.train:
         return "not measured: the cache has no text that the denoiser alone could read"
+    if config.dataset.slider.is_on:
+        return "not measured: a slider's images are made before the first step"
     try:
         error = cached_velocity_error(config, resolve_device(config.memory.device))
     except torch.OutOfMemoryError:

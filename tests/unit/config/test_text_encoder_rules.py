@@ -35,6 +35,10 @@ REFUSED = [
         f"{_PLACE}.train is true and output.layouts has peft",
     ),
     (
+        run(TRAIN, adapter={"kind": "lora", "dora": True, "dora_axis": "output"}),
+        f"{_PLACE}.train is true and adapter.dora_axis is output",
+    ),
+    (
         run(TRAIN, output={"layouts": ["lycoris"]}),
         f"{_PLACE}.train is true and output.layouts has lycoris",
     ),

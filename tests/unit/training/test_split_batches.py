@@ -7,6 +7,7 @@ import torch
 
 from tests.fixtures.small_steps import SHAPES, Model, batch_of, maker, preserved_of, random
 from trainer_core.diffusion.weighting import make_sigma_weight
+from trainer_core.training.gradients import go_backward
 from trainer_core.training.loop_hooks import as_a_whole
 from trainer_core.training.split_batches import SplitBatches, some
 from trainer_core.training.twins import BaseAnswers
@@ -98,6 +99,36 @@ def test_passes_of_two_shapes_have_a_backward_pass_each_first_of_all():
     split = halved(given, 1)
     assert [part.names for part in split(given, 1, 0)] == [("image 0",), ("kept",)]
     assert not split.can_halve
+
+
+def test_a_large_one_that_goes_alone_leaves_the_others_to_be_divided():
+    shape = SHAPES["plain"]
+    held = preserved_of((4, 12, 16))
+    batch = batch_of(shape)
+    given = replace(maker(Model(shape), batch, held), predict=lambda noisy, *_: noisy * 1.0)
+    split, seen = SplitBatches(given), []
+    for _ in range(4):
+        list(split(given, 1, 0))
+        seen.append((split.most, split.passes, split.halve()))
+    assert seen == [(3, 2, True), (2, 3, True), (1, 4, False), (1, 4, False)]
+
+
+def test_whoever_reads_a_step_sees_a_divided_micro_batch_as_one():
+    model, batch = Model(SHAPES["plain"]), batch_of(SHAPES["plain"])
+    given = maker(model, batch)
+
+    def whole(split):
+        model.factors.grad = None
+        return go_backward(split(given, 1, 0), 3, lambda loss: loss.backward()), model.factors.grad
+
+    (one, gradient), (parts, summed) = whole(SplitBatches(given)), whole(halved(given, 2))
+    assert (parts.names, parts.sigmas) == (one.names, one.sigmas)
+    assert parts.positions == one.positions == (0, 1, 2)
+    torch.testing.assert_close(parts.loss, one.loss.detach())
+    torch.testing.assert_close(parts.errors, one.errors)
+    torch.testing.assert_close(summed, gradient)
+    assert one.loss.requires_grad
+    assert not parts.loss.requires_grad
 
 
 def test_what_was_found_with_large_images_leaves_small_ones_whole():

@@ -29,7 +29,7 @@ from ...filesystem.text_files import LARGEST_LIST, require_regular
 from .claims import is_old
 from .index import scan_files
 
-KINDS = ("latents", "masks", "preserved", "prompts", "text")
+KINDS = ("latents", "masks", "preserved", "prompts", "slider", "text")
 """Folders of a cache from which files are removed."""
 
 USES = "uses"

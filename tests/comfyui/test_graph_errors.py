@@ -312,7 +312,7 @@ def test_a_loss_that_is_not_finite_stops_at_the_last_good_state(server):
 
 
 def test_full_memory_is_explained_and_given_back(server):
-    nodes = graph("full", settings={"checkpoint_every": 2})
+    nodes = graph("full", settings={"checkpoint_every": 2, "recovery_smaller": False})
     disturb(server, "memory", at=6)
     message = refused(server, nodes, TRAIN)
     assert "memory is full" in message

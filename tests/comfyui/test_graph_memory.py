@@ -75,7 +75,8 @@ def test_the_census_counts_what_a_training_holds(server, warm):
 def test_an_error_leaves_nothing(server, warm):
     for what in ("memory", "poison"):
         disturb(server, what, at=4)
-        failure = server.failure(server.result(server.queue(graph(f"error-{what}"))))
+        nodes = graph(f"error-{what}", settings={"recovery_smaller": False})
+        failure = server.failure(server.result(server.queue(nodes)))
         assert (failure["event"], failure["node_id"]) == ("execution_error", TRAIN)
         assert_nothing_stays(server, warm)
 

@@ -256,7 +256,7 @@ def statuses(listener):
 
 def test_full_memory_names_a_checkpoint_only_where_there_is_one(server):
     disturb(server, "memory", at=1)
-    nodes = graph("no-checkpoint")
+    nodes = graph("no-checkpoint", settings={"recovery_smaller": False})
     message = refused(server, nodes, TRAIN)
     assert "memory is full" in message
     assert checkpoints(run_folder(server, "no-checkpoint")) == []

@@ -206,7 +206,7 @@ def test_the_verb_writes_adapters_and_says_how_near_they_are(tmp_path, cache, ca
         assert main(["ema", str(run.folder), f"--length={length}"]) == 2
     assert main(["ema", str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert "is no run's folder" in said
+    assert "is not a run" in said
 
 
 def test_a_run_that_kept_no_averages_is_refused_with_what_to_do(tmp_path, cache):

@@ -58,8 +58,16 @@ const OPERATIONS = {
   async drop({ paths, x, y }) {
     const session = await page.context().newCDPSession(page);
     const data = { items: [], files: paths, dragOperationsMask: 1 };
-    for (const type of ["dragEnter", "dragOver", "drop"]) {
-      await session.send("Input.dispatchDragEvent", { type, x, y, data });
+    await page.evaluate(() => {
+      window.dropSeen = false;
+      window.addEventListener("drop", () => (window.dropSeen = true), { capture: true, once: true });
+    });
+    // A page that is busy says too late that it takes files, and the drop is then none.
+    for (let tries = 0; tries < 20 && !(await page.evaluate(() => window.dropSeen)); tries++) {
+      for (const type of ["dragEnter", "dragOver", "drop"]) {
+        await session.send("Input.dispatchDragEvent", { type, x, y, data });
+        await page.waitForTimeout(50 * (tries + 1));
+      }
     }
     await session.detach();
   },

@@ -148,7 +148,13 @@ def hold(server: ComfyServer, at: int, where: str = DENOISER) -> None:
 
 
 def disturb(server: ComfyServer, what: str, at: int, where: str = DENOISER) -> None:
-    """Let something go wrong at the n-th call of a module: ``memory`` or ``poison``."""
+    """Let something go wrong at the n-th call of a module: ``memory`` or ``poison``.
+
+    Of the denoiser it is the n-th pass of the training: what it is held to is made before.
+    """
+    if where == DENOISER and not server.warmed:
+        server.warmed = True
+        server.run(graph("warmed", train={"steps": 1}))
     server.post("/instruments/disturb", {"what": what, "where": where, "at": at})
 
 

@@ -37,6 +37,7 @@ class AdapterNorms:
         steps: Length of the run, behind which it is measured too.
         warn: Told what is wrong, in one line.
         warmup: Steps in which the learning rate rises.
+        finds_rate: Whether the optimizer finds the learning rate itself.
     """
 
     def __init__(
@@ -47,6 +48,8 @@ class AdapterNorms:
         steps: int,
         warn: Callable[[str], None],
         warmup: int = 0,
+        *,
+        finds_rate: bool = False,
     ) -> None:
         self._norms = RelativeNorms(adapter)
         self._places = {name: block_of(name, blocks) for name in adapter.names}
@@ -54,6 +57,8 @@ class AdapterNorms:
         # A run that is shorter than that is to be told at its end.
         self._settled = min(_SETTLED_STEPS + warmup, steps)
         self._warned: set[str] = set()
+        raised = "Raise training.optimizer.learning_rate, train longer"
+        self._advice = "Train longer" if finds_rate else raised
         turns = any(layer.kind.multiplies for layer in adapter.layers.values())
         self._most = OVERTURNED if turns else OVERBAKED
 
@@ -88,9 +93,8 @@ class AdapterNorms:
             self._warn_once(
                 "inert",
                 f"After {step} steps the adapter changes no block's weights by more than "
-                f"{100 * largest:.2g} %: images will hardly differ from the base's. Raise "
-                "training.optimizer.learning_rate, train longer, or see whether adapter.targets "
-                "names the right layers.",
+                f"{100 * largest:.2g} %: images will hardly differ from the base's. "
+                f"{self._advice}, or see whether adapter.targets names the right layers.",
             )
         if middle > self._most:
             self._warn_once(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..adapters.init.eva import initialize_from_inputs
+from ..config.optimizer_facts import FINDS_ITS_RATE
 from ..data.batches import BatchPlan
 from ..errors import RESUME
 from ..inference.pipeline import sample_previews
@@ -196,7 +197,7 @@ def _hooks(
     training, state = run.config.training, run.state
 
     def record(result: StepResult) -> None:
-        state.advance(result.step, result.epoch, 0 if result.skipped else plan.samples(result.step))
+        state.step = result.step
         state.skipped = state.skipped + 1 if result.skipped else 0
         if recorder is not None:
             recorder.record(measurements.complete(result) if measurements else result)
@@ -275,7 +276,9 @@ def _measurements(run: Loaded) -> Measurements:
         run.observer.notify(Warned(line))
 
     rise = warmup_length(run.config.training.schedule, run.steps)
-    norms = AdapterNorms(run.state.adapter, family.repeated_blocks, every, run.steps, warn, rise)
+    finds = run.config.training.optimizer.name in FINDS_ITS_RATE
+    begun = run.state.adapter, family.repeated_blocks, every, run.steps, warn, rise
+    norms = AdapterNorms(*begun, finds_rate=finds)
     device = run.processes.device
     return Measurements(StepClock(device), norms, settings.sigma_bands, device)
 

@@ -42,8 +42,6 @@ class TrainState:
         adapter: On the run's base.
         optimizer: Over its parameters.
         step: Steps made; schedule and order of the samples follow from it.
-        epoch: How many times the dataset was gone through.
-        samples: How many were trained.
         learned: How much each noise level counts, where that is learned.
         average: Averages of the factors; None where none is kept.
         limit: Scales layers down that have become too strong; None without a limit.
@@ -57,8 +55,6 @@ class TrainState:
     adapter: AttachedAdapter
     optimizer: torch.optim.Optimizer
     step: int = 0
-    epoch: float = 0.0
-    samples: int = 0
     learned: LearnedWeight | None = None
     average: FactorAverages | None = None
     limit: WeightNormLimit | None = None
@@ -66,11 +62,6 @@ class TrainState:
     ledger: Ledger | None = None
     skipped: int = 0
     returns: int = 0
-
-    def advance(self, step: int, epoch: float, samples: int) -> None:
-        """Count a step that was made."""
-        self.step, self.epoch = step, epoch
-        self.samples += samples
 
     def learn(self, step: int, errors: Sequence[SampleError]) -> None:
         """Take in what the samples of a step were off by: `LoopHooks.seen`."""

@@ -49,8 +49,17 @@ def resize(adapter, size):
         layer.factors()["lora_up"].mul_(wanted)
 
 
-def norms(adapter, warnings, every=1, steps=1000, warmup=0):
-    return AdapterNorms(adapter, ("blocks", "single"), every, steps, warnings.append, warmup)
+def norms(adapter, warnings, every=1, steps=1000, warmup=0, finds_rate=False):
+    given = adapter, ("blocks", "single"), every, steps, warnings.append, warmup
+    return AdapterNorms(*given, finds_rate=finds_rate)
+
+
+def test_whose_rate_is_found_is_not_told_to_raise_it():
+    told = []
+    for finds_rate in (False, True):
+        norms(adapted(0.0), told, steps=1, finds_rate=finds_rate).measure(1)
+    assert ["training.optimizer.learning_rate" in line for line in told] == [True, False]
+    assert all("adapter.targets" in line for line in told)
 
 
 def test_layers_are_gathered_by_block_in_the_order_of_the_numbers():

@@ -17,13 +17,13 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from benchmarks.measuring.own_concepts import Task
 from benchmarks.measuring.record import origin, write_record
 from scripts.embedded_base.demo_datasets import own_combinations, write_own_dataset
 from scripts.embedded_base.drawing import draw, random_scene, with_frame
@@ -68,21 +68,6 @@ _BORDER = 4
 """Pixels on each side that are grey in the style; what is asked for is read inside twice that."""
 
 _GREY, _NEAR, _MOST = 128, 60.0, 0.8
-
-
-@dataclass(frozen=True)
-class Task:
-    """One image to generate, and how it is marked.
-
-    Attributes:
-        text: The prompt.
-        right: Whether pixels, uint8 `[H, W, 3]`, are a right answer.
-        control: The image to edit, or None.
-    """
-
-    text: str
-    right: Callable[[np.ndarray], bool]
-    control: Image.Image | None = None
 
 
 Asked = tuple[list[Task], list[Task]]

@@ -213,6 +213,18 @@ def test_a_measurement_that_a_signal_gave_up_is_made_up_for(tmp_path, cache, end
         assert (resumed.status, resumed.step) == ("done", ended.step)
         assert (resumed.best.step, resumed.best.loss) == (ended.best.step, ended.best.loss)
         assert resumed.stopped_early == ended.stopped_early
+        assert metrics(resumed.folder) == metrics(ended.folder)
+
+
+def test_a_ledger_that_died_with_its_run_is_written_by_the_next_one(tmp_path, cache):
+    """Killed behind its last checkpoint and before the ledger's file."""
+    run = train(config(tmp_path, cache, steps=2))
+    place = run.folder / "ledger.json"
+    whole = place.read_bytes()
+    place.write_text('{"step": 1, "measured": 0, "images": []}')
+    again = train(config(tmp_path, cache, steps=2).model_copy(update={"resume": "latest"}))
+    assert again.folder == run.folder
+    assert place.read_bytes() == whole
 
 
 def test_what_is_measured_only_because_a_run_ends_does_not_count_as_missed(tmp_path, cache):

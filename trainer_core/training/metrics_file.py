@@ -94,6 +94,7 @@ class MetricsWriter:
         trackers: MakeTrackers = tensorboard_alone,
     ) -> None:
         self.totals = Totals()
+        self._path, self._done = path, done
         for step in _keep_steps(path, done):
             self.totals.add(step)
         self._lines = AppendedLines(path)
@@ -127,6 +128,31 @@ class MetricsWriter:
             tracker.write_validation(0, loss, trained)
         more = {} if trained is None else {"trained_loss": trained}
         self._append({"step": 0, "validation_loss": loss, **more})
+
+    def write_late(self, step: int, loss: float, trained: float | None = None) -> None:
+        """Add what was measured behind a step whose line is written already.
+
+        Args:
+            step: The last one that is written; nothing was appended since.
+            loss: On held-out images.
+            trained: On as many trained ones.
+
+        Raises:
+            StorageError: When it cannot be written; the line stays as it was.
+        """
+        for tracker in self._trackers:
+            tracker.write_validation(step, loss, trained)
+
+        def complete(result: StepResult) -> StepResult:
+            if result.step != step:
+                return result
+            return dataclasses.replace(result, validation_loss=loss, trained_loss=trained)
+
+        self._lines.close()
+        try:
+            _keep_steps(self._path, self._done, complete)
+        finally:
+            self._lines = AppendedLines(self._path)
 
     def _append(self, record: Mapping[str, Any]) -> None:
         self._lines.append(json.dumps(record, allow_nan=False))
@@ -206,11 +232,15 @@ def _record(step: StepResult) -> dict[str, Any]:
     return {name: value for name, value in values if value is not None}
 
 
-def _keep_steps(path: Path, done: int) -> list[StepResult]:
+def _keep_steps(
+    path: Path, done: int, change: Callable[[StepResult], StepResult] | None = None
+) -> list[StepResult]:
+    """Write the file without later steps than `done`, and with those as `change` gives them."""
     if not path.exists():
         return []
     records = _read_records(path)
     kept = [each for each in records if isinstance(each, StepResult) and each.step <= done]
+    kept = kept if change is None else [change(each) for each in kept]
     # A run that begins anew measures anew.
     before = [each for each in records if not isinstance(each, StepResult)] if done else []
     lines = [*before[:1], *map(_record, kept)]
@@ -218,6 +248,8 @@ def _keep_steps(path: Path, done: int) -> list[StepResult]:
     try:
         atomic_write(path, lambda target: _write(target, text))
     except StorageError:
+        if change is not None:
+            raise
         # On a full disk: what is kept is what the file begins with.
         _cut(path, len(lines))
     return kept

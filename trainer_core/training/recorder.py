@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -151,11 +152,12 @@ class Recorder:
             lambda reason: observer.notify(Noted(reason)),
             lambda *about: make_trackers(config, *about),
         )
-        # That of a course which is given up is none of this one's.
+        # Of a course which is given up, or died before it wrote them, they are not this one's.
         if done:
-            # A full disk ends no run; the next checkpoint marks it again.
+            # A full disk ends no run; the next checkpoint writes them again.
             with contextlib.suppress(StorageError):
                 self._mark_best()
+                self._write_ledger(done)
 
     def record(self, result: StepResult) -> None:
         """Write a finished step down."""
@@ -163,7 +165,9 @@ class Recorder:
         self._observer.notify(StepDone(result, run_length(self._config)))
 
     def measured(self, step: int, loss: float, trained: float | None) -> None:
-        """Tell of the losses on held-out and trained images; those of a step are written with it.
+        """Tell of the losses on held-out and trained images.
+
+        Those of a step are written with it, but for one that the run had made before it started.
 
         Args:
             step: Steps made.
@@ -172,6 +176,9 @@ class Recorder:
         """
         if step == 0:
             self._unwritten.attempt(_METRICS, lambda: self._metrics.write_begin(loss, trained))
+        elif step == self._done:
+            late = functools.partial(self._metrics.write_late, step, loss, trained)
+            self._unwritten.attempt(_METRICS, late)
         self._observer.notify(ValidationDone(step, loss, trained))
 
     def save(self, step: int) -> bool:
@@ -195,8 +202,7 @@ class Recorder:
         folder = self._checkpoint(step)
         # Before the one that was best until now is removed.
         self._mark_best()
-        if self._state.ledger is not None:
-            self._state.ledger.write(self.folder.path, step)
+        self._write_ledger(step)
         # Whoever has named a checkpoint to go on from may want to go on from it again.
         named = self._config.resume not in {"none", "auto", "latest"}
         marked = best_step(self.folder.path)
@@ -216,6 +222,10 @@ class Recorder:
         # One that the disk did not take is none to go on from.
         if there and self.folder.read_record().get(BEST) != found:
             self.folder.update_record(**{BEST: found})
+
+    def _write_ledger(self, step: int) -> None:
+        if self._state.ledger is not None:
+            self._state.ledger.write(self.folder.path, step)
 
     def broken(self, step: int, first: int) -> str:
         """Save the state before a step that ends the run, beside the older ones.

@@ -99,8 +99,7 @@ def run_loop(
 def _measured_late(run: Loaded, loop: Loop) -> tuple[str, int] | None:
     """Measure what was given up when the run was stopped; how it ends, where it ends by that.
 
-    Else the best step, and when to end, would depend on where a run was stopped. The line of its
-    step in the metrics is not written again.
+    Else the best step, when to end, and the metrics would depend on where a run was stopped.
     """
     state = run.state
     if not state.step or state.best.measured >= state.step:

@@ -54,7 +54,7 @@ BARS = {"seen": 0.85, "unseen": 0.7, "kept": 0.85}
 REACHED = 0.8
 """Share of seen combinations; how soon it is reached is measured."""
 
-EVERY = 25
+EVERY = 10
 """Steps between the adapters that are asked for it."""
 
 CHANGED_CONCEPT = PACED_CONCEPT = SHAPES[1]
@@ -65,6 +65,7 @@ _IMAGE_SEED = 3_000_000
 _RATE = "training.optimizer.learning_rate"
 _ADAMW_RATE = 1e-4
 _KEEP = "dataset.preservation"
+_WARM_UP = "training.schedule.warmup_steps"
 _DENSITY = "training.sigma.density"
 _CONSTANT = {"training.schedule.name": "constant"}
 _EMA = {"training.ema.decay": 0.95}
@@ -111,10 +112,20 @@ OPTIMIZERS = (
 """Those that compute on a CPU as anywhere; paged ones are the same there."""
 
 DEFAULTS = tuple(Way(kind, kind) for kind in KINDS)
+# Settings of rows that tell what limits the pace; the preset's own share is a half.
+_NOTHING = {f"{_KEEP}.share": 0.0}
+_QUARTER = {f"{_KEEP}.share": 0.25}
 PACED = (
     Way("plain loop", paced=True, plain=True),
     Way("lora", paced=True),
-    Way("lora, nothing preserved", changed={f"{_KEEP}.share": 0.0}, paced=True),
+    Way("lora, nothing preserved", changed=_NOTHING, paced=True),
+    Way("lora, nothing preserved, no warm-up", changed={**_NOTHING, _WARM_UP: 0}, paced=True),
+    Way("lora, a quarter preserved", changed=_QUARTER, paced=True),
+    Way(
+        "lora, a quarter preserved, rate 0.005, 10 warm-up",
+        changed={**_QUARTER, _RATE: 0.005, _WARM_UP: 10},
+        paced=True,
+    ),
     Way("lokr", "lokr", paced=True),
     Way("loha", "loha", paced=True),
 )

@@ -78,10 +78,10 @@ def measure(name: str, seed: int, overrides: Sequence[str], folder: Path) -> dic
         folder: For everything that is written; a sheet of each as well.
 
     Returns:
-        For the purple circle on white and for others: how red minus blue the shape is at each strength, in
-        [-1, 1]; the share of images that are ordered at -1, 0 and 1; and, at -1 and 1, the share
-        whose shape, background and place are those of strength 0, and what all but the shape has
-        changed by, in [0, 1], with that of each prompt.
+        For the purple circle on white and for others: how red minus blue the shape is at each
+        strength, in [-1, 1]; the share of images that are ordered at -1, 0 and 1; and, at -1 and 1,
+        the share whose shape, background and place are those of strength 0, and what all but the
+        shape has changed by, in [0, 1], with that of each prompt, at -2 and 2 as well.
     """
     config = slider_config(name, seed, overrides, folder)
     started = time.process_time()
@@ -118,19 +118,23 @@ def _told(images: dict[float, list[np.ndarray]], prompts: int) -> dict[str, Any]
         low + _APART < middle < high - _APART
         for low, middle, high in zip(red[-1.0], red[0.0], red[1.0], strict=True)
     ]
-    both = [
-        (before, after, shape)
-        for strength in (-1.0, 1.0)
-        for before, after, shape in zip(plain, images[strength], shapes, strict=True)
-    ]
-    # Both strengths, prompts, images of each.
-    rest = np.reshape([_rest(*each) for each in both], (2, prompts, -1))
+    both, twice = (
+        [
+            (before, after, shape)
+            for side in (-strength, strength)
+            for before, after, shape in zip(plain, images[side], shapes, strict=True)
+        ]
+        for strength in (1.0, 2.0)
+    )
+    # Strengths 1 and 2, both signs, prompts, images of each.
+    rest = np.reshape([_rest(*each) for each in (*both, *twice)], (2, 2, prompts, -1))
     return {
         "red": {f"{strength:g}": round(float(np.mean(row)), 3) for strength, row in red.items()},
         "ordered": round(float(np.mean(ordered)), 3),
         "same": round(float(np.mean([_is_same(before, after) for before, after, _ in both])), 3),
-        "rest": round(float(np.mean(rest)), 4),
-        "rest_each": [round(float(each), 4) for each in rest.mean(axis=(0, 2))],
+        "rest": round(float(rest[0].mean()), 4),
+        "rest_each": rest[0].mean(axis=(0, 2)).round(4).tolist(),
+        "rest_at_2": rest[1].mean(axis=(0, 2)).round(4).tolist(),
     }
 
 

@@ -1,4 +1,4 @@
-"""A node pack for tests alone: FLUX.1's text encoders at a small size, and what they say, in a file.
+"""A node pack for tests alone: FLUX.1's small text encoders, and what they say, in a file.
 
 ComfyUI's Load CLIP node only knows a T5 of 4.7 billion weights and a CLIP-L of 120 million, but its
 own classes take the sizes as an option. The tests copy this file into ``custom_nodes``; ComfyUI's
@@ -41,7 +41,7 @@ class SmallFluxEncoders(io.ComfyNode):
 
 
 class SaveConditioning(io.ComfyNode):
-    """Writes ``output/conditioning/NAME.safetensors``: the text's embeddings, and the pooled text."""
+    """Writes ``output/conditioning/NAME.safetensors``: a text's embeddings, and its pooled one."""
 
     @classmethod
     def define_schema(cls):

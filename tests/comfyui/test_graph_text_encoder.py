@@ -39,7 +39,7 @@ from trainer_core.families.trainable_text import join_text
 pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.exhaustive]
 
 NAME = "flux_clip"
-APPLY, SAID, CHECK, SHOW, DENOISER = "40", "41", "42", "43", "44"
+APPLY, SAID, CHECK = "40", "41", "42"
 UNREAD = "lora key not loaded: lora_te1"
 
 
@@ -102,7 +102,12 @@ def from_file(strength_model, strength_clip):
 def drawn(server):
     drawn = Drawn(server)
     for name, apply in APPLIED.items():
-        drawn.run(graph(apply, name), name)
+        nodes = graph(apply, name)
+        if name == "applied":
+            checked = {"model": [MODEL, 0], "file": "none", "lora": [TRAIN, 0]}
+            inputs = checked | {"on_problem": "stop"}
+            nodes[CHECK] = {"class_type": "AdapterTrainerCheck", "inputs": inputs}
+        drawn.run(nodes, name)
     trained = {CACHE, TRAIN, SAVE}
     for name, strengths in (("file", (1.0, 1.0)), ("half-file", (0.5, 0.25))):
         nodes = graph(from_file(*strengths), name)

@@ -2,6 +2,8 @@
 
 The tiny template, without images and without preservation; neutral is one purple circle. Measured
 are images of that prompt and of others, with other shapes and backgrounds, that were not trained.
+`--slider several` trains four shapes on four backgrounds, of prompts that name no colour; `one` the
+first of these alone.
 Run: ``python -m benchmarks.concept_sliders``.
 """
 
@@ -37,6 +39,20 @@ OTHERS = (
     "a purple circle on a green background",
     "a purple cross on a yellow background",
 )
+_RED_OR_BLUE = {"positive": "a red {}", "negative": "a blue {}"}
+# Of the others, those on white and black have a background that one of several prompts has too.
+_SEVERAL = (
+    "circle on a white background",
+    "square on a black background",
+    "triangle on an orange background",
+    "cross on a purple background",
+)
+SLIDERS: dict[str, dict[str, Any]] = {
+    "purple": {"positive": POSITIVE, "negative": NEGATIVE, "neutral": [NEUTRAL]},
+    "one": {**_RED_OR_BLUE, "neutral": list(_SEVERAL[:1])},
+    "several": {**_RED_OR_BLUE, "neutral": list(_SEVERAL)},
+}
+"""Of one prompt that names a colour; of one that names none, and of several such."""
 _IMAGES = 8
 _IMAGE_SEED = 1_000_000
 _SHAPE_DIFFERS = 60.0
@@ -44,39 +60,37 @@ _MOVED = 0.12
 _APART = 0.1
 
 
-def slider_config(seed: int, overrides: Sequence[str], folder: Path) -> RunConfig:
-    """The run file: the tiny template with a slider in the place of images."""
+def slider_config(name: str, seed: int, overrides: Sequence[str], folder: Path) -> RunConfig:
+    """The run file: the tiny template with one of `SLIDERS` in the place of images."""
     preset = template_config("qwen_image", "tiny").model_dump(mode="json")
-    preset["dataset"] = {
-        "resolution": 64,
-        "slider": {"positive": POSITIVE, "negative": NEGATIVE, "neutral": [NEUTRAL]},
-    }
+    preset["dataset"] = {"resolution": 64, "slider": SLIDERS[name]}
     own = [f"seed={seed}", f"output.dir={folder / 'runs'}", f"cache.dir={folder / 'cache'}"]
-    return load_config(preset, [*own, f"output.name=slider-{seed}", *overrides])
+    return load_config(preset, [*own, f"output.name=slider-{name}-{seed}", *overrides])
 
 
-def measure(seed: int, overrides: Sequence[str], folder: Path) -> dict[str, Any]:
+def measure(name: str, seed: int, overrides: Sequence[str], folder: Path) -> dict[str, Any]:
     """Train a slider and measure its images.
 
     Args:
+        name: Which of `SLIDERS`.
         seed: Of the run.
         overrides: Further settings, ``key=value``.
-        folder: For everything that is written; a sheet of the trained prompt as well.
+        folder: For everything that is written; a sheet of each as well.
 
     Returns:
-        For the trained prompt and for others: how red minus blue the shape is at each strength, in
-        [-1, 1]; the share of images that are ordered at -1, 0 and 1; and, at -1 and 1, the share
-        whose shape, background and place are those of strength 0, and what all but the shape has
-        changed by, in [0, 1].
+        For the purple circle on white and for others: how red minus blue the shape is at each
+        strength, in [-1, 1]; the share of images that are ordered at -1, 0 and 1; and, at -1 and 1,
+        the share whose shape, background and place are those of strength 0, and what all but the
+        shape has changed by, in [0, 1], with that of each prompt, at -2 and 2 as well.
     """
-    config = slider_config(seed, overrides, folder)
+    config = slider_config(name, seed, overrides, folder)
     started = time.process_time()
     result = train(config)
-    facts: dict[str, Any] = {"seed": seed, "steps": result.step}
+    facts: dict[str, Any] = {"slider": name, "seed": seed, "steps": result.step}
     facts["cpu_seconds"] = round(time.process_time() - started, 1)
     with open_pipeline(config, has_controls=False) as pipeline:
         adapter = pipeline.put_on(result.adapters[0])
-        for name, prompts in {"trained": (NEUTRAL,), "others": OTHERS}.items():
+        for group, prompts in {"trained": (NEUTRAL,), "others": OTHERS}.items():
             asked = [
                 pipeline.request(text, _IMAGE_SEED + number)
                 for text in prompts
@@ -87,12 +101,13 @@ def measure(seed: int, overrides: Sequence[str], folder: Path) -> dict[str, Any]
                 adapter.strength = strength
                 pixels = pipeline.sample(asked, sample_settings(config))
                 images[strength] = [np.asarray(from_pixels(each)) for each in pixels]
-            facts[name] = _told(images)
-            _write_sheet(folder / f"{name}-{seed}.png", images)
+            facts[group] = _told(images, len(prompts))
+            _write_sheet(folder / f"{name}-{group}-{seed}.png", images)
     return facts
 
 
-def _told(images: dict[float, list[np.ndarray]]) -> dict[str, Any]:
+def _told(images: dict[float, list[np.ndarray]], prompts: int) -> dict[str, Any]:
+    """What is measured of images, of which as many follow each other for each prompt."""
     plain = images[0.0]
     shapes = [_shape(each) for each in plain]
     red = {
@@ -103,16 +118,23 @@ def _told(images: dict[float, list[np.ndarray]]) -> dict[str, Any]:
         low + _APART < middle < high - _APART
         for low, middle, high in zip(red[-1.0], red[0.0], red[1.0], strict=True)
     ]
-    both = [
-        (before, after, shape)
-        for strength in (-1.0, 1.0)
-        for before, after, shape in zip(plain, images[strength], shapes, strict=True)
-    ]
+    both, twice = (
+        [
+            (before, after, shape)
+            for side in (-strength, strength)
+            for before, after, shape in zip(plain, images[side], shapes, strict=True)
+        ]
+        for strength in (1.0, 2.0)
+    )
+    # Strengths 1 and 2, both signs, prompts, images of each.
+    rest = np.reshape([_rest(*each) for each in (*both, *twice)], (2, 2, prompts, -1))
     return {
         "red": {f"{strength:g}": round(float(np.mean(row)), 3) for strength, row in red.items()},
         "ordered": round(float(np.mean(ordered)), 3),
         "same": round(float(np.mean([_is_same(before, after) for before, after, _ in both])), 3),
-        "rest": round(float(np.mean([_rest(*each) for each in both])), 4),
+        "rest": round(float(rest[0].mean()), 4),
+        "rest_each": rest[0].mean(axis=(0, 2)).round(4).tolist(),
+        "rest_at_2": rest[1].mean(axis=(0, 2)).round(4).tolist(),
     }
 
 
@@ -152,13 +174,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--folder", type=Path, help="keep runs and pictures there")
+    parser.add_argument("--slider", choices=list(SLIDERS), default="purple")
     parser.add_argument("--seeds", nargs="*", type=int, default=SEEDS)
     parser.add_argument("--set", nargs="*", default=[], help="further settings, key=value")
     given = parser.parse_args()
     rows, measured = [], origin()
     with tempfile.TemporaryDirectory() as temporary:
         for seed in given.seeds:
-            row = measure(seed, given.set, given.folder or Path(temporary))
+            row = measure(given.slider, seed, given.set, given.folder or Path(temporary))
             rows.append({"set": given.set, **row})
             print(json.dumps(rows[-1]), flush=True)
     if given.output:

@@ -12,6 +12,7 @@ from typing import Any
 from comfy_api.latest import ComfyExtension, io
 
 from .definitions.adapter_settings import AdapterSettings
+from .definitions.apply_adapter import ApplyAdapter
 from .definitions.cache_embeddings import CacheEmbeddings
 from .definitions.check_adapter import CheckAdapter
 from .definitions.compare_checkpoints import CompareCheckpoints
@@ -47,6 +48,7 @@ _NODES: tuple[type[io.ComfyNode], ...] = (
     AdapterSettings,
     TrainingSettings,
     TrainAdapter,
+    ApplyAdapter,
     PreviewAdapter,
     CompareCheckpoints,
     SaveAdapter,

@@ -1,4 +1,4 @@
-"""What ComfyUI's own reader of adapters makes of tensors, on a model of the graph."""
+"""What ComfyUI's own reader of adapters makes of tensors, on a model and a CLIP of the graph."""
 
 from __future__ import annotations
 
@@ -121,6 +121,27 @@ class HostAdapter:
                 return patch.h(x, x.new_zeros(len(x), module.out_features))
             except STOPS:
                 return None
+
+
+def with_adapter(
+    model: Any,
+    clip: Any,
+    tensors: Mapping[str, Tensor],
+    strength_model: float,
+    strength_clip: float,
+) -> tuple[Any, Any]:
+    """Copies of a model and its CLIP with an adapter, patched by ComfyUI's own Load LoRA.
+
+    Args:
+        model: ComfyUI's MODEL.
+        clip: ComfyUI's CLIP.
+        tensors: The adapter's file. Of what neither of the two has, ComfyUI writes a line to its
+            log.
+        strength_model: Factor on the model's part.
+        strength_clip: Factor on the CLIP's part.
+    """
+    load = comfy_host.comfyui_class("comfy.sd.load_lora_for_models")
+    return load(model, clip, dict(tensors), strength_model, strength_clip)
 
 
 def _parts(target: Any) -> tuple[str, Any, Any]:

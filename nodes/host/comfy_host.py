@@ -396,7 +396,7 @@ def adapter_modules() -> tuple[Any, Any, Any, Any]:
 
 
 def comfyui_class(path: str) -> Any:
-    """A class of ComfyUI's by module and name."""
+    """A class or function of ComfyUI's by module and name."""
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 

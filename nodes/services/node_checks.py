@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...trainer_core.config.text_encoder import TextEncoderSection
 from ...trainer_core.errors import BaseModelError, ConfigError
 from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
@@ -31,7 +32,16 @@ def check_settings(values: Mapping[str, Any]) -> None:
     """
     # Prompts come from another node, and without any the interval of previews is a mistake.
     prompts = {"prompts": ["a"]} | dict(values.get("preview", {}))
-    load_config({**values, "preview": prompts})
+    load_config({**_with_trained_text(values), "preview": prompts})
+
+
+def _with_trained_text(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings of a text encoder that another node switches on, as if it had."""
+    training = values.get("training", {})
+    usual, given = TextEncoderSection(), training.get("text_encoder", {})
+    if "train" in given or all(getattr(usual, name) == given[name] for name in given):
+        return values
+    return {**values, "training": {**training, "text_encoder": {**given, "train": True}}}
 
 
 def require_slider(values: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A node pack for tests alone: FLUX.1's text encoders at a small size.
+"""A node pack for tests alone: FLUX.1's small text encoders, and what they say, in a file.
 
 ComfyUI's Load CLIP node only knows a T5 of 4.7 billion weights and a CLIP-L of 120 million, but its
 own classes take the sizes as an option. The tests copy this file into ``custom_nodes``; ComfyUI's
@@ -16,6 +16,7 @@ import folder_paths
 import torch
 from comfy.text_encoders import flux
 from comfy_api.latest import ComfyExtension, io
+from safetensors.torch import save_file
 
 
 class SmallFluxEncoders(io.ComfyNode):
@@ -39,9 +40,32 @@ class SmallFluxEncoders(io.ComfyNode):
         return io.NodeOutput(clip)
 
 
+class SaveConditioning(io.ComfyNode):
+    """Writes ``output/conditioning/NAME.safetensors``: a text's embeddings, and its pooled one."""
+
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="SmallSaveConditioning",
+            category="tests",
+            inputs=[io.Conditioning.Input("conditioning"), io.String.Input("name")],
+            is_output_node=True,
+        )
+
+    @classmethod
+    def execute(cls, conditioning, name):
+        folder = Path(folder_paths.get_output_directory()) / "conditioning"
+        folder.mkdir(exist_ok=True)
+        ((text, more),) = conditioning
+        found = {"text": text, "pooled": more["pooled_output"]}
+        ready = {key: each.detach().clone().contiguous() for key, each in found.items()}
+        save_file(ready, folder / f"{name}.safetensors")
+        return io.NodeOutput()
+
+
 class SmallEncoders(ComfyExtension):
     async def get_node_list(self):
-        return [SmallFluxEncoders]
+        return [SmallFluxEncoders, SaveConditioning]
 
 
 async def comfy_entrypoint():

@@ -43,6 +43,12 @@ KINDS = {
     "lokr": {"kind": "lokr", "kind.factor": 4}
     | {"kind.full_matrix": False, "kind.decompose_both": False, "kind.unbalanced": False},
 }
+CLIP_SIZES = {
+    "hidden_size": 24,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+}
 CHECKPOINT, FOLDER = "flux1-dev-all.safetensors", "flux1-dev"
 # What each kind is trained on; the weights are the same.
 SOURCES = {
@@ -59,30 +65,28 @@ PLAIN, LATENTS, PLAIN_LATENTS, LOADER = "30", "31", "32", "33"
 COMPLAINTS = ("lora key not loaded", "ERROR lora", "not in model state_dict")
 
 
-def write_models(models):
-    """A tiny FLUX.1 as a file, a checkpoint and a folder; text encoders and the real VAE."""
+def small_clip():
+    """CLIP-L, but its size; the same weights each time."""
     from transformers import CLIPTextConfig, CLIPTextModel
 
-    sizes = {
-        "hidden_size": 24,
-        "intermediate_size": 32,
-        "num_attention_heads": 2,
-        "num_hidden_layers": 2,
-    }
-    clip = CLIPTextConfig(
+    config = CLIPTextConfig(
         vocab_size=49408,
         hidden_act="quick_gelu",
         bos_token_id=49406,
         eos_token_id=49407,
         pad_token_id=49407,
-        **sizes,
+        **CLIP_SIZES,
     )
+    return randomize(CLIPTextModel(config), 3)
+
+
+def write_models(models):
+    """A tiny FLUX.1 as a file, a checkpoint and a folder; text encoders and the real VAE."""
     encoders = models / "text_encoders"
     encoders.mkdir(parents=True)
-    clip_l = graph_models.clip_l_file(randomize(CLIPTextModel(clip), 3))
-    write(encoders / "clip_l.safetensors", clip_l)
+    write(encoders / "clip_l.safetensors", graph_models.clip_l_file(small_clip()))
     write(encoders / "t5xxl.safetensors", graph_models.t5_file(graph_models.make_t5()))
-    options = {"clip_l_model_config": sizes, "t5xxl_model_config": graph_models.T5_CONFIG}
+    options = {"clip_l_model_config": CLIP_SIZES, "t5xxl_model_config": graph_models.T5_CONFIG}
     (encoders / "sizes.json").write_text(json.dumps(options), encoding="utf-8")
     denoiser = make_native_flux(joint=graph_models.T5_CONFIG["d_model"])
     native = flux_to_native(denoiser.state_dict())
@@ -218,12 +222,15 @@ def our_base(data):
 
 def our_latents(data, adapter=None):
     """What the trainer's model draws, by the sigmas of ComfyUI's schedule for FLUX.1."""
-    family, transformer = our_base(data)
+    return drawn_by(*our_base(data), cached_text(data), adapter)
+
+
+def drawn_by(family, transformer, text, adapter=None):
+    """The same with a model and an encoded caption."""
     attached = None
     if adapter is not None:
         key_map = family.key_map
         attached = attach_state(transformer, read_adapter(adapter, key_map)).eval()
-    text = cached_text(data)
 
     def velocity(latents, sigma):
         return family.predict(transformer, latents, sigma, [text], [], GUIDANCE)

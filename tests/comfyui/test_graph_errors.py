@@ -14,6 +14,7 @@ from comfyui.graphs import (
     ENCODER,
     PROMPTS,
     SAVE,
+    SETTINGS,
     STEPS,
     TRAIN,
     cache_files,
@@ -358,3 +359,13 @@ def test_a_damaged_cache_is_named_with_what_to_do(server):
     assert "verify" in refused(server, nodes, TRAIN)
     nodes[CACHE]["inputs"]["verify"] = True
     server.run(nodes)
+
+
+def test_a_text_encoders_rank_is_for_what_another_node_switches_on(server):
+    """Training Settings cannot know whether Cache Embeddings does, and leaves it to the run."""
+    nodes = graph("text", settings={"text_encoder_rank": 4}, train={"steps": 1})
+    assert "train_text_encoder" in refused(server, nodes, TRAIN)
+    nodes = graph("text", settings={"text_encoder_rank": 4, "optimizer": "prodigy"})
+    assert "prodigy" in refused_at_once(server, nodes, SETTINGS)
+    nodes = graph("text", cache={"train_text_encoder": True}, settings={"text_encoder_rank": 4})
+    assert "pooled text of CLIP-L" in refused(server, nodes, CACHE)

@@ -36,6 +36,7 @@ SOCKETS = {
         ["base", "cache", "adapter", "settings?", "VAE?"],
         ["LORA_MODEL", "LOSS_MAP", "IMAGE", "run"],
     ),
+    "Apply": (["MODEL", "CLIP", "LORA_MODEL"], ["MODEL", "CLIP"]),
     "Preview": (["base", "previews", "LORA_MODEL?", "CLIP?", "VAE?"], ["IMAGE"]),
     "Compare": (["base", "previews", "run", "CLIP?", "VAE?"], ["IMAGE", "IMAGE", "STRING"]),
     "Save": (["run?", "LORA_MODEL?"], ["STRING"]),

@@ -60,6 +60,25 @@ RUNS: dict[str, dict[str, Any]] = {
         "memory": {"gradient_checkpointing": True},
         "training": HALVES,
     },
+    # The first process has a sample of the slider and the second what it is held to beside: both
+    # ask the base.
+    "slider": {
+        "adapter": {"kind": "lora", "factor": 8, "dropout": 0.0},
+        "dataset": {
+            "path": "",
+            "caption_dropout": 0.0,
+            "slider": {
+                "positive": "a red {}",
+                "negative": "a blue {}",
+                "neutral": ["circle on white", "square on black"],
+                "images": 2,
+                "steps": 2,
+            },
+            "preservation": {"share": 0.5, "prompts": ["a cat", "a dog"], "count": 2, "steps": 2},
+        },
+        "memory": {"gradient_checkpointing": True},
+        "training": HALVES,
+    },
     "lokr": {"adapter": {"dora": True, "dropout": 0.0}, "training": HALVES},
     "lora": {"adapter": {"kind": "lora", "factor": 8, "dropout": 0.0}, "training": HALVES},
 }

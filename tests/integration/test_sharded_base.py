@@ -68,7 +68,7 @@ def together(tmp_path_factory, cache):
     for when in ("training", "always"):
         shutil.copyfile(made.adapters[0], cache / f"beside {when}.safetensors")
     names = ("everything", "resumed", "cancelled", "cancelled in a preview", *ALIKE, "twins")
-    names += ("beside", "broken by the second")
+    names += ("slider", "beside", "broken by the second")
     assert_broken(launch_sharded(folder, cache, *names), folder, names[-1])
     return folder
 
@@ -146,10 +146,13 @@ def test_kinds_initializations_families_and_divided_batches_train_the_same(
 
 
 @pytest.mark.slow
-def test_the_base_answers_all_processes_where_it_is_asked_in_a_step(together, tmp_path, cache):
-    assert sum(each["for others"] for each in said(together, "twins")) == 4
-    one = train_alone("twins", tmp_path, cache)
-    assert_same_run(version(together, "twins"), one.folder, 1e-4)
+@pytest.mark.parametrize("name", ["twins", "slider"])
+def test_the_base_answers_all_processes_where_it_is_asked_in_a_step(
+    together, tmp_path, cache, name
+):
+    assert sum(each["for others"] for each in said(together, name)) == 4
+    one = train_alone(name, tmp_path, cache)
+    assert_same_run(version(together, name), one.folder, 1e-4)
 
 
 @pytest.mark.slow

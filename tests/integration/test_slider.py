@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 from dataclasses import replace
 
 import pytest
 import torch
+import yaml
+from launches import launch_two
 from runs import CancelAfter, merge, metrics, run_config, tensors
 from test_preservation_kinds import Passes, begun
+from test_processes import BEGIN, TRAIN, how_they_ended
 
+from benchmarks.concept_sliders import measure
 from trainer_core.data.cache.slider_dataset import slider_size
 from trainer_core.errors import ConfigError
+from trainer_core.inference.pipeline import open_pipeline
 from trainer_core.training import SingleProcess, train
 from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.objective import micro_batches, times_trained
@@ -32,6 +38,8 @@ SLIDER = {
     "images": 4,
     "steps": 2,
 }
+SHAPES = ("circle on a white background", "square on a black background")
+SEVERAL = {"positive": "a red {}", "negative": "a blue {}", "neutral": list(SHAPES)}
 DATASET = {"path": "", "caption_dropout": 0.0, "slider": SLIDER}
 PLAIN = {
     "adapter": {"kind": "lora", "dropout": 0.0, "rank": 2},
@@ -106,6 +114,83 @@ def test_loss_and_gradient_of_a_step_are_those_of_the_textbook(tmp_path, cache, 
                 assert (found - wanted).norm() <= 1e-4 * wanted.norm(), (name, key)
 
 
+def test_each_of_several_neutral_prompts_is_trained_towards_its_own(tmp_path, cache):
+    config = slider_config(tmp_path, cache, dataset={"slider": SEVERAL})
+    with open_pipeline(config, has_controls=False) as pipeline:
+        texts = {
+            each: pipeline.request(each, 0).conditioning
+            for shape in SHAPES
+            for each in (shape, f"a red {shape}", f"a blue {shape}")
+        }
+    seen = dict.fromkeys(SHAPES, 0)
+    with contextlib.ExitStack() as at_end:
+        run, plan, maker = begun(config, at_end)
+        maker = base_answers(run, maker)
+        assert plan.samples_per_epoch == len(SHAPES) * SLIDER["images"]
+        for step in range(1, plan.samples_per_epoch // 2 + 1):
+            (points,) = maker.prepare(step, 0)
+            neutral = [neutral_prompt(name) for name in points.names]
+            for each in neutral:
+                seen[each] += 1
+            if step > 2:
+                continue
+            (answered,) = maker.answered([points], step, 0)
+            velocities = [
+                torch.cat(
+                    [
+                        base_velocity(run, points.noisy[n : n + 1], [sigma], texts[form(each)])
+                        for n, (each, sigma) in enumerate(zip(neutral, points.sigmas, strict=True))
+                    ]
+                )
+                for form in (str, "a red {}".format, "a blue {}".format)
+            ]
+            expected = velocities[0] + 1.5 * (velocities[1] - velocities[2])
+            assert torch.allclose(answered.target, expected, atol=1e-5)
+    assert seen == dict.fromkeys(SHAPES, SLIDER["images"]), "an epoch has every image once"
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "more", [{}, {"dataset": {"preservation": {"share": 0.25, "count": 2, "steps": 2}}}]
+)
+def test_two_processes_train_the_slider_of_one(tmp_path, cache, more):
+    changes = merge(
+        {
+            "dataset": {"slider": SEVERAL},
+            "training": {"gradient_accumulation_steps": 2, "checkpoint_every": 2},
+        },
+        more,
+    )
+    two = slider_config(tmp_path / "two", tmp_path / "cache", **changes)
+    run_file, ends = tmp_path / "run.yaml", tmp_path / "ends"
+    run_file.write_text(yaml.safe_dump(two.model_dump(mode="json")))
+    ends.mkdir()
+    done = launch_two(tmp_path, BEGIN + TRAIN, run_file, ends)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert how_they_ended(ends) == {"0 of 2": "done 3", "1 of 2": "done 3"}
+    one = train(slider_config(tmp_path / "one", cache, **changes))
+    (folder,) = (tmp_path / "two" / "run").iterdir()
+    expected, found = tensors(one.adapters[0]), tensors(folder / one.adapters[0].name)
+    for key in expected:
+        # The gradients of two are added in another order.
+        torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=1e-6)
+    for a, b in zip(metrics(folder), metrics(one.folder), strict=True):
+        assert a["sigma_mean"] == pytest.approx(b["sigma_mean"], rel=1e-12)
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+
+
+@pytest.mark.exhaustive
+def test_a_slider_of_several_prompts_is_a_scale_for_shapes_that_it_was_not_trained_on(tmp_path):
+    facts = measure("several", 1, ["dataset.slider.strength=2"], tmp_path)
+    for group in ("trained", "others"):
+        red = [facts[group]["red"][strength] for strength in ("-2", "-1", "0", "1", "2")]
+        assert red == sorted(red)
+        assert red[0] < -0.5 < 0.5 < red[-1]
+    # A slider of the first of these prompts alone changes the four backgrounds by 0.24.
+    assert sum(facts["others"]["rest_at_2"]) / 4 < 0.16
+
+
 def test_both_sides_have_one_noise_and_the_base_is_asked_once(tmp_path, cache):
     config = slider_config(tmp_path, cache, training={"noises_per_latent": 2})
     with contextlib.ExitStack() as at_end:
@@ -165,6 +250,11 @@ def test_who_switches_the_adapter_off_sees_the_base(tmp_path, cache):
         with torch.no_grad():
             maker(1, 0)
         assert run.state.adapter.strength == 0.0
+
+
+def neutral_prompt(name):
+    """Of a sample, which is named `slider: 'PROMPT' NUMBER`."""
+    return ast.literal_eval(name.removeprefix("slider: ").rpartition(" ")[0])
 
 
 class Progress(SilentObserver):

@@ -11,8 +11,8 @@ class TextEncoderSection(Section):
     train: bool = setting(
         False,
         "Leave it off; it seldom helps. Trains an adapter of CLIP-L as well, of bases that read "
-        "its pooled text. In ComfyUI load the file with Load LoRA, which has a CLIP input: a "
-        "loader for the model alone leaves this part out.",
+        "its pooled text. In ComfyUI use Apply Adapter, or Load LoRA with the file, which have a "
+        "CLIP input: a loader for the model alone leaves this part out.",
         advanced=True,
     )
     learning_rate: float | None = setting(

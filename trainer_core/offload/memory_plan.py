@@ -6,9 +6,9 @@ Nothing is loaded and nobody is asked here: the same facts always give the same 
     seconds = FLOPs / speed, or bytes that are sent / speed of the link where that is more; both
               one after the other where a single slot leaves nothing to send ahead
 
-A step sends the blocks that no slot keeps twice: for the forward and for the backward pass. Inputs
-of checkpointed blocks that wait in RAM are sent there and back; blocks that are not checkpointed
-take more of the device and compute less. Swapped blocks are always checkpointed.
+Each micro-batch sends the blocks that no slot keeps twice: for the forward and for the backward
+pass. Inputs of checkpointed blocks that wait in RAM are sent there and back; blocks that are not
+checkpointed take more of the device and compute less. Swapped blocks are always checkpointed.
 
 Plans have one fixed order, whatever is free, and the first that fits is taken. So more free memory
 never gives a slower plan, and less never one that needs more of it.
@@ -286,7 +286,7 @@ def _plans(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> Iterator
             full=full,
         )
         terms = cache(partial(_terms, each.activations, resident.blocks))
-        beside = (terms, bool(each.activations.blocks), settings, budget)
+        beside = (terms, each.activations, settings, budget)
         if not settings.blocks_to_swap:
             yield from _checkpointed(resident, *beside)
         for plan in _swapped(resident, each, settings, budget):
@@ -303,7 +303,7 @@ def _terms(step: StepProfile, blocks: int, away: int, count: int) -> tuple[int, 
 def _checkpointed(
     plan: MemoryPlan,
     terms: Callable[[int, int], tuple[int, int, int, int]],
-    known: bool,
+    step: StepProfile,
     settings: PlanSettings,
     budget: Budget,
 ) -> Iterator[MemoryPlan]:
@@ -311,7 +311,7 @@ def _checkpointed(
     blocks, away, counts = plan.blocks, plan.blocks_to_swap, {plan.blocks}
     if not settings.gradient_checkpointing:
         counts = {0}
-    elif not known:
+    elif not step.blocks:
         pass  # what a block would keep is only guessed
     elif settings.blocks_to_checkpoint is not None:
         counts = {min(settings.blocks_to_checkpoint, blocks)}
@@ -338,7 +338,7 @@ def _checkpointed(
                 ram=plan.ram + moved,
                 pinned=plan.pinned + (moved if budget.pins else 0),
                 compute=flops / budget.flops_per_s,
-                transfer=plan.transfer + 2 * moved / budget.link_bytes_per_s,
+                transfer=plan.transfer + 2 * moved * step.micro_batches / budget.link_bytes_per_s,
             )
 
 
@@ -362,6 +362,7 @@ def _swapped(
         for slots in (2, 1) if settings.swap_slots is None else (settings.swap_slots,):
             ring = sum(base.blocks[g] * min(slots, n) for g, n in groups.items())
             sent = sum(2 * base.blocks[g] * max(0, n - slots) for g, n in groups.items())
+            sent *= sizes.activations.micro_batches
             if wanted is None and ring >= away:
                 continue
             # What is not pinned itself goes through two pinned pieces of a block.

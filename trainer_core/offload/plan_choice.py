@@ -144,16 +144,17 @@ def choose_plan(
     return _choice(memory, rank_plans(sizes_of(formats), settings, budget), budget)
 
 
-def weights_and(rest: int, flops: int) -> SizesOf:
+def weights_and(rest: int, flops: int, micro_batches: int = 1) -> SizesOf:
     """What a step needs where everything but the weights is only guessed.
 
     Args:
         rest: Bytes beside the weights.
         flops: Of a step.
+        micro_batches: Of a step.
     """
 
     def sizes_of(formats: Mapping[str, KeptFormat]) -> StepSizes:
-        step = StepProfile((), rest, 0, flops)
+        step = StepProfile((), rest, 0, flops, micro_batches)
         return StepSizes({name: each.sizes(step) for name, each in formats.items()}, 0)
 
     return sizes_of

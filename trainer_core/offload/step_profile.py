@@ -35,12 +35,15 @@ class StepProfile:
         outside: Most bytes while nothing of a block waits.
         between: Most bytes between forward and backward pass, with all blocks checkpointed.
         flops: Of the products, with all blocks checkpointed.
+        micro_batches: How many a step has. One after the other goes through the blocks: bytes are
+            those of one, FLOPs those of all.
     """
 
     blocks: tuple[BlockTerms, ...]
     outside: int
     between: int
     flops: int
+    micro_batches: int = 1
 
     def activations(self, chosen: Collection[int], in_ram: bool = False) -> int:
         """Bytes beside base and adapter, at the peak.

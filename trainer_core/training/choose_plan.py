@@ -35,7 +35,7 @@ from .memory_estimate import (
     run_simulation,
     text_tokens,
 )
-from .objective import times_trained
+from .objective import passes_of_step
 from .observer import MemoryPlanned, Observer, PlanRow, Warned
 from .pass_sizes import with_largest_batch
 from .processes import Processes
@@ -117,8 +117,14 @@ def settle(
         start,
         {**settings, FORMAT: choice.memory.base_format},
         config.model_copy(update={"memory": config.memory.model_copy(update=kept)}),
-        StepPace.of(choice.plans[0], choice.budget) if choice.budget else None,
+        _pace(choice, config),
     )
+
+
+def _pace(choice: PlanChoice, config: RunConfig) -> StepPace | None:
+    if choice.budget is None:
+        return None
+    return StepPace.of(choice.plans[0], choice.budget, passes_of_step(config))
 
 
 def _choose(
@@ -198,17 +204,16 @@ def choose_step_plan(
         return choose(simulated)
     except UNABLE:
         adapter = adapter_bytes(simulation)
-    training = config.training
-    samples = training.batch_size * training.gradient_accumulation_steps
-    samples *= times_trained(config)
+    passes = passes_of_step(config)
+    samples = config.training.batch_size * passes
     # Forward, again, and backward for the inputs alone.
     latents = sum(math.prod(each[1:]) for each in inputs.images)
     tokens = inputs.text + latents // base.family.patch**2
     flops = 6 * base.parameters * tokens * samples
     try:
-        return choose(weights_and(adapter + budget.device_free // _CAUTION, flops))
+        return choose(weights_and(adapter + budget.device_free // _CAUTION, flops, passes))
     except RunError:
-        return choose(weights_and(adapter, flops))
+        return choose(weights_and(adapter, flops, passes))
 
 
 def plan_rows(choice: PlanChoice) -> Iterable[PlanRow]:

@@ -48,6 +48,11 @@ def times_trained(config: RunConfig) -> int:
     return config.training.noises_per_latent * sides(config)
 
 
+def passes_of_step(config: RunConfig) -> int:
+    """Micro-batches of a step, of all processes: what is accumulated, as often as it is trained."""
+    return config.training.gradient_accumulation_steps * times_trained(config)
+
+
 def micro_batches(
     plan: BatchPlan, dealt: tuple[int, int], times: int
 ) -> Callable[[int], Sequence[int]]:

@@ -38,7 +38,7 @@ from ..quantization.stored_format import Parts, StoredFormat
 from .average import averages_of
 from .gradients import clip_gradients
 from .live_bytes import LiveBytes
-from .objective import make_loss, times_trained
+from .objective import make_loss, passes_of_step
 from .optimizers import OPTIMIZERS, allocate_state, make_optimizer
 from .step_marks import Marks, Phase, watch
 
@@ -197,7 +197,8 @@ class StepSimulation:
             )
         ]
         outside, between = _peak(again, ("begin", "update")), _peak(again, ("end",))
-        return StepProfile(tuple(blocks), outside - adapter, between - adapter, again["flops"])
+        edges = outside - adapter, between - adapter
+        return StepProfile(tuple(blocks), *edges, again["flops"], passes_of_step(self.config))
 
     def _peaks(self, numbers: _Numbers) -> list[int]:
         """The peak of each block, in the order of their calls.
@@ -378,7 +379,7 @@ class StepSimulation:
         """Make a step as the loop does; of its micro-batches the first two, which tell of all."""
         training, inputs = self.config.training, self.inputs
         samples, loss_of = training.batch_size, make_loss(training.loss)
-        micro_batches = training.gradient_accumulation_steps * times_trained(self.config)
+        micro_batches = passes_of_step(self.config)
         config: Any = model.config
         shapes = self.family.conditioning_shapes(config, inputs.text)
         with live:

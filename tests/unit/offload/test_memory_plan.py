@@ -150,6 +150,46 @@ def test_swapped_blocks_have_slots_and_are_sent_twice():
     assert mapped.transfer == pytest.approx(2 * 4 * 4 * GIB / 3e9)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        PlanSettings(base_format="dense", blocks_to_swap=6, swap_slots=1),
+        PlanSettings(base_format="dense", blocks_to_swap=6, checkpoint_inputs="ram"),
+        PlanSettings(),
+    ],
+)
+def test_micro_batches_take_as_often_what_one_takes(settings):
+    """What is computed and what is sent grow alike, and the best plan stays the best."""
+    tight, of = replace(ROOMY, device_free=30 * GIB), sizes()
+    repeated = StepSizes(
+        {
+            name: replace(
+                each,
+                activations=replace(
+                    each.activations,
+                    blocks=tuple(
+                        replace(block, flops=3 * block.flops) for block in each.activations.blocks
+                    ),
+                    flops=3 * each.activations.flops,
+                    micro_batches=3,
+                ),
+            )
+            for name, each in of.formats.items()
+        },
+        of.adapter,
+    )
+    one, three = rank_plans(of, settings, tight), rank_plans(repeated, settings, tight)
+    taken = {"compute": 0.0, "transfer": 0.0, "full": 0.0}
+    found = {replace(plan, **taken): plan for plan in three}
+    assert len(found) == len(three) == len(one)
+    assert any(plan.transfer for plan in one)
+    assert replace(three[0], **taken) == replace(one[0], **taken)
+    for single in one:
+        whole = found[replace(single, **taken)]
+        assert whole.seconds == pytest.approx(3 * single.seconds)
+        assert whole.transfer == pytest.approx(3 * single.transfer)
+
+
 def test_blocks_of_two_layouts_have_two_rings():
     base = BaseBytes((5, 5, 5, 3, 3, 3), (0, 0, 0, 3, 3, 3), 1)
     known = StepSizes({"dense": FormatSizes(base, profile(6, 1, 1, 1, 0))}, 1)

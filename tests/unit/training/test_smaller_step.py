@@ -80,6 +80,8 @@ def test_what_a_step_takes_is_the_longer_of_computing_and_sending():
     assert pace.seconds(1.0, 20, 1, 2) == 3.0
     assert pace.seconds(1.0, 20, 2, 2) == 4.0  # sent once for each part
     assert pace.seconds(1.0, 20, 1, 1) == 5.0  # nothing is sent ahead
+    # `full` is all of its micro-batches, and each of them sends.
+    assert StepPace(3.0, 10.0, 2).seconds(1.0, 20, 1, 2) == 4.0
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,8 @@ def test_the_pace_is_that_of_the_plan(master, pins, speed):
         "dense", 0, 5, away, 2, master, 5, "device", GIB, 0, 0, 0, 0, 0, 4.0, 0.5, 3.0
     )
     budget = Budget(GIB, GIB, GIB, link_bytes_per_s=2e10, flops_per_s=1e12, pins=pins)
-    assert StepPace.of(plan, budget) == StepPace(3.0, speed)
+    assert StepPace.of(plan, budget) == StepPace(3.0, speed, 1)
+    assert StepPace.of(plan, budget, 4) == StepPace(3.0, speed, 4)
 
 
 def test_bytes_that_are_sent_are_those_that_no_slot_keeps_there_and_back():

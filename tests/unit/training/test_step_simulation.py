@@ -123,12 +123,14 @@ def counted_ram(inputs):
     return sum(2 * (slot.bytes.numel() + mmap.PAGESIZE) for slot in slots)
 
 
-def simulate(config, dtype, stored=None, sizes=None, **options):
+def simulation(config, dtype, sizes=None, **options):
     model = make_model(config.family, "meta", **(sizes or {}))
     inputs = StepInputs((IMAGE,), TEXT, dtype, fused=False)
-    family = get_family(config.family)
-    simulation = StepSimulation(model, family, config, inputs, worth=1, **options)
-    return simulation.step(stored=stored)
+    return StepSimulation(model, get_family(config.family), config, inputs, worth=1, **options)
+
+
+def simulate(config, dtype, stored=None, sizes=None, **options):
+    return simulation(config, dtype, sizes, **options).step(stored=stored)
 
 
 ADAPTERS = {
@@ -176,6 +178,23 @@ def test_batches_micro_batches_and_stored_weights_count():
     config = make_config(training={"batch_size": 2, "gradient_accumulation_steps": 2})
     found = simulate(config, torch.float32, stored)
     assert agree(found, real_peak(config, torch.float32, stored))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("training", "dataset", "times"),
+    [
+        ({"gradient_accumulation_steps": 3}, {}, 3),
+        ({"gradient_accumulation_steps": 2, "noises_per_latent": 2}, {}, 4),
+        ({}, {"slider": {"positive": "old", "negative": "young"}}, 2),
+    ],
+    ids=["accumulated", "noises", "both sides"],
+)
+def test_a_profile_counts_every_micro_batch(training, dataset, times):
+    one = simulation(make_config(), torch.float32).profile()
+    found = simulation(make_config(training=training, dataset=dataset), torch.float32).profile()
+    assert (one.micro_batches, found.micro_batches) == (1, times)
+    assert found.flops == times * one.flops
 
 
 def test_moments_in_8_bits_count_to_the_byte():

@@ -344,6 +344,7 @@ class Recorder:
         exported: dict[str, Weights] = {}
         if status == "done":
             self._tell_worst()
+            self._tell_vain()
             exported[output.name] = self._main
             if ema.decay and ema.export == "both":
                 exported[f"{output.name}_last"] = "last"
@@ -368,6 +369,13 @@ class Recorder:
                 f"{named}. Look at these images and their captions; {LEDGER} lists all."
             )
             self._observer.notify(Noted(message))
+
+    def _tell_vain(self) -> None:
+        """Say that training has made nothing better on held-out images, where that is so."""
+        start = self._config.adapter.start_from
+        before = "the base" if start is None else "the adapter that it started from"
+        if said := self._state.best.note(before):
+            self._observer.notify(Warned(said))
 
     def _why(self, status: str, step: int) -> str:
         """Why the run ended by itself before its last step, if it did."""

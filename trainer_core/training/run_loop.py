@@ -312,6 +312,8 @@ def _measure(
         best = run.state.best
         if step > 0:
             best.take(step, measured.loss, regular=step % every == 0)
+        else:
+            best.take_base(measured.loss)
         return replace(measured, stop=best.ends(run.config.training.early_stop))
 
     if recorder is not None:

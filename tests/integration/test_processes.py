@@ -10,6 +10,7 @@ from trainer_core.training import SingleProcess, train
 from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import SilentObserver
 
+LATER = pytest.mark.exhaustive
 BEGIN = """
 import sys, time
 from pathlib import Path
@@ -31,8 +32,7 @@ def how_they_ended(ends):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    ["adamw", *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("adamw8bit", "lion"))],
+    "name", ["adamw", *(pytest.param(each, marks=LATER) for each in ("adamw8bit", "lion"))]
 )
 def test_two_gloo_processes_train_the_bits_of_one(tmp_path, cache, name):
     """Also of layers that no gradient reaches: no process decays them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from ..config import RecoverySection
 from ..errors import StorageError
 from ..types import BestCheckpoint
 from .best_loss import BestLoss
-from .checkpoint import ADAPTER_FILE, is_checkpoint
+from .checkpoint import ADAPTER_FILE, checkpoint_folders, is_checkpoint
 from .checkpoint_search import BEST, best_step
 from .recovery import rate_share
 from .run_folder import RunFolder
@@ -33,10 +33,11 @@ class CheckpointRecord:
     Args:
         folder: The run's version folder.
         best: The lowest loss on held-out images, as the run has it at each moment.
+        measured: Steps of the run to their losses on held-out images, as far as it has come.
     """
 
-    def __init__(self, folder: RunFolder, best: BestLoss) -> None:
-        self._folder, self._best = folder, best
+    def __init__(self, folder: RunFolder, best: BestLoss, measured: Mapping[int, float]) -> None:
+        self._folder, self._best, self._measured = folder, best, measured
 
     def go_on(self, done: int) -> None:
         """Take back what was said of a course that is given up, or died before it said it.
@@ -54,35 +55,28 @@ class CheckpointRecord:
             self._folder.update_record(**{DROPPED: kept})
 
     def mark_best(self) -> None:
-        """Name the best checkpoint; one that is not on the disk is none to go on from.
-
-        The one that was best before it stays named in its place, if that is there.
+        """Name the best checkpoint that is on the disk, or none.
 
         Raises:
             StorageError: When the record cannot be written.
         """
-        marked = self._folder.read_record().get(BEST)
-        found = marked if self.best_on_disk() is not None else None
-        if self._best.known and is_checkpoint(self._place(self._best.step)):
-            found = self._best.record()
-        if found != marked:
+        found = self._lowest()
+        if self._folder.read_record().get(BEST) != found:
             self._folder.update_record(**{BEST: found})
-
-    def best_on_disk(self) -> int | None:
-        """The step of the checkpoint that is named as the best, if it is there."""
-        return best_step(self._folder.path)
 
     def best(self) -> BestCheckpoint | None:
         """The checkpoint with the lowest loss, if one was measured and is there."""
-        best = self._best
-        adapter = self._place(best.step) / ADAPTER_FILE
-        there = best.known and adapter.is_file()
-        return BestCheckpoint(best.step, best.loss, adapter) if there else None
+        found = self._lowest() if self._best.known else None
+        if found is None:
+            return None
+        adapter = self._place(found["step"]) / ADAPTER_FILE
+        there = adapter.is_file()
+        return BestCheckpoint(found["step"], found["loss"], adapter) if there else None
 
     def spared(self) -> set[int]:
         """The steps of checkpoints that give way to none."""
         steps = {self._best.step} if self._best.known else set[int]()
-        marked = self.best_on_disk()
+        marked = best_step(self._folder.path)
         return steps if marked is None else steps | {marked}
 
     def saved(self, step: int, dropped: Sequence[int] = ()) -> None:
@@ -115,6 +109,27 @@ class CheckpointRecord:
         kept = [each for each in known if each != entry] if isinstance(known, list) else []
         with contextlib.suppress(StorageError):
             self._folder.update_record(**{RETURNS: [*kept, entry]})
+
+    def _lowest(self) -> dict[str, Any] | None:
+        """Step and loss of the best checkpoint that is on the disk."""
+        best = self._best
+        if best.known and is_checkpoint(self._place(best.step)):
+            return best.record()
+        # The disk did not take it, or it gave way to a better one that a return has given up.
+        rows = self._marked()
+        if best.known:
+            saved = [int(each.name) for each in checkpoint_folders(self._folder.checkpoints)]
+            # Those before it may have been measured in another way.
+            later = [step for step in saved if step > best.step and step in self._measured]
+            rows += [{"step": step, "loss": self._measured[step]} for step in later]
+        return min(rows, key=lambda each: each["loss"], default=None)
+
+    def _marked(self) -> list[dict[str, Any]]:
+        """Step and loss of the checkpoint that is named, if that is there."""
+        if best_step(self._folder.path) is None:
+            return []
+        marked = self._folder.read_record()[BEST]
+        return [marked] if isinstance(marked.get("loss"), float) else []
 
     def _dropped(self) -> list[int]:
         found = self._folder.read_record().get(DROPPED)

@@ -126,7 +126,6 @@ class Recorder:
         self._done = done = state.step
         self._images: list[Path] = []
         self._outlines: dict[str, Any] | None = None
-        self._checkpoints = CheckpointRecord(folder, state.best)
         self._unwritten = Unwritten(
             lambda line: observer.notify(Warned(line)), lambda line: observer.notify(Noted(line))
         )
@@ -144,6 +143,8 @@ class Recorder:
             lambda reason: observer.notify(Noted(reason)),
             lambda *about: make_trackers(config, *about),
         )
+        measured = self._metrics.totals.held_out
+        self._checkpoints = CheckpointRecord(folder, state.best, measured)
         # A full disk ends no run; the next checkpoint writes them again.
         with contextlib.suppress(StorageError):
             self._checkpoints.go_on(done)

@@ -20,9 +20,16 @@ from trainer_core.config import RunConfig
 from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import ConfigError
 from trainer_core.training.checkpoint import checkpoint_folders
-from trainer_core.training.checkpoint_search import find_checkpoint
+from trainer_core.training.checkpoint_search import best_step, find_checkpoint
 from trainer_core.training.ledger import read_ledger
-from trainer_core.training.observer import RunRequests, RunStarted, SilentObserver, StepDone
+from trainer_core.training.observer import (
+    CheckpointSaved,
+    RunRequests,
+    RunStarted,
+    SilentObserver,
+    StepDone,
+    Warned,
+)
 from trainer_core.training.run import train
 
 STEPS = 12
@@ -45,8 +52,19 @@ def config(folder, cache, **more) -> RunConfig:
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory, cache):
-    return train(config(tmp_path_factory.mktemp("ended"), cache))
+def ended_and_said(tmp_path_factory, cache):
+    observer = CancelAfter(10**9)
+    return train(config(tmp_path_factory.mktemp("ended"), cache), observer), said_of_base(observer)
+
+
+@pytest.fixture(scope="module")
+def ended(ended_and_said):
+    return ended_and_said[0]
+
+
+def said_of_base(observer: CancelAfter) -> list[str]:
+    warned = [each.message for each in observer.events if isinstance(each, Warned)]
+    return [each for each in warned if "never better than the base" in each]
 
 
 def held_out(folder: Path) -> dict[int, float]:
@@ -98,6 +116,15 @@ def test_both_losses_are_written_down(ended):
     assert all("trained_loss" in m for m in lines)
 
 
+def test_it_says_that_it_was_never_better_than_the_base(ended_and_said):
+    ended, said = ended_and_said
+    losses = held_out(ended.folder)
+    assert losses[0] < ended.best.loss
+    (line,) = said
+    assert f"{losses[0]:.4g} before the first step" in line
+    assert f"{ended.best.loss:.4g} at its lowest, at step {ended.best.step}" in line
+
+
 def test_an_ended_run_ends_again_until_it_is_told_otherwise(tmp_path, cache, ended):
     shutil.copytree(ended.folder.parent, tmp_path / "run")
     again = train(config(tmp_path, cache).model_copy(update={"resume": "latest"}))
@@ -106,11 +133,18 @@ def test_an_ended_run_ends_again_until_it_is_told_otherwise(tmp_path, cache, end
     assert train(longer).step == STEPS
 
 
-def test_stopped_and_resumed_it_ends_at_the_same_step_with_the_same_bits(tmp_path, cache, ended):
-    first = train(config(tmp_path, cache), CancelAfter(ended.step - 1))
+def test_stopped_and_resumed_it_ends_at_the_same_step_with_the_same_bits(
+    tmp_path, cache, ended_and_said
+):
+    ended, said = ended_and_said
+    stops = CancelAfter(ended.step - 1)
+    first = train(config(tmp_path, cache), stops)
     assert first.status == "cancelled"
     assert first.step < ended.step
-    resumed = train(config(tmp_path, cache).model_copy(update={"resume": "latest"}))
+    assert not said_of_base(stops), "it may become better yet"
+    hears = CancelAfter(10**9)
+    resumed = train(config(tmp_path, cache).model_copy(update={"resume": "latest"}), hears)
+    assert said_of_base(hears) == said
     assert (resumed.status, resumed.step) == ("done", ended.step)
     assert resumed.stopped_early == ended.stopped_early
     assert resumed.best.step == ended.best.step
@@ -214,6 +248,78 @@ def test_a_measurement_that_a_signal_gave_up_is_made_up_for(tmp_path, cache, end
         assert (resumed.best.step, resumed.best.loss) == (ended.best.step, ended.best.loss)
         assert resumed.stopped_early == ended.stopped_early
         assert metrics(resumed.folder) == metrics(ended.folder)
+
+
+class FailsWhileMeasuring(SilentObserver):
+    """Fails at what it is asked between the passes of a measurement."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.done = step, 0
+
+    def notify(self, event):
+        self.done = event.result.step if isinstance(event, StepDone) else self.done
+
+    def requests(self) -> RunRequests:
+        return RunRequests()
+
+    def cancelled(self) -> bool:
+        if self.done == self.step - 1:
+            raise ValueError("a cable that came loose")
+        return False
+
+
+def test_a_step_whose_measurement_fails_is_written_and_goes_on_from_there(tmp_path, cache, ended):
+    with pytest.raises(ValueError, match="cable"):
+        train(config(tmp_path, cache), FailsWhileMeasuring(ended.step))
+    folder = tmp_path / "run" / "v0"
+    assert int(checkpoint_folders(folder / "checkpoints")[-1].name) == ended.step
+    lines, whole = metrics(folder), metrics(ended.folder)
+    measured = {"validation_loss", "trained_loss"}
+    last = {name: value for name, value in whole[-1].items() if name not in measured}
+    assert lines == [*whole[:-1], last]
+    resumed = train(config(tmp_path, cache).model_copy(update={"resume": "latest"}))
+    assert (resumed.folder, resumed.step) == (folder, ended.step)
+    assert metrics(folder) == whole
+
+
+class SeesWhatIsNamed(CancelAfter):
+    """Looks which checkpoint is the best one whenever one is saved."""
+
+    def __init__(self, version: Path, last: int = 10**9) -> None:
+        super().__init__(last)
+        self.version, self.seen = version, []
+
+    def notify(self, event):
+        super().notify(event)
+        if isinstance(event, RunStarted | CheckpointSaved):
+            named = record(self.version).get("best")
+            assert named is None or named["step"] == best_step(self.version)
+            self.seen.append(named and named["step"])
+
+
+@pytest.mark.exhaustive
+def test_a_resume_from_an_earlier_state_names_no_checkpoint_that_it_removed(tmp_path, cache):
+    """The best one of the first course, and the one that was best at the earlier state, are gone.
+
+    At this rate the loss falls again after it has risen.
+    """
+    wild = {"early_stop": 0, "checkpoint_every": 4, "keep_every": 4}
+    wild["optimizer"] = {"learning_rate": 0.2}
+    first = train(config(tmp_path, cache, **wild))
+    assert first.best.step == STEPS
+    version = first.folder
+    steps = [int(each.name) for each in checkpoint_folders(version / "checkpoints")]
+    assert steps == [4, 8, STEPS]
+    losses = held_out(version)
+    assert losses[4] > losses[1], "the best one at step 4 was an earlier one"
+    observer = SeesWhatIsNamed(version, 6)
+    worse = wild | {"optimizer": {"learning_rate": 2.0}}
+    again = train(config(tmp_path, cache, **worse).model_copy(update={"resume": "4"}), observer)
+    assert observer.seen[0] == 4
+    assert again.best is not None
+    assert again.best.step == observer.seen[-1] == record(version)["best"]["step"]
+    kept = {int(each.name) for each in checkpoint_folders(version / "checkpoints")}
+    assert again.best.loss == min(held_out(version)[step] for step in kept)
 
 
 def test_a_ledger_that_died_with_its_run_is_written_by_the_next_one(tmp_path, cache):

@@ -20,6 +20,7 @@ from trainer_core.config.reading import dump_config
 from trainer_core.errors import AdapterFileError, InputError, NonFiniteError
 from trainer_core.training import train
 from trainer_core.training.checkpoint import read_checkpoint
+from trainer_core.training.checkpoint_search import best_step
 from trainer_core.training.observer import RunStarted, StepDone, ValidationDone, Warned, WentBack
 
 LATER = pytest.mark.exhaustive
@@ -257,14 +258,17 @@ class BrokenBase(CancelAfter):
     def notify(self, event):
         super().notify(event)
         if isinstance(event, RunStarted):
-            for layer in [each for each in gc.get_objects() if type(each) is torch.nn.Linear]:
-                if not layer.weight.requires_grad and layer.weight.dim() == 2:
-                    self.before[layer] = layer.weight[0, 0].item()
-                    layer.weight.data[0, 0] = torch.nan
+            self.spoil()
+
+    def spoil(self):
+        for layer in [each for each in gc.get_objects() if type(each) is torch.nn.Linear]:
+            if not layer.weight.requires_grad and layer.weight.dim() == 2:
+                self.before[layer] = layer.weight[0, 0].item()
+                layer.weight[0, 0] = torch.nan
 
     def mend(self):
         for layer, number in self.before.items():
-            layer.weight.data[0, 0] = number
+            layer.weight[0, 0] = number
 
 
 @LATER
@@ -324,6 +328,44 @@ class BreaksOnce(BrokenBase):
         super().notify(event)
         if isinstance(event, WentBack):
             self.mend()
+
+
+class BreaksBehind(BrokenBase):
+    """Breaks the base behind a step, until the run goes back.
+
+    From then on it looks which checkpoint is named as the best one behind each step.
+    """
+
+    def __init__(self, step, version):
+        super().__init__()
+        self.behind, self.version, self.named = step, version, {}
+
+    def notify(self, event):
+        CancelAfter.notify(self, event)
+        back = any(isinstance(each, WentBack) for each in self.events)
+        if isinstance(event, WentBack):
+            self.mend()
+        elif isinstance(event, StepDone) and back:
+            best = record(self.version).get("best")
+            assert best is None or best["step"] == best_step(self.version)
+            self.named[event.result.step] = best and best["step"]
+        elif isinstance(event, StepDone) and event.result.step == self.behind:
+            self.spoil()
+
+
+@LATER
+@pytest.mark.parametrize(("behind", "to"), [(3, 2), (1, 0)])
+def test_behind_a_return_the_best_checkpoint_is_one_that_is_there(tmp_path, cache, behind, to):
+    """The best one, of the last whole step, is given up: it leads to the one that breaks."""
+    training = {"steps": 4, "checkpoint_every": 2, "recovery": {"skips": 0, "returns": 1}}
+    config = run_config(tmp_path, cache, training=training, **HELD)
+    observer = BreaksBehind(behind, tmp_path / "run" / "v0")
+    result = train(config, observer)
+    assert [each.to for each in observer.events if isinstance(each, WentBack)] == [to]
+    assert set(observer.named) == set(range(to + 1, 5))
+    # A step is told before its checkpoint is written.
+    assert (observer.named[to + 1] or 0) <= to
+    assert result.best.step == record(result.folder)["best"]["step"]
 
 
 @LATER

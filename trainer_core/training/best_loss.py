@@ -29,7 +29,7 @@ MEASURED_BY = frozenset(
 """Settings, or their sections, on which the number depends: losses before and after a change of one
 are not compared."""
 
-_NAME = "validation.best"
+_NAME, _BASE = "validation.best", "validation.base"
 _NONE_YET = sys.float_info.max
 """Above every loss, and finite: a checkpoint takes no other number."""
 _EXACT = 2**53
@@ -66,6 +66,7 @@ class BestLoss:
         loss: The lowest one; infinite before the first measurement.
         misses: Regular measurements in a row that were not below the lowest regular one.
         measured: Steps made at the last measurement.
+        base: The loss before the first step; infinite where it is not known.
     """
 
     def __init__(self, way: int = 0) -> None:
@@ -80,6 +81,7 @@ class BestLoss:
         """
         self.step, self.loss, self.misses = 0, float("inf"), 0
         self.measured = measured
+        self.base = float("inf")
         self._regular = _NONE_YET
 
     @property
@@ -112,6 +114,28 @@ class BestLoss:
         if loss < self.loss:
             self.step, self.loss = step, loss
 
+    def take_base(self, loss: float) -> None:
+        """Keep what was measured before the first step, to compare the end of a run with.
+
+        Args:
+            loss: On held-out images; finite.
+        """
+        self.base = loss
+
+    def note(self, before: str) -> str:
+        """What to say at the end of a run that made nothing better, in one line; else empty.
+
+        Args:
+            before: What there was before the first step, in words.
+        """
+        if not self.known or self.loss < self.base:
+            return ""
+        return (
+            f"On held-out images the adapter was never better than {before}: the loss was "
+            f"{self.base:.4g} before the first step, and {self.loss:.4g} at its lowest, at step "
+            f"{self.step}. Try a lower training.optimizer.learning_rate, or more images."
+        )
+
     def ends(self, patience: int) -> bool:
         """Whether it was missed too often.
 
@@ -127,7 +151,10 @@ class BestLoss:
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps; nothing before the first measurement."""
         values = [self.step, self.loss, self.misses, self._regular, self.measured, self._way]
-        return {_NAME: torch.tensor(values, dtype=torch.float64)} if self.known else {}
+        found = {_NAME: values} if self.known else {}
+        if self.base < float("inf"):
+            found[_BASE] = [self.base, self._way]
+        return {name: torch.tensor(each, dtype=torch.float64) for name, each in found.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], made: int) -> None:
         """Take what `tensors` gave; without it begin anew, and where it was measured otherwise.
@@ -137,6 +164,9 @@ class BestLoss:
             made: Steps that it has made; an older version does not say what was measured last.
         """
         self.forget()
+        if _BASE in tensors:
+            base, way = tensors[_BASE].tolist()
+            self.base = base if way == self._way else self.base
         if _NAME not in tensors:
             return
         step, loss, misses, *more = tensors[_NAME].tolist()

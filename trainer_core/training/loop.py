@@ -72,8 +72,7 @@ class Loop:
             self.hooks.between()
             result, requests = self.make_step(step)
             ends = not requests.cancel and (requests.stop or step == last)
-            measured = self.hooks.measure(step, ends)
-            self.hooks.record(measured.written_to(result))
+            measured = self.hooks.behind(result, ends)
             requests = requests.stopping(measured.stop)
             saved = step == last or requests.end or requests.save or self.hooks.save_due(step)
             if saved := saved or self._due(step, every):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from ..types import StepResult
@@ -58,6 +59,7 @@ class LoopHooks:
         updated: Called behind each update of the weights, before anything looks at them.
         seen: Takes what the samples of a step were off by.
         save_due: Whether a checkpoint is due behind a step for another reason than its number.
+        kept_on_failure: Saves the state behind a step where the body fails.
     """
 
     record: Callable[[StepResult], None]
@@ -72,3 +74,21 @@ class LoopHooks:
     updated: Callable[[int], None] = lambda step: None
     seen: Callable[[int, Sequence[SampleError]], None] = lambda step, errors: None
     save_due: Callable[[int], bool] = lambda step: False
+    kept_on_failure: Callable[[int], AbstractContextManager[object]] = lambda step: nullcontext()
+
+    def behind(self, result: StepResult, ends: bool) -> Measured:
+        """Measure behind a step, where it is due, and write the step down however that ends.
+
+        Args:
+            result: The step.
+            ends: Whether the run ends there.
+        """
+        with self.kept_on_failure(result.step):
+            try:
+                measured = self.measure(result.step, ends)
+            except Exception:
+                # The state that is saved now has made this step.
+                self.record(result)
+                raise
+        self.record(measured.written_to(result))
+        return measured

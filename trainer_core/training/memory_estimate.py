@@ -83,8 +83,8 @@ def adapter_bytes(simulation: StepSimulation) -> int:
         simulation: Of a step, which cannot be made.
     """
     training = simulation.config.training
-    state_bytes = OPTIMIZERS[training.optimizer.name].state_bytes
-    state = sum(map(state_bytes, simulation.factors))
+    kind, settings = OPTIMIZERS[training.optimizer.name], training.optimizer
+    state = sum(kind.kept_bytes(shape, settings) for shape in simulation.factors)
     # Averages are fp32.
     return math.ceil((8 + 4 * copies(training.ema)) * simulation.trainable + state)
 

@@ -44,16 +44,20 @@ class Totals:
 
     Attributes:
         skipped: How many steps were left out.
+        held_out: The loss on held-out images behind the steps where it was measured.
     """
 
     def __init__(self) -> None:
         self.skipped = 0
+        self.held_out: dict[int, float] = {}
         self._losses = array("d")
         self._levels: Counter[str] = Counter()
 
     def add(self, step: StepResult) -> None:
         """Take a step in."""
         self._levels.update(step.levels or {})
+        if step.validation_loss is not None:
+            self.held_out[step.step] = step.validation_loss
         if step.skipped:
             self.skipped += 1
         else:
@@ -140,6 +144,7 @@ class MetricsWriter:
         Raises:
             StorageError: When it cannot be written; the line stays as it was.
         """
+        self.totals.held_out[step] = loss
         for tracker in self._trackers:
             tracker.write_validation(step, loss, trained)
 

@@ -45,7 +45,11 @@ class Processes(Protocol):
         """Add the loss's gradients to the parameters of this process."""
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Replace each gradient by its sum over all processes."""
+        """Replace each gradient by its sum over all processes.
+
+        One that no process has stays absent: an optimizer passes over such a parameter, while a
+        gradient of zero would decay it.
+        """
 
     def sum_numbers(
         self, numbers: Sequence[float], on_device: Sequence[Tensor] = ()
@@ -198,22 +202,24 @@ class AccelerateProcesses:
         self._accelerator.backward(loss)
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Sum all gradients in one flat message; a missing gradient counts as zero."""
-        if self.count == 1:
+        """Sum all gradients in one flat message, with who has which at its end."""
+        if self.count == 1 or not parameters:
             return
         # A layer whose output is unused has no gradient, and not on every process alike.
-        flat = torch.cat(
-            [
-                (p.grad if p.grad is not None else torch.zeros_like(p)).reshape(-1)
-                for p in parameters
-            ]
-        )
-        total = self._sum(flat)
-        offset = 0
-        for parameter in parameters:
-            size = parameter.numel()
-            parameter.grad = total[offset : offset + size].view_as(parameter).clone()
-            offset += size
+        absent = [index for index, each in enumerate(parameters) if each.grad is None]
+        there = torch.ones(len(parameters), dtype=parameters[0].dtype)
+        there[absent] = 0.0
+        own = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = torch.cat([*(each.reshape(-1) for each in own), send(there, self.device)])
+        sizes = [each.numel() for each in own]
+        # Each is freed below, when its sum takes its place.
+        del own
+        *sums, counts = self._sum(flat).split([*sizes, len(parameters)])
+        # Whoever has all of them knows; the others wait for the device.
+        found = counts[absent].tolist() if absent else []
+        nowhere = {index for index, count in zip(absent, found, strict=True) if not count}
+        for index, (parameter, total) in enumerate(zip(parameters, sums, strict=True)):
+            parameter.grad = None if index in nowhere else total.view_as(parameter).clone()
 
     def sum_numbers(
         self, numbers: Sequence[float], on_device: Sequence[Tensor] = ()

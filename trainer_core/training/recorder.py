@@ -25,16 +25,16 @@ from ..data.image import from_pixels
 from ..errors import NonFiniteError, RunError, StorageError
 from ..filesystem.storage import atomic_write
 from ..requirements import installed_versions
-from ..types import BestCheckpoint, RunResult, StepResult
+from ..types import RunResult, StepResult
 from .checkpoint import (
     ADAPTER_FILE,
     checkpoint_folders,
     drop_later_checkpoints,
-    is_checkpoint,
     prune_checkpoints,
     save_checkpoint,
 )
-from .checkpoint_search import BEST, RECORD, best_step, broken_step, way_on
+from .checkpoint_record import CheckpointRecord
+from .checkpoint_search import RECORD, broken_step, way_on
 from .encode_dataset import Prepared
 from .ledger import LEDGER
 from .metrics_file import MetricsWriter
@@ -50,7 +50,6 @@ from .observer import (
     Warned,
 )
 from .post_hoc import POWER_FACTS, layer_outlines
-from .recovery import rate_share
 from .run_folder import RunFolder
 from .state import TrainState, Weights
 from .tensorboard import TensorBoard
@@ -63,14 +62,6 @@ if TYPE_CHECKING:
 
 
 _CHECKPOINT, _METRICS, _PREVIEW = "the checkpoint", "metrics.jsonl", "a preview"
-
-RETURNS = "returns"
-"""Where ``run.json`` lists from where to where the run has gone back, and with which share of the
-learning rate it went on."""
-
-DROPPED = "dropped_checkpoints"
-"""Where ``run.json`` lists the steps whose checkpoints gave way to newer ones."""
-
 
 _BAD, _OFTEN, _NAMED = 3.0, 10, 3
 """Images of such a ratio that were seen so often are named at the end, so many of them."""
@@ -152,11 +143,12 @@ class Recorder:
             lambda reason: observer.notify(Noted(reason)),
             lambda *about: make_trackers(config, *about),
         )
-        # Of a course which is given up, or died before it wrote them, they are not this one's.
-        if done:
-            # A full disk ends no run; the next checkpoint writes them again.
-            with contextlib.suppress(StorageError):
-                self._mark_best()
+        measured = self._metrics.totals.held_out
+        self._checkpoints = CheckpointRecord(folder, state.best, measured)
+        # A full disk ends no run; the next checkpoint writes them again.
+        with contextlib.suppress(StorageError):
+            self._checkpoints.go_on(done)
+            if done or (folder.path / LEDGER).exists():
                 self._write_ledger(done)
 
     def record(self, result: StepResult) -> None:
@@ -201,27 +193,16 @@ class Recorder:
     def _save(self, step: int) -> None:
         folder = self._checkpoint(step)
         # Before the one that was best until now is removed.
-        self._mark_best()
+        self._checkpoints.mark_best()
         self._write_ledger(step)
         # Whoever has named a checkpoint to go on from may want to go on from it again.
         named = self._config.resume not in {"none", "auto", "latest"}
-        marked = best_step(self.folder.path)
-        spared = {self._done} if named else set()
-        if self._state.best.known:
-            spared.add(self._state.best.step)
-        spared |= set() if marked is None else {marked}
+        spared = self._checkpoints.spared() | ({self._done} if named else set())
         rule = self._config.training
         dropped = prune_checkpoints(
             self.folder.checkpoints, rule.keep_checkpoints, rule.keep_every, spared
         )
         self._saved(step, folder, dropped)
-
-    def _mark_best(self) -> None:
-        found = self._state.best.record()
-        there = is_checkpoint(self.folder.checkpoints / f"{self._state.best.step:06d}")
-        # One that the disk did not take is none to go on from.
-        if there and self.folder.read_record().get(BEST) != found:
-            self.folder.update_record(**{BEST: found})
 
     def _write_ledger(self, step: int) -> None:
         if self._state.ledger is not None:
@@ -256,13 +237,7 @@ class Recorder:
             to: Steps that the state has made.
             returns: How often the run has gone back, with this time.
         """
-        share = rate_share(self._config.training.recovery, returns)
-        entry = {"step": step, "to": to, "rate": share}
-        known = self.folder.read_record().get(RETURNS)
-        # A run that is killed and resumed finds its way back once more.
-        kept = [each for each in known if each != entry] if isinstance(known, list) else []
-        with contextlib.suppress(StorageError):
-            self.folder.update_record(**{RETURNS: [*kept, entry]})
+        self._checkpoints.went_back(step, to, returns, self._config.training.recovery)
 
     def _checkpoint(self, step: int) -> Path:
         adapter = self._config.adapter
@@ -292,11 +267,7 @@ class Recorder:
         return {POWER_FACTS: {**about, "layers": self._outlines}}
 
     def _saved(self, step: int, folder: Path, dropped: Sequence[int] = ()) -> None:
-        record: dict[str, Any] = {"step": step}
-        if dropped:
-            before = self.folder.read_record().get(DROPPED)
-            record[DROPPED] = [*(before if isinstance(before, list) else ()), *dropped]
-        self.folder.update_record(**record)
+        self._checkpoints.saved(step, dropped)
         self._observer.notify(CheckpointSaved(step, folder, tuple(dropped)))
 
     @contextlib.contextmanager
@@ -362,7 +333,7 @@ class Recorder:
         except StorageError as error:
             raise self._lost(error, step) from error
         written = tuple(adapters), tuple(self._images), totals.losses
-        ends = (self._best(), self._why(status, step), totals.levels)
+        ends = (self._checkpoints.best(), self._why(status, step), totals.levels)
         result = RunResult(self.folder.path, status, step, *written, *ends)
         self._observer.notify(RunFinished(result))
         return result
@@ -374,6 +345,7 @@ class Recorder:
         exported: dict[str, Weights] = {}
         if status == "done":
             self._tell_worst()
+            self._tell_vain()
             exported[output.name] = self._main
             if ema.decay and ema.export == "both":
                 exported[f"{output.name}_last"] = "last"
@@ -399,12 +371,12 @@ class Recorder:
             )
             self._observer.notify(Noted(message))
 
-    def _best(self) -> BestCheckpoint | None:
-        best = self._state.best
-        if not best.known:
-            return None
-        adapter = self.folder.checkpoints / f"{best.step:06d}" / ADAPTER_FILE
-        return BestCheckpoint(best.step, best.loss, adapter) if adapter.is_file() else None
+    def _tell_vain(self) -> None:
+        """Say that training has made nothing better on held-out images, where that is so."""
+        start = self._config.adapter.start_from
+        before = "the base" if start is None else "the adapter that it started from"
+        if said := self._state.best.note(before):
+            self._observer.notify(Warned(said))
 
     def _why(self, status: str, step: int) -> str:
         """Why the run ended by itself before its last step, if it did."""

@@ -231,6 +231,7 @@ def _hooks(
         seen=seen,
         save_due=lambda step: state.best.step == step,
         updated=lambda step: state.updated(),
+        kept_on_failure=recorder.saved_on_failure if recorder else contextlib.nullcontext,
     )
 
 
@@ -301,9 +302,8 @@ def _measure(
     def measure(step: int, ends: bool) -> Measured:
         if step % every and not ends:
             return Measured()
-        on_failure = recorder.saved_on_failure(step) if recorder else contextlib.nullcontext()
         # What previews show is measured.
-        with on_failure, run.state.shown(run.config.training.ema.previews):
+        with run.state.shown(run.config.training.ema.previews):
             measured = validation(step)
         if measured.loss is None:
             return measured
@@ -312,6 +312,8 @@ def _measure(
         best = run.state.best
         if step > 0:
             best.take(step, measured.loss, regular=step % every == 0)
+        else:
+            best.take_base(measured.loss)
         return replace(measured, stop=best.ends(run.config.training.early_stop))
 
     if recorder is not None:

@@ -349,7 +349,7 @@ class StepSimulation:
         settings = self.config.training.optimizer
         kind, parameters = OPTIMIZERS[settings.name], adapter.parameters()
         if not kind.pretended:
-            sizes = (math.ceil(kind.state_bytes(each.shape)) for each in parameters)
+            sizes = (math.ceil(kind.kept_bytes(each.shape, settings)) for each in parameters)
             states = [torch.empty(size, dtype=torch.uint8) for size in sizes]
             # Such as the library's may be: one factor after the other, by way of some of its size.
             return states, lambda: [torch.stack([each.data] * 3).numel() for each in parameters]

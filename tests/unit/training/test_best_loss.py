@@ -113,3 +113,20 @@ def test_the_way_is_that_of_the_settings_that_it_depends_on():
     # As it is where nobody has set it.
     named = {"dataset": {"validation": {"most": RunConfig().dataset.validation.most}}}
     assert measured_by(RunConfig.model_validate(named)) == ways[0]
+
+
+def test_the_base_is_compared_with_what_was_measured_in_the_same_way():
+    best = BestLoss(way=1)
+    assert best.note("the base") == ""
+    best.take_base(0.5)
+    assert best.note("the base") == "", "there is no adapter yet"
+    best.take(10, 0.5)
+    assert "never better than the base" in best.note("the base")
+    again, otherwise = BestLoss(way=1), BestLoss(way=2)
+    for each in (again, otherwise):
+        each.restore(best.tensors(), 10)
+    assert again.note("the base") == best.note("the base")
+    otherwise.take(20, 0.9)
+    assert otherwise.note("the base") == ""
+    best.take(20, 0.49)
+    assert best.note("the base") == ""

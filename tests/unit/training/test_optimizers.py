@@ -118,8 +118,19 @@ def test_a_resumed_optimizer_goes_on_bit_for_bit(name):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_the_state_takes_what_the_table_says(name):
+    assert_takes_what_it_says(name, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "beta1"), [("adafactor", 0.9), ("sgd", 0.0), ("prodigy", 0.0), ("came", 0.0)]
+)
+def test_a_mean_gradient_is_counted_where_beta1_asks_for_one(name, beta1):
+    assert_takes_what_it_says(name, {"beta1": beta1})
+
+
+def assert_takes_what_it_says(name, settings):
     weights = parameters()
-    optimizer = made(weights, name)
+    optimizer = made(weights, name, **settings)
     # From a gradient for all of them, so that each has a state.
     for step in (1, 2):
         gradients(weights, step, some=False)
@@ -130,7 +141,8 @@ def test_the_state_takes_what_the_table_says(name):
             for key, kept in optimizer_tensors(optimizer).items()
             if key.startswith(f"optimizer.{[0, 2, 1][index]}.") and kept.ndim and "qmap" not in key
         }
-        taken, told = sum(found.values()), OPTIMIZERS[name].state_bytes(each.shape)
+        taken = sum(found.values())
+        told = OPTIMIZERS[name].kept_bytes(each.shape, section(name, **settings))
         # Prodigy keeps no copy of a factor that begins as zeros.
         spared = 4 * each.numel() if "prodigy" in name and index == 1 else 0
         assert told * 0.99 - spared <= taken <= told * 1.01 + 64

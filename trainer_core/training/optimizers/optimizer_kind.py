@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,8 @@ class OptimizerKind:
 
     Attributes:
         build: Settings and groups to a torch optimizer over them, in the same order.
-        state_bytes: What it keeps for a factor.
+        state_bytes: What it keeps for a factor whatever its settings are; see `kept_bytes`.
+        beta1_moment: Whether it keeps a mean gradient, in fp32, only where ``beta1`` is not 0.
         package: What has to be importable besides torch; empty for nothing.
         pace: How far it goes at a learning rate, over AdamW; None where the rate tells nothing.
         pretended: Whether its update runs on tensors that have sizes alone.
@@ -43,3 +45,9 @@ class OptimizerKind:
     pace: float | None = 1.0
     pretended: bool = False
     starts_at_zero: bool = False
+    beta1_moment: bool = False
+
+    def kept_bytes(self, shape: Sequence[int], settings: OptimizerSection) -> float:
+        """What it keeps for a factor of a shape, in bytes on the device."""
+        moment = 4.0 * math.prod(shape) if self.beta1_moment and settings.beta1 else 0.0
+        return self.state_bytes(shape) + moment

@@ -123,9 +123,14 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
         pace=_LION_PACE,
     ),
     "adafactor": OptimizerKind(
-        adafactor, partial(_rows_and_columns, whole=0, factored=1), "transformers"
+        adafactor,
+        partial(_rows_and_columns, whole=0, factored=1),
+        "transformers",
+        beta1_moment=True,
     ),
-    "prodigy": OptimizerKind(prodigy, partial(_whole, count=4), "prodigyopt", pace=None),
+    "prodigy": OptimizerKind(
+        prodigy, partial(_whole, count=3), "prodigyopt", pace=None, beta1_moment=True
+    ),
     "prodigy_schedule_free": OptimizerKind(
         prodigy_schedule_free,
         _prodigy_schedule_free,
@@ -134,7 +139,7 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
     ),
     "came": OptimizerKind(came, partial(_rows_and_columns, whole=1, factored=2), "came_pytorch"),
     "muon": OptimizerKind(muon, _muon),
-    "sgd": OptimizerKind(sgd, partial(_whole, count=1), pace=None),
+    "sgd": OptimizerKind(sgd, partial(_whole, count=0), pace=None, beta1_moment=True),
 }
 """By their names in the run file."""
 

@@ -1,0 +1,120 @@
+"""What run.json says of a run's checkpoints, on a real folder."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer_core.config import RecoverySection
+from trainer_core.training.best_loss import BestLoss
+from trainer_core.training.checkpoint import drop_later_checkpoints, prune_checkpoints
+from trainer_core.training.checkpoint_record import DROPPED, MOST, RETURNS, CheckpointRecord
+from trainer_core.training.checkpoint_search import BEST, best_step
+from trainer_core.training.run_folder import create_version
+
+
+class Run:
+    """The checkpoints of a run whose losses on held-out images are given."""
+
+    def __init__(self, folder):
+        self.folder, self.best = folder, BestLoss()
+        self.losses: dict[int, float] = {}
+        self.record = CheckpointRecord(folder, self.best, self.losses)
+
+    def said(self, name):
+        return self.folder.read_record().get(name)
+
+    def make(self, losses, keep):
+        """Measure and save behind each step."""
+        for step, loss in losses.items():
+            self.best.take(step, loss)
+            self.losses[step] = loss
+            place = self.folder.checkpoints / f"{step:06d}"
+            place.mkdir(parents=True)
+            (place / "adapter.safetensors").touch()
+            self.record.mark_best()
+            spared = self.record.spared()
+            dropped = prune_checkpoints(self.folder.checkpoints, keep, 0, spared)
+            self.record.saved(step, dropped)
+
+    def go_back(self, done):
+        """As `Recorder` does for a run that goes on from an older state."""
+        tensors = BestLoss().tensors()
+        older = BestLoss()
+        for step, loss in self.losses.items():
+            if step <= done:
+                older.take(step, loss)
+                tensors = older.tensors()
+        self.best.restore(tensors, done)
+        drop_later_checkpoints(self.folder.checkpoints, done)
+        for step in [each for each in self.losses if each > done]:
+            del self.losses[step]
+        self.record.go_on(done)
+
+
+@pytest.fixture
+def run(tmp_path):
+    with create_version(tmp_path, {}, "") as folder:
+        yield Run(folder)
+
+
+def test_the_best_that_is_given_up_is_named_no_more(run):
+    run.make({1: 0.5, 2: 0.4, 3: 0.45, 4: 0.3}, keep=9)
+    assert run.said(BEST) == {"step": 4, "loss": 0.3}
+    run.go_back(3)
+    assert run.said(BEST) == {"step": 2, "loss": 0.4}
+    assert run.record.best().step == best_step(run.folder.path) == 2
+
+
+def test_back_at_the_start_none_is_the_best(run):
+    run.make({1: 0.5, 2: 0.4}, keep=9)
+    run.go_back(0)
+    assert run.said(BEST) is None
+    assert run.record.best() is None
+    assert best_step(run.folder.path) is None
+    # The same step of the new course is another checkpoint.
+    run.make({1: 0.9}, keep=9)
+    assert run.said(BEST) == {"step": 1, "loss": 0.9}
+
+
+def test_where_the_best_gave_way_to_one_that_is_given_up_the_lowest_that_is_left_is_named(run):
+    run.make({1: 0.2, 2: 0.5, 3: 0.4, 4: 0.1}, keep=2)
+    assert run.said(DROPPED) == [1, 2]
+    run.go_back(3)
+    assert run.best.step == 1, "what ends a run early is the lowest loss, wherever that is"
+    assert run.said(BEST) == {"step": 3, "loss": 0.4}
+    run.make({4: 0.3, 5: 0.6, 6: 0.7, 7: 0.8}, keep=2)
+    assert run.said(BEST) == {"step": 4, "loss": 0.3}
+    best = run.record.best()
+    assert (best.step, best.loss) == (4, 0.3)
+    assert best.adapter.is_file()
+
+
+def test_a_best_one_that_somebody_removed_is_not_named(run):
+    run.make({1: 0.5}, keep=9)
+    (run.folder.checkpoints / "000001").rename(run.folder.path / "elsewhere")
+    run.record.go_on(1)
+    assert run.said(BEST) is None
+
+
+def test_a_new_run_is_not_written_of(run):
+    before = run.folder.read_record()
+    run.record.go_on(0)
+    assert run.folder.read_record() == before
+
+
+def test_so_many_dropped_checkpoints_are_listed_and_no_more(run):
+    for step in range(1, MOST + 11):
+        run.record.saved(step + 1, [step])
+    assert run.said(DROPPED) == list(range(11, MOST + 11))
+    run.record.go_on(20)
+    assert run.said(DROPPED) == list(range(11, 21)), "they are made again, and may stay"
+
+
+def test_each_return_is_listed_once(run):
+    settings = RecoverySection(rate_factor=0.5)
+    for step in (7, 7, 9):
+        run.record.went_back(step, 4, 1 if step == 7 else 2, settings)
+    assert run.said(RETURNS) == [
+        {"step": 7, "to": 4, "rate": 0.5},
+        {"step": 9, "to": 4, "rate": 0.25},
+    ]

@@ -33,10 +33,18 @@ def tensors(family):
     return dict(state) if kept.host is None else kept.host.to_native(state)
 
 
-@pytest.fixture
-def files(tmp_path):
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written")
     for family in records():
-        save_file(dict(tensors(family)), tmp_path / f"{family}.safetensors")
+        save_file(dict(tensors(family)), folder / f"{family}.safetensors")
+    return folder
+
+
+@pytest.fixture
+def files(written, tmp_path):
+    for each in written.iterdir():
+        shutil.copy(each, tmp_path)
     return tmp_path
 
 

@@ -19,9 +19,9 @@ from fixtures.families import lacking
 # The browser's come after files that need no ComfyUI: while its environment is made, nobody waits.
 LONGEST = ("comfyui", "integration", "browser")
 SHARING = ("tests/browser/", "tests/comfyui/")
-"""Folders whose files share a server. With three processes or more, each has one for ComfyUI's."""
+"""Folders whose files share a server. With four processes or more, each has one for ComfyUI's."""
 
-FEW = 2
+FEW = 3
 MARKERS = ("comfy", "browser", "gpu", "slow", "exhaustive", "matrix")
 _counts: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
 _reasons: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +25,11 @@ class Source:
         """First folder or module below the top folder: ``trainer_core/data/x.py`` -> ``data``."""
         return Path(self.path).parts[1].removesuffix(".py")
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Everything in the tree, which a dozen tests look through."""
+        return tuple(ast.walk(self.tree))
+
 
 @cache
 def sources(folder: str = "") -> tuple[Source, ...]:
@@ -32,23 +37,25 @@ def sources(folder: str = "") -> tuple[Source, ...]:
     paths = [ROOT / "__init__.py"] if not folder else []
     for name in [folder] if folder else FOLDERS:
         paths += sorted((ROOT / name).rglob("*.py"))
-    found = []
-    for path in paths:
-        text = path.read_text(encoding="utf-8")
-        found.append(Source(path.relative_to(ROOT).as_posix(), text, ast.parse(text)))
-    return tuple(found)
+    return tuple(_source(path) for path in paths)
+
+
+@cache
+def _source(path: Path) -> Source:
+    text = path.read_text(encoding="utf-8")
+    return Source(path.relative_to(ROOT).as_posix(), text, ast.parse(text))
 
 
 def functions(source: Source) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Every function and method of a file."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
 def absolute_imports(source: Source) -> Iterator[tuple[str, int]]:
     """Module names that a file imports absolutely, with their lines."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -58,7 +65,7 @@ def absolute_imports(source: Source) -> Iterator[tuple[str, int]]:
 def internal_imports(source: Source) -> Iterator[tuple[str, int]]:
     """What a file of trainer_core imports of trainer_core: ``data.cache``, with lines."""
     folder = Path(source.path).parent.parts
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.ImportFrom) or node.level == 0:
             continue
         base = folder[: len(folder) - node.level + 1]
@@ -79,7 +86,7 @@ def module_name(path: str) -> str:
 def imported_names(source: Source) -> Iterator[str]:
     """Each name that a file of trainer_core imports of trainer_core: ``data.cache.build_cache``."""
     folder = Path(source.path).parent.parts
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.ImportFrom) and node.level > 0:
             base = folder[1 : len(folder) - node.level + 1]
             stem = [*base, *([node.module] if node.module else [])]

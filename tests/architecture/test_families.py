@@ -63,6 +63,7 @@ def said(tree: ast.AST) -> Iterator[tuple[str, int]]:
         yield from said(node)
 
 
+@cache
 def names_of_families(source: Source) -> list[str]:
     """Where a file names a family."""
     pattern = words_of_families()

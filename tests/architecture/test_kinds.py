@@ -75,10 +75,10 @@ def texts(source: Source) -> Iterator[str]:
     """Identifiers and strings of a file, docstrings aside."""
     told = {
         id(node.value)
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
             yield node.value
         for field in ("id", "attr", "name", "arg", "module"):

@@ -127,7 +127,7 @@ def test_arrows_of_the_nodes_point_to_the_host():
     wrong = [
         f"{source.path}: {module}"
         for source in NODES
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.ImportFrom)
         and (module := "." * node.level + (node.module or "")).startswith(
             upward.get(source.path.split("/")[1], ("nowhere",))
@@ -175,7 +175,7 @@ def test_a_node_only_reads_its_inputs_calls_and_answers():
 def settings_of(path: str) -> Iterator[tuple[str, bool]]:
     """The settings that a node has inputs for, and whether it hides them at first."""
     (source,) = (each for each in NODES if each.path == path)
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "SettingInput":
             setting = ast.literal_eval(node.args[0])
             said = {each.arg: each.value for each in node.keywords}
@@ -226,7 +226,7 @@ def test_nodes_name_the_core_relatively():
 def test_the_pack_offers_no_old_mappings():
     """ComfyUI would not call `comfy_entrypoint` if there were any, even empty ones."""
     (entry,) = (source for source in sources() if source.path == "__init__.py")
-    names = {node.id for node in ast.walk(entry.tree) if isinstance(node, ast.Name)}
+    names = {node.id for node in entry.nodes if isinstance(node, ast.Name)}
     assert "NODE_CLASS_MAPPINGS" not in names
     assert "WEB_DIRECTORY" in names
     assert any(each.name == "comfy_entrypoint" for each in functions(entry))

@@ -33,7 +33,7 @@ def test_every_setting_is_read_somewhere():
         node
         for source in sources("trainer_core")
         if source.package != "config"
-        for node in ast.walk(source.tree)
+        for node in source.nodes
     ]
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     read |= {node.value for node in nodes if isinstance(node, ast.Constant)}

@@ -172,7 +172,9 @@ def real_bases(server):
         (models / folder).mkdir()
 
 
+# Minutes of training, which knows no renderer; in the other one test_dataset drops images.
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("opened", ["nodes2"], indirect=True)
 def test_few_clicks_from_own_photos_to_an_image_of_a_real_base(page, real_bases):
     walker = Walker(page)
     walker.begin()

@@ -285,7 +285,6 @@ def main():
     (argument,) = sys.argv[1:]
     sys.argv = sys.argv[:1]
     encoders = load_encoders()
-    light = not {"torch", "transformers", "diffusers"} & set(sys.modules)
     registry = importlib.import_module(f"{PACK}.trainer_core.families.registry")
     bases = importlib.import_module(f"{PACK}.trainer_core.weights.base_location")
 
@@ -306,7 +305,6 @@ def main():
     folder = Path(argument)
     jobs = json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
     session = Session(make, load_file(folder / "images.safetensors"), jobs)
-    session.facts["light import"] = light
     # As ComfyUI runs every node.
     with torch.inference_mode():
         complaints = Complaints()

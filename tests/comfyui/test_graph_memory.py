@@ -99,7 +99,10 @@ def test_an_error_while_encoding_leaves_nothing(server, warm):
     assert_nothing_stays(server, warm)
 
 
-@pytest.mark.parametrize(("at", "where", "first"), [(4, DENOISER, 0), (2, ENCODER, 60)])
+@pytest.mark.parametrize(
+    ("at", "where", "first"),
+    [(4, DENOISER, 0), pytest.param(2, ENCODER, 60, marks=pytest.mark.exhaustive)],
+)
 def test_a_cancel_leaves_nothing(server, warm, at, where, first):
     folder = f"cancel-{first}"
     write_images(server.data / "datasets" / folder, first=first)

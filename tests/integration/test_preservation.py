@@ -23,13 +23,13 @@ HALF = {"preservation": {"share": 0.5, "count": 4, "steps": 3}}
 CPU = torch.device("cpu")
 
 
-def planned(folder, cache, task="generate", **preservation):
+def planned(folder, cache, images=None, **preservation):
     """A plan on the embedded base, and the base."""
     config = run_config(
         folder,
         cache,
         dataset={
-            "path": str(dataset_folder(task)),
+            "path": str(images or dataset_folder("generate")),
             "preservation": HALF["preservation"] | preservation,
         },
     )
@@ -51,8 +51,8 @@ def compute(plan, base, batch_size=4):
 
 
 @pytest.mark.parametrize("task", some(["generate", "edit"], "edit"))
-def test_points_lie_on_the_way_of_an_image_that_the_base_alone_makes(tmp_path, cache, task):
-    plan, base, data = planned(tmp_path, cache, task)
+def test_points_lie_on_the_way_of_an_image_that_the_base_alone_makes(tmp_path, cache, images, task):
+    plan, base, data = planned(tmp_path, cache, images[task])
     passes, _ = compute(plan, base)
     assert passes == 4 * 3
     points = plan.batch(range(len(plan)))
@@ -108,12 +108,12 @@ def test_another_run_removes_nothing_that_is_held_to(tmp_path, cache):
     assert not any(path.exists() for path in files)
 
 
-def test_held_out_images_give_prompts_no_control_image(tmp_path, cache):
+def test_held_out_images_give_prompts_no_control_image(tmp_path, cache, images):
     config = run_config(
         tmp_path,
         cache,
         dataset={
-            "path": str(dataset_folder("edit")),
+            "path": str(images["edit"]),
             "validation": {"share": 0.5},
             "preservation": HALF["preservation"] | {"count": 24},
         },

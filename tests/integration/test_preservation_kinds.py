@@ -13,7 +13,6 @@ from test_resume import assert_equal_runs
 
 from tests.fixtures.combinations import pairwise, some
 from trainer_core.counters import counter_seed
-from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import ConfigError
 from trainer_core.offload.machine import Machine
 from trainer_core.training import SingleProcess, train
@@ -91,9 +90,9 @@ def expected_targets(run, maker, points):
 
 
 @pytest.mark.parametrize("case", some(CASES, "lokr output edit", "lora blank generate"))
-def test_the_target_is_what_a_bare_base_says_to_the_bit(tmp_path, cache, case):
+def test_the_target_is_what_a_bare_base_says_to_the_bit(tmp_path, cache, images, case):
     way, kind, task = CASES[case]
-    dataset = {"path": str(dataset_folder(task)), **KINDS[kind]}
+    dataset = {"path": str(images[task]), **KINDS[kind]}
     config = run_config(tmp_path, cache, **merge(WAYS[way], {"dataset": dataset}))
     with contextlib.ExitStack() as at_end:
         run, plan, maker = begun(config, at_end)

@@ -36,7 +36,9 @@ LEFT_OUT = (
     "tests/unit/benchmarks",
     # They know no library that a host may have in another version.
     "tests/unit/config",
+    "tests/unit/foreign_runs",
     "tests/unit/nodes",
+    "tests/unit/quantization",
     "tests/unit/test_locks.py",
 )
 

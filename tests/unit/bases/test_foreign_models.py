@@ -8,6 +8,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from torch import ones
 
+from tests.fixtures.combinations import some
 from tests.fixtures.foreign_models import (
     MODELS,
     attention,
@@ -82,10 +83,19 @@ def test_a_file_of_another_model_is_named(model, spelling, tmp_path):
         wanted = title if layers is whole else ALIKE.get(model, title)
         assert f": an adapter for {wanted} (layers such as" in error.value.found
         assert wanted in error.value.remedy
+        assert other_models(path) == wanted
+
+
+@pytest.mark.parametrize("model", some([*MODELS], "lumina 2", "sana"))
+def test_a_file_of_another_model_is_of_no_family_that_is_named(model, tmp_path):
+    whole = model_layers(model)
+    for layers in (whole, attention(whole)):
+        if layers is not whole and model in TWINS:
+            continue
+        path = write_lora(tmp_path / "a.safetensors", layers)
         for mine in FAMILIES:
             with pytest.raises(AdapterFileError):
                 adapter_family(path, mine)
-        assert other_models(path) == wanted
 
 
 NATIVE = {

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.fixtures.combinations import each_once
 from tests.fixtures.families import hosted, lacking, record, records
 from tests.fixtures.family_inputs import made_inputs
 from tests.fixtures.full_size import full_size_transformer, linear_layers
@@ -209,7 +210,14 @@ ADAPTERS = {
     "loha with DoRA": {"kind": "loha", "dora": True},
     "lokr with DoRA": {"kind": "lokr", "dora": True},
 }
-SIMULATED = [(name, kind) for name in records() for kind in ADAPTERS]
+# A magnitude belongs to a layer, whatever model has it: each kind of it with some families.
+MAGNITUDES = each_once(records(), [name for name in ADAPTERS if name not in KINDS])
+SIMULATED = [
+    (name, kind)
+    for name in records()
+    for kind in ADAPTERS
+    if kind in KINDS or (name, kind) in MAGNITUDES
+]
 PROFILED = "z_image"
 """Whose full-size step runs in the quick set with its profile instead."""
 LIKE_ANOTHER = {"flux"}

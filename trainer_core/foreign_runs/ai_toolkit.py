@@ -128,28 +128,14 @@ def _network(network: Source, to: Conversion) -> None:
     if kind is None:
         to.lack("network.type", said, "There is no such kind here; lora stands in its place.")
         kind = "lora"
-    to.say("adapter.kind", kind, "network.type", said, given=network.given("type"))
+    network.say(to, "adapter.kind", kind, "type", said)
     full = kind == "lokr" and network.read("lokr_full_rank", flag, True)
     if kind == "lokr":
-        factor = network.read("lokr_factor", whole, -1)
-        to.say(
-            "adapter.factor",
-            factor,
-            "network.lokr_factor",
-            factor,
-            given=network.given("lokr_factor"),
-        )
-        to.say(
-            "adapter.full_matrix",
-            full,
-            "network.lokr_full_rank",
-            full,
-            given=network.given("lokr_full_rank"),
-        )
+        network.say(to, "adapter.factor", network.read("lokr_factor", whole, -1), "lokr_factor")
+        network.say(to, "adapter.full_matrix", full, "lokr_full_rank")
     if full:
-        for key in ("rank", "linear", "alpha", "linear_alpha"):
-            if network.given(key):
-                to.off(f"network.{key}", network.values[key], "lokr_full_rank takes no rank.")
+        ranks = ("rank", "linear", "alpha", "linear_alpha")
+        network.off(to, *ranks, why="lokr_full_rank takes no rank.")
     else:
         _rank(network, to)
     if network.read("all_layers", flag, False) or not network.read("transformer_only", flag, True):
@@ -165,14 +151,14 @@ def _network(network: Source, to: Conversion) -> None:
 def _rank(network: Source, to: Conversion) -> None:
     key = "rank" if network.given("rank") else "linear"
     rank = network.read(key, whole, 4)
-    to.say("adapter.rank", rank, f"network.{key}", rank, given=network.given(key))
-    if key == "rank" and network.given("linear"):
-        to.off("network.linear", network.values["linear"], "network.rank wins over it.")
+    network.say(to, "adapter.rank", rank, key)
+    if key == "rank":
+        network.off(to, "linear", why="network.rank wins over it.")
     key = "linear_alpha" if network.given("linear_alpha") else "alpha"
     alpha = network.read(key, number, 1.0) or float(rank)
-    to.say("adapter.alpha", alpha, f"network.{key}", alpha, given=network.given(key))
-    if key == "linear_alpha" and network.given("alpha"):
-        to.off("network.alpha", network.values["alpha"], "network.linear_alpha wins over it.")
+    network.say(to, "adapter.alpha", alpha, key)
+    if key == "linear_alpha":
+        network.off(to, "alpha", why="network.linear_alpha wins over it.")
 
 
 def _model(given: Given, model: Source, to: Conversion) -> None:
@@ -197,8 +183,8 @@ def _model(given: Given, model: Source, to: Conversion) -> None:
                 recovery or model.values["accuracy_recovery_adapter"],
                 "It makes up for that program's own rounding; it can stand in base.adapters.",
             )
-    elif model.given("qtype"):
-        to.off("model.qtype", model.values["qtype"], "model.quantize is off.")
+    else:
+        model.off(to, "qtype", why="model.quantize is off.")
     adapters = [
         (key, when)
         for key, when in (("assistant_lora_path", "training"), ("lora_path", "always"))
@@ -231,25 +217,16 @@ def _optimizer(train: Source, to: Conversion) -> None:
     key = "unet_lr" if train.given("unet_lr") else "lr"
     rate = train.read(key, number, 1e-6)
     raised = ours in FINDS_ITS_RATE and rate < 0.1
-    to.say(
-        "training.optimizer.learning_rate",
-        1.0 if raised else rate,
-        f"train.{key}",
-        rate,
-        "Below 0.1 that program takes 1 with this optimizer." if raised else "",
-        given=train.given(key),
-    )
-    if key == "unet_lr" and train.given("lr"):
-        to.off("train.lr", train.values["lr"], "train.unet_lr wins over it.")
+    near = "Below 0.1 that program takes 1 with this optimizer." if raised else ""
+    learning_rate = 1.0 if raised else rate
+    train.say(to, "training.optimizer.learning_rate", learning_rate, key, rate, near)
+    if key == "unet_lr":
+        train.off(to, "lr", why="train.unet_lr wins over it.")
     _schedule(train, rate, to)
     for key in ("gradient_accumulation", "gradient_accumulation_steps"):
         if train.given(key):
-            to.say(
-                "training.gradient_accumulation_steps",
-                train.read(key, whole),
-                f"train.{key}",
-                train.values[key],
-            )
+            steps = train.read(key, whole)
+            train.say(to, "training.gradient_accumulation_steps", steps, key, train.values[key])
 
 
 def _number_in(train: Source, key: str, value: Any) -> float:
@@ -327,8 +304,9 @@ def _sample(given: Given, sample: Source, train: Source, to: Conversion) -> None
     if any(controls):
         to.say("preview.controls", controls, "sample.samples (ctrl_img)", controls)
     for place, each in enumerate(items):
-        for key in each.keys() - _ITEM:
-            to.lack(f"sample.samples[{place}].{key}", each[key], "All previews share it here.")
+        for key, value in each.items():
+            if key not in _ITEM:
+                to.lack(f"sample.samples[{place}].{key}", value, "All previews share it here.")
     neg = sample.values.get("neg")
     if isinstance(neg, str) and neg:
         to.say("preview.negative_prompt", neg, "sample.neg", neg)
@@ -338,11 +316,9 @@ def _sample(given: Given, sample: Source, train: Source, to: Conversion) -> None
         to.say("preview.every", 0, "train.disable_sampling", True)
     elif prompts:
         every = sample.read("sample_every", whole, 100)
-        to.say(
-            "preview.every", every, "sample.sample_every", every, given=sample.given("sample_every")
-        )
-    elif sample.given("sample_every"):
-        to.off("sample.sample_every", sample.values["sample_every"], "There are no prompts.")
+        sample.say(to, "preview.every", every, "sample_every")
+    else:
+        sample.off(to, "sample_every", why="There are no prompts.")
 
 
 def _datasets(given: Given, process: Source, train: Source, to: Conversion) -> None:
@@ -371,9 +347,8 @@ def _without_images(process: Source, train: Source, to: Conversion) -> None:
             to.say("dataset.resolution", largest, f"datasets[{place}].resolution", size)
         why = "A slider is trained on images that the base makes."
         to.lack(f"datasets[{place}]", source, why)
-    for key in ("prompt_dropout_prob", "reg_weight"):
-        if train.given(key):
-            to.off(f"train.{key}", train.values[key], "A slider has no images of a folder.")
+    unused = ("prompt_dropout_prob", "reg_weight")
+    train.off(to, *unused, why="A slider has no images of a folder.")
 
 
 def _is_job(values: Mapping[str, Any]) -> bool:

@@ -74,19 +74,13 @@ def _newer(slider: Source, to: Conversion) -> None:
     if neutral:
         to.say("dataset.slider.neutral", [neutral], "slider.target_class", neutral)
     strength = slider.read("guidance_strength", number, 3.0)
-    to.say(
-        "dataset.slider.strength",
-        strength,
-        "slider.guidance_strength",
-        strength,
-        "There the target is brought to the mean and spread of the neutral answer.",
-        given=slider.given("guidance_strength"),
-    )
+    near = "There the target is brought to the mean and spread of the neutral answer."
+    slider.say(to, "dataset.slider.strength", strength, "guidance_strength", near=near)
     anchor = slider.read("anchor_class", text, "")
     if anchor:
         _held(to, "slider.anchor_class", [anchor], slider.read("anchor_strength", number, 1.0))
-    elif slider.given("anchor_strength"):
-        to.off("slider.anchor_strength", slider.values["anchor_strength"], "There is no anchor.")
+    else:
+        slider.off(to, "anchor_strength", why="There is no anchor.")
 
 
 def _older(slider: Source, to: Conversion) -> None:

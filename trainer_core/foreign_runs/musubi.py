@@ -277,7 +277,7 @@ _OF_BASE = ("flux_shift", "flux2_shift", "qwen_shift", "krea2_shift")
 def _noise(source: Source, to: Conversion) -> None:
     """Which noise levels are trained, and how they count."""
     kind = source.read("timestep_sampling", text, "sigma")
-    said, given = ("timestep_sampling", kind), source.given("timestep_sampling")
+    said = ("timestep_sampling", kind)
     shift = source.read("discrete_flow_shift", number, 1.0)
     used = {"timestep_sampling", "weighting_scheme"}
     if kind == "sigma":
@@ -288,19 +288,13 @@ def _noise(source: Source, to: Conversion) -> None:
         used |= _moved(source, kind, shift, to)
     elif kind == "logsnr":
         used |= {"logit_mean", "logit_std"}
-        to.say(_DENSITY, "logit_normal", *said, given=given)
+        source.say(to, _DENSITY, "logit_normal", *said)
         for key, setting, factor, usual in (
             ("logit_mean", "mean", -0.5, 0.0),
             ("logit_std", "std", 0.5, 1.0),
         ):
             value = source.read(key, number, usual)
-            to.say(
-                f"training.sigma.{setting}",
-                value * factor + 0.0,
-                key,
-                value,
-                given=source.given(key),
-            )
+            source.say(to, f"training.sigma.{setting}", value * factor + 0.0, key, value)
     elif kind.startswith("qinglong"):
         to.say(_DENSITY, "shifted", *said, "The largest part of its mixture of densities.")
     else:
@@ -308,16 +302,12 @@ def _noise(source: Source, to: Conversion) -> None:
     _weighting(source, kind, to)
     _bounds(source, kind, to)
     for key in ("discrete_flow_shift", "sigmoid_scale", "logit_mean", "logit_std", "mode_scale"):
-        if source.given(key) and key not in used:
-            to.off(key, source.values[key], f"It means nothing with timestep_sampling {kind}.")
+        if key not in used:
+            source.off(to, key, why=f"It means nothing with timestep_sampling {kind}.")
     if source.read("num_timestep_buckets", whole, 0) > 1:
-        to.say(
-            "training.sigma.stratified",
-            True,
-            "num_timestep_buckets",
-            source.values["num_timestep_buckets"],
-            "Spread evenly over each step here, over each epoch there.",
-        )
+        said = source.values["num_timestep_buckets"]
+        near = "Spread evenly over each step here, over each epoch there."
+        source.say(to, "training.sigma.stratified", True, "num_timestep_buckets", said, near)
 
 
 def _moved(source: Source, kind: str, shift: float, to: Conversion) -> set[str]:
@@ -328,7 +318,7 @@ def _moved(source: Source, kind: str, shift: float, to: Conversion) -> set[str]:
     to.say(_DENSITY, "shifted" if moves else "logit_normal", *said, near)
     if kind == "shift" and moves:
         to.say("training.sigma.shift", shift, "discrete_flow_shift", shift)
-    to.say("training.sigma.std", scale, "sigmoid_scale", scale, given=source.given("sigmoid_scale"))
+    source.say(to, "training.sigma.std", scale, "sigmoid_scale")
     return {"sigmoid_scale"} | ({"discrete_flow_shift"} if kind == "shift" else set())
 
 
@@ -342,34 +332,20 @@ def _by_weighting(source: Source, shift: float, to: Conversion) -> set[str]:
         std = source.read("logit_std", number, 1.0)
         to.say(_DENSITY, "shifted" if shift != 1 else "logit_normal", key, scheme)
         # Levels are counted from noise there.
-        to.say(
-            "training.sigma.mean", -mean + 0.0, "logit_mean", mean, given=source.given("logit_mean")
-        )
-        to.say("training.sigma.std", std, "logit_std", std, given=source.given("logit_std"))
+        source.say(to, "training.sigma.mean", -mean + 0.0, "logit_mean", mean)
+        source.say(to, "training.sigma.std", std, "logit_std")
         used |= {"logit_mean", "logit_std"}
     elif scheme == "mode":
         scale = source.read("mode_scale", number, 1.29)
         to.say(_DENSITY, "mode", key, scheme)
-        to.say(
-            "training.sigma.mode_scale",
-            scale,
-            "mode_scale",
-            scale,
-            given=source.given("mode_scale"),
-        )
+        source.say(to, "training.sigma.mode_scale", scale, "mode_scale")
         used.add("mode_scale")
     else:
-        to.say(
-            _DENSITY,
-            "uniform",
-            "timestep_sampling",
-            "sigma",
-            given=source.given("timestep_sampling"),
-        )
+        source.say(to, _DENSITY, "uniform", "timestep_sampling", "sigma")
     if shift != 1:
         to.say("training.sigma.shift", shift, "discrete_flow_shift", shift)
-    elif source.given("discrete_flow_shift"):
-        to.off("discrete_flow_shift", shift, "1 moves nothing.")
+    else:
+        source.off(to, "discrete_flow_shift", why="1 moves nothing.")
     return used
 
 
@@ -388,28 +364,16 @@ def _bounds(source: Source, kind: str, to: Conversion) -> None:
         if source.given(key):
             value = source.read(key, number)
             to.say(f"training.sigma.{setting}", value / 1000, key, value, near)
-    if source.given("preserve_distribution_shape"):
-        to.off(
-            "preserve_distribution_shape",
-            source.values["preserve_distribution_shape"],
-            "Bounds always cut off here.",
-        )
+    source.off(to, "preserve_distribution_shape", why="Bounds always cut off here.")
 
 
 def _memory(source: Source, to: Conversion) -> None:
     swapped = source.read("blocks_to_swap", whole, 0)
     checkpoint = source.read("gradient_checkpointing", flag, False)
-    given = source.given("gradient_checkpointing")
     if swapped and not checkpoint:
         to.lack("gradient_checkpointing", checkpoint, "Swapped blocks need it here; it stays on.")
     else:
-        to.say(
-            "memory.gradient_checkpointing",
-            checkpoint,
-            "gradient_checkpointing",
-            checkpoint,
-            given=given,
-        )
+        source.say(to, "memory.gradient_checkpointing", checkpoint, "gradient_checkpointing")
     if source.read("gradient_checkpointing_cpu_offload", flag, False):
         to.say("memory.checkpoint_inputs", "ram", "gradient_checkpointing_cpu_offload", True)
     if source.given("blocks_to_swap"):
@@ -429,13 +393,10 @@ def _run(source: Source, to: Conversion) -> None:
             source.values["max_train_epochs"],
             "Set training.steps: epochs x images x repeats / samples of a step.",
         )
-        if source.given("max_train_steps"):
-            to.off("max_train_steps", source.values["max_train_steps"], "Epochs win over it.")
+        source.off(to, "max_train_steps", why="Epochs win over it.")
     else:
         steps = source.read("max_train_steps", whole, 1600)
-        to.say(
-            "training.steps", steps, "max_train_steps", steps, given=source.given("max_train_steps")
-        )
+        source.say(to, "training.steps", steps, "max_train_steps")
     every, last = (
         source.read("save_every_n_steps", whole, 0),
         source.values.get("save_last_n_steps"),

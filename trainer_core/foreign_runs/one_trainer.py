@@ -77,13 +77,12 @@ def _adapter(source: Source, to: Conversion) -> None:
     if kind is None:
         to.lack("peft_type", said, "There is no such kind here; lora stands in its place.")
         kind = "lora"
-    to.say("adapter.kind", kind, "peft_type", said, given=source.given("peft_type"))
+    source.say(to, "adapter.kind", kind, "peft_type", said)
     rank = {"oft": ("oft_block_size", 32), "lokr": ("lokr_dim", 16)}.get(kind, ("lora_rank", 16))
     value = source.read(rank[0], whole, rank[1])
-    to.say("adapter.rank", value, rank[0], value, given=source.given(rank[0]))
+    source.say(to, "adapter.rank", value, rank[0])
     if kind != "oft":
-        alpha = source.read("lora_alpha", number, 1.0)
-        to.say("adapter.alpha", alpha, "lora_alpha", alpha, given=source.given("lora_alpha"))
+        source.say(to, "adapter.alpha", source.read("lora_alpha", number, 1.0), "lora_alpha")
     used = {rank[0], "peft_type", "lora_alpha"}
     if kind == "lokr":
         used |= _kronecker(source, to)
@@ -92,13 +91,7 @@ def _adapter(source: Source, to: Conversion) -> None:
         to.say("adapter.dora", True, prefix, True)
         axis = "lora_decompose_output_axis" if kind == "lora" else "lokr_dora_on_output"
         output = source.read(axis, flag, kind == "lokr")
-        to.say(
-            "adapter.dora_axis",
-            "output" if output else "input",
-            axis,
-            output,
-            given=source.given(axis),
-        )
+        source.say(to, "adapter.dora_axis", "output" if output else "input", axis, output)
         used.add(axis)
     for key in source.values:
         if key.startswith(("lora_rank", "lora_decompose", "oft_", "lokr_")) and key not in used:
@@ -120,8 +113,7 @@ def _kronecker(source: Source, to: Conversion) -> set[str]:
         ("lokr_full_matrix", "adapter.full_matrix", flag, False),
         ("lokr_use_tucker", "adapter.tucker", flag, False),
     ):
-        value = source.read(key, read, usual)
-        to.say(setting, value, key, value, given=source.given(key))
+        source.say(to, setting, source.read(key, read, usual), key)
     return {
         "lokr_decompose_factor",
         "lokr_decompose_both",
@@ -135,18 +127,13 @@ def _targets(source: Source, to: Conversion) -> None:
     said = source.read("layer_filter", text, "")
     parts = [part.strip() for part in said.split(",") if part.strip()]
     if not parts:
-        to.say(
-            "adapter.targets",
-            "all_linear",
-            "layer_filter",
-            "",
-            "Every linear layer; there also what lies outside the preset.",
-            given=source.given("layer_filter"),
-        )
+        near = "Every linear layer; there also what lies outside the preset."
+        source.say(to, "adapter.targets", "all_linear", "layer_filter", "", near)
     elif source.read("layer_filter_regex", flag, False):
         fit = [part for part in parts if not pattern_mistake(f".*({part}).*")]
-        for part in set(parts) - set(fit):
-            to.lack("layer_filter", part, "It is no expression that is read here.")
+        for part in parts:
+            if part not in fit:
+                to.lack("layer_filter", part, "It is no expression that is read here.")
         if fit:
             to.say("adapter.targets", [f".*({part}).*" for part in fit], "layer_filter", said)
     else:
@@ -214,15 +201,9 @@ def _schedule(source: Source, to: Conversion) -> None:
     rate = source.read("learning_rate", number, 3e-6)
     own = source.read("transformer.learning_rate", number)
     key = "learning_rate" if own is None else "transformer.learning_rate"
-    to.say(
-        "training.optimizer.learning_rate",
-        rate if own is None else own,
-        key,
-        rate if own is None else own,
-        given=source.given(key),
-    )
-    if own is not None and source.given("learning_rate"):
-        to.off("learning_rate", rate, "transformer.learning_rate wins over it.")
+    source.say(to, "training.optimizer.learning_rate", rate if own is None else own, key)
+    if own is not None:
+        source.off(to, "learning_rate", why="transformer.learning_rate wins over it.")
     scaler = source.read("learning_rate_scaler", text, "NONE")
     if scaler != "NONE":
         to.lack("learning_rate_scaler", scaler, "Multiply training.optimizer.learning_rate.")
@@ -241,19 +222,12 @@ def _schedule(source: Source, to: Conversion) -> None:
         if source.given(each) and not any(note.key == each for note in to.notes):
             to.off(each, source.values[each], "It means nothing with this schedule.")
     warmup = source.read("learning_rate_warmup_steps", number, 200.0)
-    given = source.given("learning_rate_warmup_steps")
     accumulated = source.read("gradient_accumulation_steps", whole, 1)
-    setting = "training.schedule.warmup_share"
+    key, section = "learning_rate_warmup_steps", "training.schedule"
     if 0 < warmup <= 1:
-        to.say(setting, warmup, "learning_rate_warmup_steps", warmup, given=given)
+        source.say(to, f"{section}.warmup_share", warmup, key)
     else:
-        to.say(
-            "training.schedule.warmup_steps",
-            int(warmup / max(accumulated, 1)),
-            "learning_rate_warmup_steps",
-            warmup,
-            given=given,
-        )
+        source.say(to, f"{section}.warmup_steps", int(warmup / max(accumulated, 1)), key, warmup)
 
 
 _FORMATS = {
@@ -313,13 +287,7 @@ def _run(source: Source, to: Conversion) -> None:
     _interval(source, to, "save_every", 0, "training.keep_every")
     count = source.read("rolling_backup_count", whole, 3)
     if source.read("rolling_backup", flag, False):
-        to.say(
-            "training.keep_checkpoints",
-            count,
-            "rolling_backup_count",
-            count,
-            given=source.given("rolling_backup_count"),
-        )
+        source.say(to, "training.keep_checkpoints", count, "rolling_backup_count")
     else:
         to.say("training.keep_checkpoints", 10_000, "rolling_backup", False, given=False)
     for key in ("rolling_backup", "rolling_backup_count"):
@@ -361,7 +329,7 @@ def _sizes(source: Source, to: Conversion) -> None:
     if not found:
         raise UnfitError("a resolution such as 1024 or 512x768")
     sizes = sorted(set(found), reverse=True)
-    to.say("dataset.resolution", sizes[0], "resolution", said, given=source.given("resolution"))
+    source.say(to, "dataset.resolution", sizes[0], "resolution", said)
     if sizes[1:]:
         near = "There one size is chosen for each image, here it is trained at all."
         to.say("dataset.more_resolutions", sizes[1:], "resolution", said, near)
@@ -442,9 +410,9 @@ def _masks(source: Source, to: Conversion) -> None:
     ):
         value = source.read(key, read, usual)
         if masked:
-            to.say(f"dataset.mask.{setting}", value, key, value, given=source.given(key))
-        elif source.given(key):
-            to.off(key, value)
+            source.say(to, f"dataset.mask.{setting}", value, key)
+        else:
+            source.off(to, key)
 
 
 PROGRAM = Program(

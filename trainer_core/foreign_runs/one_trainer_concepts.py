@@ -146,9 +146,7 @@ def _repeats(source: Source, to: Conversion) -> None:
         to.lack(key, value, "An epoch takes all images; give the others more repeats.")
     else:
         near = "" if value == int(value) else "Rounded to whole repeats."
-        to.say(
-            "dataset.num_repeats", round(value), key, value, near, given=source.given("balancing")
-        )
+        source.say(to, "dataset.num_repeats", round(value), "balancing", value, near)
 
 
 def _captions(source: Source, to: Conversion) -> None:
@@ -168,15 +166,9 @@ def _captions(source: Source, to: Conversion) -> None:
     for name, setting, read, usual in _TAGS:
         value = source.read(f"text.{name}", read, usual)
         if shuffled:
-            to.say(
-                f"dataset.captions.{setting}",
-                value,
-                f"{key}{name}",
-                value,
-                given=source.given(f"text.{name}"),
-            )
-        elif source.given(f"text.{name}"):
-            to.off(f"{key}{name}", value)
+            source.say(to, f"dataset.captions.{setting}", value, f"text.{name}")
+        else:
+            source.off(to, f"text.{name}")
 
 
 _TAGS: tuple[tuple[str, str, Read, object], ...] = (

@@ -215,18 +215,49 @@ class Source:
                 asks = not any(value is off or value == off for off in rule.off)
                 asks = asks and value not in ([], {}) and rule.off is not EVERY
                 (to.lack if asks else to.off)(self.prefix + key, value, rule.why)
-        for key in self.values.keys() - self.table.keys():
-            to.unknown(self.prefix + key, self.values[key])
+        self.tell_unknown(to)
+
+    def tell_unknown(self, to: Conversion) -> None:
+        """Note what is in no table, in the file's order."""
+        for key, value in self.values.items():
+            if key not in self.table:
+                to.unknown(self.prefix + key, value)
+
+    def say(
+        self,
+        to: Conversion,
+        setting: str,
+        value: Any,
+        key: str,
+        said: Any = ABSENT,
+        near: str = "",
+    ) -> None:
+        """Set one of our settings by a key, or by its default there where the file is silent.
+
+        Args:
+            to: Gets the setting.
+            setting: Its YAML path.
+            value: Ours.
+            key: What it follows from.
+            said: What the key says there, or its default; unset: the same as ours.
+            near: How ours differs; empty for an exact counterpart.
+        """
+        told = value if said is ABSENT else said
+        to.say(setting, value, self.prefix + key, told, near, given=self.given(key))
+
+    def off(self, to: Conversion, *keys: str, why: str = "") -> None:
+        """Note keys that ask for nothing here, where the file says something of them."""
+        for key in keys:
+            if self.given(key):
+                to.off(self.prefix + key, self.values[key], why)
 
     def _map(self, key: str, rule: Maps, to: Conversion) -> None:
         if self.given(key):
             value = self.read(key, rule.read)
             near = "" if value in rule.exact else rule.near
-            to.say(rule.setting, value, self.prefix + key, self.values[key], near)
+            self.say(to, rule.setting, value, key, self.values[key], near)
         elif rule.default is not ABSENT:
-            to.say(
-                rule.setting, rule.default, self.prefix + key, rule.default, rule.near, given=False
-            )
+            self.say(to, rule.setting, rule.default, key, near=rule.near)
 
 
 def _flattened(

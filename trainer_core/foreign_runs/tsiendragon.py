@@ -203,7 +203,6 @@ def _resolved(file: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
 def _adapter(source: Source, to: Conversion) -> None:
     to.say("adapter.kind", "lora", "model.lora", "lora", given=False)
     init = source.values.get("model.lora.init_lora_weights", "gaussian")
-    named = source.given("model.lora.init_lora_weights")
     if init in (True, "true", "normal"):
         to.say(
             "adapter.init",
@@ -213,7 +212,7 @@ def _adapter(source: Source, to: Conversion) -> None:
             "PEFT's own default is kaiming; so is that of LyCORIS.",
         )
     elif init == "gaussian":
-        to.say("adapter.init", "gaussian", "model.lora.init_lora_weights", init, given=named)
+        source.say(to, "adapter.init", "gaussian", "model.lora.init_lora_weights", init)
     else:
         to.lack("model.lora.init_lora_weights", init, "There is no such initialization here.")
     key = "model.lora.target_modules"
@@ -226,7 +225,7 @@ def _adapter(source: Source, to: Conversion) -> None:
             to.say("adapter.targets", [targets], key, targets)
     else:
         ours = source.read(key, ending) if source.given(key) else ending(targets)
-        to.say("adapter.targets", ours, key, targets, given=source.given(key))
+        source.say(to, "adapter.targets", ours, key, targets)
     to.say(
         "training.sigma.density",
         "uniform",
@@ -283,9 +282,9 @@ def _schedule(source: Source, to: Conversion) -> None:
         power=("lr_scheduler.power", power),
     )
     used = {"cosine_restarts": "num_cycles", "polynomial": "power"}.get(ours)
-    for each in {"num_cycles", "power"} - {used}:
-        if source.given(f"lr_scheduler.{each}"):
-            to.off(f"lr_scheduler.{each}", source.values[f"lr_scheduler.{each}"])
+    for each in ("num_cycles", "power"):
+        if each != used:
+            source.off(to, f"lr_scheduler.{each}")
     warmup = source.read("lr_scheduler.warmup_steps", whole, 0)
     if source.given("lr_scheduler.warmup_steps"):
         if name == "constant" and warmup:
@@ -323,7 +322,7 @@ def _dataset(source: Source, to: Conversion) -> None:
     _sizes(source, to)
     key = f"{_PROCESS}process_type"
     if crop := source.read(key, _CROPS, "center"):
-        to.say("dataset.crop", crop, key, source.values.get(key), given=source.given(key))
+        source.say(to, "dataset.crop", crop, key, source.values.get(key))
     else:
         to.lack(key, source.values[key], "Images are not padded here; they are cropped.")
     for batch in ("data.batch_size", "data.init_args.batch_size"):
@@ -395,15 +394,11 @@ def _masks(source: Source, to: Conversion) -> None:
     ):
         full = f"loss.{key}"
         if masked:
-            to.say(
-                f"dataset.mask.{setting}",
-                source.read(full, number, default),
-                full,
-                source.values.get(full, default),
-                given=source.given(full),
-            )
-        elif source.given(full):
-            to.off(full, source.values[full], "loss.mask_loss is off.")
+            value = source.read(full, number, default)
+            said = source.values.get(full, default)
+            source.say(to, f"dataset.mask.{setting}", value, full, said)
+        else:
+            source.off(to, full, why="loss.mask_loss is off.")
 
 
 _OF_ALL = {
@@ -432,9 +427,8 @@ def _previews(source: Source, to: Conversion) -> None:
         return
     key = "validation.steps" if source.given("validation.steps") else "validation.validation_steps"
     to.say("preview.every", source.read(key, whole, 100), key, source.values.get(key, 100))
-    for name in ("validation.max_samples", "validation.num_validation_samples"):
-        if source.given(name):
-            to.off(name, source.values[name], "It cuts the list of samples off.")
+    cut = ("validation.max_samples", "validation.num_validation_samples")
+    source.off(to, *cut, why="It cuts the list of samples off.")
     kept = samples[: max(most, 0)]
     prompts = [text(each.get("prompt") or "") for each in kept]
     controls = [texts(each.get("images") or []) for each in kept]
@@ -453,8 +447,10 @@ def _previews(source: Source, to: Conversion) -> None:
                 value,
                 "" if shared else "As the first sample; all previews share it here.",
             )
-    for each in {name for sample in kept for name in sample} - {"prompt", "images", *_OF_ALL}:
-        to.lack(f"validation.samples ({each})", first.get(each), "Previews have no such setting.")
+    for each in dict.fromkeys(name for sample in kept for name in sample):
+        if each not in {"prompt", "images", *_OF_ALL}:
+            key, said = f"validation.samples ({each})", first.get(each)
+            to.lack(key, said, "Previews have no such setting.")
 
 
 PROGRAM = Program(

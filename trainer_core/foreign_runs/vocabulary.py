@@ -221,8 +221,7 @@ def set_trackers(source: Source, key: str, to: Conversion, usual: str = "") -> N
     """
     who = source.read(key, text, usual)
     if who in _TRACKERS:
-        given = source.given(key)
-        to.say("metrics.trackers", _TRACKERS[who], source.prefix + key, who, given=given)
+        source.say(to, "metrics.trackers", _TRACKERS[who], key, who)
     elif who:
         to.lack(source.prefix + key, who, "There is no such tracker here.")
 

@@ -19,13 +19,14 @@ from .ai_toolkit_keys import (
     LOGGING,
     MODEL,
     NETWORK,
+    OLDER_MODELS,
     PROCESS,
     SAMPLE,
     SAVE,
     TRAIN,
 )
 from .ai_toolkit_noise import set_loss, set_noise, set_preservation
-from .ai_toolkit_slider import SLIDER, set_slider
+from .ai_toolkit_slider import SLIDER, SLIDERS, set_slider
 from .program import Given, Program, has, set_family
 from .rules import (
     EVERY,
@@ -39,6 +40,7 @@ from .rules import (
     flag,
     mapping,
     mappings,
+    name_of,
     number,
     text,
     texts,
@@ -70,6 +72,7 @@ def _convert(given: Given, to: Conversion) -> None:
     for place, other in enumerate(processes[1:], 1):
         to.lack(f"config.process[{place}]", other, "One run file is one training.")
     process = Source(given.name, _named(given, processes[0]), PROCESS)
+    _require_adapter(process)
     process.apply(to)
 
     def part(name: str, table: Table) -> Source:
@@ -105,6 +108,26 @@ def _named(given: Given, process: Any) -> Mapping[str, Any]:
             "Give the file that starts the training.",
         )
     return process
+
+
+_TRAINERS = {"sd_trainer", "ui_trainer", "diffusion_trainer", *SLIDERS}
+
+
+def _require_adapter(process: Source) -> None:
+    """Refuse jobs that make images, change files, or train something else."""
+    kind = process.read("type", text, "sd_trainer")
+    if kind not in _TRAINERS:
+        raise ConfigError(
+            f"{process.file}: type of config.process[0] is {name_of(kind)}",
+            "a process that trains an adapter: " + ", ".join(sorted(_TRAINERS)),
+            "Give the file of such a job; other jobs of that program are not read.",
+        )
+    if not process.read("network", mapping, {}):
+        raise ConfigError(
+            f"{process.file}: config.process[0] has no network, so that no adapter is trained",
+            "a section network with type and rank",
+            "Add it there; whole models and embeddings are not trained here.",
+        )
 
 
 def _outside(
@@ -163,16 +186,19 @@ def _rank(network: Source, to: Conversion) -> None:
 
 def _model(given: Given, model: Source, to: Conversion) -> None:
     arch = model.read("arch", text, "")
-    word = "flux" if not arch and model.read("is_flux", flag, False) else arch.split(":")[0]
-    set_family(to, given, _NAME, "model.arch", word)
+    older = [key for key in OLDER_MODELS if model.read(key, flag, False)]
+    if arch or not older:
+        set_family(to, given, _NAME, "model.arch", arch.split(":")[0])
+    else:
+        set_family(to, given, _NAME, f"model.{older[0]}", OLDER_MODELS[older[0]])
     if model.read("quantize", flag, False):
         kind, _, recovery = model.read("qtype", text, "qfloat8").partition("|")
         try:
             to.say(
                 "memory.base_format",
                 BASE_FORMAT(kind),
-                "model.qtype",
-                kind,
+                "model.qtype" if model.given("qtype") else "model.quantize",
+                kind if model.given("qtype") else True,
                 "Rounded in another way, to about as many bits.",
             )
         except UnfitError:

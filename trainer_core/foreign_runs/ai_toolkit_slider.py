@@ -23,7 +23,9 @@ from .rules import (
     whole,
 )
 
-_KINDS = {"slider", "concept_slider"}
+SLIDERS = ("slider", "concept_slider")
+"""Processes that train one."""
+
 _NO_IMAGES = "A slider is trained on images that the base makes."
 
 SLIDER: Table = {
@@ -52,7 +54,7 @@ def set_slider(process: Source, to: Conversion) -> bool:
         Whether a slider is trained, and no images.
     """
     kind, values = process.read("type", text, ""), process.read("slider", mapping, {})
-    if kind not in _KINDS:
+    if kind not in SLIDERS:
         if values:
             to.off("slider", dict(values), f"type is {kind}.")
         return False

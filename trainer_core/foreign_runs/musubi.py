@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..errors import InputError
+from ..families.run_files import words_elsewhere
 from .musubi_datasets import DATASET, GENERAL, read_datasets
 from .musubi_keys import ARGUMENTS, OPTIONS
 from .musubi_prompts import set_previews
-from .program import Given, Program, set_family
+from .program import Given, Program, other_script, script_of, set_family
 from .rules import (
     Conversion,
     Source,
@@ -30,7 +32,8 @@ from .vocabulary import (
 )
 
 _NAME = "musubi-tuner"
-_SCRIPT = re.compile(r"([a-z0-9_]+)_train_network\.py$", re.IGNORECASE)
+_SCRIPT = "train_network.py"
+_OF_SD_SCRIPTS = "pretrained_model_name_or_path"
 _LAUNCH = (
     "num_cpu_threads_per_process",
     "num_processes",
@@ -43,8 +46,23 @@ _LAUNCH = (
 )
 
 
+def _scripts() -> list[str]:
+    """The scripts of the architectures that are trained here."""
+    return list(dict.fromkeys(f"{word.split()[0]}_{_SCRIPT}" for word in words_elsewhere(_NAME)))
+
+
 def _convert(given: Given, to: Conversion) -> None:
+    for document in given.documents:
+        words = document.values.get("command", ())
+        if document.format == "command" and script_of(words).lower() not in _scripts():
+            raise other_script(document.name, words, _scripts())
     arguments, datasets = _parts(given, to)
+    if _OF_SD_SCRIPTS in arguments:
+        raise InputError(
+            f"{given.name} has {_OF_SD_SCRIPTS}, an argument of sd-scripts",
+            "arguments of musubi-tuner, where dit names the base",
+            "Commands and files of sd-scripts are not read: their arguments mean something else.",
+        )
     source = Source(given.name, arguments, ARGUMENTS)
     if arguments:
         source.apply(to)
@@ -109,9 +127,9 @@ def _without_sections(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_command(words: Sequence[str], to: Conversion) -> dict[str, Any]:
     """The arguments behind the script; those of accelerate in front of it are noted."""
-    place = next((at for at, word in enumerate(words) if _SCRIPT.search(word)), 0)
-    script = _SCRIPT.search(words[place]) if words else None
-    arguments: dict[str, Any] = {"script": script[1].lower()} if script else {}
+    place = next(at for at, word in enumerate(words) if script_of([word]))
+    script = script_of(words).lower().removesuffix(f"_{_SCRIPT}")
+    arguments: dict[str, Any] = {"script": script}
     for name, value in _flags(words[:place], to):
         if name == "mixed_precision":
             arguments[name] = value
@@ -431,8 +449,9 @@ def _has_datasets(values: Mapping[str, Any]) -> bool:
 def _is_training(values: Mapping[str, Any]) -> bool:
     if _has_datasets(values):
         return True
-    if "command" in values:
-        return any(_SCRIPT.search(word) for word in values["command"])
+    words = values.get("command")
+    if isinstance(words, list) and all(isinstance(each, str) for each in words):
+        return _SCRIPT in script_of(words).lower()
     return len(_TELLING & _without_sections(values).keys()) >= 2
 
 
@@ -443,4 +462,5 @@ PROGRAM = Program(
     marks={"arguments of a training, or datasets": _is_training},
     convert=_convert,
     beside=_is_training,
+    scripts=_scripts,
 )

@@ -7,7 +7,8 @@ Source: Nerogar/OneTrainer at 23df3832, ``modules/util/config/``, ``modules/util
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -130,17 +131,30 @@ def _targets(source: Source, to: Conversion) -> None:
         near = "Every linear layer; there also what lies outside the preset."
         source.say(to, "adapter.targets", "all_linear", "layer_filter", "", near)
     elif source.read("layer_filter_regex", flag, False):
-        fit = [part for part in parts if not pattern_mistake(f".*({part}).*")]
-        for part in parts:
-            if part not in fit:
-                to.lack("layer_filter", part, "It is no expression that is read here.")
-        if fit:
-            to.say("adapter.targets", [f".*({part}).*" for part in fit], "layer_filter", said)
+        _by_expressions(said, parts, to)
     else:
         to.say("adapter.targets", containing(parts), "layer_filter", said)
     for key in ("layer_filter_preset", "layer_filter_regex"):
         if key in source.values:
             to.off(key, source.values[key], "layer_filter says which layers.")
+
+
+_WITH_WITHOUT = re.compile(r"\^?\(\?=\.\*(\w+)\)\(\?!\.\*(\w+)\)\.\*\$?")
+"""Names with one word in them and without another, as that program's own presets write it."""
+
+
+def _by_expressions(said: str, parts: Sequence[str], to: Conversion) -> None:
+    pairs = [found.groups() for part in parts if (found := _WITH_WITHOUT.fullmatch(part))]
+    if len(pairs) == len(parts) and len({without for _, without in pairs}) == 1:
+        to.say("adapter.targets", containing([name for name, _ in pairs]), "layer_filter", said)
+        to.say("adapter.exclude", containing([pairs[0][1]]), "layer_filter", said)
+        return
+    fit = [part for part in parts if not pattern_mistake(f".*({part}).*")]
+    for part in parts:
+        if part not in fit:
+            to.lack("layer_filter", part, "It is no expression that is read here.")
+    if fit:
+        to.say("adapter.targets", [f".*({part}).*" for part in fit], "layer_filter", said)
 
 
 _OF_OPTIMIZER = ("beta1", "beta2", "eps", "weight_decay", "momentum")

@@ -68,6 +68,12 @@ class Lacks:
     why: str
     off: tuple[Any, ...] = (None, False, "", 0, "none", "None", "NONE", "off")
 
+    def is_off(self, value: Any) -> bool:
+        """Whether a value asks for nothing; numbers of a command line are texts."""
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            return value in self.off or float(value) in self.off
+        return value in ([], {}) or any(value is off or value == off for off in self.off)
+
 
 @dataclass(frozen=True, slots=True)
 class Together:
@@ -78,6 +84,11 @@ class Together:
     """
 
     says: str
+
+    def speaks_of(self, setting: str) -> bool:
+        """Whether one of our settings follows from it."""
+        paths = [path.split(" ")[0] for path in self.says.split(", ")]
+        return any(f"{setting}.".startswith(f"{path}.") for path in paths)
 
 
 Rule = Maps | Lacks | Together
@@ -113,10 +124,12 @@ class Conversion:
     Attributes:
         values: YAML path to value.
         notes: What became of every key.
+        sources: Files, or parts of them, whose tables were applied.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
 
     def say(
         self,
@@ -166,6 +179,30 @@ class Conversion:
         """Note a key that is in no table."""
         self.notes.append(Note(name_of(key), shown(said), "unknown"))
 
+    def finish(self) -> None:
+        """Note the keys that say something together with others, and that no note names yet."""
+        told = {
+            note.key[:end] for note in self.notes for end in (len(note.key), *_ends_of(note.key))
+        }
+        for source in self.sources:
+            for key, value in source.values.items():
+                rule, name = source.table.get(key), name_of(source.prefix + key)
+                if isinstance(rule, Together) and name not in told and _is_plain(value):
+                    setting = next((each for each in self.values if rule.speaks_of(each)), "")
+                    outcome: Outcome = "exact" if setting else "off"
+                    self.notes.append(Note(name, shown(value), outcome, setting))
+        self.sources = []
+
+
+def _ends_of(key: str) -> list[int]:
+    """Where the parts of a key end, such as ``datasets`` and ``datasets[0]``."""
+    return [place for place, sign in enumerate(key) if sign in ".[ "]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it says something by itself: no section, and no list of them."""
+    return value is not None and not isinstance(value, dict | list)
+
 
 class Source:
     """The values of a file, by dotted keys of a table.
@@ -207,13 +244,13 @@ class Source:
 
     def apply(self, to: Conversion) -> None:
         """Apply every rule of the table that needs one key alone; note what is in no table."""
+        to.sources.append(self)
         for key, rule in self.table.items():
             if isinstance(rule, Maps):
                 self._map(key, rule, to)
             elif isinstance(rule, Lacks) and key in self.values:
                 value = self.values[key]
-                asks = not any(value is off or value == off for off in rule.off)
-                asks = asks and value not in ([], {}) and rule.off is not EVERY
+                asks = rule.off is not EVERY and not rule.is_off(value)
                 (to.lack if asks else to.off)(self.prefix + key, value, rule.why)
         self.tell_unknown(to)
 
@@ -257,7 +294,8 @@ class Source:
             near = "" if value in rule.exact else rule.near
             self.say(to, rule.setting, value, key, self.values[key], near)
         elif rule.default is not ABSENT:
-            self.say(to, rule.setting, rule.default, key, near=rule.near)
+            near = "" if rule.default in rule.exact else rule.near
+            self.say(to, rule.setting, rule.default, key, near=near)
 
 
 def _flattened(
@@ -288,6 +326,8 @@ def _fits(setting: str, value: Any) -> bool:
 
 def shown(value: Any) -> str:
     """A value of a stranger's file, in one short line."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return shortened(value, _LONGEST)  # words of a command line are no YAML
     return shortened(single_line(value_in_words(value)), _LONGEST)
 
 

@@ -143,7 +143,7 @@ TABLE: Table = {
     "loss.forground_weight": Together("dataset.mask.foreground"),
     "loss.background_weight": Together("dataset.mask.background"),
     "loss.class_path": Lacks("The loss is training.loss.kind.", (None,)),
-    "loss.init_args": Lacks("The loss is training.loss.kind."),
+    "loss.init_args": Lacks("Weights of masks are dataset.mask.foreground and background."),
     "validation.enabled": Together("preview.every"),
     "validation.steps": Together("preview.every"),
     "validation.validation_steps": Together("preview.every"),

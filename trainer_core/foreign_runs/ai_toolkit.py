@@ -8,7 +8,7 @@ Source: ostris/ai-toolkit at 27a03a91, ``toolkit/config_modules.py``,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import ConfigError
@@ -33,6 +33,7 @@ from .rules import (
     Conversion,
     Lacks,
     Maps,
+    Read,
     Source,
     Table,
     Together,
@@ -91,7 +92,7 @@ def _convert(given: Given, to: Conversion) -> None:
     set_noise(train, to)
     set_loss(train, to)
     set_preservation(train, to)
-    _sample(given, part("sample", SAMPLE), train, to)
+    _sample(part("sample", SAMPLE), train, to)
     if part("logging", LOGGING).read("use_wandb", flag, False):
         to.say("metrics.trackers", ["tensorboard", "wandb"], "logging.use_wandb", True)
     if set_slider(process, to):
@@ -229,14 +230,17 @@ def _optimizer(train: Source, to: Conversion) -> None:
     names = {"weight_decay", "eps", "beta1", "beta2", "momentum"}
     given: dict[str, Any] = {}
     for key, value in params.items():
-        whole_key = f"train.optimizer_params.{key}"
+        whole_key = f"optimizer_params.{key}"
         if key == "betas" and isinstance(value, list) and len(value) == 2:
             given |= {"beta1": (whole_key, value[0]), "beta2": (whole_key, value[1])}
         elif key in names:
             given[key] = (whole_key, value)
         else:
-            to.lack(whole_key, value, "The optimizer here has no such number.")
-    checked = {key: (name, _number_in(train, name, value)) for key, (name, value) in given.items()}
+            to.lack(f"train.{whole_key}", value, "The optimizer here has no such number.")
+    checked = {
+        key: (f"train.{name}", train.check(name, value, number))
+        for key, (name, value) in given.items()
+    }
     named = train.given("optimizer")
     name = train.read("optimizer", text, "adamw")
     ours = set_optimizer(to, ("train.optimizer", name), checked, {"eps": 1e-6}, named=named)
@@ -255,15 +259,6 @@ def _optimizer(train: Source, to: Conversion) -> None:
             train.say(to, "training.gradient_accumulation_steps", steps, key, train.values[key])
 
 
-def _number_in(train: Source, key: str, value: Any) -> float:
-    try:
-        return number(value)
-    except UnfitError as error:
-        raise ConfigError(
-            f"{train.file}: {key} is {value!r}", str(error), "Correct it there."
-        ) from error
-
-
 def _schedule(train: Source, rate: float, to: Conversion) -> None:
     name = train.read("lr_scheduler", text, "constant")
     if name in {"step", "linear"}:
@@ -274,32 +269,29 @@ def _schedule(train: Source, rate: float, to: Conversion) -> None:
         )
         return
     params = dict(train.read("lr_scheduler_params", mapping, {}))
-    least = params.pop("eta_min", None)
-    # torch's cosine with restarts is given the whole run as its first round.
-    cycles = ("train.lr_scheduler_params.num_cycles", params.pop("num_cycles", 1))
-    power = params.pop("power", None)
-    warmup = params.pop("num_warmup_steps", 1000 if name == "constant_with_warmup" else None)
+
+    def said(key: str, read: Read = number, usual: int | None = None) -> tuple[str, Any] | None:
+        value, path = params.pop(key, usual), f"lr_scheduler_params.{key}"
+        return None if value is None else (f"train.{path}", train.check(path, value, read))
+
+    least = said("eta_min")
     set_schedule(
         to,
         ("train.lr_scheduler", name),
-        cycles=cycles,
-        power=None if power is None else ("train.lr_scheduler_params.power", number(power)),
-        min_ratio=None
-        if least is None or not rate
-        else ("train.lr_scheduler_params.eta_min", number(least) / rate),
+        # torch's cosine with restarts is given the whole run as its first round.
+        cycles=said("num_cycles", usual=1),
+        power=said("power"),
+        min_ratio=(least[0], least[1] / rate) if least and rate else None,
     )
-    if warmup is not None:
-        to.say(
-            "training.schedule.warmup_steps",
-            whole(warmup),
-            "train.lr_scheduler_params.num_warmup_steps",
-            warmup,
-        )
+    usual = 1000 if name == "constant_with_warmup" else None
+    if warmup := said("num_warmup_steps", whole, usual):
+        to.say("training.schedule.warmup_steps", warmup[1], *warmup)
     for key, value in params.items():
         to.lack(f"train.lr_scheduler_params.{key}", value, "The schedule here has no such number.")
 
 
-_ITEM = {"prompt", "ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3"}
+_CONTROLS = ("ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")
+_ITEM = {"prompt", *_CONTROLS}
 
 
 _INLINE = re.compile(r"\s--([a-z_0-9]+)\s+(\"[^\"]*\"|\S+)")
@@ -311,28 +303,12 @@ def _inline(prompt: str) -> dict[str, Any]:
     return {"prompt": _INLINE.sub("", prompt), **flags}
 
 
-def _sample(given: Given, sample: Source, train: Source, to: Conversion) -> None:
+def _sample(sample: Source, train: Source, to: Conversion) -> None:
     """Previews: prompts, control images, how often."""
     items: list[dict[str, Any]] = [_inline(each) for each in sample.read("prompts", texts, [])]
     items += [dict(each) for each in sample.read("samples", mappings, [])]
-    word = to.values.get("dataset.trigger_word", "")
-    prompts = [text(each.get("prompt") or "").replace("[trigger]", word) for each in items]
-    controls = [
-        [
-            text(each[key])
-            for key in ("ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")
-            if each.get(key)
-        ]
-        for each in items
-    ]
-    if prompts:
-        to.say("preview.prompts", prompts, "sample.prompts", prompts)
-    if any(controls):
-        to.say("preview.controls", controls, "sample.samples (ctrl_img)", controls)
-    for place, each in enumerate(items):
-        for key, value in each.items():
-            if key not in _ITEM:
-                to.lack(f"sample.samples[{place}].{key}", value, "All previews share it here.")
+    if items:
+        _prompts(sample, items, to)
     neg = sample.values.get("neg")
     if isinstance(neg, str) and neg:
         to.say("preview.negative_prompt", neg, "sample.neg", neg)
@@ -340,11 +316,27 @@ def _sample(given: Given, sample: Source, train: Source, to: Conversion) -> None
         to.off("sample.neg", neg)
     if train.read("disable_sampling", flag, False):
         to.say("preview.every", 0, "train.disable_sampling", True)
-    elif prompts:
+    elif items:
         every = sample.read("sample_every", whole, 100)
         sample.say(to, "preview.every", every, "sample_every")
     else:
         sample.off(to, "sample_every", why="There are no prompts.")
+
+
+def _prompts(sample: Source, items: Sequence[Mapping[str, Any]], to: Conversion) -> None:
+    def said(item: Mapping[str, Any], key: str) -> str:
+        return sample.check(f"samples ({key})", item.get(key) or "", text)
+
+    word = to.values.get("dataset.trigger_word", "")
+    prompts = [said(each, "prompt").replace("[trigger]", word) for each in items]
+    controls = [[said(each, key) for key in _CONTROLS if each.get(key)] for each in items]
+    to.say("preview.prompts", prompts, "sample.prompts", prompts)
+    if any(controls):
+        to.say("preview.controls", controls, "sample.samples (ctrl_img)", controls)
+    for place, each in enumerate(items):
+        for key, value in each.items():
+            if key not in _ITEM:
+                to.lack(f"sample.samples[{place}].{key}", value, "All previews share it here.")
 
 
 def _datasets(given: Given, process: Source, train: Source, to: Conversion) -> None:
@@ -368,8 +360,8 @@ def _without_images(process: Source, train: Source, to: Conversion) -> None:
         source = dict(values)
         size = source.pop("resolution", None)
         if size is not None and "dataset.resolution" not in to.values:
-            sizes = size if isinstance(size, list) else [size]
-            largest = max(map(whole, sizes), default=512)
+            key, sizes = f"datasets[{place}].resolution", size if isinstance(size, list) else [size]
+            largest = max((process.check(key, each, whole) for each in sizes), default=512)
             to.say("dataset.resolution", largest, f"datasets[{place}].resolution", size)
         why = "A slider is trained on images that the base makes."
         to.lack(f"datasets[{place}]", source, why)

@@ -88,11 +88,12 @@ def _newer(slider: Source, to: Conversion) -> None:
 def _older(slider: Source, to: Conversion) -> None:
     targets = slider.read("targets", mappings, [])
     if targets:
-        _targets(targets, to)
+        _targets(slider, targets, to)
     anchors = slider.read("anchors", mappings, [])
     if anchors:
-        prompts = [text(each.get("prompt") or "") for each in anchors]
-        _held(to, "slider.anchors", prompts, number(anchors[0].get("multiplier", 1.0)))
+        prompts = [slider.check("anchors", each.get("prompt") or "", text) for each in anchors]
+        weight = slider.check("anchors", anchors[0].get("multiplier", 1.0), number)
+        _held(to, "slider.anchors", prompts, weight)
     sizes = slider.read("resolutions", _sizes, [])
     if sizes:
         width, height = sizes[0]
@@ -102,15 +103,20 @@ def _older(slider: Source, to: Conversion) -> None:
             to.lack("slider.resolutions", each, "A slider is trained at one size.")
 
 
-def _targets(targets: Sequence[Mapping[str, Any]], to: Conversion) -> None:
+def _targets(slider: Source, targets: Sequence[Mapping[str, Any]], to: Conversion) -> None:
     """The first target; others with its two prompts add what the slider is used on."""
-    first = _directions(targets[0])
-    for setting, said in zip(("positive", "negative"), first, strict=True):
+
+    def prompts(target: Mapping[str, Any], *names: str) -> list[str]:
+        return [slider.check("targets", target.get(name) or "", text) for name in names]
+
+    directions = ("positive", "negative")
+    first = prompts(targets[0], *directions)
+    for setting, said in zip(directions, first, strict=True):
         to.say(f"dataset.slider.{setting}", said, f"slider.targets[0].{setting}", said)
     neutral: list[str] = []
     for place, each in enumerate(targets):
-        key, said = f"slider.targets[{place}]", text(each.get("target_class") or "")
-        if _directions(each) != first:
+        key, said = f"slider.targets[{place}]", prompts(each, "target_class")[0]
+        if prompts(each, *directions) != first:
             to.lack(key, dict(each), "One run is one slider, between two prompts.")
             continue
         if said not in neutral:
@@ -120,10 +126,6 @@ def _targets(targets: Sequence[Mapping[str, Any]], to: Conversion) -> None:
                 to.lack(f"{key}.{name}", each[name], "All prompts count alike, as they stand.")
     if neutral != [""]:
         to.say("dataset.slider.neutral", neutral, "slider.targets (target_class)", neutral)
-
-
-def _directions(target: Mapping[str, Any]) -> tuple[str, str]:
-    return text(target.get("positive") or ""), text(target.get("negative") or "")
 
 
 def _held(to: Conversion, key: str, prompts: list[str], weight: float) -> None:

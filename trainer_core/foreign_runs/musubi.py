@@ -217,7 +217,7 @@ def _network_argument(source: Source, key: str, value: str, to: Conversion) -> N
     name = f"network_args ({key})"
     if key in _OF_NETWORK:
         setting, read = _OF_NETWORK[key]
-        to.say(setting, read(value), name, value)
+        to.say(setting, source.check(name, value, read), name, value)
     elif key in _PATTERNS:
         found = re.findall(r"""r?(['"])(.*?)\1""", value)
         ours = [each for _, each in found]
@@ -245,12 +245,11 @@ def _optimizer(source: Source, to: Conversion) -> None:
     for key, value in _pairs(source, "optimizer_args", to):
         name = f"optimizer_args ({key})"
         if key == "betas":
-            both = [
-                number(part.strip()) for part in value.strip("()[] ").split(",") if part.strip()
-            ]
+            parts = [part.strip() for part in value.strip("()[] ").split(",") if part.strip()]
+            both = [source.check(name, part, number) for part in parts]
             said |= {f"beta{at}": (name, each) for at, each in enumerate(both[:2], 1)}
         elif key in {"weight_decay", "eps", "momentum"}:
-            said[key] = (name, number(value))
+            said[key] = (name, source.check(name, value, number))
         else:
             to.lack(name, value, "The optimizer here has no such number.")
     kind = source.read("optimizer_type", text, "AdamW") or "AdamW"
@@ -415,12 +414,10 @@ def _run(source: Source, to: Conversion) -> None:
     else:
         steps = source.read("max_train_steps", whole, 1600)
         source.say(to, "training.steps", steps, "max_train_steps")
-    every, last = (
-        source.read("save_every_n_steps", whole, 0),
-        source.values.get("save_last_n_steps"),
-    )
-    if last is not None and every > 0:
-        to.say("training.keep_checkpoints", max(1, whole(last) // every), "save_last_n_steps", last)
+    every, last = (source.read(f"save_{name}_n_steps", whole, 0) for name in ("every", "last"))
+    if source.given("save_last_n_steps") and every > 0:
+        said = source.values["save_last_n_steps"]
+        to.say("training.keep_checkpoints", max(1, last // every), "save_last_n_steps", said)
     else:
         to.say("training.keep_checkpoints", 10_000, "save_last_n_steps", "all", given=False)
     set_trackers(source, "log_with", to)

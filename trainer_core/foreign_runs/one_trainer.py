@@ -15,18 +15,27 @@ from typing import Any
 from ..config.patterns import pattern_mistake
 from ..errors import InputError
 from .documents import Document
-from .one_trainer_concepts import CONCEPT, SAMPLE, concept_folder, set_samples
+from .one_trainer_concepts import CONCEPT, SAMPLE, concept_folder, set_samples, sizes_of
 from .one_trainer_keys import CONFIG
 from .one_trainer_noise import set_loss, set_noise, set_shift
 from .program import Given, Program, has, set_family
-from .rules import Conversion, Source, UnfitError, flag, mapping, mappings, number, text, whole
+from .rules import (
+    Conversion,
+    Source,
+    flag,
+    mapping,
+    mappings,
+    name_of,
+    number,
+    text,
+    whole,
+)
 from .text_encoders import set_text_encoder
 from .vocabulary import (
     containing,
     set_folders,
     set_optimizer,
     set_schedule,
-    sides,
 )
 
 _NAME = "OneTrainer"
@@ -39,7 +48,7 @@ def _convert(given: Given, to: Conversion) -> None:
     method = source.read("training_method", text, "FINE_TUNE")
     if method != "LORA":
         raise InputError(
-            f"{given.name}: training_method is {method}",
+            f"{given.name}: training_method is {name_of(method)}",
             "LORA: a training of an adapter",
             "Choose LoRA there; whole models and embeddings are not trained here.",
         )
@@ -165,12 +174,16 @@ _USUAL = {
 }
 
 
+def _numbers_of(value: Any) -> Mapping[str, Any]:
+    """An optimizer's section; older files have its name alone."""
+    return {"optimizer": value} if isinstance(value, str) else mapping(value)
+
+
 def _optimizer(source: Source, to: Conversion) -> None:
-    given = source.read("optimizer", lambda value: value, {})
-    given = {"optimizer": given} if isinstance(given, str) else mapping(given)
-    name = text(given.get("optimizer") or "ADAMW")
+    given = source.read("optimizer", _numbers_of, {})
+    name = source.check("optimizer.optimizer", given.get("optimizer") or "ADAMW", text)
     said = {
-        key: (f"optimizer.{key}", number(given[key]))
+        key: (f"optimizer.{key}", source.check(f"optimizer.{key}", given[key], number))
         for key in _OF_OPTIMIZER
         if given.get(key) is not None
     }
@@ -334,19 +347,15 @@ def _interval(source: Source, to: Conversion, key: str, usual: int, setting: str
 
 def _sizes(source: Source, to: Conversion) -> None:
     """Several sizes, parted by commas, are each of their own; ``512x768`` is one."""
-    said = source.read("resolution", text, "512")
-    found = [
-        sides([whole(each) for each in part.strip().split("x")])
-        for part in said.split(",")
-        if part.strip()
-    ]
-    if not found:
-        raise UnfitError("a resolution such as 1024 or 512x768")
-    sizes = sorted(set(found), reverse=True)
+    said, sizes = source.read("resolution", text, "512"), source.read("resolution", sizes_of, [512])
     source.say(to, "dataset.resolution", sizes[0], "resolution", said)
     if sizes[1:]:
         near = "There one size is chosen for each image, here it is trained at all."
         to.say("dataset.more_resolutions", sizes[1:], "resolution", said, near)
+
+
+def _named(item: Any, marks: set[str]) -> bool:
+    return isinstance(item, Mapping) and not marks.isdisjoint(item)
 
 
 def _listed(given: Given, source: Source, key: str, file: str, marks: set[str]) -> Any:
@@ -355,12 +364,12 @@ def _listed(given: Given, source: Source, key: str, file: str, marks: set[str]) 
         return source.read(key, mappings), key
     for each in given.documents:
         items = each.values.get("list") if _is_list(each) else None
-        if isinstance(items, list) and items and marks & set(mapping(items[0])):
-            return mappings(items), each.name
+        if isinstance(items, list) and items and _named(items[0], marks):
+            return source.check(each.name, items, mappings), each.name
     named = source.read(file, text, "")
     found = given.find(named) if named else None
     if found is not None and _is_list(found):
-        return mappings(found.values["list"]), named
+        return source.check(named, found.values["list"], mappings), named
     return None, named
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,9 @@ EVERY: tuple[Any, ...] = (object(),)
 """For `Lacks.off`: whatever it says, nothing is learned otherwise."""
 
 _LONGEST = 120
+_LARGEST = 1e100
+"""So that no product of a few numbers of a file is infinite."""
+
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _FLAGS = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
 
@@ -230,9 +232,14 @@ class Source:
         Raises:
             ConfigError: When it is of another type than the other program reads.
         """
-        if not self.given(key):
-            return default
-        value = self.values[key]
+        return self.check(key, self.values[key], read) if self.given(key) else default
+
+    def check(self, key: str, value: Any, read: Read) -> Any:
+        """A value of a key, or of a part of it.
+
+        Raises:
+            ConfigError: When it is of another type than the other program reads.
+        """
         try:
             return read(value)
         except UnfitError as error:
@@ -340,8 +347,10 @@ def number(value: Any) -> float:
     """A number, also as YAML 1.1 gives ``1e-4``: as text."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnfitError("a number")
+    if not -_LARGEST <= value <= _LARGEST:
+        raise UnfitError(f"a number of at most {_LARGEST:g}")
     return float(value)
 
 

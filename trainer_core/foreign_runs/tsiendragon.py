@@ -244,30 +244,23 @@ def _optimizer(source: Source, to: Conversion) -> None:
     key = "optimizer.init_args"
     rate = args.pop("lr", None)
     if rate is not None:
-        to.say("training.optimizer.learning_rate", _numeric(source, rate), f"{key}.lr", rate)
+        value = source.check(f"{key}.lr", rate, number)
+        to.say("training.optimizer.learning_rate", value, f"{key}.lr", rate)
     said: dict[str, Any] = {}
     betas = args.pop("betas", None)
     if isinstance(betas, list) and len(betas) == 2:
         for name, value in zip(("beta1", "beta2"), betas, strict=True):
-            said[name] = (f"{key}.betas", _numeric(source, value))
+            said[name] = (f"{key}.betas", source.check(f"{key}.betas", value, number))
     for name in ("weight_decay", "eps", "momentum"):
         if name in args:
-            said[name] = (f"{key}.{name}", _numeric(source, args.pop(name)))
+            value = source.check(f"{key}.{name}", args.pop(name), number)
+            said[name] = (f"{key}.{name}", value)
     for name, value in args.items():
         to.lack(f"{key}.{name}", value, "The optimizer here has no such number.")
     path = source.read("optimizer.class_path", text, "torch.optim.AdamW")
     named = source.given("optimizer.class_path")
     set_optimizer(to, ("optimizer.class_path", path), said, named=named)
     _schedule(source, to)
-
-
-def _numeric(source: Source, value: Any) -> float:
-    try:
-        return number(value)
-    except UnfitError as error:
-        raise ConfigError(
-            f"{source.file}: optimizer.init_args has {value!r}", str(error), "Correct it there."
-        ) from error
 
 
 def _schedule(source: Source, to: Conversion) -> None:
@@ -370,7 +363,7 @@ def _sizes(source: Source, to: Conversion) -> None:
     if source.given(key):
         value = source.values[key]
         first = value[0] if isinstance(value, list) and value else value
-        to.say("dataset.control_area", _pixels(first), key, value)
+        to.say("dataset.control_area", source.check(key, first, _pixels), key, value)
 
 
 def _masks(source: Source, to: Conversion) -> None:
@@ -430,8 +423,9 @@ def _previews(source: Source, to: Conversion) -> None:
     cut = ("validation.max_samples", "validation.num_validation_samples")
     source.off(to, *cut, why="It cuts the list of samples off.")
     kept = samples[: max(most, 0)]
-    prompts = [text(each.get("prompt") or "") for each in kept]
-    controls = [texts(each.get("images") or []) for each in kept]
+    key = "validation.samples"
+    prompts = [source.check(key, each.get("prompt") or "", text) for each in kept]
+    controls = [source.check(key, each.get("images") or [], texts) for each in kept]
     to.say("preview.prompts", prompts, "validation.samples (prompt)", prompts)
     if any(controls):
         to.say("preview.controls", controls, "validation.samples (images)", controls)
@@ -442,15 +436,14 @@ def _previews(source: Source, to: Conversion) -> None:
             shared = all(each.get(name) == value for each in kept)
             to.say(
                 f"preview.{_PREVIEW[name]}",
-                read(value),
-                f"validation.samples ({name})",
+                source.check(f"{key} ({name})", value, read),
+                f"{key} ({name})",
                 value,
                 "" if shared else "As the first sample; all previews share it here.",
             )
     for each in dict.fromkeys(name for sample in kept for name in sample):
         if each not in {"prompt", "images", *_OF_ALL}:
-            key, said = f"validation.samples ({each})", first.get(each)
-            to.lack(key, said, "Previews have no such setting.")
+            to.lack(f"{key} ({each})", first.get(each), "Previews have no such setting.")
 
 
 PROGRAM = Program(

@@ -138,7 +138,7 @@ def set_preservation(train: Source, to: Conversion) -> None:
         if not train.read(key, flag, False):
             train.off(to, key, f"{key}_multiplier")
             continue
-        share = weight / (1 + weight)
+        share = weight / (1 + weight) if weight > 0 else 0.0
         to.say(
             "dataset.preservation.kind",
             kind,

@@ -153,7 +153,8 @@ def _average(source: Source, to: Conversion) -> None:
                 to.off(key, source.values[key])
         return
     near = f"There it is updated every {every} steps: this decay forgets as fast."
-    to.say("training.ema.decay", round(decay ** (1 / every), 6), "ema_decay", decay, near)
+    ours = round(decay ** (1 / every), 6) if decay > 0 else decay
+    to.say("training.ema.decay", ours, "ema_decay", decay, near)
     source.off(to, "ema", "ema_update_step_interval", why="It is in training.ema.decay.")
     if source.read("non_ema_sampling", flag, True):
         source.say(to, "training.ema.previews", "last", "non_ema_sampling", True)

@@ -103,6 +103,25 @@ def test_a_file_that_trains_nothing_of_ours_is_refused_by_its_key(name):
     assert error.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ema_decay", files.ONE_TRAINER.replace("0.995", "-1")),
+        (
+            "train.diff_output_preservation_multiplier",
+            files.AI_TOOLKIT.replace(
+                "lr: 2e-4",
+                "lr: 2e-4\n        diff_output_preservation: true\n"
+                "        diff_output_preservation_multiplier: -1",
+            ),
+        ),
+    ],
+)
+def test_negative_numbers_are_told(name, text):
+    run = read_foreign([parse_document("x.yaml", text)])
+    assert name in [note.key for note in run.notes]
+
+
 def keys(run, *outcomes):
     return [note.key for note in run.outcome(*outcomes)]
 

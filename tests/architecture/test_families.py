@@ -20,7 +20,6 @@ ELSEWHERE = {
     "trainer_core/bases/adapter_family.py": "how ComfyUI's text encoders are called in any file",
     "trainer_core/adapter_files/names/key_parsing.py": "the same",
     "trainer_core/foreign_runs/tsiendragon.py": "the name of another trainer, and of its trainers",
-    "trainer_core/foreign_runs/ai_toolkit.py": "keys and words of another trainer's files",
     "trainer_core/foreign_runs/ai_toolkit_keys.py": "keys of another trainer's files",
     "trainer_core/foreign_runs/ai_toolkit_noise.py": "words of another trainer's files",
     "trainer_core/foreign_runs/musubi.py": "keys and words of another trainer's files",

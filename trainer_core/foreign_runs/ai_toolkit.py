@@ -8,7 +8,7 @@ Source: ostris/ai-toolkit at 27a03a91, ``toolkit/config_modules.py``,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import ConfigError
@@ -19,19 +19,21 @@ from .ai_toolkit_keys import (
     LOGGING,
     MODEL,
     NETWORK,
+    OLDER_MODELS,
     PROCESS,
     SAMPLE,
     SAVE,
     TRAIN,
 )
 from .ai_toolkit_noise import set_loss, set_noise, set_preservation
-from .ai_toolkit_slider import SLIDER, set_slider
+from .ai_toolkit_slider import SLIDER, SLIDERS, set_slider
 from .program import Given, Program, has, set_family
 from .rules import (
     EVERY,
     Conversion,
     Lacks,
     Maps,
+    Read,
     Source,
     Table,
     Together,
@@ -39,6 +41,7 @@ from .rules import (
     flag,
     mapping,
     mappings,
+    name_of,
     number,
     text,
     texts,
@@ -70,6 +73,7 @@ def _convert(given: Given, to: Conversion) -> None:
     for place, other in enumerate(processes[1:], 1):
         to.lack(f"config.process[{place}]", other, "One run file is one training.")
     process = Source(given.name, _named(given, processes[0]), PROCESS)
+    _require_adapter(process)
     process.apply(to)
 
     def part(name: str, table: Table) -> Source:
@@ -88,7 +92,7 @@ def _convert(given: Given, to: Conversion) -> None:
     set_noise(train, to)
     set_loss(train, to)
     set_preservation(train, to)
-    _sample(given, part("sample", SAMPLE), train, to)
+    _sample(part("sample", SAMPLE), train, to)
     if part("logging", LOGGING).read("use_wandb", flag, False):
         to.say("metrics.trackers", ["tensorboard", "wandb"], "logging.use_wandb", True)
     if set_slider(process, to):
@@ -105,6 +109,26 @@ def _named(given: Given, process: Any) -> Mapping[str, Any]:
             "Give the file that starts the training.",
         )
     return process
+
+
+_TRAINERS = {"sd_trainer", "ui_trainer", "diffusion_trainer", *SLIDERS}
+
+
+def _require_adapter(process: Source) -> None:
+    """Refuse jobs that make images, change files, or train something else."""
+    kind = process.read("type", text, "sd_trainer")
+    if kind not in _TRAINERS:
+        raise ConfigError(
+            f"{process.file}: type of config.process[0] is {name_of(kind)}",
+            "a process that trains an adapter: " + ", ".join(sorted(_TRAINERS)),
+            "Give the file of such a job; other jobs of that program are not read.",
+        )
+    if not process.read("network", mapping, {}):
+        raise ConfigError(
+            f"{process.file}: config.process[0] has no network, so that no adapter is trained",
+            "a section network with type and rank",
+            "Add it there; whole models and embeddings are not trained here.",
+        )
 
 
 def _outside(
@@ -128,28 +152,14 @@ def _network(network: Source, to: Conversion) -> None:
     if kind is None:
         to.lack("network.type", said, "There is no such kind here; lora stands in its place.")
         kind = "lora"
-    to.say("adapter.kind", kind, "network.type", said, given=network.given("type"))
+    network.say(to, "adapter.kind", kind, "type", said)
     full = kind == "lokr" and network.read("lokr_full_rank", flag, True)
     if kind == "lokr":
-        factor = network.read("lokr_factor", whole, -1)
-        to.say(
-            "adapter.factor",
-            factor,
-            "network.lokr_factor",
-            factor,
-            given=network.given("lokr_factor"),
-        )
-        to.say(
-            "adapter.full_matrix",
-            full,
-            "network.lokr_full_rank",
-            full,
-            given=network.given("lokr_full_rank"),
-        )
+        network.say(to, "adapter.factor", network.read("lokr_factor", whole, -1), "lokr_factor")
+        network.say(to, "adapter.full_matrix", full, "lokr_full_rank")
     if full:
-        for key in ("rank", "linear", "alpha", "linear_alpha"):
-            if network.given(key):
-                to.off(f"network.{key}", network.values[key], "lokr_full_rank takes no rank.")
+        ranks = ("rank", "linear", "alpha", "linear_alpha")
+        network.off(to, *ranks, why="lokr_full_rank takes no rank.")
     else:
         _rank(network, to)
     if network.read("all_layers", flag, False) or not network.read("transformer_only", flag, True):
@@ -165,28 +175,31 @@ def _network(network: Source, to: Conversion) -> None:
 def _rank(network: Source, to: Conversion) -> None:
     key = "rank" if network.given("rank") else "linear"
     rank = network.read(key, whole, 4)
-    to.say("adapter.rank", rank, f"network.{key}", rank, given=network.given(key))
-    if key == "rank" and network.given("linear"):
-        to.off("network.linear", network.values["linear"], "network.rank wins over it.")
+    network.say(to, "adapter.rank", rank, key)
+    if key == "rank":
+        network.off(to, "linear", why="network.rank wins over it.")
     key = "linear_alpha" if network.given("linear_alpha") else "alpha"
     alpha = network.read(key, number, 1.0) or float(rank)
-    to.say("adapter.alpha", alpha, f"network.{key}", alpha, given=network.given(key))
-    if key == "linear_alpha" and network.given("alpha"):
-        to.off("network.alpha", network.values["alpha"], "network.linear_alpha wins over it.")
+    network.say(to, "adapter.alpha", alpha, key)
+    if key == "linear_alpha":
+        network.off(to, "alpha", why="network.linear_alpha wins over it.")
 
 
 def _model(given: Given, model: Source, to: Conversion) -> None:
     arch = model.read("arch", text, "")
-    word = "flux" if not arch and model.read("is_flux", flag, False) else arch.split(":")[0]
-    set_family(to, given, _NAME, "model.arch", word)
+    older = [key for key in OLDER_MODELS if model.read(key, flag, False)]
+    if arch or not older:
+        set_family(to, given, _NAME, "model.arch", arch.split(":")[0])
+    else:
+        set_family(to, given, _NAME, f"model.{older[0]}", OLDER_MODELS[older[0]])
     if model.read("quantize", flag, False):
         kind, _, recovery = model.read("qtype", text, "qfloat8").partition("|")
         try:
             to.say(
                 "memory.base_format",
                 BASE_FORMAT(kind),
-                "model.qtype",
-                kind,
+                "model.qtype" if model.given("qtype") else "model.quantize",
+                kind if model.given("qtype") else True,
                 "Rounded in another way, to about as many bits.",
             )
         except UnfitError:
@@ -197,8 +210,8 @@ def _model(given: Given, model: Source, to: Conversion) -> None:
                 recovery or model.values["accuracy_recovery_adapter"],
                 "It makes up for that program's own rounding; it can stand in base.adapters.",
             )
-    elif model.given("qtype"):
-        to.off("model.qtype", model.values["qtype"], "model.quantize is off.")
+    else:
+        model.off(to, "qtype", why="model.quantize is off.")
     adapters = [
         (key, when)
         for key, when in (("assistant_lora_path", "training"), ("lora_path", "always"))
@@ -217,48 +230,33 @@ def _optimizer(train: Source, to: Conversion) -> None:
     names = {"weight_decay", "eps", "beta1", "beta2", "momentum"}
     given: dict[str, Any] = {}
     for key, value in params.items():
-        whole_key = f"train.optimizer_params.{key}"
+        whole_key = f"optimizer_params.{key}"
         if key == "betas" and isinstance(value, list) and len(value) == 2:
             given |= {"beta1": (whole_key, value[0]), "beta2": (whole_key, value[1])}
         elif key in names:
             given[key] = (whole_key, value)
         else:
-            to.lack(whole_key, value, "The optimizer here has no such number.")
-    checked = {key: (name, _number_in(train, name, value)) for key, (name, value) in given.items()}
+            to.lack(f"train.{whole_key}", value, "The optimizer here has no such number.")
+    checked = {
+        key: (f"train.{name}", train.check(name, value, number))
+        for key, (name, value) in given.items()
+    }
     named = train.given("optimizer")
     name = train.read("optimizer", text, "adamw")
     ours = set_optimizer(to, ("train.optimizer", name), checked, {"eps": 1e-6}, named=named)
     key = "unet_lr" if train.given("unet_lr") else "lr"
     rate = train.read(key, number, 1e-6)
     raised = ours in FINDS_ITS_RATE and rate < 0.1
-    to.say(
-        "training.optimizer.learning_rate",
-        1.0 if raised else rate,
-        f"train.{key}",
-        rate,
-        "Below 0.1 that program takes 1 with this optimizer." if raised else "",
-        given=train.given(key),
-    )
-    if key == "unet_lr" and train.given("lr"):
-        to.off("train.lr", train.values["lr"], "train.unet_lr wins over it.")
+    near = "Below 0.1 that program takes 1 with this optimizer." if raised else ""
+    learning_rate = 1.0 if raised else rate
+    train.say(to, "training.optimizer.learning_rate", learning_rate, key, rate, near)
+    if key == "unet_lr":
+        train.off(to, "lr", why="train.unet_lr wins over it.")
     _schedule(train, rate, to)
     for key in ("gradient_accumulation", "gradient_accumulation_steps"):
         if train.given(key):
-            to.say(
-                "training.gradient_accumulation_steps",
-                train.read(key, whole),
-                f"train.{key}",
-                train.values[key],
-            )
-
-
-def _number_in(train: Source, key: str, value: Any) -> float:
-    try:
-        return number(value)
-    except UnfitError as error:
-        raise ConfigError(
-            f"{train.file}: {key} is {value!r}", str(error), "Correct it there."
-        ) from error
+            steps = train.read(key, whole)
+            train.say(to, "training.gradient_accumulation_steps", steps, key, train.values[key])
 
 
 def _schedule(train: Source, rate: float, to: Conversion) -> None:
@@ -271,32 +269,29 @@ def _schedule(train: Source, rate: float, to: Conversion) -> None:
         )
         return
     params = dict(train.read("lr_scheduler_params", mapping, {}))
-    least = params.pop("eta_min", None)
-    # torch's cosine with restarts is given the whole run as its first round.
-    cycles = ("train.lr_scheduler_params.num_cycles", params.pop("num_cycles", 1))
-    power = params.pop("power", None)
-    warmup = params.pop("num_warmup_steps", 1000 if name == "constant_with_warmup" else None)
+
+    def said(key: str, read: Read = number, usual: int | None = None) -> tuple[str, Any] | None:
+        value, path = params.pop(key, usual), f"lr_scheduler_params.{key}"
+        return None if value is None else (f"train.{path}", train.check(path, value, read))
+
+    least = said("eta_min")
     set_schedule(
         to,
         ("train.lr_scheduler", name),
-        cycles=cycles,
-        power=None if power is None else ("train.lr_scheduler_params.power", number(power)),
-        min_ratio=None
-        if least is None or not rate
-        else ("train.lr_scheduler_params.eta_min", number(least) / rate),
+        # torch's cosine with restarts is given the whole run as its first round.
+        cycles=said("num_cycles", usual=1),
+        power=said("power"),
+        min_ratio=(least[0], least[1] / rate) if least and rate else None,
     )
-    if warmup is not None:
-        to.say(
-            "training.schedule.warmup_steps",
-            whole(warmup),
-            "train.lr_scheduler_params.num_warmup_steps",
-            warmup,
-        )
+    usual = 1000 if name == "constant_with_warmup" else None
+    if warmup := said("num_warmup_steps", whole, usual):
+        to.say("training.schedule.warmup_steps", warmup[1], *warmup)
     for key, value in params.items():
         to.lack(f"train.lr_scheduler_params.{key}", value, "The schedule here has no such number.")
 
 
-_ITEM = {"prompt", "ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3"}
+_CONTROLS = ("ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")
+_ITEM = {"prompt", *_CONTROLS}
 
 
 _INLINE = re.compile(r"\s--([a-z_0-9]+)\s+(\"[^\"]*\"|\S+)")
@@ -308,27 +303,12 @@ def _inline(prompt: str) -> dict[str, Any]:
     return {"prompt": _INLINE.sub("", prompt), **flags}
 
 
-def _sample(given: Given, sample: Source, train: Source, to: Conversion) -> None:
+def _sample(sample: Source, train: Source, to: Conversion) -> None:
     """Previews: prompts, control images, how often."""
     items: list[dict[str, Any]] = [_inline(each) for each in sample.read("prompts", texts, [])]
     items += [dict(each) for each in sample.read("samples", mappings, [])]
-    word = to.values.get("dataset.trigger_word", "")
-    prompts = [text(each.get("prompt") or "").replace("[trigger]", word) for each in items]
-    controls = [
-        [
-            text(each[key])
-            for key in ("ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")
-            if each.get(key)
-        ]
-        for each in items
-    ]
-    if prompts:
-        to.say("preview.prompts", prompts, "sample.prompts", prompts)
-    if any(controls):
-        to.say("preview.controls", controls, "sample.samples (ctrl_img)", controls)
-    for place, each in enumerate(items):
-        for key in each.keys() - _ITEM:
-            to.lack(f"sample.samples[{place}].{key}", each[key], "All previews share it here.")
+    if items:
+        _prompts(sample, items, to)
     neg = sample.values.get("neg")
     if isinstance(neg, str) and neg:
         to.say("preview.negative_prompt", neg, "sample.neg", neg)
@@ -336,13 +316,27 @@ def _sample(given: Given, sample: Source, train: Source, to: Conversion) -> None
         to.off("sample.neg", neg)
     if train.read("disable_sampling", flag, False):
         to.say("preview.every", 0, "train.disable_sampling", True)
-    elif prompts:
+    elif items:
         every = sample.read("sample_every", whole, 100)
-        to.say(
-            "preview.every", every, "sample.sample_every", every, given=sample.given("sample_every")
-        )
-    elif sample.given("sample_every"):
-        to.off("sample.sample_every", sample.values["sample_every"], "There are no prompts.")
+        sample.say(to, "preview.every", every, "sample_every")
+    else:
+        sample.off(to, "sample_every", why="There are no prompts.")
+
+
+def _prompts(sample: Source, items: Sequence[Mapping[str, Any]], to: Conversion) -> None:
+    def said(item: Mapping[str, Any], key: str) -> str:
+        return sample.check(f"samples ({key})", item.get(key) or "", text)
+
+    word = to.values.get("dataset.trigger_word", "")
+    prompts = [said(each, "prompt").replace("[trigger]", word) for each in items]
+    controls = [[said(each, key) for key in _CONTROLS if each.get(key)] for each in items]
+    to.say("preview.prompts", prompts, "sample.prompts", prompts)
+    if any(controls):
+        to.say("preview.controls", controls, "sample.samples (ctrl_img)", controls)
+    for place, each in enumerate(items):
+        for key, value in each.items():
+            if key not in _ITEM:
+                to.lack(f"sample.samples[{place}].{key}", value, "All previews share it here.")
 
 
 def _datasets(given: Given, process: Source, train: Source, to: Conversion) -> None:
@@ -366,14 +360,13 @@ def _without_images(process: Source, train: Source, to: Conversion) -> None:
         source = dict(values)
         size = source.pop("resolution", None)
         if size is not None and "dataset.resolution" not in to.values:
-            sizes = size if isinstance(size, list) else [size]
-            largest = max(map(whole, sizes), default=512)
+            key, sizes = f"datasets[{place}].resolution", size if isinstance(size, list) else [size]
+            largest = max((process.check(key, each, whole) for each in sizes), default=512)
             to.say("dataset.resolution", largest, f"datasets[{place}].resolution", size)
         why = "A slider is trained on images that the base makes."
         to.lack(f"datasets[{place}]", source, why)
-    for key in ("prompt_dropout_prob", "reg_weight"):
-        if train.given(key):
-            to.off(f"train.{key}", train.values[key], "A slider has no images of a folder.")
+    unused = ("prompt_dropout_prob", "reg_weight")
+    train.off(to, *unused, why="A slider has no images of a folder.")
 
 
 def _is_job(values: Mapping[str, Any]) -> bool:

@@ -100,6 +100,13 @@ LOGGING: Table = {
     "run_name": Lacks("The run's name is output.name.", EVERY),
 }
 
+OLDER_MODELS = {
+    "is_flux": "flux",
+    **{f"is_{name}": name for name in ("xl", "v3", "v2", "pixart", "pixart_sigma", "auraflow")},
+    "is_lumina2": "lumina2",
+}
+"""Keys that said the architecture before ``arch`` did, to its word."""
+
 MODEL: Table = {
     "name_or_path": Maps("base.path", text),
     "arch": Together("family, base.variant, adapter.targets"),

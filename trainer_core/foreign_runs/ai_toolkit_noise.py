@@ -24,7 +24,7 @@ def set_noise(train: Source, to: Conversion) -> None:
     bias = train.read("content_or_style", text, "balanced")
     linear = train.read("linear_timesteps", flag, False)
     linear = linear or train.read("linear_timesteps2", flag, False)
-    said, given = ("train.timestep_type", kind), train.given("timestep_type")
+    said = ("train.timestep_type", kind)
     density = "training.sigma.density"
     _linear(train, to)
     if bias in {"content", "style"}:
@@ -43,7 +43,7 @@ def set_noise(train: Source, to: Conversion) -> None:
     if linear:
         pass
     elif kind == "sigmoid":
-        to.say(density, "logit_normal", *said, given=given)
+        train.say(to, density, "logit_normal", "timestep_type", kind)
     elif kind in {"linear", "weighted"}:
         to.say(density, "uniform", *said, _EVEN if kind == "weighted" else "")
     elif kind in {"shift", "flux_shift", "lumina2_shift"}:
@@ -84,14 +84,7 @@ def set_loss(train: Source, to: Conversion) -> None:
     }
     if kind in kinds:
         ours, near = kinds[kind]
-        to.say(
-            "training.loss.kind",
-            ours,
-            "train.loss_type",
-            kind,
-            near,
-            given=train.given("loss_type"),
-        )
+        train.say(to, "training.loss.kind", ours, "loss_type", kind, near)
         if ours == "huber":
             to.say("training.loss.huber_delta", _DELTA, "train.loss_type", kind)
     else:
@@ -143,11 +136,9 @@ def set_preservation(train: Source, to: Conversion) -> None:
     ):
         weight = train.read(f"{key}_multiplier", number, 1.0)
         if not train.read(key, flag, False):
-            for name in (key, f"{key}_multiplier"):
-                if train.given(name):
-                    to.off(f"train.{name}", train.values[name])
+            train.off(to, key, f"{key}_multiplier")
             continue
-        share = weight / (1 + weight)
+        share = weight / (1 + weight) if weight > 0 else 0.0
         to.say(
             "dataset.preservation.kind",
             kind,

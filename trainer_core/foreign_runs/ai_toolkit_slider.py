@@ -23,7 +23,9 @@ from .rules import (
     whole,
 )
 
-_KINDS = {"slider", "concept_slider"}
+SLIDERS = ("slider", "concept_slider")
+"""Processes that train one."""
+
 _NO_IMAGES = "A slider is trained on images that the base makes."
 
 SLIDER: Table = {
@@ -52,7 +54,7 @@ def set_slider(process: Source, to: Conversion) -> bool:
         Whether a slider is trained, and no images.
     """
     kind, values = process.read("type", text, ""), process.read("slider", mapping, {})
-    if kind not in _KINDS:
+    if kind not in SLIDERS:
         if values:
             to.off("slider", dict(values), f"type is {kind}.")
         return False
@@ -74,29 +76,24 @@ def _newer(slider: Source, to: Conversion) -> None:
     if neutral:
         to.say("dataset.slider.neutral", [neutral], "slider.target_class", neutral)
     strength = slider.read("guidance_strength", number, 3.0)
-    to.say(
-        "dataset.slider.strength",
-        strength,
-        "slider.guidance_strength",
-        strength,
-        "There the target is brought to the mean and spread of the neutral answer.",
-        given=slider.given("guidance_strength"),
-    )
+    near = "There the target is brought to the mean and spread of the neutral answer."
+    slider.say(to, "dataset.slider.strength", strength, "guidance_strength", near=near)
     anchor = slider.read("anchor_class", text, "")
     if anchor:
         _held(to, "slider.anchor_class", [anchor], slider.read("anchor_strength", number, 1.0))
-    elif slider.given("anchor_strength"):
-        to.off("slider.anchor_strength", slider.values["anchor_strength"], "There is no anchor.")
+    else:
+        slider.off(to, "anchor_strength", why="There is no anchor.")
 
 
 def _older(slider: Source, to: Conversion) -> None:
     targets = slider.read("targets", mappings, [])
     if targets:
-        _targets(targets, to)
+        _targets(slider, targets, to)
     anchors = slider.read("anchors", mappings, [])
     if anchors:
-        prompts = [text(each.get("prompt") or "") for each in anchors]
-        _held(to, "slider.anchors", prompts, number(anchors[0].get("multiplier", 1.0)))
+        prompts = [slider.check("anchors", each.get("prompt") or "", text) for each in anchors]
+        weight = slider.check("anchors", anchors[0].get("multiplier", 1.0), number)
+        _held(to, "slider.anchors", prompts, weight)
     sizes = slider.read("resolutions", _sizes, [])
     if sizes:
         width, height = sizes[0]
@@ -106,15 +103,20 @@ def _older(slider: Source, to: Conversion) -> None:
             to.lack("slider.resolutions", each, "A slider is trained at one size.")
 
 
-def _targets(targets: Sequence[Mapping[str, Any]], to: Conversion) -> None:
+def _targets(slider: Source, targets: Sequence[Mapping[str, Any]], to: Conversion) -> None:
     """The first target; others with its two prompts add what the slider is used on."""
-    first = _directions(targets[0])
-    for setting, said in zip(("positive", "negative"), first, strict=True):
+
+    def prompts(target: Mapping[str, Any], *names: str) -> list[str]:
+        return [slider.check("targets", target.get(name) or "", text) for name in names]
+
+    directions = ("positive", "negative")
+    first = prompts(targets[0], *directions)
+    for setting, said in zip(directions, first, strict=True):
         to.say(f"dataset.slider.{setting}", said, f"slider.targets[0].{setting}", said)
     neutral: list[str] = []
     for place, each in enumerate(targets):
-        key, said = f"slider.targets[{place}]", text(each.get("target_class") or "")
-        if _directions(each) != first:
+        key, said = f"slider.targets[{place}]", prompts(each, "target_class")[0]
+        if prompts(each, *directions) != first:
             to.lack(key, dict(each), "One run is one slider, between two prompts.")
             continue
         if said not in neutral:
@@ -124,10 +126,6 @@ def _targets(targets: Sequence[Mapping[str, Any]], to: Conversion) -> None:
                 to.lack(f"{key}.{name}", each[name], "All prompts count alike, as they stand.")
     if neutral != [""]:
         to.say("dataset.slider.neutral", neutral, "slider.targets (target_class)", neutral)
-
-
-def _directions(target: Mapping[str, Any]) -> tuple[str, str]:
-    return text(target.get("positive") or ""), text(target.get("negative") or "")
 
 
 def _held(to: Conversion, key: str, prompts: list[str], weight: float) -> None:

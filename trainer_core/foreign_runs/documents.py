@@ -29,6 +29,9 @@ MOST_VALUES = 50_000
 COMMANDS = (".txt", ".sh", ".bat", ".cmd", ".ps1")
 """Extensions of files that hold a command line."""
 
+SCRIPT = ".py"
+"""How the word of a command ends that names what it starts."""
+
 _CONTINUED = re.compile(r"[\\^`][ \t]*\n")
 _ENDS = frozenset({"&&", "||", ";", "|", "&", ">", ">>", "2>&1"})
 _EXPECTED = (
@@ -96,13 +99,16 @@ def parse_document(name: str, text: str) -> Document:
 def split_command(text: str) -> list[str]:
     """The words of the command that starts a training, in a line or a script.
 
+    A script of several commands is what the last one of a training is, else the last one at all.
+
     Raises:
-        ValueError: When quotes do not end, or no line starts a training.
+        ValueError: When quotes do not end, or no line starts a Python script.
     """
     lines = _CONTINUED.sub(" ", text).splitlines()
-    started = [line for line in lines if "train_network" in line and not _remark(line)]
+    scripts = [line for line in lines if SCRIPT in line.lower() and not _remark(line)]
+    started = [line for line in scripts if "train_network" in line.lower()] or scripts
     if not started:
-        raise ValueError("no line of it starts a script named ..._train_network.py")
+        raise ValueError("no line of it starts a Python script")
     words = shlex.split(started[-1].replace("\\", "/"), comments=True)
     end = next((place for place, word in enumerate(words) if word in _ENDS), len(words))
     return words[:end]

@@ -7,6 +7,7 @@ attention, with a rank as its alpha, on noise levels that are all alike.
 
 from __future__ import annotations
 
+from ..errors import ConfigError
 from .program import Given, Program, has, set_family
 from .rules import Conversion, Lacks, Maps, Source, Table, Together, flag, number, text, whole
 from .vocabulary import (
@@ -48,7 +49,7 @@ TABLE: Table = {
     "adam_weight_decay": Together("training.optimizer.weight_decay"),
     "adam_epsilon": Together("training.optimizer.eps"),
     "adam8bit": Together("training.optimizer.name"),
-    "use_8bit_adam": Lacks("That program reads it in full training alone."),
+    "use_8bit_adam": Lacks("That program reads it where it trains the whole model alone."),
     "max_grad_norm": Maps("training.max_grad_norm", number),
     "mixed_precision": Maps(
         "training.precision", PRECISION, near=PRECISION_NEAR, exact=PRECISION_EXACT
@@ -81,11 +82,16 @@ def _convert(given: Given, to: Conversion) -> None:
 
 def _adapter(source: Source, to: Conversion) -> None:
     rank = source.read("rank", whole)
+    if rank is None:
+        raise ConfigError(
+            f"{source.file}: rank is not set, so that no adapter is trained",
+            "the rank of the adapter that is trained, such as rank: 16",
+            "Give the file of a LoRA training; whole models are not trained here.",
+        )
     fixed = "train.py"
     to.say("adapter.kind", "lora", fixed, "lora", given=False)
-    if rank is not None:
-        to.say("adapter.rank", rank, "rank", rank)
-        to.say("adapter.alpha", float(rank), "rank", rank)
+    to.say("adapter.rank", rank, "rank", rank)
+    to.say("adapter.alpha", float(rank), "rank", rank)
     to.say("adapter.init", "gaussian", fixed, "gaussian", given=False)
     targets = ending(["to_k", "to_q", "to_v", "to_out.0"])
     to.say("adapter.targets", targets, fixed, targets, given=False)

@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..errors import InputError
+from ..families.run_files import words_elsewhere
 from .musubi_datasets import DATASET, GENERAL, read_datasets
 from .musubi_keys import ARGUMENTS, OPTIONS
 from .musubi_prompts import set_previews
-from .program import Given, Program, set_family
+from .program import Given, Program, other_script, script_of, set_family
 from .rules import (
     Conversion,
     Source,
@@ -30,7 +32,8 @@ from .vocabulary import (
 )
 
 _NAME = "musubi-tuner"
-_SCRIPT = re.compile(r"([a-z0-9_]+)_train_network\.py$", re.IGNORECASE)
+_SCRIPT = "train_network.py"
+_OF_SD_SCRIPTS = "pretrained_model_name_or_path"
 _LAUNCH = (
     "num_cpu_threads_per_process",
     "num_processes",
@@ -43,8 +46,23 @@ _LAUNCH = (
 )
 
 
+def _scripts() -> list[str]:
+    """The scripts of the architectures that are trained here."""
+    return list(dict.fromkeys(f"{word.split()[0]}_{_SCRIPT}" for word in words_elsewhere(_NAME)))
+
+
 def _convert(given: Given, to: Conversion) -> None:
+    for document in given.documents:
+        words = document.values.get("command", ())
+        if document.format == "command" and script_of(words).lower() not in _scripts():
+            raise other_script(document.name, words, _scripts())
     arguments, datasets = _parts(given, to)
+    if _OF_SD_SCRIPTS in arguments:
+        raise InputError(
+            f"{given.name} has {_OF_SD_SCRIPTS}, an argument of sd-scripts",
+            "arguments of musubi-tuner, where dit names the base",
+            "Commands and files of sd-scripts are not read: their arguments mean something else.",
+        )
     source = Source(given.name, arguments, ARGUMENTS)
     if arguments:
         source.apply(to)
@@ -109,9 +127,9 @@ def _without_sections(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_command(words: Sequence[str], to: Conversion) -> dict[str, Any]:
     """The arguments behind the script; those of accelerate in front of it are noted."""
-    place = next((at for at, word in enumerate(words) if _SCRIPT.search(word)), 0)
-    script = _SCRIPT.search(words[place]) if words else None
-    arguments: dict[str, Any] = {"script": script[1].lower()} if script else {}
+    place = next(at for at, word in enumerate(words) if script_of([word]))
+    script = script_of(words).lower().removesuffix(f"_{_SCRIPT}")
+    arguments: dict[str, Any] = {"script": script}
     for name, value in _flags(words[:place], to):
         if name == "mixed_precision":
             arguments[name] = value
@@ -199,7 +217,7 @@ def _network_argument(source: Source, key: str, value: str, to: Conversion) -> N
     name = f"network_args ({key})"
     if key in _OF_NETWORK:
         setting, read = _OF_NETWORK[key]
-        to.say(setting, read(value), name, value)
+        to.say(setting, source.check(name, value, read), name, value)
     elif key in _PATTERNS:
         found = re.findall(r"""r?(['"])(.*?)\1""", value)
         ours = [each for _, each in found]
@@ -227,12 +245,11 @@ def _optimizer(source: Source, to: Conversion) -> None:
     for key, value in _pairs(source, "optimizer_args", to):
         name = f"optimizer_args ({key})"
         if key == "betas":
-            both = [
-                number(part.strip()) for part in value.strip("()[] ").split(",") if part.strip()
-            ]
+            parts = [part.strip() for part in value.strip("()[] ").split(",") if part.strip()]
+            both = [source.check(name, part, number) for part in parts]
             said |= {f"beta{at}": (name, each) for at, each in enumerate(both[:2], 1)}
         elif key in {"weight_decay", "eps", "momentum"}:
-            said[key] = (name, number(value))
+            said[key] = (name, source.check(name, value, number))
         else:
             to.lack(name, value, "The optimizer here has no such number.")
     kind = source.read("optimizer_type", text, "AdamW") or "AdamW"
@@ -277,7 +294,7 @@ _OF_BASE = ("flux_shift", "flux2_shift", "qwen_shift", "krea2_shift")
 def _noise(source: Source, to: Conversion) -> None:
     """Which noise levels are trained, and how they count."""
     kind = source.read("timestep_sampling", text, "sigma")
-    said, given = ("timestep_sampling", kind), source.given("timestep_sampling")
+    said = ("timestep_sampling", kind)
     shift = source.read("discrete_flow_shift", number, 1.0)
     used = {"timestep_sampling", "weighting_scheme"}
     if kind == "sigma":
@@ -288,19 +305,13 @@ def _noise(source: Source, to: Conversion) -> None:
         used |= _moved(source, kind, shift, to)
     elif kind == "logsnr":
         used |= {"logit_mean", "logit_std"}
-        to.say(_DENSITY, "logit_normal", *said, given=given)
+        source.say(to, _DENSITY, "logit_normal", *said)
         for key, setting, factor, usual in (
             ("logit_mean", "mean", -0.5, 0.0),
             ("logit_std", "std", 0.5, 1.0),
         ):
             value = source.read(key, number, usual)
-            to.say(
-                f"training.sigma.{setting}",
-                value * factor + 0.0,
-                key,
-                value,
-                given=source.given(key),
-            )
+            source.say(to, f"training.sigma.{setting}", value * factor + 0.0, key, value)
     elif kind.startswith("qinglong"):
         to.say(_DENSITY, "shifted", *said, "The largest part of its mixture of densities.")
     else:
@@ -308,16 +319,12 @@ def _noise(source: Source, to: Conversion) -> None:
     _weighting(source, kind, to)
     _bounds(source, kind, to)
     for key in ("discrete_flow_shift", "sigmoid_scale", "logit_mean", "logit_std", "mode_scale"):
-        if source.given(key) and key not in used:
-            to.off(key, source.values[key], f"It means nothing with timestep_sampling {kind}.")
+        if key not in used:
+            source.off(to, key, why=f"It means nothing with timestep_sampling {kind}.")
     if source.read("num_timestep_buckets", whole, 0) > 1:
-        to.say(
-            "training.sigma.stratified",
-            True,
-            "num_timestep_buckets",
-            source.values["num_timestep_buckets"],
-            "Spread evenly over each step here, over each epoch there.",
-        )
+        said = source.values["num_timestep_buckets"]
+        near = "Spread evenly over each step here, over each epoch there."
+        source.say(to, "training.sigma.stratified", True, "num_timestep_buckets", said, near)
 
 
 def _moved(source: Source, kind: str, shift: float, to: Conversion) -> set[str]:
@@ -328,7 +335,7 @@ def _moved(source: Source, kind: str, shift: float, to: Conversion) -> set[str]:
     to.say(_DENSITY, "shifted" if moves else "logit_normal", *said, near)
     if kind == "shift" and moves:
         to.say("training.sigma.shift", shift, "discrete_flow_shift", shift)
-    to.say("training.sigma.std", scale, "sigmoid_scale", scale, given=source.given("sigmoid_scale"))
+    source.say(to, "training.sigma.std", scale, "sigmoid_scale")
     return {"sigmoid_scale"} | ({"discrete_flow_shift"} if kind == "shift" else set())
 
 
@@ -342,34 +349,20 @@ def _by_weighting(source: Source, shift: float, to: Conversion) -> set[str]:
         std = source.read("logit_std", number, 1.0)
         to.say(_DENSITY, "shifted" if shift != 1 else "logit_normal", key, scheme)
         # Levels are counted from noise there.
-        to.say(
-            "training.sigma.mean", -mean + 0.0, "logit_mean", mean, given=source.given("logit_mean")
-        )
-        to.say("training.sigma.std", std, "logit_std", std, given=source.given("logit_std"))
+        source.say(to, "training.sigma.mean", -mean + 0.0, "logit_mean", mean)
+        source.say(to, "training.sigma.std", std, "logit_std")
         used |= {"logit_mean", "logit_std"}
     elif scheme == "mode":
         scale = source.read("mode_scale", number, 1.29)
         to.say(_DENSITY, "mode", key, scheme)
-        to.say(
-            "training.sigma.mode_scale",
-            scale,
-            "mode_scale",
-            scale,
-            given=source.given("mode_scale"),
-        )
+        source.say(to, "training.sigma.mode_scale", scale, "mode_scale")
         used.add("mode_scale")
     else:
-        to.say(
-            _DENSITY,
-            "uniform",
-            "timestep_sampling",
-            "sigma",
-            given=source.given("timestep_sampling"),
-        )
+        source.say(to, _DENSITY, "uniform", "timestep_sampling", "sigma")
     if shift != 1:
         to.say("training.sigma.shift", shift, "discrete_flow_shift", shift)
-    elif source.given("discrete_flow_shift"):
-        to.off("discrete_flow_shift", shift, "1 moves nothing.")
+    else:
+        source.off(to, "discrete_flow_shift", why="1 moves nothing.")
     return used
 
 
@@ -388,28 +381,16 @@ def _bounds(source: Source, kind: str, to: Conversion) -> None:
         if source.given(key):
             value = source.read(key, number)
             to.say(f"training.sigma.{setting}", value / 1000, key, value, near)
-    if source.given("preserve_distribution_shape"):
-        to.off(
-            "preserve_distribution_shape",
-            source.values["preserve_distribution_shape"],
-            "Bounds always cut off here.",
-        )
+    source.off(to, "preserve_distribution_shape", why="Bounds always cut off here.")
 
 
 def _memory(source: Source, to: Conversion) -> None:
     swapped = source.read("blocks_to_swap", whole, 0)
     checkpoint = source.read("gradient_checkpointing", flag, False)
-    given = source.given("gradient_checkpointing")
     if swapped and not checkpoint:
         to.lack("gradient_checkpointing", checkpoint, "Swapped blocks need it here; it stays on.")
     else:
-        to.say(
-            "memory.gradient_checkpointing",
-            checkpoint,
-            "gradient_checkpointing",
-            checkpoint,
-            given=given,
-        )
+        source.say(to, "memory.gradient_checkpointing", checkpoint, "gradient_checkpointing")
     if source.read("gradient_checkpointing_cpu_offload", flag, False):
         to.say("memory.checkpoint_inputs", "ram", "gradient_checkpointing_cpu_offload", True)
     if source.given("blocks_to_swap"):
@@ -429,19 +410,14 @@ def _run(source: Source, to: Conversion) -> None:
             source.values["max_train_epochs"],
             "Set training.steps: epochs x images x repeats / samples of a step.",
         )
-        if source.given("max_train_steps"):
-            to.off("max_train_steps", source.values["max_train_steps"], "Epochs win over it.")
+        source.off(to, "max_train_steps", why="Epochs win over it.")
     else:
         steps = source.read("max_train_steps", whole, 1600)
-        to.say(
-            "training.steps", steps, "max_train_steps", steps, given=source.given("max_train_steps")
-        )
-    every, last = (
-        source.read("save_every_n_steps", whole, 0),
-        source.values.get("save_last_n_steps"),
-    )
-    if last is not None and every > 0:
-        to.say("training.keep_checkpoints", max(1, whole(last) // every), "save_last_n_steps", last)
+        source.say(to, "training.steps", steps, "max_train_steps")
+    every, last = (source.read(f"save_{name}_n_steps", whole, 0) for name in ("every", "last"))
+    if source.given("save_last_n_steps") and every > 0:
+        said = source.values["save_last_n_steps"]
+        to.say("training.keep_checkpoints", max(1, last // every), "save_last_n_steps", said)
     else:
         to.say("training.keep_checkpoints", 10_000, "save_last_n_steps", "all", given=False)
     set_trackers(source, "log_with", to)
@@ -470,8 +446,9 @@ def _has_datasets(values: Mapping[str, Any]) -> bool:
 def _is_training(values: Mapping[str, Any]) -> bool:
     if _has_datasets(values):
         return True
-    if "command" in values:
-        return any(_SCRIPT.search(word) for word in values["command"])
+    words = values.get("command")
+    if isinstance(words, list) and all(isinstance(each, str) for each in words):
+        return _SCRIPT in script_of(words).lower()
     return len(_TELLING & _without_sections(values).keys()) >= 2
 
 
@@ -482,4 +459,5 @@ PROGRAM = Program(
     marks={"arguments of a training, or datasets": _is_training},
     convert=_convert,
     beside=_is_training,
+    scripts=_scripts,
 )

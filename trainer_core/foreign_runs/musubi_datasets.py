@@ -71,12 +71,10 @@ def read_datasets(name: str, values: Mapping[str, Any], to: Conversion) -> None:
         to: Gets the settings.
     """
     top = Source(name, values, {"general": Together("dataset"), "datasets": Together("dataset")})
-    for key in top.values.keys() - top.table.keys():
-        to.unknown(key, top.values[key])
+    top.tell_unknown(to)
     general = top.read("general", mapping, {})
     outside = Source(name, general, GENERAL, "general.")
-    for key in outside.values.keys() - GENERAL.keys():
-        to.unknown(f"general.{key}", outside.values[key])
+    outside.tell_unknown(to)
     shared = {key: value for key, value in general.items() if key in GENERAL}
     folders = [
         _folder(Source(name, {**shared, **each}, DATASET, f"datasets[{place}]."), to)
@@ -92,21 +90,11 @@ def _folder(source: Source, whole_run: Conversion) -> Folder:
         whole_run.values.setdefault("cache.dir", to.values.pop("cache.dir"))
     key = source.prefix
     upscale = not source.read("bucket_no_upscale", flag, False)
-    to.say(
-        "dataset.upscale",
-        upscale,
-        f"{key}bucket_no_upscale",
-        not upscale,
-        given=source.given("bucket_no_upscale"),
-    )
+    source.say(to, "dataset.upscale", upscale, "bucket_no_upscale", not upscale)
     if source.given("control_resolution"):
         side = source.read("control_resolution", sides)
-        to.say(
-            "dataset.control_area",
-            side * side,
-            f"{key}control_resolution",
-            source.values["control_resolution"],
-        )
+        said = source.values["control_resolution"]
+        source.say(to, "dataset.control_area", side * side, "control_resolution", said)
     image = source.read("image_directory", text, "")
     control = source.read("control_directory", text, "")
     controls = [(f"{key}control_directory", control)] if control else []

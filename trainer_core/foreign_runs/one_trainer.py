@@ -7,25 +7,35 @@ Source: Nerogar/OneTrainer at 23df3832, ``modules/util/config/``, ``modules/util
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 from ..config.patterns import pattern_mistake
 from ..errors import InputError
 from .documents import Document
-from .one_trainer_concepts import CONCEPT, SAMPLE, concept_folder, set_samples
+from .one_trainer_concepts import CONCEPT, SAMPLE, concept_folder, set_samples, sizes_of
 from .one_trainer_keys import CONFIG
 from .one_trainer_noise import set_loss, set_noise, set_shift
 from .program import Given, Program, has, set_family
-from .rules import Conversion, Source, UnfitError, flag, mapping, mappings, number, text, whole
+from .rules import (
+    Conversion,
+    Source,
+    flag,
+    mapping,
+    mappings,
+    name_of,
+    number,
+    text,
+    whole,
+)
 from .text_encoders import set_text_encoder
 from .vocabulary import (
     containing,
     set_folders,
     set_optimizer,
     set_schedule,
-    sides,
 )
 
 _NAME = "OneTrainer"
@@ -38,7 +48,7 @@ def _convert(given: Given, to: Conversion) -> None:
     method = source.read("training_method", text, "FINE_TUNE")
     if method != "LORA":
         raise InputError(
-            f"{given.name}: training_method is {method}",
+            f"{given.name}: training_method is {name_of(method)}",
             "LORA: a training of an adapter",
             "Choose LoRA there; whole models and embeddings are not trained here.",
         )
@@ -77,13 +87,12 @@ def _adapter(source: Source, to: Conversion) -> None:
     if kind is None:
         to.lack("peft_type", said, "There is no such kind here; lora stands in its place.")
         kind = "lora"
-    to.say("adapter.kind", kind, "peft_type", said, given=source.given("peft_type"))
+    source.say(to, "adapter.kind", kind, "peft_type", said)
     rank = {"oft": ("oft_block_size", 32), "lokr": ("lokr_dim", 16)}.get(kind, ("lora_rank", 16))
     value = source.read(rank[0], whole, rank[1])
-    to.say("adapter.rank", value, rank[0], value, given=source.given(rank[0]))
+    source.say(to, "adapter.rank", value, rank[0])
     if kind != "oft":
-        alpha = source.read("lora_alpha", number, 1.0)
-        to.say("adapter.alpha", alpha, "lora_alpha", alpha, given=source.given("lora_alpha"))
+        source.say(to, "adapter.alpha", source.read("lora_alpha", number, 1.0), "lora_alpha")
     used = {rank[0], "peft_type", "lora_alpha"}
     if kind == "lokr":
         used |= _kronecker(source, to)
@@ -92,13 +101,7 @@ def _adapter(source: Source, to: Conversion) -> None:
         to.say("adapter.dora", True, prefix, True)
         axis = "lora_decompose_output_axis" if kind == "lora" else "lokr_dora_on_output"
         output = source.read(axis, flag, kind == "lokr")
-        to.say(
-            "adapter.dora_axis",
-            "output" if output else "input",
-            axis,
-            output,
-            given=source.given(axis),
-        )
+        source.say(to, "adapter.dora_axis", "output" if output else "input", axis, output)
         used.add(axis)
     for key in source.values:
         if key.startswith(("lora_rank", "lora_decompose", "oft_", "lokr_")) and key not in used:
@@ -120,8 +123,7 @@ def _kronecker(source: Source, to: Conversion) -> set[str]:
         ("lokr_full_matrix", "adapter.full_matrix", flag, False),
         ("lokr_use_tucker", "adapter.tucker", flag, False),
     ):
-        value = source.read(key, read, usual)
-        to.say(setting, value, key, value, given=source.given(key))
+        source.say(to, setting, source.read(key, read, usual), key)
     return {
         "lokr_decompose_factor",
         "lokr_decompose_both",
@@ -135,25 +137,33 @@ def _targets(source: Source, to: Conversion) -> None:
     said = source.read("layer_filter", text, "")
     parts = [part.strip() for part in said.split(",") if part.strip()]
     if not parts:
-        to.say(
-            "adapter.targets",
-            "all_linear",
-            "layer_filter",
-            "",
-            "Every linear layer; there also what lies outside the preset.",
-            given=source.given("layer_filter"),
-        )
+        near = "Every linear layer; there also what lies outside the preset."
+        source.say(to, "adapter.targets", "all_linear", "layer_filter", "", near)
     elif source.read("layer_filter_regex", flag, False):
-        fit = [part for part in parts if not pattern_mistake(f".*({part}).*")]
-        for part in set(parts) - set(fit):
-            to.lack("layer_filter", part, "It is no expression that is read here.")
-        if fit:
-            to.say("adapter.targets", [f".*({part}).*" for part in fit], "layer_filter", said)
+        _by_expressions(said, parts, to)
     else:
         to.say("adapter.targets", containing(parts), "layer_filter", said)
     for key in ("layer_filter_preset", "layer_filter_regex"):
         if key in source.values:
             to.off(key, source.values[key], "layer_filter says which layers.")
+
+
+_WITH_WITHOUT = re.compile(r"\^?\(\?=\.\*(\w+)\)\(\?!\.\*(\w+)\)\.\*\$?")
+"""Names with one word in them and without another, as that program's own presets write it."""
+
+
+def _by_expressions(said: str, parts: Sequence[str], to: Conversion) -> None:
+    pairs = [found.groups() for part in parts if (found := _WITH_WITHOUT.fullmatch(part))]
+    if len(pairs) == len(parts) and len({without for _, without in pairs}) == 1:
+        to.say("adapter.targets", containing([name for name, _ in pairs]), "layer_filter", said)
+        to.say("adapter.exclude", containing([pairs[0][1]]), "layer_filter", said)
+        return
+    fit = [part for part in parts if not pattern_mistake(f".*({part}).*")]
+    for part in parts:
+        if part not in fit:
+            to.lack("layer_filter", part, "It is no expression that is read here.")
+    if fit:
+        to.say("adapter.targets", [f".*({part}).*" for part in fit], "layer_filter", said)
 
 
 _OF_OPTIMIZER = ("beta1", "beta2", "eps", "weight_decay", "momentum")
@@ -164,12 +174,16 @@ _USUAL = {
 }
 
 
+def _numbers_of(value: Any) -> Mapping[str, Any]:
+    """An optimizer's section; older files have its name alone."""
+    return {"optimizer": value} if isinstance(value, str) else mapping(value)
+
+
 def _optimizer(source: Source, to: Conversion) -> None:
-    given = source.read("optimizer", lambda value: value, {})
-    given = {"optimizer": given} if isinstance(given, str) else mapping(given)
-    name = text(given.get("optimizer") or "ADAMW")
+    given = source.read("optimizer", _numbers_of, {})
+    name = source.check("optimizer.optimizer", given.get("optimizer") or "ADAMW", text)
     said = {
-        key: (f"optimizer.{key}", number(given[key]))
+        key: (f"optimizer.{key}", source.check(f"optimizer.{key}", given[key], number))
         for key in _OF_OPTIMIZER
         if given.get(key) is not None
     }
@@ -214,15 +228,9 @@ def _schedule(source: Source, to: Conversion) -> None:
     rate = source.read("learning_rate", number, 3e-6)
     own = source.read("transformer.learning_rate", number)
     key = "learning_rate" if own is None else "transformer.learning_rate"
-    to.say(
-        "training.optimizer.learning_rate",
-        rate if own is None else own,
-        key,
-        rate if own is None else own,
-        given=source.given(key),
-    )
-    if own is not None and source.given("learning_rate"):
-        to.off("learning_rate", rate, "transformer.learning_rate wins over it.")
+    source.say(to, "training.optimizer.learning_rate", rate if own is None else own, key)
+    if own is not None:
+        source.off(to, "learning_rate", why="transformer.learning_rate wins over it.")
     scaler = source.read("learning_rate_scaler", text, "NONE")
     if scaler != "NONE":
         to.lack("learning_rate_scaler", scaler, "Multiply training.optimizer.learning_rate.")
@@ -241,19 +249,12 @@ def _schedule(source: Source, to: Conversion) -> None:
         if source.given(each) and not any(note.key == each for note in to.notes):
             to.off(each, source.values[each], "It means nothing with this schedule.")
     warmup = source.read("learning_rate_warmup_steps", number, 200.0)
-    given = source.given("learning_rate_warmup_steps")
     accumulated = source.read("gradient_accumulation_steps", whole, 1)
-    setting = "training.schedule.warmup_share"
+    key, section = "learning_rate_warmup_steps", "training.schedule"
     if 0 < warmup <= 1:
-        to.say(setting, warmup, "learning_rate_warmup_steps", warmup, given=given)
+        source.say(to, f"{section}.warmup_share", warmup, key)
     else:
-        to.say(
-            "training.schedule.warmup_steps",
-            int(warmup / max(accumulated, 1)),
-            "learning_rate_warmup_steps",
-            warmup,
-            given=given,
-        )
+        source.say(to, f"{section}.warmup_steps", int(warmup / max(accumulated, 1)), key, warmup)
 
 
 _FORMATS = {
@@ -313,13 +314,7 @@ def _run(source: Source, to: Conversion) -> None:
     _interval(source, to, "save_every", 0, "training.keep_every")
     count = source.read("rolling_backup_count", whole, 3)
     if source.read("rolling_backup", flag, False):
-        to.say(
-            "training.keep_checkpoints",
-            count,
-            "rolling_backup_count",
-            count,
-            given=source.given("rolling_backup_count"),
-        )
+        source.say(to, "training.keep_checkpoints", count, "rolling_backup_count")
     else:
         to.say("training.keep_checkpoints", 10_000, "rolling_backup", False, given=False)
     for key in ("rolling_backup", "rolling_backup_count"):
@@ -352,19 +347,15 @@ def _interval(source: Source, to: Conversion, key: str, usual: int, setting: str
 
 def _sizes(source: Source, to: Conversion) -> None:
     """Several sizes, parted by commas, are each of their own; ``512x768`` is one."""
-    said = source.read("resolution", text, "512")
-    found = [
-        sides([whole(each) for each in part.strip().split("x")])
-        for part in said.split(",")
-        if part.strip()
-    ]
-    if not found:
-        raise UnfitError("a resolution such as 1024 or 512x768")
-    sizes = sorted(set(found), reverse=True)
-    to.say("dataset.resolution", sizes[0], "resolution", said, given=source.given("resolution"))
+    said, sizes = source.read("resolution", text, "512"), source.read("resolution", sizes_of, [512])
+    source.say(to, "dataset.resolution", sizes[0], "resolution", said)
     if sizes[1:]:
         near = "There one size is chosen for each image, here it is trained at all."
         to.say("dataset.more_resolutions", sizes[1:], "resolution", said, near)
+
+
+def _named(item: Any, marks: set[str]) -> bool:
+    return isinstance(item, Mapping) and not marks.isdisjoint(item)
 
 
 def _listed(given: Given, source: Source, key: str, file: str, marks: set[str]) -> Any:
@@ -373,12 +364,12 @@ def _listed(given: Given, source: Source, key: str, file: str, marks: set[str]) 
         return source.read(key, mappings), key
     for each in given.documents:
         items = each.values.get("list") if _is_list(each) else None
-        if isinstance(items, list) and items and marks & set(mapping(items[0])):
-            return mappings(items), each.name
+        if isinstance(items, list) and items and _named(items[0], marks):
+            return source.check(each.name, items, mappings), each.name
     named = source.read(file, text, "")
     found = given.find(named) if named else None
     if found is not None and _is_list(found):
-        return mappings(found.values["list"]), named
+        return source.check(named, found.values["list"], mappings), named
     return None, named
 
 
@@ -442,9 +433,9 @@ def _masks(source: Source, to: Conversion) -> None:
     ):
         value = source.read(key, read, usual)
         if masked:
-            to.say(f"dataset.mask.{setting}", value, key, value, given=source.given(key))
-        elif source.given(key):
-            to.off(key, value)
+            source.say(to, f"dataset.mask.{setting}", value, key)
+        else:
+            source.off(to, key)
 
 
 PROGRAM = Program(

@@ -7,6 +7,7 @@ Source: Nerogar/OneTrainer at 23df3832, ``modules/util/config/ConceptConfig.py``
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .rules import (
     EVERY,
@@ -17,6 +18,7 @@ from .rules import (
     Source,
     Table,
     Together,
+    UnfitError,
     flag,
     number,
     text,
@@ -110,6 +112,14 @@ SAMPLE: Table = {
 _ROLES = {"STANDARD": "train", "VALIDATION": "validation", "PRIOR_PREDICTION": "regularization"}
 
 
+def sizes_of(value: Any) -> list[int]:
+    """A reader of sizes parted by commas, such as ``512,1024x768``: the largest first."""
+    parts = [part.strip().split("x") for part in text(value).split(",") if part.strip()]
+    if not parts:
+        raise UnfitError("a resolution such as 1024 or 512x768")
+    return sorted({sides([whole(side) for side in part]) for part in parts}, reverse=True)
+
+
 def concept_folder(source: Source) -> Folder:
     """One concept as a folder."""
     to = Conversion()
@@ -122,8 +132,9 @@ def concept_folder(source: Source) -> Folder:
     _captions(source, to)
     if source.read("image.enable_resolution_override", flag, False):
         said = source.read("image.resolution_override", text, "512")
-        side = sides([whole(part) for part in said.split(",")[0].strip().split("x")])
-        to.say("dataset.resolution", side, f"{key}image.resolution_override", said)
+        found = source.read("image.resolution_override", sizes_of, [512])
+        near = "One size of several." if found[1:] else ""
+        to.say("dataset.resolution", found[0], f"{key}image.resolution_override", said, near)
     kind = source.read("type", text, "STANDARD")
     role = _ROLES.get(kind, "train")
     if kind == "PRIOR_PREDICTION":
@@ -146,9 +157,7 @@ def _repeats(source: Source, to: Conversion) -> None:
         to.lack(key, value, "An epoch takes all images; give the others more repeats.")
     else:
         near = "" if value == int(value) else "Rounded to whole repeats."
-        to.say(
-            "dataset.num_repeats", round(value), key, value, near, given=source.given("balancing")
-        )
+        source.say(to, "dataset.num_repeats", round(value), "balancing", value, near)
 
 
 def _captions(source: Source, to: Conversion) -> None:
@@ -168,15 +177,9 @@ def _captions(source: Source, to: Conversion) -> None:
     for name, setting, read, usual in _TAGS:
         value = source.read(f"text.{name}", read, usual)
         if shuffled:
-            to.say(
-                f"dataset.captions.{setting}",
-                value,
-                f"{key}{name}",
-                value,
-                given=source.given(f"text.{name}"),
-            )
-        elif source.given(f"text.{name}"):
-            to.off(f"{key}{name}", value)
+            source.say(to, f"dataset.captions.{setting}", value, f"text.{name}")
+        else:
+            source.off(to, f"text.{name}")
 
 
 _TAGS: tuple[tuple[str, str, Read, object], ...] = (

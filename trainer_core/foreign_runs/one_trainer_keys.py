@@ -84,7 +84,7 @@ CONFIG: Table = {
     "async_offloading": Lacks("memory.plan places weights by itself.", _ANY),
     "compile": Maps("memory.compile", flag),
     "attention_mechanism": Lacks(
-        "Attention is torch's own.", (None, "SDP", "DEFAULT", "FLASH", "FLASH_SPLIT")
+        "Attention is torch's own.", (None, "SDP", "DEFAULT", "FLASH", "FLASH_SPLIT", "CUDNN")
     ),
     "force_circular_padding": Lacks(_OTHER_MODELS),
     "resolution": Together("dataset.resolution, dataset.more_resolutions"),

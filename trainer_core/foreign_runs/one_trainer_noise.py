@@ -17,7 +17,7 @@ def set_noise(source: Source, to: Conversion) -> None:
     kind = source.read("timestep_distribution", text, "UNIFORM")
     weight = source.read("noising_weight", number, 0.0)
     bias = source.read("noising_bias", number, 0.0)
-    said, given = ("timestep_distribution", kind), source.given("timestep_distribution")
+    said = ("timestep_distribution", kind)
     plain = _is_plain_shift(source)
     if kind == "LOGIT_NORMAL":
         to.say(_DENSITY, "logit_normal" if plain else "shifted", *said)
@@ -34,7 +34,7 @@ def set_noise(source: Source, to: Conversion) -> None:
         to.say(_DENSITY, "cosmap", *said)
     elif kind in {"UNIFORM", "SIGMOID", "INVERTED_PARABOLA"}:
         near = "" if kind == "UNIFORM" or not weight else "There is no such density here."
-        to.say(_DENSITY, "uniform", *said, near, given=given)
+        source.say(to, _DENSITY, "uniform", *said, near)
     else:
         to.lack(*said, "There is no such density here.")
     _leftover(source, to)
@@ -55,8 +55,8 @@ def _leftover(source: Source, to: Conversion) -> None:
         value = source.read(key, number, usual)
         if value != usual:
             to.say(f"training.sigma.{setting}", value, key, value, near)
-        elif source.given(key):
-            to.off(key, value)
+        else:
+            source.off(to, key)
 
 
 def _is_plain_shift(source: Source) -> bool:
@@ -77,15 +77,14 @@ def set_shift(source: Source, to: Conversion) -> None:
             to.say(_DENSITY, "shifted", *said, "By the base's own scheduler at the image's size.")
         else:
             to.lack(*said, "This density is moved by a fixed shift alone (training.sigma.shift).")
-        if source.given("timestep_shift"):
-            to.off("timestep_shift", shift, "dynamic_timestep_shifting wins over it.")
+        source.off(to, "timestep_shift", why="dynamic_timestep_shifting wins over it.")
         return
     if "dynamic_timestep_shifting" in source.values:
         to.off("dynamic_timestep_shifting", False)
     if shift != 1.0:
         to.say("training.sigma.shift", shift, "timestep_shift", shift)
-    elif source.given("timestep_shift"):
-        to.off("timestep_shift", shift)
+    else:
+        source.off(to, "timestep_shift")
 
 
 _LOSSES = {
@@ -113,7 +112,7 @@ def set_loss(source: Source, to: Conversion) -> None:
     if kind and len(used) == 1:
         near = _HUBER if kind == "huber" else ""
         near = near if used[first] == 1 else "Its strength scales the learning rate there."
-        to.say("training.loss.kind", kind, first, used[first], near, given=source.given(first))
+        source.say(to, "training.loss.kind", kind, first, used[first], near)
     else:
         to.say(
             "training.loss.kind",
@@ -127,39 +126,20 @@ def set_loss(source: Source, to: Conversion) -> None:
             (to.lack if value else to.off)(key, value, "Only one loss is taken.")
     delta = source.read("huber_delta", number, 1.0)
     if kind == "huber":
-        to.say(
-            "training.loss.huber_delta",
-            delta,
-            "huber_delta",
-            delta,
-            given=source.given("huber_delta"),
-        )
-    elif source.given("huber_delta"):
-        to.off("huber_delta", delta)
+        source.say(to, "training.loss.huber_delta", delta, "huber_delta")
+    else:
+        source.off(to, "huber_delta")
     name = source.read("loss_weight_fn", text, "CONSTANT")
     strength = source.read("loss_weight_strength", number, 5.0)
     if name in _WEIGHTINGS:
         weighting, near = _WEIGHTINGS[name]
-        to.say(
-            "training.loss.weighting",
-            weighting,
-            "loss_weight_fn",
-            name,
-            near,
-            given=source.given("loss_weight_fn"),
-        )
+        source.say(to, "training.loss.weighting", weighting, "loss_weight_fn", name, near)
     else:
         to.lack("loss_weight_fn", name, "There is no such weighting here.")
     if name == "MIN_SNR_GAMMA":
-        to.say(
-            "training.loss.snr_gamma",
-            strength,
-            "loss_weight_strength",
-            strength,
-            given=source.given("loss_weight_strength"),
-        )
-    elif source.given("loss_weight_strength"):
-        to.off("loss_weight_strength", strength)
+        source.say(to, "training.loss.snr_gamma", strength, "loss_weight_strength")
+    else:
+        source.off(to, "loss_weight_strength")
     _average(source, to)
 
 
@@ -173,15 +153,8 @@ def _average(source: Source, to: Conversion) -> None:
                 to.off(key, source.values[key])
         return
     near = f"There it is updated every {every} steps: this decay forgets as fast."
-    to.say("training.ema.decay", round(decay ** (1 / every), 6), "ema_decay", decay, near)
-    for key in ("ema", "ema_update_step_interval"):
-        if source.given(key):
-            to.off(key, source.values[key], "It is in training.ema.decay.")
+    ours = round(decay ** (1 / every), 6) if decay > 0 else decay
+    to.say("training.ema.decay", ours, "ema_decay", decay, near)
+    source.off(to, "ema", "ema_update_step_interval", why="It is in training.ema.decay.")
     if source.read("non_ema_sampling", flag, True):
-        to.say(
-            "training.ema.previews",
-            "last",
-            "non_ema_sampling",
-            True,
-            given=source.given("non_ema_sampling"),
-        )
+        source.say(to, "training.ema.previews", "last", "non_ema_sampling", True)

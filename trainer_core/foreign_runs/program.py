@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from ..errors import InputError
+from ..families.registry import FAMILIES
 from ..families.run_files import words_elsewhere
-from .documents import Document
-from .rules import Conversion, Table, shown
+from .documents import SCRIPT, Document
+from .rules import Conversion, Table, name_of
 
 Find = Callable[[str], "Document | None"]
 """Opens a file that another one names; None where it may not, or cannot."""
@@ -55,6 +57,7 @@ class Program:
         convert: Turns files into settings.
         beside: Test of a document for what may be read together with another one; unset: one file
             says all.
+        scripts: Gives the names of the scripts whose command lines are read.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Program:
     marks: Mapping[str, Callable[[Mapping[str, Any]], bool]]
     convert: Callable[[Given, Conversion], None]
     beside: Callable[[Mapping[str, Any]], bool] | None = None
+    scripts: Callable[[], Sequence[str]] = tuple
 
     def marks_of(self, document: Document) -> list[str]:
         """The marks that a document has."""
@@ -81,6 +85,28 @@ def has(*path: str) -> Callable[[Mapping[str, Any]], bool]:
         return True
 
     return found
+
+
+def script_of(words: Sequence[str]) -> str:
+    """The name of the Python script that a command starts; empty where there is none."""
+    return next((PurePath(each).name for each in words if each.lower().endswith(SCRIPT)), "")
+
+
+def other_script(name: str, words: Sequence[str], scripts: Sequence[str]) -> InputError:
+    """The error of a command that starts a script whose arguments are not known here.
+
+    Args:
+        name: Of the file.
+        words: Of the command.
+        scripts: Those whose arguments are known.
+    """
+    return InputError(
+        f"{name} starts {name_of(script_of(words))}",
+        "a command line that starts one of " + ", ".join(scripts),
+        "Give the run file that the command names, if docs/other-trainers.md lists its program. "
+        "Commands of sd-scripts and of other architectures are not read: their arguments mean "
+        "something else.",
+    )
 
 
 def set_family(to: Conversion, given: Given, program: str, key: str, word: str) -> None:
@@ -104,11 +130,12 @@ def set_family(to: Conversion, given: Given, program: str, key: str, word: str) 
             to.lack(key, word, f"family={given.family} was named in its place.")
         return
     if values is None:
-        found = f"{key} is {shown(word)}" if word else f"{key} is not set"
+        found = f"{key} is {name_of(word)}" if word else f"{key} is not set"
         raise InputError(
             f"{given.name}: {found}",
             "one of " + ", ".join(known),
-            "Name the architecture behind the file: family=NAME. Others are not trained here.",
+            "Other architectures are not trained here. Where the file means one of ours all the "
+            f"same, name it behind the file: family=NAME, of {', '.join(FAMILIES)}.",
         )
     for setting, value in values.items():
         if setting not in to.values:

@@ -14,7 +14,7 @@ from ..families.run_files import config_of, run_file_of
 from ..filesystem.text_files import read_text
 from ..printable import listed
 from .documents import LARGEST, Document, open_document, split_command
-from .program import Given, Program
+from .program import Given, Program, other_script
 from .registry import PROGRAMS
 from .rules import Conversion, Note, UnfitError, name_of
 
@@ -84,16 +84,17 @@ class ForeignRun:
         return run_file_of(title, self.values, self.summary(), self._remarks())
 
     def _remarks(self) -> Mapping[str, str]:
-        remarks: dict[str, str] = {}
+        remarks: dict[str, list[str]] = {}
         for note in self.notes:
             if not note.setting or note.setting not in self.values or note.outcome == "lacking":
                 continue
             if note.outcome == "default":
-                told = f"{self.program}'s default of {note.key}."
+                told = f"{self.program}'s default of {note.key}"
             else:
                 told = f"{self.program}: {note.key} = {note.value}"
-            remarks[note.setting] = f"{told} {note.why}".strip()
-        return remarks
+            why = f" ({note.why})" if note.why else ""
+            remarks.setdefault(note.setting, []).append(told + why)
+        return {setting: "; ".join(dict.fromkeys(told)) for setting, told in remarks.items()}
 
 
 def _line(note: Note) -> str:
@@ -151,6 +152,7 @@ def read_foreign(
             str(error),
             "Correct the value there.",
         ) from error
+    to.finish()
     _require_controls(to)
     _leave_out_contradictions(to)
     certainty = _SURE if len(marks) == len(program.marks) else _LIKELY
@@ -241,6 +243,9 @@ def _require_controls(to: Conversion) -> None:
 def _program_of(document: Document) -> tuple[Program, list[str]]:
     found = [(program, program.marks_of(document)) for program in PROGRAMS]
     best, marks = max(found, key=lambda each: len(each[1]) / len(each[0].marks))
+    if not marks and document.format == "command":
+        scripts = [script for program in PROGRAMS for script in program.scripts()]
+        raise other_script(document.name, document.values["command"], scripts)
     if not marks:
         known = "; ".join(f"{each.name} ({', '.join(each.marks)})" for each in PROGRAMS)
         raise InputError(

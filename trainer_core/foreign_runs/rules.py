@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,9 @@ EVERY: tuple[Any, ...] = (object(),)
 """For `Lacks.off`: whatever it says, nothing is learned otherwise."""
 
 _LONGEST = 120
+_LARGEST = 1e100
+"""So that no product of a few numbers of a file is infinite."""
+
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _FLAGS = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
 
@@ -68,6 +70,12 @@ class Lacks:
     why: str
     off: tuple[Any, ...] = (None, False, "", 0, "none", "None", "NONE", "off")
 
+    def is_off(self, value: Any) -> bool:
+        """Whether a value asks for nothing; numbers of a command line are texts."""
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            return value in self.off or float(value) in self.off
+        return value in ([], {}) or any(value is off or value == off for off in self.off)
+
 
 @dataclass(frozen=True, slots=True)
 class Together:
@@ -78,6 +86,11 @@ class Together:
     """
 
     says: str
+
+    def speaks_of(self, setting: str) -> bool:
+        """Whether one of our settings follows from it."""
+        paths = [path.split(" ")[0] for path in self.says.split(", ")]
+        return any(f"{setting}.".startswith(f"{path}.") for path in paths)
 
 
 Rule = Maps | Lacks | Together
@@ -113,10 +126,12 @@ class Conversion:
     Attributes:
         values: YAML path to value.
         notes: What became of every key.
+        sources: Files, or parts of them, whose tables were applied.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
 
     def say(
         self,
@@ -166,6 +181,30 @@ class Conversion:
         """Note a key that is in no table."""
         self.notes.append(Note(name_of(key), shown(said), "unknown"))
 
+    def finish(self) -> None:
+        """Note the keys that say something together with others, and that no note names yet."""
+        told = {
+            note.key[:end] for note in self.notes for end in (len(note.key), *_ends_of(note.key))
+        }
+        for source in self.sources:
+            for key, value in source.values.items():
+                rule, name = source.table.get(key), name_of(source.prefix + key)
+                if isinstance(rule, Together) and name not in told and _is_plain(value):
+                    setting = next((each for each in self.values if rule.speaks_of(each)), "")
+                    outcome: Outcome = "exact" if setting else "off"
+                    self.notes.append(Note(name, shown(value), outcome, setting))
+        self.sources = []
+
+
+def _ends_of(key: str) -> list[int]:
+    """Where the parts of a key end, such as ``datasets`` and ``datasets[0]``."""
+    return [place for place, sign in enumerate(key) if sign in ".[ "]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it says something by itself: no section, and no list of them."""
+    return value is not None and not isinstance(value, dict | list)
+
 
 class Source:
     """The values of a file, by dotted keys of a table.
@@ -193,9 +232,14 @@ class Source:
         Raises:
             ConfigError: When it is of another type than the other program reads.
         """
-        if not self.given(key):
-            return default
-        value = self.values[key]
+        return self.check(key, self.values[key], read) if self.given(key) else default
+
+    def check(self, key: str, value: Any, read: Read) -> Any:
+        """A value of a key, or of a part of it.
+
+        Raises:
+            ConfigError: When it is of another type than the other program reads.
+        """
         try:
             return read(value)
         except UnfitError as error:
@@ -207,26 +251,58 @@ class Source:
 
     def apply(self, to: Conversion) -> None:
         """Apply every rule of the table that needs one key alone; note what is in no table."""
+        to.sources.append(self)
         for key, rule in self.table.items():
             if isinstance(rule, Maps):
                 self._map(key, rule, to)
             elif isinstance(rule, Lacks) and key in self.values:
                 value = self.values[key]
-                asks = not any(value is off or value == off for off in rule.off)
-                asks = asks and value not in ([], {}) and rule.off is not EVERY
+                asks = rule.off is not EVERY and not rule.is_off(value)
                 (to.lack if asks else to.off)(self.prefix + key, value, rule.why)
-        for key in self.values.keys() - self.table.keys():
-            to.unknown(self.prefix + key, self.values[key])
+        self.tell_unknown(to)
+
+    def tell_unknown(self, to: Conversion) -> None:
+        """Note what is in no table, in the file's order."""
+        for key, value in self.values.items():
+            if key not in self.table:
+                to.unknown(self.prefix + key, value)
+
+    def say(
+        self,
+        to: Conversion,
+        setting: str,
+        value: Any,
+        key: str,
+        said: Any = ABSENT,
+        near: str = "",
+    ) -> None:
+        """Set one of our settings by a key, or by its default there where the file is silent.
+
+        Args:
+            to: Gets the setting.
+            setting: Its YAML path.
+            value: Ours.
+            key: What it follows from.
+            said: What the key says there, or its default; unset: the same as ours.
+            near: How ours differs; empty for an exact counterpart.
+        """
+        told = value if said is ABSENT else said
+        to.say(setting, value, self.prefix + key, told, near, given=self.given(key))
+
+    def off(self, to: Conversion, *keys: str, why: str = "") -> None:
+        """Note keys that ask for nothing here, where the file says something of them."""
+        for key in keys:
+            if self.given(key):
+                to.off(self.prefix + key, self.values[key], why)
 
     def _map(self, key: str, rule: Maps, to: Conversion) -> None:
         if self.given(key):
             value = self.read(key, rule.read)
             near = "" if value in rule.exact else rule.near
-            to.say(rule.setting, value, self.prefix + key, self.values[key], near)
+            self.say(to, rule.setting, value, key, self.values[key], near)
         elif rule.default is not ABSENT:
-            to.say(
-                rule.setting, rule.default, self.prefix + key, rule.default, rule.near, given=False
-            )
+            near = "" if rule.default in rule.exact else rule.near
+            self.say(to, rule.setting, rule.default, key, near=near)
 
 
 def _flattened(
@@ -257,6 +333,8 @@ def _fits(setting: str, value: Any) -> bool:
 
 def shown(value: Any) -> str:
     """A value of a stranger's file, in one short line."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return shortened(value, _LONGEST)  # words of a command line are no YAML
     return shortened(single_line(value_in_words(value)), _LONGEST)
 
 
@@ -269,8 +347,10 @@ def number(value: Any) -> float:
     """A number, also as YAML 1.1 gives ``1e-4``: as text."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnfitError("a number")
+    if not -_LARGEST <= value <= _LARGEST:
+        raise UnfitError(f"a number of at most {_LARGEST:g}")
     return float(value)
 
 

@@ -20,7 +20,6 @@ def set_text_encoder(to: Conversion, source: Source, train: str, rate: str, near
     from ..families.registry import get_family
 
     keys = tuple(source.prefix + key for key in (train, rate))
-    given = source.given(rate)
     if not source.read(train, flag, False):
         for key, place in zip((train, rate), keys, strict=True):
             if key in source.values:
@@ -34,13 +33,8 @@ def set_text_encoder(to: Conversion, source: Source, train: str, rate: str, near
     section = "training.text_encoder"
     to.say(f"{section}.train", True, keys[0], True, near)
     usual = to.values.get("training.optimizer.learning_rate", 1e-4)
-    to.say(
-        f"{section}.learning_rate",
-        source.read(rate, number, usual),
-        keys[1],
-        source.values.get(rate, usual),
-        given=given,
-    )
+    value = source.read(rate, number, usual)
+    source.say(to, f"{section}.learning_rate", value, rate, source.values.get(rate, usual))
     rank = to.values.get("adapter.rank")
     if rank is not None:
         to.say(f"{section}.rank", rank, keys[0], rank)

@@ -143,7 +143,7 @@ TABLE: Table = {
     "loss.forground_weight": Together("dataset.mask.foreground"),
     "loss.background_weight": Together("dataset.mask.background"),
     "loss.class_path": Lacks("The loss is training.loss.kind.", (None,)),
-    "loss.init_args": Lacks("The loss is training.loss.kind."),
+    "loss.init_args": Lacks("Weights of masks are dataset.mask.foreground and background."),
     "validation.enabled": Together("preview.every"),
     "validation.steps": Together("preview.every"),
     "validation.validation_steps": Together("preview.every"),
@@ -203,7 +203,6 @@ def _resolved(file: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
 def _adapter(source: Source, to: Conversion) -> None:
     to.say("adapter.kind", "lora", "model.lora", "lora", given=False)
     init = source.values.get("model.lora.init_lora_weights", "gaussian")
-    named = source.given("model.lora.init_lora_weights")
     if init in (True, "true", "normal"):
         to.say(
             "adapter.init",
@@ -213,7 +212,7 @@ def _adapter(source: Source, to: Conversion) -> None:
             "PEFT's own default is kaiming; so is that of LyCORIS.",
         )
     elif init == "gaussian":
-        to.say("adapter.init", "gaussian", "model.lora.init_lora_weights", init, given=named)
+        source.say(to, "adapter.init", "gaussian", "model.lora.init_lora_weights", init)
     else:
         to.lack("model.lora.init_lora_weights", init, "There is no such initialization here.")
     key = "model.lora.target_modules"
@@ -226,7 +225,7 @@ def _adapter(source: Source, to: Conversion) -> None:
             to.say("adapter.targets", [targets], key, targets)
     else:
         ours = source.read(key, ending) if source.given(key) else ending(targets)
-        to.say("adapter.targets", ours, key, targets, given=source.given(key))
+        source.say(to, "adapter.targets", ours, key, targets)
     to.say(
         "training.sigma.density",
         "uniform",
@@ -245,30 +244,23 @@ def _optimizer(source: Source, to: Conversion) -> None:
     key = "optimizer.init_args"
     rate = args.pop("lr", None)
     if rate is not None:
-        to.say("training.optimizer.learning_rate", _numeric(source, rate), f"{key}.lr", rate)
+        value = source.check(f"{key}.lr", rate, number)
+        to.say("training.optimizer.learning_rate", value, f"{key}.lr", rate)
     said: dict[str, Any] = {}
     betas = args.pop("betas", None)
     if isinstance(betas, list) and len(betas) == 2:
         for name, value in zip(("beta1", "beta2"), betas, strict=True):
-            said[name] = (f"{key}.betas", _numeric(source, value))
+            said[name] = (f"{key}.betas", source.check(f"{key}.betas", value, number))
     for name in ("weight_decay", "eps", "momentum"):
         if name in args:
-            said[name] = (f"{key}.{name}", _numeric(source, args.pop(name)))
+            value = source.check(f"{key}.{name}", args.pop(name), number)
+            said[name] = (f"{key}.{name}", value)
     for name, value in args.items():
         to.lack(f"{key}.{name}", value, "The optimizer here has no such number.")
     path = source.read("optimizer.class_path", text, "torch.optim.AdamW")
     named = source.given("optimizer.class_path")
     set_optimizer(to, ("optimizer.class_path", path), said, named=named)
     _schedule(source, to)
-
-
-def _numeric(source: Source, value: Any) -> float:
-    try:
-        return number(value)
-    except UnfitError as error:
-        raise ConfigError(
-            f"{source.file}: optimizer.init_args has {value!r}", str(error), "Correct it there."
-        ) from error
 
 
 def _schedule(source: Source, to: Conversion) -> None:
@@ -283,9 +275,9 @@ def _schedule(source: Source, to: Conversion) -> None:
         power=("lr_scheduler.power", power),
     )
     used = {"cosine_restarts": "num_cycles", "polynomial": "power"}.get(ours)
-    for each in {"num_cycles", "power"} - {used}:
-        if source.given(f"lr_scheduler.{each}"):
-            to.off(f"lr_scheduler.{each}", source.values[f"lr_scheduler.{each}"])
+    for each in ("num_cycles", "power"):
+        if each != used:
+            source.off(to, f"lr_scheduler.{each}")
     warmup = source.read("lr_scheduler.warmup_steps", whole, 0)
     if source.given("lr_scheduler.warmup_steps"):
         if name == "constant" and warmup:
@@ -323,7 +315,7 @@ def _dataset(source: Source, to: Conversion) -> None:
     _sizes(source, to)
     key = f"{_PROCESS}process_type"
     if crop := source.read(key, _CROPS, "center"):
-        to.say("dataset.crop", crop, key, source.values.get(key), given=source.given(key))
+        source.say(to, "dataset.crop", crop, key, source.values.get(key))
     else:
         to.lack(key, source.values[key], "Images are not padded here; they are cropped.")
     for batch in ("data.batch_size", "data.init_args.batch_size"):
@@ -371,7 +363,7 @@ def _sizes(source: Source, to: Conversion) -> None:
     if source.given(key):
         value = source.values[key]
         first = value[0] if isinstance(value, list) and value else value
-        to.say("dataset.control_area", _pixels(first), key, value)
+        to.say("dataset.control_area", source.check(key, first, _pixels), key, value)
 
 
 def _masks(source: Source, to: Conversion) -> None:
@@ -395,15 +387,11 @@ def _masks(source: Source, to: Conversion) -> None:
     ):
         full = f"loss.{key}"
         if masked:
-            to.say(
-                f"dataset.mask.{setting}",
-                source.read(full, number, default),
-                full,
-                source.values.get(full, default),
-                given=source.given(full),
-            )
-        elif source.given(full):
-            to.off(full, source.values[full], "loss.mask_loss is off.")
+            value = source.read(full, number, default)
+            said = source.values.get(full, default)
+            source.say(to, f"dataset.mask.{setting}", value, full, said)
+        else:
+            source.off(to, full, why="loss.mask_loss is off.")
 
 
 _OF_ALL = {
@@ -432,12 +420,12 @@ def _previews(source: Source, to: Conversion) -> None:
         return
     key = "validation.steps" if source.given("validation.steps") else "validation.validation_steps"
     to.say("preview.every", source.read(key, whole, 100), key, source.values.get(key, 100))
-    for name in ("validation.max_samples", "validation.num_validation_samples"):
-        if source.given(name):
-            to.off(name, source.values[name], "It cuts the list of samples off.")
+    cut = ("validation.max_samples", "validation.num_validation_samples")
+    source.off(to, *cut, why="It cuts the list of samples off.")
     kept = samples[: max(most, 0)]
-    prompts = [text(each.get("prompt") or "") for each in kept]
-    controls = [texts(each.get("images") or []) for each in kept]
+    key = "validation.samples"
+    prompts = [source.check(key, each.get("prompt") or "", text) for each in kept]
+    controls = [source.check(key, each.get("images") or [], texts) for each in kept]
     to.say("preview.prompts", prompts, "validation.samples (prompt)", prompts)
     if any(controls):
         to.say("preview.controls", controls, "validation.samples (images)", controls)
@@ -448,13 +436,14 @@ def _previews(source: Source, to: Conversion) -> None:
             shared = all(each.get(name) == value for each in kept)
             to.say(
                 f"preview.{_PREVIEW[name]}",
-                read(value),
-                f"validation.samples ({name})",
+                source.check(f"{key} ({name})", value, read),
+                f"{key} ({name})",
                 value,
                 "" if shared else "As the first sample; all previews share it here.",
             )
-    for each in {name for sample in kept for name in sample} - {"prompt", "images", *_OF_ALL}:
-        to.lack(f"validation.samples ({each})", first.get(each), "Previews have no such setting.")
+    for each in dict.fromkeys(name for sample in kept for name in sample):
+        if each not in {"prompt", "images", *_OF_ALL}:
+            to.lack(f"{key} ({each})", first.get(each), "Previews have no such setting.")
 
 
 PROGRAM = Program(

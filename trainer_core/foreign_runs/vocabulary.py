@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..config import OptimizerSection
 from ..config.folders import OVERRIDES
 from ..config.run import find_setting
-from .rules import Conversion, Source, UnfitError, number, numbers, text, texts, word_of
+from .rules import Conversion, Note, Source, UnfitError, number, numbers, text, texts, word_of
 
 Said = tuple[str, Any]
 """A key with what it says there."""
@@ -221,8 +221,7 @@ def set_trackers(source: Source, key: str, to: Conversion, usual: str = "") -> N
     """
     who = source.read(key, text, usual)
     if who in _TRACKERS:
-        given = source.given(key)
-        to.say("metrics.trackers", _TRACKERS[who], source.prefix + key, who, given=given)
+        source.say(to, "metrics.trackers", _TRACKERS[who], key, who)
     elif who:
         to.lack(source.prefix + key, who, "There is no such tracker here.")
 
@@ -317,6 +316,8 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
 
     What only ``dataset`` can say holds for all folders; a folder that says otherwise is noted.
     """
+    for each in folders:
+        each.said.finish()
     trained = [
         each for each in folders if each.role == "train" and "dataset.path" in each.said.values
     ]
@@ -333,11 +334,9 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
     for each in folders:
         if each is first:
             continue
-        to.notes += [
-            replace(note, setting="dataset.folders" if note.setting else "")
-            for note in each.said.notes
-        ]
-        if entry := _entry(to, each, first):
+        entry, lost = _entry(each, first)
+        to.notes += [_of_further(note, lost) for note in each.said.notes]
+        if entry:
             further.append(entry)
     if further:
         to.say("dataset.folders", further, f"{len(further)} further folder(s)", "see above")
@@ -348,12 +347,24 @@ def _default_of(setting: str) -> Any:
     return None if found is None else found.get_default(call_default_factory=True)
 
 
-def _entry(to: Conversion, folder: Folder, first: Folder) -> dict[str, Any]:
-    """A folder as an item of ``dataset.folders``; empty without a path."""
+def _of_further(note: Note, lost: Set[str]) -> Note:
+    """What became of a key of a further folder."""
+    if note.setting in lost:
+        why = f"{note.setting} holds for all folders; it is as the first says."
+        return replace(note, outcome="lacking", setting="", why=why)
+    return replace(note, setting="dataset.folders" if note.setting else "")
+
+
+def _entry(folder: Folder, first: Folder) -> tuple[dict[str, Any], set[str]]:
+    """A folder as an item of ``dataset.folders``, and its settings that an item cannot have.
+
+    The item is empty without a path.
+    """
     values, main = folder.said.values, first.said.values
+    lost: set[str] = set()
     path = values.get("dataset.path")
     if not path:
-        return {}
+        return {}, lost
     entry: dict[str, Any] = {"path": path, "role": folder.role}
     if folder.weight != 1:
         entry["weight"] = folder.weight
@@ -374,6 +385,5 @@ def _entry(to: Conversion, folder: Folder, first: Folder) -> dict[str, Any]:
         elif name.startswith("captions."):
             captions[name.removeprefix("captions.")] = value
         else:
-            why = f"{setting} holds for all folders; it is as the first says."
-            to.lack(f"{folder.key} ({name})", value, why)
-    return {**entry, "captions": captions} if captions else entry
+            lost.add(setting)
+    return {**entry, "captions": captions} if captions else entry, lost

@@ -383,7 +383,7 @@ def test_every_key_is_told_in_the_run_file(name):
 
 def test_defaults_of_the_other_program_are_written_where_they_are_not_ours():
     run = read("sigma.txt")
-    assert "musubi-tuner's default of network_dim." in run.run_file()
+    assert "musubi-tuner's default of network_dim" in run.run_file()
     assert {note.key for note in run.outcome("default")} >= {"network_dim", "learning_rate"}
 
 

@@ -32,7 +32,7 @@ HOSTILE = {
     "huge.yaml": ("a: " + "x" * (1 << 20), "more than"),
     "many.json": ("[" + "1," * 60_000 + "1]", "more than"),
     "quotes.sh": ("python a_train_network.py --dit 'open", "cannot be read"),
-    "other.sh": ("rm -rf nothing", "_train_network.py"),
+    "other.sh": ("rm -rf nothing", "starts a Python script"),
     "half.json": ('{"a": ', "cannot be read"),
     "half.toml": ("a = [", "cannot be read"),
     "null.yaml": ("a: \x00", "cannot be read"),

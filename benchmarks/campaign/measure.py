@@ -104,6 +104,12 @@ class Stopwatch(SilentObserver):
         del first
         return f"Step {step} is no measurement."
 
+    @staticmethod
+    def saved_on_failure(step: int) -> contextlib.AbstractContextManager[None]:
+        """Nothing is kept."""
+        del step
+        return contextlib.nullcontext()
+
     def retry_due(self) -> bool:
         """Nothing is written."""
         return False

@@ -282,6 +282,22 @@ def test_a_step_whose_measurement_fails_is_written_and_goes_on_from_there(tmp_pa
     assert metrics(folder) == whole
 
 
+@pytest.mark.exhaustive
+def test_the_last_step_is_measured_late_also_where_its_number_is_none_of_the_interval(
+    tmp_path, cache
+):
+    def short(folder):
+        held = {**HELD, "every": 3}
+        return run_config(folder, cache, training={"steps": 5}, dataset={"validation": held})
+
+    whole = train(short(tmp_path / "whole"))
+    with pytest.raises(ValueError, match="cable"):
+        train(short(tmp_path / "parts"), FailsWhileMeasuring(5))
+    resumed = train(short(tmp_path / "parts").model_copy(update={"resume": "latest"}))
+    assert metrics(resumed.folder) == metrics(whole.folder)
+    assert (resumed.best.step, resumed.best.loss) == (whole.best.step, whole.best.loss)
+
+
 class SeesWhatIsNamed(CancelAfter):
     """Looks which checkpoint is the best one whenever one is saved."""
 

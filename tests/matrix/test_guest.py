@@ -38,7 +38,6 @@ LEFT_OUT = (
     "tests/unit/config",
     "tests/unit/foreign_runs",
     "tests/unit/nodes",
-    "tests/unit/quantization",
     "tests/unit/test_locks.py",
 )
 

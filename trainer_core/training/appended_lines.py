@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import StorageError
@@ -26,10 +27,9 @@ class AppendedLines:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._pending: deque[bytes] = deque(maxlen=MOST)
+        self._ended = False
         try:
-            # Without a buffer: what a full disk takes of a line is known, and taken back.
-            self._file = path.open("ab", buffering=0)
-            self._size = self._file.tell()
+            self._open()
         except OSError as error:
             raise storage_error(path, error) from error
 
@@ -60,20 +60,44 @@ class AppendedLines:
             try:
                 self._write(self._pending[0])
             except OSError as error:
-                with contextlib.suppress(OSError):
-                    self._file.truncate(self._size)
+                if not self._file.closed:
+                    with contextlib.suppress(OSError):
+                        self._file.truncate(self._size)
                 raise storage_error(self._path, error) from error
             self._pending.popleft()
 
+    def rewrite(self, write: Callable[[], object]) -> None:
+        """Have somebody replace the file, which not every system does while it is open.
+
+        Args:
+            write: Puts another file in its place, or raises and leaves it as it is. Lines that are
+                not on the disk come behind it.
+        """
+        self._file.close()
+        try:
+            write()
+        finally:
+            # Else the next line tries it again.
+            with contextlib.suppress(OSError):
+                self._open()
+
     def close(self) -> None:
         """Try once more to write what is kept, and close; raises nothing."""
-        if not self._file.closed:
+        if not self._ended:
             # Whoever waits for these lines was told before.
             with contextlib.suppress(StorageError):
                 self.write_pending()
             self._file.close()
+            self._ended = True
+
+    def _open(self) -> None:
+        # Without a buffer: what a full disk takes of a line is known, and taken back.
+        self._file = self._path.open("ab", buffering=0)
+        self._size = self._file.tell()
 
     def _write(self, line: bytes) -> None:
+        if self._file.closed:
+            self._open()
         # What an earlier line left, where even taking back was refused, goes first.
         self._file.truncate(self._size)
         rest = memoryview(line)

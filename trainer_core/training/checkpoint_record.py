@@ -122,6 +122,8 @@ class CheckpointRecord:
             # Those before it may have been measured in another way.
             later = [step for step in saved if step > best.step and step in self._measured]
             rows += [{"step": step, "loss": self._measured[step]} for step in later]
+            # A mark below the lowest loss was measured in another way.
+            rows = [each for each in rows if each["loss"] >= best.loss]
         return min(rows, key=lambda each: each["loss"], default=None)
 
     def _marked(self) -> list[dict[str, Any]]:

@@ -5,7 +5,9 @@ A line may get more fields in time: what a reader does not know it passes over.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import json
 import math
 from array import array
@@ -98,7 +100,8 @@ class MetricsWriter:
         trackers: MakeTrackers = tensorboard_alone,
     ) -> None:
         self.totals = Totals()
-        self._path, self._done = path, done
+        self._path = path
+        self._late: dict[int, tuple[float, float | None]] = {}
         for step in _keep_steps(path, done):
             self.totals.add(step)
         self._lines = AppendedLines(path)
@@ -117,6 +120,7 @@ class MetricsWriter:
         for tracker in self._trackers:
             tracker.write(result)
         self._append(_record(result))
+        self._complete()
 
     def write_begin(self, loss: float, trained: float | None = None) -> None:
         """Append what was measured before the first step, as that of a step 0.
@@ -137,27 +141,24 @@ class MetricsWriter:
         """Add what was measured behind a step whose line is written already.
 
         Args:
-            step: The last one that is written; nothing was appended since.
+            step: One that the file has.
             loss: On held-out images.
             trained: On as many trained ones.
 
         Raises:
-            StorageError: When it cannot be written; the line stays as it was.
+            StorageError: When it cannot be written; it is kept, and written behind the next step.
         """
         self.totals.held_out[step] = loss
         for tracker in self._trackers:
             tracker.write_validation(step, loss, trained)
+        self._late[step] = (loss, trained)
+        self._complete()
 
-        def complete(result: StepResult) -> StepResult:
-            if result.step != step:
-                return result
-            return dataclasses.replace(result, validation_loss=loss, trained_loss=trained)
-
-        self._lines.close()
-        try:
-            _keep_steps(self._path, self._done, complete)
-        finally:
-            self._lines = AppendedLines(self._path)
+    def _complete(self) -> None:
+        """Write what was measured late into the lines of its steps."""
+        if self._late:
+            self._lines.rewrite(functools.partial(_complete_steps, self._path, self._late))
+            self._late.clear()
 
     def _append(self, record: Mapping[str, Any]) -> None:
         self._lines.append(json.dumps(record, allow_nan=False))
@@ -175,6 +176,9 @@ class MetricsWriter:
 
     def close(self) -> None:
         """Close all; raises nothing, and closes nothing twice."""
+        # Whoever waits for it was told before.
+        with contextlib.suppress(StorageError):
+            self._complete()
         self._lines.close()
         for tracker in self._trackers:
             tracker.close()
@@ -237,27 +241,38 @@ def _record(step: StepResult) -> dict[str, Any]:
     return {name: value for name, value in values if value is not None}
 
 
-def _keep_steps(
-    path: Path, done: int, change: Callable[[StepResult], StepResult] | None = None
-) -> list[StepResult]:
-    """Write the file without later steps than `done`, and with those as `change` gives them."""
+def _keep_steps(path: Path, done: int) -> list[StepResult]:
     if not path.exists():
         return []
     records = _read_records(path)
     kept = [each for each in records if isinstance(each, StepResult) and each.step <= done]
-    kept = kept if change is None else [change(each) for each in kept]
     # A run that begins anew measures anew.
     before = [each for each in records if not isinstance(each, StepResult)] if done else []
     lines = [*before[:1], *map(_record, kept)]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
     try:
-        atomic_write(path, lambda target: _write(target, text))
+        _replace(path, lines)
     except StorageError:
-        if change is not None:
-            raise
         # On a full disk: what is kept is what the file begins with.
         _cut(path, len(lines))
     return kept
+
+
+def _complete_steps(path: Path, late: Mapping[int, tuple[float, float | None]]) -> None:
+    """Give the lines of some steps what was measured behind them."""
+    lines: list[Mapping[str, Any]] = []
+    for each in _read_records(path):
+        if isinstance(each, StepResult):
+            loss, trained = late.get(each.step, (each.validation_loss, each.trained_loss))
+            measured = dataclasses.replace(each, validation_loss=loss, trained_loss=trained)
+            lines.append(_record(measured))
+        else:
+            lines.append(each)
+    _replace(path, lines)
+
+
+def _replace(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    atomic_write(path, lambda target: _write(target, text))
 
 
 def _cut(path: Path, lines: int) -> None:

@@ -104,7 +104,7 @@ def _measured_late(run: Loaded, loop: Loop) -> tuple[str, int] | None:
     state = run.state
     if not state.step or state.best.measured >= state.step:
         return None
-    measured = loop.hooks.measure(state.step, False)
+    measured = loop.hooks.measure(state.step, state.step >= run.steps)
     if loop.hooks.save_due(state.step):
         loop.hooks.save(state.step)  # it is there, and is marked
     if measured.cancelled:

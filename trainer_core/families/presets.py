@@ -159,7 +159,8 @@ def _figures(
         names += [f"embedded.quality.{quality}"]
     special = [own.get(name, {}) for name in names]
     taken = merged([*layers, *special])["adapter.kind"].value if kind == "auto" else kind
-    of_kind = [own.get(f"embedded.kind.{taken}", {})] if embedded else []
+    kinds = (f"embedded.kind.{taken}", f"embedded.goal.{goal}.kind.{taken}") if embedded else ()
+    of_kind = [own.get(name, {}) for name in kinds]
     return merged([*layers, *special, general["kinds"][taken], *of_kind])
 
 

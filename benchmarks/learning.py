@@ -69,6 +69,10 @@ _WARM_UP = "training.schedule.warmup_steps"
 _DENSITY = "training.sigma.density"
 _CONSTANT = {"training.schedule.name": "constant"}
 _EMA = {"training.ema.decay": 0.95}
+_NOTHING = {f"{_KEEP}.share": 0.0}
+
+HALF = {f"{_KEEP}.share": 0.5, _RATE: 0.003, _WARM_UP: 20, "training.steps": 200}
+"""What the preset of an object gave a LoRA before: rows with one change are changed from this."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,11 @@ class Way:
     Attributes:
         name: Of the row.
         kind: Of the adapter.
-        changed: Settings that are not as the preset has them, by YAML path.
+        changed: Settings that are not as the preset or `base` has them, by YAML path.
         paced: Whether it is measured when `REACHED` is reached.
         plain: Whether the plain loop of Diffusers and PEFT trains.
-        pace: Factor on the preset's learning rate.
+        pace: Factor on the learning rate.
+        base: Settings in the place of the preset's, before anything is changed.
     """
 
     name: str
@@ -90,6 +95,7 @@ class Way:
     paced: bool = False
     plain: bool = False
     pace: float = 1.0
+    base: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _optimizer(name: str) -> Way:
@@ -97,8 +103,13 @@ def _optimizer(name: str) -> Way:
     own = OWN_DEFAULTS.get(name, {}).get("learning_rate", _ADAMW_RATE)
     changed: dict[str, Any] = {"training.optimizer.name": name}
     if name in FINDS_ITS_RATE:
-        return Way(name, changed={**changed, _RATE: own, **_schedule(name)})
-    return Way(name, changed={**changed, **_schedule(name)}, pace=own / _ADAMW_RATE)
+        return _from_half(name, {**changed, _RATE: own, **_schedule(name)})
+    return _from_half(name, {**changed, **_schedule(name)}, pace=own / _ADAMW_RATE)
+
+
+def _from_half(name: str, changed: Mapping[str, Any], **more: Any) -> Way:
+    """A LoRA that is changed from `HALF`."""
+    return Way(name, changed=changed, base=HALF, **more)
 
 
 def _schedule(name: str) -> Mapping[str, Any]:
@@ -112,20 +123,13 @@ OPTIMIZERS = (
 """Those that compute on a CPU as anywhere; paged ones are the same there."""
 
 DEFAULTS = tuple(Way(kind, kind) for kind in KINDS)
-# Settings of rows that tell what limits the pace; the preset's own share is a half.
-_NOTHING = {f"{_KEEP}.share": 0.0}
-_QUARTER = {f"{_KEEP}.share": 0.25}
 PACED = (
-    Way("plain loop", paced=True, plain=True),
+    Way("plain loop", paced=True, plain=True, base=HALF),
     Way("lora", paced=True),
-    Way("lora, nothing preserved", changed=_NOTHING, paced=True),
-    Way("lora, nothing preserved, no warm-up", changed={**_NOTHING, _WARM_UP: 0}, paced=True),
-    Way("lora, a quarter preserved", changed=_QUARTER, paced=True),
-    Way(
-        "lora, a quarter preserved, rate 0.005, 10 warm-up",
-        changed={**_QUARTER, _RATE: 0.005, _WARM_UP: 10},
-        paced=True,
-    ),
+    _from_half("lora, half preserved", {}, paced=True),
+    _from_half("lora, a quarter preserved", {f"{_KEEP}.share": 0.25}, paced=True),
+    _from_half("lora, nothing preserved", _NOTHING, paced=True),
+    _from_half("lora, nothing preserved, no warm-up", {**_NOTHING, _WARM_UP: 0}, paced=True),
     Way("lokr", "lokr", paced=True),
     Way("loha", "loha", paced=True),
 )
@@ -133,31 +137,32 @@ PACED = (
 
 _CLASSES = {f"{_KEEP}.class_word": CLASS_WORD, "dataset.trigger_word": CHANGED_CONCEPT}
 OTHERS: Mapping[str, Sequence[Way]] = {
+    "nothing": (_from_half("as it is", {}),),
     "optimizer": tuple(_optimizer(name) for name in OPTIMIZERS),
     "preservation": (
-        Way("none", changed={f"{_KEEP}.share": 0.0}),
-        Way("class", changed={f"{_KEEP}.kind": "class", **_CLASSES}),
-        Way("output", changed={f"{_KEEP}.kind": "output", **_CLASSES}),
-        Way("blank", changed={f"{_KEEP}.kind": "blank"}),
+        _from_half("none", _NOTHING),
+        _from_half("class", {f"{_KEEP}.kind": "class", **_CLASSES}),
+        _from_half("output", {f"{_KEEP}.kind": "output", **_CLASSES}),
+        _from_half("blank", {f"{_KEEP}.kind": "blank"}),
     ),
     "average": (
-        Way("EMA 0.95", changed=_EMA),
-        Way("constant", changed=_CONSTANT),
-        Way("constant, EMA 0.95", changed={**_CONSTANT, **_EMA}),
+        _from_half("EMA 0.95", _EMA),
+        _from_half("constant", _CONSTANT),
+        _from_half("constant, EMA 0.95", {**_CONSTANT, **_EMA}),
     ),
     "noise and loss": (
         *(
-            Way(f"density {name}", changed={_DENSITY: name, "training.sigma.shift": None})
+            _from_half(f"density {name}", {_DENSITY: name, "training.sigma.shift": None})
             for name in ("logit_normal", "uniform")
         ),
         *(
-            Way(f"weighting {name}", changed={"training.loss.weighting": name})
+            _from_half(f"weighting {name}", {"training.loss.weighting": name})
             for name in ("min_snr", "cosmap", "learned", "logit_normal", "sigma_sqrt")
         ),
-        *(Way(f"loss {name}", changed={"training.loss.kind": name}) for name in ("huber", "mae")),
+        *(_from_half(f"loss {name}", {"training.loss.kind": name}) for name in ("huber", "mae")),
     ),
 }
-"""Rows with one change from the first of `DEFAULTS`, by what is changed."""
+"""Rows with one change from `HALF`, by what is changed."""
 
 
 class Run(NamedTuple):
@@ -202,7 +207,8 @@ def config_for(
         kind=way.kind,
         embedded=True,
     ).values
-    values = {**preset, "dataset.path": str(images), "output.dir": str(output), "seed": seed}
+    values = {**preset, **way.base, "dataset.path": str(images), "output.dir": str(output)}
+    values["seed"] = seed
     values |= {"memory.device": "cpu", "output.name": "run"}
     values[_RATE] = float(f"{values[_RATE] * way.pace:.6g}")
     if steps is not None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .learning import OTHERS, PACED
 from .measuring.record import RESULTS, read_record
 
 Row = Mapping[str, Any]
 
 SHARES = ("seen", "unseen", "kept")
 _NOT_REACHED = "never"
+_PACED = tuple(way.name for way in PACED)
+_GROUPS = tuple(OTHERS)
 
 
 def default_table() -> str:
@@ -67,17 +70,12 @@ def pace_table() -> str:
 
 
 def change_table() -> str:
-    """What one changed setting makes of a default LoRA."""
+    """What one changed setting makes of a LoRA."""
     record = read_record(RESULTS / "learning.json")
-    first = [row for row in record["rows"] if row["group"] == "default" and row["way"] == "lora"]
     others = [row for row in record["rows"] if row["group"] not in {"base", "default", "pace"}]
     places = dict.fromkeys((row["group"], row["way"]) for row in others)
-    if not others:
-        return "Not measured yet."
-    concepts = {row["concept"] for row in others}
-    same = [row for row in first if row["concept"] in concepts]
-    rows = [("-", "lora, defaults", *_rate(same), *_cells(same))]
-    for group, way in sorted(places, key=lambda place: place[0]):
+    rows = []
+    for group, way in sorted(places, key=lambda place: _GROUPS.index(place[0])):
         of_way = [row for row in others if (row["group"], row["way"]) == (group, way)]
         rows.append((group, way, *_rate(of_way), *_cells(of_way)))
     heads = ("Changed", "To", "Rate", *(name.capitalize() for name in SHARES), "Runs")
@@ -85,8 +83,7 @@ def change_table() -> str:
 
 
 def _plain_first(place: tuple[str, str]) -> tuple[str, int]:
-    order = ("plain loop", "lora, nothing preserved", "lora", "lokr", "loha")
-    return place[0], order.index(place[1])
+    return place[0], _PACED.index(place[1])
 
 
 def _rate(rows: Sequence[Row]) -> tuple[str]:

@@ -72,12 +72,15 @@ def test_seen_combinations_are_those_of_the_images_and_unseen_ones_are_not(tmp_p
 def test_every_row_is_a_run_file_that_differs_in_its_change_alone(tmp_path):
     places = [(run.group, run.way.name, run.concept, run.seed) for run in runs()]
     assert len(places) == len(set(places))
-    first = config_for(Way("lora"), "arrow", 31, tmp_path, tmp_path).model_dump(mode="json")
-    for way in (way for ways in OTHERS.values() for way in ways):
+    same = OTHERS["nothing"][0]
+    first = config_for(same, "arrow", 31, tmp_path, tmp_path).model_dump(mode="json")
+    for way in (way for ways in OTHERS.values() for way in ways if way is not same):
         changed = config_for(way, "arrow", 31, tmp_path, tmp_path).model_dump(mode="json")
         assert changed != first, way.name
         assert changed["adapter"] == first["adapter"]
         assert changed["training"]["steps"] == first["training"]["steps"]
+    default = config_for(Way("lora"), "arrow", 31, tmp_path, tmp_path)
+    assert default.dataset.preservation.share < first["dataset"]["preservation"]["share"]
     for ways in (DEFAULTS, PACED):
         assert {way.kind for way in ways} == {"lora", "lokr", "loha"}
 

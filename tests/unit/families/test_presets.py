@@ -82,6 +82,8 @@ def test_the_layers_are_the_words_that_there_are():
     may = {f"{a}.{b}" for a, b in itertools.product(("goal", "embedded.goal"), GOALS)}
     may |= {f"embedded.quality.{each}" for each in QUALITIES} | {"embedded"}
     may |= {f"embedded.kind.{each}" for each in get_args(AdapterKind)}
+    goals_and_kinds = itertools.product(GOALS, get_args(AdapterKind))
+    may |= {f"embedded.goal.{goal}.kind.{kind}" for goal, kind in goals_and_kinds}
     for name, family in FAMILIES.items():
         layers = read_layers(ROOT / "trainer_core" / "families" / name / "presets.yaml")
         variants = {f"{a}variant.{b}" for a in ("", "embedded.") for b in family.variants}
@@ -201,6 +203,18 @@ def test_the_embedded_base_is_trained_as_its_template_says():
     assert ours.dataset == template.dataset
     assert ours.memory == template.memory
     assert ours.preview == template.preview
+
+
+def test_a_kind_may_have_figures_of_its_own_for_one_goal():
+    def share(goal, kind):
+        return preset(goal, kind=kind, embedded=True).values["dataset.preservation.share"]
+
+    assert {kind: share("object", kind) for kind in ("lora", "loha", "lokr")} == {
+        "lora": 0.25,
+        "loha": 0.25,
+        "lokr": 0.5,
+    }
+    assert (share("style", "lora"), share("edit", "lora")) == (0.0, 0.5)
 
 
 def test_previews_come_a_few_times_in_a_run():

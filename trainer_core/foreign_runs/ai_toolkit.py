@@ -284,6 +284,7 @@ def _schedule(train: Source, rate: float, to: Conversion) -> None:
         cycles=said("num_cycles", usual=1),
         power=said("power"),
         min_ratio=(least[0], least[1] / rate) if least and rate else None,
+        named=train.given("lr_scheduler"),
     )
     usual = 1000 if name == "constant_with_warmup" else None
     if warmup := said("num_warmup_steps", whole, usual):
@@ -295,12 +296,12 @@ def _schedule(train: Source, rate: float, to: Conversion) -> None:
 
 def _unused(params: Mapping[str, Any], to: Conversion) -> None:
     """Note the numbers of a schedule that nothing here follows from."""
-    told = {note.key for note in to.notes}
+    told = {note.key: note.outcome for note in to.notes}
     for name, value in params.items():
         key = f"train.lr_scheduler_params.{name}"
         if name_of(key) in told:
             continue
-        if "training.schedule.name" not in to.values:
+        if told.get("train.lr_scheduler") == "lacking":
             to.lack(key, value, "There is no such schedule here.")
         elif name in _OF_SCHEDULES:
             to.off(key, value, "It changes nothing with this schedule.")

@@ -272,6 +272,7 @@ def _schedule(source: Source, to: Conversion) -> None:
         power=("lr_scheduler_power", power),
         min_ratio=("lr_scheduler_min_lr_ratio", ratio),
         decay_share=share,
+        named=source.given("lr_scheduler"),
     )
     for key in ("lr_scheduler_num_cycles", "lr_scheduler_power", "lr_scheduler_min_lr_ratio"):
         if source.given(key) and not any(note.key == key for note in to.notes):

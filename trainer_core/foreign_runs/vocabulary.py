@@ -152,6 +152,7 @@ def set_schedule(
     min_ratio: Said | None = None,
     decay_share: Said | None = None,
     near: str = "",
+    named: bool = True,
 ) -> str:
     """Say which schedule, and those of its numbers that mean something with it.
 
@@ -163,6 +164,7 @@ def set_schedule(
         min_ratio: Last learning rate over the highest.
         decay_share: Share of the run in which warmup_stable_decay falls.
         near: How the schedule of that name differs there.
+        named: Whether the file says its name.
 
     Returns:
         Its name here.
@@ -174,7 +176,8 @@ def set_schedule(
         return "constant"
     if ours == "cosine_restarts" and (cycles is None or cycles[1] <= 1):
         ours, cycles = "cosine", None
-    to.say("training.schedule.name", ours, key, said, _REX if ours == "rex" else near)
+    near = _REX if ours == "rex" else near
+    to.say("training.schedule.name", ours, key, said, near, given=named)
     section = "training.schedule"
     if ours == "cosine_restarts" and cycles is not None:
         to.say(f"{section}.cycles", int(cycles[1]), *cycles)

@@ -191,7 +191,8 @@ def _model(given: Given, model: Source, to: Conversion) -> None:
     if arch or not older:
         set_family(to, given, _NAME, "model.arch", arch.split(":")[0])
     else:
-        set_family(to, given, _NAME, f"model.{older[0]}", OLDER_MODELS[older[0]])
+        key = older[0]
+        set_family(to, given, _NAME, f"model.{key}", OLDER_MODELS[key], model.values[key])
     if model.read("quantize", flag, False):
         kind, _, recovery = model.read("qtype", text, "qfloat8").partition("|")
         try:
@@ -261,33 +262,54 @@ def _optimizer(train: Source, to: Conversion) -> None:
 
 def _schedule(train: Source, rate: float, to: Conversion) -> None:
     name = train.read("lr_scheduler", text, "constant")
+    params = train.read("lr_scheduler_params", mapping, {})
     if name in {"step", "linear"}:
         to.lack(
             "train.lr_scheduler",
             name,
             "There is no such schedule here; the learning rate stays constant.",
         )
+        _unused(params, to)
         return
-    params = dict(train.read("lr_scheduler_params", mapping, {}))
 
     def said(key: str, read: Read = number, usual: int | None = None) -> tuple[str, Any] | None:
-        value, path = params.pop(key, usual), f"lr_scheduler_params.{key}"
+        value, path = params.get(key, usual), f"lr_scheduler_params.{key}"
         return None if value is None else (f"train.{path}", train.check(path, value, read))
 
     least = said("eta_min")
-    set_schedule(
+    ours = set_schedule(
         to,
         ("train.lr_scheduler", name),
         # torch's cosine with restarts is given the whole run as its first round.
         cycles=said("num_cycles", usual=1),
         power=said("power"),
         min_ratio=(least[0], least[1] / rate) if least and rate else None,
+        named=train.given("lr_scheduler"),
     )
     usual = 1000 if name == "constant_with_warmup" else None
     if warmup := said("num_warmup_steps", whole, usual):
         to.say("training.schedule.warmup_steps", warmup[1], *warmup)
-    for key, value in params.items():
-        to.lack(f"train.lr_scheduler_params.{key}", value, "The schedule here has no such number.")
+    if least and least[1] and not rate and ours != "constant":
+        to.lack(*least, "Here it is a share of the learning rate, which is 0.")
+    _unused(params, to)
+
+
+def _unused(params: Mapping[str, Any], to: Conversion) -> None:
+    """Note the numbers of a schedule that nothing here follows from."""
+    told = {note.key: note.outcome for note in to.notes}
+    for name, value in params.items():
+        key = f"train.lr_scheduler_params.{name}"
+        if name_of(key) in told:
+            continue
+        if told.get("train.lr_scheduler") == "lacking":
+            to.lack(key, value, "There is no such schedule here.")
+        elif name in _OF_SCHEDULES:
+            to.off(key, value, "It changes nothing with this schedule.")
+        else:
+            to.lack(key, value, "The schedule here has no such number.")
+
+
+_OF_SCHEDULES = {"eta_min", "num_cycles", "num_warmup_steps", "power"}
 
 
 _CONTROLS = ("ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")

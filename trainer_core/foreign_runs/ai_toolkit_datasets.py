@@ -153,7 +153,11 @@ def dataset_folder(source: Source, regularization_weight: float) -> Folder:
         )
     to.say("dataset.missing_caption", "empty", f"{key}caption_ext", "", given=False)
     reg = source.read("is_reg", flag, False)
+    if reg:
+        to.tell("dataset.folders", f"{key}is_reg", True)
     weight = source.read("loss_multiplier", number, 1.0)
+    if weight != 1:
+        to.tell("dataset.folders", f"{key}loss_multiplier", weight)
     role = "regularization" if reg else "train"
     return Folder(to, role, weight * (regularization_weight if reg else 1.0), key.rstrip("."))
 

@@ -58,6 +58,7 @@ def set_slider(process: Source, to: Conversion) -> bool:
         if values:
             to.off("slider", dict(values), f"type is {kind}.")
         return False
+    to.tell("dataset.slider", "type", kind)
     source = Source(process.file, values, SLIDER, "slider.")
     source.apply(to)
     if kind == "slider":

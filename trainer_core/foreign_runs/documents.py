@@ -10,9 +10,9 @@ import datetime
 import importlib
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -34,6 +34,7 @@ SCRIPT = ".py"
 
 _CONTINUED = re.compile(r"[\\^`][ \t]*\n")
 _ENDS = frozenset({"&&", "||", ";", "|", "&", ">", ">>", "2>&1"})
+_TRAINS = "train_network"
 _EXPECTED = (
     "a run file of another trainer, in UTF-8: .yaml, .toml, .json, or a command line as .txt or .sh"
 )
@@ -99,19 +100,40 @@ def parse_document(name: str, text: str) -> Document:
 def split_command(text: str) -> list[str]:
     """The words of the command that starts a training, in a line or a script.
 
-    A script of several commands is what the last one of a training is, else the last one at all.
+    Of several commands, in a line or in many, the last one of a training is taken, else the last
+    one that starts a Python script.
 
     Raises:
-        ValueError: When quotes do not end, or no line starts a Python script.
+        ValueError: When quotes do not end, or no command starts a Python script.
     """
     lines = _CONTINUED.sub(" ", text).splitlines()
-    scripts = [line for line in lines if SCRIPT in line.lower() and not _remark(line)]
-    started = [line for line in scripts if "train_network" in line.lower()] or scripts
-    if not started:
-        raise ValueError("no line of it starts a Python script")
-    words = shlex.split(started[-1].replace("\\", "/"), comments=True)
-    end = next((place for place, word in enumerate(words) if word in _ENDS), len(words))
-    return words[:end]
+    for wanted in (_TRAINS, SCRIPT):
+        for line in reversed(lines):
+            if wanted not in line.lower() or _remark(line):
+                continue
+            for words in reversed(_commands(line)):
+                if wanted in script_of(words).lower():
+                    return words
+    raise ValueError("no line of it starts a Python script")
+
+
+def script_of(words: Sequence[str]) -> str:
+    """The name of the Python script that a command starts; empty where there is none."""
+    return next((PurePath(each).name for each in words if each.lower().endswith(SCRIPT)), "")
+
+
+def _commands(line: str) -> list[list[str]]:
+    """The words of each command of a line, such as of ``cd folder && python script.py``."""
+    # A semicolon ends a word without a space before it.
+    words = shlex.shlex(line.replace("\\", "/"), posix=True, punctuation_chars=";")
+    words.whitespace_split = True
+    commands: list[list[str]] = [[]]
+    for word in words:
+        if word in _ENDS:
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return commands
 
 
 def _remark(line: str) -> bool:

@@ -123,7 +123,7 @@ def _optimizer(source: Source, to: Conversion) -> None:
         to, ("adam8bit", "adam8bit" if eight else "adamw"), given, named=source.given("adam8bit")
     )
     name = source.read("lr_scheduler", text, "constant")
-    set_schedule(to, ("lr_scheduler", name))
+    set_schedule(to, ("lr_scheduler", name), named=source.given("lr_scheduler"))
     warmup = source.read("lr_warmup_steps", whole, 0)
     if name == "constant" and warmup:
         to.off("lr_warmup_steps", warmup, "The schedule constant has no warm-up there.")

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import InputError
 from ..families.run_files import words_elsewhere
 from .musubi_datasets import DATASET, GENERAL, read_datasets
-from .musubi_keys import ARGUMENTS, OPTIONS
+from .musubi_keys import ARGUMENTS, OPTIONS, SCRIPT
 from .musubi_prompts import set_previews
 from .program import Given, Program, other_script, script_of, set_family
 from .rules import (
@@ -129,7 +129,7 @@ def _read_command(words: Sequence[str], to: Conversion) -> dict[str, Any]:
     """The arguments behind the script; those of accelerate in front of it are noted."""
     place = next(at for at, word in enumerate(words) if script_of([word]))
     script = script_of(words).lower().removesuffix(f"_{_SCRIPT}")
-    arguments: dict[str, Any] = {"script": script}
+    arguments: dict[str, Any] = {SCRIPT: script}
     for name, value in _flags(words[:place], to):
         if name == "mixed_precision":
             arguments[name] = value
@@ -162,13 +162,13 @@ def _flags(words: Sequence[str], to: Conversion) -> Iterator[tuple[str, Any]]:
 
 
 def _family(given: Given, source: Source, to: Conversion) -> None:
-    script = source.read("script", text, "")
+    script = source.read(SCRIPT, text, "")
     version = source.read("model_version", text, "").lower()
     for key, name in (("edit_plus", "edit-2509"), ("edit", "edit")):
         if source.read(key, flag, False) and not version:
             version = name
     word = f"{script} {version}".strip() if script else ""
-    key = "the script" if script or not version else "model_version"
+    key = SCRIPT if script or not version else "model_version"
     set_family(to, given, _NAME, key, word)
 
 
@@ -272,6 +272,7 @@ def _schedule(source: Source, to: Conversion) -> None:
         power=("lr_scheduler_power", power),
         min_ratio=("lr_scheduler_min_lr_ratio", ratio),
         decay_share=share,
+        named=source.given("lr_scheduler"),
     )
     for key in ("lr_scheduler_num_cycles", "lr_scheduler_power", "lr_scheduler_min_lr_ratio"):
         if source.given(key) and not any(note.key == key for note in to.notes):

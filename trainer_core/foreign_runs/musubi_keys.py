@@ -27,8 +27,11 @@ OPTIONS = (
 )
 _NUMBERS = (None, *range(65))
 
+SCRIPT = "the script"
+"""Stands for the script's name among the arguments; none of them has a name of two words."""
+
 ARGUMENTS: Table = {
-    "script": Together("family, base.variant"),
+    SCRIPT: Together("family, base.variant"),
     "model_version": Together("family, base.variant"),
     "edit": Together("base.variant"),
     "edit_plus": Together("base.variant"),

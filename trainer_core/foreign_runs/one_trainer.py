@@ -244,6 +244,7 @@ def _schedule(source: Source, to: Conversion) -> None:
             source.read("learning_rate_min_factor", number, 0.0),
         ),
         near=_WAVES if name == "COSINE_WITH_RESTARTS" else "",
+        named=source.given("learning_rate_scheduler"),
     )
     for each in ("learning_rate_cycles", "learning_rate_min_factor"):
         if source.given(each) and not any(note.key == each for note in to.notes):

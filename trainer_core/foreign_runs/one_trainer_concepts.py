@@ -109,6 +109,10 @@ SAMPLE: Table = {
     "mask_image_path": Lacks("Bases that fill read control images (preview.controls)."),
 }
 
+_PRIOR = (
+    "Its images train as regularization images; dataset.preservation.kind class holds the base "
+    "to what it did before."
+)
 _ROLES = {"STANDARD": "train", "VALIDATION": "validation", "PRIOR_PREDICTION": "regularization"}
 
 
@@ -137,16 +141,15 @@ def concept_folder(source: Source) -> Folder:
         to.say("dataset.resolution", found[0], f"{key}image.resolution_override", said, near)
     kind = source.read("type", text, "STANDARD")
     role = _ROLES.get(kind, "train")
-    if kind == "PRIOR_PREDICTION":
-        to.lack(
-            f"{key}type",
-            kind,
-            "Its images train as regularization images; dataset.preservation.kind class "
-            "holds the base to what it did before.",
-        )
-    elif kind not in _ROLES:
+    if kind not in _ROLES:
         to.lack(f"{key}type", kind, "There is no such type here; the folder is trained.")
-    return Folder(to, role, source.read("loss_weight", number, 1.0), key.rstrip("."))
+    elif role != "train":
+        near = _PRIOR if role == "regularization" else ""
+        to.tell("dataset.folders", f"{key}type", kind, near)
+    weight = source.read("loss_weight", number, 1.0)
+    if weight != 1:
+        to.tell("dataset.folders", f"{key}loss_weight", weight)
+    return Folder(to, role, weight, key.rstrip("."))
 
 
 def _repeats(source: Source, to: Conversion) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 from ..errors import InputError
 from ..families.registry import FAMILIES
 from ..families.run_files import words_elsewhere
-from .documents import SCRIPT, Document
-from .rules import Conversion, Table, name_of
+from .documents import Document, script_of
+from .rules import ABSENT, Conversion, Table, name_of, shown
 
 Find = Callable[[str], "Document | None"]
 """Opens a file that another one names; None where it may not, or cannot."""
@@ -87,29 +86,31 @@ def has(*path: str) -> Callable[[Mapping[str, Any]], bool]:
     return found
 
 
-def script_of(words: Sequence[str]) -> str:
-    """The name of the Python script that a command starts; empty where there is none."""
-    return next((PurePath(each).name for each in words if each.lower().endswith(SCRIPT)), "")
-
-
 def other_script(name: str, words: Sequence[str], scripts: Sequence[str]) -> InputError:
-    """The error of a command that starts a script whose arguments are not known here.
+    """The error of a command that starts no script, or one whose arguments are not known here.
 
     Args:
         name: Of the file.
         words: Of the command.
         scripts: Those whose arguments are known.
     """
+    expected = "a command line that starts one of " + ", ".join(scripts)
+    script = script_of(words)
+    if not script:
+        remedy = "Give the whole command, with the script and its arguments."
+        return InputError(f"{name} starts no Python script", expected, remedy)
     return InputError(
-        f"{name} starts {name_of(script_of(words))}",
-        "a command line that starts one of " + ", ".join(scripts),
+        f"{name} starts {name_of(script)}",
+        expected,
         "Give the run file that the command names, if docs/other-trainers.md lists its program. "
         "Commands of sd-scripts and of other architectures are not read: their arguments mean "
         "something else.",
     )
 
 
-def set_family(to: Conversion, given: Given, program: str, key: str, word: str) -> None:
+def set_family(
+    to: Conversion, given: Given, program: str, key: str, word: str, said: Any = ABSENT
+) -> None:
     """Say family and variant, from the program's word for the architecture.
 
     Args:
@@ -117,20 +118,21 @@ def set_family(to: Conversion, given: Given, program: str, key: str, word: str) 
         given: The file.
         program: The program's name.
         key: What says the architecture there.
-        word: What it says; empty where it says nothing.
+        word: The architecture; empty where the file names none.
+        said: What the key says there; unset: the word.
 
     Raises:
         InputError: When it is an architecture that is not trained here, or none is named.
     """
     known = words_elsewhere(program)
-    values = known.get(word)
+    values, told = known.get(word), word if said is ABSENT else said
     if values is None and given.family:
         to.say("family", given.family, "family", given.family)
         if word:
-            to.lack(key, word, f"family={given.family} was named in its place.")
+            to.lack(key, told, f"family={given.family} was named in its place.")
         return
     if values is None:
-        found = f"{key} is {name_of(word)}" if word else f"{key} is not set"
+        found = f"{key} is {shown(told)}" if word else f"{key} is not set"
         raise InputError(
             f"{given.name}: {found}",
             "one of " + ", ".join(known),
@@ -139,4 +141,4 @@ def set_family(to: Conversion, given: Given, program: str, key: str, word: str) 
         )
     for setting, value in values.items():
         if setting not in to.values:
-            to.say(setting, value, key, word)
+            to.say(setting, value, key, told)

@@ -58,7 +58,7 @@ class ForeignRun:
 
     def summary(self) -> list[str]:
         """What a person has to know, as sentences: which program, and what is left out or near."""
-        said = len(self.outcome("exact"))
+        said = len({note.key for note in self.outcome("exact")})
         lines = [
             f"Read from {name_of(Path(self.name).name)} as a run file of {self.program} "
             f"({self.certainty}: {', '.join(self.marks)}). {said} keys say the same here.",

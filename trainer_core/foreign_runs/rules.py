@@ -169,6 +169,18 @@ class Conversion:
         outcome: Outcome = ("near" if near else "exact") if given else "default"
         self.notes.append(Note(name_of(key), shown(said), outcome, setting, near))
 
+    def tell(self, setting: str, key: str, said: Any, near: str = "") -> None:
+        """Note a key that one of our settings follows from, whose value is set elsewhere.
+
+        Args:
+            setting: Its YAML path.
+            key: As the other program calls it.
+            said: What the key says there.
+            near: How ours differs; empty for an exact counterpart.
+        """
+        outcome: Outcome = "near" if near else "exact"
+        self.notes.append(Note(name_of(key), shown(said), outcome, setting, near))
+
     def lack(self, key: str, said: Any, why: str) -> None:
         """Note that a key says something that we have nothing for."""
         self.notes.append(Note(name_of(key), shown(said), "lacking", "", why))

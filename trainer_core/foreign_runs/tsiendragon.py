@@ -273,6 +273,7 @@ def _schedule(source: Source, to: Conversion) -> None:
         (key, name),
         cycles=("lr_scheduler.num_cycles", cycles),
         power=("lr_scheduler.power", power),
+        named=source.given(key),
     )
     used = {"cosine_restarts": "num_cycles", "polynomial": "power"}.get(ours)
     for each in ("num_cycles", "power"):

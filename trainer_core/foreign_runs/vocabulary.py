@@ -152,6 +152,7 @@ def set_schedule(
     min_ratio: Said | None = None,
     decay_share: Said | None = None,
     near: str = "",
+    named: bool = True,
 ) -> str:
     """Say which schedule, and those of its numbers that mean something with it.
 
@@ -163,6 +164,7 @@ def set_schedule(
         min_ratio: Last learning rate over the highest.
         decay_share: Share of the run in which warmup_stable_decay falls.
         near: How the schedule of that name differs there.
+        named: Whether the file says its name.
 
     Returns:
         Its name here.
@@ -174,7 +176,8 @@ def set_schedule(
         return "constant"
     if ours == "cosine_restarts" and (cycles is None or cycles[1] <= 1):
         ours, cycles = "cosine", None
-    to.say("training.schedule.name", ours, key, said, _REX if ours == "rex" else near)
+    near = _REX if ours == "rex" else near
+    to.say("training.schedule.name", ours, key, said, near, given=named)
     section = "training.schedule"
     if ours == "cosine_restarts" and cycles is not None:
         to.say(f"{section}.cycles", int(cycles[1]), *cycles)
@@ -323,13 +326,11 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
     ]
     first = next((each for each in trained if each.weight == 1), next(iter(trained), None))
     if first is None:
-        for each in folders:
-            to.notes += each.said.notes
+        notes = [note for each in folders for note in each.said.notes]
+        to.notes += [_of_none(note) for note in notes if note.outcome != "default"]
         return
     to.values |= first.said.values
-    to.notes += first.said.notes
-    if first.weight != 1:
-        to.lack(f"{first.key} (weight)", first.weight, "The first folder has weight 1.")
+    to.notes += [_of_first(note) for note in first.said.notes]
     further = []
     for each in folders:
         if each is first:
@@ -345,6 +346,20 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
 def _default_of(setting: str) -> Any:
     found = find_setting(setting)
     return None if found is None else found.get_default(call_default_factory=True)
+
+
+def _of_none(note: Note) -> Note:
+    """What became of a key of a folder, where none is trained."""
+    if note.setting:
+        return replace(note, outcome="lacking", setting="", why="No folder of it is trained.")
+    return note
+
+
+def _of_first(note: Note) -> Note:
+    """What became of a key of the first folder, which is no item of ``dataset.folders``."""
+    if note.setting == "dataset.folders":
+        return replace(note, outcome="lacking", setting="", why="The first folder has weight 1.")
+    return note
 
 
 def _of_further(note: Note, lost: Set[str]) -> Note:

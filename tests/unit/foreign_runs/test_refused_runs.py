@@ -7,7 +7,7 @@ from fixtures import foreign_files as files
 
 from trainer_core.errors import InputError
 from trainer_core.families.run_files import words_elsewhere
-from trainer_core.foreign_runs import command_document, read_foreign
+from trainer_core.foreign_runs import Document, command_document, read_foreign
 from trainer_core.foreign_runs.documents import parse_document
 
 NETWORK = "network: {type: lora, linear: 24, linear_alpha: 12}"
@@ -44,6 +44,36 @@ def test_of_several_commands_the_last_training_is_read():
         read_foreign([parse_document("some.sh", script.replace("train_network", "cache"))])
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cd musubi-tuner && {} --seed 5",
+        "source venv/bin/activate && {} --seed 5 && python convert.py x",
+        "cd musubi-tuner; python cache.py; {} --seed 5; echo done",
+        "& {} --seed 5 2>&1 | tee log.py",
+        "{} --seed 5 --output_name 'a; b' || echo x.py",
+    ],
+)
+def test_of_several_commands_of_a_line_the_last_training_is_read(line):
+    run = read_foreign([parse_document("s.sh", line.format(files.MUSUBI_SIGMA))])
+    alone = f"{files.MUSUBI_SIGMA} --seed 5"
+    alone += " --output_name 'a; b'" if "a; b" in line else ""
+    assert run.values == read_foreign([command_document(alone)]).values
+    assert run.values["seed"] == 5
+    assert not run.outcome("unknown")
+
+
+def test_a_command_without_a_script_is_refused_in_words():
+    with pytest.raises(InputError, match="no line of it starts a Python script"):
+        command_document("cd tuner.python && echo 'see a.py there'")
+    for family in ("", "flux"):
+        document = Document("s.sh", {"command": ["cd", "musubi-tuner"]}, "command")
+        with pytest.raises(InputError) as error:
+            read_foreign([document], family=family)
+        assert error.value.found == "s.sh starts no Python script"
+        assert "names" not in error.value.remedy
+
+
 REFUSED = {
     "generates": (
         files.AI_TOOLKIT.replace("type: diffusion_trainer", "type: to_folder"),
@@ -53,7 +83,7 @@ REFUSED = {
     "empty network": (files.AI_TOOLKIT.replace(NETWORK, "network:"), "has no network"),
     "older model": (
         files.AI_TOOLKIT.replace(MODEL, "{name_or_path: a, is_lumina2: true}"),
-        "model.is_lumina2 is lumina2",
+        "model.is_lumina2 is true",
     ),
     "no model": (files.AI_TOOLKIT.replace(MODEL, "{name_or_path: a}"), "model.arch is not set"),
     "sd-scripts": (

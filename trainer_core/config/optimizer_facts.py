@@ -24,7 +24,7 @@ OWN_DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "prodigy_schedule_free": {"learning_rate": 1.0, "beta2": 0.99, "weight_decay": 0.0},
     "came": {"learning_rate": 3e-5, "eps": 1e-30},
     "muon": {"beta1": 0.95},
-    "sgd": {"learning_rate": 0.1, "weight_decay": 0.0},
+    "sgd": {"learning_rate": 0.01, "weight_decay": 0.0},
 }
 """Where they are not adamw's."""
 

@@ -150,7 +150,7 @@ def assert_takes_what_it_says(name, settings):
 
 REFERENCES = {
     "adamw": lambda ws: torch.optim.AdamW(ws, 1e-4, foreach=True),
-    "sgd": lambda ws: torch.optim.SGD(ws, 0.1, momentum=0.9),
+    "sgd": lambda ws: torch.optim.SGD(ws, 0.01, momentum=0.9),
     "adamw_paged": lambda ws: library("bitsandbytes").optim.PagedAdamW32bit(ws, 1e-4),
     "adamw8bit_paged": lambda ws: library("bitsandbytes").optim.PagedAdamW8bit(ws, 1e-4),
     "lion": lambda ws: library("bitsandbytes").optim.Lion(ws, 3e-5, weight_decay=0.03),

@@ -41,7 +41,7 @@ def pace_table() -> str:
     record = read_record(RESULTS / "learning.json")
     found = sorted((row for row in record["rows"] if "reached" in row), key=lambda r: r["seed"])
     rows = []
-    for concept, way in sorted({(row["concept"], row["way"]) for row in found}, key=_plain_first):
+    for concept, way in sorted({(row["concept"], row["way"]) for row in found}, key=_in_order):
         of_way = [row for row in found if (row["concept"], row["way"]) == (concept, way)]
         reached = [row["reached"] for row in of_way]
         rows.append(
@@ -82,7 +82,7 @@ def change_table() -> str:
     return f"{_table(heads, rows)}\n\n{_origins(record)}"
 
 
-def _plain_first(place: tuple[str, str]) -> tuple[str, int]:
+def _in_order(place: tuple[str, str]) -> tuple[str, int]:
     return place[0], _PACED.index(place[1])
 
 

@@ -13,6 +13,7 @@ from comfy_api.latest import ComfyExtension, io
 
 from .definitions.adapter_settings import AdapterSettings
 from .definitions.apply_adapter import ApplyAdapter
+from .definitions.base_from_model import BaseFromModel
 from .definitions.cache_embeddings import CacheEmbeddings
 from .definitions.check_adapter import CheckAdapter
 from .definitions.compare_checkpoints import CompareCheckpoints
@@ -43,6 +44,7 @@ _NODES: tuple[type[io.ComfyNode], ...] = (
     ConceptSlider,
     DatasetReport,
     LoadBase,
+    BaseFromModel,
     PreviewPrompts,
     CacheEmbeddings,
     AdapterSettings,

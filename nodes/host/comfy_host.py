@@ -25,7 +25,7 @@ from server import PromptServer
 
 from ...trainer_core.errors import InputError, RunError
 from .folders import ADD_ROOT, folders_below, resolve_below, saved_checkpoints
-from .served_files import ServedFile
+from .served_files import ServedFile, file_response
 
 if TYPE_CHECKING:
     import torch
@@ -401,6 +401,11 @@ def comfyui_class(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def comfyui_module(name: str) -> Any:
+    """One of ComfyUI's own modules, such as ``comfy.samplers``."""
+    return importlib.import_module(name)
+
+
 def patcher_modules() -> tuple[Any, Any]:
     """ComfyUI's ``model_patcher`` and ``model_management``."""
     import comfy.model_patcher
@@ -478,23 +483,5 @@ def add_route(
     async def handle(request: web.Request) -> web.Response:
         content, status = await asyncio.to_thread(answer, request.query, await request.read())
         if isinstance(content, ServedFile):
-            return _file_response(content, status)
+            return file_response(content, status)
         return web.json_response(content, status=status)
-
-
-def _file_response(file: ServedFile, status: int) -> web.Response:
-    from aiohttp import web
-
-    headers = {"X-Content-Type-Options": "nosniff", **file.headers}
-
-    class FileResponse(web.Response):
-        """Sets its headers last: ComfyUI may write a policy of its own over that of any answer."""
-
-        async def prepare(self, request: web.BaseRequest) -> Any:
-            self.headers.update(headers)
-            return await super().prepare(request)
-
-    charset = "utf-8" if file.content_type == "text/html" else None
-    return FileResponse(
-        body=file.content, status=status, content_type=file.content_type, charset=charset
-    )

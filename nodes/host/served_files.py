@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 # No script, no network, no form; and `sandbox` takes the page ComfyUI's origin, so that not even
 # a file that somebody else put there reaches the server.
@@ -39,3 +42,22 @@ def html_page(content: bytes) -> ServedFile:
         "Referrer-Policy": "no-referrer",
     }
     return ServedFile(content, "text/html", headers)
+
+
+def file_response(file: ServedFile, status: int) -> web.Response:
+    """The answer of ComfyUI's server with a file."""
+    from aiohttp import web
+
+    headers = {"X-Content-Type-Options": "nosniff", **file.headers}
+
+    class FileResponse(web.Response):
+        """Sets its headers last: ComfyUI may write a policy of its own over that of any answer."""
+
+        async def prepare(self, request: web.BaseRequest) -> Any:
+            self.headers.update(headers)
+            return await super().prepare(request)
+
+    charset = "utf-8" if file.content_type == "text/html" else None
+    return FileResponse(
+        body=file.content, status=status, content_type=file.content_type, charset=charset
+    )

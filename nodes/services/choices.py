@@ -40,11 +40,17 @@ class DatasetChoice:
 
 @dataclass(frozen=True, slots=True)
 class BaseChoice:
-    """A base model: the run file's ``family``, ``base`` and ``training.precision``."""
+    """A base model: the run file's ``family``, ``base`` and ``training.precision``.
+
+    Attributes:
+        model: The graph's MODEL that is trained; None for a base of files. It is the graph's own
+            object, which ComfyUI keeps as long as its loader's output.
+    """
 
     family: str
     values: Values
     precision: str
+    model: Any = field(default=None, compare=False)
 
     @property
     def embedded(self) -> bool:
@@ -116,8 +122,11 @@ def run_config(base: BaseChoice, *layers: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: When the values are out of range or contradict each other.
     """
-    precision = {"precision": base.precision}
-    first = {"family": base.family, "base": base.values, "training": precision}
+    training: dict[str, Any] = {"precision": base.precision}
+    if base.model is not None:
+        # Noise, eps and v models want other levels; the family knows which.
+        training["sigma"] = {"density": "auto"}
+    first = {"family": base.family, "base": base.values, "training": training}
     return load_config(_merged(first, *layers))
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..host import comfy_host
 from .choices import BaseChoice, PreviewChoice, RunHandle, run_config
-from .graph_run import as_image, guest, source_of
+from .graph_run import as_image, family_of, guest, source_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +62,8 @@ def compare_run(
         config = config.model_copy(update={"memory": memory})
         stop, machine = comfy_host.interrupted, ComfyMachine()
         try:
-            found = comparison.compare(config, columns, make_source, stop, machine, progress)
+            given = (make_source, stop, machine, progress, family_of(base))
+            found = comparison.compare(config, columns, *given)
         except SamplingStopped:
             comfy_host.raise_interrupted()
     grid, _ = comparison.save_comparison(found, run.folder / "comparisons")

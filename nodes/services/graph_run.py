@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import TrainerError
+from ...trainer_core.families.given import GRAPH_MODEL
 from ..host import comfy_host
 from .adapter_files import adapter_tensors, as_source
 from .choices import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
+    from ...trainer_core.families.family import Family
     from ...trainer_core.inference.encoders import MakeSource
 
 Work = Literal["encode", "train", "sample"]
@@ -138,10 +140,23 @@ def source_of(
     """
     if base.embedded:
         return None
+    if base.model is not None:
+        from ..host.graph_family import encoders_of
+
+        return encoders_of(base.model, clip, vae, on_close)
     from ..host.graph_encoders import graph_encoders
 
     length = base.values.get("text_length")
     return lambda family, location: graph_encoders(family, location, clip, vae, length, on_close)
+
+
+def family_of(base: BaseChoice) -> Family | None:
+    """The family of a MODEL of the graph; None for a base of files, whose family has a name."""
+    if base.model is None:
+        return None
+    from ..host.graph_family import graph_family
+
+    return graph_family(base.model)
 
 
 def encode(
@@ -188,7 +203,9 @@ def encode(
         make_source = source_of(clip, vae, base)
         within = comfy_host.allowed_folders()
         machine = ComfyMachine()
-        prepared = prepare(config, observer, SingleProcess(device), make_source, within, machine)
+        where = SingleProcess(device)
+        given = (make_source, within, machine, family_of(base))
+        prepared = prepare(config, observer, where, *given)
         manifest = save_manifest(config, prepared)
     trained_clip = clip if config.training.text_encoder.train else None
     return EncodedCache(manifest, base, dataset, previews, trained_clip)
@@ -249,7 +266,8 @@ def run_training(
         within, machine = comfy_host.allowed_folders(), ComfyMachine()
         where = SingleProcess(device)
         source = source_of(cache.trained_clip, vae, base)
-        result = train(config, observer, where, source, texts, within, machine)
+        given = (source, texts, within, machine, family_of(base))
+        result = train(config, observer, where, *given)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()
@@ -266,7 +284,9 @@ def _warn_of_memory(config: RunConfig, device: torch.device, observer: NodeObser
     from ...trainer_core.offload.machine import Machine
     from ...trainer_core.training.memory_estimate import cached_run_estimate, check_memory
 
-    if config.memory.plan == "off" or not Machine().plans_for(device):
+    if config.family == GRAPH_MODEL:
+        pass  # what fits beside a model of the graph is ComfyUI's matter
+    elif config.memory.plan == "off" or not Machine().plans_for(device):
         free = comfy_host.free_memory()
         warning = check_memory(cached_run_estimate(config, device, free), free, device)
         if warning:
@@ -369,9 +389,8 @@ def preview_by_hand(
         memory = config.memory.model_copy(update={"device": str(device)})
         config = config.model_copy(update={"memory": memory})
         try:
-            for pixels in sample_prompts(
-                config, adapter, strength, make_source, stop, ComfyMachine()
-            ):
+            given = (make_source, stop, ComfyMachine(), family_of(base))
+            for pixels in sample_prompts(config, adapter, strength, *given):
                 images.append((pixels / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().cpu())
                 if bar.show(len(images)) or stop():
                     comfy_host.raise_interrupted()

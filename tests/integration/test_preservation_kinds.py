@@ -66,7 +66,7 @@ def begun(config, at_end):
     """A run with an adapter that changes something, and what computes its steps."""
     processes = SingleProcess(CPU)
     data = prepare(config, SilentObserver(), processes)
-    start = find_start(config, "fp32", processes)
+    start = find_start(config, data.family, "fp32", processes)
     given = (config, SilentObserver(), processes, data, "fp32", start, "base", Machine(), at_end)
     run = load(*given)
     generator = torch.Generator().manual_seed(1)

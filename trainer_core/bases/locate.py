@@ -19,6 +19,7 @@ from .distilled import refuse_distilled
 
 if TYPE_CHECKING:
     from ..families.family import Family
+    from ..families.given import GivenDenoiser
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 
@@ -51,6 +52,8 @@ def locate_base(
             one of the family.
         ConfigError: When ``base.variant`` does not fit the family or the dataset.
     """
+    if family.given is not None:
+        return _given_location(settings, family, family.given, has_controls)
     file = base_file(settings.path)
     if file is not None:
         folder, variant = _open_file(file, settings, family, has_controls)
@@ -81,6 +84,17 @@ def locate_base(
         refuse_distilled(settings, family, location)
         outline_base_adapters(settings, family)
     return location
+
+
+def _given_location(
+    settings: BaseSection, family: Family, given: GivenDenoiser, has_controls: bool
+) -> BaseLocation:
+    """The place of a denoiser that has none: it is in memory."""
+    edits = lambda: family.variants[-1]  # noqa: E731 - the one that is not generate
+    variant = _settle_variant(settings.variant, family, has_controls, edits, "")
+    nowhere = Path(given.title)
+    text_length, identity = settings.text_length or family.text_length, given.fingerprint
+    return BaseLocation(nowhere, nowhere, variant, text_length, identity, embedded=False)
 
 
 def _check_parts(

@@ -30,6 +30,7 @@ from .diffusers_parts import (
     text_shapes,
 )
 from .distilled import distilled_by_name
+from .given import GivenDenoiser
 from .graph_spec import GraphSpec
 from .published_sizes import PublishedSizes
 from .trainable_text import TrainableText
@@ -185,6 +186,8 @@ class Family:
         headless: Why no node trains it, in a few words; empty where nodes do.
         embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
         models: The published bases in words, for the README.
+        given: The denoiser, where a host lends one that it has in memory; None where it is loaded
+            from files.
     """
 
     name: str
@@ -234,6 +237,7 @@ class Family:
     headless: str = ""
     embedded: Path | None = None
     models: str = ""
+    given: GivenDenoiser | None = None
 
     def load_transformer(
         self,
@@ -284,12 +288,17 @@ class Family:
         self, location: BaseLocation, width: int, height: int, layers: int = 0
     ) -> tuple[int, ...]:
         """``(C, h, w)`` of an image of so many pixels; with layers ``(C, layers + 1, h, w)``."""
+        channels, pixels = self._latents(location)
+        high, wide = (side // (self.patch * pixels) for side in (height, width))
+        frames = (layers + 1,) if layers else ()
+        return channels, *frames, self.patch * high, self.patch * wide
+
+    def _latents(self, location: BaseLocation) -> tuple[int, int]:
+        if self.given is not None:
+            return self.given.channels, self.given.pixels
         config = read_json(location.encoders / "vae" / "config.json")
         with reading_part(location.encoders / "vae"):
-            channels, pixels = self.latents(config)
-            high, wide = (side // (self.patch * pixels) for side in (height, width))
-            frames = (layers + 1,) if layers else ()
-            return channels, *frames, self.patch * high, self.patch * wide
+            return self.latents(config)
 
     def latent_grid(self, location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:
         """Rows and columns of the latents of an image of so many pixels, and `patch`."""
@@ -310,6 +319,8 @@ class Family:
         Returns:
             `[steps + 1]`, float32, from 1 down to 0.
         """
+        if self.given is not None:
+            return self.given.sigmas(steps)
         tokens = self._tokens(location, width, height)
         return flow_sigmas(steps, self.shift(location, steps), tokens)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import BaseModelError
+from .given import GRAPH_MODEL, only_the_host
 
 if TYPE_CHECKING:
     from .family import Family
@@ -65,6 +66,8 @@ def get_family(name: str) -> Family:
     """
     if name in FAMILIES:
         return FAMILIES[name]
+    if name == GRAPH_MODEL:
+        raise only_the_host("the base")
     near = difflib.get_close_matches(name, FAMILIES, n=1, cutoff=0.4)
     remedy = f"Did you mean family: {near[0]}?" if near else "Choose one of these as family."
     raise BaseModelError(f"family: {name!r}", f"one of {', '.join(FAMILIES)}", remedy)

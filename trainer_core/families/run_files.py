@@ -13,6 +13,7 @@ from ..config.dialect import format_value
 from ..config.optimizer_facts import OWN_DEFAULTS
 from ..config.reading import commented_run_file
 from ..errors import ConfigError
+from .given import GRAPH_MODEL
 from .registry import PACKAGES
 
 Template = Mapping[str, Any]
@@ -39,7 +40,9 @@ def load_config(
     tell: Callable[[str], None] | None = None,
 ) -> RunConfig:
     """`trainer_core.config.reading.load_config`, which also refuses a family that there is not."""
-    return reading.load_config(source, overrides, tell, choices=_choices())
+    # A run in a graph may have a base that only its host knows; its run file is read all the same.
+    known = {"family": (*PACKAGES, GRAPH_MODEL)}
+    return reading.load_config(source, overrides, tell, choices=known)
 
 
 def templates() -> Mapping[str, Mapping[str, Template]]:

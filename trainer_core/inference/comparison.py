@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from ..config import RunConfig
 from ..data.image import from_pixels, on_white
 from ..data.lettering import plain_font, plain_letters
+from ..families.family import Family
 from ..filesystem.storage import atomic_write, write_json
 from ..offload.machine import Machine
 from ..printable import single_line
@@ -106,6 +107,7 @@ def compare(
     stop: Callable[[], bool] | None = None,
     machine: Machine | None = None,
     notify: Callable[[int, int], None] | None = None,
+    family: Family | None = None,
 ) -> Comparison:
     """Generate the run file's preview prompts in each way.
 
@@ -116,6 +118,7 @@ def compare(
         stop: Asked after each sampling step whether to give up.
         machine: What may be taken of the computer; unset: all that is free.
         notify: Told how many images of how many are made.
+        family: The base's family, where the caller made it; unset: the one that the run file names.
 
     Raises:
         SamplingStopped: When ``stop`` said so.
@@ -125,7 +128,8 @@ def compare(
     total = len(columns) * len(prompts)
     found: dict[tuple[int, int], Image.Image] = {}
     candidates = [each.candidate for each in columns]
-    for column, row, pixels in sample_candidates(config, candidates, make_source, stop, machine):
+    given = (config, candidates, make_source, stop, machine, family)
+    for column, row, pixels in sample_candidates(*given):
         found[row, column] = from_pixels(pixels)
         if notify is not None:
             notify(len(found), total)

@@ -212,6 +212,8 @@ class _Place:
 
     def _memory(self, dtype: torch.dtype, adapter: AdapterState | None) -> MemorySection:
         """How the base is kept, by what is free now."""
+        if self.family.given is not None:
+            return self.config.memory  # whoever has the base in memory has found the room
         release_memory(self.device)
         beside = self.adapters(outline_base_adapters)
         states = [each.state for each in beside] + ([] if adapter is None else [adapter])
@@ -267,12 +269,13 @@ def _locate(
     has_controls: bool,
     make_source: MakeSource | None,
     machine: Machine | None,
+    family: Family | None = None,
     *,
     tokens: bool = False,
 ) -> _Place:
     """Find a base; ``tokens`` says whether an adapter changes its text encoder."""
     device, machine = resolve_device(config.memory.device), machine or Machine()
-    family = get_family(config.family)
+    family = family or get_family(config.family)
     located = functools.partial(locate_base, needs_encoders=make_source is None, to_train=False)
     location = joined(located(config.base, family, has_controls), family, config)
     if tokens and not location.reads_tokens:
@@ -305,6 +308,7 @@ def sample_prompts(
     make_source: MakeSource | None = None,
     stop: Callable[[], bool] | None = None,
     machine: Machine | None = None,
+    family: Family | None = None,
 ) -> Generator[Tensor, None, None]:
     """Sample the run file's preview prompts with a base and an adapter file.
 
@@ -315,6 +319,7 @@ def sample_prompts(
         make_source: Gives the encoders; unset: they come from the base's folder.
         stop: Asked after each sampling step whether to give up.
         machine: What may be taken of the computer; unset: all that is free.
+        family: The base's family, where the caller made it; unset: the one that the run file names.
 
     Yields:
         Pixels `[3 or 4, H, W]` in [-1, 1], for each prompt in order.
@@ -324,7 +329,8 @@ def sample_prompts(
         InputError: When base, adapter or prompts cannot be used.
     """
     candidates = [Candidate(adapter_file, strength)]
-    for _, _, pixels in sample_candidates(config, candidates, make_source, stop, machine):
+    given = (config, candidates, make_source, stop, machine, family)
+    for _, _, pixels in sample_candidates(*given):
         yield pixels
 
 
@@ -334,6 +340,7 @@ def sample_candidates(
     make_source: MakeSource | None = None,
     stop: Callable[[], bool] | None = None,
     machine: Machine | None = None,
+    family: Family | None = None,
 ) -> Generator[tuple[int, int, Tensor], None, None]:
     """Sample the run file's preview prompts in several ways, from the same noise.
 
@@ -346,6 +353,7 @@ def sample_candidates(
         make_source: Gives the encoders; unset: they come from the base's folder.
         stop: Asked after each sampling step whether to give up.
         machine: What may be taken of the computer; unset: all that is free.
+        family: The base's family, where the caller made it; unset: the one that the run file names.
 
     Yields:
         Numbers of candidate and prompt, and pixels `[3 or 4, H, W]` in [-1, 1]; all prompts of the
@@ -355,9 +363,9 @@ def sample_candidates(
         SamplingStopped: When ``stop`` said so.
         InputError: When base, adapter or prompts cannot be used.
     """
-    preview = config.preview
-    given = config, any(preview.controls), make_source, machine
-    place = _locate(*given, tokens=_change_texts(config, candidates))
+    preview, family = config.preview, family or get_family(config.family)
+    given = config, any(preview.controls), make_source, machine, family
+    place = _locate(*given, tokens=_change_texts(family, candidates))
     # What cannot be used is refused before anything is encoded or loaded.
     largest = _largest(place, candidates)
     check_controls(preview, place.location.variant)
@@ -385,9 +393,8 @@ def sample_candidates(
                 yield number, index, pipeline.sampler.sample([request], size, stop)[0]
 
 
-def _change_texts(config: RunConfig, candidates: Sequence[Candidate]) -> bool:
+def _change_texts(family: Family, candidates: Sequence[Candidate]) -> bool:
     """Whether an adapter changes a text encoder."""
-    family = get_family(config.family)
     return any(changes_texts(each.adapter, family) for each in candidates if each.adapter)
 
 

@@ -167,6 +167,10 @@ def load_base(
         RunError: When the system does not pin memory that has to be pinned, or there is less RAM
             than the swapped blocks take; nothing is loaded then.
     """
+    if family.given is not None:
+        transformer = family.given.open(dtype, device, at_end)
+        refusal = "its host keeps the base's weights"
+        return PlacedBase(transformer, device, memory, machine, refusal=refusal)
     refusal = None if memory.gradient_checkpointing else "memory.gradient_checkpointing is false"
     if not memory.blocks_to_swap:
         transformer = family.load_transformer(location, dtype, device, memory.base_format)

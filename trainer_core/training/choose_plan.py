@@ -99,7 +99,7 @@ def settle(
     held = None if start.checkpoint is None else begun_format(start.checkpoint)
     choice = _choose(*given, held)
     chosen = {**settings, FORMAT: choice.memory.base_format}
-    start = start.fitted(chosen, config, processes, observer)
+    start = start.fitted(chosen, config, data.family, processes, observer)
     if held is not None and start.checkpoint is None:
         # A new version owes nothing to the one that it is not.
         choice = _choose(*given, None)
@@ -136,7 +136,7 @@ def _choose(
     held: str | None,
 ) -> PlanChoice:
     memory, device, dtype = config.memory, processes.device, DTYPES[precision]
-    if memory.plan == "off" or processes.sharded:
+    if memory.plan == "off" or processes.sharded or data.family.given is not None:
         return unplanned(memory)
     if not machine.plans_for(device) or is_quantized(data.location):
         return unplanned(memory, held)

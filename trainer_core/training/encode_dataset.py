@@ -108,6 +108,7 @@ def prepare(
     make_source: MakeSource | None = None,
     within: AllowedFolders | None = None,
     machine: Machine | None = None,
+    family: Family | None = None,
 ) -> Prepared:
     """Scan, plan and encode, or read what is encoded already.
 
@@ -119,6 +120,7 @@ def prepare(
             ``base.encoders``.
         within: What the dataset's files really have to lie in; None follows every link.
         machine: What the encoders may take of the computer; unset: all that is free.
+        family: The base's family, where the caller made it; unset: the one that the run file names.
 
     Returns:
         Everything the run needs before the denoiser.
@@ -127,9 +129,10 @@ def prepare(
         InputError: When dataset, base or previews cannot be used.
         EndedEarlyError: In every process, when the first was cancelled while it encoded.
     """
+    family = family or get_family(config.family)
     _keep_cache_within(config, within)
     if config.cache.manifest:
-        finished = _from_manifest(config, processes, make_source, machine)
+        finished = _from_manifest(config, family, processes, make_source, machine)
         _warn(observer, processes, unmet(config, finished.dataset))
         return finished
     _require_dataset(config)
@@ -137,7 +140,6 @@ def prepare(
     found = _scan(config, within, memory)
     _warn(observer, processes, found.problems)
     edits = any(sample.controls for sample in found.samples)
-    family = get_family(config.family)
     located = locate_base(config.base, family, edits, needs_encoders=make_source is None)
     location = joined(located, family, config)
     require_from_prompts(config, location.variant)
@@ -354,6 +356,7 @@ def _keep_cache_within(config: RunConfig, within: AllowedFolders | None) -> None
 
 def _from_manifest(
     config: RunConfig,
+    family: Family,
     processes: Processes,
     make_source: MakeSource | None,
     machine: Machine | None,
@@ -376,7 +379,6 @@ def _from_manifest(
     base = config.base.model_copy(update={"variant": cache.variant})
     has_controls = any(cache.dataset.control_buckets)
     check_finished(config, cache, edits=has_controls)
-    family = get_family(config.family)
     require_droppable(config.dataset, cache.variant, (*family.layered, *family.filled))
     require_counting_masks(cache.dataset, config.dataset.mask)
     if cache.variant in family.shown:
@@ -417,6 +419,8 @@ def content_hashes(data: Prepared) -> dict[str, str]:
     """Name the content of a run's ``base`` and ``dataset``."""
     # The location's identity names the encoders alone, because cached samples depend on no more.
     location = data.location
+    if data.family.given is not None:
+        return {"base": data.family.given.fingerprint, "dataset": data.dataset.identity}
     settings = [location.identity]
     if location.file is not None:
         # The folder then holds no weights, and the file itself may say how they are used.

@@ -75,8 +75,13 @@ def load_adapted(
 def _with_more_swapped(
     config: RunConfig, data: Prepared, processes: Processes, reason: str
 ) -> RunConfig:
-    memory, most = config.memory, empty_base(data.location, data.family).blocks
-    before, refused = memory.blocks_to_swap or 0, _unchangeable(config, processes)
+    memory, before = config.memory, config.memory.blocks_to_swap or 0
+    refused = _unchangeable(config, processes)
+    most = 0
+    if data.family.given is not None:
+        refused = "its host keeps the base's weights"
+    else:
+        most = empty_base(data.location, data.family).blocks
     if refused or not memory.gradient_checkpointing or before >= most:
         why = refused or f"{before} of {most} blocks are swapped"
         found = f"the device's memory is full when the base is loaded ({reason}), and {why}"

@@ -30,6 +30,8 @@ from ..device import (
     resolve_device,
     resolve_precision,
 )
+from ..families.family import Family
+from ..families.registry import get_family
 from ..families.trainable_text import with_text
 from ..filesystem.allowed_folders import AllowedFolders
 from ..inference.encoders import MakeSource
@@ -41,6 +43,7 @@ from .base_marks import Mark, base_adapter_marks, in_words
 from .checkpoint import require_newest
 from .choose_plan import settle
 from .encode_dataset import content_hashes, prepare
+from .given_base import require_hosts_way
 from .loaded import Loaded, load
 from .longer_run import SCHEDULE
 from .observer import (
@@ -70,6 +73,7 @@ def train(
     workflow: Mapping[str, str] | None = None,
     within: AllowedFolders | None = None,
     machine: Machine | None = None,
+    family: Family | None = None,
 ) -> RunResult:
     """Train an adapter.
 
@@ -83,6 +87,8 @@ def train(
         within: What dataset, cache and the run's own folder really have to lie in, for a run file
             that is not the user's own; None follows every link.
         machine: What the run may take of the computer; unset: all that is free.
+        family: The base's family, where the caller made it, as for a model that it has in memory;
+            unset: the one that the run file names.
 
     Returns:
         Where the files are; ``status`` is ``done`` or ``cancelled``. Of a run that was cancelled
@@ -104,8 +110,11 @@ def train(
         try:
             if within is not None:
                 within.require_all(Path(config.output.dir) / config.output.name, "output.name")
-            on = machine or Machine()
-            return _train(config, observer, processes, make_source, workflow or {}, within, on)
+            family = family or get_family(config.family)
+            if family.given is not None:
+                require_hosts_way(config, processes)
+            given = family, machine or Machine()
+            return _train(config, observer, processes, make_source, workflow or {}, within, *given)
         except EndedEarlyError:
             result = RunResult(cache_folder(config), "cancelled", 0, (), (), ())
             if processes.index == 0:
@@ -122,6 +131,7 @@ def _train(
     make_source: MakeSource | None,
     workflow: Mapping[str, str],
     within: AllowedFolders | None,
+    family: Family,
     machine: Machine,
 ) -> RunResult:
     # What can be refused without loading anything is refused first.
@@ -130,10 +140,10 @@ def _train(
         check_settings(config)
     require_optimizer(config.training.optimizer.name)
     precision = resolve_precision(config.training.precision, processes.device)
-    start = find_start(config, precision, processes)
+    start = find_start(config, family, precision, processes)
     for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():
         observer.notify(Warned(note))
-    data = prepare(config, observer, processes, make_source, within, machine)
+    data = prepare(config, observer, processes, make_source, within, machine, family)
     require_trained(config, data.dataset)
     config = resolved_density(config, data.family.training_density)
     config, note = fitted_warmup(resolved_length(config, data.dataset.own_images))

@@ -18,7 +18,7 @@ from ..bases.family_adapter import read_of_family
 from ..config import RunConfig
 from ..data.file_memory import hash_file
 from ..errors import AdapterFileError, ConfigError, InputError, RunError
-from ..families.registry import get_family
+from ..families.family import Family
 from ..types import AdapterState
 from .checkpoint import Checkpoint, read_whole_checkpoint
 from .checkpoint_search import find_checkpoint
@@ -48,6 +48,7 @@ class Start:
         self,
         settings: Mapping[str, Any],
         config: RunConfig,
+        family: Family,
         processes: Processes,
         observer: Observer,
     ) -> Start:
@@ -56,6 +57,7 @@ class Start:
         Args:
             settings: What `compared_settings` gave for the run.
             config: The run file.
+            family: The base's family.
             processes: All of them come to the same start.
             observer: Told what has changed, or that a new version starts instead.
 
@@ -68,7 +70,7 @@ class Start:
         version = self.folder.parent.parent
         changes = _accepted_changes(version, self.checkpoint, settings, config, observer)
         if changes is None:
-            start = Start(adapter=read_start(config))
+            start = Start(adapter=read_start(config, family))
         else:
             start = replace(self, changes=tuple(changes))
         # What decides may differ from machine to machine, such as a precision of auto.
@@ -76,11 +78,12 @@ class Start:
         return start
 
 
-def find_start(config: RunConfig, precision: str, processes: Processes) -> Start:
+def find_start(config: RunConfig, family: Family, precision: str, processes: Processes) -> Start:
     """Find and read what the run starts from, the same in every process.
 
     Args:
         config: The run file.
+        family: The base's family.
         precision: The resolved precision.
         processes: The first process decides and the others look afterwards. None of them locks a
             version before all have looked, because a locked one is not found.
@@ -99,7 +102,7 @@ def find_start(config: RunConfig, precision: str, processes: Processes) -> Start
         named = Path(config.resume).absolute() == folder.absolute()
         start = Start(*read_whole_checkpoint(folder, named=named))
     _require_same(config, processes, start)
-    return start if start.checkpoint else Start(adapter=read_start(config))
+    return start if start.checkpoint else Start(adapter=read_start(config, family))
 
 
 def _accepted_changes(
@@ -174,11 +177,12 @@ def start_identity(config: RunConfig, checkpoint: Checkpoint | None) -> str | No
         raise _no_file(path, error.strerror) from error
 
 
-def read_start(config: RunConfig) -> AdapterState | None:
+def read_start(config: RunConfig, family: Family) -> AdapterState | None:
     """Read the adapter that a run without a checkpoint starts from.
 
     Args:
         config: The run file.
+        family: The base's family.
 
     Returns:
         The adapter, or None without ``adapter.start_from``.
@@ -191,7 +195,6 @@ def read_start(config: RunConfig) -> AdapterState | None:
     path = Path(config.adapter.start_from)
     if not path.exists():
         raise _no_file(path)
-    family = get_family(config.family)
     state = read_of_family(path, family)
     remedy = "Start from a LoRA of it, with adapter.kind: lora."
     refuse_undivided(state, family.key_map, "adapter.start_from", remedy, attached=True)

@@ -1,0 +1,54 @@
+"""The node that takes a MODEL of the graph as the base."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from . import sockets
+from .setting_inputs import SettingInput, section_values
+
+
+class BaseFromModel(io.ComfyNode):
+    """Makes the frozen base of whatever MODEL the graph has loaded."""
+
+    SETTINGS = (SettingInput("training.precision"),)
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerBaseFromModel",
+            display_name="Base From Model",
+            category="Adapter Trainer",
+            description="Takes the model that is on the graph as the base: whatever loader made "
+            "it, with the LoRAs and noise levels that it has. It is trained where it lies, without "
+            "a second copy, and left as it was.",
+            search_aliases=[
+                "train model",
+                "base model",
+                "train checkpoint",
+                "sdxl",
+                "stable diffusion",
+                "any model",
+            ],
+            inputs=[
+                io.Model.Input(
+                    "model",
+                    tooltip="Connect the model that you generate with: Load Checkpoint, Load "
+                    "Diffusion Model, or a node behind them. A LoRA on it becomes part of the "
+                    "base.",
+                ),
+                *(each.input() for each in cls.SETTINGS),
+            ],
+            outputs=[sockets.Base.Output(display_name="base")],
+        )
+
+    @classmethod
+    def execute(cls, model: Any, **given: Any) -> io.NodeOutput:
+        """Read what the model tells; nothing is loaded."""
+        from ..services.graph_base import base_of_model
+
+        values = section_values(cls.SETTINGS, given)
+        return io.NodeOutput(base_of_model(model, values["training"]["precision"]))

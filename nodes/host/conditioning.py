@@ -1,0 +1,114 @@
+"""ComfyUI's CONDITIONING of one text as plain tensors, and back, with nothing lost.
+
+A conditioning is a tensor and a mapping of whatever the text encoder, and the model later, want to
+tell each other: tensors, numbers, words, lists of them. Which, differs from model to model. So it
+is kept as it is: its tensors, and beside them one that holds its form as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...trainer_core.errors import DatasetError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+FORM = "form"
+"""Name of the tensor that holds the form: JSON as UTF-8, uint8."""
+
+_TENSOR, _BATCHED = "tensor", "batched"
+_MATRIX = 2
+
+
+def stored_conditioning(entries: Sequence[Any], caption: str) -> dict[str, Tensor]:
+    """Take a conditioning apart.
+
+    Args:
+        entries: What ``CLIP.encode_from_tokens_scheduled`` gave: pairs of a tensor and a mapping.
+        caption: Of which text, for messages.
+
+    Returns:
+        Tensors by name, on the CPU: floats in float32, integers as they are. The first axis of one
+        that has one text alone is left out, so that a text `[1, L, D]` is a matrix `[L, D]`.
+
+    Raises:
+        DatasetError: When it has several parts, or something that is no tensor, number or word.
+    """
+    if len(entries) != 1:
+        raise _strange(caption, f"{len(entries)} parts (a schedule of CLIP hooks)")
+    cross_attention, more = entries[0]
+    tensors: dict[str, Tensor] = {}
+    whole = {"cross_attn": cross_attention, **more}
+    form = json.dumps(_taken_apart(whole, tensors, caption))
+    tensors[FORM] = _bytes(form)
+    return tensors
+
+
+def restored_conditioning(stored: Mapping[str, Tensor], device: torch.device) -> dict[str, Any]:
+    """Put a conditioning together again.
+
+    Args:
+        stored: What `stored_conditioning` gave, read from anywhere.
+        device: Where its tensors are wanted.
+
+    Returns:
+        The mapping, with the tensor as ``cross_attn``: what ComfyUI's samplers make of the pair.
+    """
+    form = bytes(stored[FORM].cpu().tolist()).decode()
+    return _put_together(json.loads(form), stored, device)
+
+
+def _taken_apart(value: Any, tensors: dict[str, Tensor], caption: str) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        name = f"t{len(tensors)}"
+        batched = value.ndim > _MATRIX and value.shape[0] == 1
+        tensors[name] = _plain(value[0] if batched else value)
+        return {_BATCHED if batched else _TENSOR: name}
+    if isinstance(value, Mapping):
+        return {"map": {str(k): _taken_apart(v, tensors, caption) for k, v in value.items()}}
+    if isinstance(value, list | tuple):
+        return {"list": [_taken_apart(each, tensors, caption) for each in value]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    raise _strange(caption, f"a {type(value).__name__}")
+
+
+def _put_together(form: Any, stored: Mapping[str, Tensor], device: torch.device) -> Any:
+    ((kind, held),) = form.items()
+    if kind == "value":
+        return held
+    if kind == "map":
+        return {name: _put_together(each, stored, device) for name, each in held.items()}
+    if kind == "list":
+        return [_put_together(each, stored, device) for each in held]
+    tensor = stored[held].to(device)
+    return tensor[None] if kind == _BATCHED else tensor
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    import torch
+
+    with torch.inference_mode(False), torch.no_grad():
+        dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
+        return tensor.to("cpu", dtype, copy=True).contiguous()
+
+
+def _bytes(text: str) -> Tensor:
+    import torch
+
+    with torch.inference_mode(False):
+        return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+def _strange(caption: str, found: str) -> DatasetError:
+    return DatasetError(
+        f"the caption {caption[:60]!r} is encoded to a conditioning with {found}",
+        "a conditioning of tensors, numbers and words",
+        "Connect the CLIP as its loader gives it, without CLIP hooks.",
+    )

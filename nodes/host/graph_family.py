@@ -1,0 +1,90 @@
+"""The `Family` of a MODEL of the graph, made when a run begins."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .borrowed_model import borrowed_denoiser
+from .graph_model import GraphModel
+from .graph_predict import GraphPredict
+from .plain_encoders import PlainEncoders
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from ...trainer_core.families.family import Family
+    from ...trainer_core.inference.encoders import MakeSource
+
+_EDIT = "edit_plus"
+"""The variant of a model that reads any number of reference images."""
+
+
+def graph_family(model: Any) -> Family:
+    """Make the family of a MODEL.
+
+    Nothing is loaded and nothing is changed: `Family.given` borrows the model when a run asks, and
+    gives it back at the run's end.
+
+    Args:
+        model: The MODEL input's value.
+
+    Raises:
+        BaseModelError: When it cannot be trained.
+        InputError: When it carries hooks or injections.
+    """
+    from ...trainer_core.diffusion.sigma import ShiftSettings
+    from ...trainer_core.families.given import GivenDenoiser
+    from ...trainer_core.families.given_family import given_family
+    from ...trainer_core.families.native_model import (
+        block_lists,
+        native_key_map,
+        native_presets,
+    )
+    from .frozen_checkpointing import enable_checkpointing
+
+    found = GraphModel(model)
+    space, denoiser, sampling = found.space, found.denoiser, ShiftSettings(shift=found.shift)
+    predict = GraphPredict(model, space.dimensions, found.straight, found.guided)
+    references = (_EDIT,) if found.takes_references else ()
+
+    def open_denoiser(
+        dtype: torch.dtype, device: torch.device, at_end: contextlib.ExitStack
+    ) -> nn.Module:
+        borrowed = at_end.enter_context(borrowed_denoiser(model, dtype, device))
+        return borrowed.denoiser
+
+    given = GivenDenoiser(
+        title=found.title,
+        fingerprint=found.fingerprint,
+        channels=space.channels,
+        pixels=space.pixels,
+        open=open_denoiser,
+        sigmas=found.sigmas,
+    )
+    return given_family(
+        given,
+        predict,
+        native_key_map(denoiser),
+        found.patch * space.pixels,
+        variants=("generate", *references),
+        repeated_blocks=block_lists(denoiser),
+        presets=native_presets(denoiser),
+        parameterization=found.parameterization,
+        levels=found.levels,
+        training_density="shifted" if found.levels is None else "uniform",
+        shift=lambda location, steps: sampling,
+        patch=found.patch,
+        takes_guidance=lambda transformer: found.guided,
+        enable_checkpointing=enable_checkpointing,
+    )
+
+
+def encoders_of(
+    model: Any, clip: Any, vae: Any, on_close: Callable[[], None] | None = None
+) -> MakeSource:
+    """What encodes and decodes for a MODEL with the graph's CLIP and VAE."""
+    found = GraphModel(model)
+    return lambda family, location: PlainEncoders(found.title, found.space, clip, vae, on_close)

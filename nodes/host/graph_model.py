@@ -1,0 +1,219 @@
+"""What a MODEL of the graph tells about itself, and why one cannot be trained."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from ...trainer_core.errors import BaseModelError
+from . import comfy_host
+from .graph_inputs import require_plain, weights_fingerprint
+from .plain_encoders import LatentSpace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor, nn
+
+    from ...trainer_core.diffusion.noise_levels import NoiseLevels
+    from ...trainer_core.diffusion.parameterization import Parameterization
+
+_IMAGE, _VIDEO = 2, 3
+_SCHEDULER = "simple"
+"""Of the samples that a run makes, with the sampler euler."""
+
+_GUIDED = ("guidance_in.", "guidance_embed")
+_CHOOSE = "Choose a model that generates images from text."
+
+
+@dataclass(eq=False)
+class GraphModel:
+    """A MODEL of the graph that can be trained.
+
+    Attributes:
+        patcher: ComfyUI's ModelPatcher, as it came over the link.
+
+    Raises:
+        BaseModelError: When it cannot be trained; the error names the kind of model.
+    """
+
+    patcher: Any
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained."""
+        require_plain(self.patcher, "MODEL")
+        self._require_images()
+        _ = self.parameterization
+
+    @property
+    def model(self) -> Any:
+        """ComfyUI's ``BaseModel``."""
+        return self.patcher.model
+
+    @property
+    def denoiser(self) -> nn.Module:
+        """ComfyUI's ``diffusion_model``."""
+        return self.model.diffusion_model
+
+    @property
+    def kind(self) -> str:
+        """ComfyUI's name of the model's class."""
+        return type(self.model).__name__
+
+    @cached_property
+    def title(self) -> str:
+        """What people call it: its file where the loader has told it, and its class."""
+        made_by = getattr(self.patcher, "cached_patcher_init", None)
+        paths = made_by[1] if made_by else ()
+        names = [PurePath(each).stem for each in paths if isinstance(each, str) and each]
+        return f"{names[0]} ({self.kind})" if names else self.kind
+
+    @cached_property
+    def space(self) -> LatentSpace:
+        """Its latents."""
+        found = self.model.latent_format
+        pixels = int(found.spacial_downscale_ratio)
+        return LatentSpace(self.model, int(found.latent_channels), found.latent_dimensions, pixels)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names its weights with their patches, and its noise levels."""
+        weights = weights_fingerprint(self.model, self.patcher)
+        told = f"{weights} {self.kind} {type(self.sampling).__mro__} {self._sampling_facts()}"
+        return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+    @property
+    def sampling(self) -> Any:
+        """ComfyUI's model of the noise levels, as the graph has set it."""
+        return self.patcher.get_model_object("model_sampling")
+
+    def _sampling_facts(self) -> Mapping[str, Any]:
+        known = vars(self.sampling).items()
+        plain = {k: v for k, v in known if isinstance(v, bool | int | float | str)}
+        return {**plain, "last": float(self.sampling.sigma_max)}
+
+    @cached_property
+    def parameterization(self) -> Parameterization:
+        """What its raw output stands for.
+
+        Raises:
+            BaseModelError: When ComfyUI samples it in a way that has no loss here.
+        """
+        from ...trainer_core.diffusion import parameterization as known
+
+        kinds, sampling = comfy_host.comfyui_module("comfy.model_sampling"), self.sampling
+        refused = (kinds.X0, kinds.IMG_TO_IMG, kinds.IMG_TO_IMG_FLOW, kinds.V_PREDICTION_DDPM)
+        if isinstance(sampling, refused):
+            raise self._refused(f"is sampled as {type(sampling).__mro__[2].__name__}")
+        if isinstance(sampling, kinds.EDM):
+            return known.edm(float(sampling.sigma_data))
+        if isinstance(sampling, kinds.V_PREDICTION):
+            return known.v_prediction(float(sampling.sigma_data))
+        if isinstance(sampling, kinds.EPS):
+            return known.EPS
+        if isinstance(sampling, kinds.COSMOS_RFLOW):
+            return known.FLOW
+        if isinstance(sampling, kinds.CONST):
+            return known.flow(float(getattr(sampling, "noise_scale", 1.0)))
+        raise self._refused("is sampled in a way that is not known here")
+
+    @property
+    def straight(self) -> bool:
+        """Whether ComfyUI's sigma is the share of noise itself."""
+        kinds = comfy_host.comfyui_module("comfy.model_sampling")
+        return isinstance(self.sampling, kinds.CONST)
+
+    @property
+    def levels(self) -> NoiseLevels | None:
+        """The levels that it was trained at; None for one that was trained at all of them."""
+        from ...trainer_core.diffusion.noise_levels import NoiseLevels
+
+        if self.parameterization.name == "flow":
+            return None
+        return NoiseLevels.from_k(self.sampling.sigmas.tolist())
+
+    @property
+    def shift(self) -> float:
+        """The factor that moves a flow's noise levels, as `diffusion.sigma.shift_sigma` takes it.
+
+        It is read off where the shift of one half shows: s' = a s / (1 + (a - 1) s).
+        """
+        import torch
+
+        if not self.straight:
+            return 1.0
+        scale = float(getattr(self.sampling, "multiplier", 1.0))
+        half = float(self.sampling.sigma(torch.tensor(0.5 * scale)))
+        return half / (1.0 - half)
+
+    def sigmas(self, steps: int) -> Tensor:
+        """The noise levels of a generation `[steps + 1]` as shares of noise, float32."""
+        import torch
+
+        calculate = comfy_host.comfyui_module("comfy.samplers").calculate_sigmas
+        with torch.inference_mode(False):
+            found = calculate(self.sampling, _SCHEDULER, steps).double().cpu()
+            shares = found if self.straight else found / (1.0 + found)
+            return shares.to(torch.float32).clone()
+
+    @cached_property
+    def guided(self) -> bool:
+        """Whether it is conditioned on a guidance value."""
+        names = (name for name, _ in self.denoiser.named_parameters())
+        return any(mark in name for name in names for mark in _GUIDED)
+
+    @property
+    def takes_references(self) -> bool:
+        """Whether it reads the latents of reference images."""
+        import inspect
+
+        # What a model does with its conditioning stands in no table.
+        told = inspect.getsource(type(self.model).extra_conds)
+        return "reference_latents" in told
+
+    @property
+    def patch(self) -> int:
+        """Latents along a side that have to be together: a patch, or what a UNet halves."""
+        levels = getattr(self.denoiser, "num_res_blocks", None)
+        if isinstance(levels, list | tuple):
+            return 2 ** (len(levels) - 1)
+        side = getattr(self.denoiser, "patch_size", 2)
+        side = side[-1] if isinstance(side, list | tuple) else side
+        return side if isinstance(side, int) and side > 0 else 2
+
+    def precision(self, wanted: str) -> str:
+        """``bf16`` or ``fp32``: what a run computes in.
+
+        Args:
+            wanted: ``training.precision``; of ``auto`` the model's own, and bf16 for fp16, in which
+                gradients underflow.
+        """
+        import torch
+
+        if wanted != "auto":
+            return wanted
+        own = self.model.get_dtype_inference()
+        if own in {torch.float32, torch.float64}:
+            return "fp32"
+        fits = comfy_host.comfyui_module("comfy.model_management").should_use_bf16(
+            comfy_host.device()
+        )
+        return "bf16" if fits or own == torch.bfloat16 else "fp32"
+
+    def _require_images(self) -> None:
+        if not hasattr(self.model, "diffusion_model"):
+            raise self._refused("has no diffusion model")
+        found = self.model.latent_format
+        known = getattr(found, "latent_dimensions", 0) in {_IMAGE, _VIDEO}
+        if not known or not getattr(found, "latent_channels", 0):
+            raise self._refused(f"has latents of {type(found).__name__}, which are no image's")
+
+    def _refused(self, why: str) -> BaseModelError:
+        return BaseModelError(
+            f"a MODEL of {self.kind}, which {why}",
+            "a model whose latents are those of images, sampled as flow, eps or v",
+            _CHOOSE,
+        )

@@ -1,0 +1,139 @@
+"""A prediction of a graph's MODEL, built as KSampler builds it, of the trainer's own latents.
+
+Conditioning goes through the model's own ``extra_conds``, samples with alike conditioning share a
+pass as ComfyUI puts them together, and the pass is the model's own ``apply_model``. So what is
+trained is what is sampled.
+
+Source: ComfyUI 0.33, ``comfy/samplers.py`` (`encode_model_conds`, `calc_cond_batch`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import comfy_host
+from .conditioning import restored_conditioning
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ...trainer_core.types import Conditioning
+
+_VIDEO = 3
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPredict:
+    """`Predict` of a family whose denoiser is a graph's MODEL.
+
+    Attributes:
+        patcher: ComfyUI's ModelPatcher, whose model is loaded and gives its raw output.
+        dimensions: Axes that a latent image has besides its channels: 3 of a model of videos, to
+            which an image is one frame.
+        straight: Whether ComfyUI's sigma is the trainer's. Else it is sigma / (1 - sigma), and the
+            latents are larger by as much: those of `k-diffusion`, an image plus sigma times noise.
+        guided: Whether the model is conditioned on a guidance value.
+    """
+
+    patcher: Any
+    dimensions: int
+    straight: bool
+    guided: bool
+
+    def __call__(
+        self,
+        transformer: nn.Module,
+        noisy: Tensor,
+        sigma: Tensor,
+        conditionings: Sequence[Conditioning],
+        controls: Sequence[Tensor],
+        guidance: float,
+    ) -> Tensor:
+        """The raw output, as `Predict`."""
+        import torch
+
+        del transformer  # the patcher's own
+        x, level = self._as_sampled(noisy.float(), sigma.float())
+        wanted = [
+            self._conditioning(text, [each[row : row + 1] for each in controls], guidance)
+            for row, text in enumerate(conditionings)
+        ]
+        found: list[Tensor | None] = [None] * len(x)
+        for rows, conds in self._passes(x, level, wanted):
+            output = self._apply(x[rows], level[rows], conds)
+            for row, each in zip(rows, output, strict=True):
+                found[row] = each
+        joined = torch.stack([each for each in found if each is not None])
+        return joined.squeeze(2) if self._is_video(noisy) else joined
+
+    def _is_video(self, noisy: Tensor) -> bool:
+        return self.dimensions == _VIDEO and noisy.ndim == _VIDEO + 1
+
+    def _as_sampled(self, noisy: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
+        """Latents and noise levels as ComfyUI's samplers have them."""
+        x = noisy.unsqueeze(2) if self._is_video(noisy) else noisy
+        if self.straight:
+            return x, sigma
+        rest = 1 - sigma
+        return x / rest.reshape(-1, *[1] * (x.ndim - 1)), sigma / rest
+
+    def _conditioning(
+        self, text: Conditioning, references: Sequence[Tensor], guidance: float
+    ) -> dict[str, Any]:
+        device = next(iter(text.values())).device
+        entry = restored_conditioning(text, device)
+        if self.guided:
+            entry["guidance"] = guidance
+        if references:
+            model = self.patcher.model
+            # As Set Reference Latent gives them: the model scales them by itself.
+            shaped = (each.unsqueeze(2) if self._is_video(each) else each for each in references)
+            entry["reference_latents"] = [model.process_latent_out(each) for each in shaped]
+        return {**entry, "model_conds": {}, "uuid": uuid.uuid4()}
+
+    def _passes(
+        self, x: Tensor, level: Tensor, wanted: Sequence[dict[str, Any]]
+    ) -> list[tuple[list[int], dict[str, Any]]]:
+        """Rows that share a pass, and what the model is given of them."""
+        samplers = comfy_host.comfyui_module("comfy.samplers")
+        passes: list[tuple[list[int], list[Any]]] = []
+        for row, entry in enumerate(wanted):
+            prepared = self._prepared(samplers, x[row : row + 1], level[row : row + 1], entry)
+            for rows, sharing in passes:
+                if samplers.can_concat_cond(sharing[0], prepared):
+                    rows.append(row)
+                    sharing.append(prepared)
+                    break
+            else:
+                passes.append(([row], [prepared]))
+        return [
+            (rows, samplers.cond_cat([each.conditioning for each in sharing]))
+            for rows, sharing in passes
+        ]
+
+    def _prepared(self, samplers: Any, x: Tensor, level: Tensor, entry: dict[str, Any]) -> Any:
+        import torch
+
+        model = self.patcher.model
+        model.latent_shapes = [x.shape]
+        (ready,) = samplers.encode_model_conds(
+            model.extra_conds,
+            [entry],
+            x,
+            x.device,
+            "positive",
+            latent_image=torch.zeros_like(x),
+            denoise_mask=None,
+            seed=0,
+            latent_shapes=[x.shape],
+        )
+        return samplers.get_area_and_mult(ready, x, level)
+
+    def _apply(self, x: Tensor, level: Tensor, conds: dict[str, Any]) -> Tensor:
+        options = dict(self.patcher.model_options.get("transformer_options", {}))
+        options |= {"cond_or_uncond": [0] * len(x), "sigmas": level, "sample_sigmas": level}
+        options["uuids"] = [uuid.uuid4() for _ in range(len(x))]
+        return self.patcher.model.apply_model(x, level, **conds, transformer_options=options)

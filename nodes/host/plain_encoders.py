@@ -1,0 +1,188 @@
+"""The CLIP and VAE of a graph for a MODEL of which nothing but ComfyUI's own facts are known.
+
+Captions are encoded as CLIPTextEncode does it, images as VAE Encode does it, and brought into the
+space of the denoiser by the model's own latent format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ...trainer_core.errors import DatasetError, InputError
+from .conditioning import stored_conditioning
+from .graph_inputs import Clip, Vae, ordinary, require, require_plain, weights_fingerprint
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+    from torch import Tensor, nn
+
+    from ...trainer_core.data.captions import TextLimit
+    from ...trainer_core.types import Conditioning
+
+_PROBE = "A photo of a cat, (red:1.2)"
+_REMEDY = "Connect the CLIP that the model is sampled with."
+_VAE_REMEDY = "Connect the VAE that the model is sampled with."
+_VIDEO = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSpace:
+    """Where a MODEL's latents live.
+
+    Attributes:
+        model: ComfyUI's model, whose latent format scales them.
+        channels: Of the latents.
+        dimensions: Axes of a latent besides its channels: 3 of a model of videos.
+        pixels: Of an image's side for each latent.
+    """
+
+    model: Any
+    channels: int
+    dimensions: int
+    pixels: int
+
+    def normalized(self, raw: Tensor) -> Tensor:
+        """Latents of the VAE as the denoiser sees them: `[1, C, h, w]` or `[1, C, 1, h, w]`."""
+        return self.model.process_latent_in(self._shaped(raw))
+
+    def raw(self, latents: Tensor) -> Tensor:
+        """Undo `normalized`."""
+        return self.model.process_latent_out(self._shaped(latents))
+
+    def _shaped(self, latents: Tensor) -> Tensor:
+        if self.dimensions == _VIDEO:
+            return latents.unsqueeze(2) if latents.ndim == _VIDEO + 1 else latents
+        return latents[:, :, 0] if latents.ndim == _VIDEO + 2 else latents
+
+
+@dataclass(eq=False)
+class PlainEncoders:
+    """Encoders of a graph's MODEL, in the trainer's convention (`EncoderSource`).
+
+    Attributes:
+        name: What the model is called.
+        space: Its latents.
+        clip: The CLIP input's value; None where nothing is connected.
+        vae: The VAE input's value; None where nothing is connected.
+        on_close: Called by `close`.
+    """
+
+    name: str
+    space: LatentSpace
+    clip: Clip | None
+    vae: Vae | None
+    on_close: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse CLIP and VAE whose changes nobody could notice.
+
+        Raises:
+            InputError: When one carries hooks or injections.
+        """
+        if self.clip is not None:
+            require_plain(self.clip.patcher, "CLIP")
+        if self.vae is not None:
+            require_plain(getattr(self.vae, "patcher", None), "VAE")
+
+    @cached_property
+    def identity(self) -> str:
+        """Names everything that the encoded tensors depend on, for the cache's keys."""
+        scaling = type(self.space.model.latent_format).__name__
+        parts = ["comfyui model", self.name, scaling]
+        if self.clip is not None:
+            layer = getattr(self.clip, "layer_idx", None)
+            signature = f"{layer} {self.clip.tokenize(_PROBE)}".encode()
+            parts.append("clip " + hashlib.sha256(signature).hexdigest()[:32])
+            parts.append(weights_fingerprint(self.clip.cond_stage_model, self.clip.patcher))
+        if self.vae is not None:
+            parts.append(f"vae {getattr(self.vae, 'vae_dtype', 'unknown')}")
+            parts.append(weights_fingerprint(self.vae.first_stage_model, self.vae.patcher))
+        return " ".join(parts)
+
+    def open(self) -> PlainEncoders:
+        """Encoders; nothing is loaded before they are used."""
+        return self
+
+    def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
+        """Encode a caption as CLIPTextEncode does.
+
+        Control images do not change it: the denoiser alone is given them, as by Set Reference
+        Latent.
+        """
+        import torch
+
+        del controls
+        clip = require(self.clip, "CLIP", "to encode captions", _REMEDY)
+        with torch.inference_mode():
+            encoded = clip.encode_from_tokens_scheduled(clip.tokenize(caption))
+        return stored_conditioning(encoded, caption)
+
+    def encode_image(self, pixels: Tensor) -> Tensor:
+        """Encode images `[B, 3, H, W]` in [-1, 1] to `[B, C, h, w]`, float32 on the CPU.
+
+        Raises:
+            InputError: When the VAE is another model's.
+        """
+        import torch
+
+        vae = require(self.vae, "VAE", "to encode images", _VAE_REMEDY)
+        with torch.inference_mode():
+            frames = ((pixels.float() + 1) / 2).movedim(1, -1)
+            # One by one: a batch would be the frames of a video to a VAE that knows videos.
+            raw = [vae.encode(frame[None]) for frame in frames]
+            self._require_fitting(raw[0], pixels.shape)
+            latents = torch.cat([self.space.normalized(each.float().cpu()) for each in raw])
+        return ordinary(latents[:, :, 0] if latents.ndim == _VIDEO + 2 else latents)
+
+    def _require_fitting(self, raw: Tensor, shape: Sequence[int]) -> None:
+        channels, side = self.space.channels, self.space.pixels
+        wanted = (channels, shape[-2] // side, shape[-1] // side)
+        found = (raw.shape[1], *raw.shape[-2:])
+        if found != wanted or not self.space.dimensions <= raw.ndim - 1 <= _VIDEO + 1:
+            raise InputError(
+                f"latents of shape {list(raw.shape)} from the VAE input",
+                f"{wanted[0]} channels of {wanted[2]} x {wanted[1]} for an image of {shape[-1]} x "
+                f"{shape[-2]} pixels, as {self.name} has them",
+                _VAE_REMEDY,
+            )
+
+    def decoder(self) -> Callable[[Tensor], Tensor]:
+        """What turns normalised latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        vae = require(self.vae, "VAE", "to decode previews", _VAE_REMEDY)
+
+        def decode(latents: Tensor) -> Tensor:
+            import torch
+
+            with torch.inference_mode():
+                pixels = vae.decode(self.space.raw(latents.float().cpu()))
+                still = pixels[:, 0] if pixels.ndim == _VIDEO + 2 else pixels
+                found = still[..., :3].movedim(-1, 1).float() * 2 - 1
+            return ordinary(found)
+
+        return decode
+
+    def text_limit(self) -> TextLimit | None:
+        """None: how much of a caption is read is the CLIP's matter."""
+        return None
+
+    def trained_text(self, dtype: torch.dtype) -> nn.Module:
+        """Refuse: its text encoders stay as they are.
+
+        Raises:
+            DatasetError: Always.
+        """
+        raise DatasetError(
+            "training.text_encoder.train is true",
+            "text encoders that stay as they are",
+            "Leave training.text_encoder.train out.",
+        )
+
+    def close(self) -> None:
+        """The weights are ComfyUI's to unload; `decoder` goes on working, for more previews."""
+        if self.on_close is not None:
+            self.on_close()

@@ -1,0 +1,27 @@
+"""The base of a run that is a MODEL of the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...trainer_core.families.given import GRAPH_MODEL
+from .choices import BaseChoice
+
+
+def base_of_model(model: Any, precision: str) -> BaseChoice:
+    """Describe a MODEL as a base.
+
+    Args:
+        model: The MODEL input's value.
+        precision: ``training.precision``.
+
+    Raises:
+        BaseModelError: When it is a kind of model that cannot be trained.
+        InputError: When it carries what has no weights: hooks, or a LoRA in bypass mode.
+    """
+    from ..host.graph_model import GraphModel
+
+    found = GraphModel(model)
+    # The path that it has not: what it is, by which runs and caches tell it from others.
+    values = {"path": f"{GRAPH_MODEL}/{found.kind}-{found.fingerprint[:16]}"}
+    return BaseChoice(GRAPH_MODEL, values, found.precision(precision), model)

@@ -1,0 +1,49 @@
+"""A denoiser that a host has in memory already, in the place of the files of a base."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import BaseModelError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+GRAPH_MODEL = "graph_model"
+"""What a run file calls the family of such a base, which only the host can make."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenDenoiser:
+    """What a host has in memory, and lends to a run.
+
+    Attributes:
+        title: What people call the model.
+        fingerprint: Names its weights, so that a run goes on with the model that it began with.
+        channels: Of its latents.
+        pixels: Of an image's side for each latent.
+        open: Gives the frozen denoiser, which computes in a dtype on a device, and takes it back at
+            the end of a stack; none of it is copied.
+        sigmas: Steps of a generation to the noise levels `[steps + 1]`, float32, falling to 0, that
+            the host's own sampler would use.
+    """
+
+    title: str
+    fingerprint: str
+    channels: int
+    pixels: int
+    open: Callable[[torch.dtype, torch.device, contextlib.ExitStack], nn.Module]
+    sigmas: Callable[[int], Tensor]
+
+
+def only_the_host(what: str) -> BaseModelError:
+    """The error of who asks the core alone for something that the host has."""
+    return BaseModelError(
+        f"{what} of a model that was on a ComfyUI graph (family: {GRAPH_MODEL})",
+        "the graph, which has the model, its CLIP and its VAE",
+        "Run the workflow again in ComfyUI, with Base From Model.",
+    )

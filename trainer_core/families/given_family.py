@@ -1,0 +1,62 @@
+"""The `Family` of a denoiser that a host lends: what the host knows, and nothing of files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..adapter_files.names.key_map import KeyMap
+from ..weights.file_spec import FileSpec, FolderSpec
+from .family import Family, Predict
+from .given import GRAPH_MODEL, GivenDenoiser, only_the_host
+from .published_sizes import PublishedSizes
+
+_SIDE = 16
+"""Sides of images are multiples of so many pixels at least: blocks of 2 x 2 latents of 8 pixels."""
+
+
+def given_family(
+    given: GivenDenoiser, predict: Predict, key_map: KeyMap, size_multiple: int, **known: Any
+) -> Family:
+    """Make the family of a lent denoiser.
+
+    Args:
+        given: The denoiser.
+        predict: As of `Family`.
+        key_map: As of `Family`.
+        size_multiple: As of `Family`.
+        known: What else the host knows, by the names of `Family`.
+    """
+
+    def refuse(*args: object, **named: object) -> NoReturn:
+        raise only_the_host("the files")
+
+    def sizes(config: Mapping[str, Any]) -> PublishedSizes:
+        refuse()
+
+    family = Family(
+        name=GRAPH_MODEL,
+        title=given.title,
+        variants=("generate",),
+        # The host's CLIP decides how long a text is.
+        text_length=1,
+        size_multiple=max(size_multiple, _SIDE),
+        folder=FolderSpec({}, ()),
+        file=FileSpec("", Path(), refuse),
+        repeated_blocks=(),
+        presets={},
+        shared_inputs=(),
+        detect=lambda names: False,
+        load_encoders=refuse,
+        load_vae=refuse,
+        load_token_counter=refuse,
+        predict=predict,
+        key_map=key_map,
+        sizes=sizes,
+        header_hint=r"(?!)",
+        distilled=lambda location: "",
+        given=given,
+    )
+    return replace(family, **known)

@@ -162,6 +162,8 @@ class Pipeline:
         transformer = self.sampler.transformer
         whole = self.key_map.whole_layers(dict(transformer.named_modules()))
         adapter = attach_state(transformer, state, whole)
+        if self.sampler.family.given is not None:
+            self._at_end.callback(adapter.detach)  # the host goes on with its own layers
         self.base.send_rest()  # the factors of a swapped block were made where its weights lie
         adapter.eval()
         return adapter

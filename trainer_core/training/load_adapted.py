@@ -154,6 +154,8 @@ def _load(
         whole=data.family.key_map.whole_layers(dict(transformer.named_modules())),
         seed=config.seed,
     ).train()
+    if data.family.given is not None:
+        at_end.callback(adapter.detach)  # the host goes on with its own layers
     base.send_rest()  # the factors of a swapped block were made where its weights lie
     # Hours of training must not end at a file that cannot be written.
     check_layouts(adapter.state(), config.output.layouts, data.family.key_map)

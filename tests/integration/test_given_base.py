@@ -1,0 +1,189 @@
+"""A denoiser that a host has in memory is trained where it lies, as one that is loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.fixtures.made_up_family.base import make_lumen_base
+from trainer_core.bases.locate import locate_base
+from trainer_core.cli import main
+from trainer_core.config import BaseSection
+from trainer_core.errors import ConfigError, RunError
+from trainer_core.families.given import GRAPH_MODEL, GivenDenoiser
+from trainer_core.families.given_family import given_family
+from trainer_core.families.registry import PACKAGES, get_family
+from trainer_core.families.run_files import load_config
+from trainer_core.inference.encoders import LazyEncoders
+from trainer_core.tensors.safetensors_reader import open_tensors
+from trainer_core.training import train
+from trainer_core.training.observer import SilentObserver
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def lumen(monkeypatch, tmp_path_factory):
+    monkeypatch.setitem(PACKAGES, "lumen", "tests.fixtures.made_up_family")
+    return get_family("lumen")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return make_lumen_base(tmp_path_factory.mktemp("lumen") / "base")
+
+
+@pytest.fixture
+def images(tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for index in range(2):
+        pixels = np.random.default_rng(index).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{index}.png")
+        (folder / f"{index}.txt").write_text(f"image {index}")
+    return folder
+
+
+def settings(tmp_path, images, name, **base):
+    return {
+        **base,
+        "dataset": {"path": str(images), "resolution": 32},
+        "training": {"steps": 3, "schedule": {"warmup_steps": 0}, "precision": "fp32"},
+        "preview": {
+            "prompts": ["an image"],
+            "every": 3,
+            "width": 32,
+            "height": 32,
+            "steps": 2,
+            "guidance": 2.0,
+        },
+        "memory": {"device": "cpu"},
+        "output": {"dir": str(tmp_path / "output"), "name": name},
+        "cache": {"dir": str(tmp_path / "cache")},
+    }
+
+
+class Host:
+    """Has a model of Lumen in memory, and lends it."""
+
+    def __init__(self, lumen, base):
+        self.lumen = lumen
+        self.location = locate_base(BaseSection(path=str(base)), lumen, has_controls=False)
+        self.model = lumen.load_transformer(self.location, torch.float32, "cpu")
+        self.lent = 0
+
+    def open(self, dtype, device, at_end: contextlib.ExitStack):
+        self.lent += 1
+        at_end.callback(self.back)
+        return self.model
+
+    def back(self):
+        self.lent -= 1
+
+    def family(self, fingerprint="a"):
+        given = GivenDenoiser(
+            title="a model of a graph",
+            fingerprint=fingerprint,
+            channels=self.lumen.latent_shape(self.location, 32, 32)[0],
+            pixels=8,
+            open=self.open,
+            sigmas=lambda steps: self.lumen.sampling_sigmas(self.location, steps, 32, 32),
+        )
+        return given_family(
+            given,
+            self.lumen.predict,
+            self.lumen.key_map,
+            self.lumen.size_multiple,
+            presets=self.lumen.presets,
+            repeated_blocks=self.lumen.repeated_blocks,
+            shared_inputs=self.lumen.shared_inputs,
+            patch=self.lumen.patch,
+        )
+
+    def train(self, config, fingerprint="a"):
+        def source(family, location):
+            return LazyEncoders(config, self.lumen, self.location, CPU)
+
+        return train(config, SilentObserver(), make_source=source, family=self.family(fingerprint))
+
+
+def tensors(result):
+    with open_tensors(result.adapters[0]) as file:
+        return file.read_all(), file.metadata
+
+
+def test_it_learns_the_same_bits_as_a_base_that_is_loaded(lumen, base, images, tmp_path):
+    files = settings(tmp_path, images, "files", family="lumen", base={"path": str(base)})
+    wanted, _ = tensors(train(load_config(files)))
+    host = Host(lumen, base)
+    before = {name: each.clone() for name, each in host.model.state_dict().items()}
+    config = load_config(settings(tmp_path, images, "lent", family=GRAPH_MODEL))
+    result = host.train(config)
+    found, header = tensors(result)
+    assert GRAPH_MODEL in "".join(header.values())
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert any(each.abs().max() > 0 for name, each in found.items() if "alpha" not in name)
+    drawn = sorted((tmp_path / "output").glob("*/v0/samples/*/0.png"))
+    assert len(drawn) == 2
+    assert np.array_equal(*(np.asarray(Image.open(each)) for each in drawn))
+    # It is given back as it was.
+    after = host.model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert host.lent == 0
+
+
+def test_a_run_goes_on_with_the_model_that_it_began_with(lumen, base, images, tmp_path):
+    host = Host(lumen, base)
+    given = settings(tmp_path, images, "longer", family=GRAPH_MODEL)
+    host.train(load_config(given))
+    given["training"]["steps"] = 5
+    given["resume"] = "latest"
+    longer = host.train(load_config(given))
+    assert (longer.step, longer.folder.name) == (5, "v0")
+    given["training"]["steps"] = 6
+    with pytest.raises(ConfigError, match="base"):
+        host.train(load_config(given), fingerprint="another")
+
+
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [
+        ("memory", {"blocks_to_swap": 1}),
+        ("memory", {"base_format": "int8"}),
+        ("memory", {"compile": True}),
+        ("base", {"adapters": [{"path": "one.safetensors"}]}),
+    ],
+)
+def test_what_only_files_can_do_is_refused(lumen, base, images, tmp_path, section, values):
+    host = Host(lumen, base)
+    given = settings(tmp_path, images, "refused", family=GRAPH_MODEL)
+    given[section] = {**given.get(section, {}), **values}
+    with pytest.raises(ConfigError, match="a model of the graph"):
+        host.train(load_config(given))
+    assert not (tmp_path / "output").exists()
+
+
+def test_the_command_line_says_where_such_a_run_goes_on(images, tmp_path, capsys):
+    given = settings(tmp_path, images, "alone", family=GRAPH_MODEL)
+    (tmp_path / "run.yaml").write_text(json.dumps(given))
+    assert main(["train", str(tmp_path / "run.yaml")]) != 0
+    assert "Base From Model" in "".join(capsys.readouterr())
+
+
+def test_the_memory_of_a_lent_model_is_the_hosts(lumen, base, images, tmp_path):
+    host = Host(lumen, base)
+
+    def full(dtype, device, at_end):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    host.open = full
+    config = load_config(settings(tmp_path, images, "full", family=GRAPH_MODEL))
+    with pytest.raises(RunError, match="its host keeps the base's weights"):
+        host.train(config)

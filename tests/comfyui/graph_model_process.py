@@ -1,0 +1,218 @@
+"""Runs inside ComfyUI's interpreter: tiny MODELs are trained as Base From Model has them trained.
+
+Usage: graph_model_process.py PACK FOLDER JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a JSON
+list of ``{"model", "kind", ...}``; FOLDER gets ``results.json``: what was found for each.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+import json
+import logging
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+PACK = "adapter_trainer_pack"
+CAPTION, NEGATIVE, SEED, DRAWN = "a red diamond", "", 7, 3
+
+
+def part(name):
+    return importlib.import_module(f"{PACK}.{name}")
+
+
+class Said(logging.Handler):
+    """What ComfyUI writes into its log, where alone it tells what of a file it does not load."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+def write_image(folder, side, count=1):
+    import numpy
+    from PIL import Image
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        coarse = numpy.random.default_rng(number).integers(0, 256, (4, 4, 3), dtype=numpy.uint8)
+        image = Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC)
+        image.save(folder / f"{number}.png")
+        (folder / f"{number}.txt").write_text(CAPTION, encoding="utf-8")
+
+
+def run_config(folder, job, side, family):
+    values = {
+        "family": family,
+        "dataset": {"path": str(folder / "images"), "resolution": side},
+        "adapter": {"kind": job["kind"], "rank": 4, **job.get("adapter", {})},
+        "training": {
+            "steps": job.get("steps", 20),
+            "optimizer": {"learning_rate": job.get("rate", 2e-3)},
+            "schedule": {"warmup_steps": 0},
+            "sigma": {"density": "auto"},
+            "precision": "fp32",
+            **job.get("training", {}),
+        },
+        "preview": {
+            "prompts": [CAPTION],
+            "every": 0,
+            "width": side,
+            "height": side,
+            "steps": DRAWN,
+            "guidance": job.get("guidance", 1.0),
+            "seed": SEED,
+        },
+        "memory": {"device": "cpu", "gradient_checkpointing": job.get("checkpointing", True)},
+        "output": {"dir": str(folder / "output"), "name": job["name"], **job.get("output", {})},
+        "cache": {"dir": str(folder / "cache")},
+    }
+    return part("trainer_core.families.run_files").load_config(values)
+
+
+def as_latents(encoders):
+    """A source whose decoder gives the latents themselves."""
+
+    @dataclasses.dataclass(eq=False)
+    class Latents(type(encoders)):
+        def decoder(self):
+            return lambda latents: latents
+
+    values = {each.name: getattr(encoders, each.name) for each in dataclasses.fields(encoders)}
+    return Latents(**values)
+
+
+def sampled_by_comfyui(model, clip, side, guidance, straight_guidance):
+    """The latents of KSampler with euler and simple, as the model has them (normalised)."""
+    import torch
+
+    import nodes
+
+    positive = nodes.CLIPTextEncode().encode(clip, CAPTION)[0]
+    if straight_guidance:
+        positive = [[each[0], {**each[1], "guidance": guidance}] for each in positive]
+        scale = 1.0
+    else:
+        scale = guidance
+    negative = nodes.CLIPTextEncode().encode(clip, NEGATIVE)[0]
+    found = model.model.latent_format
+    small = side // found.spacial_downscale_ratio
+    shape = [1, found.latent_channels, *[1] * (found.latent_dimensions - 2), small, small]
+    latent = {"samples": torch.zeros(shape)}
+    words = (SEED, DRAWN, scale, "euler", "simple", positive, negative, latent, 1.0)
+    samples = nodes.common_ksampler(model, *words)[0]["samples"]
+    return model.model.process_latent_in(samples)
+
+
+def losses(folder):
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def loaded(model, file):
+    """The model with the file on it by ComfyUI's own loader, and what it did not load."""
+    import comfy.sd
+    import comfy.utils
+
+    said = Said()
+    logging.getLogger().addHandler(said)
+    try:
+        tensors = comfy.utils.load_torch_file(str(file), safe_load=True)
+        patched, _ = comfy.sd.load_lora_for_models(model, None, tensors, 1.0, 0.0)
+    finally:
+        logging.getLogger().removeHandler(said)
+    unread = [line for line in said.lines if "not loaded" in line or "ERROR" in line]
+    return patched, unread
+
+
+def marks(model):
+    """What of a model must be as before: its modules, hooks and flags."""
+    import comfy.model_management
+
+    modules = {
+        name: (id(each), len(each._forward_hooks), len(each._forward_pre_hooks), each.training)
+        for name, each in model.model.named_modules()
+    }
+    own = {name: sorted(vars(each)) for name, each in model.model.named_modules()}
+    sampling = id(model.get_model_object("model_sampling"))
+    return modules, own, sampling, comfy.model_management.in_training, sorted(model.patches)
+
+
+def trained(folder, job, model, clip, vae):
+    family_of = part("nodes.host.graph_family")
+    train = part("trainer_core.training").train
+    pipeline = part("trainer_core.inference.pipeline")
+    from tiny_models.weights import weights_hash
+
+    side = job["side"]
+    family = family_of.graph_family(model)
+    config = run_config(folder, job, side, family.name)
+    source = family_of.encoders_of(model, clip, vae)
+    before = weights_hash(model), marks(model)
+    result = train(config, make_source=source, family=family)
+    after = weights_hash(model), marks(model)
+    found = {
+        "losses": losses(result.folder),
+        "status": result.status,
+        "kept": before == after,
+        "adapter": str(result.adapters[0]),
+        "text_layers": 0,
+    }
+    import torch
+
+    with torch.inference_mode(False), torch.no_grad():
+        given = (lambda f, location: as_latents(source(f, location)),)
+        (own,) = pipeline.sample_prompts(
+            config, result.adapters[0], 1.0, *given, family=family_of.graph_family(model)
+        )
+        (plain,) = pipeline.sample_prompts(
+            config, None, 1.0, *given, family=family_of.graph_family(model)
+        )
+    found["kept"] &= (weights_hash(model), marks(model)) == before
+    patched, found["unread"] = loaded(model, result.adapters[0])
+    found["patches"] = len(patched.patches)
+    guidance = job.get("guidance", 1.0)
+    guided = family.takes_guidance(None)
+    theirs = sampled_by_comfyui(patched, clip, side, guidance, guided).reshape(own.shape)
+    bare = sampled_by_comfyui(model, clip, side, guidance, guided).reshape(own.shape)
+    found["sample_error"] = float((own - theirs).abs().max() / theirs.abs().max())
+    found["base_error"] = float((plain - bare).abs().max() / bare.abs().max())
+    found["change"] = float((theirs - bare).norm() / bare.norm())
+    return found
+
+
+def main(pack, folder, jobs):
+    spec = ModuleSpec(PACK, None, is_package=True)
+    package = importlib.util.module_from_spec(spec)
+    package.__path__ = [str(pack)]
+    sys.modules[PACK] = package
+    import torch
+    from tiny_models.denoisers import tiny_model
+    from tiny_models.sizes import TINY
+    from tiny_models.texts import tiny_clip
+    from tiny_models.vaes import tiny_vae
+
+    import comfy.utils
+
+    comfy.utils.PROGRESS_BAR_ENABLED = False
+    torch.set_num_threads(1)
+    found = {}
+    for job in json.loads(jobs.read_text(encoding="utf-8")):
+        sizes = TINY[job["model"]]
+        job |= {"side": sizes.pixels, "name": job.get("name", f"{job['model']}_{job['kind']}")}
+        place = folder / job["model"]
+        write_image(place / "images", sizes.pixels)
+        with torch.inference_mode():
+            precision = job.get("precision", "fp32")
+            model = tiny_model(job["model"], 0, precision)
+            clip, vae = tiny_clip(sizes.text), tiny_vae(sizes.vae)
+        with torch.inference_mode():
+            found[job["name"]] = trained(place, job, model, clip, vae)
+    (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

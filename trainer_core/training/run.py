@@ -30,6 +30,7 @@ from ..device import (
     resolve_device,
     resolve_precision,
 )
+from ..families.registry import get_family
 from ..families.trainable_text import with_text
 from ..filesystem.allowed_folders import AllowedFolders
 from ..inference.encoders import MakeSource
@@ -43,6 +44,7 @@ from .choose_plan import settle
 from .encode_dataset import content_hashes, prepare
 from .loaded import Loaded, load
 from .longer_run import SCHEDULE
+from .objective import require_weighting
 from .observer import (
     EndedEarlyError,
     Noted,
@@ -129,13 +131,14 @@ def _train(
     if processes.sharded:
         check_settings(config)
     require_optimizer(config.training.optimizer.name)
+    require_weighting(config.training.loss, get_family(config.family).parameterization)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, precision, processes)
     for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():
         observer.notify(Warned(note))
     data = prepare(config, observer, processes, make_source, within, machine)
     require_trained(config, data.dataset)
-    config = resolved_density(config, data.family.training_density)
+    config = resolved_density(config, data.family.usual_density)
     config, note = fitted_warmup(resolved_length(config, data.dataset.own_images))
     if note and processes.index == 0:
         observer.notify(Noted(note))

@@ -171,7 +171,7 @@ class PreservedBatch:
         noisy: `[B, C, h, w]` or `[B, C, f, h, w]`, noisy latents on the way of an image that the
             base made.
         sigmas: The noise level of each.
-        velocity: As ``noisy``, what the base predicted there.
+        output: As ``noisy``, the raw output of the base there.
         controls: One `[B, C, h, w]` per control image.
         conditionings: One per sample.
     """
@@ -179,7 +179,7 @@ class PreservedBatch:
     names: tuple[str, ...]
     noisy: Tensor
     sigmas: tuple[float, ...]
-    velocity: Tensor
+    output: Tensor
     controls: tuple[Tensor, ...]
     conditionings: tuple[Conditioning, ...]
 

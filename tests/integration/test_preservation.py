@@ -69,7 +69,7 @@ def test_points_lie_on_the_way_of_an_image_that_the_base_alone_makes(tmp_path, c
             points.controls,
             1.0,
         )
-    assert torch.allclose(velocity, points.velocity, atol=1e-5)
+    assert torch.allclose(velocity, points.output, atol=1e-5)
     assert len(points.controls) == (1 if task == "edit" else 0)
     # An independent way to the same image: the sampler of the previews.
     first = plan.trajectories[0]

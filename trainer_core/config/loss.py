@@ -30,15 +30,15 @@ class LossSection(Section):
         "is 1.",
         advanced=True,
     )
-    weighting: Literal["none", "sigma_sqrt", "cosmap", "min_snr", "logit_normal", "learned"] = (
-        setting(
-            "none",
-            "Leave it on none. How much a noise level counts. 'sigma_sqrt': 1/sigma^2, weak noise. "
-            "'cosmap': a little more in the middle. 'min_snr': less at both ends, by snr_gamma. "
-            "'logit_normal': the middle; take density uniform with it. 'learned': sigma bands add "
-            "alike.",
-            advanced=True,
-        )
+    weighting: Literal[
+        "none", "sigma_sqrt", "cosmap", "min_snr", "logit_normal", "learned", "debiased"
+    ] = setting(
+        "none",
+        "Leave it on none. How much a noise level counts. 'sigma_sqrt': 1/sigma^2, weak noise. "
+        "'cosmap': a little more in the middle. 'min_snr': less at both ends, by snr_gamma. "
+        "'logit_normal': the middle; take density uniform with it. 'learned': sigma bands add "
+        "alike. 'debiased': strong noise, only for eps and v models.",
+        advanced=True,
     )
     snr_gamma: float = setting(
         5.0,

@@ -64,8 +64,8 @@ def sample_euler(
 
     Args:
         velocity: Takes latents `[B, C, h, w]` and sigma `[B]`, gives the velocity `[B, C, h, w]`.
-        noise: `[B, C, h, w]`, standard normal.
-        sigmas: `[steps + 1]`, decreasing, as `flow_sigmas` makes them.
+        noise: `[B, C, h, w]`, latents at the first sigma: standard normal where that is 1.
+        sigmas: `[steps + 1]`, decreasing, as `Family.sampling_sigmas` gives them.
         on_step: Called after each step with its index (from 0) and the latents.
         stop: Asked after each step whether to give up.
 

@@ -12,11 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor
 
+from .parameterization import FLOW, Parameterization
+
 SigmaWeight = Callable[[float], float]
 """A noise level in [0, 1] to the factor on the loss of a sample there, finite and at least 0."""
 
 SMALLEST_SIGMA = 1e-3
 """Below it ``sigma_sqrt`` counts as at it: the smallest level of Diffusers' 1000."""
+
+OF_FLOW = frozenset({"sigma_sqrt", "cosmap", "logit_normal"})
+"""Weightings whose formulas are of a velocity on the straight path, and of nothing else."""
 
 BANDS = 10
 """Equal parts of [0, 1] of which ``learned`` keeps a mean each."""
@@ -32,30 +37,38 @@ _LEAST = 1e-3
 """
 
 
-def make_sigma_weight(weighting: str, snr_gamma: float) -> SigmaWeight | None:
+def make_sigma_weight(
+    weighting: str, snr_gamma: float, parameterization: Parameterization = FLOW
+) -> SigmaWeight | None:
     """The weight of each noise level, where it follows from a formula.
 
     Args:
         weighting: ``none``; ``sigma_sqrt``: 1 / sigma², as at `SMALLEST_SIGMA` below it;
             ``cosmap``: 2 / (π (1 - 2 sigma + 2 sigma²)); ``min_snr``: see `min_snr_weight`;
-            ``logit_normal``: the density of a number whose logit is standard normal, which is 1 on
+            ``debiased``: 1 / sqrt(SNR) for a predicted noise, 1 / (SNR + 1) for v, with an SNR of
+            at most 1000; ``logit_normal``: the density of a number whose logit is standard normal, which is 1 on
             average over uniform sigmas.
         snr_gamma: Of ``min_snr``, above 0.
+        parameterization: What is predicted.
 
     Returns:
         The weight; None for ``none``, where every level counts 1.
 
     Raises:
-        ValueError: For any other name.
+        ValueError: For any other name, and for one that this parameterization has not.
 
     Source: Esser et al., Scaling Rectified Flow Transformers (2024), section 3.1, and Diffusers'
-    ``compute_loss_weighting_for_sd3``.
+    ``compute_loss_weighting_for_sd3``; Yu et al., Debias the Training of Diffusion Models (2023,
+    arXiv:2310.08442), for ``debiased``, of v and with that bound as kohya's scripts have it.
     """
+    if not has_weighting(weighting, parameterization):
+        raise ValueError(f"{parameterization.name} has no weighting {weighting!r}")
     known: dict[str, SigmaWeight | None] = {
         "none": None,
         "sigma_sqrt": lambda sigma: max(sigma, SMALLEST_SIGMA) ** -2,
         "cosmap": lambda sigma: 2 / (math.pi * (1 - 2 * sigma + 2 * sigma**2)),
-        "min_snr": lambda sigma: min_snr_weight(sigma, snr_gamma),
+        "min_snr": lambda sigma: min_snr_weight(sigma, snr_gamma, parameterization),
+        "debiased": lambda sigma: parameterization.debiased(sigma) or 0.0,
         "logit_normal": _logit_normal_density,
     }
     if weighting not in known:
@@ -63,21 +76,34 @@ def make_sigma_weight(weighting: str, snr_gamma: float) -> SigmaWeight | None:
     return known[weighting]
 
 
-def min_snr_weight(sigma: float, gamma: float) -> float:
-    """Min-SNR for a predicted velocity: ``min((1 - sigma)^2, gamma sigma^2)``.
+def has_weighting(weighting: str, parameterization: Parameterization) -> bool:
+    """Whether a weighting has a formula for what is predicted."""
+    if weighting == "debiased":
+        return parameterization.debiased(0.5) is not None
+    return weighting not in OF_FLOW or parameterization.name == "flow"
 
-    Min-SNR weighs the squared error of the image by min(SNR, gamma). On the straight path SNR is
-    ((1 - sigma) / sigma)², and the image is x_t - sigma v, so that its error is sigma times that
-    of the velocity. The weight on the velocity's squared error is sigma² min(SNR, gamma).
+
+def min_snr_weight(sigma: float, gamma: float, parameterization: Parameterization = FLOW) -> float:
+    """Min-SNR: the squared error of the image weighed by min(SNR, gamma).
+
+    SNR is ((1 - sigma) / sigma)². The image's error is `Parameterization.error_gains` times that of
+    what is predicted, and the noise's sqrt(SNR) times the image's. So the weight on the squared
+    error of what is predicted is
+
+    * ``min((1 - sigma)², gamma sigma²)`` for the velocity of the straight path;
+    * ``min(SNR, gamma) / SNR`` for the noise;
+    * ``min(SNR, gamma) / (SNR + 1)`` for v.
 
     Args:
         sigma: In [0, 1].
         gamma: Above 0.
+        parameterization: What is predicted.
 
     Source: Hang et al., Efficient Diffusion Training via Min-SNR Weighting Strategy (2023),
     section 3.4.
     """
-    return min((1 - sigma) ** 2, gamma * sigma**2)
+    of_noise, of_image = parameterization.error_gains(sigma)
+    return min(of_noise**2, gamma * of_image**2)
 
 
 def _logit_normal_density(sigma: float) -> float:

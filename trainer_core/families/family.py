@@ -2,8 +2,9 @@
 
 A family converts whatever its architecture does differently (time scale, sign, packing, guidance)
 inside its own `predict`, so that everybody else sees latents `[B, C, h, w]`, sigma in [0, 1] and
-the velocity ``eps - x_0``. Of the CLIP and VAE on a ComfyUI graph it has facts and functions on
-tensors: the nodes read these, and touch ComfyUI's objects.
+the raw output of `Family.parameterization`, mostly the velocity ``eps - x_0``. Of the CLIP and VAE
+on a ComfyUI graph it has facts and functions on tensors: the nodes read these, and touch ComfyUI's
+objects.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..data.cache.build import Encoders
+from ..diffusion.noise_levels import NoiseLevels
+from ..diffusion.parameterization import FLOW, Parameterization
 from ..diffusion.sigma import ShiftSettings, flow_sigmas, shift_factor
 from ..types import Conditioning
 from ..weights.base_format import Packing
@@ -58,12 +61,13 @@ class Predict(Protocol):
         controls: Sequence[Tensor],
         guidance: float,
     ) -> Tensor:
-        """Predict the velocity.
+        """Predict what the family's parameterization says, mostly the velocity.
 
         Args:
             transformer: As `Family.load_transformer` gives it; it may carry an adapter or be
                 wrapped for several processes.
-            noisy: `[B, C, h, w]`, or with layers `[B, C, f, h, w]`, latents at ``sigma``.
+            noisy: `[B, C, h, w]`, or with layers `[B, C, f, h, w]`, latents at ``sigma`` on the
+                straight path, whatever path the model itself knows.
             sigma: `[B]`, in [0, 1].
             conditionings: One per sample; texts of different lengths are padded here.
             controls: One `[B, C, hc, wc]` per control image, without noise.
@@ -71,7 +75,7 @@ class Predict(Protocol):
                 it.
 
         Returns:
-            The velocity, of the shape and dtype of ``noisy``.
+            The model's raw output, of the shape and dtype of ``noisy``.
         """
         ...
 
@@ -145,6 +149,10 @@ class Family:
         load_token_counter: Loads the tokenizer alone, and counts a caption's tokens with it as
             ``base.text_length`` counts them.
         predict: The denoiser in the trainer's convention.
+        parameterization: What its raw output stands for, and what that is compared with.
+        levels: The discrete noise levels that it was trained at; None where every sigma is one. Of
+            a family with levels a run file's density is that of the time, in [0, 1], at which a
+            level is taken.
         key_map: The layers' names in adapter files and in ComfyUI's model.
         sizes: The sizes of a base's layers and how many blocks it has, from the configuration of
             Diffusers' transformer.
@@ -227,6 +235,8 @@ class Family:
         location
     )
     training_density: str = "shifted"
+    parameterization: Parameterization = FLOW
+    levels: NoiseLevels | None = None
     distilled: Callable[[BaseLocation], str] = distilled_by_name
     conditioning_shapes: Callable[[Mapping[str, Any], int], Mapping[str, tuple[int, ...]]] = (
         text_shapes
@@ -317,16 +327,28 @@ class Family:
             height: Height of the image in pixels.
 
         Returns:
-            `[steps + 1]`, float32, from 1 down to 0.
+            `[steps + 1]`, float32, from 1 down to 0; of a family with levels from its strongest.
         """
         if self.given is not None:
             return self.given.sigmas(steps)
+        if self.levels is not None:
+            return self.levels.sampling(steps)
         tokens = self._tokens(location, width, height)
         return flow_sigmas(steps, self.shift(location, steps), tokens)
 
     def training_shift(self, location: BaseLocation, width: int, height: int) -> float:
-        """The shift that the base's own scheduler would use for an image of that size in pixels."""
+        """The shift that the base's own scheduler would use for an image of that size in pixels.
+
+        Times are not shifted: of a family with levels it is 1.
+        """
+        if self.levels is not None:
+            return 1.0
         return shift_factor(self.shift(location, None), self._tokens(location, width, height))
+
+    @property
+    def usual_density(self) -> str:
+        """What ``training.sigma.density: auto`` means: times are all alike, sigmas are not."""
+        return self.training_density if self.levels is None else "uniform"
 
     def _tokens(self, location: BaseLocation, width: int, height: int) -> int:
         """How many tokens the transformer reads of an image, or of each of its layers."""
@@ -360,11 +382,15 @@ def guided_velocity(
         A function of latents `[B, C, h, w]` or `[B, C, f, h, w]` and sigma `[B]`.
     """
 
+    def predicted(latents: Tensor, sigma: Tensor, texts: Sequence[Conditioning]) -> Tensor:
+        output = family.predict(transformer, latents, sigma, texts, controls, guidance)
+        return family.parameterization.velocity(output, latents, sigma)
+
     def once(latents: Tensor, sigma: Tensor) -> Tensor:
-        return family.predict(transformer, latents, sigma, conditionings, controls, guidance)
+        return predicted(latents, sigma, conditionings)
 
     def twice(latents: Tensor, sigma: Tensor) -> Tensor:
-        without = family.predict(transformer, latents, sigma, unconditional, controls, guidance)
+        without = predicted(latents, sigma, unconditional)
         return family.guide(once(latents, sigma), without, guidance)
 
     return once if needs_one_pass(family, transformer, guidance) else twice

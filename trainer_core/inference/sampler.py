@@ -142,8 +142,9 @@ class Sampler:
         sigmas = self.family.sampling_sigmas(
             self.location, settings.steps, settings.width, settings.height
         )
+        latents = self.family.parameterization.start(noise, float(sigmas[0]))
         with evaluating(self.transformer):
-            return sample_euler(velocity, noise, sigmas.to(self.device), stop=stop)
+            return sample_euler(velocity, latents, sigmas.to(self.device), stop=stop)
 
     @torch.no_grad()
     def sample(

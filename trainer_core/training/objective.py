@@ -9,7 +9,9 @@ from dataclasses import replace
 from ..config import LossSection, RunConfig
 from ..data.batches import BatchPlan
 from ..diffusion.losses import FlowLoss
-from ..diffusion.weighting import LearnedWeight, SigmaWeight, make_sigma_weight
+from ..diffusion.parameterization import FLOW, Parameterization
+from ..diffusion.weighting import LearnedWeight, SigmaWeight, has_weighting, make_sigma_weight
+from ..errors import ConfigError
 from ..types import Batch
 
 
@@ -28,14 +30,50 @@ def make_learned(settings: LossSection) -> LearnedWeight | None:
     return LearnedWeight() if settings.weighting == "learned" else None
 
 
-def make_weighting(settings: LossSection, learned: LearnedWeight | None) -> SigmaWeight | None:
+def require_weighting(settings: LossSection, parameterization: Parameterization) -> None:
+    """Refuse a weighting that what the base predicts has no formula for.
+
+    Args:
+        settings: ``training.loss``.
+        parameterization: Of the base's family.
+
+    Raises:
+        ConfigError: As the name says.
+    """
+    if has_weighting(settings.weighting, parameterization):
+        return
+    others = ("min_snr", "debiased", "learned")
+    known = ", ".join(each for each in others if has_weighting(each, parameterization))
+    raise ConfigError(
+        f"training.loss.weighting is {settings.weighting}, and the base predicts "
+        f"{_PREDICTED[parameterization.name]}",
+        f"a weighting for that: none, {known}",
+        "Choose one of these as training.loss.weighting, or leave it out.",
+    )
+
+
+_PREDICTED = {
+    "flow": "the velocity of flow matching",
+    "eps": "the noise (eps)",
+    "v": "v",
+    "edm": "the F of EDM",
+}
+
+
+def make_weighting(
+    settings: LossSection,
+    learned: LearnedWeight | None,
+    parameterization: Parameterization = FLOW,
+) -> SigmaWeight | None:
     """How much each noise level counts; None where all count alike.
 
     Args:
         settings: ``training.loss``.
         learned: What `make_learned` gave, and the run keeps.
+        parameterization: Of the base's family.
     """
-    return learned or make_sigma_weight(settings.weighting, settings.snr_gamma)
+    given = (settings.weighting, settings.snr_gamma, parameterization)
+    return learned or make_sigma_weight(*given)
 
 
 def sides(config: RunConfig) -> int:

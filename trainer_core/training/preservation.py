@@ -2,11 +2,11 @@
 
 Before the first step the frozen base makes an image of each preservation prompt (the kinds
 ``trajectory`` and ``class``; those that ask the base in each step are in `twins`). Every sampling
-step on the way gives one point: noisy latents, the noise level, the prompt, and the velocity that
-the base predicted there. While the adapter trains, a share of each batch consists of such points,
-with that velocity as the target. They lie where the base is asked when images are made; their loss
+step on the way gives one point: noisy latents, the noise level, the prompt, and the raw output
+of the base there. While the adapter trains, a share of each batch consists of such points,
+with that output as the target. They lie where the base is asked when images are made; their loss
 is zero as long as the adapter changes nothing there; and no second model is needed, because the
-velocities are computed once and cached.
+outputs are computed once and cached.
 
 Source of the idea: Ruiz et al., DreamBooth (2022), section 4.2, with images of the base instead of
 points on their way; Li and Hoiem, Learning without Forgetting (2016), for the base's own outputs as
@@ -30,15 +30,17 @@ from ..data.cache.cache_file import Entry, is_sound, make_entry, write_entry
 from ..data.cache.cached_dataset import CachedDataset, EntryMemory, PreservedItem
 from ..data.cache.collect import UseMark
 from ..data.cache.columns import hex_keys
+from ..diffusion.parameterization import FLOW, Parameterization
 from ..families.family import Family
 from ..inference.sampler import evaluating
 from ..types import Conditioning, PreservedBatch
 from ..weights.base_location import BaseLocation
 
 KIND = "preserved"
-"""Folder of the cache that the velocities are kept in."""
+"""Folder of the cache that the outputs are kept in."""
 
-_VELOCITIES = "velocities"
+_OUTPUTS = "velocities"
+"""Their name in it, which is older than outputs that are no velocities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +49,37 @@ class Trajectory:
 
     Attributes:
         item: Its prompt and control images.
-        entry: Where its velocities are cached: `[steps, C, h, w]` or `[steps, C, f, h, w]`.
+        entry: Where the base's outputs are cached: `[steps, C, h, w]` or `[steps, C, f, h, w]`.
         shape: Of its latents.
         seed: Of its first noise.
+        parameterization: What the outputs stand for.
     """
 
     item: PreservedItem
     entry: Entry
     shape: tuple[int, ...]
     seed: int
+    parameterization: Parameterization = FLOW
 
     def noise(self) -> Tensor:
-        """The first latents, float32."""
+        """Standard normal, float32."""
         return torch.randn(self.shape, generator=torch.Generator().manual_seed(self.seed))
 
-    def before(self, step: int, velocities: Tensor, sigmas: Tensor) -> Tensor:
-        """Latents before a sampling step, from the velocities of those before it."""
-        latents = self.noise()
+    def first(self, sigmas: Tensor) -> Tensor:
+        """The first latents, float32."""
+        return self.parameterization.start(self.noise(), float(sigmas[0]))
+
+    def after(self, step: int, latents: Tensor, output: Tensor, sigmas: Tensor) -> Tensor:
+        """Latents after a sampling step, from those before it and the output there."""
+        sigma, following = sigmas[step], sigmas[step + 1]
+        velocity = self.parameterization.velocity(output.float(), latents, sigma)
+        return latents + (following - sigma) * velocity
+
+    def before(self, step: int, outputs: Tensor, sigmas: Tensor) -> Tensor:
+        """Latents before a sampling step, from the outputs of those before it."""
+        latents = self.first(sigmas)
         for index in range(step):
-            latents = latents + (sigmas[index + 1] - sigmas[index]) * velocities[index].float()
+            latents = self.after(index, latents, outputs[index], sigmas)
         return latents
 
 
@@ -75,7 +89,7 @@ class Preservation:
 
     Attributes:
         trajectories: One for each prompt.
-        sigmas: `[steps + 1]`: the noise levels of each, from 1 to 0.
+        sigmas: `[steps + 1]`: the noise levels of each, from the strongest to 0.
         memory: Reads cached files.
         seed: The run's seed; the order of the points follows from it.
         mark: Keeps other processes from removing what is read of the cache.
@@ -97,8 +111,8 @@ class Preservation:
             StorageError: When its cached file is damaged or gone.
         """
         trajectory = self.trajectories[number]
-        velocities = self.memory.read(trajectory.entry)[_VELOCITIES]
-        return trajectory.before(len(velocities), velocities, self.sigmas)
+        outputs = self.memory.read(trajectory.entry)[_OUTPUTS]
+        return trajectory.before(len(outputs), outputs, self.sigmas)
 
     def batch(self, numbers: Sequence[int]) -> PreservedBatch:
         """Read points.
@@ -120,7 +134,7 @@ class Preservation:
             names=tuple(f"base: {trajectory.item.prompt!r}" for trajectory, _ in chosen),
             noisy=torch.stack([noisy for noisy, _ in points]),
             sigmas=tuple(float(self.sigmas[step]) for _, step in chosen),
-            velocity=torch.stack([velocity for _, velocity in points]),
+            output=torch.stack([output for _, output in points]),
             controls=tuple(torch.stack(same) for same in zip(*controls, strict=True)),
             conditionings=tuple(self.memory.read(each.item.text) for each, _ in chosen),
         )
@@ -131,8 +145,8 @@ class Preservation:
         return self.trajectories[index], step
 
     def _read(self, trajectory: Trajectory, step: int) -> tuple[Tensor, Tensor]:
-        velocities = self.memory.read(trajectory.entry)[_VELOCITIES]
-        return trajectory.before(step, velocities, self.sigmas), velocities[step]
+        outputs = self.memory.read(trajectory.entry)[_OUTPUTS]
+        return trajectory.before(step, outputs, self.sigmas), outputs[step]
 
 
 def plan_preservation(
@@ -191,14 +205,16 @@ def plan_trajectories(
     size, guidance = items[0].bucket, config.training.guidance
     sigmas = family.sampling_sigmas(location, steps, size.width, size.height).cpu()
     shape = family.latent_shape(location, size.width, size.height, items[0].layers)
-    way = json.dumps([base, guidance, [f"{sigma:.8f}" for sigma in sigmas.tolist()]])
+    # One base may be given with several parameterizations; what is cached of flow stays known.
+    means = [] if family.parameterization == FLOW else [repr(family.parameterization)]
+    way = json.dumps([base, guidance, [f"{sigma:.8f}" for sigma in sigmas.tolist()], *means])
     trajectories: list[Trajectory] = []
     for number, item in enumerate(items):
         given = [entry.key for entry in (item.text, *item.controls)]
         entry = make_entry(folder, kind, way, number, *shape, *given)
         # The same noise in every run, so that runs with other seeds find what is cached.
         seed = counter_seed(0, kind, number)
-        trajectories.append(Trajectory(item, entry, shape, seed))
+        trajectories.append(Trajectory(item, entry, shape, seed, family.parameterization))
     # Before it is looked which of them are there: from here on nobody removes them.
     mark = UseMark(folder, hex_keys(each.entry.key for each in trajectories))
     return Preservation(tuple(trajectories), sigmas, memory, config.seed, mark)
@@ -217,7 +233,7 @@ def compute_missing(
 
     Args:
         preservation: What is wanted.
-        predict: The base's velocity.
+        predict: The base's raw output.
         transformer: The base, without an adapter.
         device: Where it lives.
         batch_size: How many images are made at once.
@@ -246,19 +262,18 @@ def compute_missing(
                     strict=True,
                 )
             ]
-            latents = torch.stack([each.noise() for each in group])
-            velocities: list[Tensor] = []
+            latents = torch.stack([each.first(preservation.sigmas) for each in group])
+            outputs: list[Tensor] = []
             for index in range(steps):
                 sigma = preservation.sigmas[index].expand(len(group)).to(device)
-                velocity = predict(latents.to(device), sigma, texts, controls).cpu()
-                velocities.append(velocity)
+                output = predict(latents.to(device), sigma, texts, controls).cpu()
+                outputs.append(output)
                 # On the CPU, as the points are read later: the same latents to the last bit.
-                change = preservation.sigmas[index + 1] - preservation.sigmas[index]
-                latents = latents + change * velocity.float()
+                latents = group[0].after(index, latents, output, preservation.sigmas)
                 done += len(group)
                 notify(done, total)
-            for each, way in zip(group, torch.stack(velocities, dim=1), strict=True):
-                write_entry(each.entry, {_VELOCITIES: way})
+            for each, way in zip(group, torch.stack(outputs, dim=1), strict=True):
+                write_entry(each.entry, {_OUTPUTS: way})
     return total
 
 

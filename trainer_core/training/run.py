@@ -46,6 +46,7 @@ from .encode_dataset import content_hashes, prepare
 from .given_base import require_hosts_way
 from .loaded import Loaded, load
 from .longer_run import SCHEDULE
+from .objective import require_weighting
 from .observer import (
     EndedEarlyError,
     Noted,
@@ -139,13 +140,14 @@ def _train(
     if processes.sharded:
         check_settings(config)
     require_optimizer(config.training.optimizer.name)
+    require_weighting(config.training.loss, family.parameterization)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)
     for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():
         observer.notify(Warned(note))
     data = prepare(config, observer, processes, make_source, within, machine, family)
     require_trained(config, data.dataset)
-    config = resolved_density(config, data.family.training_density)
+    config = resolved_density(config, data.family.usual_density)
     config, note = fitted_warmup(resolved_length(config, data.dataset.own_images))
     if note and processes.index == 0:
         observer.notify(Noted(note))

@@ -122,8 +122,9 @@ def step_maker(
         part=part,
         device=run.processes.device,
         loss_of=make_loss(loss),
-        weigh=make_weighting(loss, run.state.learned),
+        weigh=make_weighting(loss, run.state.learned, run.data.family.parameterization),
         noise_offset=loss.noise_offset,
+        parameterization=run.data.family.parameterization,
         passes=passes,
         place=place,
         load_twins=_no_twins if twins is None else _with_noises(twins, noises),
@@ -219,7 +220,7 @@ def measured_samples(run: Loaded) -> Samples | None:
         return [of_size((level + 0.5) / count) for level in range(count)]
 
     sizes, mask = batch_sizes(config, dataset), config.dataset.mask
-    measuring = Measuring(sizes, levels, count, mask)
+    measuring = Measuring(sizes, levels, count, mask, run.data.family.parameterization)
     held = hold_out(dataset, settings.most, measuring)
     return None if held is None else Samples(held, trained_alike(dataset, held, measuring))
 
@@ -260,7 +261,8 @@ def describe_levels(run: Loaded) -> list[str]:
         f"{index / _FIFTHS:.1f}-{(index + 1) / _FIFTHS:.1f} {share:.0%}"
         for index, share in enumerate(shares)
     )
-    return [f"Noise levels ({run.config.training.sigma.density}): {told}."]
+    over = "" if run.data.family.levels is None else " over time"
+    return [f"Noise levels ({run.config.training.sigma.density}{over}): {told}."]
 
 
 def _quantiles(run: Loaded) -> Callable[[Batch], Callable[[float], float]]:
@@ -276,11 +278,12 @@ def _quantiles(run: Loaded) -> Callable[[Batch], Callable[[float], float]]:
 
 
 def _quantile_of(run: Loaded, size: Bucket) -> Callable[[float], float]:
+    # Of a family with levels the density is that of times, which the schedule maps to sigma.
     sigma, data = run.config.training.sigma, run.data
     shift = sigma.shift or 1.0
     if sigma.density == "shifted" and sigma.shift is None:
         shift = data.family.training_shift(data.location, size.width, size.height)
-    return make_quantile(
+    quantile = make_quantile(
         sigma.density,
         sigma.mean,
         sigma.std,
@@ -291,3 +294,5 @@ def _quantile_of(run: Loaded, size: Bucket) -> Callable[[float], float]:
         sigma.alpha,
         sigma.beta,
     )
+    levels = data.family.levels
+    return quantile if levels is None else lambda place: levels.at(quantile(place))

@@ -1,4 +1,4 @@
-"""One micro-batch: sample sigma and noise, predict the velocity, measure the loss."""
+"""One micro-batch: sample sigma and noise, predict, measure the loss."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 
 from ..counters import counter_seed
 from ..device import pin, seed_generators, send
-from ..diffusion.flow import interpolate, velocity_target
 from ..diffusion.losses import FlowLoss
+from ..diffusion.parameterization import FLOW, Parameterization
 from ..diffusion.weighting import SigmaWeight
 from ..errors import NonFiniteError
 from ..types import Batch, Conditioning, PreservedBatch
 from .processes import Processes
 
 Predict = Callable[[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]], Tensor]
-"""Noisy latents `[B, C, h, w]`, sigma `[B]`, conditionings, controls -> velocity, as latents."""
+"""Noisy latents `[B, C, h, w]`, sigma `[B]`, conditionings, controls -> raw output, as latents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Points:
         names: The samples.
         noisy: `[B, C, h, w]`.
         sigmas: The noise level of each.
-        target: `[B, C, h, w]`, the velocity.
+        target: `[B, C, h, w]`, what the raw output is compared with.
         controls: One `[B, C, h, w]` per control image.
         conditionings: One per sample.
         weights: Factor on the loss of each.
@@ -153,7 +153,7 @@ def _held(batch: PreservedBatch) -> Points:
         batch.names,
         batch.noisy,
         batch.sigmas,
-        batch.velocity,
+        batch.output,
         batch.controls,
         batch.conditionings,
         weights,
@@ -213,7 +213,7 @@ class StepMaker:
     Attributes:
         load: Step (from 1) and micro-batch (from 0) to this process's samples of the dataset.
         load_preserved: The same to the points that hold the base to what it did before.
-        predict: The family's velocity on the run's base, with the adapter.
+        predict: The family's raw output on the run's base, with the adapter.
         sigma_at: One of a batch's images, and a place in [0, 1], to the sigma below which that
             share of the draws lies.
         seed: The run's seed.
@@ -222,6 +222,7 @@ class StepMaker:
         loss_of: Measures a prediction.
         weigh: How much a noise level counts; None: all alike.
         noise_offset: How much noise is added that is the same over a whole channel.
+        parameterization: What the raw output stands for.
         passes: How many passes through the base this process makes where it has use for so many.
         place: Step, position of a sample in it, and a number from [0, 1), to the place in [0, 1]
             at which its sigma is drawn.
@@ -243,6 +244,7 @@ class StepMaker:
     loss_of: FlowLoss = field(default_factory=FlowLoss)
     weigh: SigmaWeight | None = None
     noise_offset: float = 0.0
+    parameterization: Parameterization = FLOW
     passes: Callable[[int], int] = lambda own: own
     place: Callable[[int, int, float], float] = as_drawn
     ahead: Callable[[int, int], Sequence[Points]] | None = None
@@ -333,7 +335,7 @@ class StepMaker:
                 level = torch.empty(len(row), *[1] * (row.ndim - 1))
                 level.normal_(generator=self._generator("noise offset", step, position))
                 row.add_(level, alpha=self.noise_offset)
-        return noisy_points(batch, sigmas, noise)
+        return noisy_points(batch, sigmas, noise, self.parameterization)
 
     def loss(self, points: Points) -> Tensor:
         """The sum of the points' losses, float32, on the device; every noise level counts alike."""
@@ -357,9 +359,9 @@ class StepMaker:
 
     def _measure(self, points: Points, weights: tuple[float, ...]) -> tuple[Tensor, Tensor]:
         inputs = points.inputs(self.device)
-        velocity, sigma = self.predict(*inputs), inputs[1]
+        output, sigma = self.predict(*inputs), inputs[1]
         masks = None if points.masks is None else self._sent(points.masks)
-        losses, plain = self.loss_of(velocity, self._sent(points.target), sigma, masks)
+        losses, plain = self.loss_of(output, self._sent(points.target), sigma, masks)
         if set(weights) != {1.0}:
             losses = losses * self._sent(torch.tensor(weights))
         return losses.sum(), plain
@@ -376,19 +378,26 @@ class StepMaker:
         return torch.Generator().manual_seed(counter_seed(self.seed, what, step, position))
 
 
-def noisy_points(batch: Batch, sigmas: tuple[float, ...], noise: Tensor) -> Points:
+def noisy_points(
+    batch: Batch,
+    sigmas: tuple[float, ...],
+    noise: Tensor,
+    parameterization: Parameterization = FLOW,
+) -> Points:
     """Mix noise into a batch.
 
     Args:
         batch: `[B, C, h, w]`.
         sigmas: The noise level of each of its samples.
         noise: Of the latents' shape.
+        parameterization: What the raw output stands for.
     """
+    levels = torch.tensor(sigmas)
     return Points(
         names=batch.names,
-        noisy=interpolate(batch.latents, noise, torch.tensor(sigmas)),
+        noisy=parameterization.noised(batch.latents, noise, levels),
         sigmas=sigmas,
-        target=velocity_target(batch.latents, noise),
+        target=parameterization.target(batch.latents, noise, levels),
         controls=batch.controls,
         conditionings=batch.conditionings,
         weights=batch.weights or (1.0,) * len(sigmas),

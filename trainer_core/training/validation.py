@@ -23,6 +23,7 @@ from ..counters import counter_seed
 from ..data.batches import make_batch
 from ..data.cache.cached_dataset import CachedDataset
 from ..device import is_out_of_memory, release_memory
+from ..diffusion.parameterization import FLOW, Parameterization
 from ..inference.sampler import evaluating
 from ..types import Batch
 from .loop_hooks import Measured
@@ -45,6 +46,7 @@ class FixedSamples:
         levels: The noise levels of a batch.
         count: How many noise levels there are.
         mask: What masks weigh.
+        parameterization: What the raw output stands for.
     """
 
     dataset: CachedDataset
@@ -52,6 +54,7 @@ class FixedSamples:
     levels: Levels
     count: int
     mask: MaskSection
+    parameterization: Parameterization = FLOW
 
     @property
     def images(self) -> int:
@@ -81,7 +84,8 @@ class FixedSamples:
                 for each in samples
             ]
         )
-        return noisy_points(batch, (self.levels(batch)[level],) * len(samples), noise)
+        sigmas = (self.levels(batch)[level],) * len(samples)
+        return noisy_points(batch, sigmas, noise, self.parameterization)
 
 
 def _noise(latents: Tensor, *names: str | int) -> Tensor:
@@ -99,12 +103,14 @@ class Measuring:
         levels: The noise levels of a batch.
         count: How many of them there are.
         mask: What masks weigh.
+        parameterization: What the raw output stands for.
     """
 
     batch_sizes: Sequence[int]
     levels: Levels
     count: int
     mask: MaskSection
+    parameterization: Parameterization = FLOW
 
     def of(self, dataset: CachedDataset, indices: Sequence[int]) -> FixedSamples | None:
         """Put samples into batches; None where there are none."""
@@ -117,7 +123,7 @@ class Measuring:
             for group in groups.values()
             for start in range(0, len(group), self.batch_sizes[group[0]])
         ]
-        given = self.levels, self.count, self.mask
+        given = self.levels, self.count, self.mask, self.parameterization
         return FixedSamples(dataset, tuple(batches), *given) if batches else None
 
 

@@ -15,7 +15,8 @@ from ..config import RunConfig
 from ..counters import counter_seed
 from ..data.batches import BatchPlan, load_batch
 from ..device import DTYPES, release_memory, resolve_device, resolve_precision, send
-from ..diffusion.flow import interpolate, spread
+from ..diffusion.flow import spread
+from ..diffusion.parameterization import FLOW, Parameterization
 from ..families.family import Predict
 from ..families.registry import get_family
 from ..quantization.quantized_linear import set_compute
@@ -84,7 +85,8 @@ def cached_velocity_error(config: RunConfig, device: torch.device) -> float:
     if batch is None:
         raise ValueError("a plan without points that preserve the base has samples")
     dense = functools.partial(family.load_transformer, location, dtype, device)
-    return velocity_error(family.predict, dense, other, batch, config.training.guidance, device)
+    given = (batch, config.training.guidance, device, family.parameterization)
+    return velocity_error(family.predict, dense, other, *given)
 
 
 def velocity_error(
@@ -94,6 +96,7 @@ def velocity_error(
     batch: Batch,
     guidance: float,
     device: torch.device,
+    parameterization: Parameterization = FLOW,
 ) -> float:
     """Compare what two forms of a base predict for a batch, one of them in memory at a time.
 
@@ -104,11 +107,13 @@ def velocity_error(
         batch: Encoded samples.
         guidance: As the run's.
         device: Where both compute.
+        parameterization: What their raw output stands for.
 
     Returns:
         The relative error of the velocity over all samples and `SIGMAS`.
     """
-    exact, found = (_velocities(predict, load, batch, guidance, device) for load in (dense, other))
+    given = (batch, guidance, device, parameterization)
+    exact, found = (_velocities(predict, load, *given) for load in (dense, other))
     if batch.masks is not None:
         # What counts less in the loss counts less here: squares are weighed as there.
         share = spread(batch.masks, batch.latents).double().sqrt()
@@ -123,6 +128,7 @@ def _velocities(
     batch: Batch,
     guidance: float,
     device: torch.device,
+    parameterization: Parameterization,
 ) -> Tensor:
     """On the CPU, in float64."""
 
@@ -140,8 +146,10 @@ def _velocities(
     transformer = load()
     for sigma in SIGMAS:
         sigmas = torch.full((len(noise),), sigma)
-        noisy = sent(interpolate(batch.latents, noise, sigmas))
-        found.append(predict(transformer, noisy, sent(sigmas), **given).double().cpu())
+        noisy = sent(parameterization.noised(batch.latents, noise, sigmas))
+        output = predict(transformer, noisy, sent(sigmas), **given)
+        velocity = parameterization.velocity(output, noisy, sent(sigmas))
+        found.append(velocity.double().cpu())
     del transformer
     release_memory(device)
     return torch.stack(found)

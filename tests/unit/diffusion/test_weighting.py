@@ -9,7 +9,14 @@ import torch
 from diffusers.training_utils import compute_loss_weighting_for_sd3
 
 from trainer_core.diffusion.flow import interpolate
-from trainer_core.diffusion.weighting import BANDS, LearnedWeight, make_sigma_weight
+from trainer_core.diffusion.parameterization import EPS, FLOW, edm, v_prediction
+from trainer_core.diffusion.weighting import (
+    BANDS,
+    OF_FLOW,
+    LearnedWeight,
+    has_weighting,
+    make_sigma_weight,
+)
 
 FORMULAS = ["sigma_sqrt", "cosmap", "min_snr", "logit_normal"]
 
@@ -43,6 +50,62 @@ def test_min_snr_weighs_the_error_of_the_image_by_its_clipped_snr(gamma):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
 
 
+SNRS = [1e4, 1500.0, 40.0, 5.0, 1.0, 0.1, 4.9e-8]
+
+
+def level(snr):
+    """The share of noise at which the signal is so much stronger."""
+    return 1 / (1 + snr**0.5)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 5.0])
+def test_min_snr_of_eps_and_v_is_the_papers(gamma):
+    of_eps, of_v = (make_sigma_weight("min_snr", gamma, each) for each in (EPS, v_prediction()))
+    for snr in SNRS:
+        clipped = min(snr, gamma)
+        assert of_eps(level(snr)) == pytest.approx(clipped / snr, rel=1e-6)
+        assert of_v(level(snr)) == pytest.approx(clipped / (snr + 1), rel=1e-6)
+    assert (of_eps(0.0), of_eps(1.0), of_v(0.0)) == (0.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("kind", [FLOW, EPS, v_prediction(), v_prediction(0.5), edm(0.5)])
+def test_min_snr_weighs_the_error_of_the_image_whatever_is_predicted(kind):
+    generator = torch.Generator().manual_seed(1)
+    image, noise, wrong = torch.randn(3, 1, 4, 8, 8, generator=generator, dtype=torch.float64)
+    weigh = make_sigma_weight("min_snr", 5.0, kind)
+    for share in (0.05, 0.31, 0.5, 0.9, 0.9997):
+        sigma = torch.tensor([share], dtype=torch.float64)
+        noisy, target = kind.noised(image, noise, sigma), kind.target(image, noise, sigma)
+        made = noisy - share * kind.velocity(target + 0.1 * wrong, noisy, sigma)
+        expected = min(((1 - share) / share) ** 2, 5.0) * (made - image).square().mean()
+        found = weigh(share) * (0.1 * wrong).square().mean()
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+def test_debiased_is_kohyas():
+    of_eps, of_v = (make_sigma_weight("debiased", 5.0, each) for each in (EPS, v_prediction()))
+    for snr in SNRS:
+        bounded = min(snr, 1000.0)
+        assert of_eps(level(snr)) == pytest.approx(1 / bounded**0.5, rel=1e-6)
+        assert of_v(level(snr)) == pytest.approx(1 / (bounded + 1), rel=1e-6)
+
+
+def test_a_formula_belongs_to_what_is_predicted():
+    always = {"none", "min_snr", "learned"}
+    for kind, others in (
+        (FLOW, OF_FLOW),
+        (EPS, {"debiased"}),
+        (v_prediction(), {"debiased"}),
+        (edm(0.5), set()),
+    ):
+        for name in always | OF_FLOW | {"debiased"}:
+            assert has_weighting(name, kind) == (name in always | others)
+    with pytest.raises(ValueError, match="flow has no weighting 'debiased'"):
+        make_sigma_weight("debiased", 5.0)
+    with pytest.raises(ValueError, match="eps has no weighting 'cosmap'"):
+        make_sigma_weight("cosmap", 5.0, EPS)
+
+
 def test_logit_normal_is_the_density_of_that_name():
     weigh = make_sigma_weight("logit_normal", 5.0)
     normal = torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0)
@@ -59,9 +122,16 @@ def test_a_density_is_one_on_average_over_uniform_levels(name):
     assert mean(make_sigma_weight(name, 5.0)) == pytest.approx(1.0, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", FORMULAS)
-def test_a_weight_is_finite_everywhere(name):
-    weigh = make_sigma_weight(name, 5.0)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, FLOW) for name in FORMULAS),
+        *((name, kind) for name in ("min_snr", "debiased") for kind in (EPS, v_prediction())),
+        ("min_snr", edm(0.5)),
+    ],
+)
+def test_a_weight_is_finite_everywhere(name, kind):
+    weigh = make_sigma_weight(name, 5.0, kind)
     levels = [0.0, 5e-324, 1e-300, 1e-12, 1e-3, 0.5, 1 - 1e-12, math.nextafter(1.0, 0.0), 1.0]
     for sigma in levels:
         assert math.isfinite(weigh(sigma))

@@ -44,7 +44,7 @@ def test_parts_sum_up_to_the_whole(shape, other, masked):
     held = None if other == "none" else preserved_of(shape)
     if held is not None and other == "apart":
         # Of other sizes, as ordinary points may be.
-        held = replace(held, noisy=held.noisy[..., :4], velocity=held.velocity[..., :4])
+        held = replace(held, noisy=held.noisy[..., :4], output=held.output[..., :4])
     model = Model(shape)
 
     def predict(noisy, *_):
@@ -92,7 +92,7 @@ def test_it_ends_where_each_goes_alone():
 def test_passes_of_two_shapes_have_a_backward_pass_each_first_of_all():
     shape = SHAPES["plain"]
     held = preserved_of(shape)
-    held = replace(held, noisy=held.noisy[..., :4], velocity=held.velocity[..., :4])
+    held = replace(held, noisy=held.noisy[..., :4], output=held.output[..., :4])
     model = Model(shape)
     batch = batch_of(shape, positions=(0,))
     given = replace(maker(model, batch, held), predict=lambda noisy, *_: noisy * 1.0)

@@ -19,10 +19,24 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from ..adapter_files.names.key_map import KeyMap
+from ..adapter_files.names.native_names import native_key_map
+from .family import HeaderNames
+
 _LISTS = (nn.ModuleList, nn.ModuleDict)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _UNET_PARTS = ("input_blocks", "middle_block", "output_blocks")
 _FEWEST_LAYERS = 2
+_UNETS = {
+    768: HeaderNames("stable-diffusion-v1", "sd_v1"),
+    1024: HeaderNames("stable-diffusion-v2-512", "sd_v2"),
+    2048: HeaderNames("stable-diffusion-xl-v1-base", "sdxl_base_v1-0"),
+}
+"""Values of a text token that a UNet reads to its names in headers.
+
+Source: kohya's sd-scripts, ``library/sai_model_spec.py`` and ``library/sdxl_model_util.py``.
+"""
+
 _NAME_OF_BLOCKS = re.compile(r"block|layer|refiner", re.IGNORECASE)
 
 _BESIDE = re.compile(
@@ -139,6 +153,32 @@ def convolutional_presets(model: nn.Module) -> frozenset[str]:
     """Those of `native_presets` that mean convolutions too, as `Family.convolutional_presets`."""
     names = ("default", "attention_mlp", "convolutions") if is_unet(model) else ("convolutions",)
     return frozenset(names).intersection(native_presets(model))
+
+
+def key_map(model: nn.Module) -> KeyMap:
+    """The names of a denoiser's layers: its own paths (`Family.key_map`)."""
+    weighted = (p for p, m in model.named_modules() if p and getattr(m, "weight", None) is not None)
+    return native_key_map((layer.path for layer in _layers(model)), weighted)
+
+
+def header_names(model: nn.Module, title: str) -> HeaderNames:
+    """What other programs call a denoiser in headers of adapter files.
+
+    Args:
+        model: The denoiser.
+        title: What it is called where no program has a name for it, such as its class.
+
+    Returns:
+        One of `Family.header_names`; of a UNet as kohya's trainer calls those of its kind.
+    """
+    if not is_unet(model):
+        return HeaderNames(title, title)
+    widths = {
+        getattr(module, "in_features", 0)
+        for path, module in model.named_modules()
+        if path.endswith(".attn2.to_k")
+    }
+    return _UNETS.get(widths.pop() if len(widths) == 1 else 0, HeaderNames(title, title))
 
 
 def shared_inputs(model: nn.Module) -> tuple[str, ...]:

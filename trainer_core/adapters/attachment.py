@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
@@ -305,6 +305,7 @@ def attach(
     targets: str | Sequence[str] | Mapping[str, nn.Module] | None = None,
     *,
     presets: Mapping[str, Sequence[str]] | None = None,
+    convolutional: Collection[str] = (),
     unused: Sequence[str] = (),
     shared: Sequence[str] = (),
     whole: Mapping[str, Sequence[str]] = MappingProxyType({}),
@@ -323,6 +324,7 @@ def attach(
             None takes the configuration's.
         presets: The presets that `targets` may name. None offers ``default`` and
             ``all_linear``, both every Linear.
+        convolutional: Those of them that mean convolutions too.
         unused: Regular expressions of layers whose output the module never uses; a preset leaves
             them out unless `include` names them.
         shared: Regular expressions of layers that the module calls one after the other with the
@@ -342,7 +344,8 @@ def attach(
     """
     _refuse_adapted(module)
     chosen = config.targets if targets is None else targets
-    selection = _select(module, config, chosen, presets or FALLBACK_PRESETS, unused)
+    known = presets or FALLBACK_PRESETS
+    selection = _select(module, config, chosen, known, unused, convolutional)
     check_bases(module, selection.layers)
     selection, wholes = join_parts(selection, whole)
     plans = plan_layers(selection.layers, config, given)
@@ -396,8 +399,11 @@ def _select(
     targets: str | Sequence[str] | Mapping[str, nn.Module],
     presets: Mapping[str, Sequence[str]],
     unused: Sequence[str],
+    convolutional: Collection[str],
 ) -> Selection:
     index = LayerIndex(module)
     if isinstance(targets, Mapping):
         return select_modules(index, targets)
-    return select(index, targets, presets, unused, include=config.include, exclude=config.exclude)
+    return select(
+        index, targets, presets, unused, config.include, config.exclude, convolutional=convolutional
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -97,6 +97,7 @@ def select(
     unused: Sequence[str],
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    convolutional: Collection[str] = (),
 ) -> Selection:
     """Choose the layers by preset or patterns: (targets - unused - exclude) + include.
 
@@ -107,14 +108,16 @@ def select(
         unused: Patterns of layers whose output is unused; removed from a preset's matches only.
         include: Patterns of layers to adapt as well; they win over `exclude` and `unused`.
         exclude: Patterns of layers to leave out.
+        convolutional: The presets that mean convolutions too; all others mean Linear layers.
 
     Raises:
         AdapterError: For an unknown preset, a bad or dead pattern, a convolution that does more
             than torch's, or no layer.
     """
-    matches = _preset_matches(index, targets, presets) if isinstance(targets, str) else []
+    matches: list[str] = []
     dropped: list[str] = []
     if isinstance(targets, str):
+        matches = _preset_matches(index, targets, presets, windows=targets in convolutional)
         idle = [compile_pattern(pattern, "the family's unused layers") for pattern in unused]
         dropped = [p for p in matches if any(pattern.fullmatch(p) for pattern in idle)]
         matches = [path for path in matches if path not in set(dropped)]
@@ -185,7 +188,7 @@ def _find_layers(module: nn.Module) -> tuple[Layer, ...]:
 
 
 def _preset_matches(
-    index: LayerIndex, name: str, presets: Mapping[str, Sequence[str]]
+    index: LayerIndex, name: str, presets: Mapping[str, Sequence[str]], *, windows: bool
 ) -> list[str]:
     if name not in presets:
         raise AdapterError(
@@ -195,9 +198,10 @@ def _preset_matches(
             "node: with a dot or brackets in it, such as (name).",
         )
     expressions = [compile_pattern(p, f"preset {name!r}") for p in presets[name]]
-    # A preset means Linear layers; what else its patterns reach is not asked for.
-    linear = [p for p, layer in index.by_path.items() if isinstance(layer.module, nn.Linear)]
-    return [path for pattern in expressions for path in linear if pattern.fullmatch(path)]
+    # Most presets mean Linear layers; what else their patterns reach is not asked for.
+    meant = (nn.Linear, *CONVOLUTIONS) if windows else (nn.Linear,)
+    paths = [p for p, layer in index.by_path.items() if isinstance(layer.module, meant)]
+    return [path for pattern in expressions for path in paths if pattern.fullmatch(path)]
 
 
 def _check_selected(index: LayerIndex, layers: Iterable[Layer]) -> None:

@@ -145,7 +145,14 @@ def _attach(config: RunConfig, base: EmptyBase) -> AttachedAdapter:
     family, transformer = base.family, base.transformer
     whole = family.key_map.whole_layers(dict(transformer.named_modules()))
     settings = _with_text(config).adapter
-    return attach(transformer, settings, presets=family.presets, unused=unused, whole=whole)
+    return attach(
+        transformer,
+        settings,
+        presets=family.presets,
+        convolutional=family.convolutional_presets,
+        unused=unused,
+        whole=whole,
+    )
 
 
 def _base_report(base: EmptyBase) -> dict[str, Any]:

@@ -141,6 +141,8 @@ class Family:
         file: How its single files are read.
         repeated_blocks: Module lists whose items run one after another.
         presets: Names of target sets, to regular expressions that match whole module paths.
+        convolutional_presets: Those of the presets that mean convolutions too; others mean Linear
+            layers alone.
         shared_inputs: Regular expressions of layers that are called one after the other with the
             same tensor: those that one expression matches with the same groups.
         detect: Whether the tensor names of a base or of an adapter file look like this family.
@@ -217,6 +219,7 @@ class Family:
     sizes: Callable[[Mapping[str, Any]], PublishedSizes]
     header_hint: str
     header_names: Mapping[str, HeaderNames] = field(default_factory=dict)
+    convolutional_presets: frozenset[str] = frozenset()
     twin: str = ""
     unexportable: Mapping[str, str] = field(default_factory=dict)
     unused_layers: Callable[[nn.Module], tuple[str, ...]] = lambda transformer: ()

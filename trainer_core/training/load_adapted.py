@@ -149,6 +149,7 @@ def _load(
         transformer,
         config.adapter,
         presets=data.family.presets,
+        convolutional=data.family.convolutional_presets,
         unused=data.family.unused_layers(transformer),
         shared=data.family.shared_inputs,
         whole=data.family.key_map.whole_layers(dict(transformer.named_modules())),

@@ -441,6 +441,7 @@ def _attach(model: nn.Module, family: Family, config: RunConfig) -> AttachedAdap
         model,
         config.adapter,
         presets=family.presets,
+        convolutional=family.convolutional_presets,
         unused=family.unused_layers(model),
         shared=family.shared_inputs,
         whole=family.key_map.whole_layers(dict(model.named_modules())),

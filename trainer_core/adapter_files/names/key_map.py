@@ -75,6 +75,22 @@ class ComfyuiName:
     spellings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class DiffusersNames:
+    """What Diffusers calls layers that the trainer calls as ComfyUI does.
+
+    Attributes:
+        paths: Path of a module in the trainer's naming to that in Diffusers' model; empty where
+            Diffusers' names are not known.
+        prefix: What Diffusers' files have before it.
+        in_kohya: Whether kohya's files have these names too, instead of ComfyUI's.
+    """
+
+    paths: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""
+    in_kohya: bool = False
+
+
 def _no_parts(native: str) -> tuple[Part, ...]:
     del native
     return ()
@@ -101,6 +117,8 @@ class KeyMap:
         fused_only: ComfyUI's names, with ``{}`` for the block's number, of fused layers for whose
             parts it has no names. Their parts are trained as one layer.
         text_encoder: Whether files may hold layers of CLIP-L too (`with_text_encoder`).
+        diffusers: Where the trainer's names are ComfyUI's, Diffusers' ones; None where the
+            trainer's are Diffusers'.
     """
 
     to_native: Callable[[str], NativeKey | None]
@@ -113,6 +131,7 @@ class KeyMap:
     native_only: frozenset[str] = frozenset()
     fused_only: tuple[str, ...] = ()
     text_encoder: bool = False
+    diffusers: DiffusersNames | None = None
 
     def module_of_flat(self, flat: str) -> str | None:
         """Path of the module whose dots became ``_``; None when there is none."""
@@ -124,7 +143,7 @@ class KeyMap:
 
     def is_divided(self, native: str) -> bool:
         """Whether a layer of ComfyUI's is several modules here, or has its halves swapped there."""
-        swapped = any(name.swapped and name.native == native for name in self.comfyui_names)
+        swapped = any(name.native == native for name in self.swapped_names)
         return swapped or bool(self.parts(native))
 
     def is_fused_only(self, native: str) -> bool:
@@ -150,6 +169,24 @@ class KeyMap:
             if self.is_fused_only(native)
         }
 
+    def kohya_name(self, native: str) -> str:
+        """What kohya's trainers call one of ComfyUI's layers, with dots."""
+        names = self.diffusers
+        return names.paths.get(native, native) if names and names.in_kohya else native
+
+    @cached_property
+    def swapped_names(self) -> tuple[ComfyuiName, ...]:
+        """Those of `comfyui_names` whose halves are swapped."""
+        return tuple(name for name in self.comfyui_names if name.swapped)
+
+    @cached_property
+    def flat_comfyui_paths(self) -> dict[str, str]:
+        """Paths of `comfyui_names` without a block's number, by what they are with ``_`` for dots.
+
+        Those with one are found by `_block` of `key_parsing`.
+        """
+        return {p.replace(".", "_"): p for p in self.comfyui_paths if "{}" not in p}
+
     @cached_property
     def comfyui_paths(self) -> dict[str, ComfyuiName]:
         """`comfyui_names` by their paths; of several of one path the first."""
@@ -161,8 +198,12 @@ class KeyMap:
 
     @cached_property
     def _flat_natives(self) -> dict[str, str]:
-        found = (self.to_native(template.replace("{}", "0", 1)) for template in self.layers)
-        templates = [key.name.replace(".0.", ".{}.", 1) for key in found if key is not None]
+        found = ((each, self.to_native(each.replace("{}", "0", 1))) for each in self.layers)
+        templates = [
+            key.name.replace(".0.", ".{}.", 1) if "{}" in each else key.name
+            for each, key in found
+            if key is not None
+        ]
         return {template.replace(".", "_"): template for template in templates}
 
 
@@ -200,6 +241,7 @@ def _unflattened(flat: str, templates: dict[str, str]) -> str | None:
 
 NATIVE_PREFIX = "diffusion_model."
 DIFFUSERS_PREFIX = "transformer."
+UNET_PREFIX = "unet."
 
 MAGNITUDE_SUFFIXES = (".dora_scale", ".lora_magnitude_vector.weight", ".lora_magnitude_vector")
 """How the key of DoRA's magnitude ends; the others than the first are PEFT's and Diffusers'."""
@@ -312,7 +354,7 @@ def native_layer(key_map: KeyMap, module: str) -> NativeKey | None:
         return NativeKey(module)
     # ComfyUI keeps the halves of such a layer in the opposite order, and exchanges them itself
     # where it is spelt by its Diffusers name.
-    swapped = (name for name in key_map.comfyui_names if name.swapped and name.path == module)
+    swapped = (name for name in key_map.swapped_names if name.path == module)
     return next((NativeKey(name.native) for name in swapped), None)
 
 
@@ -334,7 +376,7 @@ def native_key(name: str, key_map: KeyMap) -> NativeKey:
 
 def is_swapped(name: str, key_map: KeyMap) -> bool:
     """Whether the two halves of a layer's rows are in the opposite order in ComfyUI's model."""
-    return any(host.swapped and host.path == name for host in key_map.comfyui_names)
+    return any(host.path == name for host in key_map.swapped_names)
 
 
 def module_place(

@@ -22,7 +22,14 @@ from pathlib import Path
 from ...adapters.dora import DORA_SCALE
 from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterFileError
-from .key_map import BLOCK_NUMBER, DIFFUSERS_PREFIX, NATIVE_PREFIX, ComfyuiName, KeyMap
+from .key_map import (
+    BLOCK_NUMBER,
+    DIFFUSERS_PREFIX,
+    NATIVE_PREFIX,
+    UNET_PREFIX,
+    ComfyuiName,
+    KeyMap,
+)
 from .row_slices import WHOLE, RowSlice
 from .text_names import text_path
 
@@ -36,7 +43,7 @@ DROP = "adapter-trainer convert IN OUT --to LAYOUT --extras drop"
 _PARTS = {
     r"lora_(prior_)?te\d*_|lycoris_te\d*_|text_encoders?(_\d+)?\.|text_model\.|conditioner\."
     r"|(clip_[lgh]|t5|t5xxl|qwen25_7b|bundle_emb|te\d?)\.": "of a text encoder",
-    r"(unet|lora_prior_unet|vae|first_stage_model|controlnet|lora_controlnet)[._]": (
+    r"unet_|(lora_prior_unet|vae|first_stage_model|controlnet|lora_controlnet)[._]": (
         "of another model"
     ),
 }
@@ -83,6 +90,7 @@ _PREFIXES = {
     NATIVE_PREFIX: "comfyui",
     PEFT_PREFIX: "peft",
     DIFFUSERS_PREFIX: "diffusers",
+    UNET_PREFIX: "diffusers",
     **FLAT_PREFIXES,
 }
 
@@ -238,7 +246,7 @@ def match_layer(name: str, key_map: KeyMap) -> LayerMatch | None:
         None if module is None else _by_module(module, key_map),
     ]
     ordered = places if layout == "kohya" else reversed(places)
-    found = (*ordered, *_flat_comfyui_matches(rest, key_map))
+    found = itertools.chain(ordered, _flat_comfyui_matches(rest, key_map))
     return next((place for place in found if place is not None), None)
 
 
@@ -330,7 +338,7 @@ def _by_native(native: str, key_map: KeyMap) -> LayerMatch | None:
     module = key_map.to_module(native)
     if module is not None:
         return LayerMatch(((module, WHOLE),), native)
-    swapped = next((h for h in key_map.comfyui_names if h.swapped and h.native == native), None)
+    swapped = next((h for h in key_map.swapped_names if h.native == native), None)
     if swapped is not None:
         return LayerMatch(((swapped.path, HALVES_SWAPPED),), native)
     parts = [(part.module, part.share) for part in key_map.parts(native)]
@@ -378,6 +386,9 @@ def _comfyui_name(path: str, key_map: KeyMap) -> tuple[ComfyuiName, str] | None:
 
 
 def _flat_comfyui_matches(flat: str, key_map: KeyMap) -> Iterator[LayerMatch | None]:
+    path = key_map.flat_comfyui_paths.get(flat)
+    if path is not None:
+        yield _by_module(path, key_map)
     for name in key_map.comfyui_names:
         for template, reader in ((name.path, _by_module), (name.native, _by_native)):
             block = _block(template.replace(".", "_"), flat)

@@ -22,7 +22,7 @@ from ...config.patterns import LONGEST_NAME, NO_EXPRESSION, pattern_mistake
 from ...errors import AdapterFileError
 from ...filesystem.text_files import parse_json, read_text
 from ...types import LayerState
-from ..names.key_map import DIFFUSERS_PREFIX
+from ..names.key_map import DIFFUSERS_PREFIX, UNET_PREFIX
 from ..names.key_parsing import KIND_TITLES
 
 WEIGHTS_NAME, CONFIG_NAME = "adapter_model.safetensors", "adapter_config.json"
@@ -216,8 +216,8 @@ def header_config(path: Path, metadata: Mapping[str, str]) -> PeftConfig | None:
         values = parse_json(text, unique=True)
         if not isinstance(values, dict):
             raise ValueError("it is no object")
-        start = len(DIFFUSERS_PREFIX)
-        own = {k[start:]: v for k, v in values.items() if k.startswith(DIFFUSERS_PREFIX)}
+        prefixes = (DIFFUSERS_PREFIX, UNET_PREFIX)
+        own = {k.partition(".")[2]: v for k, v in values.items() if k.startswith(prefixes)}
         if not own and "r" not in values:
             return None
         return _config(source, own or values)

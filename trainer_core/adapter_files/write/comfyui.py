@@ -27,6 +27,7 @@ from ..names.key_map import DIFFUSERS_PREFIX, NATIVE_PREFIX, KeyMap, is_swapped,
 from ..names.key_parsing import HALVES_SWAPPED, REPLACING
 from ..names.row_slices import InexactSliceError, slice_layer
 from ..names.text_names import is_text_layer, kohya_name
+from .diffusers_names import named_as_diffusers
 from .write_plan import (
     Options,
     Piece,
@@ -212,12 +213,17 @@ def _refuse_both(state: AdapterState, group: _Group) -> None:
 def plan_kohya(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
     """Names of kohya's scripts, and musubi's by default: ComfyUI's, with ``_`` for each dot.
 
-    There is no name for a slice, so the parts of a fused layer are written as that one layer.
+    There is no name for a slice, so the parts of a fused layer are written as that one layer. Of
+    SD 1.5 and SD 2 the scripts have Diffusers' names.
 
     Raises:
         AdapterError: As `plan_comfyui`, and for what cannot be fused.
     """
-    return plan_native(state, key_map, replace(options, fused=True), partial(_flat, "lora_unet_"))
+
+    def spell(native: str) -> str:
+        return _flat("lora_unet_", key_map.kohya_name(native))
+
+    return plan_native(state, key_map, replace(options, fused=True), spell)
 
 
 def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
@@ -234,6 +240,7 @@ def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> Writ
     spell = partial(_flat, "lycoris_")
     refuse_patches(state, "lycoris")
     refuse_text_encoder(state, "lycoris")
+    state = named_as_diffusers(state, key_map, "lycoris")
     if undivided_layers(state.layers, key_map):
         return plan_native(state, key_map, replace(options, fused=True), spell)
     unnamed = next(filter(key_map.is_native_only, state.layers), None)

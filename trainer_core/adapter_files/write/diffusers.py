@@ -19,7 +19,11 @@ from ..names.key_map import DIFFUSERS_PREFIX, KeyMap
 from ..names.key_parsing import MAGNITUDE
 from ..names.text_names import is_text_layer
 from ..read.peft_config import HEADER_KEY
+from .diffusers_names import named_as_diffusers
 from .write_plan import Options, WritePlan, layer_pieces, refuse_magnitude, refuse_patches
+
+_PLAIN = {"lora_up", "lora_down"}
+"""Factors of a convolution that PEFT computes with."""
 
 
 def plan_diffusers(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
@@ -32,14 +36,15 @@ def plan_diffusers(state: AdapterState, key_map: KeyMap, options: Options) -> Wr
             convolution.
     """
     del options
-    state = divided(state, key_map)
+    state = divided(named_as_diffusers(state, key_map, "diffusers"), key_map)
+    prefix = DIFFUSERS_PREFIX if key_map.diffusers is None else key_map.diffusers.prefix
     outlines = peft_outlines(state, key_map, "diffusers")
     rules = FILE_RULES[state.kind]
     problem = rules.diffusers_problem(outlines)
     if problem is not None:
         raise AdapterError(*problem)
-    header = _mixed_rank_header(outlines) if state.kind == LOW_RANK else {}
-    return WritePlan(layer_pieces(state, partial(_encode, state.kind)), header)
+    header = _mixed_rank_header(outlines, prefix) if state.kind == LOW_RANK else {}
+    return WritePlan(layer_pieces(state, partial(_encode, state.kind, prefix)), header)
 
 
 def peft_outlines(state: AdapterState, key_map: KeyMap, layout: str) -> dict[str, LayerState]:
@@ -53,11 +58,14 @@ def peft_outlines(state: AdapterState, key_map: KeyMap, layout: str) -> dict[str
     keep = "Choose layout 'comfyui' or 'kohya', which hold the layer as it is."
     refuse_undivided(state, key_map, f"layout {layout!r}", keep)
     outlines = outlines_of(state)
+    # A UNet's convolutions have neither dilation nor groups.
+    plain = key_map.diffusers is not None and state.kind == LOW_RANK
     for name, layer in outlines.items():
-        if is_convolution(layer):
+        if is_convolution(layer) and not (plain and set(layer.tensors) == _PLAIN):
             raise AdapterError(
                 f"{name} is a convolution",
-                "Linear layers: Diffusers and PEFT read no adapter of a convolution as it was "
+                f"Linear layers, and of a UNet convolutions with a {LOW_RANK} without core and "
+                "magnitude: Diffusers and PEFT read no other adapter of a convolution as it was "
                 "trained",
                 "Export with layout 'comfyui', or leave the layer out with adapter.exclude.",
             )
@@ -73,17 +81,17 @@ def peft_outlines(state: AdapterState, key_map: KeyMap, layout: str) -> dict[str
     return outlines
 
 
-def _encode(kind: str, name: str, layer: LayerState) -> dict[str, Tensor]:
+def _encode(kind: str, model: str, name: str, layer: LayerState) -> dict[str, Tensor]:
     factors = dict(layer.tensors)
     magnitude = factors.pop(DORA_SCALE, None)
     found = FILE_RULES[kind].diffusers(factors, layer_scale(kind, layer))
     if magnitude is not None:
         found[MAGNITUDE] = magnitude.flatten()
-    prefix = "" if is_text_layer(name) else DIFFUSERS_PREFIX
+    prefix = "" if is_text_layer(name) else model
     return {f"{prefix}{name}.{ending}": each for ending, each in found.items()}
 
 
-def _mixed_rank_header(outlines: Layers) -> dict[str, str]:
+def _mixed_rank_header(outlines: Layers, prefix: str) -> dict[str, str]:
     """Tell Diffusers the ranks; before 0.40 it takes one alpha for all where they differ."""
     rules = FILE_RULES[LOW_RANK]
     ranks = {
@@ -103,5 +111,5 @@ def _mixed_rank_header(outlines: Layers) -> dict[str, str]:
         "target_modules": sorted(ranks),
         "bias": "none",
     }
-    prefixed = {f"{DIFFUSERS_PREFIX}{key}": value for key, value in config.items()}
+    prefixed = {f"{prefix}{key}": value for key, value in config.items()}
     return {HEADER_KEY: json.dumps(prefixed, indent=2, sort_keys=True)}

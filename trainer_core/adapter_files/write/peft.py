@@ -34,6 +34,7 @@ from ..names.key_map import KeyMap
 from ..names.key_parsing import MAGNITUDE, PEFT_PREFIX
 from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
 from .diffusers import peft_outlines
+from .diffusers_names import named_as_diffusers
 from .write_plan import Options, WritePlan, layer_pieces, refuse_text_encoder
 
 
@@ -45,7 +46,7 @@ def plan_peft(state: AdapterState, key_map: KeyMap, options: Options) -> WritePl
     """
     del options
     refuse_text_encoder(state, "peft")
-    state = divided(state, key_map)
+    state = divided(named_as_diffusers(state, key_map, "peft"), key_map)
     outlines = peft_outlines(state, key_map, "peft")
     config = {
         "base_model_name_or_path": None,

@@ -36,18 +36,15 @@ def graph_family(model: Any) -> Family:
         InputError: When it carries hooks or injections.
     """
     from ...trainer_core.diffusion.sigma import ShiftSettings
+    from ...trainer_core.families import native_model
     from ...trainer_core.families.given import GivenDenoiser
     from ...trainer_core.families.given_family import given_family
-    from ...trainer_core.families.native_model import (
-        block_lists,
-        native_key_map,
-        native_presets,
-    )
     from .frozen_checkpointing import enable_checkpointing
 
     found = GraphModel(model)
     space, denoiser, sampling = found.space, found.denoiser, ShiftSettings(shift=found.shift)
     predict = GraphPredict(model, space.dimensions, found.straight, found.guided)
+    header = native_model.header_names(denoiser, found.kind)
     references = (_EDIT,) if found.takes_references else ()
 
     def open_denoiser(
@@ -67,14 +64,16 @@ def graph_family(model: Any) -> Family:
     return given_family(
         given,
         predict,
-        native_key_map(denoiser),
+        native_model.key_map(denoiser),
         found.patch * space.pixels,
         variants=("generate", *references),
-        repeated_blocks=block_lists(denoiser),
-        presets=native_presets(denoiser),
+        repeated_blocks=native_model.block_lists(denoiser),
+        presets=native_model.native_presets(denoiser),
+        convolutional_presets=native_model.convolutional_presets(denoiser),
+        shared_inputs=native_model.shared_inputs(denoiser),
+        header_names=dict.fromkeys(("generate", *references), header),
         parameterization=found.parameterization,
         levels=found.levels,
-        training_density="shifted" if found.levels is None else "uniform",
         shift=lambda location, steps: sampling,
         patch=found.patch,
         takes_guidance=lambda transformer: found.guided,

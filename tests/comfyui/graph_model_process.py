@@ -189,13 +189,12 @@ def main(pack, folder, jobs):
     package = importlib.util.module_from_spec(spec)
     package.__path__ = [str(pack)]
     sys.modules[PACK] = package
+    import comfy.utils
     import torch
     from tiny_models.denoisers import tiny_model
     from tiny_models.sizes import TINY
     from tiny_models.texts import tiny_clip
     from tiny_models.vaes import tiny_vae
-
-    import comfy.utils
 
     comfy.utils.PROGRESS_BAR_ENABLED = False
     torch.set_num_threads(1)

@@ -14,13 +14,14 @@ SHORT, LONG = "a red diamond", "a large blue circle on a wide green square, and 
 
 def main(folder, *names):
     import comfy.utils
-    import nodes
     import torch
     from tiny_models.denoisers import tiny_model
     from tiny_models.sizes import TINY
     from tiny_models.texts import tiny_clip
     from tiny_models.vaes import tiny_vae
     from tiny_models.weights import weights_hash
+
+    import nodes
 
     comfy.utils.PROGRESS_BAR_ENABLED = False
     found = {}

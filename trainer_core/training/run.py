@@ -112,6 +112,7 @@ def train(
             if within is not None:
                 within.require_all(Path(config.output.dir) / config.output.name, "output.name")
             family = family or get_family(config.family)
+            require_weighting(config.training.loss, family.parameterization)
             if family.given is not None:
                 require_hosts_way(config, processes)
             given = family, machine or Machine()
@@ -140,7 +141,6 @@ def _train(
     if processes.sharded:
         check_settings(config)
     require_optimizer(config.training.optimizer.name)
-    require_weighting(config.training.loss, family.parameterization)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)
     for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():

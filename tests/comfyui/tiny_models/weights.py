@@ -6,7 +6,6 @@ import hashlib
 
 import torch
 
-
 _SPREADS = ("running_var", "std-of-means")
 """Buffers that divide, and so have to lie above 0."""
 

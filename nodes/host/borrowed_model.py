@@ -85,6 +85,7 @@ def borrowed_denoiser(
         with torch.inference_mode():
             comfy_engine.load_model(patcher, memory_required)
         at_end.enter_context(comfy_engine.in_training())
+        at_end.enter_context(comfy_engine.differentiable_kernels())
         at_end.enter_context(frozen_modules(inner.diffusion_model))
         at_end.enter_context(unchanged_inputs(inner.diffusion_model, block_lists))
         yield BorrowedModel(patcher, inner, inner.diffusion_model)

@@ -6,12 +6,17 @@ through a MODEL begins, not when ComfyUI starts.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import comfy.model_management as management
 import comfy.ops
+import comfy.quant_ops
+from torch import is_grad_enabled as grad_enabled
+
+from .ordinary_tensors import ordinary_alias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,6 +65,59 @@ def in_training() -> Iterator[None]:
         yield
     finally:
         management.in_training = before
+
+
+class _DifferentiableKernels:
+    """comfy-kitchen, whose fused norms and rotations autograd cannot follow, by its plain ones.
+
+    Its own plain forms are torch's operations. They serve while a gradient is asked for; some
+    models use the fused ones in training too.
+    """
+
+    def __init__(self, fused: Any) -> None:
+        self._fused = fused
+        self._plain = {}
+        for module in ("rope", "adaln"):
+            held = vars(importlib.import_module(f"{fused.__name__}.backends.eager.{module}"))
+            self._plain |= {name: each for name, each in held.items() if hasattr(fused, name)}
+
+    def __getattr__(self, name: str) -> Any:
+        fused, plain = getattr(self._fused, name), self._plain.get(name)
+        if plain is None or not callable(plain) or isinstance(plain, type):
+            return fused
+
+        def chosen(*args: Any, **options: Any) -> Any:
+            if not grad_enabled():
+                return fused(*args, **options)
+            held = {key: _kept_apart(value) for key, value in options.items()}
+            return plain(*(_kept_apart(each) for each in args), **held)
+
+        return chosen
+
+
+def _kept_apart(value: Any) -> Any:
+    """An argument as autograd may keep it: a norm's scale may lie in memory that others get."""
+    if not hasattr(value, "is_inference"):
+        return value
+    return value.clone() if value.dim() == 1 else _followed(value)
+
+
+def _followed(tensor: Tensor) -> Tensor | None:
+    return ordinary_alias(tensor) if tensor.is_inference() else tensor
+
+
+@contextmanager
+def differentiable_kernels() -> Iterator[None]:
+    """While it lasts, autograd can follow what ComfyUI's models ask comfy-kitchen for."""
+    fused = getattr(comfy.quant_ops, "ck", None)
+    if fused is None:
+        yield
+        return
+    comfy.quant_ops.ck = _DifferentiableKernels(fused)
+    try:
+        yield
+    finally:
+        comfy.quant_ops.ck = fused
 
 
 def load_model(patcher: Any, memory_required: int) -> None:

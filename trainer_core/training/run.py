@@ -128,10 +128,7 @@ def _train(
 ) -> RunResult:
     # What can be refused without loading anything is refused first.
     shares = Shares(config.training, processes.index, processes.count)
-    if processes.sharded:
-        check_settings(config)
-    require_optimizer(config.training.optimizer.name)
-    require_weighting(config.training.loss, get_family(config.family).parameterization)
+    _require_possible(config, processes)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, precision, processes)
     for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():
@@ -178,6 +175,14 @@ def _train(
             with recorder() as first:
                 observer.notify(RunStarted(_summary(run, folder)))
                 return attempts.train(first, recorder)
+
+
+def _require_possible(config: RunConfig, processes: Processes) -> None:
+    """Refuse settings that no dataset and no base would make possible."""
+    if processes.sharded:
+        check_settings(config)
+    require_optimizer(config.training.optimizer.name)
+    require_weighting(config.training.loss, get_family(config.family).parameterization)
 
 
 def _numbers(mark: Mark) -> str:

@@ -13,14 +13,17 @@ from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.verify.proof import prove
 from trainer_core.adapter_files.write.adapter_file import LAYOUTS, check_layouts, write_adapter
 from trainer_core.adapters import attach
+from trainer_core.adapters.targets import LayerIndex, select
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError, AdapterFileError
 from trainer_core.families.native_model import convolutional_presets, key_map, native_presets
+from trainer_core.types import AdapterState, LayerState
 
 SIZES = {"sd15": SD15, "sd21": SD21, "sdxl": SDXL}
 
 
-CASES = [pytest.param(n, marks=pytest.mark.exhaustive if n == "sd21" else ()) for n in SIZES]
+LONG = pytest.mark.exhaustive
+CASES = [pytest.param(name, marks=() if name == "sd15" else LONG) for name in SIZES]
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -30,17 +33,25 @@ def unet(request):
     return request.param, model, state_of(model, "convolutions")
 
 
-def state_of(model, targets, kind="lora", **options):
-    config = AdapterConfig(kind=kind, rank=2, alpha=3.0, targets=targets, **options)
-    presets = native_presets(model)
-    adapter = attach(model, config, presets=presets, convolutional=convolutional_presets(model))
-    state = adapter.state()
-    adapter.detach()
+def state_of(model, preset):
+    """A LoRA of rank 2, and of rank 4 where queries are made."""
+    index, presets = LayerIndex(model), native_presets(model)
+    chosen = select(index, preset, presets, (), convolutional=convolutional_presets(model))
     source = torch.Generator().manual_seed(7)
-    for layer in state.layers.values():
-        for tensor in layer.tensors.values():
-            tensor.normal_(std=0.1, generator=source)
-    return state
+    layers = {}
+    for name, layer in chosen.layers.items():
+        rows, columns, *window = layer.module.weight.shape
+        rank = 4 if name.endswith("to_q") else 2
+        layers[name] = LayerState(
+            {
+                "lora_down": torch.randn(rank, columns, *window, generator=source),
+                "lora_up": torch.randn(rows, rank, *(1 for _ in window), generator=source),
+            },
+            3.0,
+            rank,
+            tuple(window),
+        )
+    return AdapterState("lora", layers)
 
 
 def weighted(model):
@@ -59,7 +70,7 @@ def assert_same(model, found, state, rtol=1e-5):
         torch.testing.assert_close(theirs, own, rtol=rtol, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", CASES)
 def test_the_names_in_diffusers_are_those_of_its_own_converter(name):
     from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint
 
@@ -94,7 +105,7 @@ def test_a_unets_adapter_comes_back_from_every_layout(unet, layout, tmp_path):
     assert_same(model, read_adapter(path, names), state)
 
 
-@pytest.mark.parametrize("layout", ["diffusers", "kohya", "peft"])
+@pytest.mark.parametrize("layout", ["diffusers", "kohya", pytest.param("peft", marks=LONG)])
 def test_diffusers_reads_what_was_trained(unet, layout, tmp_path):
     """By its own pipelines' readers, of files with its names and of kohya's files."""
     from diffusers import loaders
@@ -148,8 +159,7 @@ def test_kohyas_names_are_those_that_its_trainer_writes(unet, tmp_path):
 
 def test_other_ranks_in_some_layers_are_told_to_diffusers(tmp_path):
     model = NativeUnet(SD15)
-    pattern = {r".*\.attn1\.to_q": 4}
-    state = state_of(model, "attention", rank_pattern=pattern)
+    state = state_of(model, "attention")
     path = tmp_path / "a.safetensors"
     write_adapter(path, state, "diffusers", key_map(model), {})
     with safe_open(path, "pt") as file:
@@ -162,7 +172,7 @@ def test_the_proof_knows_every_layer_of_a_file(unet, tmp_path):
     _, model, state = unet
     names = key_map(model)
     shapes = {key: tuple(t.shape) for key, t in model.state_dict().items()}
-    for layout in ("comfyui", "kohya", "lycoris"):
+    for layout in ("kohya", "lycoris"):
         path = tmp_path / f"{layout}.safetensors"
         write_adapter(path, state, layout, names, {})
         proof = prove(path, names, shapes, state)
@@ -239,7 +249,9 @@ def test_a_file_of_another_models_layers_is_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["loha", "lokr"])
 def test_diffusers_gets_no_convolutions_of_other_kinds(kind):
     model = NativeUnet(SD15)
-    state, names = state_of(model, "convolutions", kind=kind), key_map(model)
+    config = AdapterConfig(kind=kind, rank=2, targets=[r"input_blocks\.1\..*\.[23]"])
+    names = key_map(model)
+    state = attach(model, config).state()
     check_layouts(state, ["comfyui", "kohya", "lycoris"], names)
     with pytest.raises(AdapterError, match="is a convolution"):
         check_layouts(state, ["diffusers"], names)

@@ -5,6 +5,7 @@ from fixtures.native_unet import SD15, SD21, SDXL, NativeUnet
 from torch import nn
 
 from trainer_core.adapters import attach
+from trainer_core.adapters.targets import LayerIndex, select
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 from trainer_core.families.native_model import (
@@ -63,12 +64,10 @@ class Dit(nn.Module):
 
 def chosen(model, preset):
     """The layers that a run with this preset adapts."""
-    config = AdapterConfig(kind="lora", rank=1, targets=preset)
-    presets, convolutional = native_presets(model), convolutional_presets(model)
-    adapter = attach(model, config, presets=presets, convolutional=convolutional)
-    names = set(adapter.names)
-    adapter.detach()
-    return names
+    index, presets = LayerIndex(model), native_presets(model)
+    return set(
+        select(index, preset, presets, (), convolutional=convolutional_presets(model)).layers
+    )
 
 
 ATTENTIONS = ("self_attn", "cross_attn", "experts.0", "experts.1")
@@ -132,13 +131,12 @@ def test_the_presets_of_a_unet(sizes, transformers):
 
 def test_a_preset_of_no_convolutions_passes_them_over():
     model = NativeUnet(SD15)
-    config = AdapterConfig(kind="lora", rank=1, targets="convolutions")
-    adapter = attach(model, config, presets=native_presets(model))
-    assert not any("in_layers" in name for name in adapter.names)
-    adapter.detach()
-    nowhere = {"default": (r"out\.2",)}
+    index, presets = LayerIndex(model), native_presets(model)
+    linear = select(index, "convolutions", presets, ()).layers
+    assert linear
+    assert all(isinstance(layer.module, nn.Linear) for layer in linear.values())
     with pytest.raises(AdapterError, match="no layer is selected"):
-        attach(model, AdapterConfig(kind="lora", rank=1, targets="default"), presets=nowhere)
+        select(index, "default", {"default": (r"out\.2",)}, ())
 
 
 def test_layers_share_an_input_where_their_names_say_so():

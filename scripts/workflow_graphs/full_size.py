@@ -103,4 +103,3 @@ def image_to_change(flow: Workflow, choice: FullSize) -> Node:
     """Add the image that a base changes."""
     title = "Image to take apart" if choice.layered else "Image to edit"
     return flow.node("LoadImage", {"image": "example.png"}, title=title)
-

@@ -53,7 +53,10 @@ def require_trainable(model: Any) -> None:
 
 @contextmanager
 def borrowed_denoiser(
-    model: Any, block_lists: Sequence[str] = (), memory_required: int = 0
+    model: Any,
+    block_lists: Sequence[str] = (),
+    dtype: torch.dtype | None = None,
+    memory_required: int = 0,
 ) -> Iterator[BorrowedModel]:
     """Load a MODEL and make it trainable; afterwards it is as it was, whatever happened meanwhile.
 
@@ -66,6 +69,7 @@ def borrowed_denoiser(
         model: The ModelPatcher of a MODEL socket.
         block_lists: Paths in the denoiser of the lists of its blocks, whose inputs are protected
             from changes in place (`unchanged_inputs`).
+        dtype: What it computes in; None for what it computes in when it is sampled.
         memory_required: Bytes of the device that the run needs beside the model.
 
     Raises:
@@ -84,6 +88,9 @@ def borrowed_denoiser(
         # As a sampler does; tensors that were made so can be changed in no other way.
         with torch.inference_mode():
             comfy_engine.load_model(patcher, memory_required)
+        at_end.enter_context(comfy_engine.kept_loaded(patcher))
+        at_end.enter_context(comfy_engine.uninterrupted())
+        at_end.enter_context(comfy_engine.computing_in(inner, dtype))
         at_end.enter_context(comfy_engine.in_training())
         at_end.enter_context(comfy_engine.differentiable_kernels())
         at_end.enter_context(frozen_modules(inner.diffusion_model))

@@ -130,6 +130,53 @@ def load_model(patcher: Any, memory_required: int) -> None:
     management.load_models_gpu([patcher], memory_required=memory_required)
 
 
+@contextmanager
+def kept_loaded(patcher: Any) -> Iterator[None]:
+    """While it lasts, ComfyUI unloads a loaded model for no other, such as the VAE of a preview.
+
+    It would take the patches out of the weights, and move an adapter away from its optimizer.
+    """
+    every = management.current_loaded_models
+    held = [each for each in every if each.model is patcher]
+    for each in held:
+        every.remove(each)
+    try:
+        yield
+    finally:
+        every[:0] = held
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """While it lasts, no op asks whether the user has cancelled: a run asks between its steps.
+
+    An op would end a step in its middle, and forget that it was asked.
+    """
+    asked = comfy.ops.run_every_op
+    comfy.ops.run_every_op = lambda: None
+    try:
+        yield
+    finally:
+        comfy.ops.run_every_op = asked
+
+
+@contextmanager
+def computing_in(model: Any, dtype: Any) -> Iterator[None]:
+    """While it lasts, a model computes in a dtype; its weights are cast as they are read.
+
+    Args:
+        model: ComfyUI's ``BaseModel``.
+        dtype: The dtype; None for the model's own.
+    """
+    before = model.manual_cast_dtype
+    if dtype is not None and dtype != model.get_dtype_inference():
+        model.manual_cast_dtype = dtype
+    try:
+        yield
+    finally:
+        model.manual_cast_dtype = before
+
+
 def unload_model(patcher: Any) -> None:
     """Take a model's patches out of its weights and give the device back."""
     for place, loaded in enumerate(management.current_loaded_models):

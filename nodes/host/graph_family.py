@@ -39,18 +39,20 @@ def graph_family(model: Any) -> Family:
     from ...trainer_core.families import native_model
     from ...trainer_core.families.given import GivenDenoiser
     from ...trainer_core.families.given_family import given_family
-    from .frozen_checkpointing import enable_checkpointing
+    from .checkpointed_forward import enable_checkpointing
 
     found = GraphModel(model)
     space, denoiser, sampling = found.space, found.denoiser, ShiftSettings(shift=found.shift)
     predict = GraphPredict(model, space.dimensions, found.straight, found.guided)
     header = native_model.header_names(denoiser, found.kind)
+    lists = native_model.block_lists(denoiser)
     references = (_EDIT,) if found.takes_references else ()
 
     def open_denoiser(
         dtype: torch.dtype, device: torch.device, at_end: contextlib.ExitStack
     ) -> nn.Module:
-        borrowed = at_end.enter_context(borrowed_denoiser(model, dtype, device))
+        del device  # ComfyUI's own, where the model's loader puts it
+        borrowed = at_end.enter_context(borrowed_denoiser(model, lists, dtype))
         return borrowed.denoiser
 
     given = GivenDenoiser(
@@ -65,9 +67,9 @@ def graph_family(model: Any) -> Family:
         given,
         predict,
         native_model.key_map(denoiser),
-        found.patch * space.pixels,
+        found.size_multiple,
         variants=("generate", *references),
-        repeated_blocks=native_model.block_lists(denoiser),
+        repeated_blocks=lists,
         presets=native_model.native_presets(denoiser),
         convolutional_presets=native_model.convolutional_presets(denoiser),
         shared_inputs=native_model.shared_inputs(denoiser),
@@ -77,7 +79,9 @@ def graph_family(model: Any) -> Family:
         shift=lambda location, steps: sampling,
         patch=found.patch,
         takes_guidance=lambda transformer: found.guided,
-        enable_checkpointing=enable_checkpointing,
+        enable_checkpointing=lambda transformer, call=None: enable_checkpointing(
+            transformer, lists, call
+        ),
     )
 
 

@@ -77,8 +77,20 @@ class GraphPredict:
         x = noisy.unsqueeze(2) if self._is_video(noisy) else noisy
         if self.straight:
             return x, sigma
-        rest = 1 - sigma
-        return x / rest.reshape(-1, *[1] * (x.ndim - 1)), sigma / rest
+        level = self._level(sigma)
+        return x * (1 + level).reshape(-1, *[1] * (x.ndim - 1)), level
+
+    def _level(self, sigma: Tensor) -> Tensor:
+        """ComfyUI's sigma for shares of noise `[B]`: of one of the model's own levels exactly that.
+
+        Beside pure noise a share in float32 has no digits left that would tell the level.
+        """
+        import torch
+
+        table = self.patcher.get_model_object("model_sampling").sigmas.to(sigma)
+        shares = (table.double() / (1 + table.double())).to(sigma.dtype)
+        place = torch.searchsorted(shares, sigma).clamp(max=len(shares) - 1)
+        return torch.where(shares[place] == sigma, table[place], sigma / (1 - sigma))
 
     def _conditioning(
         self, text: Conditioning, references: Sequence[Tensor], guidance: float

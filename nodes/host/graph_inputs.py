@@ -29,6 +29,11 @@ class Clip(Protocol):
     cond_stage_model: Any
     tokenizer: Any
     patcher: Any
+    layer_idx: int | None
+
+    def load_model(self) -> Any:
+        """Load it to its device."""
+        ...
 
     def tokenize(self, text: str, **options: Any) -> Tokens:
         """Split a text into tokens with weights."""

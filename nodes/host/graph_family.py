@@ -43,7 +43,7 @@ def graph_family(model: Any, clip: Any = None) -> Family:
     from ...trainer_core.families import native_model
     from ...trainer_core.families.given import GivenDenoiser
     from ...trainer_core.families.given_family import given_family
-    from .frozen_checkpointing import enable_checkpointing
+    from .checkpointed_forward import enable_checkpointing
 
     found = GraphModel(model)
     space, denoiser, sampling = found.space, found.denoiser, ShiftSettings(shift=found.shift)
@@ -51,12 +51,14 @@ def graph_family(model: Any, clip: Any = None) -> Family:
     predict = GraphPredict(model, space.dimensions, found.straight, found.guided, text)
     names = native_model.key_map(denoiser)
     header = native_model.header_names(denoiser, found.kind)
+    lists = native_model.block_lists(denoiser)
     references = (_EDIT,) if found.takes_references else ()
 
     def open_denoiser(
         dtype: torch.dtype, device: torch.device, at_end: contextlib.ExitStack
     ) -> nn.Module:
-        borrowed = at_end.enter_context(borrowed_denoiser(model, dtype, device))
+        del device  # ComfyUI's own, where the model's loader puts it
+        borrowed = at_end.enter_context(borrowed_denoiser(model, lists, dtype))
         return borrowed.denoiser
 
     given = GivenDenoiser(
@@ -71,9 +73,9 @@ def graph_family(model: Any, clip: Any = None) -> Family:
         given,
         predict,
         names if text is None else text.with_names(names),
-        found.patch * space.pixels,
+        found.size_multiple,
         variants=("generate", *references),
-        repeated_blocks=native_model.block_lists(denoiser),
+        repeated_blocks=lists,
         presets=native_model.native_presets(denoiser),
         convolutional_presets=native_model.convolutional_presets(denoiser),
         shared_inputs=native_model.shared_inputs(denoiser),
@@ -83,7 +85,9 @@ def graph_family(model: Any, clip: Any = None) -> Family:
         shift=lambda location, steps: sampling,
         patch=found.patch,
         takes_guidance=lambda transformer: found.guided,
-        enable_checkpointing=enable_checkpointing,
+        enable_checkpointing=lambda transformer, call=None: enable_checkpointing(
+            transformer, lists, call
+        ),
         trainable_text=None if text is None else text.trainable,
     )
 

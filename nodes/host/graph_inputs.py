@@ -31,10 +31,6 @@ class Clip(Protocol):
     patcher: Any
     layer_idx: int | None
 
-    def load_model(self) -> Any:
-        """Load it to its device."""
-        ...
-
     def tokenize(self, text: str, **options: Any) -> Tokens:
         """Split a text into tokens with weights."""
         ...

@@ -176,13 +176,21 @@ class GraphModel:
 
     @property
     def patch(self) -> int:
-        """Latents along a side that have to be together: a patch, or what a UNet halves."""
-        levels = getattr(self.denoiser, "num_res_blocks", None)
-        if isinstance(levels, list | tuple):
-            return 2 ** (len(levels) - 1)
-        side = getattr(self.denoiser, "patch_size", 2)
+        """Latents along a side of an image token; 1 of a UNet."""
+        side = getattr(self.denoiser, "patch_size", 1 if self.halvings else 2)
         side = side[-1] if isinstance(side, list | tuple) else side
         return side if isinstance(side, int) and side > 0 else 2
+
+    @property
+    def halvings(self) -> int:
+        """How often a UNet halves its latents; 0 of any other model."""
+        levels = getattr(self.denoiser, "num_res_blocks", None)
+        return len(levels) - 1 if isinstance(levels, list | tuple) else 0
+
+    @property
+    def size_multiple(self) -> int:
+        """Pixels of which the sides of trained images are multiples."""
+        return 2**self.halvings * self.patch * self.space.pixels
 
     def precision(self, wanted: str) -> str:
         """``bf16`` or ``fp32``: what a run computes in.

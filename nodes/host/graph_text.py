@@ -124,7 +124,7 @@ class GraphText:
 
     @cached_property
     def _loaded(self) -> Any:
-        """The CLIP, which does not ask ComfyUI to load it: that could unload the denoiser."""
+        """The CLIP, which does not ask ComfyUI to load it: that is done, and is not to be undone."""
         own: Any = copy.copy(self.clip)
         own.load_model = lambda tokens=None: own.patcher
         return own
@@ -138,12 +138,14 @@ class GraphText:
         """
         import torch
 
+        from . import comfy_engine
         from .frozen_modules import frozen_modules
         from .unchanged_inputs import unchanged_inputs
 
         model: Any = self.clip.cond_stage_model
         with torch.inference_mode():
-            self.clip.load_model()
+            comfy_engine.load_model(self.clip.patcher, 0)
+        at_end.enter_context(comfy_engine.kept_loaded(self.clip.patcher))
         at_end.enter_context(frozen_modules(model))
         parts = {name: f"{own}.{_LAYERS}" for name, own in self.parts.items()}
         at_end.enter_context(unchanged_inputs(model, list(parts.values())))

@@ -93,6 +93,7 @@ def _reading(
     stack: contextlib.ExitStack, source: Source, host: Iterable[str]
 ) -> tuple[AdapterState | None, Family | None, str]:
     """What the trainer reads from a file; nothing where it does not know kind or family."""
+    from ...trainer_core.adapter_files.names.key_map import WEIGHT
     from ...trainer_core.adapter_files.names.key_parsing import matching_families
     from ...trainer_core.adapter_files.read.adapter_file import (
         of_denoiser,
@@ -100,6 +101,7 @@ def _reading(
         open_file,
     )
     from ...trainer_core.bases.adapter_family import other_models
+    from ...trainer_core.families.given_family import named_family
     from ...trainer_core.families.registry import FAMILIES
 
     try:
@@ -107,6 +109,9 @@ def _reading(
             names, extras = list(file.layers), list(file.extras)
         # The model's own names tell two families apart that call some layers alike.
         own = [f for f in FAMILIES.values() if f.detect(host)] or list(FAMILIES.values())
+        # A model of no family has its own names, and a file may have those of any model.
+        layers = [name.removesuffix(WEIGHT) for name in host if name.endswith(WEIGHT)]
+        own.append(named_family("this model", layers))
         found = matching_families(names, {family.name: family.key_map for family in own}, extras)
         if not found:
             models = other_models(source)
@@ -114,7 +119,7 @@ def _reading(
                 f"the adapter is for {models}" if models else "what the adapter is for is unknown"
             )
             return None, None, f"{told}, which the trainer does not read for this model"
-        family = FAMILIES[found[0]]
+        family = next(each for each in own if each.name == found[0])
         opened = stack.enter_context(open_adapter(source, family.key_map))
         return of_denoiser(opened.state), family, ""
     except AdapterFileError as error:

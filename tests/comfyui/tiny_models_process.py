@@ -6,9 +6,9 @@ Usage: tiny_models_process.py FOLDER [NAME ...], with ComfyUI's folder in PYTHON
 
 import json
 import sys
-import time
 from pathlib import Path
 
+PRECISE, CAST = ("sdxl", "flux", "wan21"), ("bf16", "fp16 cast", "bf16 cast", "fp8 cast")
 SHORT, LONG = "a red diamond", "a large blue circle on a wide green square, and " * 8
 
 
@@ -43,15 +43,18 @@ def main(folder, *names):
 
         before = weights_hash(model)
         plain = drawn()
-        start = time.perf_counter()
-        again = drawn()
-        seconds = time.perf_counter() - start
 
         def change(other, plain=plain):
             return float((other - plain).norm() / plain.norm())
 
+        if name in PRECISE:
+            others = {kind: drawn(model=tiny_model(name, precision=kind)) for kind in CAST}
+            precise = {"precisions": {kind: change(other) for kind, other in others.items()}}
+        else:
+            precise = {}
         (picture,) = nodes.VAEDecode().decode(vae, {"samples": plain})
         found[name] = {
+            "model_type": model.model.model_type.name,
             "image": side,
             "latent": list(latent["samples"].shape),
             "channels": model.model.latent_format.latent_channels,
@@ -61,7 +64,7 @@ def main(folder, *names):
             "picture": list(picture.shape),
             "finite": bool(plain.isfinite().all() and picture.isfinite().all()),
             "size": float(plain.std()),
-            "again": change(again),
+            "again": change(drawn()),
             "seed": change(drawn(seed=2)),
             "text": change(drawn("a cat")),
             "long": change(drawn(LONG)),
@@ -70,7 +73,7 @@ def main(folder, *names):
             "inference": all(each.is_inference() for each in model.model.parameters()),
             "hash": [before, weights_hash(model), weights_hash(tiny_model(name))],
             "other": weights_hash(tiny_model(name, seed=1)),
-            "seconds": seconds,
+            **precise,
         }
     (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 

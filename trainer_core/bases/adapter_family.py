@@ -25,6 +25,8 @@ from ..adapter_files.read.adapter_file import (
 )
 from ..adapter_files.verify.proof import adapter_shapes
 from ..errors import AdapterFileError
+from ..families.given import GRAPH_MODEL
+from ..families.given_family import named_family
 from ..families.registry import FAMILIES, get_family
 from ..tensors.safetensors_reader import Source, open_tensors
 from .foreign_models import ARCHITECTURES, Architecture
@@ -51,8 +53,23 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
             several and its header does not say which, or has other sizes.
         BaseModelError: When there is no family of the wanted name.
     """
-    families = FAMILIES if wanted is None else {wanted: get_family(wanted)}
     layers, metadata = _look(path)
+    if wanted is None and _told(metadata) == GRAPH_MODEL:
+        return _of_graph(path, metadata)
+    families = FAMILIES if wanted is None else {wanted: get_family(wanted)}
+    return _published(path, families, layers, metadata, searched=wanted is None, any_size=any_size)
+
+
+def _published(
+    path: Source,
+    families: Mapping[str, Family],
+    layers: Mapping[str, int | None],
+    metadata: Mapping[str, str],
+    *,
+    searched: bool,
+    any_size: bool,
+) -> Family:
+    """Find the family among those that there are."""
     foreign, hint = fitting(layers), header_hint(metadata)
     try:
         with open_file(path) as file:
@@ -78,7 +95,7 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
     }
     found = [name for name in named if not odd[name]]
     found = [name for name in found if name in patched] or found
-    if wanted is None:
+    if searched:
         found = _chosen(path, found, foreign, layers, names, hint)
     if len(found) == 1:
         return FAMILIES[found[0]]
@@ -95,6 +112,15 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
             raise _several(path, ordered, ())
         return named[ordered[0]]
     raise _other_size(path, named[ordered[0]], odd[ordered[0]], others)
+
+
+def _of_graph(path: Source, metadata: Mapping[str, str]) -> Family:
+    """The names of a model that was on a graph, as one of its adapters has them."""
+    with open_file(path) as file:
+        names = [*file.layers, *file.extras]
+    prefix = NATIVE_PREFIX
+    native = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    return named_family(metadata.get("modelspec.architecture", "").partition("/")[0], native)
 
 
 def _others(

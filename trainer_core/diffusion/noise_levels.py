@@ -17,7 +17,8 @@ class NoiseLevels:
     What is drawn for such a model is a time in [0, 1], of which each level has an equal part.
 
     Attributes:
-        shares: The levels as shares of noise, ascending, above 0 and below 1.
+        shares: The levels as shares of noise, ascending, above 0 and below 1; a level that is there
+            twice is drawn twice as often.
     """
 
     shares: tuple[float, ...]
@@ -29,7 +30,7 @@ class NoiseLevels:
             ValueError: When levels are missing, out of order or out of range.
         """
         inside = all(0.0 < each < 1.0 for each in self.shares)
-        rising = all(one < other for one, other in zip(self.shares, self.shares[1:], strict=False))
+        rising = all(one <= other for one, other in zip(self.shares, self.shares[1:], strict=False))
         if not (self.shares and inside and rising):
             raise ValueError("noise levels have to ascend, above 0 and below 1")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ..adapter_files.names.key_map import KeyMap
+from ..adapter_files.names.native_names import native_key_map
 from ..weights.file_spec import FileSpec, FolderSpec
 from .family import Family, Predict
 from .given import GRAPH_MODEL, GivenDenoiser, only_the_host
@@ -60,3 +61,18 @@ def given_family(
         given=given,
     )
     return replace(family, **known)
+
+
+def named_family(title: str, layers: Iterable[str]) -> Family:
+    """The family of a lent denoiser that is not there: its layers' names, and nothing else.
+
+    Args:
+        title: What it is called.
+        layers: Paths of its layers.
+    """
+
+    def refuse(*args: object, **named: object) -> NoReturn:
+        raise only_the_host("the weights")
+
+    given = GivenDenoiser(title or "a model of a graph", "", 0, 1, open=refuse, sigmas=refuse)
+    return given_family(given, refuse, native_key_map(layers), _SIDE)

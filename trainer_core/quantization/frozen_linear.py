@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from .frozen_weight import FrozenWeight
 
-class FrozenLinear(nn.Linear):
-    """A frozen Linear whose weight is more, or less, than the numbers of ``weight``.
 
-    No dense copy of the weight outlives a forward pass or a backward pass: autograd keeps none.
+class FrozenLinear(FrozenWeight, nn.Linear):
+    """A frozen Linear whose weight `[out, in]` is more, or less, than the numbers of ``weight``.
+
+    Attributes:
+        fetches: Whether it brings its weight by itself to where a product is computed.
     """
 
-    @abstractmethod
-    def parts(self) -> dict[str, Tensor]:
-        """The tensors that hold the weight, as they are now."""
-
-    @abstractmethod
-    def dense(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The weight that it computes with, as numbers `[out, in]`."""
+    fetches: ClassVar[bool] = False
 
     @abstractmethod
     def product(self, x: Tensor, *, bias: bool = True) -> Tensor:

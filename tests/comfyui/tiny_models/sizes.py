@@ -17,6 +17,9 @@ SD3_TEXT = 4096
 """ComfyUI fills the texts of SD3's two CLIPs up to it."""
 
 _AXES = [4, 6, 6]
+_UNET_PIXELS = 96
+"""Where the middle block has more than one token; the attention of one has no gradient."""
+
 _PIXART_PIXELS = 320
 """PixArt divides by zero where an image's sides are 256 or less."""
 
@@ -271,7 +274,8 @@ _AURA = {
 _PIXART = {
     "input_size": 16,
     "pe_interpolation": 1,
-    "hidden_size": WIDTH,
+    # A third of it is for each number of the image's size.
+    "hidden_size": 48,
     "depth": 2,
     "num_heads": 2,
     "caption_channels": WIDTH,
@@ -290,13 +294,14 @@ _IDEOGRAM = {
 
 TINY: Mapping[str, TinySizes] = MappingProxyType(
     {
-        "sd15": TinySizes("SD15", _SD | {"num_heads": 2}, "sd1", "kl4"),
+        "sd15": TinySizes("SD15", _SD | {"num_heads": 2}, "sd1", "kl4", pixels=_UNET_PIXELS),
         "sd2_v": TinySizes(
             "SD20",
             _SD | {"num_head_channels": 16},
             "sd2",
             "kl4",
             {"output_blocks.11.1.transformer_blocks.0.norm1.bias": (-1.0, 1.0)},
+            pixels=_UNET_PIXELS,
         ),
         "sdxl": TinySizes("SDXL", _SDXL, "sdxl", "kl4"),
         "sdxl_v_zsnr": TinySizes("SDXL", _SDXL, "sdxl", "kl4", {"v_pred": (), "ztsnr": ()}),
@@ -308,7 +313,7 @@ TINY: Mapping[str, TinySizes] = MappingProxyType(
             "kl4",
             {"edm_vpred.sigma_max": 120.0, "edm_vpred.sigma_min": 0.002},
         ),
-        "ssd1b": TinySizes("SSD1B", _SDXL, "sdxl", "kl4"),
+        "ssd1b": TinySizes("SSD1B", _SDXL | {"transformer_depth_middle": -1}, "sdxl", "kl4"),
         "sd3": TinySizes("SD3", _SD3, "sd3", "kl16"),
         "flux": TinySizes("Flux", _FLUX | {"guidance_embed": True}, "flux", "kl16"),
         "flux_schnell": TinySizes("FluxSchnell", _FLUX | {"guidance_embed": False}, "flux", "kl16"),

@@ -21,9 +21,17 @@ def _kl(channels: int, packed: bool = False):
         packed: Whether 2 x 2 of them become one, as in FLUX.2.
     """
     sizes = {
-        "double_z": True, "z_channels": channels, "resolution": 256, "dropout": 0.0,
-        "in_channels": 3, "out_ch": 3, "ch": 32, "ch_mult": [1, 1, 1, 1],
-        "num_res_blocks": 1, "attn_resolutions": [], "batch_norm_latent": packed,
+        "double_z": True,
+        "z_channels": channels,
+        "resolution": 256,
+        "dropout": 0.0,
+        "in_channels": 3,
+        "out_ch": 3,
+        "ch": 32,
+        "ch_mult": [1, 1, 1, 1],
+        "num_res_blocks": 1,
+        "attn_resolutions": [],
+        "batch_norm_latent": packed,
     }
     params = {"ddconfig": sizes, "embed_dim": channels}
     state = AutoencoderKL(**params).state_dict()
@@ -45,9 +53,16 @@ def _ltx():
     """LTX-Video's, which makes a pixel of 32 x 32."""
     blocks = [["res_x", 1], *([["compress_all", 1]] * 3), ["res_x", 1]]
     config = {
-        "dims": 3, "in_channels": 3, "out_channels": 3, "latent_channels": 128,
-        "blocks": blocks, "encoder_base_channels": 8, "decoder_base_channels": 8,
-        "norm_layer": "pixel_norm", "patch_size": 4, "latent_log_var": "uniform",
+        "dims": 3,
+        "in_channels": 3,
+        "out_channels": 3,
+        "latent_channels": 128,
+        "blocks": blocks,
+        "encoder_base_channels": 8,
+        "decoder_base_channels": 8,
+        "norm_layer": "pixel_norm",
+        "patch_size": 4,
+        "latent_log_var": "uniform",
     }
     state = lightricks.VideoVAE(config=config).state_dict()
     metadata = {"config": json.dumps({"vae": config})}

@@ -10,6 +10,7 @@ _SPREADS = ("running_var", "std-of-means")
 """Buffers that divide, and so have to lie above 0."""
 
 
+@torch.no_grad()
 def fill(module, seed: int) -> None:
     """Give every parameter, and every table of a file, a value.
 
@@ -41,7 +42,7 @@ def weights_hash(patcher) -> str:
     """Sha256 of all weights of a MODEL, with name, precision and shape, as they are unpatched.
 
     Args:
-        patcher: ComfyUI's MODEL. Weights into which it has patched a LoRA are taken from its backup.
+        patcher: ComfyUI's MODEL. Weights that it has patched are taken from its backup.
     """
     digest = hashlib.sha256()
     for name, tensor in sorted(patcher.model.state_dict().items()):

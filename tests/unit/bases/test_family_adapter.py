@@ -46,8 +46,8 @@ def test_a_twin_s_adapter_is_not_taken_for_one_s_own(file):
     with pytest.raises(BaseModelError, match=r"base\.adapters\.0: .*" + told):
         outline_base_adapters(section(file), FLUX)
     with pytest.raises(AdapterFileError, match=told):
-        read_start(start(file, "flux"))
-    assert read_start(start(file, "chroma")).layers
+        read_start(start(file, "flux"), FLUX)
+    assert read_start(start(file, "chroma"), get_family("chroma")).layers
     assert outline_base_adapters(section(file), get_family("chroma"))
 
 

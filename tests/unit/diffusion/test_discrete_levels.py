@@ -67,7 +67,7 @@ def test_a_generation_begins_at_the_strongest_and_ends_at_none():
     assert bool((sigmas[1:] < sigmas[:-1]).all())
 
 
-@pytest.mark.parametrize("wrong", [[], [0.0, 1.0], [2.0, 1.0], [1.0, 1.0], [1.0, float("inf")]])
+@pytest.mark.parametrize("wrong", [[], [0.0, 1.0], [2.0, 1.0], [1.0, float("inf")]])
 def test_what_is_no_schedule_is_refused(wrong):
     with pytest.raises(ValueError, match="ascend"):
         NoiseLevels.from_k(wrong)

@@ -8,6 +8,7 @@ import torch
 
 from trainer_core.config import RunConfig
 from trainer_core.errors import RunError
+from trainer_core.families.registry import get_family
 from trainer_core.filesystem.storage import write_json
 from trainer_core.tensors.safetensors_writer import save_tensors
 from trainer_core.training.processes import SingleProcess
@@ -62,6 +63,9 @@ def config(tmp_path, resume="auto", root="out"):
     return RunConfig.model_validate({"output": output, "resume": resume})
 
 
+FAMILY = get_family("qwen_image")
+
+
 def together(configs, before=lambda index: None, after=lambda index, folder: None):
     """Let each process begin; what each found, or the error that it met."""
     team, found = Team(len(configs)), [None] * len(configs)
@@ -69,7 +73,7 @@ def together(configs, before=lambda index: None, after=lambda index, folder: Non
     def begin(index):
         try:
             before(index)
-            start = find_start(configs[index], "fp32", Member(team, index))
+            start = find_start(configs[index], FAMILY, "fp32", Member(team, index))
             after(index, start.folder)
             found[index] = (start.folder, start.checkpoint and start.checkpoint.step)
         except RunError as error:
@@ -121,7 +125,7 @@ def test_processes_that_found_different_checkpoints_all_refuse(tmp_path, make_ve
 
 def test_one_process_alone_needs_nobody(tmp_path, make_version):
     named = config(tmp_path, resume=str(make_version(7)))
-    start = find_start(named, "fp32", SingleProcess(torch.device("cpu")))
+    start = find_start(named, FAMILY, "fp32", SingleProcess(torch.device("cpu")))
     assert start.folder is not None
     assert start.checkpoint is not None
     assert (start.folder.name, start.checkpoint.step) == ("000007", 7)

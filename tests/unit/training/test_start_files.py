@@ -10,6 +10,7 @@ from tests.fixtures.peer_files import PEERS, QWEN, Draw, one
 from trainer_core.adapters.kinds.registry import layer_scale
 from trainer_core.config import RunConfig
 from trainer_core.errors import AdapterError, AdapterFileError, ConfigError
+from trainer_core.families.registry import get_family
 from trainer_core.training.start import read_start, start_identity
 
 QWEN_PEERS = [title for title, peer in PEERS.items() if peer.family == "qwen_image"]
@@ -20,11 +21,15 @@ def config(path, family="qwen_image"):
     return RunConfig.model_validate({**values, "adapter": {"start_from": str(path)}})
 
 
+def start_of(settings):
+    return read_start(settings, get_family(settings.family))
+
+
 @pytest.mark.parametrize("title", QWEN_PEERS)
 def test_a_run_starts_from_every_spelling(title, tmp_path):
     peer = PEERS[title]
     save_file(peer.tensors, tmp_path / "a.safetensors", peer.metadata)
-    assert set(read_start(config(tmp_path / "a.safetensors")).layers) == {QWEN}
+    assert set(start_of(config(tmp_path / "a.safetensors")).layers) == {QWEN}
 
 
 def test_a_run_starts_from_no_layer_that_is_not_the_models(tmp_path):
@@ -33,7 +38,7 @@ def test_a_run_starts_from_no_layer_that_is_not_the_models(tmp_path):
     factors = {"lokr_w1": Draw(0)(4, 3), "lokr_w2": Draw(1)(6, 4)}
     save_file({f"{name}.{n}": t for n, t in factors.items()}, tmp_path / "a.safetensors")
     with pytest.raises(AdapterError, match=r"img_attn\.qkv \(lokr\)") as caught:
-        read_start(config(tmp_path / "a.safetensors", "flux"))
+        start_of(config(tmp_path / "a.safetensors", "flux"))
     assert "adapter.start_from" in caught.value.expected
     assert "--approximate lora" in caught.value.remedy
 
@@ -54,7 +59,7 @@ def peft_folder(folder, alpha):
 def test_a_run_starts_from_a_folder_and_knows_its_scale(tmp_path):
     folder = peft_folder(tmp_path / "adapter", 3)
     for path in (folder, folder / "adapter_model.safetensors"):
-        layer = read_start(config(path)).layers[QWEN]
+        layer = start_of(config(path)).layers[QWEN]
         assert layer_scale("lora", layer) == 1.5
     first = start_identity(config(folder), None)
     assert first == start_identity(config(folder / "adapter_model.safetensors"), None)
@@ -77,21 +82,21 @@ def test_what_is_no_factor_is_refused_by_name(ending, tmp_path):
     )
     save_file({**peer.tensors, f"diffusion_model.img_in.{ending}": torch.ones(4, 4)}, path)
     with pytest.raises(AdapterFileError, match=rf"changes img_in\.{ending}, and 1 layer"):
-        read_start(config(path))
+        start_of(config(path))
     assert len(load_file(path)) == 4
 
 
 def test_another_familys_file_is_told(tmp_path):
     save_file(PEERS["kohya whole"].tensors, tmp_path / "a.safetensors")
     with pytest.raises(AdapterFileError, match=r"those of FLUX[^;]*; choose that family"):
-        read_start(config(tmp_path / "a.safetensors"))
+        start_of(config(tmp_path / "a.safetensors"))
 
 
 def test_a_path_without_an_adapter_is_told(tmp_path):
     with pytest.raises(ConfigError, match="there is no file"):
-        read_start(config(tmp_path / "none"))
+        start_of(config(tmp_path / "none"))
     with pytest.raises(ConfigError, match="there is no file"):
         start_identity(config(tmp_path / "none"), None)
-    for ask in (read_start, lambda given: start_identity(given, None)):
+    for ask in (start_of, lambda given: start_identity(given, None)):
         with pytest.raises(AdapterFileError, match=r"folder without adapter_model\.safetensors"):
             ask(config(tmp_path))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from ...quantization.frozen_linear import FrozenLinear
+from ...quantization.frozen_weight import FrozenWeight
 
 
 class JoinedLinear(nn.Linear):
@@ -35,7 +35,7 @@ class JoinedLinear(nn.Linear):
         def weight(self) -> Tensor:
             """A new tensor `[out, in]` of the parts' weights; of packed ones that of the first."""
             weights = [part.weight for part in self.parts]
-            if any(isinstance(part, FrozenLinear) for part in self.parts):
+            if any(isinstance(part, FrozenWeight) for part in self.parts):
                 return weights[0]
             return torch.cat([each.detach() for each in weights])
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ...errors import AdapterError
 from ...quantization.frozen_linear import FrozenLinear
+from ...quantization.frozen_weight import FrozenWeight
 
 STORED_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 """Number formats that torch stores, but computes with only when they are cast."""
@@ -117,7 +118,7 @@ def is_cast_around(layer: nn.Module) -> bool:
 
 def tensors_behind(layer: nn.Module, weight: Tensor) -> Iterator[Tensor]:
     """The plain tensors that hold a weight: itself, or what its class is made of."""
-    if isinstance(layer, FrozenLinear):
+    if isinstance(layer, FrozenWeight):
         yield from layer.parts().values()
         return
     if hasattr(type(weight), "__tensor_flatten__"):

@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...errors import AdapterError
-from ...quantization.frozen_linear import FrozenLinear
+from ...quantization.frozen_weight import FrozenWeight
 from ..kernels.convolution import layer_sizes
 from .joined import JoinedLinear, frozen_parts
 from .quantized import STORED_DTYPES, read_quantized, tensors_behind
@@ -79,7 +79,7 @@ def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
     Raises:
         AdapterError: When nobody knows how to read it.
     """
-    if isinstance(layer, FrozenLinear):
+    if isinstance(layer, FrozenWeight):
         return layer.dense(dtype)
     if isinstance(layer, JoinedLinear):
         return torch.cat([dense_weight(part, dtype).detach() for part in layer.parts])

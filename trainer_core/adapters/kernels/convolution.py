@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...quantization.frozen_convolution import FrozenConvolution
 from .adapter_kernel import Factors
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -203,7 +204,7 @@ def layer_sizes(layer: nn.Module) -> tuple[int, int, tuple[int, ...]]:
 
 def is_plain(layer: nn.Module) -> bool:
     """Whether a layer computes what its class in torch does, and nothing around it."""
-    if isinstance(layer, nn.Linear):
+    if isinstance(layer, (nn.Linear, FrozenConvolution)):
         return True
     for known in CONVOLUTIONS:
         if isinstance(layer, known):

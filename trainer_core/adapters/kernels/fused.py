@@ -116,7 +116,7 @@ def _forward(
     if augmented is not None and hidden is not None:
         y = augmented_product(rows, augmented, bias, *kernel.augment(hidden, operands, scale))
     else:
-        y = F.linear(rows if flat else x, weight, bias) if layer is None else layer(x).contiguous()
+        y = F.linear(rows if flat else x, weight, bias) if layer is None else _output(layer, x)
         y = y if y.dim() == 2 else y.view(-1, y.shape[-1])
         if hidden is not None:
             path.add_up(hidden, y, upper)
@@ -128,6 +128,12 @@ def _forward(
     # Of a batch this is a view of a matrix that nobody else has, and autograd forbids to change a
     # view that a function of one's own returns.
     return y.view(*x.shape[:-1], y.shape[-1]).data
+
+
+def _output(layer: nn.Module, x: Tensor) -> Tensor:
+    """What a quantized layer gives; nobody watches it, so that its product is all of its call."""
+    y = layer.product(x) if isinstance(layer, FrozenLinear) else layer(x)
+    return y.contiguous()
 
 
 def _backward(kernel: AdapterKernel, ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -195,7 +201,7 @@ def _path_gradients(
 
 def _quantized_gradient(layer: nn.Module, g: Tensor) -> Tensor:
     """A quantized layer's gradient of the input: its own product, or one with its numbers."""
-    if isinstance(layer, FrozenLinear) and layer.weight.device == g.device:
+    if isinstance(layer, FrozenLinear) and (layer.fetches or layer.weight.device == g.device):
         return layer.input_gradient(g)
     dense = dense_weight(layer, g.dtype)
     if dense.is_meta and not g.is_meta:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...config import AdapterConfig
 from ...errors import AdapterError
+from ...quantization.frozen_weight import FrozenWeight
 from ...types import LayerState
 from ..base.joined import JoinedLinear, frozen_parts
 from ..base.quantized import is_cast_around, is_read_back
@@ -260,7 +261,11 @@ class FactorLayer(nn.Module, BaseTunerLayer):
 
     def _bias(self, y: Tensor) -> Tensor | None:
         """The base's bias as it is in its output y."""
-        bias = cast("Tensor | None", getattr(self.get_base_layer(), "bias", None))
+        base = self.get_base_layer()
+        if isinstance(base, FrozenWeight):
+            bias = base.added_bias(y)
+        else:
+            bias = cast("Tensor | None", getattr(base, "bias", None))
         if bias is None:
             return None
         # One that is stored in 8 bits was computed with as y is. Backward has a copy: the layer's

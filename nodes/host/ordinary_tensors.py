@@ -1,0 +1,29 @@
+"""Ordinary tensors over the memory of ComfyUI's, which were made under inference mode."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def ordinary_alias(tensor: Tensor | None) -> Tensor | None:
+    """The same numbers in the same memory, as a tensor that autograd may keep.
+
+    A tensor that was made under ``torch.inference_mode`` cannot be saved for a backward pass.
+
+    Args:
+        tensor: Any plain tensor, or None.
+
+    Returns:
+        The tensor itself, without a gradient, where it is an ordinary one.
+    """
+    import torch
+
+    if tensor is None or not tensor.is_inference():
+        return None if tensor is None else tensor.detach()
+    with torch.inference_mode(False), torch.no_grad():
+        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        place = tensor.storage_offset(), tensor.size(), tensor.stride()
+        return empty.set_(tensor.untyped_storage(), *place)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from scripts.workflow_graphs.bases import FULL_SIZE
+from scripts.workflow_graphs.graph_models import GRAPH_BASES
 from scripts.workflow_graphs.shipped import WORKFLOWS
 from scripts.workflow_graphs.thumbnail import of_images, of_words
 
@@ -177,6 +178,11 @@ def cards() -> dict[str, Image.Image]:
                 found[name] = of_words(
                     f"An adapter from {images}\nwith every setting", base.name, words
                 )
+    for base in GRAPH_BASES:
+        (name,) = (each for each in names if each.endswith(f"_advanced_{base.file}"))
+        found[name] = of_words(
+            "An adapter for the model\nthat is on the graph", base.name, base.facts
+        )
     return found
 
 

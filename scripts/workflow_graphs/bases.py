@@ -71,6 +71,18 @@ _WHERE = {
         "Comfy-Org/flux2-klein/resolve/main/split_files/diffusion_models",
     ),
     "flux2-vae.safetensors": ("vae", "Comfy-Org/flux2-dev/resolve/main/split_files/vae"),
+    "sd_xl_base_1.0.safetensors": (
+        "checkpoints",
+        "stabilityai/stable-diffusion-xl-base-1.0/resolve/main",
+    ),
+    "anima-base-v1.0.safetensors": (
+        "diffusion_models",
+        "circlestone-labs/Anima/resolve/main/split_files/diffusion_models",
+    ),
+    "qwen_3_06b_base.safetensors": (
+        "text_encoders",
+        "circlestone-labs/Anima/resolve/main/split_files/text_encoders",
+    ),
     "ae.safetensors": (
         "vae",
         "Comfy-Org/Lumina_Image_2.0_Repackaged/resolve/main/split_files/vae",

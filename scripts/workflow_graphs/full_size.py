@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import figures
 from .bases import FullSize
 from .graph import Node, Output, Section, Workflow
+from .training import Learned, saved, training
 
 PROMPT = "a portrait of a woman in a garden"
 INSTRUCTION = "turn the image into a watercolour"
@@ -73,12 +74,12 @@ def full_size(number: int, choice: FullSize) -> Workflow:
     if choice.layered:
         prompts |= {"width": side, "height": side}
     previews = flow.node("AdapterTrainerPreviewPrompts", prompts)
-    train, cache, adapter, settings = _train(flow, choice, data, base, clip, vae, previews)
-    save = flow.node("AdapterTrainerSave", {"run": train["run"]})
-    plot = {"loss": train["loss"], "filename_prefix": f"{choice.run}_loss"}
-    loss = flow.node("LossGraphNode", plot, tall=330)
+    inputs = (data["dataset"], base["base"], clip["CLIP"], vae["VAE"], previews["previews"])
+    learned = Learned(*inputs, choice.run, choice.kind)
+    train, cache, adapter, settings = training(flow, learned)
+    save, loss = saved(flow, train, choice.run)
     prompt = instruction(choice) if choice.edits else PROMPT
-    *first, last, saved = choice.generating(flow, train["lora"], loaders, image, prompt)
+    *first, last, image_saved = choice.generating(flow, train["lora"], loaders, image, prompt)
     size = figures.gibibytes(choice.family, choice.sizes)
     words = _LAYERED if choice.layered else _EDIT if choice.edits else _GENERATE
     text = words.format(size=size, **choice.about())
@@ -88,7 +89,7 @@ def full_size(number: int, choice: FullSize) -> Workflow:
         Section("2. Images and preview prompts", [[base, data, previews]]),
         Section("3. Encode, choose the adapter", [[cache, adapter, settings]]),
         Section("4. Train and save", [[train, save]]),
-        Section("5. Loss, and generate", [[loss, *first, last, saved]]),
+        Section("5. Loss, and generate", [[loss, *first, last, image_saved]]),
     )
     return flow
 
@@ -102,42 +103,3 @@ def image_to_change(flow: Workflow, choice: FullSize) -> Node:
     """Add the image that a base changes."""
     title = "Image to take apart" if choice.layered else "Image to edit"
     return flow.node("LoadImage", {"image": "example.png"}, title=title)
-
-
-def _train(
-    flow: Workflow, choice: FullSize, data: Node, base: Node, clip: Node, vae: Node, previews: Node
-) -> tuple[Node, Node, Node, Node]:
-    cache = flow.node(
-        "AdapterTrainerCache",
-        {
-            "dataset": data["dataset"],
-            "base": base["base"],
-            "clip": clip["CLIP"],
-            "vae": vae["VAE"],
-            "previews": previews["previews"],
-        },
-    )
-    adapter = flow.node("AdapterTrainerAdapter", {"rank": 16, "kind": choice.kind})
-    settings = flow.node(
-        "AdapterTrainerSettings",
-        {
-            "preview_every": 250,
-            "checkpoint_every": 250,
-            "warmup_steps": 100,
-            "sigma_density": "shifted",
-        },
-    )
-    train = flow.node(
-        "AdapterTrainerTrain",
-        {
-            "base": base["base"],
-            "cache": cache["cache"],
-            "adapter": adapter["adapter"],
-            "settings": settings["settings"],
-            "vae": vae["VAE"],
-            "steps": 2000,
-            "learning_rate": 1e-4,
-            "name": choice.run,
-        },
-    )
-    return train, cache, adapter, settings

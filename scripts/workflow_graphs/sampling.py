@@ -144,12 +144,30 @@ def flux_kontext() -> Subgraph:
 
 def flux2() -> Subgraph:
     """For FLUX.2 klein base, which is guided by a second prompt."""
+    return _plain("EmptyFlux2LatentImage", 4.0)
+
+
+def sdxl() -> Subgraph:
+    """For SDXL."""
+    return _plain("EmptyLatentImage", 7.0)
+
+
+def any_model() -> Subgraph:
+    """For a model of which nothing but this is known: guided by a second prompt.
+
+    KSampler gives an empty latent the channels of the model.
+    """
+    return _plain("EmptyLatentImage", 4.0)
+
+
+def _plain(latent: str, guidance: float) -> Subgraph:
+    """For a base that is sampled as it is loaded."""
     flow = Workflow("Generate with KSampler", "", first=FIRST)
     positive = flow.node("CLIPTextEncode", {"clip": CLIP, "text": Given("prompt")}, title="Prompt")
     negative = flow.node("CLIPTextEncode", {"clip": CLIP, "text": ""}, title="Negative prompt")
-    size = flow.node("EmptyFlux2LatentImage", {"width": 1024, "height": 1024})
+    size = flow.node(latent, {"width": 1024, "height": 1024})
     sides = positive["CONDITIONING"], negative["CONDITIONING"]
-    shown = sampled(flow, MODEL, *sides, size["LATENT"], 4.0, VAE)
+    shown = sampled(flow, MODEL, *sides, size["LATENT"], guidance, VAE)
     return _with_prompt(flow, [[positive, negative], [size]], shown)
 
 

@@ -107,14 +107,23 @@ def install_stand_in_encoders(data: Path) -> None:
         shutil.copyfile(Path(__file__).with_name(f"{file}.py"), pack / f"{name}.py")
 
 
+def install_tiny_models(data: Path) -> None:
+    """Add the node that gives tiny MODELs, for a server that is not yet started."""
+    pack = Path(__file__).with_name("tiny_models")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(pack, data / "custom_nodes" / pack.name, ignore=ignored)
+
+
 def make_data(data: Path) -> Path:
-    """A base directory for a server, with a dataset and the instruments."""
+    """A base directory for a server, with a dataset, the instruments and tiny MODELs."""
     write_images(data / "datasets" / "four")
     write_images(data / "input" / "loose")
     for pack in ("instruments", "panel_meter"):
         folder = data / "custom_nodes" / pack
         folder.mkdir(parents=True)
         shutil.copyfile(Path(__file__).with_name(f"{pack}.py"), folder / "__init__.py")
+    tiny = Path(__file__).with_name("tiny_models")
+    shutil.copytree(tiny, data / "custom_nodes" / tiny.name, ignore=lambda *_: {"__pycache__"})
     return data
 
 

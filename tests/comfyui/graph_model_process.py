@@ -141,6 +141,17 @@ def marks(model):
     return modules, own, sampling, comfy.model_management.in_training, sorted(model.patches)
 
 
+def changed(before, after):
+    """What of a model is not as before, in words."""
+    found = []
+    for one, other in zip(before, after, strict=True):
+        if isinstance(one, dict):
+            found += [f"{name}: {each} {other.get(name)}" for name, each in one.items() if each != other.get(name)]
+        elif one != other:
+            found.append(f"{one} {other}")
+    return found[:5]
+
+
 def trained(folder, job, model, clip, vae):
     family_of = part("nodes.host.graph_family")
     train = part("trainer_core.training").train
@@ -151,13 +162,16 @@ def trained(folder, job, model, clip, vae):
     family = family_of.graph_family(model)
     config = run_config(folder, job, side, family.name)
     source = family_of.encoders_of(model, clip, vae)
-    before = weights_hash(model), marks(model)
+    guidance, guided = job.get("guidance", 1.0), family.takes_guidance(None)
+    # ComfyUI itself adds to a model's ops when it first loads it.
+    bare = sampled_by_comfyui(model, clip, side, guidance, guided)
+    before = weights_hash(model), *marks(model)
     result = train(config, make_source=source, family=family)
-    after = weights_hash(model), marks(model)
+    after = weights_hash(model), *marks(model)
     found = {
         "losses": losses(result.folder),
         "status": result.status,
-        "kept": before == after,
+        "changed": changed(before, after),
         "adapter": str(result.adapters[0]),
         "text_layers": 0,
     }
@@ -171,13 +185,13 @@ def trained(folder, job, model, clip, vae):
         (plain,) = pipeline.sample_prompts(
             config, None, 1.0, *given, family=family_of.graph_family(model)
         )
-    found["kept"] &= (weights_hash(model), marks(model)) == before
+    found["changed"] += changed(before, (weights_hash(model), *marks(model)))
     patched, found["unread"] = loaded(model, result.adapters[0])
     found["patches"] = len(patched.patches)
-    guidance = job.get("guidance", 1.0)
-    guided = family.takes_guidance(None)
     theirs = sampled_by_comfyui(patched, clip, side, guidance, guided).reshape(own.shape)
-    bare = sampled_by_comfyui(model, clip, side, guidance, guided).reshape(own.shape)
+    bare = bare.reshape(own.shape)
+    after = sampled_by_comfyui(model, clip, side, guidance, guided).reshape(own.shape)
+    found["same_after"] = bool(torch.equal(bare, after))
     found["sample_error"] = float((own - theirs).abs().max() / theirs.abs().max())
     found["base_error"] = float((plain - bare).abs().max() / bare.abs().max())
     found["change"] = float((theirs - bare).norm() / bare.norm())
@@ -209,7 +223,12 @@ def main(pack, folder, jobs):
             model = tiny_model(job["model"], 0, precision)
             clip, vae = tiny_clip(sizes.text), tiny_vae(sizes.vae)
         with torch.inference_mode():
-            found[job["name"]] = trained(place, job, model, clip, vae)
+            try:
+                found[job["name"]] = trained(place, job, model, clip, vae)
+            except Exception as error:
+                import traceback
+                traceback.print_exc()
+                found[job["name"]] = {"error": repr(error)}
     (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 

@@ -1,38 +1,52 @@
 """Runs inside ComfyUI's interpreter: the trainer's parameterizations beside ComfyUI's classes.
 
-Usage: model_sampling_process.py, with ComfyUI's folder in PYTHONPATH. Prints a line of JSON: a model
-type to the largest differences in float64, and the schedules that both sample with.
+Usage: model_sampling_process.py, with ComfyUI's folder in PYTHONPATH. Prints a line of JSON: each
+model type to the largest differences in float64, and the schedules that both sample with.
 """
 
+import importlib
+import importlib.util
 import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 import comfy.k_diffusion.sampling
 import comfy.model_base
 import comfy.samplers
 import torch
 
-from trainer_core.diffusion.flow import sample_euler
-from trainer_core.diffusion.noise_levels import NoiseLevels
-from trainer_core.diffusion.parameterization import EPS, FLOW, edm, flow, v_prediction
+PACK = "pack_under_test"
 
-V = v_prediction()
+
+def part(name):
+    """A module of the trainer, under a name like the one that ComfyUI gives a pack."""
+    if PACK not in sys.modules:
+        root = Path(__file__).resolve().parents[2]
+        spec = importlib.util.spec_from_file_location(
+            PACK, root / "__init__.py", submodule_search_locations=[str(root)]
+        )
+        # Made and not run: ComfyUI's node interface is no part of this test.
+        sys.modules[PACK] = importlib.util.module_from_spec(spec)
+    return importlib.import_module(f"{PACK}.trainer_core.diffusion.{name}")
+
+
+sample_euler = part("flow").sample_euler
+NoiseLevels = part("noise_levels").NoiseLevels
+KINDS = part("parameterization")
+EPS, FLOW, V = KINDS.EPS, KINDS.FLOW, KINDS.v_prediction()
 CASES = {
     "EPS": (EPS, {}),
     "STABLE_CASCADE": (EPS, {}),
     "V_PREDICTION": (V, {}),
     "V_PREDICTION, zsnr": (V, {"zsnr": True}),
     "V_PREDICTION_EDM": (V, {"sigma_min": 0.002, "sigma_max": 80.0}),
-    "V_PREDICTION_EDM, 0.5": (v_prediction(0.5), {"sigma_data": 0.5}),
+    "V_PREDICTION_EDM, 0.5": (KINDS.v_prediction(0.5), {"sigma_data": 0.5}),
     "V_PREDICTION_CONTINUOUS": (V, {"sigma_min": 0.01, "sigma_max": 300.0}),
     "V_PREDICTION_DDPM": (V, {}),
-    "EDM": (edm(0.5), {"sigma_data": 0.5, "sigma_min": 0.002, "sigma_max": 80.0}),
+    "EDM": (KINDS.edm(0.5), {"sigma_data": 0.5, "sigma_min": 0.002, "sigma_max": 80.0}),
     "FLOW": (FLOW, {"shift": 3.0}),
-    "FLOW, scaled": (flow(8.0), {"shift": 3.0, "noise_scale": 8.0}),
+    "FLOW, scaled": (KINDS.flow(8.0), {"shift": 3.0, "noise_scale": 8.0}),
     "FLUX": (FLOW, {}),
     "FLOW_COSMOS": (FLOW, {"sigma_data": 1.0, "sigma_min": 0.002, "sigma_max": 80.0}),
 }
@@ -116,4 +130,4 @@ def schedules():
 
 with torch.no_grad():
     made = {name: compared(name, *case) for name, case in CASES.items()}
-    print(json.dumps({"types": made, "schedules": schedules()}))
+    sys.stdout.write(json.dumps({"types": made, "schedules": schedules()}) + "\n")

@@ -28,6 +28,7 @@ SOCKETS = {
     "ConceptSlider": ([], ["dataset"]),
     "DatasetReport": (["dataset", "base?"], ["STRING", "IMAGE"]),
     "Base": ([], ["base"]),
+    "BaseFromModel": (["MODEL"], ["base"]),
     "PreviewPrompts": (["IMAGE?"], ["previews"]),
     "Cache": (["dataset", "base", "CLIP?", "VAE?", "previews?"], ["cache"]),
     "Adapter": ([], ["adapter"]),

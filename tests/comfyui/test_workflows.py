@@ -3,7 +3,8 @@
 The files that they name are small stand-ins of random weights. ComfyUI's loaders of T5 and of the
 Qwen text encoders know their own sizes only, which need the real file: in
 `WITHOUT_THEIR_TEXT_ENCODER` these nodes alone give way to ones that load a small text encoder
-through the same function of ComfyUI.
+through the same function of ComfyUI. So do the loaders of SDXL and Anima, whose sizes ComfyUI knows
+too: in `OF_TINY_MODELS` a test node gives a tiny MODEL of the same class, its CLIP and its VAE.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pytest
 from comfyui.conftest import (
     comfy_programs,
     install_stand_in_encoders,
+    install_tiny_models,
     make_data,
     write_example,
     write_images,
@@ -42,7 +44,8 @@ GENERATE, EDIT, FOLDERS, CONVERT = (
     "53_advanced_several_folders",
     "41_convert_and_compare",
 )
-QUICK = ("01_first_adapter", CONVERT, "63_advanced_flux_dev", "69_advanced_krea2_raw")
+SDXL, ANY_MODEL = "91_advanced_sdxl", "92_advanced_any_model"
+QUICK = ("01_first_adapter", CONVERT, "63_advanced_flux_dev", "69_advanced_krea2_raw", SDXL)
 # They run as they are but for size and length.
 WHOLE = ["01_first_adapter", GENERATE, EDIT, FOLDERS, CONVERT]
 T5 = "ComfyUI's DualCLIPLoader only builds the T5 of 4.7 billion weights"
@@ -60,8 +63,11 @@ REASONS = {
 WITHOUT_THEIR_TEXT_ENCODER = {
     name: next(why for word, why in REASONS.items() if word in name)
     for name in NAMES
-    if name not in WHOLE
+    if name not in {*WHOLE, SDXL, ANY_MODEL}
 }
+# The tiny MODEL that stands for each; its node's outputs are those of Load Checkpoint.
+OF_TINY_MODELS = {SDXL: "sdxl", ANY_MODEL: "anima"}
+LOADERS = ("UNETLoader", "CLIPLoader", "VAELoader")
 # Train LoRA (Quick) previews a full-size base at 768 pixels, for which a CPU takes minutes;
 # the full graph of the same base, which generates in the same way, is run.
 NOT_RUN = [name for name in WITHOUT_THEIR_TEXT_ENCODER if "_quick_" in name]
@@ -110,16 +116,33 @@ def ui(name):
     return json.loads((DRAWN / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def small(nodes):
+def small(name):
     """The workflow at a size that a CPU trains in seconds."""
-    nodes = copy.deepcopy(nodes)
+    nodes = copy.deepcopy(api(name))
+    if name in OF_TINY_MODELS:
+        with_tiny_model(nodes, OF_TINY_MODELS[name])
     for node in nodes.values():
         kind, changes, gone = SMALL.get(node["class_type"], ("", {}, ()))
         node["class_type"] = kind or node["class_type"]
         node["inputs"] |= changes
-        for name in gone:
-            del node["inputs"][name]
+        for input_name in gone:
+            del node["inputs"][input_name]
     return nodes
+
+
+def with_tiny_model(nodes, model):
+    """Put one node in the place of the loaders, in the graph itself."""
+    loads = [node for node, content in nodes.items() if content["class_type"] in LOADERS]
+    tiny = loads[0] if loads else only(nodes, "CheckpointLoaderSimple")
+    given = {"model": model, "seed": 0, "precision": "fp32"}
+    outputs = {node: LOADERS.index(nodes[node]["class_type"]) for node in loads}
+    nodes[tiny] = {"class_type": "TinyModelForTests", "inputs": given}
+    for node in loads[1:]:
+        del nodes[node]
+    for content in nodes.values():
+        for name, value in content["inputs"].items():
+            if isinstance(value, list) and value[0] in outputs:
+                content["inputs"][name] = [tiny, outputs[value[0]]]
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +157,7 @@ def server(tmp_path_factory):
     write_layers(data / "datasets" / "my_layers")
     write_stand_ins(data / "models")
     install_stand_in_encoders(data)
+    install_tiny_models(data)
     with comfy_server(folder, python, data) as server:
         yield server
     shutil.rmtree(data / "models")  # they are large
@@ -156,7 +180,7 @@ class Ran:
             self._has_large = True
         if name not in self._outputs:
             begin = len(self.server.log.read_bytes())
-            result = self.server.run(small(api(name)))
+            result = self.server.run(small(name))
             said = self.server.log.read_bytes()[begin:].decode(errors="replace")
             assert not [text for text in COMPLAINTS if text in said], said[-3000:]
             self._outputs[name] = result["outputs"]
@@ -194,13 +218,14 @@ def titled(name, title):
 
 
 def test_every_workflow_is_run_or_says_why_not():
-    assert sorted([*WHOLE, *WITHOUT_THEIR_TEXT_ENCODER]) == NAMES
+    assert sorted([*WHOLE, *WITHOUT_THEIR_TEXT_ENCODER, *OF_TINY_MODELS]) == NAMES
     assert sorted(path.stem for path in QUEUED.glob("*.json")) == NAMES
     for name in NOT_RUN:
         assert name.replace("_quick_", "_advanced_")[2:] in {each[2:] for each in RUN}
     for name in NAMES:
         kinds = {node["class_type"] for node in api(name).values()}
-        assert bool(kinds & {"CLIPLoader", "DualCLIPLoader"}) == (
+        assert ("AdapterTrainerBaseFromModel" in kinds) == (name in OF_TINY_MODELS)
+        assert name in OF_TINY_MODELS or bool(kinds & {"CLIPLoader", "DualCLIPLoader"}) == (
             name in WITHOUT_THEIR_TEXT_ENCODER
         )
 
@@ -341,7 +366,7 @@ def test_the_embedded_workflows_train_as_the_demonstration_does(name, purpose):
 @pytest.mark.parametrize("name", some(RUN, *QUICK))
 def test_it_runs_to_its_end(name, server, ran):
     images = ran.images(name)
-    nodes = small(api(name))
+    nodes = small(name)
     shown = {
         node
         for node, content in nodes.items()

@@ -8,7 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-PRECISE, CAST = ("sdxl", "flux", "wan21"), ("bf16", "fp16 cast", "bf16 cast", "fp8 cast")
+CLOSER = ("sdxl", "flux", "wan21")
+PRECISIONS = ("bf16", "fp16 cast", "bf16 cast", "fp8 cast")
 SHORT, LONG = "a red diamond", "a large blue circle on a wide green square, and " * 8
 
 
@@ -24,10 +25,11 @@ def main(folder, *names):
     import nodes
 
     comfy.utils.PROGRESS_BAR_ENABLED = False
+    names = names or tuple(TINY)
     found = {}
-    clips = {sizes.text: tiny_clip(sizes.text) for sizes in TINY.values()}
-    vaes = {sizes.vae: tiny_vae(sizes.vae) for sizes in TINY.values()}
-    for name in names or TINY:
+    clips = {kind: tiny_clip(kind) for kind in {TINY[name].text for name in names}}
+    vaes = {kind: tiny_vae(kind) for kind in {TINY[name].vae for name in names}}
+    for name in names:
         sizes = TINY[name]
         model, clip, vae = tiny_model(name), clips[sizes.text], vaes[sizes.vae]
         side = sizes.pixels
@@ -47,11 +49,11 @@ def main(folder, *names):
         def change(other, plain=plain):
             return float((other - plain).norm() / plain.norm())
 
-        if name in PRECISE:
-            others = {kind: drawn(model=tiny_model(name, precision=kind)) for kind in CAST}
-            precise = {"precisions": {kind: change(other) for kind, other in others.items()}}
-        else:
-            precise = {}
+        more = {}
+        if name in CLOSER:
+            others = {kind: drawn(model=tiny_model(name, precision=kind)) for kind in PRECISIONS}
+            more["precisions"] = {kind: change(other) for kind, other in others.items()}
+            more["seeds"] = [weights_hash(tiny_model(name, seed)) for seed in (0, 1)]
         (picture,) = nodes.VAEDecode().decode(vae, {"samples": plain})
         found[name] = {
             "model_type": model.model.model_type.name,
@@ -71,9 +73,8 @@ def main(folder, *names):
             "lengths": [text[0][0].shape[1] for text in texts.values()],
             "weights": sum(each.numel() for each in model.model.diffusion_model.parameters()),
             "inference": all(each.is_inference() for each in model.model.parameters()),
-            "hash": [before, weights_hash(model), weights_hash(tiny_model(name))],
-            "other": weights_hash(tiny_model(name, seed=1)),
-            **precise,
+            "hash": [before, weights_hash(model)],
+            **more,
         }
     (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 

@@ -13,6 +13,7 @@ from PIL import Image
 from scripts.workflow_graphs.bases import FULL_SIZE
 from scripts.workflow_graphs.figures import WORDS, bundled_images, first_run, gibibytes
 from scripts.workflow_graphs.shipped import ADVANCED as ADVANCED_FROM
+from scripts.workflow_graphs.shipped import MODELS as MODELS_FROM
 from scripts.workflow_graphs.shipped import QUICK as QUICK_FROM
 from scripts.workflow_graphs.thumbnail import BADGE
 
@@ -29,6 +30,9 @@ CROSSINGS = {
         f"{ADVANCED_FROM + at}_advanced_{base.file}": 20 + 2 * base.edits
         for at, base in enumerate(FULL_SIZE)
     },
+    # The three outputs of Load Checkpoint come from one place.
+    f"{MODELS_FROM}_advanced_sdxl": 22,
+    f"{MODELS_FROM + 1}_advanced_any_model": 18,
 }
 NAMES = sorted(path.stem for path in (ROOT / "workflows").glob("*.json"))
 QUICK = [name for name in NAMES if "_quick_" in name or name.startswith("01_")]
@@ -85,7 +89,7 @@ def test_the_scale_at_fit_is_what_comfyui_computes():
 
 def test_their_names_say_the_order_of_a_learner():
     assert sorted(CROSSINGS) == NAMES
-    kinds = ["first", *["quick"] * len(FULL_SIZE), "convert", *["advanced"] * (len(FULL_SIZE) + 3)]
+    kinds = ["first", *["quick"] * len(FULL_SIZE), "convert", *["advanced"] * (len(FULL_SIZE) + 5)]
     assert [name.split("_")[1] for name in NAMES] == kinds
     # Or ComfyUI does not open them by their address: ?template=NAME&source=FOLDER.
     assert all(re.fullmatch(r"[a-zA-Z0-9_.-]+", name) for name in NAMES)
@@ -141,6 +145,19 @@ def test_notes_say_the_figures_that_hold():
             count = sum(len(n["properties"]["models"]) for n in files)
             assert f"the {WORDS[count]} " in note(name)
             assert ("GiB" in note(name)) == ("advanced" in name)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if int(n[:2]) >= MODELS_FROM])
+def test_a_model_of_the_graph_is_one_object_for_training_and_generating(name):
+    """A loader whose MODEL is generated with, and the same is the base: no second copy."""
+    kinds = {node["id"]: node["type"] for node in nodes(name)}
+    takers = {}
+    for _, source, _, target, _, kind in workflow(name)["links"]:
+        if kind == "MODEL":
+            takers.setdefault(source, set()).add(kinds[target])
+    assert {"AdapterTrainerBaseFromModel", "LoraModelLoader"} in takers.values()
+    (settings,) = (n for n in nodes(name) if n["type"] == "AdapterTrainerSettings")
+    assert "auto" in settings["widgets_values"]
 
 
 def test_figures_are_counted():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class NoiseLevels:
             ValueError: When levels are missing, out of order or out of range.
         """
         inside = all(0.0 < each < 1.0 for each in self.shares)
-        rising = all(one <= other for one, other in zip(self.shares, self.shares[1:], strict=False))
+        rising = all(one <= other for one, other in itertools.pairwise(self.shares))
         if not (self.shares and inside and rising):
             raise ValueError("noise levels have to ascend, above 0 and below 1")
 

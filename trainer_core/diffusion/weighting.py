@@ -46,8 +46,8 @@ def make_sigma_weight(
         weighting: ``none``; ``sigma_sqrt``: 1 / sigma², as at `SMALLEST_SIGMA` below it;
             ``cosmap``: 2 / (π (1 - 2 sigma + 2 sigma²)); ``min_snr``: see `min_snr_weight`;
             ``debiased``: 1 / sqrt(SNR) for a predicted noise, 1 / (SNR + 1) for v, with an SNR of
-            at most 1000; ``logit_normal``: the density of a number whose logit is standard normal, which is 1 on
-            average over uniform sigmas.
+            at most 1000; ``logit_normal``: the density of a number whose logit is standard normal,
+            which is 1 on average over uniform sigmas.
         snr_gamma: Of ``min_snr``, above 0.
         parameterization: What is predicted.
 

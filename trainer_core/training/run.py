@@ -112,9 +112,6 @@ def train(
             if within is not None:
                 within.require_all(Path(config.output.dir) / config.output.name, "output.name")
             family = family or get_family(config.family)
-            require_weighting(config.training.loss, family.parameterization)
-            if family.given is not None:
-                require_hosts_way(config, processes)
             given = family, machine or Machine()
             return _train(config, observer, processes, make_source, workflow or {}, within, *given)
         except EndedEarlyError:
@@ -138,9 +135,7 @@ def _train(
 ) -> RunResult:
     # What can be refused without loading anything is refused first.
     shares = Shares(config.training, processes.index, processes.count)
-    if processes.sharded:
-        check_settings(config)
-    require_optimizer(config.training.optimizer.name)
+    _require_possible(config, family, processes)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)
     for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():
@@ -187,6 +182,16 @@ def _train(
             with recorder() as first:
                 observer.notify(RunStarted(_summary(run, folder)))
                 return attempts.train(first, recorder)
+
+
+def _require_possible(config: RunConfig, family: Family, processes: Processes) -> None:
+    """Refuse settings that no dataset and no base would make possible."""
+    if processes.sharded:
+        check_settings(config)
+    require_optimizer(config.training.optimizer.name)
+    require_weighting(config.training.loss, family.parameterization)
+    if family.given is not None:
+        require_hosts_way(config, processes)
 
 
 def _numbers(mark: Mark) -> str:

@@ -32,8 +32,8 @@ BROKEN = {
         "whole bias",
     ),
     "unknown prefix": (
-        {"unet.head.lora_up.weight": torch.ones(9, 2)},
-        "holds no adapter .*unet",
+        {"vae.head.lora_up.weight": torch.ones(9, 2)},
+        "holds no adapter .*vae",
     ),
     "no name": ({"diffusion_model..lora_up.weight": torch.ones(9, 2)}, "unknown key|missing"),
     "missing half": ({k: v for k, v in GOOD.items() if "up" not in k}, "head has only lora_down"),

@@ -240,7 +240,7 @@ FOREIGN = {
     "text_encoder.x.lora_A.weight": "of a text encoder",
     "text_encoder_2.x.lora_A.weight": "of a text encoder",
     "bundle_emb.word.clip_l": "of a text encoder",
-    "unet.down_blocks.0.attn.processor.to_q_lora.up.weight": "of another model",
+    "lora_prior_unet_down_blocks_0_attn_to_q.lora_up.weight": "of another model",
     f"transformer.{QWEN}.rescale": "OFT with a rescale",
     f"transformer.{QWEN}.oft_R.weight": "OFT or BOFT",
     f"transformer.{QWEN}.a1.weight": "GLoRA",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -152,7 +153,7 @@ def test_euler_steps_are_those_of_k_diffusion(name):
         return torch.tanh(1.3 * latents.roll(1, -1) / (k**2 + 1).sqrt() + k.log1p())
 
     x = noise * (1 + ks[0] ** 2).sqrt()
-    for k, following in zip(ks, ks[1:], strict=False):
+    for k, following in itertools.pairwise(ks):
         slope = (x - denoised(name, k, model(x, k), x)) / k
         x = x + (following - k) * slope
 

@@ -19,7 +19,9 @@ from trainer_core.config import LossSection, TrainingSection
 from trainer_core.counters import counter_seed
 from trainer_core.data.batches import BatchPlan
 from trainer_core.diffusion.losses import FlowLoss
+from trainer_core.diffusion.parameterization import EPS, FLOW, edm, v_prediction
 from trainer_core.diffusion.weighting import LearnedWeight, make_sigma_weight
+from trainer_core.errors import ConfigError
 from trainer_core.training.loop import Loop
 from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.objective import (
@@ -27,6 +29,7 @@ from trainer_core.training.objective import (
     make_loss,
     make_weighting,
     micro_batches,
+    require_weighting,
     with_noises,
 )
 from trainer_core.training.observer import RunRequests
@@ -60,6 +63,26 @@ def test_a_section_becomes_the_weighting_that_it_names():
     learned = make_learned(section)
     assert isinstance(learned, LearnedWeight)
     assert make_weighting(section, learned) is learned
+
+
+REFUSED = [
+    ("debiased", FLOW, "the velocity of flow matching", "none, min_snr, learned"),
+    ("debiased", edm(0.5), "the F of EDM", "none, min_snr, learned"),
+    ("sigma_sqrt", EPS, "the noise (eps)", "none, min_snr, debiased, learned"),
+    ("logit_normal", v_prediction(), "predicts v", "none, min_snr, debiased, learned"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "predicts", "instead"), REFUSED)
+def test_a_weighting_of_something_else_is_refused(name, kind, predicts, instead):
+    with pytest.raises(ConfigError) as caught:
+        require_weighting(LossSection(weighting=name), kind)
+    assert f"training.loss.weighting is {name}" in caught.value.found
+    assert predicts in caught.value.found
+    assert caught.value.expected.endswith(instead)
+    assert "training.loss.weighting" in caught.value.remedy
+    for each in instead.split(", "):
+        require_weighting(LossSection(weighting=each), kind)
 
 
 @pytest.mark.parametrize("masked", [False, True])

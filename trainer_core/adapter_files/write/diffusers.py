@@ -22,7 +22,7 @@ from ..read.peft_config import HEADER_KEY
 from .diffusers_names import named_as_diffusers
 from .write_plan import Options, WritePlan, layer_pieces, refuse_magnitude, refuse_patches
 
-_PLAIN = {"lora_up", "lora_down"}
+_PLAIN = {FILE_RULES[LOW_RANK].pairs[0].up, FILE_RULES[LOW_RANK].pairs[0].down}
 """Factors of a convolution that PEFT computes with."""
 
 

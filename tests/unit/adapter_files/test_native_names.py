@@ -1,0 +1,266 @@
+"""Adapters of a denoiser that is trained by its own paths: names, files, and who reads them."""
+
+import pytest
+import torch
+from fixtures.native_unet import SD15, SD21, SDXL, NativeUnet, diffusers_unet
+from safetensors import safe_open
+from torch import nn
+
+from trainer_core.adapter_files.factors.effective_delta import effective_delta
+from trainer_core.adapter_files.names.key_map import comfyui_table
+from trainer_core.adapter_files.names.unet_names import unet_names
+from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.verify.proof import prove
+from trainer_core.adapter_files.write.adapter_file import LAYOUTS, check_layouts, write_adapter
+from trainer_core.adapters import attach
+from trainer_core.adapters.targets import LayerIndex, select
+from trainer_core.config import AdapterConfig
+from trainer_core.errors import AdapterError, AdapterFileError
+from trainer_core.families.native_model import convolutional_presets, key_map, native_presets
+from trainer_core.types import AdapterState, LayerState
+
+SIZES = {"sd15": SD15, "sd21": SD21, "sdxl": SDXL}
+
+
+LONG = pytest.mark.exhaustive
+CASES = [pytest.param(name, marks=() if name == "sd15" else LONG) for name in SIZES]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def unet(request):
+    """A UNet and an adapter on all of its convolutional preset, with factors that are not zero."""
+    model = NativeUnet(SIZES[request.param])
+    return request.param, model, state_of(model, "convolutions")
+
+
+def state_of(model, preset):
+    """A LoRA of rank 2, and of rank 4 where queries are made."""
+    index, presets = LayerIndex(model), native_presets(model)
+    chosen = select(index, preset, presets, (), convolutional=convolutional_presets(model))
+    source = torch.Generator().manual_seed(7)
+    layers = {}
+    for name, layer in chosen.layers.items():
+        rows, columns, *window = layer.module.weight.shape
+        rank = 4 if name.endswith("to_q") else 2
+        layers[name] = LayerState(
+            {
+                "lora_down": torch.randn(rank, columns, *window, generator=source),
+                "lora_up": torch.randn(rows, rank, *(1 for _ in window), generator=source),
+            },
+            3.0,
+            rank,
+            tuple(window),
+        )
+    return AdapterState("lora", layers)
+
+
+def weighted(model):
+    return [path for path, m in model.named_modules() if getattr(m, "weight", None) is not None]
+
+
+def delta(model, state, name):
+    weight = model.get_submodule(name).weight.detach()
+    return effective_delta(state.kind, state.layers[name], weight).reshape(weight.shape)
+
+
+def assert_same(model, found, state, rtol=1e-5):
+    assert set(found.layers) == set(state.layers)
+    for name in state.layers:
+        theirs, own = delta(model, found, name), delta(model, state, name)
+        torch.testing.assert_close(theirs, own, rtol=rtol, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_names_in_diffusers_are_those_of_its_own_converter(name):
+    from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint
+
+    sizes = SIZES[name]
+    model = NativeUnet(sizes)
+    numbers = {path: torch.tensor(number) for number, path in enumerate(weighted(model))}
+    own = {f"model.diffusion_model.{path}.weight": each for path, each in numbers.items()}
+    # The converter also wants biases where Diffusers' model has them.
+    own |= {key.replace(".weight", ".bias"): each for key, each in own.items()}
+    reference = diffusers_unet(sizes)
+    converted = convert_ldm_unet_checkpoint(own, dict(reference.config))
+    paths = {int(number): key for key, number in converted.items() if key.endswith(".weight")}
+    found = unet_names(numbers)
+    assert {p: f"{n}.weight" for p, n in found.diffusers.items()} == {
+        path: paths[int(number)] for path, number in numbers.items()
+    }
+    assert found.is_sdxl == (name == "sdxl")
+    modules = dict(reference.named_modules())
+    assert {n: p.shape for n, p in reference.named_parameters() if n.endswith("weight")} == {
+        f"{their}.weight": model.get_submodule(path).weight.shape
+        for path, their in found.diffusers.items()
+        if their in modules
+    }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_unets_adapter_comes_back_from_every_layout(unet, layout, tmp_path):
+    _, model, state = unet
+    names = key_map(model)
+    path = tmp_path / ("folder" if layout == "peft" else "a.safetensors")
+    write_adapter(path, state, layout, names, {})
+    assert_same(model, read_adapter(path, names), state)
+
+
+@pytest.mark.parametrize("layout", ["diffusers", "kohya", pytest.param("peft", marks=LONG)])
+def test_diffusers_reads_what_was_trained(unet, layout, tmp_path):
+    """By its own pipelines' readers, of files with its names and of kohya's files."""
+    from diffusers import loaders
+
+    name, model, state = unet
+    reference = diffusers_unet(SIZES[name])
+    path = tmp_path / ("folder" if layout == "peft" else "a.safetensors")
+    names = key_map(model)
+    write_adapter(path, state, layout, names, {})
+    if layout == "peft":
+        from peft import PeftModel
+
+        loaded = PeftModel.from_pretrained(reference, path)
+        reference = loaded.base_model.model
+        adapter = "default"
+    else:
+        adapter = "a"
+        mixin = loaders.StableDiffusionLoraLoaderMixin
+        if name == "sdxl":
+            mixin = loaders.StableDiffusionXLLoraLoaderMixin
+        given = {"unet_config": reference.config, "return_lora_metadata": True}
+        tensors, alphas, *metadata = mixin.lora_state_dict(str(path), **given)
+        given = {"metadata": metadata[0] if metadata else None, "adapter_name": adapter}
+        mixin.load_lora_into_unet(tensors, alphas, reference, **given)
+    read = {path: m for path, m in reference.named_modules() if hasattr(m, "get_delta_weight")}
+    theirs = names.diffusers.paths
+    assert set(read) == {theirs[own] for own in state.layers}
+    for own in state.layers:
+        computed = read[theirs[own]].get_delta_weight(adapter).detach()
+        torch.testing.assert_close(computed, delta(model, state, own), rtol=1e-4, atol=1e-6)
+
+
+def keys(path):
+    with safe_open(path, "pt") as file:
+        return set(file.keys())
+
+
+def test_kohyas_names_are_those_that_its_trainer_writes(unet, tmp_path):
+    name, model, state = unet
+    write_adapter(tmp_path / "a.safetensors", state, "kohya", key_map(model), {})
+    written = {key.partition(".")[0] for key in keys(tmp_path / "a.safetensors")}
+    assert len(written) == len(state.layers)
+    told = {
+        "sdxl": "lora_unet_output_blocks_0_1_transformer_blocks_1_attn2_to_out_0",
+        "sd15": "lora_unet_up_blocks_1_attentions_0_transformer_blocks_0_attn2_to_out_0",
+        "sd21": "lora_unet_mid_block_attentions_0_proj_in",
+    }
+    assert told[name] in written
+    assert any("down_blocks" in each for each in written) == (name != "sdxl")
+
+
+def test_other_ranks_in_some_layers_are_told_to_diffusers(tmp_path):
+    model = NativeUnet(SD15)
+    state = state_of(model, "attention")
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, state, "diffusers", key_map(model), {})
+    with safe_open(path, "pt") as file:
+        assert '"unet.rank_pattern"' in file.metadata()["lora_adapter_metadata"]
+    back = read_adapter(path, key_map(model))
+    assert {layer.rank for layer in back.layers.values()} == {2, 4}
+
+
+def test_the_proof_knows_every_layer_of_a_file(unet, tmp_path):
+    _, model, state = unet
+    names = key_map(model)
+    shapes = {key: tuple(t.shape) for key, t in model.state_dict().items()}
+    for layout in ("kohya", "lycoris"):
+        path = tmp_path / f"{layout}.safetensors"
+        write_adapter(path, state, layout, names, {})
+        proof = prove(path, names, shapes, state)
+        assert proof.ok
+        assert proof.compared == len(state.layers)
+    # The names of Diffusers' files of today are not those that ComfyUI knows.
+    write_adapter(tmp_path / "d.safetensors", state, "diffusers", names, {})
+    assert not prove(tmp_path / "d.safetensors", names, shapes, state).loads
+
+
+def test_every_name_of_comfyuis_table_is_read(unet):
+    from trainer_core.adapter_files.names.key_parsing import match_layer
+
+    _, model, state = unet
+    names = key_map(model)
+    shapes = {key: tuple(t.shape) for key, t in model.state_dict().items()}
+    adapted = {f"{path}.weight": path for path in state.layers}
+    found = {
+        name: match_layer(name, names)
+        for name, place in comfyui_table(names, shapes).items()
+        if place.tensor in adapted
+    }
+    assert len(found) >= 6 * len(adapted)
+    table = comfyui_table(names, shapes)
+    for name, match in found.items():
+        assert match is not None, name
+        assert match.native == adapted[table[name].tensor], name
+
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.norm = nn.Linear(8, 24), nn.LayerNorm(8)
+        self.mlp = nn.ModuleDict({"w10": nn.Linear(8, 8), "w_1_0": nn.Linear(8, 8)})
+
+
+class Dit(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Gate() for _ in range(12))
+        self.patch = nn.Conv2d(4, 8, 2)
+
+
+@pytest.mark.parametrize("layout", ["comfyui", "kohya"])
+def test_another_models_adapter_comes_back(layout, tmp_path):
+    model = Dit()
+    state = state_of(model, "default")
+    names = key_map(model)
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, state, layout, names, {})
+    prefix = {"comfyui": "diffusion_model.blocks.11.", "kohya": "lora_unet_blocks_11_"}[layout]
+    assert sum(key.startswith(prefix) for key in keys(path)) == 9
+    assert_same(model, read_adapter(path, names), state, rtol=0)
+
+
+@pytest.mark.parametrize("layout", ["diffusers", "peft", "lycoris"])
+def test_layouts_with_diffusers_names_are_refused_for_another_model(layout):
+    model = Dit()
+    with pytest.raises(AdapterError, match="without a known name") as caught:
+        check_layouts(state_of(model, "default"), [layout], key_map(model))
+    assert "'comfyui' or 'kohya'" in caught.value.expected
+    assert "Convert Adapter" in caught.value.remedy
+
+
+def test_a_file_of_another_models_layers_is_refused(tmp_path):
+    model = Dit()
+    write_adapter(
+        tmp_path / "a.safetensors", state_of(model, "default"), "comfyui", key_map(model), {}
+    )
+    with pytest.raises(AdapterFileError):
+        read_adapter(tmp_path / "a.safetensors", key_map(NativeUnet(SD15)))
+
+
+@pytest.mark.parametrize("kind", ["loha", "lokr"])
+def test_diffusers_gets_no_convolutions_of_other_kinds(kind):
+    model = NativeUnet(SD15)
+    config = AdapterConfig(kind=kind, rank=2, targets=[r"input_blocks\.1\..*\.[23]"])
+    names = key_map(model)
+    state = attach(model, config).state()
+    check_layouts(state, ["comfyui", "kohya", "lycoris"], names)
+    with pytest.raises(AdapterError, match="is a convolution"):
+        check_layouts(state, ["diffusers"], names)
+
+
+def test_a_unet_of_another_make_has_its_own_names_alone():
+    model = NativeUnet(SD15)
+    model.middle_block[1].time_mixer = nn.Linear(8, 8)
+    model.input_blocks[1].append(nn.Sequential(nn.Linear(8, 8)))
+    names = key_map(model)
+    assert names.diffusers.paths == {}
+    assert not names.comfyui_names

@@ -124,7 +124,7 @@ class GraphText:
 
     @cached_property
     def _loaded(self) -> Any:
-        """The CLIP, which does not ask ComfyUI to load it: that is done, and is not to be undone."""
+        """The CLIP, which does not ask ComfyUI to load it: that is done by then."""
         own: Any = copy.copy(self.clip)
         own.load_model = lambda tokens=None: own.patcher
         return own

@@ -1,7 +1,8 @@
 """Runs inside ComfyUI's interpreter: CLIP-L and CLIP-G trained beside tiny MODELs of the graph.
 
-Usage: graph_text_process.py PACK FOLDER, with ComfyUI's folder in PYTHONPATH; FOLDER gets
-``results.json``: what was found for each MODEL.
+Usage: graph_text_process.py PACK FOLDER WORDS, with ComfyUI's folder in PYTHONPATH. WORDS is a file
+of JSON: for each MODEL what is done with it, ``encoded``, ``trained`` and ``resumed``. FOLDER gets
+``results.json``: what was found.
 """
 
 import contextlib
@@ -25,23 +26,28 @@ from graph_model_process import (
 )
 
 CAPTIONS = ["a red diamond", "", "a (red:1.3) cube", "a very long river, " * 40]
-GUIDANCE = 2.0
+GUIDANCE, STEPS = 2.0, 4
+SKIPPED = {"sd15": -2, "sdxl": -3}
 TEXT = {"text_encoder": {"train": True, "rank": 4, "learning_rate": 2e-3}}
 
 
-def run_config(folder, side, name, **changes):
+def run_config(folder, side, name, **training):
+    """A run of few steps; its start is written with the others, so that every step is the same."""
     from graph_model_process import run_config as usual
 
     job = {
         "name": name,
         "kind": "lora",
-        "steps": changes.get("steps", 20),
+        "steps": STEPS,
         "guidance": GUIDANCE,
-        "training": {**TEXT, "checkpoint_every": changes.get("checkpoint_every", 0)},
+        "checkpointing": False,
+        "adapter": {"targets": "attention"},
+        "training": {**TEXT, "checkpoint_every": 0, **training},
         "output": {"layouts": ["comfyui", "kohya", "diffusers"]},
     }
-    values = usual(folder, job, side, "graph_model")
-    return values.model_copy(update={"resume": changes.get("resume", "none")})
+    config = usual(folder, job, side, "graph_model")
+    images = config.dataset.model_copy(update={"path": str(folder.parent / "images")})
+    return config.model_copy(update={"dataset": images})
 
 
 def clip_marks(clip):
@@ -100,6 +106,13 @@ def read(text, caption):
     found = text.encode(text.tokens(caption), torch.device("cpu"))
     whole = (found["cross_attn"].double() ** 2).sum()
     return whole + (found["pooled_output"].double() ** 2).sum() if text.whole else whole
+
+
+def encoded(name, clip):
+    before, skipped = clip_marks(clip), clip.clone()
+    found = conditionings(clip)
+    skipped.clip_layer(SKIPPED[name])
+    return found | {"skipped": conditionings(skipped), "clip_kept": clip_marks(clip) == before}
 
 
 def gradient_error(text, adapter):
@@ -166,16 +179,15 @@ def trained(folder, side, name, model, clip, vae):
     from tiny_models.weights import weights_hash
 
     family_of = part("nodes.host.graph_family")
-    train = part("trainer_core.training").train
     pipeline = part("trainer_core.inference.pipeline")
     source = family_of.encoders_of(model, clip, vae)
-    family = family_of.graph_family(model, clip)
+    # ComfyUI marks modules when it first loads them.
+    plain = sampled_by_comfyui(model, clip, side, GUIDANCE, False)
     before = weights_hash(model), marks(model), clip_marks(clip)
     config = run_config(folder, side, name)
-    result = train(config, make_source=source, family=family)
+    result = run(config, model, clip, source)
     found = {
         "losses": losses(result.folder),
-        "kept": (weights_hash(model), marks(model), clip_marks(clip)) == before,
         "files": files_of(result, comfy.utils.load_torch_file),
     }
     on_model, on_clip, found["unread"], found["patches"] = model, clip, {}, {}
@@ -188,27 +200,33 @@ def trained(folder, side, name, model, clip, vae):
     def drawn(strength, file=result.adapters[0]):
         with torch.inference_mode(False), torch.no_grad():
             own = family_of.graph_family(model, clip)
-            return next(pipeline.sample_prompts(config, file, strength, *given, family=own))
+            made = pipeline.sample_prompts(config, file, strength, *given, family=own)
+            with contextlib.closing(made):
+                return next(made)
 
-    ours, off, bare = drawn(1.0), drawn(0.0), drawn(1.0, None)
-    found["kept"] &= (weights_hash(model), marks(model), clip_marks(clip)) == before
+    ours, off = drawn(1.0), drawn(0.0)
+    found["kept"] = (weights_hash(model), marks(model), clip_marks(clip)) == before
     theirs = sampled_by_comfyui(on_model, on_clip, side, GUIDANCE, False).reshape(ours.shape)
     alone = sampled_by_comfyui(on_model, clip, side, GUIDANCE, False).reshape(ours.shape)
-    plain = sampled_by_comfyui(model, clip, side, GUIDANCE, False).reshape(ours.shape)
+    plain = plain.reshape(ours.shape)
     found["sample_error"] = float((ours - theirs).abs().max() / theirs.abs().max())
     found["off_error"] = float((off - plain).abs().max() / plain.abs().max())
-    found["bare_error"] = float((bare - plain).abs().max() / plain.abs().max())
     found["clips_share"] = float((alone - theirs).norm() / theirs.norm())
-    return found | resumed(folder, side, name, model, clip, source)
+    return found
 
 
-def resumed(folder, side, name, model, clip, source):
+def run(config, model, clip, source, observer=None):
+    family = part("nodes.host.graph_family").graph_family(model, clip)
+    observer = observer or part("trainer_core.training.observer").SilentObserver()
+    return part("trainer_core.training").train(config, observer, make_source=source, family=family)
+
+
+def resumed(folder, side, name, model, clip, vae):
     """Whether a run in two parts ends with the bits of one in one part."""
     import comfy.utils
     import torch
 
-    family_of = part("nodes.host.graph_family")
-    train, observers = part("trainer_core.training").train, part("trainer_core.training.observer")
+    observers = part("trainer_core.training.observer")
 
     class Cancel(observers.SilentObserver):
         """Cancels during the third step."""
@@ -222,20 +240,31 @@ def resumed(folder, side, name, model, clip, source):
         def requests(self):
             return observers.RunRequests(cancel=self.last >= 2)
 
-    def run(place, observer, **changes):
-        config = run_config(folder / place, side, name, steps=4, checkpoint_every=2, **changes)
-        config = config.model_copy(
-            update={"dataset": config.dataset.model_copy(update={"path": str(folder / "images")})}
-        )
-        family = family_of.graph_family(model, clip)
-        return train(config, observer, make_source=source, family=family)
-
-    whole = run("whole", observers.SilentObserver())
-    first = run("parts", Cancel())
-    second = run("parts", observers.SilentObserver(), resume="latest")
+    source = part("nodes.host.graph_family").encoders_of(model, clip, vae)
+    given = model, clip, source
+    config = run_config(folder / "whole", side, name, checkpoint_every=2)
+    whole = run(config, *given)
+    # Nothing is learned at this rate, and the noise is the same.
+    still = run_config(
+        folder / "still",
+        side,
+        name,
+        optimizer={"learning_rate": 1e-9},
+        text_encoder={"train": True, "rank": 4},
+    )
+    base = run(still, *given)
+    config = run_config(folder / "parts", side, name, checkpoint_every=2)
+    first = run(config, *given, Cancel())
+    second = run(config.model_copy(update={"resume": "latest"}), *given)
     files = [comfy.utils.load_torch_file(str(each.adapters[0])) for each in (whole, second)]
     same = [torch.equal(files[0][key], files[1][key]) for key in files[0]]
-    return {"first": first.step, "second": second.step, "same": all(same) and bool(same)}
+    return {
+        "first": first.step,
+        "second": second.step,
+        "same": all(same) and bool(same),
+        "still_losses": losses(base.folder),
+        "whole_losses": losses(whole.folder),
+    }
 
 
 def refused(clip):
@@ -247,7 +276,7 @@ def refused(clip):
     return []
 
 
-def main(pack, folder):
+def main(pack, folder, words):
     # The packages are made but not run: ComfyUI's node interface is no part of this test.
     for name in ("", ".nodes", ".nodes.host"):
         spec = ModuleSpec(PACK + name, None, is_package=True)
@@ -266,19 +295,18 @@ def main(pack, folder):
     comfy.utils.PROGRESS_BAR_ENABLED = False
     torch.set_num_threads(1)
     found = {"refused": {}}
-    for name in ("sd15", "sdxl"):
+    for name, wanted in json.loads(words.read_text(encoding="utf-8")).items():
         sizes, place = TINY[name], folder / name
         write_image(place / "images", sizes.pixels)
         with torch.inference_mode():
             model, clip, vae = tiny_model(name), tiny_clip(sizes.text), tiny_vae(sizes.vae)
-            before = clip_marks(clip)
-            found[name] = conditionings(clip)
-            found[name]["clip_kept"] = clip_marks(clip) == before
-            found[name]["clip_names"] = sorted(names_of_clip(clip))
-            skipped = clip.clone()
-            skipped.clip_layer(-2)
-            found[name]["skipped"] = conditionings(skipped)
-            found[name] |= trained(place, sizes.pixels, name, model, clip, vae)
+            facts = found[name] = {"clip_names": sorted(names_of_clip(clip))}
+            if "encoded" in wanted:
+                facts |= encoded(name, clip)
+            for each in (trained, resumed):
+                if each.__name__ in wanted:
+                    given = (place / each.__name__, sizes.pixels, name, model, clip, vae)
+                    facts |= each(*given)
     with torch.inference_mode():
         for name in ("flux", "sd2", "sd3", "plain"):
             found["refused"][name] = refused(tiny_clip(name))

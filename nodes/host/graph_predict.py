@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ...trainer_core.types import Conditioning
+    from .graph_text import GraphText
 
 _VIDEO = 3
 
@@ -36,12 +37,14 @@ class GraphPredict:
         straight: Whether ComfyUI's sigma is the trainer's. Else it is sigma / (1 - sigma), and the
             latents are larger by as much: those of `k-diffusion`, an image plus sigma times noise.
         guided: Whether the model is conditioned on a guidance value.
+        text: The CLIP that reads a text's tokens, where one is trained.
     """
 
     patcher: Any
     dimensions: int
     straight: bool
     guided: bool
+    text: GraphText | None = None
 
     def __call__(
         self,
@@ -96,7 +99,10 @@ class GraphPredict:
         self, text: Conditioning, references: Sequence[Tensor], guidance: float
     ) -> dict[str, Any]:
         device = next(iter(text.values())).device
-        entry = restored_conditioning(text, device)
+        if self.text is not None and self.text.has_tokens(text):
+            entry = self.text.encode(text, device)
+        else:
+            entry = restored_conditioning(text, device)
         if self.guided:
             entry["guidance"] = guidance
         if references:

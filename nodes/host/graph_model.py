@@ -53,7 +53,8 @@ _NO_IMAGES: Mapping[str, str] = {
         (
             *("WAN21_Vace", "WAN21_Camera", "WAN21_HuMo", "WAN21_SCAIL", "WAN21_SCAIL2"),
             *("WAN21_CausalAR", "WAN22_S2V", "WAN22_Animate", "WAN_Animate2", "WAN22_WanDancer"),
-            *("SD15_instructpix2pix", "SDXL_instructpix2pix"),
+            *("SD15_instructpix2pix", "SDXL_instructpix2pix", "FluxInpaint"),
+            *("WAN21_FunControl2V", "SD21UnclipL", "SD21UnclipH"),
         ),
         "is given more than a text",
     ),
@@ -146,7 +147,8 @@ class GraphModel:
         kinds, sampling = comfy_host.comfyui_module("comfy.model_sampling"), self.sampling
         refused = (kinds.X0, kinds.IMG_TO_IMG, kinds.IMG_TO_IMG_FLOW, kinds.V_PREDICTION_DDPM)
         if isinstance(sampling, refused):
-            raise self._refused(f"is sampled as {type(sampling).__mro__[2].__name__}")
+            kind = next(each for each in refused if isinstance(sampling, each))
+            raise self._refused(f"is sampled as {kind.__name__}")
         if isinstance(sampling, kinds.EDM):
             return known.edm(float(sampling.sigma_data))
         if isinstance(sampling, kinds.V_PREDICTION):
@@ -251,14 +253,14 @@ class GraphModel:
         return "bf16" if fits or own == torch.bfloat16 else "fp32"
 
     def _require_images(self) -> None:
-        if not hasattr(self.model, "diffusion_model"):
-            raise self._refused("has no diffusion model of torch, such as one of TensorRT")
         config = getattr(self.model, "model_config", None)
         for each in (self.kind, type(config).__name__):
             if each in _NO_IMAGES:
                 raise self._refused(_NO_IMAGES[each])
         if "audio_model" in (getattr(config, "unet_config", None) or {}):
             raise self._refused("makes sound")
+        if not hasattr(self.model, "diffusion_model"):
+            raise self._refused("has no diffusion model of torch, such as one of TensorRT")
         found = self.model.latent_format
         if type(found).__name__ == "LatentFormat":
             raise self._refused("has no latent format that is known")

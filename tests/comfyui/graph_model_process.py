@@ -146,7 +146,11 @@ def changed(before, after):
     found = []
     for one, other in zip(before, after, strict=True):
         if isinstance(one, dict):
-            found += [f"{name}: {each} {other.get(name)}" for name, each in one.items() if each != other.get(name)]
+            found += [
+                f"{name}: {each} {other.get(name)}"
+                for name, each in one.items()
+                if each != other.get(name)
+            ]
         elif one != other:
             found.append(f"{one} {other}")
     return found[:5]
@@ -198,11 +202,18 @@ def trained(folder, job, model, clip, vae):
     return found
 
 
-def main(pack, folder, jobs):
-    spec = ModuleSpec(PACK, None, is_package=True)
-    package = importlib.util.module_from_spec(spec)
-    package.__path__ = [str(pack)]
+def as_package(folder):
+    """Let the pack of a folder be imported as a part of a package, as ComfyUI imports it."""
+    # ComfyUI's own modules come before those of the tests, of which one is a server too.
+    here = str(Path(__file__).parent)
+    sys.path[:] = [*(each for each in sys.path if each != here), here]
+    package = importlib.util.module_from_spec(ModuleSpec(PACK, None, is_package=True))
+    package.__path__ = [str(folder)]
     sys.modules[PACK] = package
+
+
+def main(pack, folder, jobs):
+    as_package(pack)
     import comfy.utils
     import torch
     from tiny_models.denoisers import tiny_model
@@ -227,6 +238,7 @@ def main(pack, folder, jobs):
                 found[job["name"]] = trained(place, job, model, clip, vae)
             except Exception as error:
                 import traceback
+
                 traceback.print_exc()
                 found[job["name"]] = {"error": repr(error)}
     (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
+from ...trainer_core.families.given import GRAPH_MODEL
 from ..host import comfy_host
 from . import adapter_settings, full_graph, sockets
 from .adapter_settings import AdapterSettings
+from .base_from_model import BaseFromModel
 from .cache_embeddings import CacheEmbeddings
 from .concept_slider import ConceptSlider
 from .dataset_combine import DatasetCombine
@@ -72,10 +74,8 @@ def run_file_graph(opened: OpenedRun) -> dict[str, Any]:
     trained = {"base": [BASE, 0], "cache": [CACHE, 0], "adapter": [ADAPTER, 0]}
     resumed = sockets.BEST if values["resume"] == "best" else comfy_host.NEWEST
     begun = {"resume": values["resume"] != "none", "resume_from": resumed}
-    base = {"source": opened.base, "family": opened.family}
-    base |= {"training_adapter": sockets.NO_FILE, "base_adapters": opened.base_adapters}
     nodes, dataset = _datasets(opened)
-    nodes[BASE] = make(LoadBase, values, base)
+    nodes[BASE] = _base(opened)
     if values["preview.prompts"]:
         loaded, controls = _controls(opened)
         nodes |= loaded
@@ -90,6 +90,15 @@ def run_file_graph(opened: OpenedRun) -> dict[str, Any]:
         TRAIN: make(TrainAdapter, values, train),
         **_saved(values),
     }
+
+
+def _base(opened: OpenedRun) -> dict[str, Any]:
+    """The node of the base; what loads a model of the graph stands in no run file."""
+    if opened.family == GRAPH_MODEL:
+        return full_graph.node(BaseFromModel, opened.values, {})
+    base = {"source": opened.base, "family": opened.family}
+    base |= {"training_adapter": sockets.NO_FILE, "base_adapters": opened.base_adapters}
+    return full_graph.node(LoadBase, opened.values, base)
 
 
 def _node(kind: type[io.ComfyNode], inputs: Mapping[str, Any]) -> dict[str, Any]:

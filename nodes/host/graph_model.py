@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
@@ -14,8 +15,6 @@ from .graph_inputs import require_plain, weights_fingerprint
 from .plain_encoders import LatentSpace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor, nn
 
     from ...trainer_core.diffusion.noise_levels import NoiseLevels
@@ -26,6 +25,47 @@ _SCHEDULER = "simple"
 """Of the samples that a run makes, with the sampler euler."""
 
 _GUIDED = ("guidance_in.", "guidance_embed")
+_NO_IMAGES: Mapping[str, str] = {
+    "TripoSplat": "makes 3D objects",
+    "Trellis2": "makes 3D objects",
+    "Hunyuan3Dv2": "makes 3D objects",
+    "Hunyuan3Dv2_1": "makes 3D objects",
+    "LTXAV": "makes video and sound in one latent",
+    "MiniMaxH3": "makes video and sound in one latent",
+    "StableCascade_B": "is a stage of a cascade",
+    "StableCascade_C": "is a stage of a cascade",
+    "SD_X4Upscaler": "enlarges images",
+    "SeedVR2": "enlarges videos",
+    "HunyuanVideo15_SR_Distilled": "enlarges videos",
+    "HunyuanImage21Refiner": "refines images of another model",
+    "PiD": "decodes latents of another model",
+    "RT_DETR_v4": "finds objects",
+    "SAM3": "finds objects",
+    "SAM31": "finds objects",
+    "DepthAnything3": "measures depth",
+    "Lotus": "measures depth",
+    "WAN21_FlowRVS": "finds objects",
+    "Stable_Zero123": "turns views and reads no text",
+    "SV3D_u": "turns views and reads no text",
+    "SV3D_p": "turns views and reads no text",
+    "SVD_img2vid": "moves an image and reads no text",
+    **dict.fromkeys(
+        (
+            *("WAN21_Vace", "WAN21_Camera", "WAN21_HuMo", "WAN21_SCAIL", "WAN21_SCAIL2"),
+            *("WAN21_CausalAR", "WAN22_S2V", "WAN22_Animate", "WAN_Animate2", "WAN22_WanDancer"),
+            *("SD15_instructpix2pix", "SDXL_instructpix2pix", "FluxInpaint"),
+            *("WAN21_FunControl2V", "SD21UnclipL", "SD21UnclipH"),
+        ),
+        "is given more than a text",
+    ),
+}
+"""ComfyUI's classes of models that generate no images from text, to what they do.
+
+Source: ComfyUI 0.33, ``comfy/model_base.py`` and ``comfy/supported_models.py``.
+"""
+
+_WITH_OR_WITHOUT = {"WAN22"}
+"""Models of videos that begin with an image or without one."""
 _CHOOSE = "Choose a model that generates images from text."
 
 
@@ -107,7 +147,8 @@ class GraphModel:
         kinds, sampling = comfy_host.comfyui_module("comfy.model_sampling"), self.sampling
         refused = (kinds.X0, kinds.IMG_TO_IMG, kinds.IMG_TO_IMG_FLOW, kinds.V_PREDICTION_DDPM)
         if isinstance(sampling, refused):
-            raise self._refused(f"is sampled as {type(sampling).__mro__[2].__name__}")
+            kind = next(each for each in refused if isinstance(sampling, each))
+            raise self._refused(f"is sampled as {kind.__name__}")
         if isinstance(sampling, kinds.EDM):
             return known.edm(float(sampling.sigma_data))
         if isinstance(sampling, kinds.V_PREDICTION):
@@ -212,12 +253,22 @@ class GraphModel:
         return "bf16" if fits or own == torch.bfloat16 else "fp32"
 
     def _require_images(self) -> None:
+        config = getattr(self.model, "model_config", None)
+        for each in (self.kind, type(config).__name__):
+            if each in _NO_IMAGES:
+                raise self._refused(_NO_IMAGES[each])
+        if "audio_model" in (getattr(config, "unet_config", None) or {}):
+            raise self._refused("makes sound")
         if not hasattr(self.model, "diffusion_model"):
-            raise self._refused("has no diffusion model")
+            raise self._refused("has no diffusion model of torch, such as one of TensorRT")
         found = self.model.latent_format
-        known = getattr(found, "latent_dimensions", 0) in {_IMAGE, _VIDEO}
-        if not known or not getattr(found, "latent_channels", 0):
+        if type(found).__name__ == "LatentFormat":
+            raise self._refused("has no latent format that is known")
+        if found.latent_dimensions not in {_IMAGE, _VIDEO} or not found.latent_channels:
             raise self._refused(f"has latents of {type(found).__name__}, which are no image's")
+        begins = getattr(self.model, "image_to_video", False) and self.kind not in _WITH_OR_WITHOUT
+        if self.model.concat_keys or begins:
+            raise self._refused("is given an image or a mask beside the noise, as for inpainting")
 
     def _refused(self, why: str) -> BaseModelError:
         return BaseModelError(

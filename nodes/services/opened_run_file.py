@@ -16,6 +16,7 @@ from ...trainer_core.config.folders import OVERRIDES, FolderSection
 from ...trainer_core.config.run import walk_settings
 from ...trainer_core.config.section import section_of
 from ...trainer_core.errors import InputError
+from ...trainer_core.families.given import GRAPH_MODEL
 from ...trainer_core.printable import listed
 from ..host import comfy_host
 from .named_paths import base_name, dataset_name, image_name, lora_name
@@ -153,6 +154,12 @@ def open_run_file(documents: Sequence[Document]) -> OpenedRun:
     usual = RunConfig()
     changed = [path for path, value in values.items() if value != _at(usual, path)]
 
+    if config.family == GRAPH_MODEL:
+        notes.append(
+            f"base.path: {config.base.path} was a model of the graph; connect its loader to Base "
+            "From Model."
+        )
+
     def named(setting: str, known: Callable[[Path], str], empty: str, path: str = "") -> str:
         path = path or values[setting]
         if not path or path == comfy_host.EMBEDDED:
@@ -167,7 +174,7 @@ def open_run_file(documents: Sequence[Document]) -> OpenedRun:
         program,
         values,
         [path for path in changed if path != "base.adapters"],
-        base=named("base.path", base_name, ""),
+        base=named("base.path", base_name, "") if config.family != GRAPH_MODEL else "",
         family=config.family if config.base.path != comfy_host.EMBEDDED else "auto",
         base_adapters="\n".join(line for line in adapters if line),
         dataset=named("dataset.path", dataset_name, ""),

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import logging
 import sys
+import traceback
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -146,11 +147,8 @@ def changed(before, after):
     found = []
     for one, other in zip(before, after, strict=True):
         if isinstance(one, dict):
-            found += [
-                f"{name}: {each} {other.get(name)}"
-                for name, each in one.items()
-                if each != other.get(name)
-            ]
+            names = (name for name, each in one.items() if each != other.get(name))
+            found += [f"{name}: {one[name]} {other.get(name)}" for name in names]
         elif one != other:
             found.append(f"{one} {other}")
     return found[:5]
@@ -176,8 +174,6 @@ def trained(folder, job, model, clip, vae):
         "losses": losses(result.folder),
         "status": result.status,
         "changed": changed(before, after),
-        "adapter": str(result.adapters[0]),
-        "text_layers": 0,
     }
     import torch
 
@@ -190,6 +186,8 @@ def trained(folder, job, model, clip, vae):
             config, None, 1.0, *given, family=family_of.graph_family(model)
         )
     found["changed"] += changed(before, (weights_hash(model), *marks(model)))
+    with part("trainer_core.tensors.safetensors_reader").open_tensors(result.adapters[0]) as file:
+        found["layers"] = sum(name.endswith(".alpha") for name in file.tensors)
     patched, found["unread"] = loaded(model, result.adapters[0])
     found["patches"] = len(patched.patches)
     theirs = sampled_by_comfyui(patched, clip, side, guidance, guided).reshape(own.shape)
@@ -237,8 +235,6 @@ def main(pack, folder, jobs):
             try:
                 found[job["name"]] = trained(place, job, model, clip, vae)
             except Exception as error:
-                import traceback
-
                 traceback.print_exc()
                 found[job["name"]] = {"error": repr(error)}
     (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")

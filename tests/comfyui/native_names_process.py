@@ -56,7 +56,7 @@ SMALL = {
         },
     ),
 }
-LAYOUTS = {"unet": ("comfyui", "kohya", "lycoris"), "": ("comfyui", "kohya")}
+LAYOUTS = ("comfyui", "kohya")
 
 
 class Collector(logging.Handler):
@@ -202,7 +202,7 @@ def check_small(name, folder, collector):
     key_map = native_model.key_map(denoiser)
     state = trained(denoiser, native_model)
     files = {}
-    for layout in LAYOUTS["unet" if native_model.is_unet(denoiser) else ""]:
+    for layout in LAYOUTS:
         path = folder / f"{name}_{layout}.safetensors"
         write_adapter(path, state, layout, key_map, {})
         files[layout] = loaded(path, model, state, collector)

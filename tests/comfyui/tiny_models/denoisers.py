@@ -11,6 +11,7 @@ import comfy.model_patcher
 import comfy.supported_models
 import torch
 
+from .quantized import FORMATS, quantized_state
 from .sizes import TINY, WIDTH, TinySizes
 from .weights import fill
 
@@ -20,8 +21,11 @@ PRECISIONS = {
     "fp16 cast": (torch.float16, torch.float32),
     "bf16 cast": (torch.bfloat16, torch.float32),
     "fp8 cast": (torch.float8_e4m3fn, torch.float32),
+    **dict.fromkeys(FORMATS, (torch.float32, torch.float32)),
 }
-"""What the weights are kept in, and what ComfyUI's manual cast computes in."""
+"""What the weights are kept in, and what ComfyUI's manual cast computes in.
+
+Of those in `quantized.FORMATS` some Linear layers are quantised."""
 
 
 def tiny_model(name: str, seed: int = 0, precision: str = "fp32", disable_dynamic: bool = False):
@@ -33,28 +37,32 @@ def tiny_model(name: str, seed: int = 0, precision: str = "fp32", disable_dynami
         precision: One of `PRECISIONS`.
         disable_dynamic: As ComfyUI's loaders have it, which it calls again for a deep copy.
     """
-    sizes = TINY[name]
-    settings = _config(sizes)
-    settings.set_inference_dtype(*PRECISIONS[precision])
     management, patchers = comfy.model_management, comfy.model_patcher
-    marks = {key: torch.tensor(value) for key, value in sizes.marks.items()}
-    with _small_adapter():
-        model = settings.get_model(marks, "")
     make = patchers.ModelPatcher if disable_dynamic else patchers.CoreModelPatcher
     load, offload = management.get_torch_device(), management.unet_offload_device()
-    model.to(offload)
-    fill(model.diffusion_model, seed)
+    model = _model(TINY[name], precision).to(offload)
+    if precision in FORMATS:
+        whole = _model(TINY[name], "fp32").diffusion_model
+        fill(whole, seed)
+        model.load_model_weights(quantized_state(whole, precision), "")
+    else:
+        fill(model.diffusion_model, seed)
     patcher = make(model, load_device=load, offload_device=offload)
     patcher.cached_patcher_init = (tiny_model, (name, seed, precision))
     return patcher
 
 
-def _config(sizes: TinySizes):
+def _model(sizes: TinySizes, precision: str):
+    """ComfyUI's model, whose weights have no values yet."""
     kind = getattr(comfy.supported_models, sizes.config)
     settings = kind(kind.unet_config | dict(sizes.unet))
     # The class has written what it takes for granted over them.
     settings.unet_config |= sizes.unet
-    return settings
+    settings.set_inference_dtype(*PRECISIONS[precision])
+    settings.quant_config = {"mixed_ops": True} if precision in FORMATS else None
+    marks = {key: torch.tensor(value) for key, value in sizes.marks.items()}
+    with _small_adapter():
+        return settings.get_model(marks, "")
 
 
 @contextlib.contextmanager

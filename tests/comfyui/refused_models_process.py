@@ -1,0 +1,57 @@
+"""Runs inside ComfyUI's interpreter: what Base From Model says of models that make no images.
+
+Usage: refused_models_process.py PACK RESULT, with ComfyUI's folder in PYTHONPATH. RESULT gets, for
+each of ComfyUI's supported models, its class and the three parts of an error, or nothing where the
+model would be trained.
+"""
+
+import importlib
+import importlib.util
+import json
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+PACK = "adapter_trainer_pack"
+
+
+def said(supported):
+    import torch
+
+    import comfy.model_patcher
+
+    errors = importlib.import_module(f"{PACK}.trainer_core.errors")
+    graph_model = importlib.import_module(f"{PACK}.nodes.host.graph_model")
+    # ComfyUI's own model and settings, without the network itself, which is never asked.
+    config = supported({**supported.unet_config, "disable_unet_model_creation": True})
+    model = config.get_model({}, "")
+    model.diffusion_model = torch.nn.Identity()
+    model.diffusion_model.dtype = torch.float32
+    patcher = comfy.model_patcher.ModelPatcher(model, torch.device("cpu"), torch.device("cpu"))
+    try:
+        graph_model.GraphModel(patcher)
+    except errors.InputError as error:
+        return type(model).__name__, [error.found, error.expected, error.remedy]
+    return type(model).__name__, None
+
+
+def main(pack, result):
+    spec = ModuleSpec(PACK, None, is_package=True)
+    package = importlib.util.module_from_spec(spec)
+    package.__path__ = [str(pack)]
+    sys.modules[PACK] = package
+    import comfy.supported_models
+
+    found = {}
+    for supported in comfy.supported_models.models:
+        name = supported.__name__
+        try:
+            found[name] = said(supported)
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            # A class that cannot be made without the network.
+            found[name] = (repr(error)[:200], "not made")
+    Path(result).write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,72 @@
+"""A MODEL of the graph is trained where it lies: what is trained is what ComfyUI samples."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from comfyui.tiny_models.sizes import TINY
+
+from comfyui.server import ROOT
+
+pytestmark = pytest.mark.comfy
+
+QUICK = (
+    {"model": "sd15", "kind": "lora", "adapter": {"targets": "convolutions"}},
+    {"model": "sdxl_v_zsnr", "kind": "lokr", "guidance": 3.0},
+    {"model": "flux", "kind": "loha", "guidance": 2.0},
+)
+"""UNet and transformer, eps, v and flow, with and without the negative prompt."""
+
+KINDS = ("lora", "loha", "lokr")
+_FALL = 0.97
+"""How far the loss on one repeated sample falls, at least: the mean of the last steps."""
+
+
+def trained(comfy_host, folder, jobs):
+    (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
+    comfy_host.run("graph_model_process.py", ROOT, folder, folder / "jobs.json", folder=folder)
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def quick(comfy_host, tmp_path_factory):
+    jobs = [{**job, "steps": 12} for job in QUICK]
+    return trained(comfy_host, tmp_path_factory.mktemp("quick"), jobs)
+
+
+def check(found):
+    assert "error" not in found, found["error"]
+    losses = found["losses"]
+    count = max(1, len(losses) // 4)
+    assert np.isfinite(losses).all()
+    assert np.mean(losses[-count:]) < _FALL * np.mean(losses[:count])
+    assert found["status"] == "done"
+    # ComfyUI loads every tensor, and samples what the run's own previews show.
+    assert found["unread"] == []
+    assert found["patches"] == found["layers"]
+    assert found["change"] > 1e-3
+    assert found["base_error"] < 1e-5
+    assert found["sample_error"] < 1e-5
+    # The model is as it was: weights, modules, hooks, flags, and what it samples.
+    assert found["changed"] == []
+    assert found["same_after"]
+
+
+@pytest.mark.parametrize("job", QUICK, ids=lambda job: f"{job['model']}-{job['kind']}")
+def test_a_model_learns_and_is_as_before(quick, job):
+    check(quick[f"{job['model']}_{job['kind']}"])
+
+
+@pytest.fixture(scope="module")
+def every(comfy_host, tmp_path_factory):
+    jobs = [{"model": model, "kind": kind} for model in TINY for kind in KINDS]
+    return trained(comfy_host, tmp_path_factory.mktemp("every"), jobs)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("model", TINY)
+def test_every_class_learns_with_every_kind(every, model, kind):
+    check(every[f"{model}_{kind}"])

@@ -1,0 +1,55 @@
+"""Of all models that ComfyUI supports, those that make no images from text are refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from comfyui.server import ROOT
+
+pytestmark = pytest.mark.comfy
+
+TRAINED = {
+    *("SD3", "AuraFlow", "PixArtAlpha", "HunyuanDiT", "Flux", "LTXV", "HunyuanVideo", "WAN21_T2V"),
+    *("WAN22_T2V", "CosmosT2IPredict2", "ZImage", "Lumina2", "HiDream", "Chroma", "Omnigen2"),
+    *("QwenImage", "Ideogram4", "Krea2", "Kandinsky5Image", "Anima", "HunyuanImage21"),
+}
+REFUSED = {
+    "LotusD": "measures depth",
+    "SD_X4Upscaler": "enlarges images",
+    "SeedVR2": "enlarges videos",
+    "Stable_Cascade_C": "is a stage of a cascade",
+    "Hunyuan3Dv2_1": "makes 3D objects",
+    "TripoSplat": "makes 3D objects",
+    "ACEStep": "makes sound",
+    "MiniMaxMusic3": "makes sound",
+    "LTXAV": "makes video and sound",
+    "WAN21_I2V": "an image or a mask beside the noise",
+    "WAN21_Vace": "more than a text",
+    "FluxInpaint": "more than a text",
+    "CogVideoX_T2V": "is sampled as V_PREDICTION_DDPM",
+    "SAM3": "finds objects",
+    "SVD_img2vid": "reads no text",
+}
+
+
+@pytest.fixture(scope="module")
+def said(comfy_host, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("refused")
+    comfy_host.run("refused_models_process.py", ROOT, folder / "said.json", folder=folder)
+    return json.loads((folder / "said.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", sorted(TRAINED))
+def test_a_model_that_makes_images_from_text_is_trained(said, name):
+    assert said[name][1] is None
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_any_other_is_refused_by_its_name(said, name):
+    kind, (found, expected, remedy) = said[name]
+    assert f"a MODEL of {kind}, which" in found
+    assert REFUSED[name] in found
+    assert "images" in expected
+    assert "Choose" in remedy

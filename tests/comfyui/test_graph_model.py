@@ -52,9 +52,16 @@ def sampled(nodes):
     nodes[LATENT] = node("EmptyLatentImage", width=64, height=64, batch_size=1)
     nodes[SAMPLER] = node(
         "KSampler",
-        model=[LORA, 0], positive=[TEXT, 0], negative=[TEXT, 0],
-        latent_image=[LATENT, 0], seed=1, steps=2, cfg=1.0,
-        sampler_name="euler", scheduler="simple", denoise=1.0,
+        model=[LORA, 0],
+        positive=[TEXT, 0],
+        negative=[TEXT, 0],
+        latent_image=[LATENT, 0],
+        seed=1,
+        steps=2,
+        cfg=1.0,
+        sampler_name="euler",
+        scheduler="simple",
+        denoise=1.0,
     )
     nodes[SHOWN] = node("VAEDecode", samples=[SAMPLER, 0], vae=[MODEL, 2])
     nodes["m9"] = node("SaveImage", images=[SHOWN, 0], filename_prefix="made")

@@ -75,7 +75,7 @@ class NoEncoders:
 
     decoder = text_limit = open
 
-    def trained_text(self, dtype: torch.dtype) -> NoReturn:
+    def join_text(self, *given: object) -> NoReturn:
         """Refuse."""
         self.open()
 

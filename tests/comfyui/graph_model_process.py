@@ -54,7 +54,8 @@ def run_config(folder, job, side, family):
             "steps": job.get("steps", 20),
             "optimizer": {"learning_rate": job.get("rate", 2e-3)},
             "schedule": {"warmup_steps": 0},
-            "sigma": {"density": "auto"},
+            # So that losses differ by what was learned, and not by the noise that was drawn.
+            "sigma": {"density": "uniform", "min": 0.45, "max": 0.55},
             "precision": "fp32",
             **job.get("training", {}),
         },
@@ -201,6 +202,9 @@ def trained(folder, job, model, clip, vae):
 
 
 def main(pack, folder, jobs):
+    # Modules beside this file are called as some of ComfyUI's.
+    here = str(Path(__file__).parent)
+    sys.path[:] = [*(path for path in sys.path if path != here), here]
     spec = ModuleSpec(PACK, None, is_package=True)
     package = importlib.util.module_from_spec(spec)
     package.__path__ = [str(pack)]

@@ -36,6 +36,9 @@ def said(supported):
 
 
 def main(pack, result):
+    # Modules beside this file are called as some of ComfyUI's.
+    here = str(Path(__file__).parent)
+    sys.path[:] = [*(path for path in sys.path if path != here), here]
     spec = ModuleSpec(PACK, None, is_package=True)
     package = importlib.util.module_from_spec(spec)
     package.__path__ = [str(pack)]

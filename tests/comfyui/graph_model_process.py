@@ -201,14 +201,18 @@ def trained(folder, job, model, clip, vae):
     return found
 
 
-def main(pack, folder, jobs):
-    # Modules beside this file are called as some of ComfyUI's.
+def as_package(folder):
+    """Let the pack of a folder be imported as a part of a package, as ComfyUI imports it."""
+    # ComfyUI's own modules come before those of the tests, of which one is a server too.
     here = str(Path(__file__).parent)
-    sys.path[:] = [*(path for path in sys.path if path != here), here]
-    spec = ModuleSpec(PACK, None, is_package=True)
-    package = importlib.util.module_from_spec(spec)
-    package.__path__ = [str(pack)]
+    sys.path[:] = [*(each for each in sys.path if each != here), here]
+    package = importlib.util.module_from_spec(ModuleSpec(PACK, None, is_package=True))
+    package.__path__ = [str(folder)]
     sys.modules[PACK] = package
+
+
+def main(pack, folder, jobs):
+    as_package(pack)
     import comfy.utils
     import torch
     from tiny_models.denoisers import tiny_model

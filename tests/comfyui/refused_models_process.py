@@ -16,9 +16,8 @@ PACK = "adapter_trainer_pack"
 
 
 def said(supported):
-    import torch
-
     import comfy.model_patcher
+    import torch
 
     errors = importlib.import_module(f"{PACK}.trainer_core.errors")
     graph_model = importlib.import_module(f"{PACK}.nodes.host.graph_model")

@@ -6,9 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from comfyui.tiny_models.sizes import TINY
-
 from comfyui.server import ROOT
+from comfyui.tiny_models.sizes import TINY
 
 pytestmark = pytest.mark.comfy
 

@@ -300,7 +300,7 @@ class FrozenGroupNorm(FrozenNorm):
     def input_gradient(self, gradient: Tensor, x: Tensor, *statistics: Tensor) -> Tensor:
         """The gradient of the input for one of the output."""
         sizes, lying = self._sizes(x), _as_group_norm_wants(x)
-        gradient = _as_group_norm_wants(gradient)
+        gradient = _lying_alike(gradient, lying)
         backward = torch.ops.aten.native_group_norm_backward
 
         def through(w: Tensor, b: Tensor | None) -> Tensor:
@@ -312,9 +312,21 @@ class FrozenGroupNorm(FrozenNorm):
 
 def _as_group_norm_wants(x: Tensor) -> Tensor:
     # torch.group_norm does so before it calls what is called here.
-    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
-        return x
-    return x.contiguous()
+    return x if _has_channels_last(x) else x.contiguous()
+
+
+def _lying_alike(gradient: Tensor, x: Tensor) -> Tensor:
+    """A gradient in the order of its input in memory: the kernel takes that order for both.
+
+    A convolution may give the gradient in another one than its input has.
+    """
+    last = _has_channels_last(x) and not x.is_contiguous()
+    order = torch.channels_last if last else torch.contiguous_format
+    return gradient.contiguous(memory_format=order)
+
+
+def _has_channels_last(x: Tensor) -> bool:
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 
 class FrozenEmbedding(FrozenOp):

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import comfy.model_management
 import folder_paths
-import nodes
 import torch
-from comfy_extras import nodes_custom_sampler, nodes_train
+from comfy_extras import nodes_train
+
+import nodes
 
 PACK = "adapter_trainer_pack"
 CAPTION, RANK, GUIDANCE, SIZE = "a red diamond", 4, 3.5, 0.3
@@ -48,7 +49,7 @@ def part(name):
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenStep:
     """What both are given.
 
     Attributes:
@@ -56,37 +57,64 @@ class Given:
         noise: Of the same shape.
         sigma: Share of noise on the straight path.
         conditioning: ComfyUI's CONDITIONING of one text.
+        straight: Whether ComfyUI's sigma is that share; else latents are x_0 + sigma noise.
+        parameterization: The trainer's own.
+        options: What else a model that takes guidance is told.
     """
 
     latents: torch.Tensor
     noise: torch.Tensor
     sigma: float
     conditioning: list
+    straight: bool
+    parameterization: object
+    options: dict
 
-    def level(self, straight):
+    @property
+    def level(self):
         """ComfyUI's sigma."""
-        return self.sigma if straight else self.sigma / (1 - self.sigma)
+        return self.sigma if self.straight else self.sigma / (1 - self.sigma)
+
+    def noisy(self):
+        """The latents as ComfyUI's samplers have them, float64."""
+        kept = 1 - self.sigma if self.straight else 1.0
+        return kept * self.latents.double() + self.level * self.noise.double()
+
+    def target(self):
+        """What the raw output is compared with, float64."""
+        latents, noise = self.latents.double(), self.noise.double()
+        if self.straight:
+            return noise - latents
+        if self.parameterization.name == "eps":
+            return noise
+        sigma = torch.tensor([self.sigma], dtype=torch.float64)
+        return self.parameterization.target(latents, noise, sigma)
 
 
-def given(model, clip, side, sigma):
+def given_step(model, clip, side, sigma):
     """Draw what both are given, for images of a side."""
-    found = model.model.latent_format
-    small = side // found.spacial_downscale_ratio
+    graph = part("nodes.host.graph_model").GraphModel(model)
+    space = graph.space
     with torch.inference_mode(False), torch.no_grad():
         generator = torch.Generator().manual_seed(3)
-        shape = (1, found.latent_channels, small, small)
+        frames = [1] * (space.dimensions - 2)
+        shape = (1, space.channels, *frames, *[side // space.pixels] * 2)
         latents, noise = (torch.randn(shape, generator=generator) for _ in range(2))
     conditioning = nodes.CLIPTextEncode().encode(clip, CAPTION)[0]
-    return Given(latents, noise, sigma, conditioning)
+    options = {"guidance": GUIDANCE} if graph.guided else {}
+    known = (graph.straight, graph.parameterization, options)
+    return GivenStep(latents, noise, sigma, conditioning, *known)
 
 
 def drawn_factors(denoiser):
-    """Factors of a LoRA on every Linear and convolution: name to ``up`` and ``down``, float32."""
+    """Factors of a LoRA on each Linear and Conv2d: name to ``up`` and ``down``, float32."""
     generator = torch.Generator().manual_seed(5)
     found = {}
     for name, module in denoiser.named_modules():
         if isinstance(module, torch.nn.Linear | torch.nn.Conv2d):
             rows, inputs = module.weight.shape[0], module.weight[0].numel()
+            if min(rows, inputs) < RANK:
+                continue
             up = SIZE * torch.randn(rows, RANK, generator=generator)
             down = torch.randn(RANK, inputs, generator=generator) / inputs**0.5
             found[name] = {"up": up, "down": down}
@@ -102,9 +130,8 @@ class _OneStep(nodes_train.TrainSampler):
 
     def sample(self, model_wrap, sigmas, extra_args, callback, noise, latent_image, *_, **__):
         model_wrap.conds = nodes_train.process_cond_list(model_wrap.conds)
-        straight = self.step.straight
-        level = torch.tensor([self.step.given.level(straight)])
-        cond, noise = model_wrap.conds["positive"], self.step.given.noise.clone()
+        level = torch.tensor([self.step.level])
+        cond, noise = model_wrap.conds["positive"], self.step.noise.clone()
         words = (level, noise, latent_image.clone(), cond, [0], extra_args, 1)
         self.loss = float(self.fwd_bwd(model_wrap, *words))
         return torch.zeros_like(latent_image)
@@ -118,14 +145,12 @@ class CoreStep:
         model: The MODEL; the step is made on a copy, as ComfyUI makes it.
         given: Latents, noise and text.
         factors: Of the adapters (`drawn_factors`).
-        straight: Whether ComfyUI's sigma is the share of noise.
         depth: Of gradient checkpointing; 0 for none.
     """
 
     model: object
-    given: Given
+    given: GivenStep
     factors: dict
-    straight: bool
     depth: int
 
     def run(self):
@@ -142,13 +167,11 @@ class CoreStep:
             for each in blocks:
                 nodes_train.patch(each)
             comfy.model_management.load_models_gpu([mp], memory_required=1e20, force_full_load=True)
-            sampler = _OneStep(self)
+            sampler = _OneStep(self.given)
             guider = nodes_train.TrainGuider(mp)
             guider.set_conds(self.given.conditioning)
             with part("nodes.host.comfy_engine").in_training():
-                nodes_train._run_training_loop(
-                    guider, sampler, self._raw(mp), 1, 0, False, False
-                )
+                nodes_train._run_training_loop(guider, sampler, self._raw(mp), 1, 0, False, False)
             found = {name: each.grad for name, each in places.items()}
             return sampler.loss, found
 
@@ -187,7 +210,7 @@ def our_step(model, given, factors, checkpointing):
             parameter.data.copy_(values.reshape(parameter.shape))
         loss = _our_loss(family, denoiser, given, conditioning)
         loss.backward()
-        return float(loss), {name: each.grad.clone() for name, each in places.items()}
+        return loss.item(), {name: each.grad for name, each in places.items()}
 
 
 def _our_loss(family, denoiser, given, conditioning):

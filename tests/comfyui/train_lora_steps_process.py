@@ -83,7 +83,6 @@ def main(repository: str, folder: str, jobs: str) -> None:
     for number, words in enumerate(json.loads(Path(jobs).read_text(encoding="utf-8"))):
         job = Job(**words)
         found.append(words | bench.run(job, number))
-        print(found[-1], flush=True)
         Path(folder, "results.json").write_text(json.dumps(found), encoding="utf-8")
 
 
@@ -286,10 +285,11 @@ class Memory(contextlib.ExitStack):
 
 def _live_bytes(known: set[int]) -> Any:
     class OfOthers(part("trainer_core.training.live_bytes").LiveBytes):
-        """Leaves out what lies in memory that was there before."""
+        """Leaves out what lies in memory that was there before, and what lies in none."""
 
         def _count(self, tensor: torch.Tensor) -> None:
-            if tensor.untyped_storage().data_ptr() not in known:
+            real = tensor.device.type == "cpu" and type(tensor).__name__ != "FakeTensor"
+            if real and tensor.untyped_storage().data_ptr() not in known:
                 super()._count(tensor)
 
     return OfOthers()

@@ -33,16 +33,16 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _WIDE_UNET = {
     "model_channels": 128,
     "channel_mult": [1, 2, 4],
-    "transformer_depth": [0, 0, 2, 2, 10, 10],
-    "transformer_depth_output": [0, 0, 0, 2, 2, 2, 10, 10, 10],
-    "transformer_depth_middle": 10,
+    "transformer_depth": [0, 0, 1, 1, 3, 3],
+    "transformer_depth_output": [0, 0, 0, 1, 1, 1, 3, 3, 3],
+    "transformer_depth_middle": 3,
     "num_head_channels": 64,
 }
 _WIDE_FLUX = {
     "hidden_size": 1024,
     "num_heads": 8,
-    "depth": 4,
-    "depth_single_blocks": 8,
+    "depth": 2,
+    "depth_single_blocks": 4,
     "axes_dim": [16, 56, 56],
 }
 _WIDE = {

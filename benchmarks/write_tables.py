@@ -298,6 +298,35 @@ def dataset_table() -> str:
     )
 
 
+def train_lora_table() -> str:
+    """A step through a MODEL over one of ComfyUI's own Train LoRA."""
+    record = read_record(RESULTS / "train_lora.json")
+    held = {(row["model"], row["who"], row["depth"]): row for row in record["rows"]}
+    rows = []
+    for (model, who, depth), row in held.items():
+        ours = held[model, "ours", min(depth, 1)]
+        if who != "ours":
+            rows.append((model, *_node_words(who, depth), *_over(ours, row)))
+    heads = ("MODEL", "The node's way", "Its checkpointing", "Time", "Memory", "with the copy")
+    heads = (*heads, "Resident, with the copy")
+    said = f"Commit {record['timed']['commit'][:10]}, ComfyUI {record['versions']['comfyui']}"
+    return f"{_table(heads, rows)}\n\n{said}, {_machine(record['timed'])}."
+
+
+def _node_words(who: str, depth: int) -> tuple[str, str]:
+    ways = {"weights": "weights (default)", "bypass": "bypass"}
+    return ways[who], ("none", "depth 1 (default)", "depth 2")[depth]
+
+
+def _over(ours: Row, node: Row) -> tuple[str, ...]:
+    weights = ours["weights"]
+    copied = (weights + ours["tensors"]) / (weights + node["tensors"])
+    alone = (weights + ours["tensors"]) / node["tensors"]
+    resident = (weights + ours["resident"]) / (weights + node["resident"])
+    shares = (ours["cpu_seconds"] / node["cpu_seconds"], alone, copied, resident)
+    return tuple(f"{share:.2f}" for share in shares)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "step_time": step_table,
     "layers": layer_table,
@@ -313,6 +342,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "gpu_campaign": campaign_table,
     "gpu_goals": goals_table,
     "datasets": dataset_table,
+    "train_lora": train_lora_table,
     "learning_defaults": learning_tables.default_table,
     "learning_pace": learning_tables.pace_table,
     "learning_changes": learning_tables.change_table,

@@ -27,21 +27,24 @@ _HOOKS = (
 def frozen_modules(model: nn.Module) -> Iterator[None]:
     """Freeze a model's ops, and put everything back on every way out.
 
-    What is put back: each module's class, its children, its hooks and whether it is in training
-    mode; parameters outside of ops, which meanwhile are ordinary tensors over the same memory; and
-    which parameters ask for a gradient.
+    What is put back: each module's class, its children, its hooks, its forward pass and whether it
+    is in training mode; parameters outside of ops, which meanwhile are ordinary tensors over the
+    same memory; and which parameters ask for a gradient.
 
     Args:
         model: ComfyUI's ``diffusion_model``, loaded.
     """
     modules = list(model.modules())
-    states = [_ModuleState(each) for each in modules]
+    states, known = [_ModuleState(each) for each in modules], set(vars(model))
     try:
         _freeze(modules)
         yield
     finally:
         for state in states:
             state.restore()
+        # Such as the note of an adapter's library that there is one.
+        for name in vars(model).keys() - known:
+            del vars(model)[name]
 
 
 class _ModuleState:

@@ -294,27 +294,30 @@ class FrozenGroupNorm(FrozenNorm):
     def normalized(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The output, and mean and reciprocal deviation; no gradient."""
         sizes, eps = self._sizes(x), cast("nn.GroupNorm", self).eps
-        lying = _as_group_norm_wants(x)
+        lying = x.contiguous(memory_format=_group_norm_layout(x))
         return self.with_weight(x, lambda w, b: torch.native_group_norm(lying, w, b, *sizes, eps))
 
     def input_gradient(self, gradient: Tensor, x: Tensor, *statistics: Tensor) -> Tensor:
         """The gradient of the input for one of the output."""
-        sizes, lying = self._sizes(x), _as_group_norm_wants(x)
-        gradient = _as_group_norm_wants(gradient)
+        sizes, layout = self._sizes(x), _group_norm_layout(x)
+        # The kernel takes both to lie in the same way, and does not look.
+        pair = (gradient.contiguous(memory_format=layout), x.contiguous(memory_format=layout))
         backward = torch.ops.aten.native_group_norm_backward
 
         def through(w: Tensor, b: Tensor | None) -> Tensor:
             del b
-            return backward(gradient, lying, *statistics, w, *sizes, [True, False, False])[0]
+            return backward(*pair, *statistics, w, *sizes, [True, False, False])[0]
 
         return self.with_weight(x, through)
 
 
-def _as_group_norm_wants(x: Tensor) -> Tensor:
-    # torch.group_norm does so before it calls what is called here.
-    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
-        return x
-    return x.contiguous()
+def _group_norm_layout(x: Tensor) -> torch.memory_format:
+    """How torch.group_norm lays its input before it calls what is called here."""
+    layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
+    layout = layouts.get(x.dim(), torch.contiguous_format)
+    if x.device.type != "cpu" or x.is_contiguous() or not x.is_contiguous(memory_format=layout):
+        return torch.contiguous_format
+    return layout
 
 
 class FrozenEmbedding(FrozenOp):

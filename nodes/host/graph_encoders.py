@@ -24,6 +24,8 @@ from .graph_inputs import (
 )
 
 if TYPE_CHECKING:
+    import contextlib
+
     import torch
     from PIL.Image import Image
     from torch import Tensor, nn
@@ -345,19 +347,28 @@ class GraphEncoders:
         """How long captions may be; None without a CLIP, and where they are read whole."""
         return self._text().limit() if self.clip is not None else None
 
-    def trained_text(self, dtype: torch.dtype) -> nn.Module:
-        """The CLIP's own text encoder as transformers' model, with a copy of its weights.
+    def join_text(
+        self,
+        transformer: nn.Module,
+        dtype: torch.dtype,
+        device: torch.device,
+        at_end: contextlib.ExitStack,
+    ) -> None:
+        """Join the CLIP's own text encoder as transformers' model, with a copy of its weights.
 
         Patches of the graph, such as a LoRA's, are not in it.
         """
-        from ...trainer_core.families.trainable_text import filled_text
+        from ...trainer_core.families.trainable_text import filled_text, join_text
+
+        del at_end
 
         spec, text = self.spec.clip, self.trained
         assert text is not None
         clip = require(self.clip, "CLIP", "to train its text encoder", spec.remedy)
         model = getattr(clip.cond_stage_model, spec.trainable[1]).transformer
         heads = model.text_model.encoder.layers[0].self_attn.heads
-        return filled_text(text, model.state_dict(), heads, dtype)
+        own = filled_text(text, model.state_dict(), heads, dtype)
+        join_text(transformer, own.to(device))
 
     def close(self) -> None:
         """The weights are ComfyUI's to unload; `decoder` goes on working, for more previews."""

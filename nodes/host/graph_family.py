@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .borrowed_model import borrowed_denoiser
 from .graph_model import GraphModel
 from .graph_predict import GraphPredict
+from .graph_text import graph_text
 from .plain_encoders import PlainEncoders
 
 if TYPE_CHECKING:
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
 
     from ...trainer_core.families.family import Family
     from ...trainer_core.inference.encoders import MakeSource
+    from ...trainer_core.weights.base_location import BaseLocation
 
 _EDIT = "edit_plus"
 """The variant of a model that reads any number of reference images."""
 
 
-def graph_family(model: Any) -> Family:
+def graph_family(model: Any, clip: Any = None) -> Family:
     """Make the family of a MODEL.
 
     Nothing is loaded and nothing is changed: `Family.given` borrows the model when a run asks, and
@@ -30,6 +32,8 @@ def graph_family(model: Any) -> Family:
 
     Args:
         model: The MODEL input's value.
+        clip: The CLIP whose text encoders may be trained; None for none. One that is another
+            model's than those that can be trained is as none.
 
     Raises:
         BaseModelError: When it cannot be trained.
@@ -43,7 +47,9 @@ def graph_family(model: Any) -> Family:
 
     found = GraphModel(model)
     space, denoiser, sampling = found.space, found.denoiser, ShiftSettings(shift=found.shift)
-    predict = GraphPredict(model, space.dimensions, found.straight, found.guided)
+    text = graph_text(clip)
+    predict = GraphPredict(model, space.dimensions, found.straight, found.guided, text)
+    names = native_model.key_map(denoiser)
     header = native_model.header_names(denoiser, found.kind)
     lists = native_model.block_lists(denoiser)
     references = (_EDIT,) if found.takes_references else ()
@@ -66,7 +72,7 @@ def graph_family(model: Any) -> Family:
     return given_family(
         given,
         predict,
-        native_model.key_map(denoiser),
+        names if text is None else text.with_names(names),
         found.size_multiple,
         variants=("generate", *references),
         repeated_blocks=lists,
@@ -82,6 +88,7 @@ def graph_family(model: Any) -> Family:
         enable_checkpointing=lambda transformer, call=None: enable_checkpointing(
             transformer, lists, call
         ),
+        trainable_text=None if text is None else text.trainable,
     )
 
 
@@ -90,4 +97,10 @@ def encoders_of(
 ) -> MakeSource:
     """What encodes and decodes for a MODEL with the graph's CLIP and VAE."""
     found = GraphModel(model)
-    return lambda family, location: PlainEncoders(found.title, found.space, clip, vae, on_close)
+
+    def make(family: Family, location: BaseLocation) -> PlainEncoders:
+        del family
+        text = graph_text(clip) if location.reads_tokens else None
+        return PlainEncoders(found.title, found.space, clip, vae, on_close, text)
+
+    return make

@@ -29,6 +29,7 @@ class Clip(Protocol):
     cond_stage_model: Any
     tokenizer: Any
     patcher: Any
+    layer_idx: int | None
 
     def tokenize(self, text: str, **options: Any) -> Tokens:
         """Split a text into tokens with weights."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ...trainer_core.types import Conditioning
+    from .graph_text import GraphText
 
 _VIDEO = 3
 
@@ -36,12 +37,14 @@ class GraphPredict:
         straight: Whether ComfyUI's sigma is the trainer's. Else it is sigma / (1 - sigma), and the
             latents are larger by as much: those of `k-diffusion`, an image plus sigma times noise.
         guided: Whether the model is conditioned on a guidance value.
+        text: The CLIP that reads a text's tokens, where one is trained.
     """
 
     patcher: Any
     dimensions: int
     straight: bool
     guided: bool
+    text: GraphText | None = None
 
     def __call__(
         self,
@@ -77,14 +80,29 @@ class GraphPredict:
         x = noisy.unsqueeze(2) if self._is_video(noisy) else noisy
         if self.straight:
             return x, sigma
-        rest = 1 - sigma
-        return x / rest.reshape(-1, *[1] * (x.ndim - 1)), sigma / rest
+        level = self._level(sigma)
+        return x * (1 + level).reshape(-1, *[1] * (x.ndim - 1)), level
+
+    def _level(self, sigma: Tensor) -> Tensor:
+        """ComfyUI's sigma for shares of noise `[B]`: of one of the model's own levels exactly that.
+
+        Beside pure noise a share in float32 has no digits left that would tell the level.
+        """
+        import torch
+
+        table = self.patcher.get_model_object("model_sampling").sigmas.to(sigma)
+        shares = (table.double() / (1 + table.double())).to(sigma.dtype)
+        place = torch.searchsorted(shares, sigma).clamp(max=len(shares) - 1)
+        return torch.where(shares[place] == sigma, table[place], sigma / (1 - sigma))
 
     def _conditioning(
         self, text: Conditioning, references: Sequence[Tensor], guidance: float
     ) -> dict[str, Any]:
         device = next(iter(text.values())).device
-        entry = restored_conditioning(text, device)
+        if self.text is not None and self.text.has_tokens(text):
+            entry = self.text.encode(text, device)
+        else:
+            entry = restored_conditioning(text, device)
         if self.guided:
             entry["guidance"] = guidance
         if references:

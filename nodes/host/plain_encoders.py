@@ -12,17 +12,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...trainer_core.errors import DatasetError, InputError
+from ...trainer_core.errors import InputError
 from .conditioning import stored_conditioning
 from .graph_inputs import Clip, Vae, ordinary, require, require_plain, weights_fingerprint
 
 if TYPE_CHECKING:
+    import contextlib
+
     import torch
     from PIL.Image import Image
     from torch import Tensor, nn
 
     from ...trainer_core.data.captions import TextLimit
     from ...trainer_core.types import Conditioning
+    from .graph_text import GraphText
 
 _PROBE = "A photo of a cat, (red:1.2)"
 _REMEDY = "Connect the CLIP that the model is sampled with."
@@ -70,6 +73,8 @@ class PlainEncoders:
         clip: The CLIP input's value; None where nothing is connected.
         vae: The VAE input's value; None where nothing is connected.
         on_close: Called by `close`.
+        trained: The CLIP whose text encoders are trained, which reads a text's tokens in each step;
+            None where texts are encoded once.
     """
 
     name: str
@@ -77,6 +82,7 @@ class PlainEncoders:
     clip: Clip | None
     vae: Vae | None
     on_close: Callable[[], None] | None = None
+    trained: GraphText | None = None
 
     def __post_init__(self) -> None:
         """Refuse CLIP and VAE whose changes nobody could notice.
@@ -93,7 +99,7 @@ class PlainEncoders:
     def identity(self) -> str:
         """Names everything that the encoded tensors depend on, for the cache's keys."""
         scaling = type(self.space.model.latent_format).__name__
-        parts = ["comfyui model", self.name, scaling]
+        parts = ["comfyui model", self.name, scaling, *(["tokens"] if self.trained else [])]
         if self.clip is not None:
             layer = getattr(self.clip, "layer_idx", None)
             signature = f"{layer} {self.clip.tokenize(_PROBE)}".encode()
@@ -109,7 +115,7 @@ class PlainEncoders:
         return self
 
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
-        """Encode a caption as CLIPTextEncode does.
+        """Encode a caption as CLIPTextEncode does, or give its tokens where a CLIP is trained.
 
         Control images do not change it: the denoiser alone is given them, as by Set Reference
         Latent.
@@ -117,6 +123,8 @@ class PlainEncoders:
         import torch
 
         del controls
+        if self.trained is not None:
+            return self.trained.tokens(caption)
         clip = require(self.clip, "CLIP", "to encode captions", _REMEDY)
         with torch.inference_mode():
             encoded = clip.encode_from_tokens_scheduled(clip.tokenize(caption))
@@ -170,17 +178,20 @@ class PlainEncoders:
         """None: how much of a caption is read is the CLIP's matter."""
         return None
 
-    def trained_text(self, dtype: torch.dtype) -> nn.Module:
-        """Refuse: its text encoders stay as they are.
+    def join_text(
+        self,
+        transformer: nn.Module,
+        dtype: torch.dtype,
+        device: torch.device,
+        at_end: contextlib.ExitStack,
+    ) -> None:
+        """Make the CLIP's text encoders parts of the denoiser, where they are.
 
-        Raises:
-            DatasetError: Always.
+        They compute in float32 on the device that ComfyUI has for them, as they do otherwise.
         """
-        raise DatasetError(
-            "training.text_encoder.train is true",
-            "text encoders that stay as they are",
-            "Leave training.text_encoder.train out.",
-        )
+        del dtype, device
+        assert self.trained is not None
+        self.trained.join(transformer, at_end)
 
     def close(self) -> None:
         """The weights are ComfyUI's to unload; `decoder` goes on working, for more previews."""

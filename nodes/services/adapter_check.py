@@ -75,8 +75,8 @@ def check_adapter(
         proof = _Check(host, own, family).run(node_id, given, tensors, unread)
     if len(tensors) < len(every):
         told = (
-            f"{len(every) - len(tensors)} tensors are of CLIP-L and were not checked: only a "
-            "loader with a CLIP input, such as Load LoRA, loads them."
+            f"{len(every) - len(tensors)} tensors are of text encoders and were not checked: only "
+            "a loader with a CLIP input, such as Load LoRA, loads them."
         )
         proof = dataclasses.replace(proof, warnings=(*proof.warnings, told))
     comfy_host.show_text(node_id, proof.text())

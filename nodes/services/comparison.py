@@ -62,7 +62,7 @@ def compare_run(
         config = config.model_copy(update={"memory": memory})
         stop, machine = comfy_host.interrupted, ComfyMachine()
         try:
-            given = (make_source, stop, machine, progress, family_of(base))
+            given = (make_source, stop, machine, progress, family_of(base, clip))
             found = comparison.compare(config, columns, *given)
         except SamplingStopped:
             comfy_host.raise_interrupted()

@@ -150,13 +150,18 @@ def source_of(
     return lambda family, location: graph_encoders(family, location, clip, vae, length, on_close)
 
 
-def family_of(base: BaseChoice) -> Family | None:
-    """The family of a MODEL of the graph; None for a base of files, whose family has a name."""
+def family_of(base: BaseChoice, clip: Any = None) -> Family | None:
+    """The family of a MODEL of the graph; None for a base of files, whose family has a name.
+
+    Args:
+        base: The base.
+        clip: The CLIP that a MODEL's text encoders are trained in, or were; None for none.
+    """
     if base.model is None:
         return None
     from ..host.graph_family import graph_family
 
-    return graph_family(base.model)
+    return graph_family(base.model, clip)
 
 
 def encode(
@@ -196,6 +201,8 @@ def encode(
     given = {"dataset": dataset.values, "preview": shown, "output": output}
     config = run_config(base, given, options)
     observer = observer or NodeObserver(node_id, "cache", trains=False)
+    trained_clip = clip if config.training.text_encoder.train else None
+    _require_trainable(config, base, clip)
     with (
         guest("encode", observer) as device,
         borrowed_threads(config.memory, embedded=base.embedded),
@@ -204,11 +211,17 @@ def encode(
         within = comfy_host.allowed_folders()
         machine = ComfyMachine()
         where = SingleProcess(device)
-        given = (make_source, within, machine, family_of(base))
+        given = (make_source, within, machine, family_of(base, trained_clip))
         prepared = prepare(config, observer, where, *given)
         manifest = save_manifest(config, prepared)
-    trained_clip = clip if config.training.text_encoder.train else None
     return EncodedCache(manifest, base, dataset, previews, trained_clip)
+
+
+def _require_trainable(config: RunConfig, base: BaseChoice, clip: Any) -> None:
+    if config.training.text_encoder.train and base.model is not None:
+        from ..host.graph_text import require_trainable_text
+
+        require_trainable_text(clip)
 
 
 def run_training(
@@ -266,7 +279,7 @@ def run_training(
         within, machine = comfy_host.allowed_folders(), ComfyMachine()
         where = SingleProcess(device)
         source = source_of(cache.trained_clip, vae, base)
-        given = (source, texts, within, machine, family_of(base))
+        given = (source, texts, within, machine, family_of(base, cache.trained_clip))
         result = train(config, observer, where, *given)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
@@ -389,7 +402,7 @@ def preview_by_hand(
         memory = config.memory.model_copy(update={"device": str(device)})
         config = config.model_copy(update={"memory": memory})
         try:
-            given = (make_source, stop, ComfyMachine(), family_of(base))
+            given = (make_source, stop, ComfyMachine(), family_of(base, clip))
             for pixels in sample_prompts(config, adapter, strength, *given):
                 images.append((pixels / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().cpu())
                 if bar.show(len(images)) or stop():

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 import pytest
-from architecture.source import Source, absolute_imports, functions, sources
+from architecture.source import (
+    Source,
+    absolute_imports,
+    functions,
+    module_name,
+    sources,
+)
 
 from trainer_core.config.run import find_setting
 from trainer_core.config.section import is_advanced
 
 NODES = sources("nodes")
-GATE = "nodes/host/comfy_host.py"
+GATES = {
+    "nodes/host/comfy_host.py",
+    "nodes/host/comfy_engine.py",  # of a run on a MODEL alone
+}
+ENGINE = {
+    *("nodes/host/frozen_ops.py", "nodes/host/frozen_modules.py", "nodes/host/borrowed_model.py"),
+    *("nodes/host/unchanged_inputs.py", "nodes/host/checkpointed_forward.py"),
+    "nodes/host/comfy_engine.py",
+}
+"""What a run on a MODEL needs torch for at its head; nothing else imports it at load."""
 HOST = {
     *("comfy", "comfy_execution", "comfy_extras", "execution", "folder_paths", "server", "nodes"),
     "aiohttp",  # of its server
@@ -41,8 +57,8 @@ def top(name: str) -> str:
     return name.split(".")[0]
 
 
-def imports_at_load(tree: ast.Module) -> Iterator[str]:
-    """Top-level packages that are imported when a file is: not in functions, not for types only."""
+def statements_at_load(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """The imports that run when a file is imported: not in functions, not for types only."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -51,11 +67,18 @@ def imports_at_load(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             waiting += node.orelse
             continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        waiting += ast.iter_child_nodes(node)
+
+
+def imports_at_load(tree: ast.Module) -> Iterator[str]:
+    """Top-level packages that are imported when a file is."""
+    for node in statements_at_load(tree):
         if isinstance(node, ast.Import):
             yield from (top(alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+        elif node.level == 0 and node.module:
             yield top(node.module)
-        waiting += ast.iter_child_nodes(node)
 
 
 def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -77,7 +100,7 @@ def test_one_file_touches_comfyui():
         for source in NODES
         if HOST & {top(name) for name, _ in absolute_imports(source)}
     }
-    assert touching == {GATE}
+    assert touching == GATES
 
 
 def test_the_api_of_nodes_is_for_definitions():
@@ -138,7 +161,34 @@ def test_arrows_of_the_nodes_point_to_the_host():
 
 def test_nothing_heavy_is_imported_at_load():
     heavy = {s.path: found for s in NODES if (found := HEAVY & set(imports_at_load(s.tree)))}
-    assert heavy == {}
+    assert {path: found for path, found in heavy.items() if path not in ENGINE} == {}
+    assert all(found == {"torch"} for found in heavy.values())
+
+
+def own_at_load(source: Source) -> Iterator[str]:
+    """The pack's modules, as `module_name` has them, that a file could import when it is."""
+    folder = PurePosixPath(source.path).parent.parts
+    for node in statements_at_load(source.tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            stem = [*folder[1 : len(folder) - node.level + 1], *(node.module or "").split(".")]
+            for name in ("", *(alias.name for alias in node.names)):
+                yield ".".join(part for part in (*stem, name) if part)
+
+
+def test_what_needs_torch_at_its_head_is_not_imported_at_load():
+    """Not by a node, nor by anything that is imported with one."""
+    known = {module_name(source.path): source for source in NODES}
+    waiting = [name for name in known if name.startswith(("__init__", "definitions."))]
+    reached: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in known and name not in reached:
+            reached.add(name)
+            waiting += own_at_load(known[name])
+    paths = {known[name].path for name in reached}
+    assert {"nodes/__init__.py", "nodes/host/comfy_host.py"} <= paths
+    assert paths & ENGINE == set()
+    assert {source.path for source in NODES} > ENGINE
 
 
 def test_heavy_imports_are_there_where_they_may_be():

@@ -5,6 +5,7 @@ Usage: clip_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER has s
 The pack's own encoders give the tokens and CLIP-L's weights, as in a training on the graph.
 """
 
+import contextlib
 import importlib
 import json
 import logging
@@ -40,14 +41,16 @@ def main(folder):
         model_options={"dtype": torch.float32, **sizes},
     )
     family = importlib.import_module(f"{PACK}.trainer_core.families.registry").get_family("flux")
-    text = importlib.import_module(f"{PACK}.trainer_core.families.trainable_text")
     location = SimpleNamespace(variant="generate", reads_tokens=True)
     source = encoders.graph_encoders(family, location, clip, None, 64)
     plain = SimpleNamespace(variant="generate", reads_tokens=False)
     pooled = encoders.graph_encoders(family, plain, clip, None, 64)
     results, facts = {}, {"identities": [source.identity, pooled.identity]}
     captions = json.loads((folder / "captions.json").read_text(encoding="utf-8"))
-    model = text.JoinedText(source.trained_text(torch.float32))
+    denoiser = torch.nn.Module()
+    with contextlib.ExitStack() as at_end:
+        source.join_text(denoiser, torch.float32, torch.device("cpu"), at_end)
+    model = denoiser.text_encoder
     messages = Messages()
     logging.getLogger().addHandler(messages)
     tensors = load_file(folder / "adapter.safetensors")

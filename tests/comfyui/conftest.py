@@ -107,13 +107,6 @@ def install_stand_in_encoders(data: Path) -> None:
         shutil.copyfile(Path(__file__).with_name(f"{file}.py"), pack / f"{name}.py")
 
 
-def install_tiny_models(data: Path) -> None:
-    """Add the node that gives tiny MODELs, for a server that is not yet started."""
-    pack = Path(__file__).with_name("tiny_models")
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(pack, data / "custom_nodes" / pack.name, ignore=ignored)
-
-
 def make_data(data: Path) -> Path:
     """A base directory for a server, with a dataset, the instruments and tiny MODELs."""
     write_images(data / "datasets" / "four")

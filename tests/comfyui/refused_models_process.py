@@ -16,9 +16,8 @@ PACK = "adapter_trainer_pack"
 
 
 def said(supported):
-    import torch
-
     import comfy.model_patcher
+    import torch
 
     errors = importlib.import_module(f"{PACK}.trainer_core.errors")
     graph_model = importlib.import_module(f"{PACK}.nodes.host.graph_model")
@@ -36,6 +35,9 @@ def said(supported):
 
 
 def main(pack, result):
+    # Modules beside this file are called as some of ComfyUI's.
+    here = str(Path(__file__).parent)
+    sys.path[:] = [*(path for path in sys.path if path != here), here]
     spec = ModuleSpec(PACK, None, is_package=True)
     package = importlib.util.module_from_spec(spec)
     package.__path__ = [str(pack)]

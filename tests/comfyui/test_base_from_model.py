@@ -6,9 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from comfyui.tiny_models.sizes import TINY
-
 from comfyui.server import ROOT
+from comfyui.tiny_models.sizes import TINY
 
 pytestmark = pytest.mark.comfy
 
@@ -20,8 +19,13 @@ QUICK = (
 """UNet and transformer, eps, v and flow, with and without the negative prompt."""
 
 KINDS = ("lora", "loha", "lokr")
-_FALL = 0.97
-"""How far the loss on one repeated sample falls, at least: the mean of the last steps."""
+_FALL = 0.99
+"""How far the loss on one repeated sample falls, at least: the mean of a quarter of the steps."""
+
+_EXACT, _ROUNDED = 1e-5, 2e-4
+"""How near KSampler's sample is to a run's own. A schedule with zero terminal SNR begins at sigma
+4518, where ComfyUI's sampler subtracts numbers of that size in float32.
+"""
 
 
 def trained(comfy_host, folder, jobs):
@@ -36,7 +40,8 @@ def quick(comfy_host, tmp_path_factory):
     return trained(comfy_host, tmp_path_factory.mktemp("quick"), jobs)
 
 
-def check(found):
+def check(found, model):
+    near = _ROUNDED if "zsnr" in model else _EXACT
     assert "error" not in found, found["error"]
     losses = found["losses"]
     count = max(1, len(losses) // 4)
@@ -47,8 +52,8 @@ def check(found):
     assert found["unread"] == []
     assert found["patches"] == found["layers"]
     assert found["change"] > 1e-3
-    assert found["base_error"] < 1e-5
-    assert found["sample_error"] < 1e-5
+    assert found["base_error"] < near
+    assert found["sample_error"] < near
     # The model is as it was: weights, modules, hooks, flags, and what it samples.
     assert found["changed"] == []
     assert found["same_after"]
@@ -56,7 +61,7 @@ def check(found):
 
 @pytest.mark.parametrize("job", QUICK, ids=lambda job: f"{job['model']}-{job['kind']}")
 def test_a_model_learns_and_is_as_before(quick, job):
-    check(quick[f"{job['model']}_{job['kind']}"])
+    check(quick[f"{job['model']}_{job['kind']}"], job["model"])
 
 
 @pytest.fixture(scope="module")
@@ -69,4 +74,4 @@ def every(comfy_host, tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("model", TINY)
 def test_every_class_learns_with_every_kind(every, model, kind):
-    check(every[f"{model}_{kind}"])
+    check(every[f"{model}_{kind}"], model)

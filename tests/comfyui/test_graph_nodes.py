@@ -61,7 +61,7 @@ NOT_AN_INPUT = {
     "dataset.regularization.path": "the input regularization_folder, a list of what is there",
     "adapter.kind": "the choice that shows the inputs of a kind",
     "adapter.start_from": "the input start_from, a list of what is there",
-    "adapter.tucker": "no family's model has convolutions that a preset adapts",
+    "adapter.tucker": "a smaller file where convolutions are adapted; run files have it",
     "cache.dir": "always in the output folder",
     "cache.manifest": "what Cache Embeddings hands on",
     "preview.controls": "the input controls",

@@ -19,7 +19,6 @@ import pytest
 from comfyui.conftest import (
     comfy_programs,
     install_stand_in_encoders,
-    install_tiny_models,
     make_data,
     write_example,
     write_images,
@@ -157,7 +156,6 @@ def server(tmp_path_factory):
     write_layers(data / "datasets" / "my_layers")
     write_stand_ins(data / "models")
     install_stand_in_encoders(data)
-    install_tiny_models(data)
     with comfy_server(folder, python, data) as server:
         yield server
     shutil.rmtree(data / "models")  # they are large

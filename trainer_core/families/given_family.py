@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from ..adapter_files.names.key_map import KeyMap
 from ..adapter_files.names.native_names import native_key_map
+from ..adapter_files.names.published_unets import published_unet
 from ..weights.file_spec import FileSpec, FolderSpec
 from .family import Family, Predict
 from .given import GRAPH_MODEL, GivenDenoiser, only_the_host
@@ -67,12 +68,15 @@ def named_family(title: str, layers: Iterable[str]) -> Family:
     """The family of a lent denoiser that is not there: its layers' names, and nothing else.
 
     Args:
-        title: What it is called.
-        layers: Paths of its layers.
+        title: What it is called: of a UNet of Stable Diffusion as headers call its architecture.
+        layers: Paths of its layers, as far as they are known. Those of such a UNet are all known.
     """
 
     def refuse(*args: object, **named: object) -> NoReturn:
         raise only_the_host("the weights")
 
     given = GivenDenoiser(title or "a model of a graph", "", 0, 1, open=refuse, sigmas=refuse)
-    return given_family(given, refuse, native_key_map(layers), _SIDE)
+    paths, modules, unet = tuple(layers), None, published_unet(title)
+    if unet is not None and set(paths) <= set(unet.layers):
+        paths, modules = unet.layers, (*unet.layers, *unet.norms)
+    return given_family(given, refuse, native_key_map(paths, modules), _SIDE)

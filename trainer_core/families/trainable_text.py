@@ -1,4 +1,4 @@
-"""A text encoder that is trained with a denoiser: while it is, it is a part of the denoiser.
+"""Text encoders that are trained with a denoiser: while they are, they are parts of the denoiser.
 
 The denoiser then reads the text's tokens in place of what the text encoder made of them, so that
 adapter, gradients, checkpoints, averages and files know one model and not two
@@ -31,25 +31,29 @@ _SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class TrainableText:
-    """A text encoder whose pooled output a denoiser reads.
+    """What a denoiser reads tokens for, where its text encoder is trained.
+
+    Only title, tokens and fingerprint are known of text encoders that a host has in memory.
 
     Attributes:
         title: For people.
+        tokens: What the conditioning calls the tokens that it is made of.
         kind: Its class in transformers.
         config: The class of its configuration there.
-        pooled: What the conditioning calls its output.
-        tokens: What the conditioning calls the tokens that it is made of.
+        pooled: What the conditioning calls its output, of which the denoiser reads nothing else.
         length: How many tokens each text has.
         sizes: The published model's configuration, for a base without a folder of it.
+        fingerprint: Names the weights, where they are in no folder of the base.
     """
 
     title: str
-    kind: str
-    config: str
-    pooled: str
     tokens: str
-    length: int
+    kind: str = ""
+    config: str = ""
+    pooled: str = ""
+    length: int = 0
     sizes: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: str = ""
 
 
 CLIP_L = TrainableText(
@@ -230,13 +234,14 @@ def joined(location: BaseLocation, family: Reader, config: RunConfig) -> BaseLoc
             "encoder",
             "Leave training.text_encoder.train out, or choose another base.",
         )
-    return with_tokens(location)
+    return with_tokens(location, family.trainable_text)
 
 
-def with_tokens(location: BaseLocation) -> BaseLocation:
-    """The same place, of a denoiser that reads tokens."""
+def with_tokens(location: BaseLocation, text: TrainableText | None = None) -> BaseLocation:
+    """The same place, of a denoiser that reads tokens; `text` has a fingerprint or a folder."""
     parts = [TEXT_ENCODER] if (location.encoders / TEXT_ENCODER).is_dir() else []
-    identity = folder_identity(location.encoders, parts, (location.identity, "tokens"))
+    marks = (text.fingerprint,) if text is not None and text.fingerprint else ()
+    identity = folder_identity(location.encoders, parts, (location.identity, "tokens", *marks))
     return replace(location, reads_tokens=True, identity=identity)
 
 

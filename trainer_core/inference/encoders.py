@@ -15,7 +15,7 @@ from typing import Protocol
 
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config import DatasetSection, PreviewSection, RunConfig
 from ..data.cache.build import Encoders
@@ -27,7 +27,7 @@ from ..device import DTYPES, release_memory, resolve_precision
 from ..errors import ConfigError
 from ..families.family import Family
 from ..families.filled import control_channels
-from ..families.trainable_text import load_text
+from ..families.trainable_text import join_text, load_text
 from ..offload.machine import Machine
 from ..types import Bucket, Conditioning
 from ..weights.base_location import BaseLocation
@@ -58,8 +58,21 @@ class EncoderSource(Protocol):
         """How long captions may be; None where they are read whole."""
         ...
 
-    def trained_text(self, dtype: torch.dtype) -> torch.nn.Module:
-        """The text encoder that becomes a part of the denoiser, on the CPU."""
+    def join_text(
+        self,
+        transformer: nn.Module,
+        dtype: torch.dtype,
+        device: torch.device,
+        at_end: contextlib.ExitStack,
+    ) -> None:
+        """Make the text encoder that is trained a part of the denoiser.
+
+        Args:
+            transformer: The denoiser.
+            dtype: What a text encoder that is loaded for it computes in.
+            device: Where the denoiser computes.
+            at_end: Gives back what was borrowed.
+        """
         ...
 
     def close(self) -> None:
@@ -124,9 +137,16 @@ class LazyEncoders:
         """How long captions may be; loads the tokenizer alone."""
         return TextLimit(self._load_counter(), self._text_length)
 
-    def trained_text(self, dtype: torch.dtype) -> torch.nn.Module:
+    def join_text(
+        self,
+        transformer: nn.Module,
+        dtype: torch.dtype,
+        device: torch.device,
+        at_end: contextlib.ExitStack,
+    ) -> None:
         """Load CLIP-L, or what else the family has."""
-        return self._load_text(dtype)
+        del at_end
+        join_text(transformer, self._load_text(dtype).to(device))
 
     def close(self) -> None:
         """Drop the encoders and give their memory back."""
@@ -136,7 +156,7 @@ class LazyEncoders:
             release_memory(self._device)
 
 
-def _trained_text(family: Family, location: BaseLocation, dtype: torch.dtype) -> torch.nn.Module:
+def _trained_text(family: Family, location: BaseLocation, dtype: torch.dtype) -> nn.Module:
     if family.trainable_text is None:
         raise ValueError(f"{family.name} has no text encoder that can be trained")
     return load_text(family.trainable_text, location, dtype)

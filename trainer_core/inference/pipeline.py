@@ -39,7 +39,7 @@ from ..diffusion.flow import SamplingStopped
 from ..families.family import Family
 from ..families.filled import control_channels
 from ..families.registry import get_family
-from ..families.trainable_text import join_text, joined, refuse_texts, with_tokens
+from ..families.trainable_text import joined, refuse_texts, with_tokens
 from ..filesystem.storage import atomic_write
 from ..offload.empty_base import empty_base
 from ..offload.load_base import PlacedBase, load_base
@@ -197,8 +197,7 @@ class _Place:
             place = self.family, self.location, dtype, self.device, self.machine
             base = load_base(memory, *place, at_end)
             if self.location.reads_tokens:
-                own = self.encoders.trained_text(dtype)
-                join_text(base.transformer, own.to(self.device))
+                self.encoders.join_text(base.transformer, dtype, self.device, at_end)
             set_compute(base.transformer, memory.compute)
             merge = not memory.blocks_to_swap
             put_on_base(base.transformer, self.key_map, self.adapters(), merge=merge)
@@ -281,7 +280,7 @@ def _locate(
     located = functools.partial(locate_base, needs_encoders=make_source is None, to_train=False)
     location = joined(located(config.base, family, has_controls), family, config)
     if tokens and not location.reads_tokens:
-        location = with_tokens(location)
+        location = with_tokens(location, family.trainable_text)
     encoders = (
         make_source(family, location)
         if make_source is not None

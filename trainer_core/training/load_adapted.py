@@ -13,7 +13,6 @@ from ..adapters import AttachedAdapter, attach
 from ..bases.base_adapters import read_base_adapters
 from ..config import RunConfig
 from ..device import DTYPES, is_out_of_memory, release_memory
-from ..families.trainable_text import join_text
 from ..offload.checkpointed_blocks import checkpoint_blocks
 from ..offload.empty_base import empty_base
 from ..offload.load_base import PlacedBase, load_base
@@ -118,7 +117,7 @@ def _load(
     )
     transformer = base.transformer
     if data.location.reads_tokens:
-        join_text(transformer, data.encoders.trained_text(DTYPES[precision]).to(device))
+        data.encoders.join_text(transformer, DTYPES[precision], device, at_end)
     _choose_products(config, transformer, processes, observer)
     beside = put_on_base(
         transformer,

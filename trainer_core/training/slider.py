@@ -97,7 +97,7 @@ class SliderAnswers:
     back (`kept_strength`).
 
     Attributes:
-        predict: The velocity of the run's base with its adapter.
+        predict: The raw output of the run's base with its adapter.
         adapter: Switched off meanwhile, and then turned over.
         device: Where the base lives.
         strength: How far the target is moved, as a multiple of the difference.

@@ -111,7 +111,7 @@ class BaseAnswers:
     """Asks the base for the targets of twins.
 
     Attributes:
-        predict: The velocity of the run's base with its adapter.
+        predict: The raw output of the run's base with its adapter.
         adapter: Switched off meanwhile.
         device: Where the base lives.
         passes: As `Processes.passes`: a base in parts answers all processes or none.

@@ -48,7 +48,7 @@ def test_every_spelling_means_the_layer(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "lora_te2_text_model_encoder_layers_11_self_attn_out_proj",
+        "lora_te3_text_model_encoder_layers_11_self_attn_out_proj",
         "lora_te1_text_model_encoder_layers_011_self_attn_out_proj",
         "lora_te1_text_model_encoder_layers_1_layer_norm1",
         "text_encoder_2.encoder.block.0.layer.0.SelfAttention.q",

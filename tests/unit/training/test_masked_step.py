@@ -9,6 +9,7 @@ import torch
 
 from trainer_core.counters import counter_seed
 from trainer_core.diffusion.losses import flow_loss
+from trainer_core.diffusion.parameterization import EPS
 from trainer_core.training.step import StepMaker
 from trainer_core.training.velocity_error import velocity_error
 from trainer_core.types import Batch, PreservedBatch
@@ -166,6 +167,17 @@ def test_parts_of_a_batch_sum_up_to_the_whole():
     assert parts[0][1] is not None
     assert parts[1][1] is not None
     torch.testing.assert_close(parts[0][1] + parts[1][1], whole)
+
+
+def test_the_error_of_fewer_bits_is_that_of_velocities():
+    """Outputs 2 noisy and 3 noisy of eps are velocities noisy / (1 - s) and 2 noisy / (1 - s)."""
+
+    def predict(model, noisy, sigma, conditionings, controls, guidance):
+        return model() * noisy
+
+    given = predict, lambda: lambda: 2.0, lambda: lambda: 3.0, batch_of(2, SHAPES["plain"])
+    assert velocity_error(*given, 1.0, CPU) == pytest.approx(0.5)
+    assert velocity_error(*given, 1.0, CPU, EPS) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

@@ -10,6 +10,7 @@ import torch
 from trainer_core.config import MaskSection
 from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
+from trainer_core.diffusion.parameterization import EPS
 from trainer_core.training.metrics_file import MetricsWriter, read_metrics
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.validation import Measuring, Validation, hold_out, trained_alike
@@ -103,6 +104,17 @@ def test_as_many_trained_images_are_measured_in_the_same_way(dataset):
     alone = sum(few.loss(few.trained.points(number)) for number in range(2)) / 2
     assert measured.trained == pytest.approx(float(alone), rel=1e-6)
     assert measured.loss != measured.trained
+
+
+def test_a_base_that_predicts_noise_is_measured_by_the_noise(dataset):
+    given = [2] * len(dataset), lambda _: (0.25,), 1, MaskSection()
+    flow, eps = (hold_out(dataset, 9, Measuring(*given, *kind)) for kind in ((), (EPS,)))
+    assert flow is not None
+    assert eps is not None
+    one, other = flow.points(0), eps.points(0)
+    assert torch.equal(one.noisy, other.noisy)
+    image = one.noisy - 0.25 * one.target
+    torch.testing.assert_close(other.target, one.target + image)
 
 
 def test_ordinary_images_are_nothing_to_compare_with(dataset):

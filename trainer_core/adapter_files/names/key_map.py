@@ -16,7 +16,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ...errors import AdapterError
-from .text_names import comfyui_names, is_text_layer, kohya_name, text_path
+from .text_names import (
+    comfyui_names,
+    is_text_layer,
+    kohya_name,
+    text_encoder_of,
+    text_path,
+)
 
 BLOCK_NUMBER = "0|[1-9][0-9]*"
 """How a block is numbered, as a regular expression: ``00`` and other digits name no block."""
@@ -116,7 +122,8 @@ class KeyMap:
             block's number.
         fused_only: ComfyUI's names, with ``{}`` for the block's number, of fused layers for whose
             parts it has no names. Their parts are trained as one layer.
-        text_encoder: Whether files may hold layers of CLIP-L too (`with_text_encoder`).
+        text_encoders: The text encoders whose layers files may hold too (`with_text_encoders`), to
+            how kohya's names of them begin.
         diffusers: Where the trainer's names are ComfyUI's, Diffusers' ones; None where the
             trainer's are Diffusers'.
     """
@@ -130,7 +137,7 @@ class KeyMap:
     aliases: Mapping[str, str] = field(default_factory=dict)
     native_only: frozenset[str] = frozenset()
     fused_only: tuple[str, ...] = ()
-    text_encoder: bool = False
+    text_encoders: Mapping[str, str] = field(default_factory=dict)
     diffusers: DiffusersNames | None = None
 
     def module_of_flat(self, flat: str) -> str | None:
@@ -207,20 +214,27 @@ class KeyMap:
         return {template.replace(".", "_"): template for template in templates}
 
 
-def with_text_encoder(key_map: KeyMap) -> KeyMap:
-    """The names of a family whose files may hold CLIP-L's layers beside the denoiser's.
+def with_text_encoders(key_map: KeyMap, prefixes: Mapping[str, str]) -> KeyMap:
+    """The names of a family whose files may hold text encoders' layers beside the denoiser's.
 
-    A layer of CLIP-L has its path for ComfyUI's name as well; how it is spelt in files is a matter
-    of `text_names`.
+    Such a layer has its path for ComfyUI's name as well; how it is spelt in files is a matter of
+    `text_names`.
+
+    Args:
+        key_map: The denoiser's names.
+        prefixes: As `KeyMap.text_encoders`.
     """
 
+    def is_own(path: str) -> bool:
+        return text_encoder_of(path) in prefixes and text_path(path) == path
+
     def to_native(path: str) -> NativeKey | None:
-        return NativeKey(path) if text_path(path) == path else key_map.to_native(path)
+        return NativeKey(path) if is_own(path) else key_map.to_native(path)
 
     def to_module(native: str) -> str | None:
-        return native if text_path(native) == native else key_map.to_module(native)
+        return native if is_own(native) else key_map.to_module(native)
 
-    return replace(key_map, to_native=to_native, to_module=to_module, text_encoder=True)
+    return replace(key_map, to_native=to_native, to_module=to_module, text_encoders=prefixes)
 
 
 def _template(path: str) -> str:

@@ -31,7 +31,7 @@ from .key_map import (
     KeyMap,
 )
 from .row_slices import WHOLE, RowSlice
-from .text_names import text_path
+from .text_names import text_encoder_of, text_path
 
 _TITLES = [rules.title for rules in FILE_RULES.values()]
 KIND_TITLES = f"{', '.join(_TITLES[:-1])} or {_TITLES[-1]}"
@@ -205,13 +205,13 @@ def parse_ending(path: Path, text: str) -> ParsedKey | str:
 
 
 def is_text_key(text: str) -> bool:
-    """Whether a key is of a layer of CLIP-L."""
+    """Whether a key is of a layer of a text encoder that some families train."""
     found = _KEY.fullmatch(text)
     return found is not None and text_path(found["name"]) is not None
 
 
 def parse_text_key(path: Path, text: str) -> ParsedKey | None:
-    """Take a key of CLIP-L apart; None for every other key."""
+    """Take a key of such a text encoder apart; None for every other key."""
     key = parse_ending(path, text) if is_text_key(text) else None
     return key if isinstance(key, ParsedKey) else None
 
@@ -229,8 +229,8 @@ def _parted(name: str) -> tuple[str, str]:
 
 def match_layer(name: str, key_map: KeyMap) -> LayerMatch | None:
     """Find what a name of a file, with its prefix and in any spelling, means in a family."""
-    text = text_path(name) if key_map.text_encoder else None
-    if text is not None:
+    text = text_path(name)
+    if text is not None and text_encoder_of(text) in key_map.text_encoders:
         return LayerMatch(((text, WHOLE),), text)
     layout, rest = _parted(name)
     alias = _unaliased(rest, key_map)

@@ -141,14 +141,15 @@ def open_adapter(
 
 
 def with_text_layers(file: AdapterFile, key_map: KeyMap) -> AdapterFile:
-    """The same file with CLIP-L's layers among the others, where a family reads them.
+    """The same file with text encoders' layers among the others, where a family reads them.
 
     Raises:
         AdapterFileError: When they are not whole.
     """
-    if not key_map.text_encoder or not file.texts:
+    read = {key for key, encoder in file.texts.items() if encoder in key_map.text_encoders}
+    if not read:
         return file
-    texts, others = file.text_layers(), file.layers
+    texts, others = file.text_layers(read), file.layers
 
     def of(name: str) -> LazyMapping[LayerState]:
         return texts if name in texts else others
@@ -156,8 +157,9 @@ def with_text_layers(file: AdapterFile, key_map: KeyMap) -> AdapterFile:
     layers = LazyMapping(
         (*others, *texts), lambda name: of(name)[name], lambda name: of(name).outline(name)
     )
-    unread = {key: what for key, what in file.unread.items() if key not in file.texts}
-    return replace(file, layers=layers, unread=unread, texts=frozenset())
+    unread = {key: what for key, what in file.unread.items() if key not in read}
+    left = {key: encoder for key, encoder in file.texts.items() if key not in read}
+    return replace(file, layers=layers, unread=unread, texts=left)
 
 
 def of_denoiser(state: AdapterState) -> AdapterState:

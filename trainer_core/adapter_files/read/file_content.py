@@ -5,7 +5,7 @@ Whether the factors of a layer make a whole is seen from their shapes alone, bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from ..names.key_parsing import (
     told,
     unprefixed,
 )
+from ..names.text_names import text_encoder_of, text_path
 from .factor_outlines import outline_factor, outline_layer
 from .peft_config import CONFIG_NAME, PeftConfig
 
@@ -84,8 +85,8 @@ class AdapterFile:
         extras: Name in the file to ending to a weight patch (`AdapterState`).
         zero_alpha: Layers of alpha 0, by which ComfyUI multiplies; the trainer takes the rank.
         unread: Key that lies beside the factors and is not read, to what it is of.
-        texts: Those of these keys that are of CLIP-L, which some families read.
-        text_layers: Gives CLIP-L's layers, as ``layers``.
+        texts: Those of these keys that are of text encoders that some families read, to which.
+        text_layers: Gives the layers of some of these keys, as ``layers``.
         rows: Reads rows of a factor as a matrix, as they are in the file, which may be not finite;
             by the layer's name, the factor, the first row and the one behind the last.
         assumed: Why the scale is not known, for which alpha / rank = 1 is taken; empty where it is.
@@ -102,8 +103,8 @@ class AdapterFile:
     unread: Mapping[str, str]
     rows: Callable[[str, str, int, int], Tensor]
     assumed: str
-    texts: frozenset[str]
-    text_layers: Callable[[], LazyMapping[LayerState]]
+    texts: Mapping[str, str]
+    text_layers: Callable[[Collection[str]], LazyMapping[LayerState]]
 
     def patches(self) -> Iterator[tuple[str, str]]:
         """The layer's name and the ending of each weight patch."""
@@ -172,15 +173,15 @@ def read_content(
         found.unread,
         lambda name, factor, first, last: _rows(file, drafts[name].keys[factor], first, last),
         _assumed(file) if asked and config is None else "",
-        frozenset(texts),
-        lambda: _text_layers(file, kind, texts),
+        {text: text_encoder_of(text_path(key.name) or "") for text, key in texts.items()},
+        lambda keys: _text_layers(file, kind, {text: texts[text] for text in keys}),
     )
 
 
 def _text_layers(
     file: TensorFile, kind: str, texts: Mapping[str, ParsedKey]
 ) -> LazyMapping[LayerState]:
-    """CLIP-L's layers, which are checked only where a family reads them."""
+    """Layers of text encoders, which are checked only where a family reads them."""
     found = _Sorted()
     for text, key in texts.items():
         _sort(file, found, text, key, file.tensors[text])

@@ -81,7 +81,9 @@ def plan_native(
     """
 
     def spelt(native: str) -> str:
-        return kohya_name(native) if is_text_layer(native) else spell(native)
+        if is_text_layer(native):
+            return kohya_name(native, key_map.text_encoders)
+        return spell(native)
 
     outlines = outlines_of(state)
     refuse_magnitude(

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...adapter_files.names.key_map import with_text_encoder
+from ...adapter_files.names.key_map import with_text_encoders
+from ...adapter_files.names.text_names import KOHYA_PREFIXES, TEXT_ENCODER
 from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
 from ..diffusers_parts import check_heads, layer_names, origin_by_names
@@ -54,7 +55,10 @@ _NAMES = {
     **TIME,
 }
 
-KEY_MAP = with_text_encoder(layer_names(_NAMES, SHARES, SPELLINGS, OTHER_NAMES, _ALIASES))
+KEY_MAP = with_text_encoders(
+    layer_names(_NAMES, SHARES, SPELLINGS, OTHER_NAMES, _ALIASES),
+    {TEXT_ENCODER: KOHYA_PREFIXES[TEXT_ENCODER]},  # its other one, T5, is never trained
+)
 
 _OWN = re.compile(
     r"single_transformer_blocks\.\d+\.(proj_mlp|proj_out|norm\.linear|attn\.to_[qkv])"

@@ -1,0 +1,73 @@
+"""A MODEL of the graph is trained through in place, and is left as it was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.comfy
+
+QUICK = ("flux", "sdxl", "ltxv")
+"""Blocks that change their inputs, layers of a UNet, and a change whose result is dropped."""
+EVERY = (
+    *("sd15", "sd3", "flux", "flux2", "chroma", "z_image", "lumina2", "qwen_image", "wan21"),
+    *("hunyuan_video", "ltxv", "krea2", "anima", "cosmos_predict2", "hidream", "ideogram4"),
+    *("kandinsky5_image", "auraflow", "pixart_alpha", "sdxl"),
+)
+
+
+def run(comfy_host, folder, names):
+    comfy_host.run("borrowed_model_process.py", folder, *names)
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def results(comfy_host, tmp_path_factory):
+    return run(comfy_host, tmp_path_factory.mktemp("borrowed"), QUICK)
+
+
+def check_gradients(found):
+    assert found["trained"] > 30
+    assert found["torch"], "checkpointing gives other gradients"
+    assert found["called"], "checkpointing of some blocks gives other gradients"
+    assert found["output"] < 1e-6
+    assert found["gradient"] < 2e-6
+    assert found["left"] == [{}, {}]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_gradients_are_torchs_and_checkpointing_changes_no_bit(results, name):
+    check_gradients(results["gradients"][name])
+
+
+@pytest.mark.exhaustive
+def test_gradients_of_every_class(comfy_host, tmp_path):
+    found = run(comfy_host, tmp_path, EVERY)["gradients"]
+    assert len(found) == len(EVERY)
+    for each in found.values():
+        check_gradients(each)
+
+
+def test_a_model_is_left_as_it_was_however_a_run_ends(results):
+    found = results["ways out"]
+    assert len(found) == 6
+    for way, each in found.items():
+        assert each["left"] == {}, way
+        assert each["same picture"], way
+    plain, patched = (
+        {each["output"] for way, each in found.items() if way.startswith(kind)}
+        for kind in ("plain", "patched")
+    )
+    assert len(plain) == len(patched) == 1
+    assert plain != patched, "the LoRA of the MODEL is not in what a run sees"
+
+
+def test_what_cannot_be_trained_through_is_refused(results):
+    injected, several = results["refusals"]
+    assert "injection" in injected
+    assert "several GPUs" in several
+
+
+def test_it_gives_its_raw_output_and_then_its_own_again(results):
+    assert results["raw"] == [True] * 6

@@ -1,0 +1,57 @@
+"""ComfyUI's ops, frozen: the same bits, the same gradients, and nothing kept of a weight."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.comfy
+
+# Torch chooses a convolution's kernel by how the input lies, of which a frozen one has the shape.
+ROUNDED = {"Conv2d, input by channels", "Conv2d of a place, input by channels"}
+
+
+@pytest.fixture(scope="module")
+def results(comfy_host, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("frozen")
+    comfy_host.run("frozen_ops_process.py", folder)
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("part", "count"),
+    [
+        ("plain_ops", 78),
+        ("layouts", 6),
+        ("eight_bit_ops", 6),
+        ("quantized_ops", 14),
+        ("packed_ops", 6),
+        ("patched_ops", 3),
+    ],
+)
+def test_an_op_gives_what_it_gives_and_keeps_nothing(results, part, count):
+    found = results[part]
+    assert len(found) == count
+    for name, each in found.items():
+        assert each["frozen"], name
+        assert each["back"], name
+        assert each["inference"], "the weights are not as ComfyUI's loaders make them"
+        assert each["forward"], name
+        assert each["as expected"] in (True, None), name
+        assert not each["keeps"], name
+        assert each["distance"] < 1e-6, name
+        assert each["gradient"] or name in ROUNDED, name
+
+
+def test_a_product_in_8_bits_leaves_its_input(results):
+    assert all(each["input stays"] for each in results["eight_bit_ops"].values())
+
+
+def test_a_table_is_read_without_a_graph(results):
+    assert results["embeddings"] == {"plain": True, "cast": True}
+
+
+def test_adapters_train_on_them_as_on_torchs_own_layers(results):
+    assert len(results["adapters"]) == 8
+    assert max(results["adapters"].values()) < 1e-6

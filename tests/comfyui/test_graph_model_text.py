@@ -1,0 +1,108 @@
+"""CLIP-L and CLIP-G of the graph, trained beside tiny MODELs of Stable Diffusion 1.5 and XL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainer_core.adapter_files.names.text_names import comfyui_names, kohya_name, text_path
+
+pytestmark = pytest.mark.comfy
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYERS = {"sd15": 2 * 6, "sdxl": (2 + 3) * 6}
+"""Adapted layers: of SDXL's CLIP-L the last one is read by nobody."""
+
+SKIPPED_LAYERS = {"sd15": 1 * 6, "sdxl": (1 + 3) * 6}
+PREFIXES = {"sd15": ("lora_te_",), "sdxl": ("lora_te1_", "lora_te2_")}
+
+
+def run_process(comfy_host, tmp_path_factory, words):
+    folder = tmp_path_factory.mktemp("graph_text")
+    (folder / "words.json").write_text(json.dumps(words), encoding="utf-8")
+    comfy_host.run("graph_text_process.py", ROOT, folder, folder / "words.json")
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def found(comfy_host, tmp_path_factory):
+    words = {"sd15": ["encoded"], "sdxl": ["encoded", "trained"]}
+    return run_process(comfy_host, tmp_path_factory, words)
+
+
+@pytest.fixture(scope="module")
+def whole(comfy_host, tmp_path_factory):
+    words = {"sd15": ["trained", "resumed"], "sdxl": ["resumed"]}
+    return run_process(comfy_host, tmp_path_factory, words)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_step_encodes_as_clip_text_encode_does(name, found):
+    facts = found[name]
+    assert facts["differing"] == facts["skipped"]["differing"] == 0
+    assert facts["clip_kept"]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_adapted_layer_has_a_gradient_and_it_is_right(name, found):
+    facts, skipped = found[name], found[name]["skipped"]
+    assert facts["idle"] == skipped["idle"] == []
+    assert len(facts["names"]) == LAYERS[name]
+    assert len(skipped["names"]) == SKIPPED_LAYERS[name]
+    assert facts["gradient_error"] < 1e-3
+    assert skipped["gradient_error"] < 1e-3
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_comfyui_knows_every_layer_by_the_names_that_are_told(name, found):
+    known = set(found[name]["clip_names"])
+    for path in found[name]["names"]:
+        assert known.issuperset(comfyui_names(path))
+        assert {text_path(each) for each in comfyui_names(path)} == {path}
+        assert kohya_name(path) in known
+
+
+def check_trained(name, facts):
+    assert facts["kept"]
+    plain, kohya, diffusers = (f"{name}{each}.safetensors" for each in ("", "_kohya", "_diffusers"))
+    for file in (plain, kohya):
+        assert facts["unread"][file] == []
+        count, *keys = facts["files"][file]
+        assert count == 3 * LAYERS[name]
+        assert [
+            key.startswith(each) for key, each in zip(keys, (PREFIXES[name] * 2)[:2], strict=True)
+        ] == [True, True]
+    # ComfyUI does not read what Diffusers calls the layers of a UNet; it does of the texts.
+    assert not [line for line in facts["unread"][diffusers] if "text_encoder" in line]
+    assert set(facts["patches"].values()) == {LAYERS[name]}
+    assert facts["sample_error"] < 1e-5
+    assert facts["off_error"] < 1e-5
+    assert facts["clips_share"] > 1e-3
+
+
+def test_load_lora_draws_the_runs_preview(found):
+    check_trained("sdxl", found["sdxl"])
+
+
+def test_other_clips_are_refused(found):
+    for kind, (told, expected, remedy) in found["refused"].items():
+        assert ("no CLIP" in told) == (kind == "none")
+        assert "SDXL" in expected
+        assert "Load Training Base" in remedy
+
+
+@pytest.mark.exhaustive
+def test_load_lora_draws_the_runs_preview_of_one_text_encoder(whole):
+    check_trained("sd15", whole["sd15"])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_resumed_run_ends_with_the_same_bits_and_the_loss_falls(name, whole):
+    facts = whole[name]
+    assert (facts["first"], facts["second"], facts["same"]) == (3, 4, True)
+    assert facts["whole_losses"][0] == facts["still_losses"][0]
+    pairs = zip(facts["whole_losses"][1:], facts["still_losses"][1:], strict=True)
+    assert all(ours < base for ours, base in pairs)

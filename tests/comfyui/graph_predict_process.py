@@ -55,62 +55,83 @@ class ComfyuisOwn:
         return batch[0], x, level
 
 
+class OfModel:
+    """What a family of a MODEL predicts of two samples, whose captions differ in length."""
+
+    def __init__(self, model, family, encoders):
+        self.family, side = family, places_of(model)
+        shape = 2, family.given.channels, side, side
+        self.noisy = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+        self.reference = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+        self.sigma, self.passes = torch.tensor(SIGMAS), 0
+        self.texts = [encoders.encode_text(text) for text in (SHORT, LONG)]
+
+    def open(self, at_end):
+        self.denoiser = self.family.given.open(torch.float32, torch.device("cpu"), at_end)
+        at_end.enter_context(self.denoiser.register_forward_hook(self._count))
+
+    def _count(self, *_):
+        self.passes += 1
+
+    def __call__(self, *rows, edited=False):
+        rows = list(rows)
+        texts = [self.texts[row] for row in rows]
+        controls = [self.reference[rows]] if edited else []
+        with torch.no_grad():
+            return self.family.predict(
+                self.denoiser, self.noisy[rows], self.sigma[rows], texts, controls, GUIDANCE
+            )
+
+
 def compared(model, family, encoders, clip):
-    """What a family of a MODEL predicts, alone, in batches and with reference images."""
+    """Predictions of one sample, of two in a batch and with reference images."""
+    predicted, outputs, found = OfModel(model, family, encoders), {}, {}
+    refused = part("trainer_core.errors").BaseModelError
+    with contextlib.ExitStack() as at_end:
+        predicted.open(at_end)
+        together = predicted(0, 1)
+        found["passes"] = predicted.passes
+        outputs["own"] = predicted(0)
+        alone = torch.cat([outputs["own"], predicted(1)])
+        found["batch"] = apart(together, alone)
+        found["takes references"] = "edit_plus" in family.variants
+        if found["takes references"]:
+            try:
+                outputs["own with reference"] = edited = predicted(0, edited=True)
+            except refused as error:
+                found["refused"] = str(error)
+            else:
+                found["reference"] = apart(edited, outputs["own"])
+                found["batch with reference"] = apart(predicted(0, 1, edited=True)[:1], edited)
+    return found | beside_comfyui(model, predicted, clip, outputs)
+
+
+def beside_comfyui(model, predicted, clip, outputs):
+    """How far a step of ComfyUI's own samplers is from each output."""
     from comfy_extras.nodes_edit_model import ReferenceLatent
 
     import nodes
 
-    given, predict = family.given, family.predict
-    side = sizes_of(model)
-    noisy = torch.randn(2, given.channels, side, side, generator=torch.Generator().manual_seed(1))
-    reference = torch.randn(noisy.shape, generator=torch.Generator().manual_seed(2))
-    sigma, found = torch.tensor(SIGMAS), {"passes": 0}
-    texts = [encoders.encode_text(text) for text in (SHORT, LONG)]
-
-    def counted(*_):
-        found["passes"] += 1
-
-    with contextlib.ExitStack() as at_end:
-        denoiser = given.open(torch.float32, torch.device("cpu"), at_end)
-
-        def predicted(rows, controls=()):
-            x, level = noisy[rows], sigma[rows]
-            shown = [each[rows] for each in controls]
-            chosen = [texts[row] for row in rows]
-            with torch.no_grad():
-                return predict(denoiser, x, level, chosen, shown, GUIDANCE)
-
-        at_end.enter_context(denoiser.register_forward_hook(counted))
-        together = predicted([0, 1])
-        passes = found["passes"]
-        alone = torch.cat([predicted([0]), predicted([1])])
-        found = {"passes": passes, "batch": apart(together, alone), "size": float(alone.std())}
-        if "edit_plus" in family.variants:
-            edited = predicted([0], [reference])
-            found["reference"] = apart(edited, alone[:1])
-            both = predicted([0, 1], [reference])
-            found["reference batch"] = apart(both[:1], edited)
-        sampling = model.get_model_object("model_sampling")
+    predict, found = predicted.family.predict, {}
     own = ComfyuisOwn(model, predict)
-    entry = nodes.CLIPTextEncode().encode(clip, SHORT)[0]
-    if predict.guided:
-        entry = [[each[0], {**each[1], "guidance": GUIDANCE}] for each in entry]
-    shaped = reference[:1].unsqueeze(2) if predict.dimensions == 3 else reference[:1]
-    latent = {"samples": model.model.process_latent_out(shaped)}
-    cases = {"own": (entry, alone[:1])}
-    if "edit_plus" in family.variants:
-        cases["own reference"] = (ReferenceLatent.execute(entry, latent).result[0], edited)
-    for name, (conditioning, ours) in cases.items():
-        denoised, x, level = own.denoised(conditioning, noisy[:1], sigma[:1])
-        output = ours.reshape(x.shape)
-        expected = sampling.calculate_denoised(level, output, x)
+    for name, output in outputs.items():
+        entry = nodes.CLIPTextEncode().encode(clip, SHORT)[0]
+        if predict.guided:
+            entry = [[each[0], {**each[1], "guidance": GUIDANCE}] for each in entry]
+        if name != "own":
+            reference = predicted.reference[:1]
+            shaped = reference.unsqueeze(2) if predict.dimensions == 3 else reference
+            latent = {"samples": model.model.process_latent_out(shaped)}
+            entry = ReferenceLatent.execute(entry, latent).result[0]
+        denoised, x, level = own.denoised(entry, predicted.noisy[:1], predicted.sigma[:1])
+        sampling = model.get_model_object("model_sampling")
+        expected = sampling.calculate_denoised(level, output.reshape(x.shape), x)
         found[name] = apart(expected - x, denoised - x)
     own.close()
     return found
 
 
-def sizes_of(model):
+def places_of(model):
     from tiny_models.sizes import TINY
 
     name = model.cached_patcher_init[1][0]
@@ -129,9 +150,11 @@ def main(pack, folder, names):
         family_of = part("nodes.host.graph_family")
         with torch.inference_mode():
             model, clip = tiny_model(name), tiny_clip(TINY[name].text)
-            encoders = family_of.encoders_of(model, clip, None)(None, None)
         try:
             family = family_of.graph_family(model)
+            base = part("trainer_core.config").BaseSection()
+            location = part("trainer_core.bases.locate").locate_base(base, family, False)
+            encoders = family_of.encoders_of(model, clip, None)(family, location)
             found[name] = compared(model, family, encoders, clip)
         except Exception as error:  # noqa: BLE001 - the test tells
             traceback.print_exc()

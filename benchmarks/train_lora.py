@@ -111,7 +111,7 @@ def version() -> str:
 def _environment() -> Any:
     """The tests' module that finds ComfyUI and its interpreter."""
     if str(TESTS) not in sys.path:
-        sys.path.insert(0, str(TESTS))
+        sys.path[:] = [str(TESTS), *sys.path]
     return importlib.import_module("comfyui.environment")
 
 

@@ -96,20 +96,25 @@ def problems_of(error: ValidationError) -> list[Problem]:
     return unknown + [problem for _, problem in wrong.values()]
 
 
-def unknown_words(values: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> list[Problem]:
+def unknown_words(
+    values: Mapping[str, Any],
+    choices: Mapping[str, Sequence[str]],
+    unlisted: Mapping[str, Sequence[str]],
+) -> list[Problem]:
     """Settings whose value is none of the words that they choose from.
 
     Args:
         values: Of a run file.
         choices: YAML path to words, for settings that take any text in a `RunConfig`. What is no
             text either is one of `problems_of`.
+        unlisted: YAML path to words that are known as well, and not offered.
     """
     problems = []
     for path, words in choices.items():
         value: Any = values
         for name in path.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
-        if isinstance(value, str) and value not in words:
+        if isinstance(value, str) and value not in {*words, *unlisted.get(path, ())}:
             expected = "one of " + ", ".join(map(repr, words))
             problems.append(Problem(_found(path, value), expected, _nearest(path, value, words)))
     return problems

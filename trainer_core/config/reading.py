@@ -63,6 +63,7 @@ def load_config(
     tell: Callable[[str], None] | None = None,
     *,
     choices: Mapping[str, Sequence[str]] | None = None,
+    unlisted: Mapping[str, Sequence[str]] | None = None,
 ) -> RunConfig:
     """Read a run file.
 
@@ -75,6 +76,7 @@ def load_config(
         tell: Hears in one sentence what was left out.
         choices: YAML path to the words that a setting chooses from and that only a caller knows,
             such as the names of the families. Without, such a setting takes any text.
+        unlisted: The same, to words that are known as well and not offered to anybody.
 
     Returns:
         Settings that are complete, within their ranges and free of contradictions, with absolute
@@ -97,7 +99,7 @@ def load_config(
     if dropped and tell:
         kind = values["adapter"]["kind"]
         tell(f"adapter.kind is {kind}: {', '.join(dropped)} of {name} is left out.")
-    problems += unknown_words(values, choices or {})
+    problems += unknown_words(values, choices or {}, unlisted or {})
     config = _validate(values, folder, problems)
     if config is not None:
         problems += contradictions(config)

@@ -41,8 +41,8 @@ def load_config(
 ) -> RunConfig:
     """`trainer_core.config.reading.load_config`, which also refuses a family that there is not."""
     # A run in a graph may have a base that only its host knows; its run file is read all the same.
-    known = {"family": (*PACKAGES, GRAPH_MODEL)}
-    return reading.load_config(source, overrides, tell, choices=known)
+    known, unlisted = _choices(), {"family": (GRAPH_MODEL,)}
+    return reading.load_config(source, overrides, tell, choices=known, unlisted=unlisted)
 
 
 def templates() -> Mapping[str, Mapping[str, Template]]:

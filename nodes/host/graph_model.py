@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import BaseModelError
-from . import comfy_host
+from . import comfy_host, reference_images
 from .graph_inputs import require_plain, weights_fingerprint
 from .plain_encoders import LatentSpace
 
@@ -209,11 +209,7 @@ class GraphModel:
     @property
     def takes_references(self) -> bool:
         """Whether it reads the latents of reference images."""
-        import inspect
-
-        # What a model does with its conditioning stands in no table.
-        told = inspect.getsource(type(self.model).extra_conds)
-        return "reference_latents" in told
+        return reference_images.takes_references(self.model)
 
     @property
     def patch(self) -> int:

@@ -9,13 +9,13 @@ Source: ComfyUI 0.33, ``comfy/samplers.py`` (`encode_model_conds`, `calc_cond_ba
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from . import comfy_host
 from .conditioning import restored_conditioning
+from .reference_images import REFERENCES, ReferenceProof
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...trainer_core.types import Conditioning
     from .graph_text import GraphText
 
-_VIDEO = 3
+_VIDEO, _MASK = 3, "attention_mask"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class GraphPredict:
             latents are larger by as much: those of `k-diffusion`, an image plus sigma times noise.
         guided: Whether the model is conditioned on a guidance value.
         text: The CLIP that reads a text's tokens, where one is trained.
+        references: Knows whether the model has been seen to read reference images.
     """
 
     patcher: Any
@@ -45,6 +46,7 @@ class GraphPredict:
     straight: bool
     guided: bool
     text: GraphText | None = None
+    references: ReferenceProof = field(default_factory=ReferenceProof)
 
     def __call__(
         self,
@@ -55,10 +57,33 @@ class GraphPredict:
         controls: Sequence[Tensor],
         guidance: float,
     ) -> Tensor:
-        """The raw output, as `Predict`."""
+        """The raw output, as `Predict`.
+
+        Raises:
+            BaseModelError: When there are control images, and the model does not read them.
+        """
+        del transformer  # the patcher's own
+        if controls:
+            first = [each[:1] for each in controls]
+            self.references.require(
+                lambda shown: self._predicted(
+                    noisy[:1], sigma[:1], conditionings[:1], first if shown else [], guidance
+                ),
+                type(self.patcher.model).__name__,
+                noisy.device,
+            )
+        return self._predicted(noisy, sigma, conditionings, controls, guidance)
+
+    def _predicted(
+        self,
+        noisy: Tensor,
+        sigma: Tensor,
+        conditionings: Sequence[Conditioning],
+        controls: Sequence[Tensor],
+        guidance: float,
+    ) -> Tensor:
         import torch
 
-        del transformer  # the patcher's own
         x, level = self._as_sampled(noisy.float(), sigma.float())
         wanted = [
             self._conditioning(text, [each[row : row + 1] for each in controls], guidance)
@@ -109,8 +134,8 @@ class GraphPredict:
             model = self.patcher.model
             # As Set Reference Latent gives them: the model scales them by itself.
             shaped = (each.unsqueeze(2) if self._is_video(each) else each for each in references)
-            entry["reference_latents"] = [model.process_latent_out(each) for each in shaped]
-        return {**entry, "model_conds": {}, "uuid": uuid.uuid4()}
+            entry[REFERENCES] = [model.process_latent_out(each) for each in shaped]
+        return {**entry, "model_conds": {}, "uuid": object()}
 
     def _passes(
         self, x: Tensor, level: Tensor, wanted: Sequence[dict[str, Any]]
@@ -121,7 +146,7 @@ class GraphPredict:
         for row, entry in enumerate(wanted):
             prepared = self._prepared(samplers, x[row : row + 1], level[row : row + 1], entry)
             for rows, sharing in passes:
-                if samplers.can_concat_cond(sharing[0], prepared):
+                if self._share(samplers, sharing[0], prepared):
                     rows.append(row)
                     sharing.append(prepared)
                     break
@@ -131,6 +156,13 @@ class GraphPredict:
             (rows, samplers.cond_cat([each.conditioning for each in sharing]))
             for rows, sharing in passes
         ]
+
+    def _share(self, samplers: Any, one: Any, other: Any) -> bool:
+        """Whether two samples can share a pass."""
+        video = comfy_host.comfyui_module("comfy.ldm.hunyuan_video.model").HunyuanVideo
+        if isinstance(self.patcher.model.diffusion_model, video) and _MASK in other.conditioning:
+            return False  # that network puts the masks of all samples into one
+        return samplers.can_concat_cond(one, other)
 
     def _prepared(self, samplers: Any, x: Tensor, level: Tensor, entry: dict[str, Any]) -> Any:
         import torch
@@ -153,5 +185,5 @@ class GraphPredict:
     def _apply(self, x: Tensor, level: Tensor, conds: dict[str, Any]) -> Tensor:
         options = dict(self.patcher.model_options.get("transformer_options", {}))
         options |= {"cond_or_uncond": [0] * len(x), "sigmas": level, "sample_sigmas": level}
-        options["uuids"] = [uuid.uuid4() for _ in range(len(x))]
+        options["uuids"] = [object() for _ in range(len(x))]
         return self.patcher.model.apply_model(x, level, **conds, transformer_options=options)

@@ -282,7 +282,7 @@ def main(pack, folder, words):
         package.__path__ = [str(pack.joinpath(*name.split(".")))]
         sys.modules[PACK + name] = package
     # ComfyUI has modules of the same names as some of the tests.
-    sys.path.append(sys.path.pop(0))
+    sys.path[:] = [*sys.path[1:], sys.path[0]]
     import comfy.utils
     import torch
     from tiny_models.denoisers import tiny_model

@@ -220,6 +220,6 @@ def require_trainable_text(clip: Any) -> None:
     raise InputError(
         f"{found} at the CLIP input, and train_text_encoder is on",
         "the CLIP of Stable Diffusion 1.5 (CLIP-L) or of SDXL (CLIP-L and CLIP-G)",
-        "Connect it, or switch train_text_encoder off. CLIP-L of another model is "
-        "trained with Load Training Base in the place of Base From Model.",
+        "Connect it, or switch train_text_encoder off. Some families of Load Training Base, in the "
+        "place of Base From Model, train CLIP-L of other models.",
     )

@@ -27,6 +27,7 @@ from graph_model_process import (
 
 CAPTIONS = ["a red diamond", "", "a (red:1.3) cube", "a very long river, " * 40]
 GUIDANCE, STEPS = 2.0, 4
+LONG = {"steps": 8, "checkpoint_every": 2}
 SKIPPED = {"sd15": -2, "sdxl": -3}
 TEXT = {"text_encoder": {"train": True, "rank": 4, "learning_rate": 2e-3}}
 
@@ -38,7 +39,7 @@ def run_config(folder, images, side, name, **training):
     job = {
         "name": name,
         "kind": "lora",
-        "steps": STEPS,
+        "steps": training.pop("steps", STEPS),
         "guidance": GUIDANCE,
         "checkpointing": False,
         "adapter": {"targets": "attention"},
@@ -222,7 +223,7 @@ def run(config, model, clip, source, observer=None):
 
 
 def resumed(folder, side, name, model, clip, vae):
-    """Whether a run in two parts ends with the bits of one in one part."""
+    """Whether a run in two parts ends with the bits of one in one part, and what it learns."""
     import comfy.utils
     import torch
 
@@ -242,17 +243,16 @@ def resumed(folder, side, name, model, clip, vae):
 
     source = part("nodes.host.graph_family").encoders_of(model, clip, vae)
     given, words = (model, clip, source), (folder.parent / "images", side, name)
-    config = run_config(folder / "whole", *words, checkpoint_every=2)
+    config = run_config(folder / "whole", *words, **LONG)
     whole = run(config, *given)
+    lost = {"whole": losses(whole.folder)}
     # Nothing is learned at this rate, and the noise is the same.
-    still = run_config(
-        folder / "still",
-        *words,
-        optimizer={"learning_rate": 1e-9},
-        text_encoder={"train": True, "rank": 4},
-    )
-    base = run(still, *given)
-    config = run_config(folder / "parts", *words, checkpoint_every=2)
+    still = {"optimizer": {"learning_rate": 1e-9}}
+    for kind, rate in (("still", 1e-9), ("texts", 2e-3)):
+        text = {"text_encoder": {**TEXT["text_encoder"], "learning_rate": rate}}
+        config = run_config(folder / kind, *words, **LONG, **still, **text)
+        lost[kind] = losses(run(config, *given).folder)
+    config = run_config(folder / "parts", *words, **LONG)
     first = run(config, *given, Cancel())
     second = run(config.model_copy(update={"resume": "latest"}), *given)
     files = [comfy.utils.load_torch_file(str(each.adapters[0])) for each in (whole, second)]
@@ -261,8 +261,7 @@ def resumed(folder, side, name, model, clip, vae):
         "first": first.step,
         "second": second.step,
         "same": all(same) and bool(same),
-        "still_losses": losses(base.folder),
-        "whole_losses": losses(whole.folder),
+        "lost": lost,
     }
 
 

@@ -102,7 +102,9 @@ def test_load_lora_draws_the_runs_preview_of_one_text_encoder(whole):
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_resumed_run_ends_with_the_same_bits_and_the_loss_falls(name, whole):
     facts = whole[name]
-    assert (facts["first"], facts["second"], facts["same"]) == (3, 4, True)
-    assert facts["whole_losses"][0] == facts["still_losses"][0]
-    pairs = zip(facts["whole_losses"][1:], facts["still_losses"][1:], strict=True)
-    assert all(ours < base for ours, base in pairs)
+    assert (facts["first"], facts["second"], facts["same"]) == (3, 8, True)
+    still, half = facts["lost"]["still"], 4
+    for kind in ("whole", "texts"):  # in the latter the denoiser's adapter learns nothing
+        ours = facts["lost"][kind]
+        assert ours[0] == still[0]
+        assert sum(ours[half:]) < sum(still[half:])

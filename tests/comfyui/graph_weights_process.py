@@ -145,6 +145,11 @@ def contents(model):
     return found
 
 
+def learned(adapter):
+    """The size of the factors that begin at zero."""
+    return sum(float(adapter[key].norm()) ** 2 for key in adapter if "lora_up" in key) ** 0.5
+
+
 def compared(folder, name, way):
     import comfy.model_management
     from safetensors.torch import load_file
@@ -173,7 +178,8 @@ def compared(folder, name, way):
     assert one.keys() == two.keys()
     found["layers"] = sum(key.endswith(".alpha") for key in one)
     found["same bits"] = all(torch.equal(one[key], two[key]) for key in one)
-    found["apart"] = max(float((one[key] - two[key]).norm() / two[key].norm()) for key in one)
+    distances = [float((one[key] - two[key]).norm()) for key in one]
+    found["apart"] = sum(each**2 for each in distances) ** 0.5 / learned(two)
     comfy.model_management.unload_all_models()
     return found
 

@@ -15,12 +15,21 @@ PACK = Path(__file__).resolve().parents[2]
 EXACT = ("bf16", "fp16", "fp16 in bf16", "bf16 cast", "fp16 cast", "fp8 cast", "packed")
 PARTLY = "partly loaded"
 QUICK = {("flux", PARTLY), ("flux", "packed"), ("flux", "fp16 in bf16"), ("flux", "int8")}
-MODELS = ("flux", "sdxl", "qwen_image")
+ELSEWHERE = {
+    ("sdxl", PARTLY),
+    ("sdxl", "packed"),
+    ("sdxl", "fp16 in bf16"),
+    ("qwen_image", PARTLY),
+    ("qwen_image", "fp8 cast"),
+    ("qwen_image", "int8"),
+}
+"""What is looked at of other models; of FLUX.1 it is everything."""
 
 
 def cases(*ways):
     mark = pytest.mark.exhaustive
-    every = [(name, way) for name in MODELS for way in ways]
+    others = sorted(case for case in ELSEWHERE if case[1] in ways)
+    every = [*(("flux", way) for way in ways), *others]
     return [pytest.param(*case, marks=() if case in QUICK else mark) for case in every]
 
 
@@ -44,12 +53,12 @@ def test_a_run_learns_what_it_learns_of_the_same_numbers_in_float32(name, way, r
 
 @pytest.mark.parametrize(("name", "way"), cases("fp8 scaled"))
 def test_quantised_weights_are_read_as_their_numbers(name, way, results):
-    assert results[name, way]["apart"] <= 1e-4
+    assert results[name, way]["apart"] <= 1e-5
 
 
 @pytest.mark.parametrize(("name", "way"), cases(*EXACT, PARTLY, "fp8 scaled", "int8"))
 def test_a_run_leaves_the_weights_and_its_file_loads(name, way, results):
-    """ComfyUI computes int8 with rounded activations, so that there is no twin in float32."""
+    """Of int8 that is all: ComfyUI rounds its activations, so that no float32 is its twin."""
     found = results[name, way]
     losses = found["losses"]
     assert len(losses) == 6

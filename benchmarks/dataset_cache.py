@@ -64,7 +64,9 @@ class NoEncoders:
     def text_limit(self) -> None:
         """Captions are short."""
 
-    def trained_text(self, dtype: torch.dtype) -> NoReturn:
+    def join_text(
+        self, transformer: object, dtype: object, device: object, at_end: object
+    ) -> NoReturn:
         """Nobody may want it."""
         raise AssertionError("no text encoder is trained")
 

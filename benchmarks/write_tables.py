@@ -26,6 +26,7 @@ DOCUMENTS = (
 Row = Mapping[str, Any]
 
 _TABLE = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+_LARGE = 100 << 20
 _NARROW = "layer 3072->3072 bf16 cpu"
 _COMPARED = (
     ("lora", ("ours lora", "PEFT lora", "musubi-tuner lora", "ComfyUI lora bypass")),
@@ -298,6 +299,41 @@ def dataset_table() -> str:
     )
 
 
+def train_lora_table() -> str:
+    """A step through a MODEL over one of ComfyUI's own Train LoRA."""
+    sections = read_record(RESULTS / "train_lora.json")["sections"]
+    rows: list[tuple[str, ...]] = []
+    told: list[str] = []
+    timed: Row = {"comfyui": ""}
+    for model, section in sections.items():
+        held = {(row["who"], row["depth"]): row for row in section["rows"]}
+        for (who, depth), row in held.items():
+            if who != "ours":
+                ours = held["ours", min(depth, 1)]
+                rows.append((model, *_node_words(who, depth), *_over(ours, row)))
+        timed = section["timed"]
+        told.append(f"{model}: commit {timed['commit'][:10]}, {_machine(timed)}.")
+    heads = ("MODEL", "The node's way", "Its checkpointing", "Time", "Memory", "with the copy")
+    heads = (*heads, "Resident, with the copy")
+    return f"{_table(heads, rows)}\n\nComfyUI {timed['comfyui']}. " + " ".join(told)
+
+
+def _node_words(who: str, depth: int) -> tuple[str, str]:
+    ways = {"weights": "weights (default)", "bypass": "bypass"}
+    return ways[who], ("none", "depth 1 (default)", "depth 2")[depth]
+
+
+def _over(ours: Row, node: Row) -> tuple[str, ...]:
+    weights = ours["weights"]
+    copied = (weights + ours["tensors"]) / (weights + node["tensors"])
+    alone = (weights + ours["tensors"]) / node["tensors"]
+    resident = (weights + ours["resident"]) / (weights + node["resident"])
+    shares = [ours["best_cpu_seconds"] / node["best_cpu_seconds"], alone, copied]
+    # Beside a tiny model the process's libraries are all that is seen.
+    shares += [resident] if weights > _LARGE else []
+    return (*(f"{share:.2f}" for share in shares), "")[:4]
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "step_time": step_table,
     "layers": layer_table,
@@ -313,6 +349,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "gpu_campaign": campaign_table,
     "gpu_goals": goals_table,
     "datasets": dataset_table,
+    "train_lora": train_lora_table,
     "learning_defaults": learning_tables.default_table,
     "learning_pace": learning_tables.pace_table,
     "learning_changes": learning_tables.change_table,

@@ -75,7 +75,9 @@ class NoEncoders:
 
     decoder = text_limit = open
 
-    def trained_text(self, dtype: torch.dtype) -> NoReturn:
+    def join_text(
+        self, transformer: object, dtype: object, device: object, at_end: object
+    ) -> NoReturn:
         """Refuse."""
         self.open()
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import DatasetError
+from ...trainer_core.filesystem.text_files import parse_json
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +60,7 @@ def restored_conditioning(stored: Mapping[str, Tensor], device: torch.device) ->
         The mapping, with the tensor as ``cross_attn``: what ComfyUI's samplers make of the pair.
     """
     form = bytes(stored[FORM].cpu().tolist()).decode()
-    return _put_together(json.loads(form), stored, device)
+    return _put_together(parse_json(form), stored, device)
 
 
 def _taken_apart(value: Any, tensors: dict[str, Tensor], caption: str) -> Any:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ...trainer_core.families.family import Family
+    from ...trainer_core.families.given import GivenDenoiser
     from ...trainer_core.inference.encoders import MakeSource
     from ...trainer_core.weights.base_location import BaseLocation
 
@@ -41,34 +42,19 @@ def graph_family(model: Any, clip: Any = None) -> Family:
     """
     from ...trainer_core.diffusion.sigma import ShiftSettings
     from ...trainer_core.families import native_model
-    from ...trainer_core.families.given import GivenDenoiser
     from ...trainer_core.families.given_family import given_family
     from .checkpointed_forward import enable_checkpointing
 
     found = GraphModel(model)
-    space, denoiser, sampling = found.space, found.denoiser, ShiftSettings(shift=found.shift)
+    denoiser, sampling = found.denoiser, ShiftSettings(shift=found.shift)
     text = graph_text(clip)
-    predict = GraphPredict(model, space.dimensions, found.straight, found.guided, text)
+    predict = GraphPredict(model, found.space.dimensions, found.straight, found.guided, text)
     names = native_model.key_map(denoiser)
     header = native_model.header_names(denoiser, found.kind)
     lists = native_model.block_lists(denoiser)
     references = (_EDIT,) if found.takes_references else ()
 
-    def open_denoiser(
-        dtype: torch.dtype, device: torch.device, at_end: contextlib.ExitStack
-    ) -> nn.Module:
-        del device  # ComfyUI's own, where the model's loader puts it
-        borrowed = at_end.enter_context(borrowed_denoiser(model, lists, dtype))
-        return borrowed.denoiser
-
-    given = GivenDenoiser(
-        title=found.title,
-        fingerprint=found.fingerprint,
-        channels=space.channels,
-        pixels=space.pixels,
-        open=open_denoiser,
-        sigmas=found.sigmas,
-    )
+    given = _given(found, lists)
     return given_family(
         given,
         predict,
@@ -89,6 +75,26 @@ def graph_family(model: Any, clip: Any = None) -> Family:
             transformer, lists, call
         ),
         trainable_text=None if text is None else text.trainable,
+    )
+
+
+def _given(found: GraphModel, lists: tuple[str, ...]) -> GivenDenoiser:
+    """The MODEL as the core borrows it."""
+    from ...trainer_core.families.given import GivenDenoiser
+
+    def open_denoiser(
+        dtype: torch.dtype, device: torch.device, at_end: contextlib.ExitStack
+    ) -> nn.Module:
+        del device  # ComfyUI's own, where the model's loader puts it
+        return at_end.enter_context(borrowed_denoiser(found.patcher, lists, dtype)).denoiser
+
+    return GivenDenoiser(
+        title=found.title,
+        fingerprint=found.fingerprint,
+        channels=found.space.channels,
+        pixels=found.space.pixels,
+        open=open_denoiser,
+        sigmas=found.sigmas,
     )
 
 

@@ -9,7 +9,6 @@ Source: ComfyUI 0.33, ``comfy/samplers.py`` (`encode_model_conds`, `calc_cond_ba
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -136,7 +135,7 @@ class GraphPredict:
             # As Set Reference Latent gives them: the model scales them by itself.
             shaped = (each.unsqueeze(2) if self._is_video(each) else each for each in references)
             entry[REFERENCES] = [model.process_latent_out(each) for each in shaped]
-        return {**entry, "model_conds": {}, "uuid": uuid.uuid4()}
+        return {**entry, "model_conds": {}, "uuid": object()}
 
     def _passes(
         self, x: Tensor, level: Tensor, wanted: Sequence[dict[str, Any]]
@@ -186,5 +185,5 @@ class GraphPredict:
     def _apply(self, x: Tensor, level: Tensor, conds: dict[str, Any]) -> Tensor:
         options = dict(self.patcher.model_options.get("transformer_options", {}))
         options |= {"cond_or_uncond": [0] * len(x), "sigmas": level, "sample_sigmas": level}
-        options["uuids"] = [uuid.uuid4() for _ in range(len(x))]
+        options["uuids"] = [object() for _ in range(len(x))]
         return self.patcher.model.apply_model(x, level, **conds, transformer_options=options)

@@ -21,6 +21,7 @@ from ...trainer_core.adapter_files.names.text_names import (
     TEXT_ENCODER_2,
 )
 from ...trainer_core.errors import DatasetError, InputError
+from ...trainer_core.filesystem.text_files import parse_json
 from . import comfy_host
 from .graph_inputs import Clip, require_plain, weights_fingerprint
 
@@ -114,7 +115,7 @@ class GraphText:
         """
         import torch
 
-        rows = json.loads(bytes(text[TOKENS].cpu().tolist()).decode())
+        rows = parse_json(bytes(text[TOKENS].cpu().tolist()).decode())
         ((attended, more),) = self._loaded.encode_from_tokens_scheduled(rows)
         whole = {"cross_attn": attended, **more}
         return {
@@ -219,6 +220,6 @@ def require_trainable_text(clip: Any) -> None:
     raise InputError(
         f"{found} at the CLIP input, and train_text_encoder is on",
         "the CLIP of Stable Diffusion 1.5 (CLIP-L) or of SDXL (CLIP-L and CLIP-G)",
-        "Connect it, or switch train_text_encoder off. CLIP-L of FLUX.1 is trained with Load "
-        "Training Base in the place of Base From Model.",
+        "Connect it, or switch train_text_encoder off. CLIP-L of another model is "
+        "trained with Load Training Base in the place of Base From Model.",
     )

@@ -60,10 +60,9 @@ def compare_run(
     with guest("sample") as device, borrowed_threads(config.memory, embedded=base.embedded):
         memory = config.memory.model_copy(update={"device": str(device)})
         config = config.model_copy(update={"memory": memory})
-        stop, machine = comfy_host.interrupted, ComfyMachine()
+        given = (comfy_host.interrupted, ComfyMachine(), progress, family_of(base, clip))
         try:
-            given = (make_source, stop, machine, progress, family_of(base, clip))
-            found = comparison.compare(config, columns, *given)
+            found = comparison.compare(config, columns, make_source, *given)
         except SamplingStopped:
             comfy_host.raise_interrupted()
     grid, _ = comparison.save_comparison(found, run.folder / "comparisons")

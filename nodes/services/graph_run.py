@@ -210,9 +210,8 @@ def encode(
         make_source = source_of(clip, vae, base)
         within = comfy_host.allowed_folders()
         machine = ComfyMachine()
-        where = SingleProcess(device)
-        given = (make_source, within, machine, family_of(base, trained_clip))
-        prepared = prepare(config, observer, where, *given)
+        where, family = SingleProcess(device), family_of(base, trained_clip)
+        prepared = prepare(config, observer, where, make_source, within, machine, family)
         manifest = save_manifest(config, prepared)
     return EncodedCache(manifest, base, dataset, previews, trained_clip)
 
@@ -269,18 +268,17 @@ def run_training(
     )
     observer.describe(config.preview.prompts, config.seed)
     if keep_in_loras:
-        every = config.training.checkpoint_every
-        observer.keeper = LoraKeeper(config.output.name, keep_in_loras, every)
+        kept = config.output.name, keep_in_loras, config.training.checkpoint_every
+        observer.keeper = LoraKeeper(*kept)
     if cache.previews and not can_preview:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     texts = workflow_texts(workflow, observer.warn)
     with guest("train", observer) as device:
         _warn_of_memory(config, device, observer)
         within, machine = comfy_host.allowed_folders(), ComfyMachine()
-        where = SingleProcess(device)
+        where, family = SingleProcess(device), family_of(base, cache.trained_clip)
         source = source_of(cache.trained_clip, vae, base)
-        given = (source, texts, within, machine, family_of(base, cache.trained_clip))
-        result = train(config, observer, where, *given)
+        result = train(config, observer, where, source, texts, within, machine, family)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()

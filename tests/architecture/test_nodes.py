@@ -22,6 +22,7 @@ NODES = sources("nodes")
 GATES = {
     "nodes/host/comfy_host.py",
     "nodes/host/comfy_engine.py",  # of a run on a MODEL alone
+    "nodes/host/served_files.py",  # the server's own library
 }
 ENGINE = {
     *("nodes/host/frozen_ops.py", "nodes/host/frozen_modules.py", "nodes/host/borrowed_model.py"),

@@ -235,7 +235,7 @@ def main(pack, folder, jobs):
         with torch.inference_mode():
             try:
                 found[job["name"]] = trained(place, job, model, clip, vae)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - of one model; the others go on
                 traceback.print_exc()
                 found[job["name"]] = {"error": repr(error)}
     (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -31,7 +31,7 @@ SKIPPED = {"sd15": -2, "sdxl": -3}
 TEXT = {"text_encoder": {"train": True, "rank": 4, "learning_rate": 2e-3}}
 
 
-def run_config(folder, side, name, **training):
+def run_config(folder, images, side, name, **training):
     """A run of few steps; its start is written with the others, so that every step is the same."""
     from graph_model_process import run_config as usual
 
@@ -46,8 +46,8 @@ def run_config(folder, side, name, **training):
         "output": {"layouts": ["comfyui", "kohya", "diffusers"]},
     }
     config = usual(folder, job, side, "graph_model")
-    images = config.dataset.model_copy(update={"path": str(folder.parent / "images")})
-    return config.model_copy(update={"dataset": images})
+    dataset = config.dataset.model_copy(update={"path": str(images)})
+    return config.model_copy(update={"dataset": dataset})
 
 
 def clip_marks(clip):
@@ -184,7 +184,7 @@ def trained(folder, side, name, model, clip, vae):
     # ComfyUI marks modules when it first loads them.
     plain = sampled_by_comfyui(model, clip, side, GUIDANCE, False)
     before = weights_hash(model), marks(model), clip_marks(clip)
-    config = run_config(folder, side, name)
+    config = run_config(folder, folder.parent / "images", side, name)
     result = run(config, model, clip, source)
     found = {
         "losses": losses(result.folder),
@@ -241,19 +241,18 @@ def resumed(folder, side, name, model, clip, vae):
             return observers.RunRequests(cancel=self.last >= 2)
 
     source = part("nodes.host.graph_family").encoders_of(model, clip, vae)
-    given = model, clip, source
-    config = run_config(folder / "whole", side, name, checkpoint_every=2)
+    given, words = (model, clip, source), (folder.parent / "images", side, name)
+    config = run_config(folder / "whole", *words, checkpoint_every=2)
     whole = run(config, *given)
     # Nothing is learned at this rate, and the noise is the same.
     still = run_config(
         folder / "still",
-        side,
-        name,
+        *words,
         optimizer={"learning_rate": 1e-9},
         text_encoder={"train": True, "rank": 4},
     )
     base = run(still, *given)
-    config = run_config(folder / "parts", side, name, checkpoint_every=2)
+    config = run_config(folder / "parts", *words, checkpoint_every=2)
     first = run(config, *given, Cancel())
     second = run(config.model_copy(update={"resume": "latest"}), *given)
     files = [comfy.utils.load_torch_file(str(each.adapters[0])) for each in (whole, second)]
@@ -284,7 +283,7 @@ def main(pack, folder, words):
         package.__path__ = [str(pack.joinpath(*name.split(".")))]
         sys.modules[PACK + name] = package
     # ComfyUI has modules of the same names as some of the tests.
-    sys.path.append(sys.path.pop(0))
+    sys.path[:] = [*sys.path[1:], sys.path[0]]
     import comfy.utils
     import torch
     from tiny_models.denoisers import tiny_model

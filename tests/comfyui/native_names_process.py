@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))
+sys.path[:] = [*sys.path, str(Path(__file__).resolve().parents[2])]
 
-from published_models import MODELS, UNETS, make
+from published_models import MODELS, UNETS, make  # noqa: E402 - found by the path above
 
 _FLUX = {
     "hidden_size": 64,

@@ -35,9 +35,9 @@ class LossSection(Section):
     ] = setting(
         "none",
         "Leave it on none. How much a noise level counts. 'sigma_sqrt': 1/sigma^2, weak noise. "
-        "'cosmap': a little more in the middle. 'min_snr': less at both ends, by snr_gamma. "
+        "'cosmap': more in the middle. 'min_snr': less at both ends, by snr_gamma. "
         "'logit_normal': the middle; take density uniform with it. 'learned': sigma bands add "
-        "alike. 'debiased': strong noise, only for eps and v models.",
+        "alike. 'debiased': strong noise, for eps and v.",
         advanced=True,
     )
     snr_gamma: float = setting(

@@ -116,11 +116,10 @@ def prepare(
         config: The run file.
         observer: Hears progress and warnings.
         processes: The first process encodes; the others wait and read.
-        make_source: Gives the encoders; unset: they come from the base's folder or
-            ``base.encoders``.
+        make_source: Gives the encoders; unset: they come from the base or ``base.encoders``.
         within: What the dataset's files really have to lie in; None follows every link.
         machine: What the encoders may take of the computer; unset: all that is free.
-        family: The base's family, where the caller made it; unset: the one that the run file names.
+        family: The base's, where the caller made it; unset: the one that the run file names.
 
     Returns:
         Everything the run needs before the denoiser.
@@ -154,13 +153,13 @@ def prepare(
     else:
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Noted(note))
+    given = (config, family, location, plan, memory, encoders)
     with contextlib.closing(encoders):
-        given = (config, family, location, plan, memory, encoders)
         dataset, prompts = _encode_in_order(given, observer, processes)
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
-        long = _long_captions(config, found.samples, location, encoders)
-        _warn(observer, processes, [*plan.notes, *warnings, *_cache_notes(dataset), *long])
+        notes = *_cache_notes(dataset), *_long_captions(config, found.samples, location, encoders)
+        _warn(observer, processes, [*plan.notes, *warnings, *notes])
     return Prepared(family, location, dataset, prompts, encoders)
 
 

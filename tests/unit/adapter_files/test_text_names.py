@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from trainer_core.adapter_files.convert.convert import convert
-from trainer_core.adapter_files.names.text_names import comfyui_names, kohya_name, text_path
+from trainer_core.adapter_files.names.key_map import with_text_encoders
+from trainer_core.adapter_files.names.native_names import native_key_map
+from trainer_core.adapter_files.names.text_names import (
+    KOHYA_PREFIX_ALONE,
+    KOHYA_PREFIXES,
+    TARGETS,
+    TEXT_ENCODER,
+    comfyui_names,
+    is_text_layer,
+    kohya_name,
+    text_path,
+)
 from trainer_core.adapter_files.read.adapter_file import open_adapter, read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
 from trainer_core.adapter_files.verify.proof import prove
@@ -18,7 +31,10 @@ from trainer_core.types import AdapterState, LayerState
 
 KEY_MAP = get_family("flux").key_map
 PATH = "text_encoder.text_model.encoder.layers.11.self_attn.out_proj"
+PATH_2 = PATH.replace(TEXT_ENCODER, "text_encoder_2")
 DENOISER = "transformer_blocks.0.attn.to_q"
+NATIVE = "output_blocks.0.1.transformer_blocks.0.attn1.to_q"
+ENCODERS = {"alone": {TEXT_ENCODER: KOHYA_PREFIX_ALONE}, "both": KOHYA_PREFIXES}
 
 
 def layer(rank, size, seed):
@@ -43,6 +59,29 @@ def make_state():
 def test_every_spelling_means_the_layer(name):
     assert text_path(name) == PATH
     assert name in comfyui_names(PATH)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lora_te2_text_model_encoder_layers_11_self_attn_out_proj",
+        "text_encoders.clip_g.transformer.text_model.encoder.layers.11.self_attn.out_proj",
+        PATH_2,
+    ],
+)
+def test_every_spelling_means_the_second_text_encoders_layer(name):
+    assert text_path(name) == PATH_2
+    assert name in comfyui_names(PATH_2)
+    assert comfyui_names(PATH_2)[-1] == PATH_2
+
+
+def test_both_text_encoders_are_adapted_and_nothing_else_is_theirs():
+    assert re.fullmatch(TARGETS, PATH)
+    assert re.fullmatch(TARGETS, PATH_2)
+    assert not re.fullmatch(TARGETS, PATH.replace(TEXT_ENCODER, "text_encoder_3"))
+    assert is_text_layer(PATH_2)
+    assert not is_text_layer("text_encoder_3.layer")
+    assert not is_text_layer("text_encoders.layer")
 
 
 @pytest.mark.parametrize(
@@ -85,6 +124,34 @@ def test_a_file_gives_back_what_was_written(tmp_path, layout):
         shapes = {"double_blocks.0.img_attn.qkv.weight": (36, 12)}
         assert prove(path, KEY_MAP, shapes).ok, "the base has no text encoder in it"
     assert PATH in inspect_adapter(path, KEY_MAP).norms
+
+
+@pytest.mark.parametrize("encoders", ENCODERS)
+@pytest.mark.parametrize("layout", ["comfyui", "kohya"])
+def test_files_of_a_graphs_model_have_the_names_of_its_text_encoders(tmp_path, layout, encoders):
+    prefixes, path = ENCODERS[encoders], tmp_path / "a.safetensors"
+    texts = {TEXT_ENCODER: PATH, "text_encoder_2": PATH_2}
+    texts = {name: texts[name] for name in prefixes}
+    key_map = with_text_encoders(native_key_map([NATIVE]), prefixes)
+    own = {name: layer(4, 6, number) for number, name in enumerate(texts.values())}
+    write_adapter(path, AdapterState("lora", {NATIVE: layer(2, 12, 9), **own}), layout, key_map, {})
+    keys = load_file(path)
+    for name, text in texts.items():
+        flat = text.removeprefix(f"{name}.").replace(".", "_")
+        assert f"{prefixes[name]}{flat}.lora_up.weight" in keys
+    found = read_adapter(path, key_map)
+    assert set(found.layers) == {NATIVE, *own}
+    for name, each in own.items():
+        assert torch.equal(found.layers[name].tensors["lora_up"], each.tensors["lora_up"])
+    assert prove(path, key_map).ok
+
+
+def test_a_family_reads_only_the_text_encoders_that_it_has(tmp_path):
+    path, key_map = tmp_path / "a.safetensors", native_key_map([NATIVE])
+    state = AdapterState("lora", {NATIVE: layer(2, 12, 9), PATH_2: layer(4, 6, 1)})
+    write_adapter(path, state, "comfyui", with_text_encoders(key_map, KOHYA_PREFIXES), {})
+    with pytest.raises(AdapterFileError, match="of a text encoder"):
+        read_adapter(path, with_text_encoders(key_map, ENCODERS["alone"]))
 
 
 @pytest.mark.parametrize("layout", ["peft", "lycoris"])

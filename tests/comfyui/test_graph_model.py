@@ -1,0 +1,141 @@
+"""Base From Model on a real server: from a MODEL of the graph to a LoRA that its sampler loads."""
+
+from __future__ import annotations
+
+import pytest
+from comfyui.graphs import (
+    BASE,
+    CACHE,
+    PROMPTS,
+    TRAIN,
+    cached_nodes,
+    changed,
+    graph,
+    hold,
+    panel,
+    record,
+    release,
+    run_folder,
+    runs,
+    wait_until_held,
+    weights,
+)
+
+pytestmark = pytest.mark.comfy
+
+MODEL, BEFORE, AFTER, LORA, TEXT, LATENT, SAMPLER, SHOWN = (f"m{at}" for at in range(8))
+CLASS = "UNetModel"
+
+
+def node(kind, **inputs):
+    return {"class_type": kind, "inputs": inputs}
+
+
+def model_graph(name, model="sdxl", steps=4, **settings):
+    """The shipped graph in small, with a tiny MODEL in the base's place and its LoRA sampled."""
+    nodes = graph(name, train={"steps": steps}, settings={"checkpoint_every": 0, **settings})
+    nodes[MODEL] = node("TinyModelForTests", model=model, seed=0, precision="fp32")
+    nodes[BASE] = node("AdapterTrainerBaseFromModel", model=[MODEL, 0], precision="auto")
+    nodes[CACHE]["inputs"] |= {"clip": [MODEL, 1], "vae": [MODEL, 2]}
+    nodes[TRAIN]["inputs"]["vae"] = [MODEL, 2]
+    nodes[BEFORE] = node("WeightsHash", model=[MODEL, 0])
+    nodes[AFTER] = node("WeightsHash", model=[MODEL, 0], after=[TRAIN, 0])
+    return nodes
+
+
+def sampled(nodes):
+    """The same, with the adapter on the MODEL and an image of KSampler behind it."""
+    nodes[LORA] = node(
+        "LoraModelLoader", model=[MODEL, 0], lora=[TRAIN, 0], strength_model=1.0, bypass=False
+    )
+    nodes[TEXT] = node("CLIPTextEncode", clip=[MODEL, 1], text="a red diamond")
+    nodes[LATENT] = node("EmptyLatentImage", width=64, height=64, batch_size=1)
+    nodes[SAMPLER] = node(
+        "KSampler",
+        model=[LORA, 0],
+        positive=[TEXT, 0],
+        negative=[TEXT, 0],
+        latent_image=[LATENT, 0],
+        seed=1,
+        steps=2,
+        cfg=1.0,
+        sampler_name="euler",
+        scheduler="simple",
+        denoise=1.0,
+    )
+    nodes[SHOWN] = node("VAEDecode", samples=[SAMPLER, 0], vae=[MODEL, 2])
+    nodes["m9"] = node("SaveImage", images=[SHOWN, 0], filename_prefix="made")
+    return nodes
+
+
+def hashes(result):
+    return {result["outputs"][each]["text"][0] for each in (BEFORE, AFTER)}
+
+
+def test_a_model_of_the_graph_is_trained_sampled_and_left_as_it_was(server):
+    nodes = sampled(model_graph("of_graph"))
+    result = server.run(nodes)
+    assert len(hashes(result)) == 1
+    assert result["outputs"]["m9"]["images"]
+    folder = run_folder(server, "of_graph")
+    assert record(folder)["status"] == "done"
+    assert "lora key not loaded" not in server.log.read_text(errors="replace")
+    state = panel(server)
+    assert (state["status"], state["step"]) == ("done", 4)
+    first = weights(folder / "of_graph.safetensors")
+    assert all("diffusion_model.input_blocks" in each or "block" in each for each in first)
+    # Nothing is done again, and a longer run goes on with the same model.
+    again = server.run(nodes)
+    assert TRAIN in cached_nodes(again)
+    server.run(changed(nodes, TRAIN, steps=6))
+    assert [each.name for each in runs(server, "of_graph")] == [folder.name]
+    assert record(folder)["step"] == 6
+
+
+def test_another_model_is_another_base(server):
+    server.run(model_graph("exchanged"))
+    other = changed(model_graph("exchanged"), MODEL, seed=1)
+    server.run(other)
+    # What was trained on one model is not gone on with on another.
+    assert len(runs(server, "exchanged")) == 2
+    assert len({record(each)["hashes"]["base"] for each in runs(server, "exchanged")}) == 2
+
+
+def test_a_cancelled_run_leaves_the_model_as_it_was_and_goes_on(server):
+    whole = model_graph("model_whole")
+    server.run(whole)
+    expected = weights(run_folder(server, "model_whole") / "model_whole.safetensors")
+    nodes = model_graph("model_cut")
+    hold(server, 3, CLASS)
+    prompt = server.queue(nodes)
+    wait_until_held(server)
+    assert server.post("/interrupt", {"prompt_id": prompt})[0] == 200
+    release(server)
+    failure = server.failure(server.result(prompt))
+    assert (failure["event"], failure["node_id"]) == ("execution_interrupted", TRAIN)
+    folder = run_folder(server, "model_cut")
+    assert record(folder)["status"] == "cancelled"
+    result = server.run(nodes)
+    assert len(hashes(result)) == 1
+    assert weights(folder / "model_cut.safetensors") == expected
+
+
+def test_an_encoder_of_another_model_is_told(server):
+    nodes = model_graph("strange")
+    nodes["m10"] = node("TinyModelForTests", model="flux", seed=0, precision="fp32")
+    nodes[CACHE]["inputs"]["vae"] = ["m10", 2]
+    failure = server.failure(server.result(server.queue(nodes)))
+    assert failure["node_id"] == CACHE
+    assert "4 channels" in failure["exception_message"]
+
+
+def test_previews_are_made_while_it_trains(server):
+    nodes = graph("shown", previews=True, train={"steps": 2}, settings={"preview_every": 2})
+    plain = model_graph("shown", steps=2)
+    nodes |= {each: plain[each] for each in (MODEL, BASE)}
+    nodes[CACHE]["inputs"] |= {"clip": [MODEL, 1], "vae": [MODEL, 2]}
+    nodes[TRAIN]["inputs"]["vae"] = [MODEL, 2]
+    nodes[PROMPTS]["inputs"] |= {"width": 64, "height": 64, "steps": 2}
+    server.run(nodes)
+    folder = run_folder(server, "shown")
+    assert sorted(each.parent.name for each in folder.glob("samples/*/0.png"))[-1] == "000002"

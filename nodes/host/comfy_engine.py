@@ -25,6 +25,8 @@ CastOp: type[Any] = comfy.ops.CastWeightBiasOp
 """What ComfyUI's ops have in common: a weight that is cast when it is asked for."""
 
 QuantizedTensor: type[Any] = comfy.ops.QuantizedTensor
+_CASTS = "comfy_cast_weights"
+
 Fp8Linear: type[Any] = comfy.ops.fp8_ops.Linear
 """It clamps the numbers of its input in place."""
 
@@ -168,13 +170,25 @@ def computing_in(model: Any, dtype: Any) -> Iterator[None]:
         model: ComfyUI's ``BaseModel``.
         dtype: The dtype; None for the model's own.
     """
+    if dtype is None or dtype == model.get_dtype_inference():
+        yield
+        return
     before = model.manual_cast_dtype
-    if dtype is not None and dtype != model.get_dtype_inference():
-        model.manual_cast_dtype = dtype
+    # Where weights are kept in what the model computes in, its ops do not cast them by themselves.
+    ops = [each for each in model.diffusion_model.modules() if isinstance(each, CastOp)]
+    bare = [each for each in ops if not each.comfy_cast_weights]
+    own = [each for each in bare if _CASTS in vars(each)]
+    model.manual_cast_dtype = dtype
+    for each in bare:
+        each.comfy_cast_weights = True
     try:
         yield
     finally:
         model.manual_cast_dtype = before
+        for each in bare:
+            del each.comfy_cast_weights
+        for each in own:
+            each.comfy_cast_weights = False
 
 
 def unload_model(patcher: Any) -> None:

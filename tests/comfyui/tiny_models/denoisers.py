@@ -18,6 +18,7 @@ from .weights import fill
 PRECISIONS = {
     "fp32": (torch.float32, None),
     "bf16": (torch.bfloat16, None),
+    "fp16": (torch.float16, None),
     "fp16 cast": (torch.float16, torch.float32),
     "bf16 cast": (torch.bfloat16, torch.float32),
     "fp8 cast": (torch.float8_e4m3fn, torch.float32),
@@ -40,9 +41,9 @@ def tiny_model(name: str, seed: int = 0, precision: str = "fp32", disable_dynami
     management, patchers = comfy.model_management, comfy.model_patcher
     make = patchers.ModelPatcher if disable_dynamic else patchers.CoreModelPatcher
     load, offload = management.get_torch_device(), management.unet_offload_device()
-    model = _model(TINY[name], precision).to(offload)
+    model = bare_model(TINY[name], precision).to(offload)
     if precision in FORMATS:
-        whole = _model(TINY[name], "fp32").diffusion_model
+        whole = bare_model(TINY[name], "fp32").diffusion_model
         fill(whole, seed)
         model.load_model_weights(quantized_state(whole, precision), "")
     else:
@@ -52,13 +53,14 @@ def tiny_model(name: str, seed: int = 0, precision: str = "fp32", disable_dynami
     return patcher
 
 
-def _model(sizes: TinySizes, precision: str):
-    """ComfyUI's model, whose weights have no values yet."""
+def bare_model(sizes: TinySizes, precision: str, operations=None):
+    """ComfyUI's model, whose weights have no values yet; of a pack's own ops, if there are any."""
     kind = getattr(comfy.supported_models, sizes.config)
     settings = kind(kind.unet_config | dict(sizes.unet))
     # The class has written what it takes for granted over them.
     settings.unet_config |= sizes.unet
     settings.set_inference_dtype(*PRECISIONS[precision])
+    settings.custom_operations = operations
     settings.quant_config = {"mixed_ops": True} if precision in FORMATS else None
     marks = {key: torch.tensor(value) for key, value in sizes.marks.items()}
     with _small_adapter():

@@ -26,7 +26,6 @@ DOCUMENTS = (
 Row = Mapping[str, Any]
 
 _TABLE = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
-_LARGE = 100 << 20
 _NARROW = "layer 3072->3072 bf16 cpu"
 _COMPARED = (
     ("lora", ("ours lora", "PEFT lora", "musubi-tuner lora", "ComfyUI lora bypass")),
@@ -314,7 +313,6 @@ def train_lora_table() -> str:
         timed = section["timed"]
         told.append(f"{model}: commit {timed['commit'][:10]}, {_machine(timed)}.")
     heads = ("MODEL", "The node's way", "Its checkpointing", "Time", "Memory", "with the copy")
-    heads = (*heads, "Resident, with the copy")
     return f"{_table(heads, rows)}\n\nComfyUI {timed['comfyui']}. " + " ".join(told)
 
 
@@ -327,11 +325,8 @@ def _over(ours: Row, node: Row) -> tuple[str, ...]:
     weights = ours["weights"]
     copied = (weights + ours["tensors"]) / (weights + node["tensors"])
     alone = (weights + ours["tensors"]) / node["tensors"]
-    resident = (weights + ours["resident"]) / (weights + node["resident"])
-    shares = [ours["best_cpu_seconds"] / node["best_cpu_seconds"], alone, copied]
-    # Beside a tiny model the process's libraries are all that is seen.
-    shares += [resident] if weights > _LARGE else []
-    return (*(f"{share:.2f}" for share in shares), "")[:4]
+    shares = (ours["best_cpu_seconds"] / node["best_cpu_seconds"], alone, copied)
+    return tuple(f"{share:.2f}" for share in shares)
 
 
 TABLES: Mapping[str, Callable[[], str]] = {

@@ -12,7 +12,7 @@ from comfyui.tiny_models.sizes import TINY
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
 PACK = Path(__file__).resolve().parents[2]
-QUICK = ("sdxl", "flux2", "hunyuan_video", "krea2")
+QUICK = ("flux2", "hunyuan_video", "krea2")
 READ = ("flux", "flux_schnell", "flux2", "z_image", "qwen_image")
 """Those whose network reads reference images."""
 
@@ -90,7 +90,8 @@ def test_what_takes_no_reference_images_has_no_variant_for_them(predicted):
     assert not any(predicted[name]["takes references"] for name in others)
 
 
-@pytest.mark.parametrize("edited_name", cases(READ, QUICK))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("edited_name", READ)
 def test_an_edit_is_trained_and_drawn_as_ksampler_draws_it(edited_name, edited):
     found = edited[edited_name]
     assert found["changed"] == []

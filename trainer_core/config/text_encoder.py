@@ -6,13 +6,13 @@ from .section import Section, setting
 
 
 class TextEncoderSection(Section):
-    """Training of CLIP-L, of bases that have it; it then computes in each step."""
+    """Training of CLIP-L, of bases that have it (of SDXL CLIP-G, too); it computes in each step."""
 
     train: bool = setting(
         False,
-        "Leave it off; it seldom helps. Trains an adapter of CLIP-L as well, of bases that read "
-        "its pooled text. In ComfyUI use Apply Adapter, or Load LoRA with the file, which have a "
-        "CLIP input: a loader for the model alone leaves this part out.",
+        "Leave it off; it seldom helps. Trains an adapter of CLIP-L as well, of bases that read it, "
+        "and of SDXL's CLIP-G. In ComfyUI use Apply Adapter, or Load LoRA with the file, which "
+        "have a CLIP input: a loader for the model alone leaves this part out.",
         advanced=True,
     )
     learning_rate: float | None = setting(

@@ -11,15 +11,15 @@ It needs a ComfyUI at $COMFYUI_PATH or ~/ComfyUI, and up to 12 GB of memory.
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -108,11 +108,15 @@ def version() -> str:
     return told.partition('__version__ = "')[2].partition('"')[0]
 
 
-def _environment() -> Any:
+def _environment() -> ModuleType:
     """The tests' module that finds ComfyUI and its interpreter."""
-    if str(TESTS) not in sys.path:
-        sys.path[:] = [str(TESTS), *sys.path]
-    return importlib.import_module("comfyui.environment")
+    path = TESTS / "comfyui" / "environment.py"
+    spec = importlib.util.spec_from_file_location("comfyui_environment", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 if __name__ == "__main__":

@@ -90,3 +90,12 @@ def test_every_models_gradient_is_that_of_finite_differences(name, compared):
         step = found["steps"][way]
         assert step["loss"] == pytest.approx(found["loss"], rel=1e-5)
         assert worst(step["slopes"], found["slopes"]) < LESS_NEAR
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["flux2", "chroma", "qwen_image", "z_image"])
+def test_train_loras_gradient_is_right_where_blocks_leave_their_inputs(name, compared):
+    found = compared({name: [1]})[name]
+    slopes = found["steps"]["core, depth 1"]["slopes"]
+    wrong = worst(slopes, found["slopes"], found["level"] ** 2)
+    assert wrong > 0.1 if name in {"flux2", "chroma"} else wrong < LESS_NEAR

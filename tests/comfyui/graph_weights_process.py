@@ -24,7 +24,7 @@ from graph_model_process import (
     write_image,
 )
 
-STEPS, STRENGTH, SHARE = 6, 0.7, 0.4
+STEPS, STRENGTH, SHARE = 4, 0.7, 0.4
 IN_BF16 = " in bf16"
 
 

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 PACK = Path(__file__).resolve().parents[2]
 EXACT = ("bf16", "fp16", "fp16 in bf16", "bf16 cast", "fp16 cast", "fp8 cast", "packed")
 PARTLY = "partly loaded"
-QUICK = {("flux", PARTLY), ("flux", "fp16 in bf16")}
+QUICK = {("flux", "fp16 in bf16")}
 ELSEWHERE = {
     ("sdxl", PARTLY),
     ("sdxl", "packed"),
@@ -61,7 +61,7 @@ def test_a_run_leaves_the_weights_and_its_file_loads(name, way, results):
     """Of int8 that is all: ComfyUI rounds its activations, so that no float32 is its twin."""
     found = results[name, way]
     losses = found["losses"]
-    assert len(losses) == 6
+    assert len(losses) == 4
     assert np.isfinite(losses).all()
     assert found["weights changed"] == []
     assert found["changed"] == []

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...trainer_core.errors import InputError
 from . import comfy_engine
 from .frozen_modules import frozen_modules
-from .graph_inputs import require_plain
+from .graph_inputs import require_trainable
 from .unchanged_inputs import unchanged_inputs
 
 _SAMPLING = "model_sampling"
@@ -33,22 +32,6 @@ class BorrowedModel:
     patcher: Any
     model: Any
     denoiser: nn.Module
-
-
-def require_trainable(model: Any) -> None:
-    """Refuse a MODEL whose effect is not in its weights, patches and objects.
-
-    Raises:
-        InputError: For hooks, a LoRA in bypass mode or another injection, or several devices.
-    """
-    require_plain(model, "MODEL")
-    several = getattr(model, "is_multigpu_base_clone", False)
-    if several or model.get_additional_models_with_key("multigpu"):
-        raise InputError(
-            "a MODEL that is spread over several GPUs at the MODEL input",
-            "a MODEL on one device",
-            "Connect the MODEL from before the node that spreads it.",
-        )
 
 
 @contextmanager
@@ -85,6 +68,7 @@ def borrowed_denoiser(
         # Whatever of it has been done by then.
         at_end.callback(patcher.cleanup)
         at_end.callback(before.restore, patcher)
+        at_end.callback(setattr, inner, "latent_shapes", getattr(inner, "latent_shapes", None))
         # As a sampler does; tensors that were made so can be changed in no other way.
         with torch.inference_mode():
             comfy_engine.load_model(patcher, memory_required)

@@ -25,7 +25,7 @@ _EDIT = "edit_plus"
 """The variant of a model that reads any number of reference images."""
 
 
-def graph_family(model: Any, clip: Any = None) -> Family:
+def graph_family(model: Any, clip: Any = None, work: tuple[int, int, int] | None = None) -> Family:
     """Make the family of a MODEL.
 
     Nothing is loaded and nothing is changed: `Family.given` borrows the model when a run asks, and
@@ -35,6 +35,7 @@ def graph_family(model: Any, clip: Any = None) -> Family:
         model: The MODEL input's value.
         clip: The CLIP whose text encoders may be trained; None for none. One that is another
             model's than those that can be trained is as none.
+        work: What a step is, as `GraphModel.room` takes it: how much memory is left free for it.
 
     Raises:
         BaseModelError: When it cannot be trained.
@@ -53,8 +54,7 @@ def graph_family(model: Any, clip: Any = None) -> Family:
     header = native_model.header_names(denoiser, found.kind)
     lists = native_model.block_lists(denoiser)
     references = (_EDIT,) if found.takes_references else ()
-
-    given = _given(found, lists)
+    given = _given(found, lists, 0 if work is None else found.room(*work))
     return given_family(
         given,
         predict,
@@ -78,7 +78,7 @@ def graph_family(model: Any, clip: Any = None) -> Family:
     )
 
 
-def _given(found: GraphModel, lists: tuple[str, ...]) -> GivenDenoiser:
+def _given(found: GraphModel, lists: tuple[str, ...], room: int) -> GivenDenoiser:
     """The MODEL as the core borrows it."""
     from ...trainer_core.families.given import GivenDenoiser
 
@@ -86,7 +86,8 @@ def _given(found: GraphModel, lists: tuple[str, ...]) -> GivenDenoiser:
         dtype: torch.dtype, device: torch.device, at_end: contextlib.ExitStack
     ) -> nn.Module:
         del device  # ComfyUI's own, where the model's loader puts it
-        return at_end.enter_context(borrowed_denoiser(found.patcher, lists, dtype)).denoiser
+        borrowed = borrowed_denoiser(found.patcher, lists, dtype, room)
+        return at_end.enter_context(borrowed).denoiser
 
     return GivenDenoiser(
         title=found.title,

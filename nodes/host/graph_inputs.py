@@ -21,6 +21,8 @@ Socket = TypeVar("Socket")
 # one tensor shares its page with the beginning of the next.
 _PLACES = 3
 _NEIGHBOURS = 128
+_DEEPEST = 6
+_INSIDE, _COMPILED = ("transformer_options",), "torch.compile"
 
 
 class Clip(Protocol):
@@ -83,6 +85,35 @@ def require_plain(patcher: Any, socket: str) -> None:
         )
 
 
+def require_trainable(model: Any) -> None:
+    """Refuse a MODEL whose effect is not in its weights, its blocks' patches and its objects.
+
+    Raises:
+        InputError: For hooks, a LoRA in bypass mode or another injection, several devices, or what
+            a sampler puts around the model: it would show in what is sampled and not in what is
+            trained.
+    """
+    require_plain(model, "MODEL")
+    several = getattr(model, "is_multigpu_base_clone", False)
+    if several or model.get_additional_models_with_key("multigpu"):
+        raise InputError(
+            "a MODEL that is spread over several GPUs at the MODEL input",
+            "a MODEL on one device",
+            "Connect the MODEL from before the node that spreads it.",
+        )
+    around = [name for name in model.model_options if name not in _INSIDE]
+    around += [key for held in model.wrappers.values() for key, each in held.items() if each]
+    # Compiled modules are another form of the same model, and are not used here.
+    around = sorted({str(name) for name in around} - {_COMPILED})
+    if around:
+        raise InputError(
+            f"a MODEL at the MODEL input with something around it ({', '.join(around)}), such as "
+            "RescaleCFG or a cache of steps",
+            "a MODEL whose own prediction is sampled",
+            "Connect the MODEL from before that node; put the node behind Load LoRA for KSampler.",
+        )
+
+
 def ordinary(tensor: Tensor) -> Tensor:
     """A copy that owes nothing to ComfyUI: float32, contiguous, on the CPU, without a gradient.
 
@@ -126,6 +157,47 @@ def weights_fingerprint(model: Any, patcher: Any, unused: Collection[str] = ()) 
     changed = sorted([*wrappers, *getattr(patcher, "object_patches", {})])
     digest.update(f"changed {changed}".encode())
     return digest.hexdigest()[:32]
+
+
+def options_fingerprint(patcher: Any) -> str:
+    """Fingerprint what a patcher does to its model's blocks, such as FreeU or an IP-Adapter.
+
+    A function counts with its name, and with the numbers, words and tensors that it was made with.
+
+    Args:
+        patcher: ComfyUI's ModelPatcher of a MODEL.
+
+    Returns:
+        32 hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    _add_made(digest.update, patcher.model_options.get("transformer_options", {}), _DEEPEST)
+    return digest.hexdigest()[:32]
+
+
+def _add_made(update: Callable[[bytes], None], value: Any, deeper: int) -> None:
+    """Add a value and what it was made with, so far down; nothing of where it lies in memory."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        _add_tensor(update, "", value)
+    elif value is None or isinstance(value, bool | int | float | str):
+        update(f"{value!r};".encode())
+    elif not deeper:
+        update(type(value).__qualname__.encode())
+    elif isinstance(value, Mapping):
+        for key, each in sorted(value.items(), key=lambda item: str(item[0])):
+            update(f"{key}:".encode())
+            _add_made(update, each, deeper - 1)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for each in value if isinstance(value, list | tuple) else sorted(value, key=str):
+            _add_made(update, each, deeper - 1)
+    else:
+        named = value if callable(value) and hasattr(value, "__qualname__") else type(value)
+        update(f"{named.__module__} {named.__qualname__};".encode())
+        cells = getattr(value, "__closure__", None) or ()
+        held = [cell.cell_contents for cell in cells] or getattr(value, "__dict__", {})
+        _add_made(update, held, deeper - 1)
 
 
 def _originals(model: Any, patcher: Any) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import BaseModelError
 from . import comfy_host, reference_images
-from .graph_inputs import require_plain, weights_fingerprint
+from .graph_inputs import options_fingerprint, require_trainable, weights_fingerprint
 from .plain_encoders import LatentSpace
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 _IMAGE, _VIDEO = 2, 3
 _SCHEDULER = "simple"
 """Of the samples that a run makes, with the sampler euler."""
+
+_OF_A_STEP = 3
+"""A training step's activations over those of a sampler's step, with gradient checkpointing."""
+_OF_A_FACTOR = 16
+"""Bytes of a number of the adapter: itself, its gradient and AdamW's two moments in float32."""
 
 _GUIDED = ("guidance_in.", "guidance_embed")
 _NO_IMAGES: Mapping[str, str] = {
@@ -84,7 +89,7 @@ class GraphModel:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
-        require_plain(self.patcher, "MODEL")
+        require_trainable(self.patcher)
         self._require_images()
         _ = self.parameterization
 
@@ -122,6 +127,7 @@ class GraphModel:
     def fingerprint(self) -> str:
         """Names its weights with their patches, and its noise levels."""
         weights = weights_fingerprint(self.model, self.patcher)
+        weights = f"{weights} {options_fingerprint(self.patcher)}"
         told = f"{weights} {self.kind} {type(self.sampling).__mro__} {self._sampling_facts()}"
         return hashlib.sha256(told.encode()).hexdigest()[:32]
 
@@ -228,6 +234,25 @@ class GraphModel:
     def size_multiple(self) -> int:
         """Pixels of which the sides of trained images are multiples."""
         return 2**self.halvings * self.patch * self.space.pixels
+
+    def room(self, images: int, side: int, rank: int) -> int:
+        """Bytes of the device that a step may need beside the model, for ComfyUI to leave free.
+
+        A guess, as ComfyUI's own of a sampler's step is, from which it is made; no GPU has
+        measured it. What is left free is ComfyUI's way to decide how much of a model it loads.
+
+        Args:
+            images: Of a pass.
+            side: Of an image, in pixels.
+            rank: Of the adapter.
+        """
+        small, frames = max(1, side // self.space.pixels), (1,) * (self.space.dimensions - 2)
+        forward = self.patcher.memory_required((images, self.space.channels, *frames, small, small))
+        sizes = (
+            getattr(each, "in_features", 0) + getattr(each, "out_features", 0)
+            for each in self.denoiser.modules()
+        )
+        return int(_OF_A_STEP * forward) + _OF_A_FACTOR * rank * sum(sizes)
 
     def precision(self, wanted: str) -> str:
         """``bf16`` or ``fp32``: what a run computes in.

@@ -131,6 +131,12 @@ def _family_of(
 
     if base is None:
         return adapter_family(adapter, family), None
+    if base.model is not None:
+        raise InputError(
+            "base: a model of the graph",
+            "nothing, or a base of files whose weights are read",
+            "Leave base open; to use a base's weights, connect Load Training Base.",
+        )
     opened = open_base(base.values["path"], family)
     require_base(adapter, opened)
     return opened.family, opened.weight

@@ -220,7 +220,7 @@ def _require_same_base(base: BaseChoice, encoded: BaseChoice) -> None:
         + ", and this node one with "
         + ", ".join(f"{name} {ours[name]}" for name in differing),
         "the same base on both nodes",
-        "Connect one Load Training Base to both.",
+        f"Connect one {'Load Training Base' if base.model is None else 'Base From Model'} to both.",
     )
 
 

@@ -150,18 +150,23 @@ def source_of(
     return lambda family, location: graph_encoders(family, location, clip, vae, length, on_close)
 
 
-def family_of(base: BaseChoice, clip: Any = None) -> Family | None:
+def family_of(base: BaseChoice, clip: Any = None, config: RunConfig | None = None) -> Family | None:
     """The family of a MODEL of the graph; None for a base of files, whose family has a name.
 
     Args:
         base: The base.
-        clip: The CLIP that a MODEL's text encoders are trained in, or were; None for none.
+        clip: The CLIP whose text encoders may be trained; None for none.
+        config: The run that trains it, which says how much memory a step needs.
     """
     if base.model is None:
         return None
     from ..host.graph_family import graph_family
 
-    return graph_family(base.model, clip)
+    work = None
+    if config is not None:
+        side = max(config.dataset.resolution, *config.dataset.more_resolutions, 0)
+        work = config.training.batch_size, side, config.adapter.rank
+    return graph_family(base.model, clip, work)
 
 
 def encode(
@@ -276,7 +281,7 @@ def run_training(
     with guest("train", observer) as device:
         _warn_of_memory(config, device, observer)
         within, machine = comfy_host.allowed_folders(), ComfyMachine()
-        where, family = SingleProcess(device), family_of(base, cache.trained_clip)
+        where, family = SingleProcess(device), family_of(base, cache.trained_clip, config)
         source = source_of(cache.trained_clip, vae, base)
         result = train(config, observer, where, source, texts, within, machine, family)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.

@@ -11,6 +11,7 @@ from ...trainer_core.filesystem.storage import write_text
 from ..host import comfy_host
 from ..host.served_files import html_page
 from .choices import BaseChoice, DatasetChoice, run_config
+from .graph_run import family_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,12 +56,14 @@ def dataset_page(
     from ...trainer_core.data.report.words import report_text
     from ...trainer_core.families.dataset_reading import gather
 
-    config = _config(dataset, base)
+    config, family = _config(dataset, base), None if base is None else family_of(base)
 
     def count(has_controls: bool) -> TextLimit | None:
-        return None if base is None else _limit(config, has_controls)
+        # How much of a caption a CLIP of the graph reads is its own matter.
+        known = base is not None and family is None
+        return _limit(config, has_controls) if known else None
 
-    report = gather(config, count, comfy_host.allowed_folders()).report
+    report = gather(config, count, comfy_host.allowed_folders(), family).report
     bar = comfy_host.ProgressBar(node_id, max(1, len(report.images)))
 
     def progress(done: int, total: int) -> None:

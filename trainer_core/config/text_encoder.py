@@ -10,8 +10,8 @@ class TextEncoderSection(Section):
 
     train: bool = setting(
         False,
-        "Leave it off; it seldom helps. Trains an adapter of CLIP-L as well, of bases that read it, "
-        "and of SDXL's CLIP-G. In ComfyUI use Apply Adapter, or Load LoRA with the file, which "
+        "Leave it off; it seldom helps. Trains an adapter of CLIP-L as well, of bases that read "
+        "it, and of SDXL's CLIP-G. In ComfyUI use Apply Adapter, or Load LoRA with the file, which "
         "have a CLIP input: a loader for the model alone leaves this part out.",
         advanced=True,
     )

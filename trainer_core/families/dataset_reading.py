@@ -18,6 +18,7 @@ from ..data.sources.folder import Scan
 from ..errors import ConfigError, DatasetError
 from ..filesystem.allowed_folders import AllowedFolders
 from ..types import PlannedSample, Sample
+from .family import Family
 from .registry import get_family
 
 CountTokens = Callable[[bool], TextLimit | None]
@@ -43,13 +44,19 @@ class Gathered:
     refusal: DatasetError | None
 
 
-def gather(config: RunConfig, count: CountTokens, within: AllowedFolders | None = None) -> Gathered:
+def gather(
+    config: RunConfig,
+    count: CountTokens,
+    within: AllowedFolders | None = None,
+    family: Family | None = None,
+) -> Gathered:
     """Read a dataset; no image is decoded.
 
     Args:
         config: The run file; its family decides sizes.
         count: Gives the tokens of captions, or None where the base is not at hand.
         within: What everything that is read really has to lie in; None follows every link.
+        family: The base's, where the caller made it; unset: the one that the run file names.
 
     Raises:
         ConfigError: When no dataset is named.
@@ -61,7 +68,7 @@ def gather(config: RunConfig, count: CountTokens, within: AllowedFolders | None 
             "a folder with images and captions",
             "Name the folder behind the verb, or set dataset.path.",
         )
-    family = get_family(config.family)
+    family = family or get_family(config.family)
     found = scan_all(config.dataset, within, stop=False, seed=config.seed)
     small = () if config.dataset.upscale else _too_small(found.samples, family.size_multiple)
     left_out = set(map(id, small))

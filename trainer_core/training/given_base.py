@@ -22,6 +22,8 @@ def require_hosts_way(config: RunConfig, processes: Processes) -> None:
         value = getattr(config.memory, name)
         if value not in {fields[name].default, 0}:
             raise _refused(f"memory.{name} is {value}", f"Leave memory.{name} out.")
+    if config.memory.plan not in {"auto", "off"}:
+        raise _refused(f"memory.plan is {config.memory.plan}", "Leave memory.plan out.")
     if config.base.adapters:
         raise _refused(
             "base.adapters names an adapter",

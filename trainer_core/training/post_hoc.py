@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from ..adapter_files.metadata import SETTINGS_KEY, kept_header, own_facts
+from ..adapter_files.names.key_map import KeyMap
 from ..adapter_files.write.adapter_file import layout_name, write_adapter
 from ..adapters.init.decomposed import joined
 from ..config import RunConfig
 from ..errors import CheckpointError, InputError
+from ..families.given import GRAPH_MODEL
+from ..families.given_family import named_family
 from ..families.registry import get_family
 from ..tensors.safetensors_reader import TensorFile, open_tensors
 from ..types import AdapterState, LayerState
@@ -166,15 +169,22 @@ def make_averaged(
         files = [stack.enter_context(open_state(each.folder)) for each in kept]
         state = _summed_state(kept, files, factors, config)
     header = _header(newest, state, length, error)
-    family = get_family(config.family)
+    key_map = _key_map(config, state)
     folder, name = target
     paths: list[Path] = []
     for layout in config.output.layouts:
         path = folder / layout_name(name, layout)
-        form = layout, family.key_map, header, config.output.dtype
+        form = layout, key_map, header, config.output.dtype
         write_adapter(path, state, *form, replace=replace)
         paths.append(path)
     return Averaged(length, error, tuple(paths))
+
+
+def _key_map(config: RunConfig, state: AdapterState) -> KeyMap:
+    """The names of the run's layers; of a model that was on a graph they are its own."""
+    if config.family == GRAPH_MODEL:
+        return named_family("", state.layers).key_map
+    return get_family(config.family).key_map
 
 
 def _summed_state(

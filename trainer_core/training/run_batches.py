@@ -261,8 +261,11 @@ def describe_levels(run: Loaded) -> list[str]:
         f"{index / _FIFTHS:.1f}-{(index + 1) / _FIFTHS:.1f} {share:.0%}"
         for index, share in enumerate(shares)
     )
-    over = "" if run.data.family.levels is None else " over time"
-    return [f"Noise levels ({run.config.training.sigma.density}{over}): {told}."]
+    density, over, usual = run.config.training.sigma.density, "", ""
+    if run.data.family.levels is not None:
+        over = " over time"
+        usual = "" if density == "uniform" else " Density auto is uniform, as it was trained."
+    return [f"Noise levels ({density}{over}): {told}.{usual}"]
 
 
 def _quantiles(run: Loaded) -> Callable[[Batch], Callable[[float], float]]:

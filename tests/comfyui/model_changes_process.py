@@ -1,0 +1,99 @@
+"""Runs inside ComfyUI's interpreter: what a MODEL carries beside its weights.
+
+Usage: model_changes_process.py PACK RESULT, with ComfyUI's folder in PYTHONPATH. RESULT gets the
+fingerprints of a tiny MODEL with changes of its blocks, what is refused, and what is asked of
+ComfyUI's memory for a run.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path[:] = [*sys.path[1:], sys.path[0]]
+import torch  # noqa: E402 - found by the path above
+from graph_model_process import as_package, part  # noqa: E402
+
+
+def weakened(strength):
+    def patch(q, k, v, extra_options):
+        return q * strength, k, v
+
+    return patch
+
+
+def changed(model, change):
+    found = model.clone()
+    change(found)
+    return found
+
+
+def said(model):
+    try:
+        part("nodes.host.graph_model").GraphModel(model)
+    except part("trainer_core.errors").InputError as error:
+        return [error.found, error.expected, error.remedy]
+    return None
+
+
+class Dropping(torch.nn.Module):
+    """A block that changes its input in place by a call, and drops numbers."""
+
+    def forward(self, x):
+        y = torch.nn.functional.dropout(x, 0.5)
+        x.addcmul_(y, y)
+        return x
+
+
+def dropped():
+    """A step through such a block as it is and protected: result, and what is drawn next."""
+    unchanged = part("nodes.host.unchanged_inputs").unchanged_inputs
+    holder = torch.nn.Module()
+    holder.blocks = torch.nn.ModuleList([Dropping()])
+    found = []
+    for protected in (False, True):
+        torch.manual_seed(3)
+        x = torch.rand(4, 5)
+        if not protected:
+            found.append([holder.blocks[0](x.clone()), torch.rand(3)])
+            continue
+        with unchanged(holder, ["blocks"]), torch.enable_grad():
+            given = x.clone().requires_grad_() * 1
+            found.append([holder.blocks[0](given).detach(), torch.rand(3)])
+    return all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def main(pack, result):
+    as_package(pack)
+    import comfy.patcher_extension
+    from tiny_models.denoisers import tiny_model
+
+    with torch.inference_mode():
+        model = tiny_model("sdxl")
+    graph_model = part("nodes.host.graph_model").GraphModel
+    patches = {
+        "plain": lambda each: None,
+        "half": lambda each: each.set_model_attn1_patch(weakened(0.5)),
+        "half again": lambda each: each.set_model_attn1_patch(weakened(0.5)),
+        "quarter": lambda each: each.set_model_attn1_patch(weakened(0.25)),
+    }
+    wrapped = comfy.patcher_extension.WrappersMP.DIFFUSION_MODEL
+    around = {
+        "cfg function": lambda each: each.set_model_sampler_cfg_function(lambda args: args["cond"]),
+        "function wrapper": lambda each: each.set_model_unet_function_wrapper(lambda f, a: None),
+        "wrapper": lambda each: each.add_wrapper_with_key(wrapped, "cache", lambda run: run),
+        "compiled": lambda each: each.add_wrapper_with_key(wrapped, "torch.compile", id),
+    }
+    found = {
+        "fingerprints": {k: graph_model(changed(model, v)).fingerprint for k, v in patches.items()},
+        "refused": {k: said(changed(model, v)) for k, v in around.items()},
+        "room": [
+            graph_model(model).room(*each) for each in ((1, 512, 4), (1, 1024, 4), (1, 512, 8))
+        ],
+        "dropped alike": dropped(),
+        "sampling": model.memory_required((1, 4, 64, 64)),
+    }
+    result.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,47 @@
+"""What a MODEL carries beside its weights: it counts, or the MODEL is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from comfyui.server import ROOT
+
+pytestmark = pytest.mark.comfy
+
+
+@pytest.fixture(scope="module")
+def found(comfy_host, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("changes")
+    comfy_host.run("model_changes_process.py", ROOT, folder / "found.json", folder=folder)
+    return json.loads((folder / "found.json").read_text(encoding="utf-8"))
+
+
+def test_a_patch_of_blocks_makes_another_base(found):
+    marks = found["fingerprints"]
+    # By what it does, in the next session as well: not by where it lies in memory.
+    assert marks["half"] == marks["half again"]
+    assert len({marks["plain"], marks["half"], marks["quarter"]}) == 3
+
+
+@pytest.mark.parametrize("name", ["cfg function", "function wrapper", "wrapper"])
+def test_what_a_sampler_puts_around_a_model_is_refused(found, name):
+    (said, expected, remedy) = found["refused"][name]
+    assert "around it" in said
+    assert "prediction" in expected
+    assert "KSampler" in remedy
+
+
+def test_a_compiled_model_is_the_same_model(found):
+    assert found["refused"]["compiled"] is None
+
+
+def test_room_is_left_for_a_step(found):
+    step, larger, higher = found["room"]
+    assert step > found["sampling"]
+    assert larger > step
+    assert higher > step
+
+
+def test_a_block_that_drops_numbers_is_proven_with_those_that_it_dropped(found):
+    assert found["dropped alike"]

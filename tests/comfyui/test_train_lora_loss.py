@@ -17,7 +17,12 @@ DEPTHS = {"sdxl": [0, 1], "flux": [0, 1]}
 """Depths of gradient checkpointing at which ComfyUI's step is made: none, and its default."""
 
 OURS = ("ours", "ours, checkpointed")
-OTHERS = [name for name in TINY if name not in DEPTHS]
+SAME_DENOISER = {
+    *("sd2_v", "sdxl_v_zsnr", "sdxl_edm", "sdxl_edm_v", "ssd1b"),
+    *("flux_schnell", "pixart_sigma"),
+}
+"""Models whose denoiser is another one's of the list."""
+OTHERS = [name for name in TINY if name not in {*DEPTHS, *SAME_DENOISER}]
 NEAR = 1e-4
 LESS_NEAR = 1e-3
 """Of models that compute parts in float32 also where the differences are taken."""

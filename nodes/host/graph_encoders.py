@@ -6,7 +6,6 @@ in the names and layout of the headless encoders (`trainer_core.families`).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,10 +16,11 @@ from .graph_inputs import (
     Clip,
     Tokens,
     Vae,
+    clip_identity,
     ordinary,
     require,
     require_plain,
-    weights_fingerprint,
+    vae_identity,
 )
 
 if TYPE_CHECKING:
@@ -316,13 +316,10 @@ class GraphEncoders:
         """
         parts = ["comfyui", self.name, self.variant, *(["tokens"] if self.trained else [])]
         if self.clip is not None:
-            signature = self._text().signature().encode()
-            parts.append("clip " + hashlib.sha256(signature).hexdigest()[:32])
-            model, patcher = self.clip.cond_stage_model, self.clip.patcher
-            parts.append(weights_fingerprint(model, patcher, self.spec.clip.unused_weights))
+            unused = self.spec.clip.unused_weights
+            parts.append(clip_identity(self.clip, self._text().signature(), unused))
         if self.vae is not None:
-            parts.append(f"vae {getattr(self.vae, 'vae_dtype', 'unknown')}")
-            parts.append(weights_fingerprint(self.vae.first_stage_model, self.vae.patcher))
+            parts.append(vae_identity(self.vae))
         return " ".join(parts)
 
     def open(self) -> Encoders:

@@ -159,6 +159,24 @@ def weights_fingerprint(model: Any, patcher: Any, unused: Collection[str] = ()) 
     return digest.hexdigest()[:32]
 
 
+def clip_identity(clip: Clip, signature: str, unused: Collection[str] = ()) -> str:
+    """What an encoded text depends on, for the cache's keys.
+
+    Args:
+        clip: The CLIP input's value.
+        signature: How it makes tokens of a text.
+        unused: As `weights_fingerprint`.
+    """
+    tokens = hashlib.sha256(signature.encode()).hexdigest()[:32]
+    return f"clip {tokens} {weights_fingerprint(clip.cond_stage_model, clip.patcher, unused)}"
+
+
+def vae_identity(vae: Vae) -> str:
+    """What an encoded image depends on, for the cache's keys."""
+    precision = getattr(vae, "vae_dtype", "unknown")
+    return f"vae {precision} {weights_fingerprint(vae.first_stage_model, vae.patcher)}"
+
+
 def options_fingerprint(patcher: Any) -> str:
     """Fingerprint what a patcher does to its model's blocks, such as FreeU or an IP-Adapter.
 

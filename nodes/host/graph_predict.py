@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from . import comfy_host
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _VIDEO, _MASK = 3, "attention_mask"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GraphPredict:
     """`Predict` of a family whose denoiser is a graph's MODEL.
 
@@ -115,10 +116,18 @@ class GraphPredict:
         """
         import torch
 
-        table = self.patcher.get_model_object("model_sampling").sigmas.to(sigma)
-        shares = (table.double() / (1 + table.double())).to(sigma.dtype)
+        table, shares = (each.to(sigma) for each in self._levels)
         place = torch.searchsorted(shares, sigma).clamp(max=len(shares) - 1)
         return torch.where(shares[place] == sigma, table[place], sigma / (1 - sigma))
+
+    @cached_property
+    def _levels(self) -> tuple[Tensor, Tensor]:
+        """ComfyUI's own noise levels, and which shares of noise they are.
+
+        On the CPU: not every device has float64 (MPS).
+        """
+        table = self.patcher.get_model_object("model_sampling").sigmas.cpu()
+        return table, (table.double() / (1 + table.double())).float()
 
     def _conditioning(
         self, text: Conditioning, references: Sequence[Tensor], guidance: float

@@ -6,7 +6,6 @@ space of the denoiser by the model's own latent format.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import InputError
 from .conditioning import stored_conditioning
-from .graph_inputs import Clip, Vae, ordinary, require, require_plain, weights_fingerprint
+from .graph_inputs import Clip, Vae, clip_identity, ordinary, require, require_plain, vae_identity
 
 if TYPE_CHECKING:
     import contextlib
@@ -102,12 +101,9 @@ class PlainEncoders:
         parts = ["comfyui model", self.name, scaling, *(["tokens"] if self.trained else [])]
         if self.clip is not None:
             layer = getattr(self.clip, "layer_idx", None)
-            signature = f"{layer} {self.clip.tokenize(_PROBE)}".encode()
-            parts.append("clip " + hashlib.sha256(signature).hexdigest()[:32])
-            parts.append(weights_fingerprint(self.clip.cond_stage_model, self.clip.patcher))
+            parts.append(clip_identity(self.clip, f"{layer} {self.clip.tokenize(_PROBE)}"))
         if self.vae is not None:
-            parts.append(f"vae {getattr(self.vae, 'vae_dtype', 'unknown')}")
-            parts.append(weights_fingerprint(self.vae.first_stage_model, self.vae.patcher))
+            parts.append(vae_identity(self.vae))
         return " ".join(parts)
 
     def open(self) -> PlainEncoders:

@@ -21,6 +21,9 @@ from .streamed_blocks import StreamedBlocks
 from .swapped import evenly_spread, repeated_blocks, swapped_blocks
 from .transfer import make_transfer
 
+HOST_KEEPS = "its host keeps the base's weights"
+"""Why the blocks of a base that its host has given cannot be swapped."""
+
 
 @dataclass(slots=True)
 class PlacedBase:
@@ -169,8 +172,7 @@ def load_base(
     """
     if family.given is not None:
         transformer = family.given.open(dtype, device, at_end)
-        refusal = "its host keeps the base's weights"
-        return PlacedBase(transformer, device, memory, machine, refusal=refusal)
+        return PlacedBase(transformer, device, memory, machine, refusal=HOST_KEEPS)
     refusal = None if memory.gradient_checkpointing else "memory.gradient_checkpointing is false"
     if not memory.blocks_to_swap:
         transformer = family.load_transformer(location, dtype, device, memory.base_format)

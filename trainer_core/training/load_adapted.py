@@ -15,7 +15,7 @@ from ..config import RunConfig
 from ..device import DTYPES, is_out_of_memory, release_memory
 from ..offload.checkpointed_blocks import checkpoint_blocks
 from ..offload.empty_base import empty_base
-from ..offload.load_base import PlacedBase, load_base
+from ..offload.load_base import HOST_KEEPS, PlacedBase, load_base
 from ..offload.machine import Machine
 from ..quantization.quantized_linear import set_compute
 from .encode_dataset import Prepared
@@ -75,12 +75,9 @@ def _with_more_swapped(
     config: RunConfig, data: Prepared, processes: Processes, reason: str
 ) -> RunConfig:
     memory, before = config.memory, config.memory.blocks_to_swap or 0
-    refused = _unchangeable(config, processes)
-    most = 0
-    if data.family.given is not None:
-        refused = "its host keeps the base's weights"
-    else:
-        most = empty_base(data.location, data.family).blocks
+    given = data.family.given is not None
+    refused = HOST_KEEPS if given else _unchangeable(config, processes)
+    most = 0 if given else empty_base(data.location, data.family).blocks
     if refused or not memory.gradient_checkpointing or before >= most:
         why = refused or f"{before} of {most} blocks are swapped"
         found = f"the device's memory is full when the base is loaded ({reason}), and {why}"

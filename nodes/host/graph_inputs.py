@@ -220,6 +220,10 @@ def _add_made(update: Callable[[bytes], None], value: Any, deeper: int) -> None:
 
 def _originals(model: Any, patcher: Any) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = dict(model.state_dict())
+    # Layers of a pack that reads GGUF list empty tensors instead of their packed ones.
+    held = dict(model.named_parameters())
+    hidden = {name for name, tensor in tensors.items() if tensor.is_meta and name in held}
+    tensors |= {name: held[name] for name in hidden}
     replaced = {key: kept.weight for key, kept in patcher.backup.items()}
     replaced |= {key: kept[0] for key, kept in (getattr(patcher, "hook_backup", {}) or {}).items()}
     replaced |= getattr(patcher, "backup_buffers", {})

@@ -31,7 +31,7 @@ GPU_PACKAGES := diffusers peft accelerate psutil PyYAML safetensors pydantic pyd
 	requests urllib3 idna certifi charset-normalizer
 GPU_PLATFORMS := manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64
 
-.PHONY: demo test test-full bench bench-learning gpu gpu-wheels lint checks types js js-checks unit matrix matrix-old matrix-new
+.PHONY: demo test test-full bench bench-learning gpu gpu-wheels mutations lint checks types js js-checks unit matrix matrix-old matrix-new
 
 demo: $(READY)
 	$(BIN)/adapter-trainer demo kind=$(KIND) task=$(TASK) output=$(OUTPUT)
@@ -101,6 +101,10 @@ matrix: matrix-old matrix-new
 matrix-old matrix-new: matrix-%: $(READY)
 	MATRIX=1 MATRIX_HOSTS=$* MATRIX_TORCH='$(TORCH)' OMP_NUM_THREADS=1 \
 		$(BIN)/pytest -p no:cacheprovider tests/matrix -m matrix
+
+# Bugs by hand, one after another, and whether the tests that are named for each notice it.
+mutations: $(READY)
+	$(BIN)/python -m tests.mutations.run
 
 lint: $(READY)
 	$(BIN)/ruff check .

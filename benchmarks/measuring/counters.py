@@ -69,9 +69,7 @@ def _is_view_of(result: Tensor, arguments: Iterable[Any], func: Any) -> bool:
     if func._schema.is_mutable:
         return False
     same = (each for each in _tensors(tuple(arguments)) if each.device == result.device)
-    return any(
-        each.untyped_storage().data_ptr() == result.untyped_storage().data_ptr() for each in same
-    )
+    return any(_address(each) == _address(result) for each in same)
 
 
 @dataclass
@@ -93,13 +91,12 @@ class Saved:
 @contextmanager
 def saved_bytes(ignored: Iterable[Tensor]) -> Iterator[Saved]:
     """Record what is kept for the backward pass, except these tensors' own storages."""
-    known = {each.untyped_storage().data_ptr() for each in ignored}
+    known = {_address(each) for each in ignored}
     saved = Saved()
 
     def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
-            saved.sizes[storage.data_ptr()] = storage.nbytes()
+        if _address(tensor) not in known:
+            saved.sizes[_address(tensor)] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -1,5 +1,4 @@
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from hypothesis import given
 from hypothesis import settings as budget
 from hypothesis import strategies as st
 
+from tests.fixtures.counted_calls import counted_calls
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import (
     choose_bucket,
@@ -33,7 +33,7 @@ def bucket_of(width: int, height: int, multiple: int = 32, **options) -> tuple[i
     return plan.samples[0].bucket.width, plan.samples[0].bucket.height
 
 
-@budget(max_examples=300, deadline=None)
+@budget(max_examples=100, deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.integers(64, 6000), st.integers(64, 6000)), min_size=1),
     resolution=st.integers(64, 2048),
@@ -59,7 +59,7 @@ def test_every_plan_keeps_its_promises(sizes, resolution, multiple, aspect, upsc
             assert bucket.height <= sample.height
 
 
-@budget(max_examples=200, deadline=None)
+@budget(max_examples=80, deadline=None)
 @given(st.integers(64, 1536), st.sampled_from([16, 32, 64]), st.floats(1, 8))
 def test_standard_buckets_are_symmetric_and_leave_no_room(resolution, multiple, aspect):
     buckets = standard_buckets(resolution, aspect, multiple)
@@ -77,24 +77,10 @@ def test_large_images_get_the_nearest_aspect_ratio():
     assert bucket_of(64, 64, resolution=64) == (64, 64)
 
 
-@budget(max_examples=200, deadline=None)
-@given(st.integers(1800, 6000), st.integers(1800, 6000))
-def test_no_other_standard_bucket_is_nearer(width, height):
-    settings = DatasetSection()
-    buckets = standard_buckets(1024, 3.0, 32)
-    chosen = choose_bucket(image(width, height), buckets, settings, 32)
-
-    def off(bucket: Bucket) -> float:
-        ratio = bucket.width * height / (bucket.height * width)
-        return max(ratio, 1 / ratio)
-
-    assert off(chosen) <= min(map(off, buckets)) + 1e-6
-
-
 def test_of_two_equally_near_buckets_the_larger_is_taken():
-    settings = DatasetSection(resolution=512)
     equal = (Bucket(64, 128), Bucket(256, 512), Bucket(128, 256))
-    assert choose_bucket(image(300, 600), equal, settings, 32) == Bucket(256, 512)
+    found = choose_bucket(image(300, 600), equal, DatasetSection(resolution=512), 32)
+    assert found == Bucket(256, 512)
 
 
 def test_small_images_keep_their_size_rounded_down():
@@ -123,12 +109,6 @@ def test_an_image_smaller_than_one_multiple_is_an_error_that_names_it():
 def test_a_resolution_below_the_multiple_is_an_error_that_names_the_setting():
     with pytest.raises(ConfigError, match=r"dataset\.resolution"):
         bucket_of(100, 100, 64, resolution=63)
-
-
-def test_counts_are_named_and_sorted_by_size():
-    samples = [image(2000, 2000), image(100, 100), image(3000, 3000)]
-    plan = plan_buckets(samples, DatasetSection(), 32, no_control_size)
-    assert list(plan.counts().items()) == [("96x96", 1), ("1024x1024", 2)]
 
 
 def test_controls_have_the_targets_size_without_a_control_area():
@@ -175,7 +155,7 @@ def slow_choice(size, buckets, upscale):
     return best
 
 
-@budget(max_examples=100, deadline=None)
+@budget(max_examples=50, deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 3000)), min_size=1),
     resolution=st.integers(64, 1536),
@@ -252,23 +232,6 @@ def test_the_longest_side_rule_keeps_the_shape(size, options, found):
     assert sizes_of(image(*size), bucketing="longest_side", **options) == [found]
 
 
-@pytest.mark.parametrize(
-    ("size", "resolution", "expected"),
-    [
-        # By hand: 1024 / 1920 * 1080 is 576, and 18 times 32.
-        ((1920, 1080), 1024, (1024, 576)),
-        ((1080, 1920), 1024, (576, 1024)),
-        ((1000, 1000), 1024, (1024, 1024)),
-        ((1000, 999), 1024, (1024, 992)),
-        ((640, 480), 512, (512, 384)),
-        ((777, 555), 500, (480, 352)),
-    ],
-)
-def test_the_longest_side_becomes_the_resolution(size, resolution, expected):
-    given = {"bucketing": "longest_side", "upscale": True, "resolution": resolution}
-    assert sizes_of(image(*size), **given) == [expected]
-
-
 def test_the_longest_side_is_the_seeds_for_every_shape():
     """The document's numbers in fractions: the other side rounded down, both to 32."""
     given = {"bucketing": "longest_side", "upscale": True, "resolution": 512}
@@ -289,11 +252,13 @@ def test_a_step_that_the_family_cannot_train_names_setting_and_remedy(step):
     assert all(sizes_of(image(500, 500), bucket_step=each) for each in good)
 
 
-def test_a_hundred_thousand_samples_are_planned_in_a_second():
-    samples = [image(600 + n % 317, 600 + n % 211) for n in range(20_000)]
-    started = time.process_time()
-    plan_buckets(samples, DatasetSection(more_resolutions=[512]), 16, no_control_size)
-    assert time.process_time() - started < 1.0  # a fifth of them; 0.15 s was measured
+def test_the_work_of_planning_grows_with_the_number_of_images_alone():
+    def calls(count):
+        samples = [image(600 + n % 317, 600 + n % 211) for n in range(count)]
+        settings = DatasetSection(more_resolutions=[512])
+        return counted_calls(lambda: plan_buckets(samples, settings, 16, no_control_size))
+
+    assert calls(8000) < 5 * calls(2000)
 
 
 def test_the_plan_says_what_is_mirrored_and_what_is_not():

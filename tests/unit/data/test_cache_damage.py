@@ -47,12 +47,13 @@ def damage_plain(path: Path) -> None:
     save_file(load_file(path), path)
 
 
-@pytest.mark.parametrize("kind", ["latents", "text"])
+DAMAGES = (damage_empty, damage_garbage, damage_shape, damage_foreign, damage_plain, Path.unlink)
+
+
 @pytest.mark.parametrize(
-    "damage",
-    [damage_truncate, damage_empty, damage_garbage, damage_shape, damage_foreign, damage_plain,
-     Path.unlink],
-)  # fmt: skip
+    ("kind", "damage"),
+    [("text", damage_truncate), *(("latents", each) for each in (damage_truncate, *DAMAGES))],
+)
 def test_a_damaged_file_is_encoded_again_and_only_that(world, kind, damage):
     world.add("a.png", "one")
     world.add("b.png", "two")
@@ -94,8 +95,7 @@ def test_a_file_that_vanished_after_the_build_is_named(world):
         dataset.load(0)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("part", ["kernel", "table"])
+@pytest.mark.parametrize(("part", "bad"), [("kernel", float("inf")), ("table", float("nan"))])
 def test_numbers_that_are_not_finite_are_refused_and_not_kept(world, part, bad):
     world.add("a.png", "abc")
     getattr(world.encoders, part).fill_(bad)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.cache_world import same
+from tests.fixtures.counted_calls import counted_calls
 from trainer_core.data.cache.claims import Claims
 from trainer_core.data.cache.collect import UseMark, collect
 from trainer_core.data.cache.index import CacheIndex, count_tokens, scan_files
@@ -117,14 +118,13 @@ def test_a_takeover_of_another_machine_is_not_waited_for_for_ever(tmp_path):
         assert any(claims.take(path.name) for _ in range(3))
 
 
-def test_a_collector_of_another_machine_is_not_waited_for_for_minutes(tmp_path):
+def test_an_old_collector_of_another_machine_is_not_waited_for(tmp_path, monkeypatch):
     lock = tmp_path / "uses" / "collect.lock"
     lock.parent.mkdir()
     lock.write_text(ELSEWHERE)
     _age(lock, 60)
-    start = time.monotonic()
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waits"))
     UseMark(tmp_path, np.zeros((1, 32), np.uint8)).release()
-    assert time.monotonic() - start < 5
 
 
 def _table(folder) -> RecordTable:
@@ -155,11 +155,10 @@ def test_a_table_that_claims_to_be_huge_is_read_in_parts_and_given_up(tmp_path):
     table.add(_rows(table, *range(1, 5)))
     table.close()
     path = tmp_path / "t.table"
-    whole = path.stat().st_size
+    whole, usual = path.stat().st_size, counted_calls(table.read)
     os.truncate(path, 3 << 30)
-    start = time.monotonic()
+    assert counted_calls(table.read) < usual + 50
     assert sorted(table.read()["value"].tolist()) == [1, 2, 3, 4]
-    assert time.monotonic() - start < 10
     os.truncate(path, whole)
     assert len(table.read()) == 4
 

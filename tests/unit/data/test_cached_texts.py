@@ -4,9 +4,6 @@ import torch
 
 from tests.fixtures.cache_world import World
 from trainer_core.data.buckets import plan_buckets
-from trainer_core.data.cache.cache_file import make_entry
-from trainer_core.data.cache.cached_dataset import CachedDataset
-from trainer_core.data.caption_rules import caption_texts
 from trainer_core.data.sources.combined import scan_all
 from trainer_core.data.views import Views
 from trainer_core.types import View
@@ -107,20 +104,3 @@ def test_folders_have_shares_and_rules_of_their_own(world):
     steps = range(1, 400)
     assert all(views.of_sample(first, step, 0, step).controls for step in steps)
     assert {views.of_sample(second, step, 0, step).controls for step in steps} == {True, False}
-
-
-def test_names_of_a_plain_dataset_are_what_they_were(world):
-    world.add("a.png", "a cat")
-    item = world.build().items[0]
-    kept = [make_entry(world.cache, "text", "tiny", text) for text in ("a cat", "")]
-    assert [item.text, item.empty_text] == kept
-    assert caption_texts(("a cat",), world.settings(), "a") == ("a cat",)
-
-
-def test_the_same_dataset_comes_from_its_columns(world):
-    world.options = {"captions": {"shuffle": 3}, "control_dropout": 0.3}
-    world.add("a.png", "a, b, c", control=True)
-    dataset = world.build()
-    again = CachedDataset(list(dataset.items))
-    assert list(again.items) == list(dataset.items)
-    assert again.identity == dataset.identity

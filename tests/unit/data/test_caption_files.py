@@ -1,12 +1,9 @@
 """Captions in text and JSON files, and several of them for one image."""
 
-import json
-
 import pytest
 
 from tests.fixtures.bad_input import write_image
 from tests.fixtures.scanned_folder import settings
-from trainer_core.config.captions import CaptionSection
 from trainer_core.data.sources.caption_files import caption_texts_of_json
 from trainer_core.data.sources.folder import scan
 from trainer_core.errors import DatasetError
@@ -45,15 +42,6 @@ def test_what_is_no_text_is_refused(value):
 
 def texts(tmp_path, **options):
     return [each.captions for each in scan(settings(tmp_path, **options)).samples]
-
-
-def test_json_captions_become_the_texts_of_a_sample(tmp_path):
-    write_image(tmp_path / "a.png")
-    (tmp_path / "a.json").write_text(json.dumps({"short": "cat", "long": "a fat cat"}))
-    json_only = {"caption_extension": ".json", "trigger_word": "ohwx"}
-    assert texts(tmp_path, **json_only) == [("ohwx, a fat cat", "ohwx, cat")]
-    short = CaptionSection(length="short")
-    assert texts(tmp_path, **json_only, captions=short) == [("ohwx, cat",)]
 
 
 @pytest.mark.parametrize("extension", [".txt", ".caption", ".json"])

@@ -79,12 +79,22 @@ def test_an_image_of_two_folders_is_refused(tmp_path, captioned, role, inner):
     assert ("measured" in caught.value.found) == (role == "validation")
 
 
-def test_the_same_folder_by_another_way_is_refused(tmp_path, captioned):
+def test_a_folder_that_is_absent_or_named_twice_is_refused_by_its_setting(tmp_path, captioned):
     captioned(tmp_path / "own" / "a.png")
     (tmp_path / "link").symlink_to(tmp_path / "own", target_is_directory=True)
     for path in (tmp_path / "link", tmp_path / "own" / ".." / "own"):
-        with pytest.raises(DatasetError, match=r"is dataset\.path as well"):
-            scan_all(section(tmp_path / "own", folders=[{"path": str(path)}]))
+        for further in (
+            {"folders": [{"path": str(path)}]},
+            {"regularization": {"path": str(path)}},
+        ):
+            with pytest.raises(DatasetError, match=r"is dataset\.path as well"):
+                scan_all(section(tmp_path / "own", **further))
+    absent = {"path": str(tmp_path / "absent")}
+    for setting, further in (("folders[0]", [absent]), ("regularization", absent)):
+        dataset = section(tmp_path / "own", **{setting.removesuffix("[0]"): further})
+        with pytest.raises(DatasetError) as caught:
+            scan_all(dataset)
+        assert caught.value.found.startswith(f"dataset.{setting}.path: ")
 
 
 def test_folders_beside_each_other_in_one_are_no_overlap(tmp_path, captioned, paint):

@@ -74,14 +74,6 @@ def test_hidden_files_and_folders_are_ignored(tmp_path, captioned):
     assert names(scan(settings(tmp_path))) == ["a.png"]
 
 
-def test_rotated_jpeg_has_its_upright_size(tmp_path, captioned):
-    tags = Image.Exif()
-    tags[0x0112] = 6
-    captioned(tmp_path / "a.jpg", width=48, height=32, exif=tags)
-    sample = scan(settings(tmp_path)).samples[0]
-    assert (sample.width, sample.height) == (32, 48)
-
-
 def test_trigger_word_stands_once_in_front(tmp_path, captioned, paint):
     captioned(tmp_path / "a.png", "a dog")
     captioned(tmp_path / "b.png", "ohwx, a cat")
@@ -93,89 +85,18 @@ def test_trigger_word_stands_once_in_front(tmp_path, captioned, paint):
     ]  # fmt: skip
 
 
-def test_caption_extension_is_a_setting_and_case_does_not_matter(tmp_path, paint):
+def test_a_byte_order_mark_and_the_case_of_an_ending_say_nothing(tmp_path, paint):
     paint(tmp_path / "a.png")
-    (tmp_path / "a.CAPTION").write_text("hello")
-    (tmp_path / "a.txt").write_text("not this")
-    found = scan(settings(tmp_path, caption_extension=".caption"))
-    assert found.samples[0].caption == "hello"
-
-
-def test_a_byte_order_mark_is_no_part_of_the_caption(tmp_path, paint):
-    paint(tmp_path / "a.png")
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfhello")
+    (tmp_path / "a.TXT").write_bytes(b"\xef\xbb\xbfhello")
     assert scan(settings(tmp_path)).samples[0].caption == "hello"
 
 
-@pytest.mark.parametrize("content", [b"caf\xe9", "hello".encode("utf-16")])
-def test_a_caption_that_is_not_utf8_is_an_error_that_names_the_file(tmp_path, paint, content):
-    paint(tmp_path / "a.png")
-    (tmp_path / "a.txt").write_bytes(content)
-    with pytest.raises(DatasetError, match=r"a\.txt cannot be read as a caption \(it is not UTF-8"):
-        scan(settings(tmp_path))
-
-
-@pytest.mark.parametrize("blank", [False, True])
-@pytest.mark.parametrize("policy", ["error", "skip", "empty"])
-def test_missing_caption_policies(tmp_path, captioned, paint, policy, blank):
+def test_a_missing_or_blank_caption_may_be_empty(tmp_path, captioned, paint):
     captioned(tmp_path / "a.png", "fine")
     paint(tmp_path / "b.png")
-    if blank:
-        (tmp_path / "b.txt").write_text(" \n")
-    chosen = settings(tmp_path, missing_caption=policy)
-    if policy == "error":
-        with pytest.raises(DatasetError) as caught:
-            scan(chosen)
-        assert "b.png" in caught.value.found
-        assert "dataset.missing_caption" in caught.value.remedy
-        return
-    found = scan(chosen)
-    if policy == "skip":
-        assert names(found) == ["a.png"]
-        assert "b.png" in found.problems[0]
-    else:
-        assert [s.caption for s in found.samples] == ["fine", ""]
-
-
-@pytest.mark.parametrize("policy", ["error", "skip"])
-def test_missing_image_policies(tmp_path, captioned, policy):
-    captioned(tmp_path / "a.png")
-    (tmp_path / "lonely.txt").write_text("no image")
-    chosen = settings(tmp_path, missing_image=policy)
-    if policy == "error":
-        with pytest.raises(DatasetError, match=r"lonely\.txt") as caught:
-            scan(chosen)
-        assert "dataset.missing_image" in caught.value.remedy
-    else:
-        found = scan(chosen)
-        assert names(found) == ["a.png"]
-        assert "lonely.txt" in found.problems[0]
-
-
-@pytest.mark.parametrize("content", [b"", b"not an image"])
-@pytest.mark.parametrize("policy", ["error", "skip"])
-def test_unreadable_policies(tmp_path, captioned, policy, content):
-    captioned(tmp_path / "a.png")
-    captioned(tmp_path / "b.png").write_bytes(content)
-    chosen = settings(tmp_path, unreadable=policy)
-    if policy == "error":
-        with pytest.raises(DatasetError, match=r"b\.png"):
-            scan(chosen)
-    else:
-        found = scan(chosen)
-        assert names(found) == ["a.png"]
-        assert len(found.problems) == 1
-        assert "b.png" in found.problems[0]
-
-
-def test_images_of_types_that_are_not_read_are_told(tmp_path, captioned):
-    captioned(tmp_path / "a.png")
-    captioned(tmp_path / "b.gif")
-    with pytest.raises(DatasetError, match=r"b\.gif is of a type"):
-        scan(settings(tmp_path))
-    found = scan(settings(tmp_path, unreadable="skip"))
-    assert names(found) == ["a.png"]
-    assert "b.gif" in found.problems[0]
+    captioned(tmp_path / "c.png", " \n")
+    found = scan(settings(tmp_path, missing_caption="empty"))
+    assert [s.caption for s in found.samples] == ["fine", "", ""]
 
 
 @pytest.mark.parametrize("policy", ["error", "skip", "first_frame"])
@@ -195,65 +116,10 @@ def test_animated_policies(tmp_path, captioned, policy):
         assert len(found.problems) == (policy == "skip")
 
 
-def test_many_mistakes_are_told_in_one_message(tmp_path, paint):
-    for number in range(8):
-        paint(tmp_path / f"{number}.png")
-    with pytest.raises(DatasetError) as caught:
-        scan(settings(tmp_path))
-    assert caught.value.found.count("has no caption file") == 5
-    assert "and 3 more" in caught.value.found
-
-
-def test_two_images_of_one_name_are_trained_and_told(tmp_path, captioned, paint):
-    captioned(tmp_path / "a.png")
-    paint(tmp_path / "a.jpg")
-    found = scan(settings(tmp_path))
-    assert names(found) == ["a.jpg", "a.png"]
-    assert "share one caption" in found.problems[0]
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda path: None, "does not exist"),
-        (lambda path: path.write_text("x"), "is a file"),
-        (lambda path: path.mkdir(), "no images"),
-    ],
-)
-def test_missing_folder_file_instead_and_empty_folder(tmp_path, make, words):
-    make(tmp_path / "data")
-    with pytest.raises(DatasetError, match=words) as caught:
-        scan(settings(tmp_path / "data"))
-    assert "dataset.path" in caught.value.found
-
-
-def test_no_path_is_an_error_and_not_the_working_folder(tmp_path, captioned, monkeypatch):
-    captioned(tmp_path / "a.png")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(DatasetError, match=r"dataset\.path is empty"):
-        scan(settings(""))
-
-
 def test_nothing_left_after_skipping_is_an_error_that_says_why(tmp_path, paint):
     paint(tmp_path / "a.png")
     with pytest.raises(DatasetError, match=r"no sample is left.*a\.png has no caption"):
         scan(settings(tmp_path, missing_caption="skip"))
-
-
-@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
-def test_links_that_loop_end_and_dead_links_are_told(tmp_path, captioned):
-    captioned(tmp_path / "sub" / "a.png")
-    (tmp_path / "sub" / "loop").symlink_to(tmp_path)
-    (tmp_path / "z").symlink_to(tmp_path / "sub")
-    found = scan(settings(tmp_path))
-    assert names(found) == ["sub/a.png"]
-    assert len(found.problems) == 2
-    (tmp_path / "dead.png").symlink_to(tmp_path / "nowhere.png")
-    (tmp_path / "self.png").symlink_to(tmp_path / "self.png")
-    with pytest.raises(DatasetError) as caught:
-        scan(settings(tmp_path))
-    assert "dead.png" in caught.value.found
-    assert "self.png" in caught.value.found
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
@@ -262,11 +128,3 @@ def test_a_linked_folder_and_file_are_read(tmp_path, captioned):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "linked").symlink_to(tmp_path / "elsewhere")
     assert names(scan(settings(tmp_path / "data"))) == ["linked/a.png"]
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_a_pipe_named_like_an_image_does_not_block(tmp_path, captioned):
-    captioned(tmp_path / "a.png")
-    os.mkfifo(tmp_path / "b.png")
-    (tmp_path / "c.png").symlink_to(tmp_path / "b.png")
-    assert names(scan(settings(tmp_path))) == ["a.png"]

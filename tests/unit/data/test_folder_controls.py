@@ -72,33 +72,6 @@ def test_gaps_and_doubles_among_controls_are_told(tmp_path, captioned, paint, fi
     assert names(scan(settings(tmp_path, missing_control="skip"))) == ["training_images/b.png"]
 
 
-@pytest.mark.parametrize("lonely", ["training_images/c.png", "control_images/c.png"])
-@pytest.mark.parametrize("policy", ["error", "skip"])
-def test_missing_control_policies_in_both_directions(tmp_path, captioned, paint, policy, lonely):
-    paired(tmp_path, captioned, paint)
-    captioned(tmp_path / lonely)
-    chosen = settings(tmp_path, missing_control=policy)
-    if policy == "error":
-        with pytest.raises(DatasetError) as caught:
-            scan(chosen)
-        assert lonely in caught.value.found
-        assert "dataset.missing_control" in caught.value.remedy
-    else:
-        found = scan(chosen)
-        assert names(found) == ["training_images/a.png", "training_images/b.png"]
-        assert lonely in found.problems[0]
-
-
-def test_an_unreadable_control_leaves_its_sample_out(tmp_path, captioned, paint):
-    paired(tmp_path, captioned, paint)
-    (tmp_path / "control_images" / "a.jpg").write_bytes(b"")
-    with pytest.raises(DatasetError, match="is empty"):
-        scan(settings(tmp_path))
-    found = scan(settings(tmp_path, unreadable="skip"))
-    assert names(found) == ["training_images/b.png"]
-    assert any("training_images/a.png" in problem for problem in found.problems)
-
-
 @pytest.mark.parametrize("folder", ["training_images", "control_images"])
 def test_half_of_the_paired_layout_names_the_other_half(tmp_path, captioned, folder):
     captioned(tmp_path / folder / "a.png")
@@ -133,17 +106,13 @@ def test_a_captioned_image_is_no_control_whatever_its_name(tmp_path, captioned):
     assert found.samples[0].controls == ()
 
 
-@pytest.mark.parametrize("policy", ["error", "skip"])
-def test_flat_controls_missing_on_either_side(tmp_path, captioned, paint, policy):
+def test_flat_controls_missing_on_either_side(tmp_path, captioned, paint):
     captioned(tmp_path / "a.png")
     paint(tmp_path / "a_control.png")
     captioned(tmp_path / "b.png")
     paint(tmp_path / "c_control.png")
-    chosen = settings(tmp_path, missing_control=policy)
-    if policy == "error":
-        with pytest.raises(DatasetError) as caught:
-            scan(chosen)
-        assert "b.png has no control" in caught.value.found
-        assert "c_control.png has no training" in caught.value.found
-    else:
-        assert names(scan(chosen)) == ["a.png"]
+    with pytest.raises(DatasetError) as caught:
+        scan(settings(tmp_path))
+    assert "b.png has no control" in caught.value.found
+    assert "c_control.png has no training" in caught.value.found
+    assert names(scan(settings(tmp_path, missing_control="skip"))) == ["a.png"]

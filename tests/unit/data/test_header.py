@@ -146,11 +146,6 @@ def plain(path):
         return plain_header(file.fileno())
 
 
-def test_a_file_that_is_not_there_is_left_to_pillow(tmp_path):
-    nothing = tmp_path / "nothing.png"
-    assert said(header_info, nothing) == said(image_info, nothing)
-
-
 def _agrees(path) -> bool:
     """Whether Pillow says the same of a file that needs no Pillow; True of all others."""
     found = plain(path)

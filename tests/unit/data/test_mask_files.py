@@ -35,16 +35,16 @@ def masks(found) -> dict[str, str | None]:
         ("training_images/sub/a.png", "masks/sub/a_mask.png"),
     ],
 )
-@pytest.mark.parametrize("source", ["auto", "files"])
-def test_a_mask_is_found_and_is_no_sample(tmp_path, image, mask, source):
+def test_a_mask_is_found_and_is_no_sample(tmp_path, image, mask):
     write_pair(tmp_path / image)
     write_image(tmp_path / mask, mode="L")
     if image.startswith("training"):
         write_image(tmp_path / "control_images" / image.removeprefix("training_images/"))
-    found = scan(masked(tmp_path, source))
-    assert names(found) == [image]
-    assert found.samples[0].mask == tmp_path / mask
-    assert found.problems == ()
+    for source in ("auto", "files"):
+        found = scan(masked(tmp_path, source))
+        assert names(found) == [image]
+        assert found.samples[0].mask == tmp_path / mask
+        assert found.problems == ()
 
 
 def test_images_without_mask_are_told_or_stop(tmp_path):
@@ -88,12 +88,3 @@ def test_an_image_that_is_called_a_mask_is_trained(tmp_path):
     ]  # fmt: skip
     found = scan(masked(tmp_path, "none", missing_caption="empty"))
     assert names(found)[0] == "bare_mask.png"
-
-
-def test_control_images_keep_their_names_beside_masks(tmp_path):
-    write_pair(tmp_path / "a.png")
-    write_image(tmp_path / "a_mask.png", mode="L")
-    write_image(tmp_path / "a_control.png")
-    found = scan(masked(tmp_path))
-    assert masks(found) == {"a.png": f"{tmp_path.name}/a_mask.png"}
-    assert [path.name for path in found.samples[0].controls] == ["a_control.png"]

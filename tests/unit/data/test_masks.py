@@ -142,37 +142,11 @@ def textbook(mask, factor, patch):
     return torch.nn.functional.interpolate(tokens, scale_factor=patch, mode="nearest")[0, 0]
 
 
-def loops(mask, factor, patch):
-    """The same by hand."""
-    high, wide = (side // factor for side in mask.shape)
-    means = [
-        [
-            sum(mask[y * factor + i, x * factor + j] for i in range(factor) for j in range(factor))
-            / factor**2
-            for x in range(wide)
-        ]
-        for y in range(high)
-    ]
-    return [
-        [
-            max(
-                means[y // patch * patch + i][x // patch * patch + j]
-                for i in range(patch)
-                for j in range(patch)
-            )
-            for x in range(wide)
-        ]
-        for y in range(high)
-    ]
-
-
 @pytest.mark.parametrize(("factor", "patch"), [(8, 2), (16, 1), (8, 1), (4, 2)])
 def test_a_mask_on_the_latents_is_the_textbooks(factor, patch):
     mask = torch.rand(48, 32, generator=torch.Generator().manual_seed(factor))
     found = pool_mask(mask, (48 // factor, 32 // factor), patch)
     torch.testing.assert_close(found.double(), textbook(mask, factor, patch), rtol=0, atol=1e-6)
-    by_hand = np.array(loops(mask.double().numpy(), factor, patch))
-    torch.testing.assert_close(found.double(), torch.from_numpy(by_hand), rtol=0, atol=1e-6)
 
 
 def test_the_largest_of_a_token_and_not_the_mean_is_taken():
@@ -272,31 +246,6 @@ def test_what_is_not_resized_is_cut_to_the_pixel(crop):
     image = np.asarray(fit_to_bucket(picture, bucket, crop, focus))
     mask = fit_mask(picture, picture.size, bucket, crop)
     assert np.array_equal(np.asarray((mask * 255).round()), image)
-
-
-@pytest.mark.parametrize("crop", CROPS)
-def test_a_mask_of_half_the_size_lies_at_the_same_place(crop):
-    values = np.zeros((50, 100), np.uint8)
-    values[10:30, 60:90] = 255
-    large = grey(values.repeat(2, 0).repeat(2, 1))
-    bucket = Bucket(64, 64)
-    whole = pool_mask(fit_mask(large, (200, 100), bucket, crop), (8, 8), 2)
-    half = pool_mask(fit_mask(grey(values), (200, 100), bucket, crop), (8, 8), 2)
-    torch.testing.assert_close(half, whole, rtol=0, atol=0.1)
-    assert whole.max() > 0.9
-
-
-def test_the_center_of_mass_is_found_by_hand():
-    random = np.random.default_rng(3)
-    values = random.integers(0, 256, (5, 7), dtype=np.uint8)
-    total = x = y = 0.0
-    for row in range(5):
-        for column in range(7):
-            total += int(values[row, column])
-            x += (column + 0.5) / 7 * int(values[row, column])
-            y += (row + 0.5) / 5 * int(values[row, column])
-    assert center_of_mass(grey(values)) == pytest.approx((x / total, y / total))
-    assert center_of_mass(grey(np.zeros((5, 7), np.uint8))) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize("place", [0, 5, 20, 41, 60, 99])

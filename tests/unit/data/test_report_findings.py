@@ -234,14 +234,6 @@ def test_before_a_training_warnings_are_told_and_errors_stop(folder):
     assert refused.value.remedy == KINDS["held_out_trained"].remedy
 
 
-def test_the_trigger_word_of_the_settings_is_looked_for():
-    sample = Sample("a.png", Path("a.png"), "a cat", 64, 64)
-    named = DatasetSection(path=".", trigger_word="ohwx")
-    assert "no 'ohwx'" in warnings_before([sample], named)[0]
-    ordinary = dataclasses.replace(sample, regularization=True)
-    assert warnings_before([ordinary], named) == ()
-
-
 def test_facts_are_plain_values(folder):
     copied(folder)
     plain = as_json(report_of(folder))
@@ -296,3 +288,11 @@ def test_an_image_is_small_beside_the_size_of_its_folder(tmp_path, resolution, s
     plan = plan_buckets([sample], settings, MULTIPLE, lambda width, height, area: (width, height))
     report = make_report(Scan((sample,), ()), plan.samples, settings, Batching(1, 1, 100))
     assert ("small" in kinds(report)) is small
+
+
+def test_the_trigger_word_of_the_settings_is_looked_for():
+    sample = Sample("a.png", Path("a.png"), "a cat", 64, 64)
+    named = DatasetSection(path=".", trigger_word="ohwx")
+    assert "no 'ohwx'" in warnings_before([sample], named)[0]
+    ordinary = dataclasses.replace(sample, regularization=True)
+    assert warnings_before([ordinary], named) == ()

@@ -15,11 +15,6 @@ SMALL, WIDE = Bucket(16, 16), Bucket(32, 16)
 KEPT = {"preservation": {"share": 0.5, "kind": "output", "class_word": "woman"}}
 
 
-@pytest.fixture
-def world(tmp_path, captioned, paint):
-    return World(tmp_path, captioned, paint)
-
-
 @pytest.mark.parametrize(
     ("caption", "held"),
     [
@@ -35,10 +30,6 @@ def world(tmp_path, captioned, paint):
 )
 def test_the_class_word_takes_the_place_of_the_trigger_word(caption, held):
     assert with_class_word(caption, " ohwx ", "woman ") == held
-
-
-def test_signs_in_a_word_are_signs():
-    assert with_class_word("<s1>, a <s1>.", "<s1>", r"a\1 \g<0>") == r"a\1 \g<0>, a a\1 \g<0>."
 
 
 def plan_of(batch_size, micro_batches=1, share=0.5, buckets=None, seed=3):
@@ -223,3 +214,7 @@ def test_a_list_keeps_the_texts_and_the_word(world):
     assert "class_word" not in path.read_text()
     assert len(read_manifest(path).dataset.items.forms[0].counts) == 11
     assert '"counts": [0, 1, 0, 0, 0, 0, 0, 0, 0, 0]' in path.read_text()
+
+
+def test_signs_in_a_word_are_signs():
+    assert with_class_word("<s1>, a <s1>.", "<s1>", r"a\1 \g<0>") == r"a\1 \g<0>, a a\1 \g<0>."

@@ -12,12 +12,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.fixtures.bad_input import BadInput, Outcome, write_image, write_pair
+from tests.fixtures.bad_input import (
+    Outcome,
+    error,
+    left_out,
+    warning,
+    write_image,
+    write_pair,
+)
 from tests.fixtures.cache_world import TinyEncoders
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.cache.build import build_cache
-from trainer_core.data.masks import require_masks_fit
 from trainer_core.data.sources.combined import scan_all
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 
@@ -42,12 +48,6 @@ def _encoded(settings: DatasetSection) -> Outcome:
     )
     kept = tuple(sample for sample in found.samples if sample.name in dataset.names)
     return Outcome((*found.problems, *plan.notes, *dataset.problems), kept)
-
-
-def _for_base(settings: DatasetSection, variant: str, channels: int) -> Outcome:
-    found = scan_all(settings)
-    require_masks_fit(found.samples, variant, channels, {"fill"}, ("layered",))
-    return Outcome(found.problems, found.samples)
 
 
 def _two(folder: Path, **size: int) -> Path:
@@ -120,24 +120,6 @@ def _cropped_away(folder: Path) -> DatasetSection:
     return _settings(folder, mask={"background": 0.0}, max_aspect_ratio=1.0)
 
 
-def _missing(folder: Path) -> DatasetSection:
-    _two(folder)
-    return _settings(folder, mask={"source": "files"})
-
-
-def _of_source(folder: Path, source: str, alpha: bool = True) -> DatasetSection:
-    _mask(_two(folder))
-    if alpha:
-        for name in "ab":
-            write_image(folder / f"{name}.png", width=SIZE, height=SIZE, mode="RGBA")
-    return _settings(folder, mask={"source": source})
-
-
-def _some_without(folder: Path) -> DatasetSection:
-    _two(folder)
-    return _settings(folder)
-
-
 def _captioned(folder: Path) -> DatasetSection:
     mask = _mask(_two(folder))
     mask.with_suffix(".txt").write_text("a mask", encoding="utf-8")
@@ -180,105 +162,47 @@ def _broken_link(folder: Path) -> DatasetSection:
     return _settings(folder)
 
 
-def _alpha(folder: Path) -> DatasetSection:
-    write_pair(folder / "a.png", mode="RGBA")
-    return _settings(folder, mask={"source": "alpha"})
-
-
-_ZERO = {"background": 0.0}
-_SHAPE = "the mask a_mask.png has 64 x 64 pixels, and its image 96 x 64"
-_NOTHING = ["nothing of a.png counts", "dataset.mask.background"]
+_SHAPE = "the mask a_mask.png has 64 x 64 pixels, and its image 96 x 64 ... dataset.mask.source"
+_NOTHING = "nothing of a.png counts"
 
 CASES = [
-    BadInput("mask of another shape", _other_shape, "error", [_SHAPE, "dataset.mask.source"]),
-    BadInput("mask lying on its side", partial(_other_shape, turned=True), "error", ["64 x 96"]),
-    BadInput("mask of 0 bytes", partial(_bytes, data=b""), "error", ["a_mask.png", "0 bytes"]),
-    BadInput("mask is text", partial(_bytes, data=b"white"), "error", ["a_mask.png"]),
-    BadInput(
+    error("mask of another shape", _other_shape, _SHAPE),
+    error("mask is text", partial(_bytes, data=b"white"), "a_mask.png"),
+    left_out(
         "mask is text, skipped",
         partial(_bytes, data=b"white", unreadable="skip"),
-        "left_out",
-        ["a_mask.png", "left out: a.png"],
+        "a_mask.png ... left out: a.png",
         lost=["/a.png"],
         complete=False,
     ),
-    BadInput("mask cut short", _cut_short, "error", ["a_mask.png"], run=_encoded),
-    BadInput(
+    error("mask cut short", _cut_short, "a_mask.png", run=_encoded),
+    left_out(
         "mask cut short, skipped",
         partial(_cut_short, unreadable="skip"),
-        "left_out",
-        ["a.png", "a_mask.png"],
+        "a.png ... a_mask.png",
         run=_encoded,
         lost=["/a.png"],
         complete=False,
     ),
-    BadInput("mask of several frames", _animated, "error", ["a_mask.webp", "frames"]),
-    BadInput("mask claims an implausible size", _implausible, "error", ["a_mask.png", "60000"]),
-    BadInput("mask without image", _lonely, "error", ["c_mask.png", "dataset.missing_image"]),
-    BadInput(
-        "mask without image, skipped",
-        partial(_lonely, missing_image="skip"),
-        "left_out",
-        ["c_mask.png"],
-    ),
-    BadInput("two masks of an image", _twice, "left_out", ["a_mask.png", "a_mask.jpg"]),
-    BadInput("black mask", partial(_one_color, white=0), "warning", ["black"], run=_encoded),
-    BadInput(
-        "black mask of weight 0", partial(_one_color, white=0, **_ZERO), "error", _NOTHING,
-        run=_encoded,
-    ),
-    BadInput(
-        "black mask of weight 0, skipped",
-        partial(_one_color, white=0, unreadable="skip", **_ZERO),
-        "left_out",
-        _NOTHING[:1],
-        run=_encoded,
-        lost=["/a.png"],
-        complete=False,
-    ),
-    BadInput(
+    error("mask of several frames", _animated, "a_mask.webp ... frames"),
+    error("mask claims an implausible size", _implausible, "a_mask.png ... 60000"),
+    left_out("mask without image, skipped", partial(_lonely, missing_image="skip"), "c_mask.png"),
+    left_out("two masks of an image", _twice, "a_mask.png ... a_mask.jpg"),
+    error(
         "white mask where white weighs 0",
         partial(_one_color, white=1, foreground=0.0),
-        "error",
-        _NOTHING[:1],
+        _NOTHING,
         run=_encoded,
     ),
-    BadInput(
-        "all that counts is cut off", _cropped_away, "error", [*_NOTHING, "dataset.crop: mask"],
+    error(
+        "all that counts is cut off",
+        _cropped_away,
+        f"{_NOTHING} ... dataset.mask.background ... dataset.crop: mask",
         run=_encoded,
     ),
-    BadInput("a mask missing of files", _missing, "error", ["a.png has no mask"]),
-    BadInput("one image has no mask", _some_without, "warning", ["a.png", "count everywhere"]),
-    BadInput(
-        "mask files beside alpha", partial(_of_source, source="alpha"), "warning",
-        ["a_mask.png", "not read"], complete=False,
-    ),
-    BadInput(
-        "no transparency where it is the mask",
-        partial(_of_source, source="alpha", alpha=False),
-        "warning",
-        ["a.png", "no transparency"],
-        complete=False,
-    ),
-    BadInput(
-        "mask files that are not asked for", partial(_of_source, source="none"), "warning",
-        ["a_mask.png", "not read"], complete=False,
-    ),
-    BadInput("mask with a caption", _captioned, "warning", ["a_mask.txt"]),
-    BadInput("mask of a type that is not read", _another_type, "error", ["a_mask.tiff"]),
-    BadInput("mask is a folder", _is_a_folder, "warning", ["a.png", "no mask"]),
-    BadInput("mask leads out of the folder", _linked, "error", ["a_mask.png"], run=_guarded),
-    BadInput("mask leads nowhere", _broken_link, "error", ["a_mask.png"]),
-    BadInput(
-        "mask for a base that fills", _some_without, "error", ["b_mask.png", "fill"],
-        run=partial(_for_base, variant="fill", channels=3),
-    ),
-    BadInput(
-        "mask for a base of layers", _some_without, "error", ["b_mask.png", "layer"],
-        run=partial(_for_base, variant="layered", channels=4),
-    ),
-    BadInput(
-        "alpha for a base that trains it", _alpha, "error", ["a.png", "transparency"],
-        run=partial(_for_base, variant="generate", channels=4),
-    ),
-]  # fmt: skip
+    warning("mask with a caption", _captioned, "a_mask.txt"),
+    error("mask of a type that is not read", _another_type, "a_mask.tiff"),
+    warning("mask is a folder", _is_a_folder, "a.png ... no mask"),
+    error("mask leads out of the folder", _linked, "a_mask.png", run=_guarded),
+    error("mask leads nowhere", _broken_link, "a_mask.png"),
+]

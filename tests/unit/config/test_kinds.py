@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.config.adapter import OF_KIND
 from trainer_core.errors import ConfigError
 from trainer_core.families.run_files import load_config, run_file_template, templates
 
@@ -52,18 +51,3 @@ def test_the_last_kind_counts_and_settings_of_a_lora_go_too():
     assert "lora_plus_ratio (4.0)" in said[0]
     kept = load_config({"adapter": {"init": "lycoris"}}, ["adapter.kind=lora"])
     assert kept.adapter.init == "lycoris"
-
-
-def test_every_setting_of_a_kind_exists():
-    from trainer_core.config.run import find_setting
-
-    assert all(find_setting(path) is not None for path in OF_KIND)
-
-
-def test_the_librarys_words_of_the_design():
-    from trainer_core import adapters
-    from trainer_core.adapters import AdapterConfig, attach
-
-    assert AdapterConfig(kind="lora", rank=4).rank == 4
-    assert callable(attach)
-    assert {"AdapterConfig", "attach"} <= set(adapters.__all__)

@@ -10,8 +10,13 @@ from trainer_core.families.run_files import load_config, run_file_template, temp
 PURPOSES = [(family, purpose) for family, each in templates().items() for purpose in each]
 
 
-@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
-@pytest.mark.parametrize(("family", "purpose"), PURPOSES)
+@pytest.mark.parametrize(
+    ("family", "purpose", "kind"),
+    [
+        *((*each, "loha") for each in PURPOSES),
+        *(("qwen_image", "tiny", kind) for kind in ("lora", "lokr")),
+    ],
+)
 def test_every_template_takes_every_kind(family, purpose, kind, tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text(run_file_template(family, purpose), encoding="utf-8")

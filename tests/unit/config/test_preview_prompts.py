@@ -18,12 +18,6 @@ def test_every_goal_has_prompts_that_begin_with_the_trigger_word(goal, embedded)
     assert [f"ohwx, {prompt}" for prompt in plain] == found
 
 
-def test_the_tiny_base_shows_the_shape_that_is_taught():
-    shown = preview_prompts("object", "", ["a red house on white"], embedded=True)
-    assert all("house" in prompt for prompt in shown)
-    assert "diamond" in preview_prompts("object", "", [""], embedded=True)[0]
-
-
 def test_an_edit_shows_its_own_instruction_and_another():
     assert preview_prompts("edit", "", ["", "add a hat"], embedded=False)[0] == "add a hat"
     # A caption may hold anything; it is no template.

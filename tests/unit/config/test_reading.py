@@ -180,13 +180,6 @@ def test_wrong_value_is_named_with_what_is_expected(run_file, text, path, expect
     assert "1." not in str(error.found)[: len(str(run_file(text))) + 5]
 
 
-@pytest.mark.parametrize("text", ["base: {adapters: null}", "preview: {prompts: 3}"])
-def test_quotes_are_not_advised_where_a_list_is_missing(run_file, text):
-    remedy = refusal(run_file(text)).remedy
-    assert "as a list in square brackets" in remedy
-    assert "quotes" not in remedy
-
-
 @pytest.mark.parametrize(
     ("word", "remedy"),
     [("qwen-image", "Did you mean qwen_image?"), ("sd", "Change family, or leave it out")],
@@ -247,12 +240,6 @@ def test_byte_order_mark_is_no_part_of_the_first_name(tmp_path):
 def test_file_of_a_newer_trainer_is_refused_before_its_settings(run_file):
     error = refusal(run_file("config_version: 2\nnew_setting: 1"))
     assert "config_version is 2" in error.found
-
-
-def test_settings_are_not_changed_in_the_callers_mapping():
-    values = {"dataset": {"path": "images"}}
-    load_config(values, ["training.steps=3"])
-    assert values == {"dataset": {"path": "images"}}
 
 
 def test_dumped_settings_read_back_equal(run_file):

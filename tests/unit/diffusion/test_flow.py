@@ -6,7 +6,6 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 
 from trainer_core.diffusion.flow import interpolate, velocity_target
-from trainer_core.diffusion.losses import flow_loss
 
 
 def test_the_ends_of_the_path_are_the_image_and_the_noise():
@@ -32,18 +31,3 @@ def test_the_target_is_the_derivative_along_the_path():
         interpolate(image, noise, sigma + small) - interpolate(image, noise, sigma - small)
     ) / (2 * small)
     torch.testing.assert_close(slope, velocity_target(image, noise), rtol=1e-6, atol=1e-8)
-
-
-def test_the_loss_is_the_mean_squared_error_of_each_sample():
-    prediction, target = torch.randn(2, 3, 4, 6, 8)
-    found = flow_loss(prediction, target)
-    expected = torch.nn.functional.mse_loss(prediction, target, reduction="none").mean((1, 2, 3))
-    assert found.shape == (3,)
-    torch.testing.assert_close(found, expected)
-
-
-def test_the_loss_of_half_precision_is_float32():
-    prediction = torch.full((1, 4), 300.0, dtype=torch.float16)
-    found = flow_loss(prediction, torch.zeros_like(prediction))
-    assert found.dtype == torch.float32
-    assert found.item() == 90000.0

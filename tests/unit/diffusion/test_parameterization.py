@@ -182,15 +182,3 @@ def test_gains_tell_how_an_error_reaches_image_and_noise(name):
         made = noisy[at] - share * velocity[at]
         assert float((made - image[at]).abs().mean()) == pytest.approx(1e-3 * of_image, rel=1e-6)
         assert of_noise / of_image == pytest.approx((1 - share) / share, rel=1e-9)
-
-
-def test_parameterizations_are_values():
-    assert v_prediction() == v_prediction(1.0) != edm(1.0)
-    assert flow(1.0) == FLOW != flow(2.0)
-    assert len({repr(each) for each in ALL.values()}) == len(ALL)
-    assert [each.name for each in (FLOW, EPS, v_prediction(), edm(0.5))] == [
-        "flow",
-        "eps",
-        "v",
-        "edm",
-    ]

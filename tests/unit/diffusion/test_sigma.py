@@ -37,28 +37,6 @@ def logit_normal_cdf(sigma: torch.Tensor, mean: float, std: float) -> torch.Tens
     return torch.special.ndtr((torch.logit(sigma) - mean) / std)
 
 
-def test_uniform_fills_its_bounds_evenly():
-    found = draws("uniform", minimum=0.2, maximum=0.6)
-    assert distance(found, lambda sigma: (sigma - 0.2) / 0.4) < LIMIT
-
-
-def test_logit_normal_follows_its_formula():
-    found = draws("logit_normal", mean=-0.4, std=0.7)
-    assert distance(found, lambda sigma: logit_normal_cdf(sigma, -0.4, 0.7)) < LIMIT
-    assert distance(found, lambda sigma: logit_normal_cdf(sigma, -0.2, 0.7)) > LIMIT
-
-
-def test_logit_normal_is_diffusers_density():
-    generator = torch.Generator().manual_seed(1)
-    theirs = compute_density_for_timestep_sampling(
-        "logit_normal", batch_size=DRAWS, logit_mean=0.5, logit_std=1.2, generator=generator
-    )
-    found = draws("logit_normal", mean=0.5, std=1.2)
-    quantiles = torch.linspace(0.1, 0.9, 9, dtype=torch.float64)
-    difference = found.quantile(quantiles) - theirs.double().quantile(quantiles)
-    assert difference.abs().max() < 0.03
-
-
 def test_shifted_is_the_moved_logit_normal():
     shifted = draws("shifted", shift=3.0, mean=0.2)
     plain = draws("logit_normal", mean=0.2)
@@ -136,11 +114,6 @@ def test_a_density_follows_its_closed_form_within_bounds_and_moved(density, low,
         assert distance(wrong, lambda sigma: (moved(sigma) - below) / within) > LIMIT
 
 
-def test_shift_is_undone_by_its_inverse():
-    assert shift_sigma(shift_sigma(0.3, 3.0), 1 / 3.0) == pytest.approx(0.3)
-    assert (shift_sigma(0.0, 3.0), shift_sigma(1.0, 3.0)) == (0.0, 1.0)
-
-
 def test_bounds_cut_off_without_piling_up():
     found = draws("shifted", shift=3.0, minimum=0.5, maximum=0.9)
     low, high = (
@@ -184,10 +157,6 @@ def test_band_shares_are_those_of_the_distribution_function():
     torch.testing.assert_close(
         torch.tensor(shares, dtype=torch.float64), edges.diff(), atol=1e-3, rtol=0
     )
-
-
-def test_the_same_generator_draws_the_same():
-    assert torch.equal(draws("logit_normal"), draws("logit_normal"))
 
 
 @pytest.mark.parametrize(

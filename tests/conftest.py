@@ -6,25 +6,36 @@ import gc
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from comfyui.environment import comfyui_folder
 from fixtures.families import lacking
+from progress import Progress, expected_seconds
 
-# Their files take longest, so that with several processes they begin first: at the end, where one
-# process has nothing left, are files of a few seconds. `--no-loadscope-reorder` keeps this order.
-# The browser's come after files that need no ComfyUI: while its environment is made, nobody waits.
-LONGEST = ("comfyui", "integration", "browser")
-SHARING = ("tests/browser/", "tests/comfyui/")
-"""Folders whose files share a server. With four processes or more, each has one for ComfyUI's."""
+FIRST = ("tests/unit/config/", "tests/unit/diffusion/")
+"""Folders that begin: quick, and without ComfyUI, whose environment may have to be made."""
 
-FEW = 3
+SHARING = "tests/browser/"
+"""The folder whose files share a browser and its server, in one process."""
+
 MARKERS = ("comfy", "browser", "gpu", "slow", "exhaustive", "matrix")
 _counts: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
 _reasons: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of `make test`."""
+    parser.addoption("--progress", action="store_true", help="lines in the place of letters")
+    parser.addoption("--write-seconds", action="store_true", help="keep what each file took")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Show how far a run is, from the process that hands tests out."""
+    if config.getoption("--progress") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Progress(config))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -37,9 +48,10 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order files by their length; skip, with the reason, what this machine cannot run."""
-    items.sort(key=_turn)
+    known = expected_seconds(config)
+    items.sort(key=lambda item: _turn(item.nodeid.split("::")[0], known))
     skips = {}
     if comfyui_folder() is None:
         skips["comfy"] = "no ComfyUI at $COMFYUI_PATH or ~/ComfyUI"
@@ -69,24 +81,25 @@ def _family_of(item: pytest.Item, families: Collection[str]) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each file to one process, and all files that share a server to the same."""
+    """Give each file to one process, and all of the browser's to the same."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    shared = SHARING if len(config.getvalue("tx")) <= FEW else SHARING[:1]
-
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return next((folder for folder in shared if file.startswith(folder)), file)
+            return SHARING if nodeid.startswith(SHARING) else super()._split_scope(nodeid)
 
     return Scheduling(config, log)
 
 
-def _turn(item: pytest.Item) -> int:
-    folder = item.path.parent.name
-    return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
+def _turn(file: str, known: Mapping[str, float]) -> tuple[bool, float]:
+    """Quick files first, then the longest: what is left at the end is short."""
+    if file.startswith(FIRST):
+        return False, 0.0
+    shared = file.startswith(SHARING)
+    seconds = sum(known[other] for other in known if other.startswith(SHARING)) if shared else 0
+    return True, -(seconds or known.get(file, 0.0))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -88,7 +88,10 @@ const OPERATIONS = {
   offline: ({ value }) => page.context().setOffline(value),
 };
 
-for await (const line of createInterface({ input: process.stdin })) {
+const lines = createInterface({ input: process.stdin });
+// Also where who drives it was killed in the middle of a command.
+lines.on("close", () => browser.close().finally(() => process.exit()));
+for await (const line of lines) {
   const command = JSON.parse(line);
   let answer;
   try {
@@ -98,4 +101,3 @@ for await (const line of createInterface({ input: process.stdin })) {
   }
   process.stdout.write(`${JSON.stringify(answer)}\n`);
 }
-await browser.close();

@@ -8,7 +8,15 @@ were started by itself with ``--cpu``; a line of the output is its exit code.
 import json
 import os
 import runpy
+import select
 import sys
+import threading
+
+
+def end_with_the_tests():
+    """While a script runs nothing is asked: input that can be read has been closed."""
+    select.select([sys.stdin], [], [])
+    os._exit(1)
 
 
 def main():
@@ -29,6 +37,7 @@ def main():
             written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(written, 1)
             os.dup2(written, 2)
+            threading.Thread(target=end_with_the_tests, daemon=True).start()
             os.chdir(folder)
             sys.argv = words
             runpy.run_path(words[0], run_name="__main__")

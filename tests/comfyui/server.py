@@ -53,7 +53,7 @@ class ComfyServer:
                 command,
                 cwd=folder,
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # the instruments end the server when it closes
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -167,6 +167,8 @@ class ComfyServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        assert self._process.stdin
+        self._process.stdin.close()
 
     def _wait_until_up(self) -> None:
         def up() -> bool:

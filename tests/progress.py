@@ -1,0 +1,115 @@
+"""What a run of the tests shows while it lasts, and the seconds that it keeps for the next ones."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+SECONDS = Path(__file__).with_name("seconds.json")
+"""Seconds of each test file, quick and exhaustive, on one core of a quiet machine."""
+
+_INTERVAL = 10.0
+_UNKNOWN = 1.0
+
+
+def expected_seconds(config: pytest.Config) -> dict[str, float]:
+    """Seconds by test file of the cases that ``-m`` chooses; without files that are new."""
+    chosen = {"not exhaustive": slice(0, 1), "exhaustive": slice(1, 2)}
+    part = chosen.get(config.option.markexpr, slice(None))
+    return {file: sum(parts[part]) for file, parts in _read().items()}
+
+
+def _read() -> dict[str, list[float]]:
+    return json.loads(SECONDS.read_text(encoding="utf-8")) if SECONDS.is_file() else {}
+
+
+class Progress:
+    """Prints a line every ten seconds, and a failure as soon as it is known.
+
+    Args:
+        config: Of the process that hands tests out.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._started = self._printed = time.monotonic()
+        self._counts: Counter[str] = Counter()
+        self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._left: Counter[str] = Counter()
+        self._expected: dict[str, float] = {}
+        self._total = 0
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:
+        """Know what will run; each process has collected the same."""
+        if not self._total:
+            self._expect(ids)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Know what will run, where one process runs it."""
+        if session.items:
+            self._expect(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Print no letter for what went well or was skipped."""
+        if report.passed or report.skipped:
+            return report.outcome if report.when == "call" or report.skipped else "", "", ""
+        return None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count, print a failure with its reason, and now and then how far it is."""
+        file = report.nodeid.split("::")[0]
+        markers = dict(report.user_properties).get("markers", ())
+        self._spent[file, "exhaustive" if "exhaustive" in markers else "quick"] += report.duration
+        if report.failed:
+            self._counts["failed"] += 1
+            self._write(f"\nFAILED {report.nodeid}, {report.when}\n{report.longreprtext}\n")
+        elif report.when == "call" or report.skipped:
+            self._counts[report.outcome] += 1
+        if report.when == "teardown":
+            self._left[file] -= 1
+        if time.monotonic() - self._printed > _INTERVAL:
+            self._printed = time.monotonic()
+            self._write(self._line(file))
+
+    def pytest_sessionfinish(self) -> None:
+        """Keep the seconds where that was asked for."""
+        if self._config.getoption("--write-seconds"):
+            table = _read() | self._table()
+            lines = [f'"{file}": {json.dumps(table[file])}' for file in sorted(table)]
+            SECONDS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+    def _table(self) -> dict[str, list[float]]:
+        files = sorted({file for file, _ in self._spent})
+        kinds = ("quick", "exhaustive")
+        return {file: [round(self._spent[file, kind], 1) for kind in kinds] for file in files}
+
+    def _expect(self, ids: Iterable[str]) -> None:
+        self._left.update(node.split("::")[0] for node in ids)
+        self._total = self._left.total()
+        known = expected_seconds(self._config)
+        self._expected = {
+            file: known.get(file, _UNKNOWN) / count for file, count in self._left.items()
+        }
+        self._write(f"{self._total} tests in {len(self._left)} files.\n")
+
+    def _line(self, file: str) -> str:
+        seconds = int(time.monotonic() - self._started)
+        rest = sum(count * self._expected.get(name, 0) for name, count in self._left.items())
+        failed = f", {self._counts['failed']} failed" if self._counts["failed"] else ""
+        done = self._counts.total()
+        return (
+            f"{seconds // 60}:{seconds % 60:02} {done} of {self._total} done{failed}, "
+            f"{int(rest)} s of work left: {file}\n"
+        )
+
+    def _write(self, text: str) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None:
+            terminal.write(text, flush=True)

@@ -1,6 +1,6 @@
 # Each target makes the virtual environment it needs by itself.
 #   make demo [KIND=lora|loha|lokr] [TASK=generate|edit|own]
-#   make test | test-full | bench | lint | js | matrix
+#   make test | test-full | bench | lint | js | matrix | mutations
 #   make gpu-wheels, and where a GPU is: make gpu
 # Needs python3 >= 3.11 with pip and venv. Another one: make test PYTHON=python3.12
 # Another build of torch: install it into .venv before anything else, or set TORCH=...
@@ -18,7 +18,7 @@ CONSTRAINTS := constraints/development.txt
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint $(CONSTRAINTS)
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder \
-	--durations 30 --durations-min 3
+	--durations 15 --durations-min 3 --quiet --progress
 RESULTS := benchmarks/results
 
 # What is measured where a GPU is: the version of Python there, and what its image may lack.
@@ -31,12 +31,20 @@ GPU_PACKAGES := diffusers peft accelerate psutil PyYAML safetensors pydantic pyd
 	requests urllib3 idna certifi charset-normalizer
 GPU_PLATFORMS := manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64
 
-.PHONY: demo test test-full bench bench-learning gpu gpu-wheels mutations lint checks types js js-checks unit matrix matrix-old matrix-new
+# A part of the tests in `make test-full`: FILES="tests/unit/data/test_masks.py ...".
+FILES ?=
+
+.PHONY: said packages demo test test-full test-seconds bench bench-learning gpu gpu-wheels mutations lint checks types js js-checks unit \
+	matrix matrix-old matrix-new guest-old guest-new
 
 demo: $(READY)
 	$(BIN)/adapter-trainer demo kind=$(KIND) task=$(TASK) output=$(OUTPUT)
 
-test: lint checks unit
+test: said lint unit checks
+
+said:
+	@echo "make test: ruff, the tests, pyright and the panel's checks. About 8 minutes on two cores, 6 without"
+	@echo "a ComfyUI; a minute more where .venv is made. A test that fails is shown at once."
 
 # Each of the two works on one core.
 checks: $(READY)
@@ -44,12 +52,16 @@ checks: $(READY)
 
 # A file's tests stay together, because they share a server or a trained adapter. Each process
 # computes on one core, so that they do not wait for each other.
-unit: $(READY)
+unit: $(READY) packages
 	$(PYTEST) -m "not exhaustive"
 
 # What `make test` leaves out: full tables of cases, of which it runs at least one each.
-test-full: $(READY)
-	$(PYTEST) -m exhaustive
+test-full: $(READY) packages
+	$(PYTEST) -m exhaustive $(FILES)
+
+# How long each file takes, by which the tests are ordered; on a quiet machine, now and then.
+test-seconds: $(READY) packages
+	$(PYTEST) --write-seconds
 
 # What the defaults learn and keep, and what they do on a base in fewer bits; forty minutes of one
 # core.
@@ -97,10 +109,17 @@ gpu-wheels: $(READY)
 # Installs the pack as a guest in two host environments and runs its tests there; -j2 runs both at
 # the same time. Needs the package index.
 matrix: matrix-old matrix-new
+	$(BIN)/python .ci/tier.py proven
+
+MATRIX_PYTEST = MATRIX=1 MATRIX_HOSTS=$* MATRIX_TORCH='$(TORCH)' OMP_NUM_THREADS=1 \
+	$(BIN)/pytest -p no:cacheprovider tests/matrix -m matrix
 
 matrix-old matrix-new: matrix-%: $(READY)
-	MATRIX=1 MATRIX_HOSTS=$* MATRIX_TORCH='$(TORCH)' OMP_NUM_THREADS=1 \
-		$(BIN)/pytest -p no:cacheprovider tests/matrix -m matrix
+	$(MATRIX_PYTEST)
+
+# The pack's installation in one of them and its imports there, without its tests.
+guest-old guest-new: guest-%: $(READY)
+	$(MATRIX_PYTEST) -k "not packs_tests and not uv"
 
 # Bugs by hand, one after another, and whether the tests that are named for each notice it.
 mutations: $(READY)
@@ -129,6 +148,10 @@ js:
 js-checks: node_modules/.ready
 	node_modules/.bin/tsc --project js
 	node_modules/.bin/vitest run
+
+# The tests in a browser need them as well.
+packages:
+	@if command -v npm >/dev/null 2>&1; then $(MAKE) --no-print-directory node_modules/.ready; fi
 
 node_modules/.ready: package.json package-lock.json
 	npm ci --ignore-scripts --no-audit --no-fund

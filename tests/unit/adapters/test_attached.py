@@ -5,30 +5,35 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from tests.fixtures.small_module import config, each_kind, make_input, make_module, randomize
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 
+DORA = [{}, {"dora": True}, {"dora": True, "dora_axis": "output"}]
+STARTS = [
+    *({"kind": kind, **dora} for kind in ("lora", "loha", "lokr") for dora in DORA),
+    {"kind": "oft", "rank": 4},
+    {"kind": "lokr", "factor": 4, "full_matrix": True, "dora": True},
+    {"kind": "lokr", "factor": 4, "decompose_both": True, "rank": 1, "dora": True},
+    *({"kind": "lora", "init": init} for init in ("gaussian", "orthogonal")),
+    *({"kind": "lora", "init": init, **dora} for init in ("pissa", "olora") for dora in DORA[:2]),
+    *({"kind": "lora", "init": init, "dropout": 0.5} for init in ("default", "pissa", "olora")),
+]
 
-@each_kind
+
+@pytest.mark.parametrize("options", STARTS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_output_at_step_zero_is_bit_identical_to_the_base(kind, dtype):
+def test_the_first_output_and_that_at_strength_zero_have_the_bits_of_the_base(options, dtype):
     module, x = make_module(dtype), make_input(dtype)
+    with torch.no_grad():  # rows and columns without a length, which DoRA divides by
+        module[0].weight[3] = 0.0
+        module[0].weight[:, 5] = 0.0
     base = module(x)
-    attach(module, config(kind))
+    adapter = attach(module, AdapterConfig(**{"rank": 3, **options}))
     assert torch.equal(module(x), base)
     assert module(x).dtype == dtype
-
-
-@each_kind
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_strength_zero_is_bit_identical_to_the_base(kind, dtype):
-    module, x = make_module(dtype), make_input(dtype)
-    base = module(x)
-    adapter = attach(module, config(kind))
     randomize(adapter)
     assert not torch.equal(module(x), base)
     adapter.strength = 0.0
@@ -36,19 +41,7 @@ def test_strength_zero_is_bit_identical_to_the_base(kind, dtype):
 
 
 @each_kind
-def test_strength_scales_the_delta(kind):
-    module, x = nn.Sequential(nn.Linear(12, 20)).double(), make_input(torch.float64)
-    base = module(x)
-    adapter = attach(module, config(kind, alpha=0.5))
-    randomize(adapter)
-    whole = module(x) - base
-    adapter.strength = -0.25
-    assert adapter.strength == -0.25
-    torch.testing.assert_close(module(x) - base, whole * -0.25, rtol=1e-12, atol=1e-12)
-
-
-@each_kind
-def test_forward_is_the_base_plus_delta_weight(kind):
+def test_forward_is_the_base_plus_the_delta_times_the_strength(kind):
     module, x = nn.Sequential(nn.Linear(12, 20)).double(), make_input(torch.float64)
     adapter = attach(module, config(kind, alpha=3.0))
     randomize(adapter)
@@ -56,8 +49,11 @@ def test_forward_is_the_base_plus_delta_weight(kind):
     assert delta.shape == (20, 12)
     assert delta.norm() > 0.01
     linear = module[0].get_base_layer()
-    expected = nn.functional.linear(x, linear.weight + delta, linear.bias)
-    torch.testing.assert_close(module(x), expected, rtol=1e-12, atol=1e-12)
+    for strength in (1.0, -0.25):
+        adapter.strength = strength
+        assert adapter.strength == strength
+        expected = nn.functional.linear(x, linear.weight + strength * delta, linear.bias)
+        torch.testing.assert_close(module(x), expected, rtol=1e-12, atol=1e-12)
 
 
 @each_kind
@@ -72,31 +68,6 @@ def test_factors_are_float32_on_a_bfloat16_base_and_get_float32_gradients(kind):
 
 
 @each_kind
-def test_bfloat16_output_is_near_the_float32_one(kind):
-    module, x = make_module(), make_input()
-    adapter = attach(module, config(kind))
-    randomize(adapter)
-    exact = module(x)
-    module.to(torch.bfloat16)
-    rounded = module(x.bfloat16()).float()
-    assert (rounded - exact).norm() / exact.norm() < 2e-2
-
-
-@each_kind
-def test_autocast_computes_in_the_autocast_dtype(kind):
-    module, x = make_module(), make_input()
-    adapter = attach(module, config(kind))
-    randomize(adapter)
-    exact = module(x)
-    with torch.autocast("cpu", torch.bfloat16):
-        y = module(x)
-        y.float().sum().backward()
-    assert y.dtype == torch.bfloat16
-    assert (y.float() - exact).norm() / exact.norm() < 2e-2
-    assert all(p.grad is not None for p in adapter.parameters())
-
-
-@each_kind
 def test_only_the_factors_train_and_detach_gives_the_gradients_back(kind):
     module = make_module()
     module[0].bias.requires_grad_(False)
@@ -106,21 +77,6 @@ def test_only_the_factors_train_and_detach_gives_the_gradients_back(kind):
     assert trainable == {id(p) for p in adapter.parameters()}
     adapter.detach()
     assert {name: p.requires_grad for name, p in module.named_parameters()} == before
-
-
-@each_kind
-def test_works_under_gradient_checkpointing_with_dropout(kind):
-    options = {"dropout": 0.3, "rank_dropout": 0.2, "module_dropout": 0.3}
-    module, x = make_module(), make_input()
-    adapter = attach(module, config(kind, **options))
-    randomize(adapter)
-    gradients = []
-    for forward in (module, lambda x: checkpoint(module, x, use_reentrant=False)):
-        torch.manual_seed(7)
-        loss = forward(x).square().sum()
-        gradients.append(torch.autograd.grad(loss, adapter.parameters()))
-    for plain, again in zip(*gradients, strict=True):
-        assert torch.equal(plain, again)
 
 
 @each_kind
@@ -167,20 +123,6 @@ def test_the_same_seed_gives_the_same_adapter_whatever_was_drawn_before(kind):
 
 
 @each_kind
-def test_attach_leaves_the_global_generator_alone(kind):
-    torch.manual_seed(3)
-    expected = torch.rand(2)
-    torch.manual_seed(3)
-    attach(make_module(), config(kind))
-    found = torch.rand(2)
-    # make_module seeds the generator itself
-    torch.manual_seed(0)
-    make_module()
-    assert torch.equal(found, torch.rand(2))
-    assert not torch.equal(found, expected)
-
-
-@each_kind
 def test_dropouts_do_nothing_in_evaluation(kind):
     options = {"dropout": 0.5, "rank_dropout": 0.5, "module_dropout": 0.5}
     module, x = make_module(), make_input()
@@ -195,12 +137,6 @@ def test_dropouts_do_nothing_in_evaluation(kind):
     assert module.training
     adapter.train()
     assert not torch.equal(module(x), module(x))
-
-
-def test_new_layers_take_the_mode_of_the_base():
-    module = make_module().eval()
-    attach(module, config("lora", dropout=0.5))
-    assert not any(part.training for part in module.modules())
 
 
 @each_kind
@@ -236,27 +172,18 @@ def test_rank_dropout_drops_whole_output_rows_and_scales_the_rest(kind):
 
 
 @each_kind
-def test_module_dropout_skips_whole_layers_at_its_rate(kind):
+def test_module_dropout_skips_whole_layers_at_its_rate_with_gradients_of_zero(kind):
     module = nn.Sequential(nn.Linear(12, 6)).double()
     x = torch.randn(2, 12, dtype=torch.float64)
     base = module(x)
     adapter = attach(module, config(kind, module_dropout=0.3))
     randomize(adapter)
     torch.manual_seed(0)
-    skipped = sum(torch.equal(module(x), base) for _ in range(400))
-    assert 80 < skipped < 160
-
-
-@each_kind
-def test_a_skipped_layer_still_gives_every_factor_a_zero_gradient(kind):
-    module = nn.Sequential(nn.Linear(12, 6))
-    adapter = attach(module, config(kind, module_dropout=0.999))
-    randomize(adapter)
-    torch.manual_seed(0)
-    module(make_input()).sum().backward()
-    for parameter in adapter.parameters():
-        assert parameter.grad is not None
-        assert not parameter.grad.any()
+    outputs = [module(x) for _ in range(400)]
+    skipped = [y for y in outputs if torch.equal(y, base)]
+    assert 80 < len(skipped) < 160
+    gradients = torch.autograd.grad(skipped[0].sum(), adapter.parameters())
+    assert not any(each.any() for each in gradients)
 
 
 @each_kind
@@ -268,19 +195,3 @@ def test_works_on_the_meta_device(kind):
     assert module(torch.empty(2, 3072, device="meta")).shape == (2, 12288)
     with pytest.raises(AdapterError, match="on meta"):
         adapter.merge()
-
-
-@each_kind
-def test_a_few_steps_of_training_lower_the_loss(kind):
-    module, x = make_module(), make_input()
-    target = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(2))
-    adapter = attach(module, config(kind))
-    optimizer = torch.optim.AdamW(adapter.parameters(), lr=0.02)
-    losses = []
-    for _ in range(60):
-        loss = (module(x) - target).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.8 * losses[0]

@@ -117,14 +117,3 @@ def test_lengths_and_deltas_are_not_rounded(options, dora):
         assert torch.equal(other.delta_weight("0"), delta)
         product = module[0].base_weight @ module[0].base_weight.t()
     assert product.dtype == torch.bfloat16, "it would have been rounded"
-
-
-@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[3]])
-def test_merging_under_autocast_rounds_once(options):
-    torch.manual_seed(0)
-    module = make_linear(torch.float32)
-    adapter = attached(module, options)
-    expected = module[0].base_weight + adapter.delta_weight("0")
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        adapter.merge()
-    assert torch.equal(module[0].base_weight, expected)

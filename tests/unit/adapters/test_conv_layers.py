@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from fixtures.combinations import each_once, some
-from fixtures.convolutions import CLASSES, Shape, adapted_conv, relative, textbook_weight
+from fixtures.convolutions import CLASSES, WITH_DORA, Shape, adapted_conv, relative, textbook_weight
 from torch import nn
 
 from trainer_core.adapters import attach
@@ -14,20 +14,7 @@ from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 from trainer_core.types import AdapterState, LayerState
 
-OPTIONS = {
-    "lora": {"kind": "lora", "rank": 3},
-    "lora tucker": {"kind": "lora", "rank": 3, "tucker": True},
-    "loha": {"kind": "loha", "rank": 2},
-    "loha tucker": {"kind": "loha", "rank": 2, "tucker": True},
-    "lokr": {"kind": "lokr", "rank": 1, "factor": 2},
-    "lokr tucker": {"kind": "lokr", "factor": -1, "rank": 1, "tucker": True},
-    "lokr full": {"kind": "lokr", "factor": -1, "full_matrix": True},
-    "lokr unbalanced": {"kind": "lokr", "factor": -1, "rank": 1, "unbalanced": True},
-    "lokr both": {"kind": "lokr", "rank": 1, "decompose_both": True, "factor": 4},
-    "lora dora": {"kind": "lora", "rank": 3, "dora": True},
-    "loha dora": {"kind": "loha", "rank": 2, "dora": True, "dora_axis": "output"},
-    "lokr dora": {"kind": "lokr", "factor": -1, "rank": 1, "dora": True},
-}
+OPTIONS = {**WITH_DORA, "loha dora": {**WITH_DORA["loha dora"], "dora_axis": "output"}}
 SHAPES = {
     "1d": Shape((3,), padding=1),
     "2d": Shape((3, 3), stride=2, padding=1),
@@ -102,20 +89,6 @@ def test_strength_goes_from_the_base_to_the_adapter(options):
     assert relative(module(x), base + 0.25 * (whole - base)) < 1e-12
 
 
-@pytest.mark.parametrize(("options", "shape"), each_once(OPTIONS, SHAPES))
-def test_a_state_is_put_on_another_module(options, shape):
-    module, adapter = adapted_conv(SHAPES[shape], OPTIONS[options], dtype=torch.float32)
-    x = make_input(SHAPES[shape], dtype=torch.float32)
-    state = adapter.state()
-    assert state.layers["0"].kernel == SHAPES[shape].kernel
-    other = nn.Sequential(copy.deepcopy(module[0].get_base_layer()))
-    restored = attach_state(other, state)
-    torch.testing.assert_close(other(x), module(x))
-    back = restored.state().layers["0"].tensors
-    for name, tensor in state.layers["0"].tensors.items():
-        assert torch.equal(back[name], tensor)
-
-
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_state_with_flat_windows_is_understood(options):
     """Some trainers file a convolution's factors as matrices."""
@@ -166,30 +139,6 @@ def test_rank_dropout_drops_channels(options, shape):
     assert relative(dropped[:, kept], 2.0 * added[:, kept]) < 1e-12
 
 
-@pytest.mark.parametrize("options", ["lora", "loha", "lokr"])
-def test_other_dropouts_work(options):
-    module, adapter = adapted_conv(SHAPES["2d"], {**OPTIONS[options], "module_dropout": 0.999})
-    x = make_input(SHAPES["2d"])
-    torch.testing.assert_close(module(x), module[0].get_base_layer()(x))
-    module, adapter = adapted_conv(SHAPES["2d"], {**OPTIONS[options], "dropout": 0.5})
-    torch.manual_seed(0)
-    first = module(x)
-    assert not torch.equal(first, module(x))
-    adapter.eval()
-    assert torch.equal(module(x), module(x))
-
-
-@pytest.mark.parametrize("options", ["lora", "loha", "lokr", "lokr full", "lokr tucker"])
-def test_autocast_computes_in_its_precision(options):
-    module, _ = adapted_conv(SHAPES["2d"], OPTIONS[options], dtype=torch.float32)
-    x = make_input(SHAPES["2d"], dtype=torch.float32)
-    exact = module(x)
-    with torch.autocast("cpu", torch.bfloat16):
-        rounded = module(x)
-    assert rounded.dtype == torch.bfloat16
-    assert 0 < relative(rounded.float(), exact) < 2e-2
-
-
 @pytest.mark.parametrize(
     "options", some(["lora", "loha", "lokr", "lokr tucker", "lora dora"], "lokr tucker")
 )
@@ -228,27 +177,6 @@ def test_no_weight_of_the_layers_size_is_made(kind):
     assert largest >= 64 * 16
 
 
-def test_peft_recognises_the_layers():
-    from peft.tuners.loha.layer import LoHaLayer
-    from peft.tuners.lokr.layer import LoKrLayer
-    from peft.tuners.lora.layer import LoraLayer
-    from peft.utils import get_peft_model_state_dict
-
-    owners = {"lora": LoraLayer, "loha": LoHaLayer, "lokr": LoKrLayer}
-    for options in ("lora", "loha", "lokr", "lora tucker", "loha tucker", "lokr tucker"):
-        module, adapter = adapted_conv(SHAPES["2d"], OPTIONS[options])
-        assert isinstance(module[0], owners[adapter.kind])
-        assert isinstance(module[0].get_base_layer(), nn.Conv2d)
-        x = make_input(SHAPES["2d"])
-        whole = module(x)
-        module[0].enable_adapters(False)
-        assert torch.equal(module(x), module[0].get_base_layer()(x))
-        module[0].enable_adapters(True)
-        assert torch.equal(module(x), whole)
-        states = get_peft_model_state_dict(module, adapter_name="default")
-        assert len(states) >= 2
-
-
 class Causal(nn.Conv1d):
     def forward(self, x):
         return super().forward(nn.functional.pad(x, (2, 0)))
@@ -278,15 +206,6 @@ def test_what_cannot_be_adapted_is_refused(layer, options, message):
     with pytest.raises(AdapterError, match=message):
         attach(module, AdapterConfig(**{"rank": 2, **options}), ["0"])
     assert module[0] is layer
-
-
-def test_a_preset_means_linears_and_a_pattern_may_name_convolutions():
-    module = nn.ModuleDict({"patch": nn.Conv2d(3, 8, 2), "head": nn.Linear(8, 8)})
-    config = AdapterConfig(kind="lora", rank=2)
-    preset = attach(module, config)
-    assert preset.names == ("head",)
-    preset.detach()
-    assert attach(module, config, [".*"]).names == ("head", "patch")
 
 
 def test_tucker_concerns_only_windows():

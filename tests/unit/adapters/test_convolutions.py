@@ -1,9 +1,10 @@
-"""Adapters on convolutions against the dense delta and torch's convolution, in float64."""
+"""Adapters on convolutions, and DoRA on Linears, against the dense delta in float64."""
 
 import pytest
 import torch
 from fixtures.combinations import each_once, pairwise
 from fixtures.convolutions import (
+    OPTIONS,
     Shape,
     adapted_conv,
     relative,
@@ -15,19 +16,10 @@ from hypothesis import strategies as st
 
 TOLERANCE = 1e-12
 AXES = ("input", "output")
-OPTIONS = {
-    "lora": {"kind": "lora", "rank": 3},
-    "lora tucker": {"kind": "lora", "rank": 3, "tucker": True},
-    "loha": {"kind": "loha", "rank": 2},
-    "loha tucker": {"kind": "loha", "rank": 2, "tucker": True},
-    "lokr": {"kind": "lokr", "factor": -1, "rank": 1},
-    "lokr tucker": {"kind": "lokr", "factor": -1, "rank": 1, "tucker": True},
-    "lokr full": {"kind": "lokr", "factor": -1, "full_matrix": True},
-    "lokr both": {"kind": "lokr", "factor": -1, "rank": 1, "decompose_both": True},
-    "lokr unbalanced": {"kind": "lokr", "factor": -1, "rank": 1, "unbalanced": True},
-    "lokr unbalanced full": {"kind": "lokr", "factor": -1, "full_matrix": True, "unbalanced": True},
-}
+WITHOUT_CORE = [name for name in OPTIONS if "tucker" not in name]
 SHAPES = {
+    "linear": Shape((), inputs=24, outputs=16),
+    "linear without bias": Shape((), inputs=24, outputs=16, bias=False),
     "1d": Shape((3,)),
     "1d strided": Shape((4,), stride=3, padding=2),
     "2d": Shape((3, 3), padding=1),
@@ -70,14 +62,18 @@ def compare(shape, options, seed=0, batch=(2,), size=9):
     assert relative(base(x), wanted) > 1e-6
 
 
-@pytest.mark.parametrize(("options", "shape"), each_once(OPTIONS, SHAPES))
+@pytest.mark.parametrize(("options", "shape"), each_once(OPTIONS, list(SHAPES)[2:]))
 def test_output_and_gradients_equal_the_textbook(options, shape):
     compare(SHAPES[shape], OPTIONS[options])
 
 
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize(
-    ("options", "shape"), each_once(OPTIONS, ["1d", "2d uneven", "2d reflected", "3d"])
+    ("options", "shape"),
+    [
+        *each_once(OPTIONS, ["1d", "2d uneven", "2d reflected", "3d"]),
+        *each_once(WITHOUT_CORE, list(SHAPES)[:2]),
+    ],
 )
 def test_dora_equals_the_textbook(options, shape, axis):
     compare(SHAPES[shape], {**OPTIONS[options], "dora": True, "dora_axis": axis})
@@ -96,14 +92,12 @@ def test_a_convolution_of_single_channels_equals_the_textbook():
     compare(Shape((3,), inputs=6, outputs=6, groups=6), {"kind": "lora", "rank": 2})
 
 
-@pytest.mark.parametrize("options", ["lora", "loha", "lokr"])
-def test_an_input_without_a_batch_axis(options):
-    compare(SHAPES["2d"], OPTIONS[options], batch=())
-
-
 def test_both_forms_of_loha_are_tried():
     """The form of rank r^2 is for wide layers; the others here build the delta."""
     compare(Shape((3, 3), inputs=32, outputs=96), {"kind": "loha", "rank": 2}, size=4)
+    for rank, axis in ((2, "input"), (2, "output"), (30, "input")):
+        options = {"kind": "loha", "rank": rank, "dora": True, "dora_axis": axis}
+        compare(Shape((), inputs=96, outputs=128), options)
 
 
 @pytest.mark.parametrize("sizes", [(4, 64), (64, 4)])
@@ -114,8 +108,8 @@ def test_lokr_mixes_before_and_after_its_convolution(sizes):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    options=st.sampled_from([name for name in OPTIONS if "tucker" not in name]),
-    kernel=st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple),
+    options=st.sampled_from(WITHOUT_CORE),
+    kernel=st.lists(st.integers(1, 3), max_size=3).map(tuple),
     channels=st.tuples(st.integers(1, 12), st.integers(2, 12)),
     groups=st.sampled_from([1, 1, 2, 3]),
     stride=st.integers(1, 3),
@@ -129,7 +123,7 @@ def test_lokr_mixes_before_and_after_its_convolution(sizes):
 def test_any_shape_equals_the_textbook(
     options, kernel, channels, groups, stride, padding, dilation, factor, dora, batch, seed
 ):
-    chosen = {**OPTIONS[options]}
+    chosen, groups = {**OPTIONS[options]}, groups if kernel else 1
     if chosen["kind"] == "lokr":
         chosen["factor"], groups = factor, 1
     else:

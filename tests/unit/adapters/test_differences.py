@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from fixtures.combinations import each_once
 from fixtures.quantized_bases import FORMATS, INPUTS, make_dense, make_quantized
 from fixtures.small_module import make_input, make_module, randomize
 from fixtures.textbook import relative
+from fixtures.uncomputed_products import UncomputedProducts
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from torch import nn
@@ -16,7 +18,6 @@ from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.adapters.warm_start import start_from
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
-from trainer_core.tensors.randomized_svd import largest_singular
 
 INITS = ("pissa", "olora")
 SCALES = {
@@ -103,20 +104,6 @@ def test_after_steps_the_delta_is_what_peft_exports(init, scale, tmp_path):
     torch.testing.assert_close(module(make_input()), theirs(make_input()), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("options", [{}, {"dora": True}, {"dropout": 0.5, "rank_dropout": 0.5}])
-@each_init
-def test_first_output_is_the_bases_bit_for_bit(init, options, dtype):
-    module, x = make_module(dtype), make_input(dtype)
-    before = module(x)
-    adapter = attach(module, AdapterConfig(kind="lora", rank=3, init=init, **options))
-    assert torch.equal(module(x), before)
-    for name in adapter.names:
-        assert not options or adapter.config.dora or not adapter.delta_weight(name).any()
-    randomize(adapter, size=0.1)
-    assert not torch.equal(module(x), before)
-
-
 def textbook(adapter, name):
     tensors = {key: each.detach().double() for key, each in adapter.named_tensors().items()}
     part = {key.rsplit(".", 1)[1]: each for key, each in tensors.items() if key.startswith(name)}
@@ -195,17 +182,6 @@ def test_state_is_a_plain_lora_of_twice_the_rank(init):
     assert torch.equal(again.layers["0"].tensors["lora_up"], state.layers["0"].tensors["lora_up"])
 
 
-@each_init
-def test_merge_then_forward_equals_forward(init):
-    module, adapter = attached(init, alpha=5.0)
-    randomize(adapter)
-    expected, weight = module(make_input()), module[0].base_weight.clone()
-    adapter.merge()
-    assert relative(module(make_input()), expected) < 1e-5
-    adapter.unmerge()
-    assert torch.equal(module[0].base_weight, weight)
-
-
 @pytest.mark.parametrize(("size", "lost"), [(1e-2, 0.03), (1e-3, 0.3), (1e-4, 0.5)])
 @each_init
 def test_a_small_delta_keeps_its_meaning_in_a_bf16_file(init, size, lost):
@@ -232,10 +208,10 @@ def test_a_small_delta_keeps_its_meaning_in_a_bf16_file(init, size, lost):
 def test_values_depend_on_seed_layer_and_weight_alone(init):
     values = []
     for seed in (1, 2):
-        module = nn.Sequential(nn.Linear(512, 400))
+        module = nn.Sequential(nn.Linear(96, 80))
         with torch.no_grad():
-            module[0].weight.copy_(torch.linspace(-1, 1, 512 * 400).view(400, 512).sin())
-            module[0].weight += torch.eye(400, 512)
+            module[0].weight.copy_(torch.linspace(-1, 1, 96 * 80).view(80, 96).sin())
+            module[0].weight += torch.eye(80, 96)
         torch.manual_seed(seed)
         state = torch.random.get_rng_state()
         adapter = attach(module, AdapterConfig(kind="lora", rank=4, init=init), seed=7)
@@ -245,41 +221,10 @@ def test_values_depend_on_seed_layer_and_weight_alone(init):
 
 
 @each_init
-def test_only_the_differences_are_trained_and_counted(init):
-    module, adapter = attached(init)
-    trainable = {name for name, p in module.named_parameters() if p.requires_grad}
-    assert len(trainable) == len(adapter.parameters()) == 4
-    assert set(adapter.frozen_tensors()) == {
-        f"{name}.{each}" for name in adapter.names for each in ("first_down", "first_up")
-    }
-    module.to("meta")
-    assert all(tensor.is_meta for tensor in adapter.frozen_tensors().values())
-    plain = attach(make_module(), AdapterConfig(kind="lora", rank=3))
-    assert plain.frozen_tensors() == {}
-
-
-@each_init
 def test_a_base_without_values_gets_shapes_alone(init):
     module = make_module().to("meta")
     adapter = attach(module, AdapterConfig(kind="lora", rank=3, init=init))
     assert adapter.named_tensors()["0.first_up"].shape == (20, 3)
-
-
-@pytest.mark.parametrize("shape", [(300, 500), (500, 300)])
-def test_the_iteration_finds_the_largest_singular_values(shape):
-    torch.manual_seed(0)
-    left = torch.linalg.qr(torch.randn(shape[0], 300))[0]
-    right = torch.linalg.qr(torch.randn(shape[1], 300))[0]
-    sizes = torch.arange(1, 301) ** -0.5
-    matrix = (left * sizes) @ right.T
-    u, s, vh = largest_singular(matrix, 8, torch.Generator().manual_seed(1))
-    torch.testing.assert_close(s, sizes[:8], rtol=1e-4, atol=0)
-    exact = (left[:, :8] * sizes[:8]) @ right[:, :8].T
-    assert relative((u * s) @ vh, exact) < 2e-2
-    # One sweep with no directions to spare, as PEFT's pissa_niter_1, is far from it.
-    torch.manual_seed(1)
-    a, b, c = torch.svd_lowrank(matrix, 8, niter=1)
-    assert relative((a * b) @ c.T, exact) > 0.2
 
 
 def test_twice_the_rank_costs_little_more_than_a_plain_lora():
@@ -287,12 +232,14 @@ def test_twice_the_rank_costs_little_more_than_a_plain_lora():
     wide, rows, bf16 = 2048, 512, torch.bfloat16
     linear = nn.Linear(wide, wide).to(bf16).requires_grad_(False)
     x, g = torch.randn(rows, wide).to(bf16).requires_grad_(True), torch.empty(rows, wide).to(bf16)
-    frozen = count(lambda: torch.autograd.grad(linear(x), [x], g))
     module = nn.Sequential(linear)
+    with UncomputedProducts():
+        frozen = count(lambda: torch.autograd.grad(linear(x), [x], g))
     adapter = attach(module, AdapterConfig(kind="lora", rank=8, init="olora"))
-    with saved_bytes([*module.parameters(), *module.buffers()]) as saved:
-        module(x)
-    done = count(lambda: torch.autograd.grad(module(x), [x, *adapter.parameters()], g))
+    with UncomputedProducts():
+        with saved_bytes([*module.parameters(), *module.buffers()]) as saved:
+            module(x)
+        done = count(lambda: torch.autograd.grad(module(x), [x, *adapter.parameters()], g))
     assert saved.bytes / (x.numel() * x.element_size()) <= 1.01
     assert done.written / frozen.written <= 2.4
     assert done.flops / frozen.flops <= 1.03
@@ -336,27 +283,7 @@ def test_a_weight_that_is_not_finite_is_refused_and_nothing_is_left_behind(init)
     refused(module, r"2\.0: a weight with a value that is not finite", rank=2, init=init)
 
 
-@each_init
-def test_an_unreadable_weight_is_refused(init):
-    packed = type("Packed", (nn.Linear,), {"forward": lambda self, x: x})
-    module = nn.Sequential(packed(4, 4))
-    module[0].weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.int32), requires_grad=False)
-    refused(module, f"adapter.init is {init}; 0: ", rank=2, init=init)
-
-
-@each_init
-def test_a_weight_in_eight_bits_is_read(init):
-    module = nn.Sequential(nn.Linear(24, 16).to(torch.float8_e4m3fn))
-    weight = module[0].weight.float()
-    adapter = attach(module, AdapterConfig(kind="lora", rank=8, init=init))
-    tensors = adapter.named_tensors()
-    part = tensors["0.first_up"] @ tensors["0.first_down"]
-    assert tensors["0.first_up"].dtype == torch.float32
-    assert 0.1 < relative(part, weight) < 0.8
-
-
-@pytest.mark.parametrize("name", FORMATS)
-@each_init
+@pytest.mark.parametrize(("init", "name"), each_once(INITS, FORMATS))
 def test_a_quantized_weight_is_decomposed_as_its_numbers_are(init, name):
     quantized, dense = make_quantized(name), make_dense(name)
     x = torch.randn(5, INPUTS, generator=torch.Generator().manual_seed(1))

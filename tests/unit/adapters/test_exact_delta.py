@@ -104,11 +104,3 @@ def test_a_form_that_cannot_be_one_product_is_computed_as_without():
         module, _ = make({"kind": "lokr", "full_matrix": True, "factor": 8}, exact, 256)
         results.append(module(torch.ones(2, 256).to(torch.bfloat16)))
     assert torch.equal(*results)
-
-
-def test_an_empty_batch_is_computed_as_without():
-    module, adapter = make(EXACT[0], True, 64)
-    y = module(torch.ones(0, 3, 64).to(torch.bfloat16))
-    assert y.shape == (0, 3, 64)
-    y.sum().backward()
-    assert not any(parameter.grad.any() for parameter in adapter.parameters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fixtures.combinations import each_once, pairwise
 from torch import nn
 
 from trainer_core.adapters.attachment import attach
@@ -72,9 +73,7 @@ def pair(axes, **options):
     return ours, known
 
 
-@pytest.mark.parametrize("batch", [(2,), ()], ids=["batched", "alone"])
-@pytest.mark.parametrize("walk", WALKS)
-@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize(("axes", "walk", "batch"), pairwise([1, 2, 3], WALKS, [(2,), ()]))
 def test_it_computes_as_torchs_and_keeps_no_weight(axes, walk, batch):
     ours, known = pair(axes, **WALKS[walk])
     x = torch.randn(*batch, 4, *[7, 6, 5][:axes], dtype=torch.float64, requires_grad=True)
@@ -103,8 +102,7 @@ ADAPTERS = [
 ]
 
 
-@pytest.mark.parametrize("options", ADAPTERS, ids=lambda each: "-".join(map(str, each.values())))
-@pytest.mark.parametrize("axes", [1, 2])
+@pytest.mark.parametrize(("axes", "options"), each_once([1, 2], ADAPTERS))
 def test_an_adapter_on_it_is_that_on_torchs(axes, options):
     results = []
     config = AdapterConfig(rank=2, alpha=2.0, **options)

@@ -11,7 +11,7 @@ from fixtures.textbook import relative
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.base.weight import StorageMark, dense_weight
+from trainer_core.adapters.base.weight import dense_weight
 from trainer_core.adapters.dora import DORA_SCALE
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
@@ -345,30 +345,3 @@ def test_a_merged_weight_that_is_away_is_not_lost():
     bases(module)[0].weight = nn.Parameter(merged, requires_grad=False)
     adapter.detach()
     assert torch.equal(module[0].weight, before)
-
-
-def test_no_memory_is_left_where_the_weight_was():
-    module = make_module()
-    adapter = attached(module, KINDS[1])
-    module(torch.randn(5, 24))
-    layer = bases(module)[0]
-    wide = layer.weight.untyped_storage().nbytes()
-    assert wide == 16 * (24 + 3) * 4
-    mark = StorageMark.of(layer.weight)
-    replace_storage(layer)
-    assert mark.expired()
-    adapter.detach()
-
-
-def test_a_copy_of_the_module_has_norms_of_its_own():
-    module = make_module()
-    attached(module, {**KINDS[0], **DORA[2]})
-    x = torch.randn(5, 24)
-    expected = module(x)
-    twin = copy.deepcopy(module)
-    assert torch.equal(twin(x), expected)
-    bases(twin)[0].weight.data *= 1.5
-    load_other(bases(twin)[0])
-    assert relative(twin[0].norm(), by_definition(twin[0])) < 1e-6
-    del module
-    twin(x).sum().backward()

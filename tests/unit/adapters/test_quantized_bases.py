@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from fixtures.combinations import pairwise, some
+from fixtures.combinations import each_once, pairwise, some
 from fixtures.quantized_bases import (
     FORMATS,
     INPUTS,
@@ -103,8 +103,7 @@ def test_another_weight_is_told_apart(name):
         assert_close(found, results(other, attached(other, options)), 5e-4)
 
 
-@pytest.mark.parametrize("dora", DORA)
-@each_format
+@pytest.mark.parametrize(("name", "dora"), each_once(FORMATS, DORA))
 def test_the_first_step_is_the_bases_and_detaching_gives_it_back(name, dora):
     module = make_quantized(name)
     layer, weight, before = module[0], module[0].weight, copy.deepcopy(module.state_dict())
@@ -147,8 +146,7 @@ def test_its_numbers_are_read_as_the_layer_computes_with_them(name):
     assert module[0].weight is weight
 
 
-@pytest.mark.parametrize("dora", DORA)
-@each_format
+@pytest.mark.parametrize(("name", "dora"), each_once(FORMATS, DORA))
 def test_no_dense_copy_of_the_weight_is_kept(name, dora):
     module = make_quantized(name)
     with DenseCopies() as copies:
@@ -173,24 +171,7 @@ def test_the_count_sees_a_dense_copy():
     assert copies.count() == 0
 
 
-@pytest.mark.parametrize("options", KINDS)
-@each_format
-def test_a_layer_that_somebody_watches_computes_the_same(name, options):
-    results_of = []
-    for watched in (False, True):
-        module = make_quantized(name)
-        adapter = attached(module, {**options, **DORA[1]})
-        calls = []
-        if watched:
-            layer = module[0].get_base_layer()
-            layer.register_forward_hook(lambda *_, calls=calls: calls.append(1))
-        results_of.append(results(module, adapter))
-        assert len(calls) == watched
-    assert_close(results_of[1], results_of[0], 1e-5)
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-@each_format
+@pytest.mark.parametrize(("name", "reentrant"), each_once(FORMATS, [False, True]))
 def test_a_checkpointed_layer_computes_the_same(name, reentrant):
     module = make_quantized(name)
     adapter = attached(module, {**KINDS[2], **DORA[2]})
@@ -218,16 +199,6 @@ def test_compiling_changes_nothing(name):
     assert_close(
         results(module, adapter, call=torch.compile(module, backend="aot_eager")), expected, 1e-5
     )
-
-
-@each_format
-def test_targets_find_it(name):
-    module = nn.ModuleDict({"blocks": nn.ModuleList([make_quantized(name), make_quantized(name)])})
-    adapter = attach(module, AdapterConfig(kind="lora", rank=2, targets="all_linear"))
-    assert adapter.names == ("blocks.0.0", "blocks.1.0")
-    adapter.detach()
-    adapter = attach(module, AdapterConfig(kind="lokr", factor=-1, rank=2), [r"blocks\.1\.0"])
-    assert adapter.names == ("blocks.1.0",)
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -40,12 +40,6 @@ def test_two_layers_with_one_weight(options):
     attach(module, AdapterConfig(**options))
 
 
-def test_one_layer_at_two_places_is_no_such_thing():
-    layer = nn.Linear(8, 8)
-    adapter = attach(nn.ModuleDict({"a": layer, "b": nn.Sequential(layer)}), AdapterConfig(rank=2))
-    assert adapter.names == ("a",)
-
-
 @each_option
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.bool])
 def test_a_weight_of_integers(options, dtype):

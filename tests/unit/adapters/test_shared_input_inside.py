@@ -23,25 +23,6 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.measuring.counters import saved_bytes
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("name", ["lora", "loha", "lokr", "lokr whole", "dora of outputs"])
-def test_checkpointing_computes_the_same_bits(name, reentrant):
-    block, adapter = make(OPTIONS[name])
-    found = []
-    for run in (block, lambda x: checkpoint(block, x, use_reentrant=reentrant)):
-        x = make_input()
-        leaves = [x, *adapter.parameters()]
-        for leaf in leaves:
-            leaf.grad = None
-        sum(y.square().sum() for y in run(x)).backward()
-        found.append([leaf.grad for leaf in leaves])
-    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
-    assert all(each.any() for each in found[0])
-    assert group(adapter).waits_for == ()
-
 
 def test_layers_that_are_checkpointed_one_by_one():
     """Each is computed again alone, in the opposite order."""
@@ -56,16 +37,6 @@ def test_layers_that_are_checkpointed_one_by_one():
 
     for name in ("lora", "lokr"):
         assert_same(*both(OPTIONS[name], compute))
-
-
-def test_what_is_kept_is_what_separate_layers_keep():
-    sizes = []
-    for shared in (True, False):
-        block, _ = make(OPTIONS["lora"], shared)
-        with saved_bytes(block.parameters()) as saved:
-            block(make_input())
-        sizes.append(saved.bytes)
-    assert sizes[0] <= sizes[1]
 
 
 def test_nothing_is_kept_but_what_may_be_packed_away():
@@ -196,24 +167,6 @@ def test_in_inference_mode_each_layer_is_alone():
     assert_same(found, [y.detach() for y in block(make_input())])
 
 
-def test_under_autocast_each_layer_is_alone():
-    block, adapter = make(OPTIONS["lora"], dtype=torch.float32)
-    x = make_input(dtype=torch.float32)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert not any(shares(y) for y in block(x))
-    assert group(adapter).waits_for == ()
-    assert all(shares(y) for y in block(x))
-
-
-def test_it_compiles_without_a_graph_break():
-    block, adapter = make(OPTIONS["lora"], dtype=torch.float32)
-    x = make_input(dtype=torch.float32)
-    expected = everything(block, adapter, x)
-    torch.compiler.reset()
-    compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
-    assert_same(everything(compiled, adapter, x), expected, 1e-5)
-
-
 def test_a_copy_computes_each_layer_by_itself():
     block, adapter = make(OPTIONS["lora"])
     block.q(make_input())
@@ -228,14 +181,6 @@ def test_a_copy_computes_each_layer_by_itself():
     assert not any(shares(y) for y in found)
     assert relative(expected[0], found[0]) > 1e-3
     assert_same(found[1:], expected[1:])
-
-
-def test_a_copy_of_one_layer_is_of_that_layer_alone():
-    block, _ = make(OPTIONS["lora"])
-    memo = {}
-    copy.deepcopy(block.q, memo)
-    assert id(block.q) in memo
-    assert id(block.k) not in memo
 
 
 @pytest.mark.parametrize("learning", [True, False])

@@ -186,11 +186,6 @@ def test_bad_targets_are_refused_by_setting(options, message):
         attach(Model(), configured, presets=PRESETS)
 
 
-def test_nearest_names_are_given_for_a_dead_pattern():
-    with pytest.raises(AdapterError, match=r"Nearest names: blocks\.0\.to_[qk]"):
-        names([r"blocks\.\d+\.to_x"])
-
-
 def test_an_attention_projection_that_is_never_called_is_not_adapted():
     module = nn.ModuleDict({"attention": nn.MultiheadAttention(8, 2), "head": nn.Linear(8, 8)})
     assert attach(module, AdapterConfig(kind="lora", rank=2)).names == ("head",)

@@ -3,12 +3,10 @@
 import pytest
 import torch
 from fixtures.convolutions import Shape, adapted_conv
-from fixtures.quantized_bases import INPUTS, OUTPUTS, OWN, make_quantized
 from fixtures.textbook import CASES, make_plan, random_factors, textbook_delta
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.base.weight import dense_weight
 from trainer_core.adapters.dora import DORA_SCALE
 from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.adapters.weight_norm import WeightNormLimit, delta_norms, weight_norms
@@ -110,17 +108,6 @@ def test_a_tucker_core_is_a_factor_like_the_others():
     limit = 0.25 * float(before.norm() / norms[name])
     WeightNormLimit(adapter, limit, norms).apply()
     torch.testing.assert_close(adapter.delta_weight(name), 0.25 * before, rtol=1e-6, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_a_quantized_weight_is_measured_as_it_is_read(name):
-    module = nn.Sequential(make_quantized(name))
-    adapter = attach(module, AdapterConfig(kind="lora", rank=3))
-    (norm,) = weight_norms(adapter).values()
-    (layer,) = adapter.layers.values()
-    dense = dense_weight(layer.get_base_layer()).double()
-    assert dense.shape == (OUTPUTS, INPUTS)
-    assert float(norm) == pytest.approx(float(dense.norm()), rel=1e-5)
 
 
 def test_many_layers_are_cut_into_stacks(monkeypatch):

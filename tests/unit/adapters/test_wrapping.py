@@ -78,17 +78,6 @@ def test_it_compiles_as_one_graph(case):
     assert relative(compiled(x), plain[0]) > 1e-2
 
 
-@each_case
-def test_autocast_rounds_outputs_and_gradients_and_no_more(case):
-    block, adapter = make_block(case)
-    exact, rounded = gradients(block, adapter), gradients(block, adapter, autocast=True)
-    assert rounded[0].dtype == torch.bfloat16
-    for found, expected in zip(rounded, exact, strict=True):
-        assert 0 < relative(found.float(), expected) < 2e-2
-    for found, parameter in zip(rounded[2:], adapter.parameters(), strict=True):
-        assert found.dtype == parameter.dtype == torch.float32
-
-
 @pytest.fixture(scope="module")
 def wrapped(tmp_path_factory):
     """What two processes found, each with half of the batch."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import replace
 
 import pytest
@@ -18,7 +17,6 @@ from trainer_core.offload.memory_plan import (
     FormatSizes,
     PlanSettings,
     StepSizes,
-    alternatives,
     rank_plans,
 )
 from trainer_core.offload.model_bytes import BaseBytes, base_bytes
@@ -29,8 +27,11 @@ from trainer_core.quantization.registry import FORMATS
 GIB = 1 << 30
 
 
-def profile(blocks=10, least=2 * GIB, most=20 * GIB, flops=400 * 10**12, inputs=GIB // 10):
+def profile(
+    blocks=10, least=2 * GIB, most=20 * GIB, flops=400 * 10**12, inputs=GIB // 10, batches=1
+):
     """A step that takes ``most`` and computes 3/4 of ``flops`` where no block is checkpointed."""
+    flops *= batches
     more, part = (most - least) // max(blocks, 1), flops // (4 * max(blocks, 1))
     terms = (
         BlockTerms(
@@ -42,16 +43,17 @@ def profile(blocks=10, least=2 * GIB, most=20 * GIB, flops=400 * 10**12, inputs=
         )
         for number in range(blocks)
     )
-    return StepProfile(tuple(terms), outside=least // 8, between=least // 2, flops=flops)
+    sides = {"outside": least // 8, "between": least // 2}
+    return StepProfile(tuple(terms), **sides, flops=flops, micro_batches=batches)
 
 
-def sizes(scale=1, **formats):
+def sizes(scale=1, batches=1, **formats):
     kept = formats or {"dense": 4 * GIB, "int8": 2 * GIB, "nf4": GIB}
     return StepSizes(
         {
             name: FormatSizes(
                 BaseBytes((block,) * 10, (0,) * 10, GIB),
-                profile(least=2 * GIB * scale, most=20 * GIB * scale),
+                profile(least=2 * GIB * scale, most=20 * GIB * scale, batches=batches),
                 in_file=name == "dense",
             )
             for name, block in kept.items()
@@ -113,7 +115,7 @@ def test_swapped_blocks_are_checkpointed_in_every_plan():
     assert max(plan.blocks_to_swap for plan in rank_plans(sizes(), few, ROOMY)) == 3
 
 
-def test_there_are_few_plans_and_they_are_made_at_once():
+def test_there_are_few_plans():
     kept = {"dense": 4 * GIB, "fp8": 2 * GIB + 1, "int8": 2 * GIB, "nf4": GIB}
     formats = {
         name: FormatSizes(BaseBytes((block,) * 60, (0,) * 60, GIB), profile(60), name == "dense")
@@ -121,13 +123,7 @@ def test_there_are_few_plans_and_they_are_made_at_once():
     }
     known = StepSizes(formats, GIB)
     huge = Budget(*(1 << 50,) * 3, 20e9, 100e12)
-    plans, seconds = rank_plans(known, PlanSettings(), huge), []
-    assert len(plans) < 5000
-    for _ in range(3):
-        started = time.process_time()
-        rank_plans(known, PlanSettings(), huge)
-        seconds.append(time.process_time() - started)
-    assert min(seconds) < 0.3
+    assert len(rank_plans(known, PlanSettings(), huge)) < 5000
 
 
 def test_swapped_blocks_have_slots_and_are_sent_twice():
@@ -160,25 +156,8 @@ def test_swapped_blocks_have_slots_and_are_sent_twice():
 )
 def test_micro_batches_take_as_often_what_one_takes(settings):
     """What is computed and what is sent grow alike, and the best plan stays the best."""
-    tight, of = replace(ROOMY, device_free=30 * GIB), sizes()
-    repeated = StepSizes(
-        {
-            name: replace(
-                each,
-                activations=replace(
-                    each.activations,
-                    blocks=tuple(
-                        replace(block, flops=3 * block.flops) for block in each.activations.blocks
-                    ),
-                    flops=3 * each.activations.flops,
-                    micro_batches=3,
-                ),
-            )
-            for name, each in of.formats.items()
-        },
-        of.adapter,
-    )
-    one, three = rank_plans(of, settings, tight), rank_plans(repeated, settings, tight)
+    tight = replace(ROOMY, device_free=30 * GIB)
+    one, three = (rank_plans(sizes(batches=each), settings, tight) for each in (1, 3))
     taken = {"compute": 0.0, "transfer": 0.0, "full": 0.0}
     found = {replace(plan, **taken): plan for plan in three}
     assert len(found) == len(three) == len(one)
@@ -196,12 +175,6 @@ def test_blocks_of_two_layouts_have_two_rings():
     plan = best(ROOMY, PlanSettings(blocks_to_swap=6, swap_slots=2), known)
     assert (plan.weights, plan.ring) == (1, 2 * 5 + 2 * 3)
     assert plan.transfer == pytest.approx(2 * (5 + 3) / 20e9)
-
-
-def test_swapped_blocks_are_spread():
-    assert evenly_spread(3, 9) == [1, 4, 7]
-    assert evenly_spread(9, 9) == list(range(9))
-    assert all(len(set(evenly_spread(n, 57))) == n for n in range(1, 58))
 
 
 def test_what_can_be_hidden_is_swapped_before_weights_are_rounded():
@@ -225,11 +198,6 @@ def test_the_smallest_plan_is_the_smallest():
     plans = rank_plans(sizes(), PlanSettings(plan="smallest"), ROOMY)
     assert plans[0].device == min(plan.device for plan in plans)
     assert (plans[0].base_format, plans[0].blocks_to_swap) == ("nf4", 10)
-
-
-def test_alternatives_differ_in_kind():
-    found = alternatives(rank_plans(sizes(), PlanSettings(), ROOMY))
-    assert len({(plan.base_format, plan.blocks_to_swap > 0) for plan in found}) == 3
 
 
 @pytest.mark.parametrize(
@@ -293,7 +261,7 @@ def test_more_memory_is_never_slower_and_less_never_larger(aim, seed):
     needs = {"device_free": "device", "ram_free": "ram", "pinned_limit": "pinned"}
     settings = PlanSettings(plan=aim, blocks_to_checkpoint=None if seed else 10)
     plans = 0
-    for before, after, name in walk(seed, 60):
+    for before, after, name in walk(seed, 40):
         less, more = sorted((before, after), key=lambda each: getattr(each, name))
         small, large = first(sizes(), settings, less), first(sizes(), settings, more)
         if small is None:

@@ -2,8 +2,7 @@
 
 import gc
 import itertools
-import sys
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
@@ -24,6 +23,7 @@ from trainer_core.adapters.dora_norm import CachedNorm
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.host_weights import MappedMaster, PageableMaster, Span
+from trainer_core.offload.model_bytes import pack_blocks
 from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.offload.transfer import PlainTransfer
 from trainer_core.quantization.quantized_linear import QuantizedLinear
@@ -51,22 +51,13 @@ WAYS = {
 SLOTS = (1, 2, 3)
 
 
-def in_int8(transformer):
-    """Every Linear of the blocks keeps its weight in 8 bits."""
-    stored = FORMATS["int8"]
-    for name, layer in list(transformer.named_modules()):
-        if isinstance(layer, nn.Linear) and "transformer_blocks" in name:
-            shape = layer.out_features, layer.in_features
-            packed = QuantizedLinear(stored, shape, stored.pack(layer.weight), layer.bias)
-            transformer.set_submodule(name, packed)
-
-
 def train(family, name, way, **swapped):
     options, adapter = dict(WAYS[way]), dict(ADAPTERS[name])
     if options.pop("dropout", False):
         adapter["module_dropout" if name == "oft" else "dropout"] = 0.3
     if options.pop("int8", False):
-        options["prepare"] = in_int8
+        lists = get_family(family).repeated_blocks
+        options["prepare"] = partial(pack_blocks, lists=lists, stored=FORMATS["int8"])
     return Trained(family, adapter, **options, **swapped)
 
 
@@ -96,18 +87,10 @@ CELLS = list(enumerate(pairwise(BLOCKS, ADAPTERS, WAYS)))
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("number", "cell"), CELLS)
 def test_weights_are_those_of_a_resident_run_for_every_two_options(number, cell):
-    """With every ring, and with every count of swapped blocks in some cell."""
+    """With every ring, and every count of swapped blocks, in some cell."""
     most = BLOCKS[cell[0]]
-    for slots, count in ((1, most), (2, most), (3, most), (1 + number % 3, 1 + number % most)):
+    for slots, count in ((1 + number % 3, most), (1 + (number + 1) % 3, 1 + number % most)):
         compare(*cell, slots, count)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("slots", SLOTS)
-@pytest.mark.parametrize("family", BLOCKS)
-def test_weights_are_those_of_a_resident_run_for_every_count(family, slots):
-    for count in range(1, BLOCKS[family] + 1):
-        compare(family, "lokr dora", "accumulation", slots, count)
 
 
 def test_weights_that_are_read_where_they_lie_are_the_same():
@@ -195,24 +178,6 @@ def test_what_backward_divides_by_is_computed_once_a_run(monkeypatch):
     )
     Trained("qwen_image", {"kind": "lora", "dora": True}, 5)
     assert len(computed) > 4 * layers
-
-
-class Stuck(PlainTransfer):
-    """Never finishes."""
-
-    def submit(self, copies):
-        pass
-
-    def wait(self, ticket):
-        raise TimeoutError
-
-
-def test_nothing_is_computed_with_what_has_not_arrived():
-    chain = Chain(3)
-    chain.swap(2, Stuck())
-    chain.layers[0][0].register_forward_pre_hook(lambda *_: pytest.fail("it computes"))
-    with pytest.raises(TimeoutError):
-        chain.run([0, 1, 2])
 
 
 class Chain:
@@ -319,29 +284,6 @@ def test_the_masters_are_never_written():
     Trained("qwen_image", {"kind": "lokr", "factor": -1, "dora": True}, 5, master=Watched())
     assert len(held) == 5
     assert all(torch.equal(each.flat, copy) for each, copy in zip(held, copies, strict=True))
-
-
-def test_a_call_costs_a_few_calls_for_each_tensor():
-    """83 for 30 tensors: two for each, and what finds the slot."""
-    blocks = [nn.Sequential(*(nn.Linear(2, 2) for _ in range(15))) for _ in range(6)]
-    for block in blocks:
-        block.requires_grad_(False)
-    streamed = StreamedBlocks(blocks, CPU, 2, PageableMaster(), PlainTransfer())
-    calls = 0
-
-    def count(frame, event, argument):
-        nonlocal calls
-        calls += event == "call"
-
-    for number in (*range(6), *range(5, -1, -1)):  # from here on every tensor is bound already
-        streamed.need(number)
-    before = streamed.loads
-    sys.setprofile(count)
-    for number in range(6):
-        streamed.need(number)
-    sys.setprofile(None)
-    assert streamed.loads == before + 4
-    assert calls < 6 * 100
 
 
 def test_blocks_that_learn_are_refused_and_left_as_they_are():

@@ -12,15 +12,19 @@ from torch import nn
 
 from tests.fixtures.combinations import each_once
 from tests.fixtures.flux_base import make_flux_transformer
-from tests.fixtures.native_files import F8, flux_to_native, make_native_flux, to_scaled
+from tests.fixtures.native_files import (
+    F8,
+    flux_to_native,
+    make_native_flux,
+    packed_layers,
+    to_scaled,
+)
 from tests.fixtures.random_weights import randomize
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.config.run import BaseFormat
 from trainer_core.errors import BaseModelError
 from trainer_core.families.diffusers_parts import computing_dtype
 from trainer_core.families.registry import get_family
-from trainer_core.quantization.quantized_linear import QuantizedLinear
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.weights.base_format import Packing
 from trainer_core.weights.base_location import BaseLocation
@@ -42,10 +46,6 @@ def folder_of(model, path, **options):
     return path
 
 
-def packed_layers(model):
-    return {n: layer for n, layer in model.named_modules() if isinstance(layer, QuantizedLinear)}
-
-
 def linears_of_blocks(model):
     return {
         name: layer
@@ -62,10 +62,6 @@ def assert_rest_is_dense(found, dense):
     expected = dense.state_dict()
     assert other.keys() == expected.keys() - {f"{name}.weight" for name in layers}
     assert all(torch.equal(value, expected[name]) for name, value in other.items())
-
-
-def test_every_format_may_be_named():
-    assert set(FORMATS) | {"auto", "dense", "file"} == set(BaseFormat.__args__)
 
 
 @pytest.mark.parametrize(("name", "shards"), each_once(FORMATS, [False, True]))
@@ -202,19 +198,6 @@ def test_a_layer_that_does_not_fit_stays_dense(tmp_path):
     assert {"ff.net.0.proj", "proj_mlp"} <= kept
     assert not {"attn.to_q", "attn.to_out.0"} & kept
     assert_rest_is_dense(found, FLUX.load_transformer(location, torch.float32, "cpu"))
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_planned_bytes_are_those_that_are_held(name):
-    qwen = get_family("qwen_image")
-    location = locate_base(BaseSection(), qwen, False, needs_encoders=False)
-    model = qwen.load_transformer(location, torch.bfloat16, "cpu", name)
-    planned = stored_layers(location, qwen.file, Packing(name, qwen.repeated_blocks))
-    layers = packed_layers(model).values()
-    held = [part.nbytes for layer in layers for part in layer.parts().values()]
-    assert len(planned) == len(layers) == 70
-    assert sum(planned.values()) == sum(held)
-    assert model.dtype == computing_dtype(model) == torch.bfloat16
 
 
 def refusal(location):

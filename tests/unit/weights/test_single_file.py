@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import pytest
 import torch
@@ -11,31 +10,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from tests.fixtures.combinations import pairwise
 from tests.fixtures.native_files import (
     F8,
     dequantised,
     flux_to_native,
+    locate_file,
     make_native_flux,
-    make_native_qwen,
+    native_model,
+    native_state,
     scaled_layers,
     to_scaled,
 )
-from trainer_core.bases.locate import locate_base
-from trainer_core.config import BaseSection
 from trainer_core.families.registry import get_family
-from trainer_core.weights.loading import empty_model, file_settings, load_file
+from trainer_core.weights.loading import file_settings, load_file
 
+FAMILIES = ("flux", "qwen_image")
+PRECISIONS = (torch.float32, torch.bfloat16)
 PREFIXES = ("", "diffusion_model.", "model.diffusion_model.")
-
-
-@functools.cache
-def model(family):
-    return make_native_flux() if family == "flux" else make_native_qwen()
-
-
-def native(family, state=None):
-    state = model(family).state_dict() if state is None else state
-    return flux_to_native(state) if family == "flux" else dict(state)
 
 
 def write(path, tensors, metadata=None, prefix=""):
@@ -43,14 +35,8 @@ def write(path, tensors, metadata=None, prefix=""):
     return path
 
 
-def locate(path, family, controls=False, **options):
-    return locate_base(
-        BaseSection(path=str(path), **options), get_family(family), controls, needs_encoders=False
-    )
-
-
 def load(path, family, dtype=torch.float32, controls=False, **options):
-    location = locate(path, family, controls, **options)
+    location = locate_file(path, family, controls, **options)
     return get_family(family).load_transformer(location, dtype, "cpu")
 
 
@@ -61,14 +47,14 @@ def differing(found, expected):
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("family", ["flux", "qwen_image"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_native_file_becomes_the_model_it_was_made_from(family, prefix, tmp_path):
-    path = write(tmp_path / "base.safetensors", native(family), prefix=prefix)
+    path = write(tmp_path / "base.safetensors", native_state(family), prefix=prefix)
     loaded = load(path, family)
-    assert differing(loaded, model(family).state_dict()) == []
+    assert differing(loaded, native_model(family).state_dict()) == []
     assert not loaded.training
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
-    made = {k: v for k, v in model(family).config.items() if not k.startswith("_")}
+    made = {k: v for k, v in native_model(family).config.items() if not k.startswith("_")}
     made |= {k: list(made[k]) for k in ("axes_dims_rope",)}
     made |= {"out_channels": loaded.config["out_channels"]} if family == "flux" else {}
     assert {k: loaded.config[k] for k in made} == made
@@ -76,12 +62,12 @@ def test_a_native_file_becomes_the_model_it_was_made_from(family, prefix, tmp_pa
 
 def test_a_swapped_query_and_key_is_noticed(tmp_path):
     """Without this the round trip could compare nothing."""
-    tensors = native("flux")
+    tensors = native_state("flux")
     q, k, v = tensors["double_blocks.1.img_attn.qkv.weight"].chunk(3)
     tensors["double_blocks.1.img_attn.qkv.weight"] = torch.cat([k, q, v])
     path = write(tmp_path / "base.safetensors", tensors)
     attention = "transformer_blocks.1.attn"
-    assert differing(load(path, "flux"), model("flux").state_dict()) == [
+    assert differing(load(path, "flux"), native_model("flux").state_dict()) == [
         f"{attention}.to_k.weight",
         f"{attention}.to_q.weight",
     ]
@@ -103,24 +89,24 @@ def test_diffusers_own_converter_undoes_the_naming_of_these_tests():
     assert differing(convert(flux_to_native(state)), state) == []
 
 
-@pytest.mark.parametrize("family", ["flux", "qwen_image"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_single_file_in_diffusers_naming_loads_too(family, tmp_path):
-    state = model(family).state_dict()
+    state = native_model(family).state_dict()
     loaded = load(write(tmp_path / "base.safetensors", state), family)
     assert differing(loaded, state) == []
 
 
-@pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("wanted", PRECISIONS)
 def test_numbers_may_lie_at_any_byte(wanted, tmp_path):
     """Older writers do not pad the header, so that no tensor begins at a whole word."""
-    path = write(tmp_path / "base.safetensors", native("flux"))
+    path = write(tmp_path / "base.safetensors", native_state("flux"))
     content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = content[8 : 8 + length].rstrip()
     header += b" " * ((3 - len(header)) % 8)
     path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + length :])
     assert len(header) % 8 == 3
-    expected = {k: v.to(wanted) for k, v in model("flux").state_dict().items()}
+    expected = {k: v.to(wanted) for k, v in native_model("flux").state_dict().items()}
     assert differing(load(path, "flux", wanted), expected) == []
 
 
@@ -130,15 +116,15 @@ def test_the_other_parts_of_a_checkpoint_are_left_out(tmp_path):
         "text_encoders.t5xxl.transformer.shared.weight": torch.ones(2, 2),
         "text_encoders.t5xxl.logit_scale": torch.tensor(1, dtype=torch.int64),
     }
-    tensors = {f"model.diffusion_model.{k}": v for k, v in native("flux").items()} | others
+    tensors = {f"model.diffusion_model.{k}": v for k, v in native_state("flux").items()} | others
     loaded = load(write(tmp_path / "base.safetensors", tensors), "flux")
-    assert differing(loaded, model("flux").state_dict()) == []
+    assert differing(loaded, native_model("flux").state_dict()) == []
 
 
 def test_norms_in_the_newer_spelling_load_too(tmp_path):
-    tensors = {k.replace("_norm.scale", "_norm.weight"): v for k, v in native("flux").items()}
+    tensors = {k.replace("_norm.scale", "_norm.weight"): v for k, v in native_state("flux").items()}
     loaded = load(write(tmp_path / "base.safetensors", tensors), "flux")
-    assert differing(loaded, model("flux").state_dict()) == []
+    assert differing(loaded, native_model("flux").state_dict()) == []
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
@@ -151,55 +137,56 @@ def test_norms_in_the_newer_spelling_load_too(tmp_path):
 def test_sizes_are_read_from_the_tensors(layers, singles, prefix, diffusers_names, tmp_path):
     made = make_native_flux(True, layers, singles)
     state = made.state_dict()
-    tensors = state if diffusers_names else native("flux", state)
+    tensors = state if diffusers_names else native_state("flux", state)
     path = write(tmp_path / "base.safetensors", tensors, prefix=prefix)
     loaded = load(path, "flux")
     assert differing(loaded, state) == []
     assert (loaded.config["num_layers"], loaded.config["num_single_layers"]) == (layers, singles)
 
 
-@pytest.mark.parametrize("family", ["flux", "qwen_image"])
-@pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16, F8])
+@pytest.mark.parametrize(
+    ("stored", "wanted", "family"),
+    pairwise([torch.float32, torch.bfloat16, torch.float16, F8], PRECISIONS, FAMILIES),
+)
 def test_every_plain_format_is_cast(stored, wanted, family, tmp_path):
-    tensors = {k: v.to(stored) for k, v in native(family).items()}
+    tensors = {k: v.to(stored) for k, v in native_state(family).items()}
     loaded = load(write(tmp_path / "base.safetensors", tensors), family, wanted)
-    expected = {k: v.to(stored).to(wanted) for k, v in model(family).state_dict().items()}
+    expected = {k: v.to(stored).to(wanted) for k, v in native_model(family).state_dict().items()}
     assert differing(loaded, expected) == []
 
 
-@pytest.mark.parametrize("family", ["flux", "qwen_image"])
-@pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("spelling", ["old", "new", "header"])
+@pytest.mark.parametrize(
+    ("spelling", "prefix", "wanted", "family"),
+    pairwise(["old", "new", "header"], PREFIXES, PRECISIONS, FAMILIES),
+)
 def test_scaled_weights_are_multiplied_by_their_scale(spelling, prefix, wanted, family, tmp_path):
-    tensors, metadata = to_scaled(native(family), spelling, prefix)
+    tensors, metadata = to_scaled(native_state(family), spelling, prefix)
     path = tmp_path / "base.safetensors"
     save_file(tensors, path, metadata)
     bare = {k.removeprefix(prefix): v for k, v in tensors.items()}
     name = "scale_weight" if spelling == "old" else "weight_scale"
-    layers = scaled_layers(native(family))
+    layers = scaled_layers(native_state(family))
     assert len(layers) > 10
-    expected = {k: bare[k].to(wanted) for k in native(family)} | {
+    expected = {k: bare[k].to(wanted) for k in native_state(family)} | {
         f"{at}.weight": dequantised(bare[f"{at}.weight"], bare[f"{at}.{name}"], wanted)
         for at in layers
     }
     loaded = load(path, family, wanted)
-    assert differing(native(family, loaded.state_dict()), expected) == []
+    assert differing(native_state(family, loaded.state_dict()), expected) == []
     # And the scales matter: the same file read without them is far off.
-    name, exact = f"{layers[0]}.weight", native(family)[f"{layers[0]}.weight"]
-    found = native(family, loaded.state_dict())[name].float()
+    name, exact = f"{layers[0]}.weight", native_state(family)[f"{layers[0]}.weight"]
+    found = native_state(family, loaded.state_dict())[name].float()
     assert (found - exact).norm() < 0.05 * exact.norm()
     assert (bare[name].float() - exact).norm() > exact.norm()
 
 
 def test_a_scale_for_each_row_is_cut_with_its_rows(tmp_path):
-    tensors, _ = to_scaled(native("flux"), "new")
+    tensors, _ = to_scaled(native_state("flux"), "new")
     layer = "single_blocks.0.linear1"
     rows = tensors[f"{layer}.weight"].shape[0]
     tensors[f"{layer}.weight_scale"] = torch.linspace(0.5, 2.0, rows)[:, None]
     path = write(tmp_path / "base.safetensors", tensors)
-    found = native("flux", load(path, "flux").state_dict())[f"{layer}.weight"]
+    found = native_state("flux", load(path, "flux").state_dict())[f"{layer}.weight"]
     weight, scale = tensors[f"{layer}.weight"], tensors[f"{layer}.weight_scale"]
     assert torch.equal(found, weight.float() * scale)
 
@@ -207,7 +194,7 @@ def test_a_scale_for_each_row_is_cut_with_its_rows(tmp_path):
 def test_modules_that_diffusers_keeps_in_float32_stay_so(monkeypatch, tmp_path):
     from diffusers import FluxTransformer2DModel
 
-    path = write(tmp_path / "base.safetensors", native("flux"))
+    path = write(tmp_path / "base.safetensors", native_state("flux"))
     monkeypatch.setattr(FluxTransformer2DModel, "_keep_in_fp32_modules", ["time_text_embed"])
     loaded = load(path, "flux", torch.bfloat16)
     kinds = {name.startswith("time_text_embed"): p.dtype for name, p in loaded.named_parameters()}
@@ -215,51 +202,21 @@ def test_modules_that_diffusers_keeps_in_float32_stay_so(monkeypatch, tmp_path):
 
 
 def test_the_model_outlives_its_file(tmp_path):
-    path = write(tmp_path / "base.safetensors", native("flux"))
+    path = write(tmp_path / "base.safetensors", native_state("flux"))
     loaded = load(path, "flux")
-    write(tmp_path / "other.safetensors", {k: v * 0 for k, v in native("flux").items()})
+    write(tmp_path / "other.safetensors", {k: v * 0 for k, v in native_state("flux").items()})
     content = (tmp_path / "other.safetensors").read_bytes()
     with path.open("r+b") as file:
         file.write(content)
-    assert differing(loaded, model("flux").state_dict()) == []
-
-
-@pytest.mark.parametrize("family", ["flux", "qwen_image"])
-def test_the_loaded_model_predicts_and_trains_as_the_one_it_was_made_from(family, tmp_path):
-    loaded = load(write(tmp_path / "base.safetensors", native(family)), family)
-    generator = torch.Generator().manual_seed(1)
-    noisy = torch.randn(1, 16, 8, 8, generator=generator, requires_grad=True)
-    control = torch.randn(1, 16, 4, 4, generator=generator)
-    text = {
-        "text_embeddings": torch.randn(5, 48, generator=generator),
-        "pooled_text": torch.randn(24, generator=generator),
-    }
-    predict = get_family(family).predict
-    results = [
-        predict(each, noisy, torch.tensor([0.7]), [text], [control], 3.0)
-        for each in (loaded, model(family))
-    ]
-    assert torch.equal(*results)
-    (gradient,) = torch.autograd.grad(results[0].sum(), noisy)
-    assert gradient.isfinite().all()
-    assert gradient.abs().sum() > 0
+    assert differing(loaded, native_model("flux").state_dict()) == []
 
 
 def test_tables_that_no_file_holds_cannot_be_forgotten(tmp_path):
-    path = write(tmp_path / "base.safetensors", native("qwen_image"))
+    path = write(tmp_path / "base.safetensors", native_state("qwen_image"))
     facts = dataclasses.replace(get_family("qwen_image").file, restore=lambda transformer: None)
-    location = locate(path, "qwen_image")
+    location = locate_file(path, "qwen_image")
     with pytest.raises(RuntimeError, match="nothing gave values"):
         load_file(location, facts, torch.float32, "cpu")
-
-
-def test_an_empty_model_has_the_sizes_and_no_memory(tmp_path):
-    path = write(tmp_path / "base.safetensors", native("flux"))
-    empty = empty_model(locate(path, "flux"), get_family("flux").file)
-    assert {k: v.shape for k, v in empty.state_dict().items()} == {
-        k: v.shape for k, v in model("flux").state_dict().items()
-    }
-    assert all(parameter.is_meta for parameter in empty.parameters())
 
 
 MARK = "__index_timestep_zero__"
@@ -280,28 +237,21 @@ MARK = "__index_timestep_zero__"
 def test_name_and_marker_tell_the_edit_models_apart(
     name, marked, controls, variant, zero, tmp_path
 ):
-    tensors = native("qwen_image") | ({MARK: torch.zeros(0)} if marked else {})
+    tensors = native_state("qwen_image") | ({MARK: torch.zeros(0)} if marked else {})
     path = write(tmp_path / f"{name}.safetensors", tensors)
-    location = locate(path, "qwen_image", controls)
+    location = locate_file(path, "qwen_image", controls)
     assert (location.variant, location.folder.name) == (variant, variant)
     found = file_settings(location, get_family("qwen_image").file)
     assert found.get("zero_cond_t", False) == zero
     loaded = load(path, "qwen_image", controls=controls)
     assert loaded.zero_cond_t == zero
-    assert differing(loaded, model("qwen_image").state_dict()) == []
+    assert differing(loaded, native_model("qwen_image").state_dict()) == []
 
 
 def test_the_title_in_the_header_counts_as_the_name(tmp_path):
     path = write(
         tmp_path / "base.safetensors",
-        native("qwen_image"),
+        native_state("qwen_image"),
         {"modelspec.title": "Qwen Image Edit 2511"},
     )
     assert load(path, "qwen_image", controls=True).zero_cond_t
-
-
-def test_kontext_is_what_auto_means_with_controls(tmp_path):
-    path = write(tmp_path / "base.safetensors", native("flux"))
-    assert locate(path, "flux", controls=False).variant == "generate"
-    assert locate(path, "flux", controls=True).variant == "edit"
-    assert locate(path, "flux", controls=True, variant="edit").variant == "edit"

@@ -9,8 +9,8 @@ import pytest
 from tests.fixtures.families import record
 from tests.fixtures.full_size import full_size_transformer
 from tests.fixtures.hollow_files import write_hollow
-from trainer_core.bases.locate import detect_base, locate_base
-from trainer_core.config import BaseSection
+from tests.fixtures.native_files import locate_file
+from trainer_core.bases.locate import detect_base
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
 from trainer_core.weights.file_spec import Origin
@@ -31,16 +31,12 @@ def shapes(family):
     return {name: tensor.shape for name, tensor in native.items()}
 
 
-def locate(path, family):
-    return locate_base(BaseSection(path=str(path)), get_family(family), False, needs_encoders=False)
-
-
 @pytest.mark.parametrize("family", PARAMETERS)
 def test_a_full_size_file_fits_the_published_model(family, tmp_path):
     path = tmp_path / "full.safetensors"
     write_hollow(path, {f"model.diffusion_model.{k}": v for k, v in shapes(family).items()})
     assert detect_base(path) == family
-    empty = empty_model(locate(path, family), get_family(family).file)
+    empty = empty_model(locate_file(path, family), get_family(family).file)
     assert sum(parameter.numel() for parameter in empty.parameters()) == PARAMETERS[family]
     published = {k: v.shape for k, v in full_size_transformer(family).state_dict().items()}
     assert {k: v.shape for k, v in empty.state_dict().items()} == published
@@ -57,7 +53,7 @@ def test_one_tensor_less_or_more_is_noticed_at_full_size(family, tmp_path):
     ):
         write_hollow(path, changed)
         with pytest.raises(BaseModelError) as error:
-            empty_model(locate(path, family), get_family(family).file)
+            empty_model(locate_file(path, family), get_family(family).file)
         assert last in error.value.found
 
 

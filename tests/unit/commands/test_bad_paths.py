@@ -1,7 +1,6 @@
 """What the system says of a path ends in three parts, whichever verb it is named to."""
 
 import os
-import socket
 
 import pytest
 
@@ -142,17 +141,3 @@ def test_a_folder_tells_what_it_passes_over(lora, tmp_path, capsys):
     assert "broken.safetensors" in said.err
     names = sorted(path.name for path in out.iterdir())
     assert names == ["LOUD.safetensors", "diffusers.safetensors", "lora.safetensors"]
-
-
-@pytest.mark.parametrize("name", ["a.sft", "a.SAFETENSORS"])
-def test_endings_are_the_same_for_every_verb(name, lora, tmp_path):
-    assert main(["convert", str(lora), str(tmp_path / name), "--to", "kohya"]) == 0
-    words = ["resize", str(lora), str(tmp_path / f"b{name}"), "--rank", "1"]
-    assert main(words) == 0
-
-
-def test_a_socket_is_no_adapter(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with socket.socket(socket.AF_UNIX) as opened:
-        opened.bind("a.safetensors")
-        assert "ordinary" in refused(capsys, "convert", "a.safetensors", "b", "--to", "kohya")

@@ -1,7 +1,6 @@
 """The verb ``cache``: what it says, and its exit codes."""
 
 import json
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -48,31 +47,6 @@ def test_verify_says_what_was_damaged_and_mends_it(words, tmp_path, capsys):
     assert (code, len(events[-1]["damaged"]), events[-1]["encoded"]) == (1, 1, 1)
     code, events = ran(capsys, *words, "--verify")
     assert (code, events[-1]["damaged"]) == (0, [])
-
-
-@pytest.mark.exhaustive
-def test_collect_keeps_what_the_run_needs_and_dry_removes_nothing(words, tmp_path, capsys):
-    def files():
-        return {path.name for path in (tmp_path / "cache").glob("*/*.safetensors")}
-
-    _, events = ran(capsys, *words)
-    first, needed = Path(events[-1]["manifest"]), files()
-    # The same images at another size: what the first run made is not needed by the second one.
-    other = [*words, "dataset.resolution=32"]
-    assert ran(capsys, *other)[0] == 0
-    both = files()
-    assert both > needed
-    code, events = ran(capsys, *other, "cache.max_gb=1e-9", "--collect", "--dry")
-    assert code == 0
-    assert files() == both
-    # The list of a finished cache keeps what it names, so that it can be trained without images.
-    assert ran(capsys, *other, "cache.max_gb=1e-9", "--collect")[0] == 0
-    assert files() == both
-    first.unlink()
-    assert ran(capsys, *other, "cache.max_gb=1e-9", "--collect")[0] == 0
-    assert files() < both
-    code, events = ran(capsys, *other)
-    assert (code, events[-1]["encoded"]) == (0, 0)
 
 
 @pytest.mark.parametrize("flag", ["--collect", "--dry"])

@@ -11,7 +11,7 @@ from tests.fixtures.flux_base import make_flux_base
 from trainer_core.bases.locate import locate_base
 from trainer_core.cli import main
 from trainer_core.config import BaseSection
-from trainer_core.data.captions import long_caption_notes, may_be_long
+from trainer_core.data.captions import may_be_long
 from trainer_core.families.registry import get_family
 from trainer_core.types import Sample
 
@@ -108,11 +108,3 @@ def test_what_cannot_be_long_is_not_counted(tmp_path):
     captions = {"short": "a" * 223, "long": "\u00e4" * 113}
     samples = [Sample(name, tmp_path, text, 64, 64) for name, text in captions.items()]
     assert [each.name for each in may_be_long(samples, 256)] == ["long"]
-
-
-def test_many_findings_are_one_note_with_the_first_names():
-    (note,) = long_caption_notes({f"{n}.png": 300 + n for n in range(9)}, 256, None)
-    assert "9 caption(s)" in note
-    assert "(256, the default)" in note
-    assert "4.png (304) and 4 more" in note
-    assert long_caption_notes({"a": 256}, 256, None) == ()

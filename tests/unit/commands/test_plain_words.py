@@ -11,20 +11,10 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from trainer_core.cli import main
-from trainer_core.commands.plain_words import kept_sentence, loss_sentence, percent
+from trainer_core.commands.plain_words import kept_sentence, loss_sentence
 from trainer_core.commands.terminal_image import terminal_lines
 
 MOST_LINES = 30
-
-
-def test_a_share_is_a_percentage_that_a_person_reads():
-    assert [percent(value) for value in (0, 0.41, 0.0042, 0.00042, 1)] == [
-        "0 %",
-        "41 %",
-        "0.4 %",
-        "under 0.1 %",
-        "100 %",
-    ]
 
 
 def test_what_is_lost_is_told_over_all_layers():

@@ -10,7 +10,6 @@ from trainer_core.commands.console import (
     LineRate,
     Pace,
     bar_text,
-    duration_text,
     result_text,
     summary_text,
 )
@@ -27,20 +26,6 @@ def test_bar_never_wraps(columns, done):
     text = bar_text(done, 100, "loss 0.1234, 0.50 s/step, 3:00 left", columns)
     assert len(text) <= columns - 1
     assert text.isascii()
-
-
-def test_bar_fills_with_the_share():
-    assert bar_text(50, 100, "", 80) == " 50% [###############               ] 50/100 "
-    assert "[" + "#" * 30 + "]" in bar_text(100, 100, "", 80)
-    assert "#" not in bar_text(0, 100, "", 80)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0:00"), (7, "0:07"), (59.6, "1:00"), (187, "3:07"), (3723, "1:02:03"), (-1, "0:00")],
-)
-def test_durations(seconds, text):
-    assert duration_text(seconds) == text
 
 
 def test_pace_is_the_mean_of_the_last_twenty_steps():

@@ -12,26 +12,6 @@ from trainer_core.errors import ConfigError
 _FILE = RunConfig.model_validate({"preview": {"prompts": ["a", "b"], "controls": [["x"], ["y"]]}})
 
 
-def test_run_files_prompts_are_kept_without_others():
-    assert with_prompts(_FILE, [], []).preview == _FILE.preview
-
-
-def test_given_prompts_replace_prompts_and_controls():
-    preview = with_prompts(_FILE, ["c"], []).preview
-    assert (preview.prompts, preview.controls) == (["c"], [])
-
-
-def test_controls_belong_to_every_prompt(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    preview = with_prompts(_FILE, ["c", "d"], ["one.png"]).preview
-    assert preview.controls == [[str(tmp_path / "one.png")]] * 2
-
-
-def test_nothing_to_draw_is_refused():
-    with pytest.raises(ConfigError, match="prompt=TEXT"):
-        with_prompts(RunConfig(), [], [])
-
-
 def test_controls_that_do_not_fit_the_variant_are_refused():
     config = RunConfig.model_validate({"base": {"variant": "generate"}})
     with pytest.raises(ConfigError, match=r"base\.variant is generate"):
@@ -50,3 +30,14 @@ def test_controls_that_do_not_fit_the_variant_are_refused():
 def test_wrong_words_are_refused_before_anything_is_loaded(words, named, capsys):
     assert main(["sample", *words]) == 2
     assert named in capsys.readouterr().err
+
+
+def test_given_prompts_and_controls_replace_those_of_the_run_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert with_prompts(_FILE, [], []).preview == _FILE.preview
+    preview = with_prompts(_FILE, ["c"], []).preview
+    assert (preview.prompts, preview.controls) == (["c"], [])
+    preview = with_prompts(_FILE, ["c", "d"], ["one.png"]).preview
+    assert preview.controls == [[str(tmp_path / "one.png")]] * 2
+    with pytest.raises(ConfigError, match="prompt=TEXT"):
+        with_prompts(RunConfig(), [], [])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer_core.commands.watching import CancelSwitch, TextObserver, event_record, watching
+from trainer_core.commands.watching import CancelSwitch, TextObserver, watching
 from trainer_core.training.observer import (
     CacheProgress,
     CheckpointSaved,
@@ -54,19 +54,6 @@ def test_json_has_one_object_for_each_event(capsys):
     assert [line["event"] for line in lines] == _NAMES
     assert lines[2]["result"]["loss"] == 0.5
     assert lines[1]["summary"]["folder"] == "v0"
-
-
-def test_loss_that_is_no_number_is_null_in_json(capsys):
-    result = StepResult(1, 0.1, math.nan, 1e-4, math.inf, 0.4, 0.2, 9.0)
-    with watching(as_json=True) as observer:
-        observer.notify(StepDone(result, 2))
-    record = json.loads(capsys.readouterr().out)
-    assert record["result"]["loss"] is None
-    assert record["result"]["grad_norm"] is None
-
-
-def test_record_names_the_event():
-    assert event_record(Warned("x")) == {"event": "warned", "message": "x"}
 
 
 def test_log_gets_plain_lines(capsys):
@@ -173,3 +160,12 @@ def test_only_the_first_process_prints(capsys, monkeypatch):
         assert not observer.requests().cancel
         assert not observer.cancelled()
     assert capsys.readouterr().out == ""
+
+
+def test_loss_that_is_no_number_is_null_in_json(capsys):
+    result = StepResult(1, 0.1, math.nan, 1e-4, math.inf, 0.4, 0.2, 9.0)
+    with watching(as_json=True) as observer:
+        observer.notify(StepDone(result, 2))
+    record = json.loads(capsys.readouterr().out)
+    assert record["result"]["loss"] is None
+    assert record["result"]["grad_norm"] is None

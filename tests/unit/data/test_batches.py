@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixtures.counted_calls import counted_calls
-from trainer_core.counters import counter_seed
 from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
@@ -200,18 +199,6 @@ def test_the_order_differs_by_epoch_and_seed_and_follows_from_nothing_else():
     assert fresh.epoch(1) == 2 / 30
     backwards = [fresh.indices(step, 0) for step in reversed(range(1, 46))]
     assert backwards[::-1] == found
-
-
-def test_full_steps_come_in_the_order_of_earlier_versions():
-    # As of version 0.1, hashed here once more: runs whose steps are all full go on as they began.
-    def order(count, *names):
-        return sorted(range(count), key=lambda at: counter_seed(7, "order", *names, at))
-
-    small = order(6, "samples", 1, 0, 0)
-    wide = [6 + at for at in order(4, "samples", 1, 1, 0)]
-    flat = [tuple(each[at : at + 2]) for each in (small, wide) for at in range(0, len(each), 2)]
-    found = chunks(plan_of([SMALL] * 6 + [WIDE] * 4, batch_size=2, seed=7), epochs=2)[5:]
-    assert found == [flat[at] for at in order(5, "chunks", 1)]
 
 
 def test_the_order_is_fixed_for_good():

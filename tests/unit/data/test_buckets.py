@@ -69,46 +69,16 @@ def test_standard_buckets_are_symmetric_and_leave_no_room(resolution, multiple, 
         assert (bucket.width + multiple) * (bucket.height + multiple) > resolution**2
 
 
-def test_large_images_get_the_nearest_aspect_ratio():
-    assert bucket_of(4000, 4000) == (1024, 1024)
-    assert bucket_of(4000, 3000) == (1184, 864)
-    assert bucket_of(3000, 4000) == (864, 1184)
-    assert bucket_of(1920, 1080) == (1344, 768)
-    assert bucket_of(64, 64, resolution=64) == (64, 64)
-
-
 def test_of_two_equally_near_buckets_the_larger_is_taken():
     equal = (Bucket(64, 128), Bucket(256, 512), Bucket(128, 256))
     found = choose_bucket(image(300, 600), equal, DatasetSection(resolution=512), 32)
     assert found == Bucket(256, 512)
 
 
-def test_small_images_keep_their_size_rounded_down():
-    assert bucket_of(700, 500) == (672, 480)
-    assert bucket_of(1000, 1000) == (992, 992)
-    assert bucket_of(33, 63) == (32, 32)
-
-
-def test_small_images_are_enlarged_only_when_asked():
-    assert bucket_of(700, 700, upscale=True) == (1024, 1024)
-    assert bucket_of(8, 8, upscale=True) == (1024, 1024)
-
-
-def test_extreme_images_are_cut_to_the_aspect_bound():
-    assert bucket_of(5000, 500) == (1440, 480)
-    assert bucket_of(500, 5000) == (480, 1440)
-    assert bucket_of(10000, 64, max_aspect_ratio=1.0) == (64, 64)
-
-
 def test_an_image_smaller_than_one_multiple_is_an_error_that_names_it():
     with pytest.raises(DatasetError, match=r"31x500\.png is 31 x 500") as caught:
         bucket_of(31, 500)
     assert "dataset.upscale" in caught.value.remedy
-
-
-def test_a_resolution_below_the_multiple_is_an_error_that_names_the_setting():
-    with pytest.raises(ConfigError, match=r"dataset\.resolution"):
-        bucket_of(100, 100, 64, resolution=63)
 
 
 def test_controls_have_the_targets_size_without_a_control_area():
@@ -217,21 +187,6 @@ def test_a_coarser_step_makes_fewer_buckets_and_keeps_small_images():
     assert sizes_of(image(100, 120), bucket_step=128) == [(96, 112)]
 
 
-@pytest.mark.parametrize(
-    ("size", "options", "found"),
-    [
-        ((3000, 2000), {}, (1024, 672)),
-        ((2000, 3000), {}, (672, 1024)),
-        ((1024, 1024), {}, (1024, 1024)),
-        ((640, 480), {}, (640, 480)),
-        ((640, 480), {"upscale": True}, (1024, 768)),
-        ((3000, 2000), {"resolution": 500}, (480, 320)),
-    ],
-)
-def test_the_longest_side_rule_keeps_the_shape(size, options, found):
-    assert sizes_of(image(*size), bucketing="longest_side", **options) == [found]
-
-
 def test_the_longest_side_is_the_seeds_for_every_shape():
     """The document's numbers in fractions: the other side rounded down, both to 32."""
     given = {"bucketing": "longest_side", "upscale": True, "resolution": 512}
@@ -273,3 +228,35 @@ def test_the_plan_says_what_is_mirrored_and_what_is_not():
     plain = plan_buckets(samples, DatasetSection(), 32, no_control_size)
     assert not any(planned.flipped for planned in plain.samples)
     assert not any("flip" in each for each in plain.notes)
+
+
+LONGEST = {"bucketing": "longest_side"}
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "found"),
+    [
+        # Large ones get the nearest shape.
+        ((4000, 4000), {}, (1024, 1024)),
+        ((4000, 3000), {}, (1184, 864)),
+        ((1080, 1920), {}, (768, 1344)),
+        ((64, 64), {"resolution": 64}, (64, 64)),
+        # Small ones keep their size, rounded down, unless they are to be enlarged.
+        ((700, 500), {}, (672, 480)),
+        ((33, 63), {}, (32, 32)),
+        ((8, 8), {"upscale": True}, (1024, 1024)),
+        # Extreme ones are cut.
+        ((5000, 500), {}, (1440, 480)),
+        ((10000, 64), {"max_aspect_ratio": 1.0}, (64, 64)),
+        ((2000, 3000), LONGEST, (672, 1024)),
+        ((640, 480), LONGEST, (640, 480)),
+        ((640, 480), {**LONGEST, "upscale": True}, (1024, 768)),
+    ],
+)
+def test_the_size_of_a_bucket(size, options, found):
+    assert bucket_of(*size, **options) == found
+
+
+def test_a_resolution_below_the_multiple_is_an_error_that_names_the_setting():
+    with pytest.raises(ConfigError, match=r"dataset\.resolution"):
+        bucket_of(100, 100, 64, resolution=63)

@@ -8,7 +8,6 @@ import time
 import numpy as np
 import pytest
 
-from tests.fixtures.cache_world import same
 from trainer_core.data.cache.collect import Collected, collect
 from trainer_core.data.cache.columns import hex_keys
 
@@ -115,12 +114,3 @@ def test_a_use_counts_from_when_it_was_last(world, three):
     needed = sum(entry.path.stat().st_size for entry in set(three.items[0].entries))
     collect(world.cache, needed, NOTHING)
     assert there(three) == [True, False, False]
-
-
-def test_what_was_removed_is_encoded_again(world, three):
-    collect(world.cache, 0, NOTHING)
-    world.encoders.counts()
-    again = world.build()
-    assert world.encoders.counts() == (1, 3, 4)
-    world.cache = world.cache.with_name("other")
-    assert same(again, world.build())

@@ -225,17 +225,6 @@ def test_mirrored_images_are_encoded_from_mirrored_pixels(masked):
     assert torch.equal(dataset.load(1, MIRRORED).latents, dataset.load(1).latents)
 
 
-def test_mirrored_texts_are_only_there_where_controls_are_seen(masked):
-    masked.add("a.png", "a cup")
-    masked.options["flip"] = True
-    dataset = masked.built()
-    assert dataset.items[0].flipped is not None
-    assert dataset.items[0].flipped.texts == ()
-    assert masked.encoders.counts() == (1, 2, 2)
-    plain = dataset.load(0).conditioning["text_embeddings"]
-    assert torch.equal(dataset.load(0, MIRRORED).conditioning["text_embeddings"], plain)
-
-
 def test_mirroring_keeps_what_was_encoded_and_is_part_of_what_is_trained(masked):
     masked.add("a.png", "a cup")
     before = masked.built()
@@ -244,15 +233,6 @@ def test_mirroring_keeps_what_was_encoded_and_is_part_of_what_is_trained(masked)
     assert (after.encoded, after.reused) == (1, 3)
     assert before.identity != after.identity
     assert before.source != after.source
-
-
-def test_other_masks_are_other_data(masked):
-    masked.add("a.png", "a cup")
-    masked.add_mask("a", half())
-    before = masked.built()
-    masked.add_mask("a", 255 - half())
-    after = masked.built()
-    assert (before.identity != after.identity, before.source != after.source) == (True, True)
 
 
 def test_a_batch_has_the_weights_of_its_samples(masked):

@@ -54,23 +54,6 @@ def test_each_view_reads_its_own_text(world):
             assert len(sample.controls) == controls
 
 
-def test_one_caption_changed_encodes_one_text_of_each_form(world):
-    world.options = {"captions": {"variants": "lines"}, "control_dropout": 0.3}
-    for number in range(4):
-        world.add(f"{number}.png", f"first {number}\nsecond {number}", control=True)
-    before = world.build().identity
-    world.encoders.counts()
-    (world.data / "2.txt").write_text("first 2\nanother", encoding="utf-8")
-    changed = world.build()
-    assert world.encoders.texts == [("another", ((64, 64),)), ("another", ())]
-    assert changed.identity != before
-    world.encoders.counts()
-    world.add("4.png", "first 4", control=True)
-    world.build()
-    # Other images keep their texts when one is added; its empty one is of its own control image.
-    assert world.encoders.texts == [("first 4", ((64, 64),)), ("", ((64, 64),)), ("first 4", ())]
-
-
 def test_texts_without_controls_are_only_where_they_are_trained(world):
     world.add("a.png", "a", control=True)
     plain = world.build()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import warnings
 
@@ -155,12 +154,6 @@ def test_inks_are_mixed_as_their_profile_says(tmp_path):
     assert found.max() < 30, "the inks of this printer are grey"
     Image.new("CMYK", (16, 16)).save(tmp_path / "paper.jpg", icc_profile=ink_profile())
     assert pixels(open_image(tmp_path / "paper.jpg")).min() > 250
-
-
-def test_a_host_without_a_profile_gets_the_plain_conversion():
-    buffer = io.BytesIO()
-    Image.new("L", (4, 4), 7).save(buffer, "PNG")
-    assert to_srgb(Image.open(buffer), None).getpixel((0, 0)) == (7, 7, 7)
 
 
 def test_what_was_cached_before_profiles_counted_is_encoded_anew(tmp_path):

@@ -60,11 +60,6 @@ def test_an_image_is_mirrored_unless_one_of_its_texts_forbids_it():
     assert not notes
 
 
-def test_an_image_of_two_sizes_is_told_once():
-    _, (note,) = with_flips(SOME * 2, DatasetSection(flip=True))
-    assert "2 of 3 images" in note
-
-
 def test_what_is_held_out_is_measured_as_it_is_and_never_mirrored():
     held = planned("d", "the left one")
     held = replace(held, sample=replace(held.sample, validation=True))

@@ -119,11 +119,6 @@ def test_control_images_beside_layers_are_refused(dataset):
     assert not any(each.layers for each in scan(settings(dataset, layout="paired")).samples)
 
 
-def test_a_layered_dataset_has_both_folders(tmp_path):
-    save(tmp_path / "training_images/cat.png")
-    assert "has no folder layers" in refusal(tmp_path, layout="layered")
-
-
 def test_the_base_and_the_dataset_have_to_agree_in_layers(dataset):
     samples = scan(settings(dataset)).samples
     usual = DatasetSection()

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 from trainer_core.config import MaskSection
-from trainer_core.data.framing import Framing, MaskSource
 from trainer_core.data.image import fit_to_bucket, kept_box, open_mask
 from trainer_core.data.masks import (
     batch_weights,
@@ -149,13 +148,6 @@ def test_a_mask_on_the_latents_is_the_textbooks(factor, patch):
     torch.testing.assert_close(found.double(), textbook(mask, factor, patch), rtol=0, atol=1e-6)
 
 
-def test_the_largest_of_a_token_and_not_the_mean_is_taken():
-    mask = torch.zeros(16, 32)
-    mask[:8, :8] = 1.0
-    assert pool_mask(mask, (2, 4), 2).tolist() == [[1, 1, 0, 0]] * 2
-    assert pool_mask(mask, (2, 4), 1).tolist() == [[1, 0, 0, 0], [0, 0, 0, 0]]
-
-
 @pytest.mark.parametrize("latents", [(3, 4), (4, 3), (2, 4), (5, 5)])
 def test_a_grid_that_does_not_fit_is_an_error(latents):
     with pytest.raises(ValueError, match="grid"):
@@ -270,15 +262,6 @@ def test_the_top_is_kept_of_what_is_too_tall_and_the_middle_of_what_is_too_wide(
     assert kept_box((128, 300), Bucket(64, 64), "stretch") == (0, 0, 128, 300)
 
 
-def test_stretching_keeps_all_that_is_there():
-    values = np.zeros((100, 50), np.uint8)
-    values[:10] = 255
-    image = fit_to_bucket(grey(values), Bucket(64, 64), "stretch")
-    assert image.size == (64, 64)
-    share = (np.asarray(image, np.float64) / 255).mean()
-    assert share == pytest.approx(0.1, abs=0.01)
-
-
 @pytest.mark.parametrize(
     ("variant", "channels", "mask", "word"),
     [
@@ -310,20 +293,3 @@ def test_a_preview_tints_what_does_not_count_and_nothing_else(as_tensor):
     assert (shown.mode, shown.size) == ("RGB", (80, 60))
     assert shown.getpixel((79, 30)) == (90, 120, 60)
     assert shown.getpixel((0, 30)) != (90, 120, 60)
-
-
-def test_a_framing_is_named_by_all_that_it_depends_on_and_a_plain_one_by_nothing():
-    mask = MaskSource(Path("m.png"), "hash", (10, 20))
-    assert Framing().parts() == Framing("center", mask).parts() == Framing("mask").parts() == ()
-    others = [
-        Framing("mask", mask),
-        Framing("mask", MaskSource(Path("m.png"), "other", (10, 20))),
-        Framing("mask", MaskSource(Path("m.png"), "hash", (20, 20))),
-        Framing("mask", MaskSource(Path("m.png"), "hash", (10, 20), transparency=True)),
-        Framing("mask", MaskSource(Path("m.png"), "hash", (10, 20), invert=True)),
-        Framing("top", mask),
-        Framing("stretch"),
-    ]
-    assert len({each.parts() for each in others}) == len(others)
-    assert Framing("top").parts() == Framing("top", mask).parts()
-    assert not any("m.png" in str(each.parts()) for each in others), "a cache holds no paths"

@@ -208,12 +208,6 @@ def test_a_policy_makes_an_error_a_warning(folder):
     assert not report.stops
 
 
-def test_what_scan_leaves_out_is_told_once(folder):
-    gone(folder / "5.txt")
-    report = report_of(folder, missing_caption="skip")
-    assert report_text(report).count("5.png") == 1
-
-
 def test_brightness_and_quality_make_no_other_image(folder):
     again(folder, lambda image: ImageEnhance.Brightness(image).enhance(0.9))
     assert "near_duplicate" in kinds(report_of(folder))

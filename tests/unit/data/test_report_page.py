@@ -118,23 +118,6 @@ def test_hostile_names_and_captions_stay_text(tmp_path):
     assert not re.search(r"https?://", page)
 
 
-def test_links_lead_to_images_of_the_page(tmp_path):
-    path = tmp_path / "a.png"
-    Image.new("RGB", (80, 64), "teal").save(path)
-    images = tuple(image(f"{n}.png", path) for n in range(4))
-    tags = Tags(report_page(report(images, (Finding("cropped", "warning", ("2.png",)),)))).tags
-    places = {each["id"] for tag, each in tags if tag == "figure"}
-    links = {(each["href"] or "")[1:] for tag, each in tags if tag == "a"}
-    assert links
-    assert links <= places
-
-
-def test_the_crop_is_where_it_is():
-    page = report_page(report((image("a.png"),)))
-    assert "cannot be shown" in page
-    assert "20% cut off" in page
-
-
 def test_crop_and_mask_are_shown(tmp_path):
     path, mask = tmp_path / "a.png", tmp_path / "m.png"
     Image.new("RGB", (80, 64), "teal").save(path)

@@ -163,14 +163,6 @@ def _bomb(folder: Path) -> None:
     (folder / "b.png").write_bytes(bytes(content))
 
 
-def _cut(name: str) -> Make:
-    def write(folder: Path) -> None:
-        path = write_pair(folder / name)
-        path.write_bytes(path.read_bytes()[:30])
-
-    return write
-
-
 def _many_lonely(folder: Path) -> None:
     for number in range(3000):
         (folder / f"{number:04d}.txt").touch()
@@ -243,7 +235,6 @@ IMAGES = [
         "b.png cannot be read as an image",
         lost=["b.png"],
     ),
-    error("image cut in its header", _made(_cut("b.png")), "b.png cannot be read"),
     error("image of ten thousand million pixels", _made(_bomb), "implausible size"),
     left_out(
         "image of another type",
@@ -260,11 +251,6 @@ IMAGES = [
 ]
 
 CAPTIONS = [
-    error(
-        "caption missing",
-        _made(_image("b.png")),
-        "b.png has no caption file ... dataset.missing_caption",
-    ),
     left_out(
         "caption missing, skipped",
         _made(_image("b.png"), missing_caption="skip"),
@@ -313,11 +299,6 @@ CONTROLS = [
         "training_images/b.png",
         lost=["b.png"],
     ),
-    warning(
-        "image without control, kept",
-        _paired(_pair("training_images/b.png"), missing_control="without"),
-        "training_images/b.png ... without control image",
-    ),
     left_out(
         "control without image",
         _paired(_image("control_images/b.png"), **_SKIP),
@@ -335,11 +316,6 @@ CONTROLS = [
     ),
     warning(
         "caption of a control", _paired(_file("control_images/a.txt", "x")), "control_images/a.txt"
-    ),
-    left_out(
-        "control of another type",
-        _paired(_image("control_images/a.gif"), unreadable="skip"),
-        "control_images/a.gif is of a type",
     ),
 ]
 

@@ -5,13 +5,13 @@ import torch
 from safetensors.torch import load_file
 
 from tests.fixtures.family_states import (
-    assert_same,
     family_state,
+    given_file,
     key_map,
     random_weights,
 )
-from tests.fixtures.textbook import textbook_delta
-from trainer_core.adapter_files.convert.approximate import as_low_rank, matrix_as_low_rank
+from tests.fixtures.textbook import relative, textbook_delta
+from trainer_core.adapter_files.convert.approximate import as_low_rank
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
@@ -23,10 +23,6 @@ from trainer_core.types import AdapterState
 FLUX = key_map("flux")
 Q, K, V = (f"transformer_blocks.0.attn.to_{each}" for each in "qkv")
 QKV = "double_blocks.0.img_attn.qkv"
-
-
-def relative(value, reference):
-    return float((value.double() - reference.double()).norm() / reference.double().norm())
 
 
 def delta(kind, layer):
@@ -41,23 +37,10 @@ def trained_weight(kind, layer, weight):
     return lengths * total / total.norm(dim=axis, keepdim=True)
 
 
-@pytest.fixture
-def given(tmp_path):
-    """Write an adapter in layout lycoris, which holds every one."""
-
-    def write(family, case, **options):
-        state = family_state(family, case, **options)
-        path = tmp_path / "given.safetensors"
-        write_adapter(path, state, "lycoris", key_map(family), {})
-        return path, state
-
-    return write
-
-
 @pytest.mark.parametrize("layout", ["comfyui", "kohya"])
 @pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
-def test_lengths_of_rows_become_differences(kind, layout, given, tmp_path):
-    source, state = given("flux", f"{kind} output")
+def test_lengths_of_rows_become_differences(kind, layout, tmp_path):
+    source, state = given_file(tmp_path, "flux", f"{kind} output")
     target = tmp_path / "there.safetensors"
     with pytest.raises(AdapterError, match="--base"):
         convert(source, target, layout, FLUX)
@@ -96,8 +79,8 @@ def test_only_lengths_that_the_layout_lacks_become_differences(tmp_path):
     assert set(read.layers) == set(state.layers) - {Q, K, V}
 
 
-def test_lengths_of_parts_become_differences_where_layers_are_fused(given, tmp_path):
-    source, state = given("flux", "lora input")
+def test_lengths_of_parts_become_differences_where_layers_are_fused(tmp_path):
+    source, state = given_file(tmp_path, "flux", "lora input")
     target, weights = tmp_path / "b.safetensors", random_weights("flux")
     report = convert(source, target, "kohya", FLUX, weight_of=weights.__getitem__)
     parts = {name for name in state.layers if FLUX.to_native(name) and FLUX.to_native(name).part}
@@ -110,8 +93,8 @@ def test_lengths_of_parts_become_differences_where_layers_are_fused(given, tmp_p
 
 @pytest.mark.parametrize("layout", ["comfyui", "kohya", "diffusers", "peft"])
 @pytest.mark.parametrize("case", ["lora output", "loha input", "lokr output"])
-def test_lengths_become_a_lora_on_request(case, layout, given, tmp_path):
-    source, state = given("flux", case)
+def test_lengths_become_a_lora_on_request(case, layout, tmp_path):
+    source, state = given_file(tmp_path, "flux", case)
     target, weights = tmp_path / "there", random_weights("flux")
     target = target if layout == "peft" else target.with_suffix(".safetensors")
     asked = {"approximate": "lora", "rank": 3}
@@ -145,32 +128,8 @@ def test_the_nearest_lora_is_that_of_the_singular_values(case, rank):
         assert found.layer.rank <= rank
 
 
-def test_the_nearest_lora_of_a_matrix_has_the_rank_that_was_told():
-    """A matrix of a smaller rank is held exactly, with zeros for the rest."""
-    matrix = torch.randn(30, 4) @ torch.randn(4, 20)
-    found = matrix_as_low_rank(matrix, 7)
-    assert found.layer.tensors["lora_down"].shape == (7, 20)
-    assert found.error < 1e-6
-    assert relative(delta("lora", found.layer), matrix) < 1e-6
-    outline = matrix_as_low_rank(matrix.to("meta"), 7).layer
-    assert {n: t.shape for n, t in outline.tensors.items()} == {
-        n: t.shape for n, t in found.layer.tensors.items()
-    }
-    assert matrix_as_low_rank(torch.zeros(5, 6), 2).error == 0.0
-
-
-def test_a_loha_is_exact_as_a_lora_without_a_rank(given, tmp_path):
-    source, state = given("flux", "loha")
-    target = tmp_path / "b.safetensors"
-    report = convert(source, target, "kohya", FLUX, approximate="lora")
-    assert report.exact
-    assert set(report.errors) == set(state.layers)
-    assert report.kind == "lora"
-    assert_same(read_adapter(target, FLUX), state)
-
-
-def test_parts_of_a_lokr_become_the_nearest_kronecker_product_on_request(given, tmp_path):
-    source, state = given("flux", "lokr full")
+def test_parts_of_a_lokr_become_the_nearest_kronecker_product_on_request(tmp_path):
+    source, state = given_file(tmp_path, "flux", "lokr full")
     target = tmp_path / "b.safetensors"
     with pytest.raises(AdapterError, match="approximate lokr"):
         convert(source, target, "kohya", FLUX)

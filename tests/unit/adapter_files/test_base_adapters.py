@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.fixtures.adapter_states import make_state
+from tests.fixtures.combinations import each_once
 from tests.fixtures.family_states import OPTIONS, SIZES, family_state, key_map
 from trainer_core.adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
 from trainer_core.adapter_files.factors.effective_delta import effective_delta
@@ -136,8 +137,9 @@ def test_samples_are_made_without_what_only_trains(merge):
     assert relative(alone, with_both) > 0.05
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("case", ["lora", "lokr output", "lora input", "oft"])
+@pytest.mark.parametrize(
+    ("name", "case"), each_once(FORMATS, ["lora", "lokr output", "lora input", "oft"])
+)
 def test_a_weight_in_fewer_bits_keeps_its_bits(name, case):
     sizes = {"layer": (64, 96)}
     options = {**OPTIONS[case]}
@@ -216,13 +218,6 @@ def test_a_copy_and_a_move_take_it_along():
     x = torch.randn(3, 12)
     whole, half = tree.proj_out(x), other.proj_out(x.to(torch.bfloat16))
     assert relative(half, whole.double()) < 2e-2
-
-
-def test_an_adapter_of_no_strength_changes_nothing():
-    tree = make_tree(SIZES["flux"])
-    adapter = given(family_state("flux", "lora"), strength=0.0)
-    put = put_on_base(tree, key_map("flux"), [adapter], merge=True)
-    assert (put.merged, put.beside) == (0, ())
 
 
 @pytest.mark.parametrize("wrong", ["layer", "size", "class", "extras"])

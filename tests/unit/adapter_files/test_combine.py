@@ -18,8 +18,6 @@ from trainer_core.families.registry import FAMILIES
 from trainer_core.types import AdapterState, LayerState
 
 LORAS = (make_state("lora", rank=2, seed=1), make_state("lora", rank=3, alpha=1.0, seed=2))
-SMALL = ("lora", "loha", "lokr both")
-"""States whose layers are of low rank."""
 
 
 def combine(inputs, rank=None):
@@ -58,27 +56,6 @@ def test_loras_lie_side_by_side():
         assert relative(layer_delta("lora", layer), expected) < 1e-6
     wrong = sum(exact_delta(state, "head") for state in LORAS)
     assert relative(layer_delta("lora", combined.layers["head"]), wrong) > 0.1
-
-
-def test_a_layer_that_one_adapter_lacks_is_the_others():
-    less = AdapterState("lora", {"head": LORAS[1].layers["head"]})
-    combined, _ = combine([(LORAS[0], 1.0), (less, 2.0)])
-    ranks = {name: layer.rank for name, layer in combined.layers.items()}
-    assert ranks == {name: 5 if name == "head" else 2 for name in SIZES}
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_kinds_are_mixed_exactly_where_the_rank_is_low(name):
-    sizes = {"layer": (40, 60)}
-    state = make_state(
-        STATES[name].kind, rank=2, seed=4, sizes=sizes, decompose_both=name == "lokr both"
-    )
-    other = make_state("lora", rank=2, seed=5, sizes=sizes)
-    combined, errors = combine([(state, 0.5), (other, 1.0)])
-    expected = 0.5 * exact_delta(state, "layer") + exact_delta(other, "layer")
-    assert combined.kind == "lora"
-    assert errors == {"layer": 0.0}
-    assert relative(layer_delta("lora", combined.layers["layer"]), expected) < 1e-6
 
 
 @pytest.mark.parametrize("names", [("lora",), ("lora", "lora"), ("lokr full", "loha", "lora")])
@@ -156,21 +133,6 @@ def test_what_has_no_sum_is_refused():
         combine([(LORAS[0], 1.0), (wide, 1.0)])
 
 
-@pytest.mark.parametrize("rank", [1, 2, 5])
-def test_a_resized_lora_is_the_closest_of_its_rank(rank):
-    state = make_state("lora", rank=4, sizes={"layer": (20, 24)})
-    resized, errors = resize_adapter(state, Sizes(rank=rank))
-    values = torch.linalg.svdvals(exact_delta(state, "layer"))
-    expected = float(values[rank:].norm() / values.norm())
-    assert errors["layer"] == pytest.approx(expected, abs=1e-6)
-    layer = resized.layers["layer"]
-    assert (layer.rank, layer.alpha, layer.tensors["lora_down"].shape[0]) == (rank,) * 3
-    assert relative(layer_delta("lora", layer), exact_delta(state, "layer")) == pytest.approx(
-        expected, abs=1e-6
-    )
-    assert resized.settings["rank"] == rank
-
-
 @pytest.mark.parametrize("share", [0.5, 0.1, 0.01])
 @pytest.mark.parametrize("kind", ["lora", "lokr"])
 def test_a_rank_by_error_is_the_smallest_that_keeps_it(kind, share):
@@ -203,21 +165,6 @@ def test_a_resized_lokr_tells_its_error(name, sizes):
         missing = relative(layer_delta("lokr", found), exact_delta(state, layer))
         assert errors[layer] == pytest.approx(missing, abs=1e-5), layer
         assert errors[layer] < 1.0
-
-
-def test_a_larger_rank_is_exact_and_can_go_on_learning():
-    for kind in ("lora", "loha", "lokr"):
-        state = make_state(
-            kind, rank=2, sizes={"layer": (40, 48)}, **({"factor": 2} if kind == "lokr" else {})
-        )
-        resized, errors = resize_adapter(state, Sizes(rank=6))
-        assert errors["layer"] < 1e-6
-        assert (
-            relative(layer_delta(kind, resized.layers["layer"]), exact_delta(state, "layer")) < 1e-6
-        )
-        new = {"lora": "lora_down", "loha": "hada_w1_b", "lokr": "lokr_w2_a"}[kind]
-        factor = resized.layers["layer"].tensors[new]
-        assert bool((factor[2:] if kind != "lokr" else factor[:, 2:]).any())
 
 
 def test_lengths_and_differences_stay_when_the_rank_changes():

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from tests.fixtures.adapter_states import make_state
 from tests.fixtures.family_states import assert_same, family_state, key_map, random_weights
@@ -119,6 +119,7 @@ HEADER = {
         ("lora output", "comfyui", {"approximate": "lora", "rank": 6}),
         ("lora", "kohya", {}),
         ("lora", "comfyui", {"fused": True}),
+        ("loha", "diffusers", {}),
     ],
 )
 def test_a_header_does_not_tell_of_another_form(case, layout, options, tmp_path):
@@ -129,6 +130,7 @@ def test_a_header_does_not_tell_of_another_form(case, layout, options, tmp_path)
     found = header(target)
     assert not {"ss_network_dim", "ss_network_args"} & set(found)
     assert "adapter" not in json.loads(found["adapter_trainer"])["settings"]
+    assert json.loads(found["adapter_trainer"])["kind"] == report.kind == "lora"
     assert found["ss_steps"] == "7"
     assert any("prompt was left out: no JSON" in note for note in report.notes)
 
@@ -169,21 +171,6 @@ def test_an_adapter_of_other_sizes_than_the_base_is_refused(size, tmp_path):
     write_adapter(path, state, "comfyui", FAMILIES["qwen_image"].key_map, {})
     with pytest.raises(InputError, match="is not in the base" if size is None else "77 x 1"):
         require_base(path, base)
-
-
-def test_alphas_of_zero_and_kept_lengths_are_told(tmp_path):
-    source, target = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-    write_adapter(source, family_state("qwen_image", "loha input"), "comfyui", QWEN, {})
-    report = convert(source, target, "comfyui", QWEN, approximate="lora", rank=2)
-    assert any("4 layers keep their DoRA magnitude" in note for note in report.notes)
-    assert not any("alpha" in note for note in report.notes)
-    state = family_state("qwen_image", "lora")
-    write_adapter(source, state, "comfyui", QWEN, {})
-    tensors = load_file(source)
-    alphas = {key: torch.tensor(0.0) for key in tensors if key.endswith(".alpha")}
-    save_file({**tensors, **alphas}, source)
-    report = convert(source, target, "kohya", QWEN, overwrite=True)
-    assert report.notes == ("The alpha of 4 layers is 0, which was taken as the rank",)
 
 
 @pytest.mark.parametrize("layout", ["comfyui", "peft"])

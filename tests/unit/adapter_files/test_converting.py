@@ -1,17 +1,14 @@
 """What is not exact by itself: with the base's weights, approximated on request, or refused."""
 
-import weakref
-
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from tests.fixtures.adapter_states import make_state
 from tests.fixtures.family_states import (
-    SIZES,
     assert_same,
     family_state,
+    given_file,
     key_map,
 )
 from trainer_core.adapter_files.convert.convert import convert
@@ -19,28 +16,15 @@ from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import layout_name, write_adapter
 from trainer_core.adapter_files.write.write_plan import Options
 from trainer_core.errors import AdapterError, AdapterFileError, InputError, NonFiniteError
-from trainer_core.types import AdapterState, LayerState
+from trainer_core.types import AdapterState
 
 FLUX, QWEN = key_map("flux"), key_map("qwen_image")
 Q, K, V = (f"transformer_blocks.0.attn.to_{each}" for each in "qkv")
 QKV = "double_blocks.0.img_attn.qkv"
 
 
-@pytest.fixture
-def given(tmp_path):
-    """Write an adapter in layout lycoris, which holds every one."""
-
-    def write(family, case, **options):
-        state = family_state(family, case, **options)
-        path = tmp_path / "given.safetensors"
-        write_adapter(path, state, "lycoris", key_map(family), {})
-        return path, state
-
-    return write
-
-
-def test_fused_for_bypass_loaders(given, tmp_path):
-    source, state = given("flux", "lora")
+def test_fused_for_bypass_loaders(tmp_path):
+    source, state = given_file(tmp_path, "flux", "lora")
     target = tmp_path / "b.safetensors"
     convert(source, target, "comfyui", FLUX, fused=True)
     names = {key.rpartition(".lora")[0] or key.rpartition(".")[0] for key in load_file(target)}
@@ -86,8 +70,8 @@ def test_factors_beside_a_difference_of_the_same_weight_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_rounding_is_told(dtype, given, tmp_path):
-    source, _ = given("qwen_image", "lora")
+def test_rounding_is_told(dtype, tmp_path):
+    source, _ = given_file(tmp_path, "qwen_image", "lora")
     report = convert(source, tmp_path / "b.safetensors", "kohya", QWEN, dtype=dtype)
     assert 1e-5 < report.rounding < {"bf16": 2.0**-8, "fp16": 2.0**-11}[dtype]
     assert report.exact
@@ -106,23 +90,6 @@ def test_a_scale_that_overflows_the_files_format_is_written_in_more_bits(tmp_pat
     assert not (tmp_path / "c.safetensors").exists()
 
 
-def test_the_header_stays_and_does_not_lie(given, tmp_path):
-    state = family_state("qwen_image", "loha")
-    source, target = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-    own = '{"family": "qwen_image", "kind": "loha", "settings": {"adapter": {}, "seed": 1}}'
-    header = {"adapter_trainer": own, "ss_network_args": "{}", "ss_steps": "7"}
-    write_adapter(source, state, "comfyui", QWEN, header)
-    convert(source, target, "kohya", QWEN)
-    with safe_open(target, "pt") as file:
-        assert {k: v for k, v in file.metadata().items() if k != "format"} == header
-    convert(source, target, "diffusers", QWEN, overwrite=True)
-    with safe_open(target, "pt") as file:
-        found = file.metadata()
-    assert '"kind": "lora"' in found["adapter_trainer"]
-    assert "ss_network_args" not in found
-    assert found["ss_steps"] == "7"
-
-
 @pytest.mark.parametrize(
     ("layout", "options", "message"),
     [
@@ -133,22 +100,16 @@ def test_the_header_stays_and_does_not_lie(given, tmp_path):
         ("diffusers", {"fused": True}, "fused with layout"),
     ],
 )
-def test_wishes_that_make_no_sense_are_refused(layout, options, message, given, tmp_path):
-    source, _ = given("qwen_image", "lokr")
+def test_wishes_that_make_no_sense_are_refused(layout, options, message, tmp_path):
+    source, _ = given_file(tmp_path, "qwen_image", "lokr")
     with pytest.raises(AdapterError, match=message) as error:
         convert(source, tmp_path / "b.safetensors", layout, QWEN, **options)
     assert error.value.remedy
     assert not (tmp_path / "b.safetensors").exists()
 
 
-def test_a_lora_is_not_approximated_as_a_lokr(given, tmp_path):
-    source, _ = given("flux", "lora")
-    with pytest.raises(AdapterError, match="a lora, to be approximated"):
-        convert(source, tmp_path / "b.safetensors", "kohya", FLUX, approximate="lokr")
-
-
-def test_a_base_of_another_size_is_refused(given, tmp_path):
-    source, _ = given("flux", "lora output")
+def test_a_base_of_another_size_is_refused(tmp_path):
+    source, _ = given_file(tmp_path, "flux", "lora output")
     with pytest.raises(AdapterError, match="for a weight of 3 x 3"):
         convert(
             source,
@@ -160,8 +121,8 @@ def test_a_base_of_another_size_is_refused(given, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["given.safetensors"]
 
 
-def test_targets_that_must_not_be_replaced(given, tmp_path):
-    source, state = given("qwen_image", "lora")
+def test_targets_that_must_not_be_replaced(tmp_path):
+    source, state = given_file(tmp_path, "qwen_image", "lora")
     content, target = source.read_bytes(), tmp_path / "b.safetensors"
     link = tmp_path / "link.safetensors"
     link.hardlink_to(source)
@@ -180,8 +141,8 @@ def test_targets_that_must_not_be_replaced(given, tmp_path):
     assert source.read_bytes() == content
 
 
-def test_a_peft_folder_is_replaced_and_other_files_in_it_stay(given, tmp_path):
-    source, state = given("qwen_image", "lora")
+def test_a_peft_folder_is_replaced_and_other_files_in_it_stay(tmp_path):
+    source, state = given_file(tmp_path, "qwen_image", "lora")
     folder = tmp_path / "peft"
     folder.mkdir()
     (folder / "README.md").write_text("mine")
@@ -217,45 +178,3 @@ def test_nothing_half_written_is_left(layout, tmp_path):
         convert(source, target, layout, QWEN, watch=lambda *given: seen.append(given))
     assert len(seen) > 1
     assert [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]
-
-
-def test_progress_counts_every_layer(given, tmp_path):
-    source, _ = given("qwen_image", "lora")
-    seen = []
-    convert(source, tmp_path / "b.safetensors", "kohya", QWEN, watch=lambda *x: seen.append(x))
-    count = len(SIZES["qwen_image"])
-    assert [done for done, _, _ in seen] == list(range(count + 1))
-    assert {total for _, total, _ in seen} == {count}
-
-
-def test_a_layer_at_a_time_is_read(tmp_path):
-    """Layers that are read when they are asked for are not kept."""
-    state = family_state("qwen_image", "lora")
-    alive, most = set(), []
-
-    class Lazy(dict):
-        def outline(self, name):
-            return changed(super().__getitem__(name), lambda tensor: tensor.to("meta"))
-
-        def __getitem__(self, name):
-            layer = changed(super().__getitem__(name), counted)
-            most.append(len(alive))
-            return layer
-
-    def counted(tensor):
-        copy = tensor.clone()
-        alive.add(id(copy))
-        weakref.finalize(copy, alive.discard, id(copy))
-        return copy
-
-    lazy = AdapterState("lora", Lazy(state.layers))
-    write_adapter(tmp_path / "b.safetensors", lazy, "kohya", QWEN, {})
-    assert_same(read_adapter(tmp_path / "b.safetensors", QWEN), state)
-    # The tensor that was written last is still there when the next layer of two is read.
-    assert max(most) <= 3
-    kept = [lazy.layers[name] for name in lazy.layers]
-    assert max(most) == 2 * len(kept)
-
-
-def changed(layer, change):
-    return LayerState({n: change(t) for n, t in layer.tensors.items()}, layer.alpha, layer.rank)

@@ -9,11 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from tests.fixtures.made_bytes import MadeBytes
-from tests.fixtures.opened_files import opened_files
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
-from trainer_core.adapter_files.verify import comparison as proof_comparison
-from trainer_core.cli import main
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import get_family
 from trainer_core.tensors import safetensors_reader
@@ -75,39 +72,6 @@ def test_inspecting_reads_a_file_once_and_makes_it_float32_once(read, tmp_path):
     assert read == {"given": size}
     # The bytes, the same numbers in float32, and products of rank x rank.
     assert made.count <= 3.5 * size
-
-
-def test_the_commands_open_a_file_a_few_times(tmp_path, capsys):
-    folder = tmp_path / "adapters"
-    folder.mkdir()
-    path, _ = write_lora(folder / "a.safetensors")
-    with opened_files(folder) as opened:
-        assert main(["inspect", str(path)]) == 0
-    assert opened["a.safetensors"] <= 4
-    with opened_files(folder) as opened:
-        target = str(tmp_path / "b.safetensors")
-        assert main(["convert", str(path), target, "--to", "comfyui", "--family", "flux"]) == 0
-    assert opened["a.safetensors"] <= 4
-    capsys.readouterr()
-
-
-def test_float64_is_asked_only_where_float32_does_not_show_that_a_layer_is_right(
-    monkeypatch, tmp_path
-):
-    path, _ = write_lora(tmp_path / "a.safetensors", blocks=1)
-    asked = []
-    own = proof_comparison.delta_product
-
-    def counted(x, *rest):
-        asked.append(x.dtype)
-        return own(x, *rest)
-
-    monkeypatch.setattr(proof_comparison, "delta_product", counted)
-    convert(path, tmp_path / "b.safetensors", "comfyui", FLUX)
-    assert set(asked) == {torch.float32}
-    asked.clear()
-    convert(path, tmp_path / "c.safetensors", "comfyui", FLUX, dtype="bf16")
-    assert set(asked) == {torch.float32}
 
 
 @pytest.mark.parametrize("layout", ["comfyui", "diffusers", "lycoris"])

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from tests.fixtures.adapter_states import make_state
+from tests.fixtures.combinations import pairwise
 from tests.fixtures.made_bytes import MadeBytes
 from trainer_core.adapter_files.factors.effective_delta import delta_norm
 from trainer_core.adapters.kinds.registry import layer_delta
@@ -11,32 +13,12 @@ from trainer_core.types import LayerState
 ROWS, COLUMNS, RANK = 1152, 768, 8
 
 
-def layer(kind, dtype=torch.float32, size=0.02, rank=RANK):
-    def factor(*shape):
-        return (torch.randn(shape, generator=generator, dtype=torch.float64) * size).to(dtype)
-
-    generator = torch.Generator().manual_seed(1)
-    made = {
-        "lora": lambda: {"lora_up": factor(ROWS, rank), "lora_down": factor(rank, COLUMNS)},
-        "loha": lambda: {
-            name: factor(*shape)
-            for half in "12"
-            for name, shape in (
-                (f"hada_w{half}_a", (ROWS, rank)),
-                (f"hada_w{half}_b", (rank, COLUMNS)),
-            )
-        },
-        "lokr": lambda: {
-            "lokr_w1": factor(8, 8),
-            "lokr_w2_a": factor(ROWS // 8, rank),
-            "lokr_w2_b": factor(rank, COLUMNS // 8),
-        },
-        "lokr whole": lambda: {
-            "lokr_w1": factor(8, 8),
-            "lokr_w2": factor(ROWS // 8, COLUMNS // 8),
-        },
-    }
-    return LayerState(made[kind](), 4.0, rank)
+def layer(case, dtype=torch.float32, size=0.02, rank=RANK):
+    options = {"factor": 8, "full_matrix": case == "lokr whole"}
+    sizes = {"x": (COLUMNS, ROWS)}
+    made = make_state(case.split()[0], rank, 4.0, seed=1, sizes=sizes, **options).layers["x"]
+    tensors = {n: (each.double() * size).to(dtype) for n, each in made.tensors.items()}
+    return LayerState(tensors, 4.0, rank)
 
 
 def wanted(kind, state):
@@ -48,10 +30,12 @@ def wanted(kind, state):
 CASES = [("lora", 8), ("lora", 96), ("loha", 4), ("loha", 32), ("lokr", 8), ("lokr whole", 8)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("size", [0.02, 1e-9, 1e12])
-@pytest.mark.parametrize(("case", "rank"), CASES)
-def test_the_norm_is_that_of_the_change(case, rank, size, dtype):
+@pytest.mark.parametrize(
+    ("case", "size", "dtype"),
+    pairwise(CASES, [0.02, 1e-9, 1e12], [torch.float32, torch.float64]),
+)
+def test_the_norm_is_that_of_the_change(case, size, dtype):
+    case, rank = case
     state, kind = layer(case, dtype, size, rank), case.split()[0]
     assert delta_norm(kind, state) == pytest.approx(wanted(kind, state), rel=1e-6, abs=0)
 

@@ -1,13 +1,10 @@
 """PEFT and LyCORIS load what is written for them, and compute the same."""
 
-import json
-
 import pytest
 import torch
 from torch import nn
 
 from tests.fixtures.adapter_states import KEY_MAP, make_state
-from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters.attach_state import attach_state
 from trainer_core.errors import AdapterError
@@ -91,17 +88,6 @@ def test_peft_takes_no_layer_besides(tmp_path):
     assert adapted == ["base_model.model.out"]
 
 
-def test_peft_would_notice_another_alpha(tmp_path):
-    from peft import PeftModel
-
-    write_adapter(tmp_path / "folder", STATES["lokr"], "peft", KEY_MAP, {})
-    path = tmp_path / "folder" / "adapter_config.json"
-    config = json.loads(path.read_text())
-    path.write_text(json.dumps({**config, "alpha": 2 * config["alpha"]}))
-    found = PeftModel.from_pretrained(make(), str(tmp_path / "folder"))(X)
-    assert (found - wanted(STATES["lokr"])).norm() > 0.01 * found.norm()
-
-
 @pytest.mark.parametrize(
     ("state", "message"),
     [
@@ -138,37 +124,3 @@ def test_lycoris_loads_the_file(state, tmp_path):
     assert len(network.loras) == len(state.layers)
     network.apply_to()
     torch.testing.assert_close(model(X), wanted(state), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["lora", "loha"])
-def test_lycoris_refuses_lengths_of_columns_and_loads_those_of_rows(kind, tmp_path):
-    from lycoris import create_lycoris_from_weights
-
-    path = tmp_path / "a.safetensors"
-    rows = mixed(kind, dora=True, dora_axis="output")
-    write_adapter(path, rows, "lycoris", KEY_MAP, {})
-    model = make()
-    network, _ = create_lycoris_from_weights(1.0, str(path), model)
-    network.apply_to()
-    torch.testing.assert_close(model(X), wanted(rows), rtol=1e-5, atol=1e-5)
-    write_adapter(path, mixed(kind, dora=True), "lycoris", KEY_MAP, {})
-    with pytest.raises(RuntimeError, match="broadcast shape"):
-        create_lycoris_from_weights(1.0, str(path), make())
-
-
-@pytest.mark.parametrize("layout", ["peft", "lycoris"])
-def test_the_file_is_read_back(layout, state, tmp_path):
-    path = tmp_path / ("folder" if layout == "peft" else "a.safetensors")
-    write_adapter(path, state, layout, KEY_MAP, {})
-    read = read_adapter(path, named_as_they_are())
-    torch.testing.assert_close(wanted(read), wanted(state), rtol=1e-6, atol=1e-6)
-
-
-def named_as_they_are():
-    from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
-
-    return KeyMap(
-        lambda name: NativeKey(name) if name in SIZES else None,
-        lambda name: name if name in SIZES else None,
-        layers=tuple(name.replace(".0.", ".{}.") for name in SIZES),
-    )

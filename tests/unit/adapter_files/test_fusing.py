@@ -106,18 +106,3 @@ def test_parts_of_a_lokr_with_factors_of_their_own_are_refused():
 def test_parts_whose_sizes_cannot_be_known_are_refused(given, sizes, message):
     with pytest.raises(AdapterError, match=message):
         fused_layer("linear1", "lora", given, make_state("lora", sizes=sizes).layers)
-
-
-def test_outlines_give_the_outline():
-    layers = parts("loha")
-    outlines = {
-        name: LayerState({n: t.to("meta") for n, t in each.tensors.items()}, each.alpha, each.rank)
-        for name, each in layers.items()
-    }
-    fused = fused_layer("linear1", "loha", PARTS, outlines)
-    real, outline = fuse_exactly(fused, layers), fuse_exactly(fused, outlines)
-    assert {n: t.shape for n, t in real.tensors.items()} == {
-        n: t.shape for n, t in outline.tensors.items()
-    }
-    assert all(t.is_meta for t in outline.tensors.values())
-    assert (real.alpha, real.rank) == (outline.alpha, outline.rank)

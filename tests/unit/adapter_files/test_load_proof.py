@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.fixtures.combinations import pairwise
 from tests.fixtures.family_states import family_state, key_map
-from trainer_core.adapter_files.verify.comparison import delta_product, probes, relative
 from trainer_core.adapter_files.verify.proof import adapter_shapes, prove, require_loadable
 from trainer_core.adapter_files.write import adapter_file as writing
 from trainer_core.adapter_files.write.adapter_file import write_adapter
@@ -30,9 +30,9 @@ def write(folder, state, layout="comfyui", family="flux", dtype="fp32", **option
     return path
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("layout", ["comfyui", "lycoris"])
-@pytest.mark.parametrize("family", MAPS)
+@pytest.mark.parametrize(
+    ("family", "layout", "case"), pairwise(MAPS, ["comfyui", "lycoris"], CASES)
+)
 def test_every_tensor_of_our_files_is_loaded_as_it_is_meant(family, layout, case, tmp_path):
     state = family_state(family, case)
     path = write(tmp_path, state, layout, family)
@@ -43,19 +43,6 @@ def test_every_tensor_of_our_files_is_loaded_as_it_is_meant(family, layout, case
         assert set(proof.layers) == set(state.layers)
         assert proof.largest < 1e-7
         assert not proof.unread
-
-
-@pytest.mark.parametrize("layout", ["comfyui", "kohya"])
-@pytest.mark.parametrize("case", ["lora", "loha"])
-def test_fused_layers_are_compared_part_by_part(layout, case, tmp_path):
-    state = family_state("flux", case, ranks=(1, 3))
-    path = write(tmp_path, state, layout, fused=True)
-    proof = prove(path, FLUX, state=state)
-    assert proof.ok, list(proof.problems())
-    assert set(proof.layers) == set(state.layers)
-    assert any(
-        each.place == "double_blocks.0.img_attn.qkv.weight" for each in proof.tensors.values()
-    )
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -74,16 +61,26 @@ def test_rounding_to_the_files_format_is_allowed_and_no_more(case, dtype, tmp_pa
     ]
 
 
-def rename(tensors):
-    tensors[f"{OUT}x.lora_up.weight"] = tensors.pop(f"{OUT}.lora_up.weight")
+def renamed(begin, other):
+    """Every key that begins so gets another beginning."""
+
+    def change(tensors):
+        for key in [key for key in tensors if key.startswith(begin)]:
+            tensors[other + key.removeprefix(begin)] = tensors.pop(key)
+
+    return change
 
 
-def double_alpha(tensors):
-    tensors[f"{OUT}.alpha"] *= 2
+def dropped(begin):
+    def change(tensors):
+        for key in [key for key in tensors if key.startswith(begin)]:
+            del tensors[key]
+
+    return change
 
 
-def drop_alpha(tensors):
-    del tensors[f"{OUT}.alpha"]
+def put(key, value):
+    return lambda tensors: tensors.update({key: value})
 
 
 def exchange(tensors):
@@ -92,69 +89,45 @@ def exchange(tensors):
         tensors[first], tensors[second] = tensors[second], tensors[first]
 
 
-def drop(tensors):
-    for key in [key for key in tensors if key.startswith(OUT)]:
-        del tensors[key]
-
-
 def add(tensors):
     other = "diffusion_model.double_blocks.0.txt_attn.proj"
     for key in [key for key in tensors if key.startswith(OUT)]:
         tensors[key.replace(OUT, other)] = tensors[key].clone()
 
 
-def add_norm(tensors):
-    tensors["diffusion_model.double_blocks.0.img_attn.norm.key_norm.diff"] = torch.ones(12)
-
-
-def add_rows(tensors):
-    tensors[f"{OUT}.dora_scale"] = torch.ones(12, 1)
-
-
-def add_columns(tensors):
-    tensors[f"{OUT}.dora_scale"] = torch.ones(1, 12)
-
-
-def cut(tensors):
-    tensors[f"{OUT}.lora_up.weight"] = tensors[f"{OUT}.lora_up.weight"][:6].contiguous()
-
-
-def break_in_two(tensors):
-    del tensors[f"{OUT}.lora_down.weight"]
-
-
-def add_bias_of_part(tensors):
-    tensors[f"{QUERY}.diff_b"] = torch.ones(12)
-
-
-def spell_for_peft(tensors):
-    for key in [key for key in tensors if key.startswith(OUT)]:
-        tensors[f"base_model.model.{key}"] = tensors.pop(key)
-
-
-# How the file is spoiled, to how the first problems begin.
+rename = renamed(f"{OUT}.lora_up", f"{OUT}x.lora_up")
+NORM = "diffusion_model.double_blocks.0.img_attn.norm.key_norm.diff"
+PROJECTION = "differs: transformer_blocks.0.attn.to_out.0: by "
 SPOILED = {
-    rename: [f"ignored: {OUT}.lora_down.weight", f"ignored: {OUT}x.lora_up.weight"],
-    double_alpha: ["differs: transformer_blocks.0.attn.to_out.0: by 1 of"],
-    drop_alpha: ["differs: transformer_blocks.0.attn.to_out.0: by 0.33 of"],
-    exchange: [
-        "differs: transformer_blocks.0.attn.to_q",
-        "differs: transformer_blocks.0.attn.to_k",
-    ],
-    drop: ["differs: transformer_blocks.0.attn.to_out.0: by 1 of"],
-    add: ["ignored: diffusion_model.double_blocks.0.txt_attn.proj"],
-    add_norm: ["ignored: diffusion_model.double_blocks.0.img_attn.norm"],
-    add_rows: [f"read wrongly: {OUT}."],
-    add_columns: ["differs: transformer_blocks.0.attn.to_out.0: by 1 of"],
-    cut: [f"wrong shape: {OUT}."],
-    break_in_two: [f"read wrongly: {OUT}."],
-    add_bias_of_part: [f"ignored: {QUERY}.diff_b"],
-    spell_for_peft: [f"ignored: base_model.model.{OUT}"],
+    # How the file is spoiled, and how the first problems begin.
+    "renamed": (
+        rename,
+        [f"ignored: {OUT}.lora_down.weight", f"ignored: {OUT}x.lora_up.weight"],
+    ),
+    "twice the alpha": (put(f"{OUT}.alpha", torch.tensor(6.0)), [f"{PROJECTION}1 of"]),
+    "without alpha": (dropped(f"{OUT}.alpha"), [f"{PROJECTION}0.33 of"]),
+    "exchanged": (
+        exchange,
+        [f"differs: transformer_blocks.0.attn.to_{name}" for name in "qk"],
+    ),
+    "without a layer": (dropped(OUT), [f"{PROJECTION}1 of"]),
+    "one more": (add, ["ignored: diffusion_model.double_blocks.0.txt_attn.proj"]),
+    "a norm": (put(NORM, torch.ones(12)), [f"ignored: {NORM}"]),
+    "lengths of rows": (put(f"{OUT}.dora_scale", torch.ones(12, 1)), [f"read wrongly: {OUT}."]),
+    "lengths of columns": (put(f"{OUT}.dora_scale", torch.ones(1, 12)), [f"{PROJECTION}1 of"]),
+    "cut": (put(f"{OUT}.lora_up.weight", torch.ones(6, 2)), [f"wrong shape: {OUT}."]),
+    "half a layer": (dropped(f"{OUT}.lora_down"), [f"read wrongly: {OUT}."]),
+    "a part's bias": (put(f"{QUERY}.diff_b", torch.ones(12)), [f"ignored: {QUERY}.diff_b"]),
+    "spelt for PEFT": (
+        renamed(OUT, f"base_model.model.{OUT}"),
+        [f"ignored: base_model.model.{OUT}"],
+    ),
 }
 
 
-@pytest.mark.parametrize("spoil", SPOILED)
-def test_a_spoiled_file_is_refused_and_says_why(spoil, tmp_path):
+@pytest.mark.parametrize("case", SPOILED)
+def test_a_spoiled_file_is_refused_and_says_why(case, tmp_path):
+    spoil, begins = SPOILED[case]
     state = family_state("flux", "lora")
     path = write(tmp_path, state)
     require_loadable(path, state, FLUX)
@@ -163,26 +136,12 @@ def test_a_spoiled_file_is_refused_and_says_why(spoil, tmp_path):
     save_file(tensors, path)
     proof = prove(path, FLUX, state=state)
     problems = list(proof.problems())
-    for begin in SPOILED[spoil]:
+    for begin in begins:
         assert any(line.startswith(begin) for line in problems), problems
     assert not proof.ok
     with pytest.raises(RunError) as error:
         require_loadable(path, state, FLUX)
     assert problems[0] in error.value.found
-
-
-def test_exchanged_factors_of_a_lokr_differ(tmp_path):
-    """Both files load whole; only the change tells."""
-    state = family_state("flux", "lokr full")
-    path = write(tmp_path, state)
-    tensors = load_file(path)
-    first, second = f"{OUT}.lokr_w1", f"{OUT}.lokr_w2"
-    tensors[first], tensors[second] = tensors[second], tensors[first]
-    save_file(tensors, path)
-    proof = prove(path, FLUX, state=state)
-    assert all(each.outcome == "loaded" for each in proof.tensors.values())
-    assert proof.largest > 0.5
-    assert not proof.ok
 
 
 def test_a_value_that_is_not_a_number_is_no_fine_layer(tmp_path):
@@ -205,21 +164,6 @@ def test_an_alpha_of_nought_is_rank_for_us_and_nothing_for_comfyui(tmp_path):
     save_file(tensors, path)
     (problem,) = prove(path, FLUX).problems()
     assert problem.startswith("differs: transformer_blocks.0.attn.to_out.0: by 1 of")
-
-
-def test_the_shapes_of_another_base_are_noticed(tmp_path):
-    state = family_state("flux", "lora")
-    path = write(tmp_path, state)
-    own = adapter_shapes(state, FLUX)
-    assert own["double_blocks.0.img_attn.qkv.weight"] == (36, 12)
-    assert own["single_blocks.3.linear1.weight"] == (84, 12)
-    wide = {name: (shape[0] * 2, *shape[1:]) for name, shape in own.items()}
-    proof = prove(path, FLUX, wide)
-    assert {each.outcome for each in proof.tensors.values()} == {"wrong shape"}
-    fewer = {name: shape for name, shape in own.items() if not name.startswith("single_")}
-    ignored = [key for key, each in prove(path, FLUX, fewer).tensors.items() if each.reason]
-    assert ignored
-    assert all("single_" in key for key in ignored)
 
 
 def test_what_only_comfyui_reads_is_told_without_a_comparison(tmp_path):
@@ -310,21 +254,6 @@ def test_an_approximation_has_to_load_and_may_differ(tmp_path):
     save_file(tensors, path)
     with pytest.raises(RunError, match="ignored"):
         require_loadable(path, other, FLUX, exact=False)
-
-
-def test_products_with_probes_are_those_of_the_whole_change():
-    generator = torch.Generator().manual_seed(0)
-    for case in ("lora", "loha", "lokr", "lokr full", "lokr both"):
-        from trainer_core.adapters.kinds.registry import layer_delta, layer_scale
-
-        state = family_state("flux", case)
-        for layer in state.layers.values():
-            delta = layer_delta(state.kind, layer).double()
-            x = torch.randn(3, delta.shape[1], generator=generator, dtype=torch.float64)
-            scale = layer_scale(state.kind, layer)
-            assert relative(delta_product(x, state.kind, layer.tensors, scale), x @ delta.T) < 1e-6
-    assert probes(12).shape == (4, 12)
-    assert torch.equal(probes(12), probes(12))
 
 
 def test_a_report_is_plain_values(tmp_path):

@@ -122,10 +122,6 @@ def test_names_are_told_at_full_alone():
     assert not {"modelspec.trigger_phrase", "ss_output_name"} & metadata.keys()
 
 
-def test_none_tells_nothing():
-    assert adapter_metadata(make_state(), facts(), "none") == {}
-
-
 def test_every_string_setting_of_a_run_file_is_either_a_choice_or_left_out():
     """A new free-text setting must not slip into shareable files through a whole section."""
     kept = shareable_settings(RunConfig().model_dump(mode="json"))
@@ -167,12 +163,16 @@ def free_text(schema, reference, values, path):
 
 
 @pytest.mark.parametrize("level", ["full", "shareable"])
-def test_every_value_is_a_string(level):
+def test_every_value_is_a_string_and_what_the_model_spec_demands_is_there(level):
     metadata = adapter_metadata(make_state(), facts(), level)
     assert metadata
     assert all(isinstance(k, str) and isinstance(v, str) for k, v in metadata.items())
     bare = adapter_metadata(make_state(), RunInfo("flux", 1), level)
     assert "None" not in bare.values()
+    demanded = {"sai_model_spec", "architecture", "implementation", "title"}
+    assert {f"modelspec.{name}" for name in demanded} <= bare.keys()
+    assert bare["modelspec.architecture"] == "flux/lora"
+    assert adapter_metadata(make_state(), facts(), "none") == {}
 
 
 def test_the_keys_that_other_tools_read():
@@ -192,15 +192,6 @@ def test_the_keys_that_other_tools_read():
     # As SwarmUI parses it: it fails on anything but two whole numbers.
     width, height = metadata["modelspec.resolution"].split("x")
     assert (int(width), int(height)) == (512, 512)
-
-
-@pytest.mark.parametrize("level", ["full", "shareable"])
-def test_what_the_model_spec_demands_is_there_whatever_is_known(level):
-    demanded = {"sai_model_spec", "architecture", "implementation", "title"}
-    metadata = adapter_metadata(make_state(), RunInfo("flux", 0), level)
-    assert {f"modelspec.{name}" for name in demanded} <= metadata.keys()
-    assert metadata["modelspec.title"] == "flux LoRA"
-    assert metadata["modelspec.architecture"] == "flux/lora"
 
 
 def test_titles_of_two_runs_differ_without_their_names():

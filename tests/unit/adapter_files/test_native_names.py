@@ -12,10 +12,8 @@ from trainer_core.adapter_files.names.unet_names import unet_names
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.verify.proof import prove
 from trainer_core.adapter_files.write.adapter_file import LAYOUTS, check_layouts, write_adapter
-from trainer_core.adapters import attach
 from trainer_core.adapters.targets import LayerIndex, select
-from trainer_core.config import AdapterConfig
-from trainer_core.errors import AdapterError, AdapterFileError
+from trainer_core.errors import AdapterError
 from trainer_core.families.native_model import convolutional_presets, key_map, native_presets
 from trainer_core.types import AdapterState, LayerState
 
@@ -156,31 +154,6 @@ def keys(path):
         return set(file.keys())
 
 
-def test_kohyas_names_are_those_that_its_trainer_writes(unet, tmp_path):
-    name, model, state = unet
-    write_adapter(tmp_path / "a.safetensors", state, "kohya", key_map(model), {})
-    written = {key.partition(".")[0] for key in keys(tmp_path / "a.safetensors")}
-    assert len(written) == len(state.layers)
-    told = {
-        "sdxl": "lora_unet_output_blocks_2_1_transformer_blocks_1_attn2_to_out_0",
-        "sd15": "lora_unet_up_blocks_1_attentions_2_transformer_blocks_0_attn2_to_out_0",
-        "sd21": "lora_unet_mid_block_attentions_0_proj_in",
-    }
-    assert told[name] in written
-    assert any("down_blocks" in each for each in written) == (name != "sdxl")
-
-
-def test_other_ranks_in_some_layers_are_told_to_diffusers(tmp_path):
-    model = NativeUnet(SD15)
-    state = state_of(model, "attention")
-    path = tmp_path / "a.safetensors"
-    write_adapter(path, state, "diffusers", key_map(model), {})
-    with safe_open(path, "pt") as file:
-        assert '"unet.rank_pattern"' in file.metadata()["lora_adapter_metadata"]
-    back = read_adapter(path, key_map(model))
-    assert {layer.rank for layer in back.layers.values()} == {2, 4}
-
-
 def test_the_proof_knows_every_layer_of_a_file(unet, tmp_path):
     _, model, state = unet
     names = key_map(model)
@@ -248,26 +221,6 @@ def test_layouts_with_diffusers_names_are_refused_for_another_model(layout):
         check_layouts(state_of(model, "default"), [layout], key_map(model))
     assert "'comfyui' or 'kohya'" in caught.value.expected
     assert "Convert Adapter" in caught.value.remedy
-
-
-def test_a_file_of_another_models_layers_is_refused(tmp_path):
-    model = Dit()
-    write_adapter(
-        tmp_path / "a.safetensors", state_of(model, "default"), "comfyui", key_map(model), {}
-    )
-    with pytest.raises(AdapterFileError):
-        read_adapter(tmp_path / "a.safetensors", key_map(NativeUnet(SD15)))
-
-
-@pytest.mark.parametrize("kind", ["loha", "lokr"])
-def test_diffusers_gets_no_convolutions_of_other_kinds(kind):
-    model = NativeUnet(SD15)
-    config = AdapterConfig(kind=kind, rank=2, targets=[r"input_blocks\.1\..*\.[23]"])
-    names = key_map(model)
-    state = attach(model, config).state()
-    check_layouts(state, ["comfyui", "kohya", "lycoris"], names)
-    with pytest.raises(AdapterError, match="is a convolution"):
-        check_layouts(state, ["diffusers"], names)
 
 
 def test_a_unet_of_another_make_has_its_own_names_alone():

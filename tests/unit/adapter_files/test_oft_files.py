@@ -83,14 +83,6 @@ def test_exchanged_halves_are_written_as_comfyui_has_them(tmp_path):
     assert any("other way round" in note for note in done.notes)
 
 
-def test_parts_become_one_fused_layer_and_come_back(tmp_path):
-    state = family_state("flux", "oft")
-    path = write(tmp_path, state, fused=True)
-    key = "diffusion_model.double_blocks.0.img_attn.qkv.oft_blocks"
-    assert load_file(path)[key].shape == (18, 2, 2)
-    assert_same(read_adapter(path, FLUX), state)
-
-
 def test_parts_of_other_block_sizes_are_not_fused(tmp_path):
     state = family_state("flux", "oft")
     other = family_state("flux", "oft", seed=3)

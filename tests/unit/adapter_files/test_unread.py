@@ -17,7 +17,6 @@ from tests.fixtures.peer_files import (
     Draw,
     delta,
     one,
-    with_lengths,
 )
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.convert.convert import convert
@@ -26,7 +25,6 @@ from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
 from trainer_core.adapter_files.verify.proof import prove
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.bases.adapter_family import adapter_family
-from trainer_core.cli import main
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import FAMILIES
 
@@ -58,6 +56,8 @@ BESIDE = {
         {"text_encoders.clip_l.transformer.text_model.x.lora_up.weight": torch.ones(4, 2)},
         "of a text encoder",
     ),
+    "embeddings": ({"bundle_emb.word.clip_l": torch.ones(2, 4)}, "of a text encoder"),
+    "a prior": ({"lora_prior_unet_down_blocks_0.alpha": torch.ones(())}, "of another model"),
     "another model": ({"vae.decoder.conv_in.weight": torch.ones(4, 4)}, "of another model"),
     "a LoRA's bias": ({f"transformer.{QWEN}.lora_B.bias": torch.ones(ROWS)}, "bias that was"),
     "PEFT's bias": ({f"transformer.{QWEN}.base_layer.bias": torch.ones(ROWS)}, "whole bias"),
@@ -93,10 +93,23 @@ def test_what_lies_beside_is_named_and_dropped_on_purpose(case, tmp_path):
     assert relative(layer_delta("lora", state.layers[QWEN]), DELTA) < 1e-6
 
 
-@pytest.mark.parametrize("ending", ["oft_R.weight", "a1.weight", "reshape_weight", "lokr_t1"])
-def test_what_changes_the_factors_meaning_is_never_dropped(ending, tmp_path):
-    others = {f"transformer.{QWEN}.{ending}": torch.ones(2, 2)}
-    path = write(tmp_path / "a.safetensors", {**LORA.tensors, **others})
+@pytest.mark.parametrize(
+    ("ending", "what"),
+    [
+        ("oft_R.weight", "OFT or BOFT"),
+        ("rescale", "OFT with a rescale"),
+        ("a1.weight", "GLoRA"),
+        ("reshape_weight", "change of the layer's size"),
+        ("lokr_t1", "LoKr core"),
+        ("lora_down.other.weight", "unknown key"),
+    ],
+)
+def test_what_changes_the_factors_meaning_is_named_and_never_dropped(ending, what, tmp_path):
+    key = f"transformer.{QWEN}.{ending}"
+    path = write(tmp_path / "a.safetensors", {**LORA.tensors, key: torch.ones(2, 2)})
+    with pytest.raises(AdapterFileError, match=what) as caught:
+        read_adapter(path, QWEN_MAP)
+    assert repr(key) in caught.value.found
     with pytest.raises(AdapterFileError, match="unknown key"):
         convert(path, tmp_path / "b.safetensors", "comfyui", QWEN_MAP, extras="drop")
 
@@ -252,34 +265,3 @@ def test_peft_names_without_their_configuration_are_converted_with_a_note(tmp_pa
     (tmp_path / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
     done = convert(path, tmp_path / "c.safetensors", "comfyui", QWEN_MAP)
     assert not any("alpha = rank" in note for note in done.notes)
-
-
-def test_dora_for_diffusers_says_that_comfyui_ignores_it(tmp_path):
-    peer = with_lengths(
-        one(f"transformer.{QWEN}", QWEN, "qwen_image", "", "lora", None, PEFT_ENDINGS),
-        "lora_magnitude_vector",
-        (ROWS,),
-    )
-    path = write(tmp_path / "a.safetensors", peer.tensors)
-    done = convert(path, tmp_path / "b.safetensors", "diffusers", QWEN_MAP)
-    assert any("ComfyUI ignores" in note for note in done.notes)
-    done = convert(path, tmp_path / "c", "peft", QWEN_MAP)
-    assert not any("ComfyUI ignores" in note for note in done.notes)
-
-
-def test_the_screen_shows_a_short_list_of_what_was_dropped(tmp_path, capsys):
-    many = {f"lora_te1_text_model_{index}{UP}": torch.ones(1, 1) for index in range(40)}
-    own = {"adapter_trainer": '{"family": "qwen_image"}'}
-    path = write(tmp_path / "a.safetensors", {**LORA.tensors, **many}, own)
-    words = ["convert", str(path), str(tmp_path / "b.safetensors"), "--to", "comfyui"]
-    words += ["--family", "qwen_image"]
-    assert main(words) == 2
-    assert "of a text encoder" in capsys.readouterr().err
-    assert main([*words, "--extras", "drop"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.count("lora_te1_") < 15
-    assert "40" in shown
-    assert main(["inspect", str(path)]) == 0
-    assert "of a text encoder" in capsys.readouterr().out
-    assert main([*words, "--extras", "drop", "--overwrite", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["dropped"]) == 40

@@ -6,6 +6,7 @@ import pytest
 import torch
 from fixtures.combinations import each_once, some
 from fixtures.convolutions import CLASSES, WITH_DORA, Shape, adapted_conv, relative, textbook_weight
+from fixtures.made_bytes import MadeBytes
 from torch import nn
 
 from trainer_core.adapters import attach
@@ -159,18 +160,9 @@ def test_no_weight_of_the_layers_size_is_made(kind):
     """A LoRA's and a LoKr's forward touches no tensor as large as the weight."""
     shape = Shape((3, 3), inputs=64, outputs=64, padding=1)
     module, _ = adapted_conv(shape, {"kind": kind, "rank": 2}, dtype=torch.float32)
-    largest = 0
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            nonlocal largest
-            result = function(*args, **(kwargs or {}))
-            if isinstance(result, torch.Tensor):
-                largest = max(largest, result.numel())
-            return result
-
-    with Watch():
+    with MadeBytes() as made:
         module(torch.randn(1, 64, 4, 4))
+    largest = made.largest / 4
     weight = 64 * 64 * 9
     # The rank-r^2 form of this LoHa costs less than building its delta.
     assert largest < weight / 10

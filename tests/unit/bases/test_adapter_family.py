@@ -8,7 +8,6 @@ from safetensors.torch import save_file
 
 from trainer_core.adapter_files.names.key_parsing import (
     is_native,
-    matching_families,
     native_of_patch,
 )
 from trainer_core.bases.adapter_family import adapter_family
@@ -114,12 +113,3 @@ def test_every_tensor_of_a_published_base_is_a_name_of_its_family(family):
         assert is_native(native, key_map)
         assert native_of_patch(f"diffusion_model.{native}", key_map) == native
         assert not is_native(f"{native}.x", key_map)
-
-
-def test_differences_count_among_an_adapters_names():
-    maps = {name: family.key_map for name, family in FAMILIES.items()}
-    layer, norm = f"diffusion_model.{SHARED}", "diffusion_model.transformer_blocks.0.attn.norm_q"
-    assert {"qwen_image", "flux"} <= {*matching_families([layer], maps, [norm])}
-    assert matching_families([layer, norm], maps) == []
-    assert matching_families([], maps, ["diffusion_model.double_blocks.0.odd"]) == []
-    assert matching_families([], maps) == []

@@ -7,20 +7,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.fixtures.family_states import SIZES, assert_same, family_state, key_map
+from tests.unit.commands.conftest import OWN
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.cli import main
 
 FLUX = key_map("flux")
-OWN = {"adapter_trainer": '{"family": "flux"}'}
-"""The header of a file of this program, whose base may have had any size."""
-
-
-@pytest.fixture
-def lora(tmp_path):
-    path = tmp_path / "in" / "lora.safetensors"
-    write_adapter(path, family_state("flux", "lora"), "comfyui", FLUX, OWN)
-    return path
 
 
 def run(*words):

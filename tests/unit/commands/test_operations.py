@@ -209,6 +209,8 @@ REFUSED = {
         "targets=none",
     ),
     "no size": (["resize", "lora.safetensors", "m.safetensors"], "no size"),
+    "absent base": (["merge", "no", "lora.safetensors", "m.safetensors"], "does not exist"),
+    "factor": (["resize", "lora.safetensors", "m.safetensors", "factor=0"], "factor=0"),
     "error": (["resize", "lora.safetensors", "m.safetensors", "error=2"], "error=2"),
     "loha": (["resize", "loha.safetensors", "m.safetensors", "--rank=1"], "loses"),
     "dora": (["combine", "dora.safetensors", "lora.safetensors", "m.safetensors"], "DoRA"),

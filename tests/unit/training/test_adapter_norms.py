@@ -131,24 +131,6 @@ def test_a_rotation_is_judged_by_its_angle(angle, told):
     assert len(warnings) == told
 
 
-def test_a_short_run_is_told_at_its_end():
-    warnings = []
-    measured = norms(adapted(0.0), warnings, every=1, steps=20)
-    measured.measure(19)
-    assert not warnings
-    measured.measure(20)
-    assert len(warnings) == 1
-
-
-def test_while_the_rate_rises_an_adapter_may_be_small():
-    warnings = []
-    measured = norms(adapted(0.0), warnings, steps=2000, warmup=500)
-    measured.measure(599)
-    assert not warnings
-    measured.measure(600)
-    assert len(warnings) == 1
-
-
 def test_a_weight_that_cannot_be_read_is_told_once_and_ends_nothing():
     adapter = adapted(0.1)
     layer = adapter.layers["last"].get_base_layer()
@@ -167,3 +149,17 @@ def test_numbers_that_are_not_finite_are_left_to_the_loop():
     with torch.no_grad():
         adapter.parameters()[0].fill_(math.inf)
     assert norms(adapter, []).measure(1) is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup", "told"),
+    [(20, 0, 20), (2000, 500, 600)],
+    ids=["at the end of a short run", "not while the rate rises"],
+)
+def test_an_adapter_may_be_small_until(steps, warmup, told):
+    warnings = []
+    measured = norms(adapted(0.0), warnings, steps=steps, warmup=warmup)
+    measured.measure(told - 1)
+    assert not warnings
+    measured.measure(told)
+    assert len(warnings) == 1

@@ -9,8 +9,6 @@ from trainer_core.config import EmaSection
 from trainer_core.training.average import (
     POWER,
     FactorAverages,
-    averages_of,
-    copies,
     exponential_share,
 )
 from trainer_core.training.power_average import KEPT_LENGTHS, exponent_of
@@ -68,18 +66,6 @@ def test_averages_are_what_they_are_in_float64(settings):
         torch.testing.assert_close(own.double(), each.detach(), rtol=1e-6, atol=1e-6)
 
 
-def test_the_first_update_leaves_nothing_of_what_was_before_training():
-    factors = make_factors()
-    averages = FactorAverages(EmaSection(decay=0.999, post_hoc=True), factors)
-    next(trained(factors, 1))
-    averages.update()
-    for name, each in factors.items():
-        assert torch.equal(averages.shown[name], each)
-    assert all(
-        torch.equal(a, b) for a, b in zip(averages.held(), [*factors.values()] * 3, strict=True)
-    )
-
-
 def test_factors_of_fewer_bits_are_averaged_in_more():
     factors = make_factors(torch.bfloat16)
     averages = FactorAverages(EmaSection(decay=0.999), factors)
@@ -127,22 +113,11 @@ def test_an_average_that_was_not_kept_begins_where_it_is_switched_on():
         for each in factors.values():
             each.add_(1.0)
     later.restore(before.tensors(), 5)
+    assert before.about_power() is None
+    assert FactorAverages(EmaSection(post_hoc=True), make_factors()).about_shown() is None
     # The one that was kept goes on, with the new decay.
     assert later.about_shown() == {"kind": "exponential", "decay": 0.99, "updates": 5}
     assert all(torch.equal(each, before.shown[name]) for name, each in later.shown.items())
     assert later.about_power() == {"lengths": [0.05, 0.1], "updates": 0, "began": 5}
     power = later.tensors()
     assert all(torch.equal(power[f"{POWER[0]}.{name}"], each) for name, each in factors.items())
-
-
-def test_a_run_without_averages_has_none():
-    assert averages_of(EmaSection(), make_factors()) is None
-    assert [copies(EmaSection(**each)) for each in ({}, {"decay": 0.9}, {"post_hoc": True})] == [
-        0,
-        1,
-        2,
-    ]
-    only_power = averages_of(EmaSection(post_hoc=True), make_factors())
-    assert only_power.shown is None
-    assert only_power.about_shown() is None
-    assert FactorAverages(EmaSection(decay=0.9), make_factors()).about_power() is None

@@ -56,14 +56,6 @@ def test_what_is_not_measured_by_every_run_may_be_the_lowest_and_is_no_miss():
     assert (best.step, best.loss, best.misses) == (27, 0.1, 1)
 
 
-def test_it_can_be_kept_before_there_is_a_regular_one():
-    best, after = BestLoss(), BestLoss()
-    best.take(5, 0.3, regular=False)
-    after.restore(best.tensors(), 5)
-    assert torch.isfinite(best.tensors()["validation.best"]).all()
-    assert vars(after) == vars(best)
-
-
 def test_a_checkpoint_of_an_older_version_was_measured_where_it_says():
     best = BestLoss(3)
     best.restore({"validation.best": torch.tensor([20.0, 0.4, 2.0], dtype=torch.float64)}, 40)

@@ -96,12 +96,6 @@ def test_a_best_one_that_somebody_removed_is_not_named(run):
     assert run.said(BEST) is None
 
 
-def test_a_new_run_is_not_written_of(run):
-    before = run.folder.read_record()
-    run.record.go_on(0)
-    assert run.folder.read_record() == before
-
-
 def test_so_many_dropped_checkpoints_are_listed_and_no_more(run):
     for step in range(1, MOST + 11):
         run.record.saved(step + 1, [step])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
 
 from tests.fixtures.machines import SmallMachine
+from tests.fixtures.thread_processes import together
 from trainer_core.bases.locate import locate_base
 from trainer_core.commands.memory_report import memory_report
 from trainer_core.commands.watching import event_text
@@ -27,51 +26,29 @@ GIB = 1 << 30
 CPU = torch.device("cpu")
 
 
-class Threads(SingleProcess):
-    """One of several, each in a thread of its own."""
-
-    def __init__(self, index, told, barrier):
-        super().__init__(CPU)
-        self.index, self.count = index, len(told)
-        self._told, self._barrier = told, barrier
-
-    def sum_numbers(self, numbers, on_device=()):
-        self._told[self.index] = list(numbers)
-        self._barrier.wait()
-        found = [sum(each) for each in zip(*self._told, strict=True)]
-        self._barrier.wait()
-        return found
-
-
 def test_several_processes_plan_for_the_smallest_device():
     own = [
         Budget(24 * GIB, 60 * GIB, 30 * GIB, 20e9, 100e12),
         Budget(12 * GIB, 63 * GIB, 33 * GIB, 25e9, 90e12),
         Budget(16 * GIB, 66 * GIB, 27 * GIB, 22e9, 95e12),
     ]
-    told, barrier = [[]] * 3, threading.Barrier(3, timeout=60)
-
-    def work(index):
-        return agreed_budget(own[index], Threads(index, told, barrier))
-
-    with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(work, range(3)))
+    found = together(3, lambda process: agreed_budget(own[process.index], process))
     # They share the RAM of their computer.
     assert found == [Budget(12 * GIB, 20 * GIB, 9 * GIB, 20e9, 90e12)] * 3
     assert agreed_budget(own[0], SingleProcess(CPU)) == replace(own[0])
 
 
-def test_the_doctor_shows_what_a_run_would_choose_from():
+def doctors_report(machine, problems, **memory):
+    """What the doctor says of a small run on a machine, and its base."""
     family = get_family("qwen_image")
     values = {
         "adapter": {"rank": 2, "targets": [".*\\.attn\\.to_q"]},
-        "memory": {"device": "cpu", "base_format": "dense"},
+        "memory": {"device": "cpu", **memory},
         "dataset": {"resolution": 64},
         "base": {"text_length": 32},
     }
     config = RunConfig.model_validate(values)
     base = empty_base(locate_base(config.base, family, False, needs_encoders=False), family)
-    problems = []
 
     def attempt(name, work):
         try:
@@ -80,7 +57,15 @@ def test_the_doctor_shows_what_a_run_would_choose_from():
             problems.append(f"{name}: {error}")
             return None
 
-    small = memory_report(config, base, 0, attempt, SmallMachine(4 * base.parameters))
+    return memory_report(config, base, 0, attempt, machine(base))
+
+
+def test_the_doctor_shows_what_a_run_would_choose_from():
+    def tight(base):
+        return SmallMachine(4 * base.parameters)
+
+    problems = []
+    small = doctors_report(tight, problems, base_format="dense")
     assert problems == []
     assert small["memory_free"]["ram"] == "64.00 GiB"
     (row, *_) = small["memory_plans"]
@@ -88,8 +73,7 @@ def test_the_doctor_shows_what_a_run_would_choose_from():
     assert row["blocks_to_swap"] > 0
     assert row["device_memory"] == small["memory_estimate"]["total"]
     # What the settings come to is no plan of anybody, and not refused.
-    off = config.model_copy(update={"memory": config.memory.model_copy(update={"plan": "off"})})
-    as_it_is = memory_report(off, base, 0, attempt, SmallMachine(4 * base.parameters))
+    as_it_is = doctors_report(tight, problems, base_format="dense", plan="off")
     assert problems == []
     assert "memory_plans" not in as_it_is
 
@@ -100,16 +84,7 @@ def test_the_doctor_shows_what_a_run_would_choose_from():
     ids=["cpu", "tiny", "planned"],
 )
 def test_the_doctor_shows_the_blocks_that_a_run_checkpoints(machine, checkpointed):
-    family = get_family("qwen_image")
-    values = {
-        "adapter": {"rank": 2, "targets": [".*\\.attn\\.to_q"]},
-        "memory": {"device": "cpu"},
-        "dataset": {"resolution": 64},
-        "base": {"text_length": 32},
-    }
-    config = RunConfig.model_validate(values)
-    base = empty_base(locate_base(config.base, family, False, needs_encoders=False), family)
-    report = memory_report(config, base, 0, lambda name, work: work(), machine)
+    report = doctors_report(lambda base: machine, [])
     assert {"base", "activations", "total"} <= report["memory_estimate"].keys()
     if checkpointed is None:
         assert "memory_plans" not in report, "a run plans nothing"

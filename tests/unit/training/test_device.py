@@ -15,21 +15,16 @@ CPU = torch.device("cpu")
 HAS_CUDA = torch.cuda.is_available()
 
 
-@pytest.mark.parametrize("setting", ["cpu", "cpu:0"])
-def test_a_device_that_is_there_is_taken_by_its_name(setting):
-    assert resolve_device(setting) == torch.device(setting)
-
-
-@pytest.mark.skipif(HAS_CUDA, reason="this machine has CUDA, which auto prefers")
-def test_auto_finds_a_device_that_computes():
-    device = resolve_device("auto")
-    assert torch.ones(2, device=device).sum().item() == 2
+def test_a_device_that_is_there_is_taken_by_its_name():
+    for setting in ("cpu", "cpu:0"):
+        assert resolve_device(setting) == torch.device(setting)
+    assert torch.ones(2, device=resolve_device("auto")).sum().item() == 2
 
 
 @pytest.mark.parametrize(
     "setting",
     ["banana", "", "CPU", " cpu", "0", "-1", "cuda:-1", "cuda:x", "cuda:4096", "cuda:99999999999",
-     "meta", "privateuseone", "hpu", "vulkan", "auto "],
+     "meta", "privateuseone", "hpu", "vulkan", "auto ", *([] if HAS_CUDA else ["cuda"])],
 )  # fmt: skip
 def test_a_device_that_is_unknown_or_not_there_is_refused_by_its_setting(setting):
     with pytest.raises(ConfigError) as caught:
@@ -38,12 +33,6 @@ def test_a_device_that_is_unknown_or_not_there_is_refused_by_its_setting(setting
     assert "\n" not in caught.value.found
     assert str(resolve_device("auto")) in caught.value.expected
     assert "memory.device to auto" in caught.value.remedy
-
-
-@pytest.mark.skipif(HAS_CUDA, reason="this machine has CUDA")
-def test_cuda_without_cuda_is_refused():
-    with pytest.raises(ConfigError, match=r"memory\.device: cuda \("):
-        resolve_device("cuda")
 
 
 @pytest.mark.parametrize(
@@ -105,30 +94,6 @@ def test_the_global_generator_goes_on_as_if_nothing_was_drawn(fails):
         pass
     assert torch.equal(torch.rand(4), expected)
     assert not torch.equal(inside, expected)
-
-
-@pytest.mark.skipif(not torch.backends.mps.is_available(), reason="torch sees no MPS device")
-def test_the_generator_of_mps_goes_on_as_if_nothing_was_drawn():
-    device = torch.device("mps")
-    torch.manual_seed(1)
-    expected = torch.rand(4, device=device).cpu()
-    torch.manual_seed(1)
-    with borrowed_random_state(device):
-        torch.manual_seed(2)
-        inside = torch.rand(4, device=device).cpu()
-    assert torch.equal(torch.rand(4, device=device).cpu(), expected)
-    assert not torch.equal(inside, expected)
-
-
-def test_a_seed_decides_what_dropout_draws():
-    with borrowed_random_state(CPU):
-        seed_generators(5, CPU)
-        first = torch.rand(4)
-        seed_generators(6, CPU)
-        other = torch.rand(4)
-        seed_generators(5, CPU)
-        assert torch.equal(torch.rand(4), first)
-    assert not torch.equal(first, other)
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="torch sees no CUDA device")

@@ -1,6 +1,5 @@
 """The loss ledger: an image's error over what is usual at its noise level."""
 
-import json
 import random
 
 import pytest
@@ -120,13 +119,6 @@ def test_what_another_dataset_left_is_no_use():
     assert not any(each.times for each in ledger.images())
 
 
-def test_samples_of_one_name_are_one_image():
-    ledger = Ledger(4, lambda index: "ab"[index % 2])
-    for step in range(1, 12):
-        ledger.take(step, {0: step % 4}, [SampleError(0, 0.5, 1.0)])
-    assert {each.name: each.times for each in ledger.images()} == {"a": 5, "b": 5}
-
-
 def test_the_plan_says_which_sample_is_at_a_place():
     buckets = [Bucket(64, 64)] * 5 + [Bucket(64, 32)] * 3
     plan = BatchPlan(buckets, [0] * 8, 2, 2, 1, seed=3)
@@ -155,8 +147,3 @@ def test_a_damaged_or_absent_file_is_refused_in_three_parts(tmp_path, text):
         read_ledger(tmp_path)
     assert error.value.expected
     assert error.value.remedy
-
-
-def test_the_file_is_json_for_others(tmp_path):
-    filled(steps=30).write(tmp_path, 30)
-    assert json.loads((tmp_path / LEDGER).read_text())["step"] == 30

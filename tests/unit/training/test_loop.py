@@ -120,6 +120,7 @@ def test_clipping_is_torchs_to_the_last_bit(limit):
     expected = torch.nn.utils.clip_grad_norm_(theirs, limit or torch.inf)
     assert torch.equal(clip_gradients(ours, limit), expected)
     assert ours[2].grad is None
+    assert clip_gradients([torch.nn.Parameter(torch.zeros(2))], 1.0) == 0
     for one, other in zip(ours, theirs, strict=True):
         assert one.grad is None or torch.equal(one.grad, other.grad)
 
@@ -143,54 +144,12 @@ def test_what_a_layer_keeps_of_its_factors_is_of_those_after_the_step():
     torch.testing.assert_close(layer.norm().flatten(), expected)
 
 
-def test_a_step_without_any_gradient_has_the_norm_zero():
-    assert clip_gradients([torch.nn.Parameter(torch.zeros(2))], 1.0) == 0
-
-
-def test_previews_and_checkpoints_fall_on_their_steps_and_the_end_is_saved():
-    recording = Recording()
-    loop, _ = make_loop(recording, preview_every=2, checkpoint_every=4, steps=6)
-    assert loop.run(0) == ("done", 6)
-    assert recording.previews == [0, 2, 4, 6]
-    assert recording.saves == [4, 6]
-    assert [result.step for result in recording.results] == [1, 2, 3, 4, 5, 6]
-
-
 def test_resumed_run_starts_after_the_done_steps_without_the_first_preview():
     recording = Recording()
     loop, _ = make_loop(recording, preview_every=3, steps=6)
     loop.run(4)
     assert [result.step for result in recording.results] == [5, 6]
     assert recording.previews == [6]
-
-
-def test_run_that_has_all_steps_does_nothing_more():
-    recording = Recording()
-    loop, _ = make_loop(recording, steps=6)
-    assert loop.run(6) == ("done", 6)
-    assert (recording.results, recording.saves) == ([], [])
-
-
-def test_cancel_finishes_the_step_and_saves_it():
-    recording = Recording({3: RunRequests(cancel=True)})
-    loop, _ = make_loop(recording)
-    assert loop.run(0) == ("cancelled", 3)
-    assert recording.saves == [3]
-    assert len(recording.results) == 3
-
-
-def test_stop_finishes_the_step_saves_it_and_counts_as_done():
-    recording = Recording({3: RunRequests(stop=True)})
-    loop, _ = make_loop(recording)
-    assert loop.run(0) == ("done", 3)
-    assert (recording.saves, len(recording.results)) == ([3], 3)
-
-
-def test_wish_for_a_checkpoint_or_a_preview_is_granted_once_and_training_goes_on():
-    recording = Recording({2: RunRequests(save=True), 4: RunRequests(preview=True)})
-    loop, _ = make_loop(recording)
-    assert loop.run(0) == ("done", 6)
-    assert (recording.saves, recording.previews) == ([2, 6], [4])
 
 
 class Reads(TorchDispatchMode):
@@ -243,15 +202,6 @@ def test_a_step_that_is_left_out_changes_no_weight_and_the_schedule_goes_on():
     assert parameter.grad is None
 
 
-def test_a_step_is_saved_before_its_images_are_drawn():
-    recording = Recording()
-    loop, _ = make_loop(recording, preview_every=3, checkpoint_every=3, steps=6)
-    loop.run(0)
-    assert recording.order == [
-        ("preview", 0), ("save", 3), ("preview", 3), ("save", 6), ("preview", 6),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("step", [0, 2, 4])
 def test_a_cancel_while_images_are_drawn_saves_the_step_and_makes_no_other(step):
     recording = Recording(cancelled_at=step)
@@ -270,3 +220,31 @@ def test_a_cancel_before_a_preview_draws_none_and_one_in_the_last_preview_is_too
     loop, _ = make_loop(recording, preview_every=2)
     assert loop.run(0) == ("done", 6)
     assert recording.saves == [6]
+
+
+def test_previews_and_checkpoints_fall_on_their_steps_and_a_step_is_saved_before_it_is_drawn():
+    recording = Recording()
+    loop, _ = make_loop(recording, preview_every=2, checkpoint_every=4, steps=6)
+    assert loop.run(0) == ("done", 6)
+    assert recording.order == [
+        *(("preview", 0), ("preview", 2), ("save", 4), ("preview", 4)),
+        *(("save", 6), ("preview", 6)),
+    ]
+    assert [result.step for result in recording.results] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("asked", "ended", "saves", "previews"),
+    [
+        ({3: RunRequests(cancel=True)}, ("cancelled", 3), [3], []),
+        ({3: RunRequests(stop=True)}, ("done", 3), [3], []),
+        ({2: RunRequests(save=True), 4: RunRequests(preview=True)}, ("done", 6), [2, 6], [4]),
+    ],
+    ids=["cancel", "stop", "save and preview"],
+)
+def test_what_is_asked_for_is_done_behind_the_step(asked, ended, saves, previews):
+    recording = Recording(asked)
+    loop, _ = make_loop(recording)
+    assert loop.run(0) == ended
+    assert (recording.saves, recording.previews) == (saves, previews)
+    assert len(recording.results) == ended[1]

@@ -43,28 +43,6 @@ def noise_of(step, position, shape, what="noise"):
     return torch.randn(shape, generator=generator)
 
 
-def test_a_section_becomes_the_loss_that_it_names():
-    settings = {"kind": "huber", "huber_delta": 0.3, "huber_schedule": "sigma"}
-    made = make_loss(LossSection(**settings, differential_guidance=2.0))
-    assert made == FlowLoss("huber", 0.3, scheduled=True, guidance=2.0)
-    assert make_loss(LossSection()) == FlowLoss()
-
-
-def test_a_section_becomes_the_weighting_that_it_names():
-    assert make_weighting(LossSection(), make_learned(LossSection())) is None
-    for name in ("sigma_sqrt", "cosmap", "min_snr", "logit_normal"):
-        section = LossSection(weighting=name, snr_gamma=2.0)
-        assert make_learned(section) is None
-        found, expected = make_weighting(section, None), make_sigma_weight(name, 2.0)
-        assert found is not None
-        assert expected is not None
-        assert found(0.3) == expected(0.3)
-    section = LossSection(weighting="learned")
-    learned = make_learned(section)
-    assert isinstance(learned, LearnedWeight)
-    assert make_weighting(section, learned) is learned
-
-
 REFUSED = [
     ("debiased", FLOW, "the velocity of flow matching", "none, min_snr, learned"),
     ("debiased", edm(0.5), "the F of EDM", "none, min_snr, learned"),
@@ -134,13 +112,6 @@ def test_noise_of_a_whole_channel_is_in_the_input_and_in_the_target(shape):
     assert added.flatten(2)[..., 0].unique().numel() == 3 * shape[0], "of each sample and channel"
 
 
-def test_without_an_offset_the_bits_are_those_that_they_were():
-    shape = SHAPES["plain"]
-    (points,) = maker(Model(shape), batch_of(shape), noise_offset=0.0).prepare(2, 0)
-    noise = torch.stack([noise_of(2, position, shape) for position in range(3)])
-    assert torch.equal(points.target, noise - batch_of(shape).latents)
-
-
 BUCKETS = [Bucket(64, 64)] * 5
 
 
@@ -159,15 +130,6 @@ def test_each_pass_is_made_once_for_each_noise_in_order(dealt):
         seen.append(place)
         place = following(*place)
     assert seen == [(step, m) for step in (1, 2) for m in micro_batches(plan, dealt, 3)(step)]
-
-
-def test_what_looks_at_inputs_goes_through_the_same_passes():
-    plan, found = plan_of(), []
-    for place in all_passes(plan, 2):
-        if place[0] == 3:
-            break
-        found.append(place)
-    assert found == [(step, m) for step in (1, 2) for m in micro_batches(plan, (0, 1), 2)(step)]
 
 
 def test_a_batch_is_read_once_and_given_with_positions_of_its_own():
@@ -249,27 +211,6 @@ def test_a_step_of_several_noises_is_the_mean_over_all_of_them():
     assert len({noisy.sum().item() for batch, _ in model.seen for noisy in batch}) == 12
 
 
-def test_one_noise_gives_the_bits_of_a_run_that_knows_nothing_of_it():
-    model, _, _ = trained(1)
-    shape = (4, 6, 8)
-    expected = torch.stack(
-        [
-            (1 - sigma) * random(*shape, seed=position) + sigma * noise_of(1, position, shape)
-            for position in range(4)
-            for sigma in [
-                torch.rand(
-                    (),
-                    generator=torch.Generator().manual_seed(
-                        counter_seed(SEED, "sigma", 1, position)
-                    ),
-                    dtype=torch.float64,
-                ).float()
-            ]
-        ]
-    )
-    assert torch.equal(torch.cat([noisy for noisy, _ in model.seen]), expected)
-
-
 def test_learned_weights_are_those_of_the_steps_before():
     """Within a step they stay, so that accumulation changes nothing."""
     shape = SHAPES["plain"]
@@ -283,3 +224,34 @@ def test_learned_weights_are_those_of_the_steps_before():
     again = step(1, 0)
     factors = torch.tensor([learned(sigma) for sigma in again.sigmas])
     torch.testing.assert_close(again.loss.detach(), (again.errors * factors).sum())
+
+
+def test_a_section_becomes_the_loss_that_it_names():
+    settings = {"kind": "huber", "huber_delta": 0.3, "huber_schedule": "sigma"}
+    made = make_loss(LossSection(**settings, differential_guidance=2.0))
+    assert made == FlowLoss("huber", 0.3, scheduled=True, guidance=2.0)
+    assert make_loss(LossSection()) == FlowLoss()
+
+
+def test_a_section_becomes_the_weighting_that_it_names():
+    assert make_weighting(LossSection(), make_learned(LossSection())) is None
+    for name in ("sigma_sqrt", "cosmap", "min_snr", "logit_normal"):
+        section = LossSection(weighting=name, snr_gamma=2.0)
+        assert make_learned(section) is None
+        found, expected = make_weighting(section, None), make_sigma_weight(name, 2.0)
+        assert found is not None
+        assert expected is not None
+        assert found(0.3) == expected(0.3)
+    section = LossSection(weighting="learned")
+    learned = make_learned(section)
+    assert isinstance(learned, LearnedWeight)
+    assert make_weighting(section, learned) is learned
+
+
+def test_what_looks_at_inputs_goes_through_the_same_passes():
+    plan, found = plan_of(), []
+    for place in all_passes(plan, 2):
+        if place[0] == 3:
+            break
+        found.append(place)
+    assert found == [(step, m) for step in (1, 2) for m in micro_batches(plan, (0, 1), 2)(step)]

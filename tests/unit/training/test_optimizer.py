@@ -1,28 +1,13 @@
-import pytest
 import torch
 
 from trainer_core.adapters.parameter_groups import ParameterGroup
 from trainer_core.config import OptimizerSection
-from trainer_core.errors import InputError
 from trainer_core.training.optimizers import (
     load_optimizer_tensors,
     make_optimizer,
     optimizer_tensors,
     set_learning_rate,
 )
-
-
-def make_parameters(seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((3, 4), (5,))]
-
-
-def run_steps(optimizer, parameters, steps, seed):
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(steps):
-        for parameter in parameters:
-            parameter.grad = torch.randn(parameter.shape, generator=generator)
-        optimizer.step()
 
 
 def test_adamw_follows_the_textbook_update():
@@ -60,27 +45,6 @@ def test_groups_have_their_own_rate_and_decay():
     assert torch.allclose(slow, torch.tensor(1 - 0.01 * 0.5 - 0.01))
     assert torch.allclose(fast, torch.tensor(1 - 0.04 * 0.5 - 0.04))
     assert torch.allclose(free, torch.tensor(1 - 0.01))
-
-
-def test_state_round_trip_goes_on_bit_for_bit():
-    whole = make_parameters()
-    optimizer = make_optimizer(OptimizerSection(), [ParameterGroup(tuple(whole))])
-    run_steps(optimizer, whole, 3, seed=1)
-    copies = [torch.nn.Parameter(p.detach().clone()) for p in whole]
-    other = make_optimizer(OptimizerSection(), [ParameterGroup(tuple(copies))])
-    load_optimizer_tensors(other, optimizer_tensors(optimizer))
-    run_steps(optimizer, whole, 3, seed=2)
-    run_steps(other, copies, 3, seed=2)
-    assert all(torch.equal(a, b) for a, b in zip(whole, copies, strict=True))
-
-
-def test_state_of_other_parameters_is_refused():
-    parameters = make_parameters()
-    optimizer = make_optimizer(OptimizerSection(), [ParameterGroup(tuple(parameters))])
-    run_steps(optimizer, parameters, 1, seed=1)
-    smaller = make_optimizer(OptimizerSection(), [ParameterGroup(tuple(make_parameters()[:1]))])
-    with pytest.raises(InputError, match="state of 1 parameters"):
-        load_optimizer_tensors(smaller, optimizer_tensors(optimizer))
 
 
 def test_the_state_follows_its_parameters_into_other_groups():

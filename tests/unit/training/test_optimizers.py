@@ -81,10 +81,6 @@ def same(one, other):
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_the_table_has_every_name_of_the_run_file():
-    assert set(OPTIMIZERS) == set(get_args(OptimizerName))
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_a_resumed_optimizer_goes_on_bit_for_bit(name):
     rate = section(name).learning_rate
@@ -326,12 +322,6 @@ def test_what_is_shown_is_the_average_and_the_trained_bits_come_back(name):
             torch.testing.assert_close(between, y, rtol=1e-5, atol=1e-6)
     assert same(weights, trained)
     train(optimizer, weights, range(6, 8), rate)
-
-
-def test_others_show_what_they_train():
-    weights = parameters()
-    with evaluated(made(weights, "adamw")):
-        assert same(weights, parameters())
 
 
 @pytest.mark.parametrize("name", [n for n in OPTIMIZERS if OPTIMIZERS[n].package])

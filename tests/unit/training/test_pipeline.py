@@ -98,11 +98,6 @@ def test_control_images_choose_the_editing_base(tmp_path, cache):
         sample_images(run_config(cache, controls=listed, **preview), None, tmp_path)
 
 
-def test_an_adapter_file_that_is_not_there_is_named(tmp_path, cache):
-    with pytest.raises(AdapterFileError, match=r"absent\.safetensors"):
-        sample_images(run_config(cache), tmp_path / "absent.safetensors", tmp_path)
-
-
 def test_threads_and_generator_are_as_they_were(tmp_path, cache):
     threads, state = torch.get_num_threads(), torch.random.get_rng_state()
     config = run_config(cache, prompts=PROMPTS[:1])

@@ -1,6 +1,5 @@
 """Preview prompts with the embedded base's real encoders."""
 
-import shutil
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,7 +11,7 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, DatasetSection, PreviewSection
 from trainer_core.data.image import fit_to_bucket, open_image, resize_exact, to_pixels
 from trainer_core.demo.run import dataset_folder
-from trainer_core.errors import ConfigError, DatasetError
+from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.inference.encoders import encode_prompts
 from trainer_core.types import Bucket
@@ -125,14 +124,6 @@ def test_prompts_are_what_the_encoders_yield_and_then_come_from_the_cache(prompt
     )
 
 
-def test_a_request_carries_the_prompt_and_its_seed(prompts):
-    prompt = prompts.encode()[1]
-    request = prompt.request(7)
-    assert (request.seed, request.controls) == (7, ())
-    assert request.conditioning is prompt.conditioning
-    assert request.negative is prompt.negative
-
-
 @pytest.mark.parametrize(
     ("change", "encoded"),
     [
@@ -148,18 +139,6 @@ def test_only_a_changed_text_is_encoded_again(prompts, change, encoded):
     prompts.preview |= change
     assert prompts.count() == encoded
     assert prompts.count() == 0
-
-
-def test_other_encoders_encode_again(prompts):
-    prompts.count()
-    prompts.identity = "two"
-    assert prompts.count() == 2
-
-
-def test_no_prompts_open_nothing(prompts):
-    prompts.preview["prompts"] = []
-    assert prompts.encode() == ()
-    assert prompts.opened == 0
 
 
 def test_controls_are_encoded_at_the_size_of_the_preview(edits, image):
@@ -193,24 +172,12 @@ def test_a_changed_control_image_is_encoded_again_and_a_moved_one_is_not(edits, 
     assert not torch.equal(edits.encode()[0].controls[0], before)
 
 
-def test_the_size_of_a_preview_decides_its_controls(edits):
-    edits.count()
-    edits.preview["width"] = 96
-    assert edits.count() == 1
-
-
 def test_a_missing_control_image_is_named(edits, image):
     image.unlink()
     with pytest.raises(ConfigError) as caught:
         edits.encode()
     assert f"preview.controls: {image} is not a file" in caught.value.found
     assert edits.opened == 0
-
-
-def test_a_control_image_that_cannot_be_read_is_named(edits, image):
-    image.write_bytes(b"no image")
-    with pytest.raises(DatasetError, match=r"control\.png"):
-        edits.encode()
 
 
 def truncate(path):
@@ -239,15 +206,6 @@ def test_a_damaged_file_is_healed(edits, damage):
     assert_same(healed.conditioning, whole.conditioning)
     assert_same(healed.negative, whole.negative)
     assert torch.equal(healed.controls[0], whole.controls[0])
-
-
-def test_another_prompts_file_is_not_taken_for_this_ones(prompts):
-    expected = prompts.encode()
-    one, other = prompts.files()
-    shutil.copy(one, other)
-    assert prompts.count() == 1
-    for found, wanted in zip(prompts.encode(), expected, strict=True):
-        assert_same(found.conditioning, wanted.conditioning)
 
 
 def test_the_cache_tells_neither_prompts_nor_paths(edits, image):

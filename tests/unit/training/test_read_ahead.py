@@ -34,7 +34,7 @@ def reading_threads():
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.001)
     assert condition()
@@ -86,13 +86,13 @@ def test_no_thread_outlives_a_run_that_is_broken_off():
         read.append((step, micro))
         if (step, micro) == (1, 1):
             entered.set()
-            assert gate.wait(5)
+            assert gate.wait(60)
         return 0
 
     def broken_off():
         with ReadAhead(slow, following) as ahead:
             ahead(1, 0)
-            assert entered.wait(5)
+            assert entered.wait(60)
             assert reading_threads()
             threading.Timer(0.05, gate.set).start()
             raise KeyboardInterrupt
@@ -101,21 +101,3 @@ def test_no_thread_outlives_a_run_that_is_broken_off():
         broken_off()
     assert not reading_threads()
     assert read == [(1, 0), (1, 1)]
-
-
-def test_the_device_need_not_wait_for_reading():
-    def slow(step, micro):
-        time.sleep(0.01)
-        return step, micro
-
-    def waited(ahead):
-        found = 0.0
-        for place in PLACES:
-            started = time.perf_counter()
-            ahead(*place)
-            found += time.perf_counter() - started
-            time.sleep(0.02)  # what the device computes
-        return found
-
-    with ReadAhead(slow, following) as ahead:
-        assert waited(ahead) < 0.5 * waited(slow)

@@ -3,7 +3,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import psutil
@@ -66,30 +65,11 @@ def test_the_workflow_of_the_last_start_lies_beside_the_run_file(tmp_path):
     ]
 
 
-def test_runs_that_start_together_get_different_versions(tmp_path):
-    made = []
-    threads = [
-        threading.Thread(target=lambda: made.append(create_version(tmp_path, {}, "").path))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(made)) == 8
-
-
 def test_dead_version_that_came_to_nothing_is_removed_and_its_number_is_not_used_again(tmp_path):
     folder = create_version(tmp_path, {}, "")
     kill(folder)
     assert create_version(tmp_path, {}, "").path.name == "v1"
     assert [path.name for path in versions(tmp_path)] == ["v1"]
-
-
-def test_live_version_is_never_removed(tmp_path):
-    folder = create_version(tmp_path, {}, "")
-    assert remove_dead_versions(tmp_path) == []
-    assert folder.path.is_dir()
 
 
 @pytest.mark.parametrize("keep", ["checkpoint", "steps", "metrics", "done"])
@@ -105,13 +85,6 @@ def test_dead_version_with_work_in_it_stays(tmp_path, keep):
         folder.update_record(status="done", step=2)
     kill(folder)
     assert remove_dead_versions(tmp_path) == []
-
-
-def test_version_of_another_host_counts_as_live(tmp_path):
-    folder = create_version(tmp_path, {}, "")
-    lock = {"host": "elsewhere", "pid": 1, "process_started": 1.0}
-    (folder.path / "lock.json").write_text(json.dumps(lock))
-    assert is_live(folder.path)
 
 
 @pytest.fixture

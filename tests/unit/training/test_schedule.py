@@ -1,4 +1,3 @@
-import math
 from typing import get_args
 
 import numpy
@@ -15,37 +14,9 @@ from trainer_core.config import ScheduleSection
 from trainer_core.training.schedules import make_schedule
 
 
-def test_constant_without_warmup_is_always_one():
-    schedule = make_schedule(ScheduleSection(), 10)
-    assert [schedule(step) for step in range(1, 11)] == [1.0] * 10
-
-
 def test_warmup_rises_linearly_and_reaches_one_at_its_last_step():
     schedule = make_schedule(ScheduleSection(warmup_steps=4), 10)
     assert [schedule(step) for step in range(1, 7)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
-
-
-def test_cosine_starts_at_one_and_ends_at_min_ratio():
-    schedule = make_schedule(ScheduleSection(name="cosine", warmup_steps=3, min_ratio=0.1), 23)
-    assert schedule(4) == 1.0
-    assert schedule(23) == pytest.approx(0.1)
-    assert schedule(13) == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi * 9 / 19)) / 2)
-
-
-@pytest.mark.parametrize("warmup", [0, 5])
-def test_cosine_equals_torch_cosine_annealing(warmup):
-    """torch's scheduler counts from the first step after the warm-up."""
-    steps = 40
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([parameter], lr=1.0)
-    torch_schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
-        optimizer, T_max=steps - warmup - 1, eta_min=0.2
-    )
-    ours = make_schedule(ScheduleSection(name="cosine", warmup_steps=warmup, min_ratio=0.2), steps)
-    for step in range(warmup + 1, steps + 1):
-        assert ours(step) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-12)
-        optimizer.step()
-        torch_schedule.step()
 
 
 NAMES = list(get_args(ScheduleSection.model_fields["name"].annotation))
@@ -123,21 +94,10 @@ def test_all_that_fall_begin_at_one_behind_the_warm_up_and_end_at_min_ratio(name
         numpy.testing.assert_allclose(found[:7], numpy.arange(1, 8) / 7)
 
 
-def test_restarts_come_as_often_as_asked():
-    found = factors(200, name="cosine_restarts", cycles=4)
-    assert int((numpy.diff(found) > 0.5).sum()) == 3
-
-
 def test_stable_stays_until_the_last_part():
     found = factors(100, name="warmup_stable_decay", decay_share=0.25, warmup_steps=10)
     assert (found[10:77] == 1.0).all()
     assert (numpy.diff(found[78:]) < 0).all()
-
-
-def test_more_power_falls_faster():
-    line, square = factors(name="polynomial", power=1.0), factors(name="polynomial", power=2.0)
-    numpy.testing.assert_allclose(line, factors(name="linear"), atol=1e-15)
-    assert (square[1:-1] < line[1:-1]).all()
 
 
 @given(

@@ -101,18 +101,6 @@ def test_passes_of_two_shapes_have_a_backward_pass_each_first_of_all():
     assert not split.can_halve
 
 
-def test_a_large_one_that_goes_alone_leaves_the_others_to_be_divided():
-    shape = SHAPES["plain"]
-    held = preserved_of((4, 12, 16))
-    batch = batch_of(shape)
-    given = replace(maker(Model(shape), batch, held), predict=lambda noisy, *_: noisy * 1.0)
-    split, seen = SplitBatches(given), []
-    for _ in range(4):
-        list(split(given, 1, 0))
-        seen.append((split.most, split.passes, split.halve()))
-    assert seen == [(3, 2, True), (2, 3, True), (1, 4, False), (1, 4, False)]
-
-
 def test_whoever_reads_a_step_sees_a_divided_micro_batch_as_one():
     model, batch = Model(SHAPES["plain"]), batch_of(SHAPES["plain"])
     given = maker(model, batch)
@@ -167,14 +155,6 @@ def test_what_the_base_says_is_asked_for_in_each_part():
     assert calls == [(1.0, 3), (0.0, 2), (1.0, 2)]
     assert found[2] == expected[2]
     torch.testing.assert_close(found[0], expected[0])
-
-
-def test_a_base_in_parts_is_never_divided():
-    model = Model(SHAPES["plain"])
-    given = maker(model, batch_of(SHAPES["plain"]))
-    split = SplitBatches(given, enabled=False)
-    list(split(given, 1, 0))
-    assert (split.can_halve, split.halve()) == (False, False)
 
 
 def test_later_parts_drop_other_numbers_and_the_first_those_of_the_whole():

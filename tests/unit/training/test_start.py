@@ -1,11 +1,11 @@
-"""Several processes agree on where a run begins. They are threads here, with real barriers."""
+"""Several processes agree on where a run begins."""
 
-import threading
 import time
 
 import pytest
 import torch
 
+from tests.fixtures.thread_processes import together
 from trainer_core.config import RunConfig
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
@@ -14,34 +14,6 @@ from trainer_core.tensors.safetensors_writer import save_tensors
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.run_folder import create_version, open_version
 from trainer_core.training.start import find_start
-
-SECONDS = 20
-
-
-class Team:
-    """What the processes of one run share."""
-
-    def __init__(self, count):
-        self.count, self.meeting = count, threading.Barrier(count)
-        self.said = [[] for _ in range(count)]
-
-
-class Member(SingleProcess):
-    """One of several processes."""
-
-    def __init__(self, team, index):
-        super().__init__(torch.device("cpu"))
-        self.team, self.index, self.count = team, index, team.count
-
-    def barrier(self):
-        self.team.meeting.wait(SECONDS)
-
-    def sum_numbers(self, numbers, on_device=()):
-        self.team.said[self.index] = [*numbers, *(each.item() for each in on_device)]
-        self.barrier()
-        total = [sum(column) for column in zip(*self.team.said, strict=True)]
-        self.barrier()
-        return total
 
 
 @pytest.fixture
@@ -66,25 +38,19 @@ def config(tmp_path, resume="auto", root="out"):
 FAMILY = get_family("qwen_image")
 
 
-def together(configs, before=lambda index: None, after=lambda index, folder: None):
+def begun(configs, before=lambda index: None, after=lambda index, folder: None):
     """Let each process begin; what each found, or the error that it met."""
-    team, found = Team(len(configs)), [None] * len(configs)
 
-    def begin(index):
+    def begin(process):
         try:
-            before(index)
-            start = find_start(configs[index], FAMILY, "fp32", Member(team, index))
-            after(index, start.folder)
-            found[index] = (start.folder, start.checkpoint and start.checkpoint.step)
+            before(process.index)
+            start = find_start(configs[process.index], FAMILY, "fp32", process)
+            after(process.index, start.folder)
+            return start.folder, start.checkpoint and start.checkpoint.step
         except RunError as error:
-            found[index] = error
+            return error
 
-    threads = [threading.Thread(target=begin, args=(i,)) for i in range(len(configs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS)
-    return found
+    return together(len(configs), begin)
 
 
 def test_a_slow_process_finds_what_the_first_has_found_and_then_locked(tmp_path, make_version):
@@ -99,13 +65,13 @@ def test_a_slow_process_finds_what_the_first_has_found_and_then_locked(tmp_path,
         if index == 0:
             held.append(open_version(folder.parent.parent))
 
-    found = together([config(tmp_path)] * 3, late, lock)
+    found = begun([config(tmp_path)] * 3, late, lock)
     assert found == [(newest / "checkpoints" / "000005", 5)] * 3
     held[0].release()
 
 
 def test_all_begin_anew_together(tmp_path):
-    assert together([config(tmp_path)] * 2) == [(None, None)] * 2
+    assert begun([config(tmp_path)] * 2) == [(None, None)] * 2
 
 
 @pytest.mark.parametrize("others", [(), (4,), (5,)])
@@ -116,7 +82,7 @@ def test_processes_that_found_different_checkpoints_all_refuse(tmp_path, make_ve
     if others:
         make_version(*others, root="elsewhere")
     two = [config(tmp_path), config(tmp_path, root="elsewhere" if others else "nowhere")]
-    for error in together(two):
+    for error in begun(two):
         assert isinstance(error, RunError)
         assert "found another checkpoint than the first" in error.found
         assert "the first step 5 of v0" in error.found

@@ -67,13 +67,6 @@ def test_a_run_starts_from_a_folder_and_knows_its_scale(tmp_path):
     assert start_identity(config(peft_folder(folder, 4)), None) != first
 
 
-def test_the_identity_of_one_file_is_its_hash(tmp_path):
-    save_file(PEERS["bare"].tensors, tmp_path / "a.safetensors")
-    # A configuration beside it that is not its own does not count.
-    (tmp_path / "adapter_config.json").write_text("{}", encoding="utf-8")
-    assert len(start_identity(config(tmp_path / "a.safetensors"), None)) == 64
-
-
 @pytest.mark.parametrize("ending", ["diff", "diff_b", "set_weight", "w_norm"])
 def test_what_is_no_factor_is_refused_by_name(ending, tmp_path):
     peer, path = (

@@ -2,37 +2,20 @@
 
 import dataclasses
 import math
-import threading
 
 import pytest
 import torch
 
+from tests.fixtures.thread_processes import together
 from trainer_core.config import MaskSection
 from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.diffusion.parameterization import EPS
-from trainer_core.training.metrics_file import MetricsWriter, read_metrics
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.validation import Measuring, Validation, hold_out, trained_alike
-from trainer_core.types import Bucket, StepResult
+from trainer_core.types import Bucket
 
 CPU = torch.device("cpu")
-
-
-class Together(SingleProcess):
-    """One of several processes, which are threads here."""
-
-    def __init__(self, index, count, meeting, shared):
-        super().__init__(CPU)
-        self.index, self.count, self.sharded = index, count, False
-        self._meeting, self._shared = meeting, shared
-
-    def sum_numbers(self, numbers, on_device=()):
-        self._shared[self.index] = list(numbers)
-        self._meeting.wait(5)
-        found = [sum(each) for each in zip(*self._shared, strict=True)]
-        self._meeting.wait(5)
-        return found
 
 
 @pytest.fixture(scope="module")
@@ -67,19 +50,9 @@ def test_the_number_depends_on_neither_batches_nor_processes(dataset):
     for batch in (1, 2, 8):
         other = validation(dataset, SingleProcess(CPU), batch=batch)[0](7)
         assert other.loss == pytest.approx(alone.loss, rel=1e-6)
-    for count in (2, 3, 40):
-        meeting, shared, found = threading.Barrier(count), [[]] * count, {}
-
-        def measure(index, count=count, meeting=meeting, shared=shared, found=found):
-            found[index] = validation(dataset, Together(index, count, meeting, shared))[0](0).loss
-
-        threads = [threading.Thread(target=measure, args=(index,)) for index in range(count)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        assert len(found) == count
-        assert all(each == pytest.approx(alone.loss, rel=1e-6) for each in found.values())
+    for count in (2, 3, 12):
+        found = together(count, lambda process: validation(dataset, process)[0](0).loss)
+        assert found == pytest.approx([alone.loss] * count, rel=1e-6)
 
 
 def test_the_most_images_are_the_same_ones_each_time(dataset):
@@ -143,14 +116,6 @@ def test_a_number_that_is_not_finite_is_left_out_and_told(dataset):
     assert "not a finite number" in told[0]
 
 
-def test_other_errors_are_not_hidden(dataset):
-    def broken(points):
-        raise ValueError("a mistake")
-
-    with pytest.raises(ValueError, match="a mistake"):
-        validation(dataset, SingleProcess(CPU), broken)[0](0)
-
-
 def test_cancelled_halfway_there_is_no_number(dataset):
     asked = []
 
@@ -171,26 +136,9 @@ def test_modes_and_generators_are_as_before(dataset):
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_nothing_held_out_is_nothing_to_measure(dataset):
-    only = CachedDataset([dataset.items[4]])
-    assert hold_out(only, 9, Measuring([1], lambda _: (0.5,), 1, MaskSection())) is None
+def test_other_errors_are_not_hidden(dataset):
+    def broken(points):
+        raise ValueError("a mistake")
 
-
-def test_the_number_before_the_first_step_is_no_step(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    steps = [
-        StepResult(n, 0.5, 0.5, 1e-4, 0.3, 0.5, 0.01, 9.0, v, t)
-        for n, v, t in ((1, None, None), (2, 0.7, 0.6))
-    ]
-    with MetricsWriter(path, 0, print) as writer:
-        writer.write_begin(0.9)
-        for each in steps:
-            writer.write(each)
-    assert "validation_loss" not in path.read_text().splitlines()[1]
-    assert read_metrics(path) == steps
-    with MetricsWriter(path, 1, print):
-        assert read_metrics(path) == steps[:1]
-    assert path.read_text().splitlines()[0] == '{"step": 0, "validation_loss": 0.9}'
-    with MetricsWriter(path, 0, print):
-        pass
-    assert path.read_text() == ""
+    with pytest.raises(ValueError, match="a mistake"):
+        validation(dataset, SingleProcess(CPU), broken)[0](0)

@@ -88,8 +88,8 @@ DAMAGES = {
     "moment lacking": lambda p: lack(p, "optimizer.1.exp_avg"),
     "moment lacking, no hash": lambda p: lack(p, "optimizer.1.exp_avg", hashed=False),
     "everything gone": empty,
-    **{f"bit {seed} of tensors": lambda p, seed=seed: flip(p / TENSORS, seed) for seed in range(8)},
-    **{f"bit {seed} of state": lambda p, seed=seed: flip(p / STATE, seed) for seed in range(8)},
+    **{f"bit {seed} of tensors": lambda p, seed=seed: flip(p / TENSORS, seed) for seed in range(3)},
+    **{f"bit {seed} of state": lambda p, seed=seed: flip(p / STATE, seed) for seed in range(3)},
 }
 
 
@@ -112,24 +112,6 @@ def test_a_whole_checkpoint_is_taken_as_it_is(checkpoints):
     folder, checkpoint = read_whole_checkpoint(checkpoints / "000015", named=False)
     assert (folder.name, checkpoint.step, checkpoint.damaged) == ("000015", 15, ())
     assert read_checkpoint(folder).settings["adapter.targets"] == ["a", "ü"]
-
-
-def test_several_damaged_ones_are_passed_over_and_each_is_told(checkpoints):
-    cut(checkpoints / "000015" / TENSORS, 0.5)
-    (checkpoints / "000010" / STATE).unlink()
-    folder, checkpoint = read_whole_checkpoint(checkpoints / "000015", named=False)
-    assert folder.name == "000005"
-    for name, told in zip(("000015", "000010"), checkpoint.damaged, strict=True):
-        assert name in told
-
-
-def test_where_all_are_damaged_each_is_named(checkpoints):
-    for path in checkpoints.iterdir():
-        cut(path / TENSORS, 0.5)
-    with pytest.raises(CheckpointError) as error:
-        read_whole_checkpoint(checkpoints / "000015", named=False)
-    assert all(step in error.value.found for step in ("000005", "000010", "000015"))
-    assert "resume=none" in error.value.remedy
 
 
 def test_a_named_damaged_one_names_a_later_one_where_there_is_none_before(checkpoints):
@@ -161,3 +143,18 @@ def test_a_run_that_another_process_took_further_is_not_taken_back(checkpoints):
     save(checkpoints, 20)
     with pytest.raises(InputError, match="to step 20 by another process"):
         require_newest(checkpoints, checkpoint)
+
+
+def test_several_damaged_ones_are_passed_over_and_each_is_told_until_all_are(checkpoints):
+    newest = checkpoints / "000015"
+    cut(newest / TENSORS, 0.5)
+    (checkpoints / "000010" / STATE).unlink()
+    folder, checkpoint = read_whole_checkpoint(newest, named=False)
+    assert folder.name == "000005"
+    for name, told in zip(("000015", "000010"), checkpoint.damaged, strict=True):
+        assert name in told
+    cut(checkpoints / "000005" / TENSORS, 0.5)
+    with pytest.raises(CheckpointError) as error:
+        read_whole_checkpoint(newest, named=False)
+    assert all(step in error.value.found for step in ("000005", "000010", "000015"))
+    assert "resume=none" in error.value.remedy

@@ -56,3 +56,11 @@ def test_the_last_kind_counts_and_settings_of_a_lora_go_too():
     assert "lora_plus_ratio (4.0)" in said[0]
     kept = load_config({"adapter": {"init": "lycoris"}}, ["adapter.kind=lora"])
     assert kept.adapter.init == "lycoris"
+
+
+def test_the_librarys_words_of_the_design():
+    from trainer_core import adapters
+
+    assert {"AdapterConfig", "attach"} <= set(adapters.__all__)
+    assert adapters.AdapterConfig(kind="lora", rank=4).rank == 4
+    assert callable(adapters.attach)

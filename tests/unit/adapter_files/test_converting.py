@@ -19,7 +19,6 @@ from trainer_core.errors import AdapterError, AdapterFileError, InputError, NonF
 from trainer_core.types import AdapterState
 
 FLUX, QWEN = key_map("flux"), key_map("qwen_image")
-Q, K, V = (f"transformer_blocks.0.attn.to_{each}" for each in "qkv")
 QKV = "double_blocks.0.img_attn.qkv"
 
 

@@ -61,6 +61,12 @@ def test_rounding_to_the_files_format_is_allowed_and_no_more(case, dtype, tmp_pa
     ]
 
 
+def spoil(path, change):
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
 def renamed(begin, other):
     """Every key that begins so gets another beginning."""
 
@@ -127,13 +133,11 @@ SPOILED = {
 
 @pytest.mark.parametrize("case", SPOILED)
 def test_a_spoiled_file_is_refused_and_says_why(case, tmp_path):
-    spoil, begins = SPOILED[case]
+    change, begins = SPOILED[case]
     state = family_state("flux", "lora")
     path = write(tmp_path, state)
     require_loadable(path, state, FLUX)
-    tensors = load_file(path)
-    spoil(tensors)
-    save_file(tensors, path)
+    spoil(path, change)
     proof = prove(path, FLUX, state=state)
     problems = list(proof.problems())
     for begin in begins:
@@ -147,9 +151,7 @@ def test_a_spoiled_file_is_refused_and_says_why(case, tmp_path):
 def test_a_value_that_is_not_a_number_is_no_fine_layer(tmp_path):
     state = family_state("flux", "lora")
     path = write(tmp_path, state)
-    tensors = load_file(path)
-    tensors[f"{OUT}.lora_up.weight"][3, 1] = math.nan
-    save_file(tensors, path)
+    spoil(path, lambda tensors: tensors[f"{OUT}.lora_up.weight"][3].fill_(math.nan))
     proof = prove(path, FLUX, state=state)
     assert not proof.ok
     assert math.isnan(proof.largest)
@@ -159,9 +161,7 @@ def test_a_value_that_is_not_a_number_is_no_fine_layer(tmp_path):
 
 def test_an_alpha_of_nought_is_rank_for_us_and_nothing_for_comfyui(tmp_path):
     path = write(tmp_path, family_state("flux", "lora"))
-    tensors = load_file(path)
-    tensors[f"{OUT}.alpha"] *= 0
-    save_file(tensors, path)
+    spoil(path, put(f"{OUT}.alpha", torch.tensor(0.0)))
     (problem,) = prove(path, FLUX).problems()
     assert problem.startswith("differs: transformer_blocks.0.attn.to_out.0: by 1 of")
 
@@ -249,18 +249,14 @@ def test_an_approximation_has_to_load_and_may_differ(tmp_path):
     require_loadable(path, other, FLUX, exact=False)
     with pytest.raises(RunError):
         require_loadable(path, other, FLUX)
-    tensors = load_file(path)
-    rename(tensors)
-    save_file(tensors, path)
+    spoil(path, rename)
     with pytest.raises(RunError, match="ignored"):
         require_loadable(path, other, FLUX, exact=False)
 
 
 def test_a_report_is_plain_values(tmp_path):
     path = write(tmp_path, family_state("flux", "lora"))
-    tensors = load_file(path)
-    rename(tensors)
-    save_file(tensors, path)
+    spoil(path, rename)
     proof = prove(path, FLUX, state=family_state("flux", "lora"))
     summary = proof.summary()
     assert json.loads(json.dumps(summary)) == summary

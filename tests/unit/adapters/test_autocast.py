@@ -4,21 +4,12 @@ import pytest
 import torch
 from fixtures.combinations import pairwise
 from fixtures.quantized_bases import INPUTS, make_quantized
+from fixtures.small_module import DORA, attached
+from fixtures.small_module import OPTIONS as SMALL
 from fixtures.textbook import relative
 from torch import nn
 
-from trainer_core.adapters import attach
-from trainer_core.config import AdapterConfig
-
-OPTIONS = [
-    {"kind": "lora", "rank": 3},
-    {"kind": "loha", "rank": 2},
-    {"kind": "loha", "rank": 40},
-    {"kind": "lokr", "rank": 2, "factor": 4},
-    {"kind": "lokr", "rank": 2, "factor": 4, "full_matrix": True},
-    {"kind": "lokr", "rank": 1, "factor": 4, "decompose_both": True},
-]
-DORA = [{}, {"dora": True, "dora_axis": "input"}, {"dora": True, "dora_axis": "output"}]
+OPTIONS = [*SMALL, {"kind": "loha", "rank": 40}]
 ROUNDING = 1.5e-2
 """A few roundings of bf16, whose numbers have 8 bits."""
 
@@ -29,15 +20,6 @@ def make_linear(dtype):
 
 def make_conv(dtype):
     return nn.Sequential(nn.Conv2d(INPUTS, 32, 3, padding=1).to(dtype))
-
-
-def attached(module, options):
-    adapter = attach(module, AdapterConfig(**options), ["0"])
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in adapter.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-    return adapter
 
 
 def results(module, adapter, x, enabled):
@@ -52,7 +34,7 @@ def results(module, adapter, x, enabled):
 
 
 def check(module, options, x):
-    adapter = attached(module, options)
+    adapter = attached(module, options, 0.1, ["0"])
     expected = results(module, adapter, x, False)
     found = results(module, adapter, x, True)
     assert {parameter.dtype for parameter in adapter.parameters()} == {torch.float32}
@@ -89,7 +71,7 @@ def test_on_a_quantized_base_too(name, dora):
 def test_a_bf16_base_takes_float32_inputs(options, dora):
     torch.manual_seed(0)
     module, x = make_linear(torch.bfloat16), torch.randn(7, INPUTS)
-    adapter = attached(module, {**options, **dora})
+    adapter = attached(module, {**options, **dora}, 0.1, ["0"])
     found = results(module, adapter, x, True)
     expected = results(module, adapter, x.bfloat16(), False)
     assert relative(found[0].float(), expected[0].float()) < ROUNDING
@@ -104,14 +86,14 @@ def test_lengths_and_deltas_are_not_rounded(options, dora):
     """What is kept or merged later comes from float32 factors as it does without autocast."""
     torch.manual_seed(0)
     module = make_linear(torch.float32)
-    adapter = attached(module, {**options, **dora})
+    adapter = attached(module, {**options, **dora}, 0.1, ["0"])
     norm, delta = module[0].norm().clone(), adapter.delta_weight("0")
     twin = make_linear(torch.float32)
     twin.load_state_dict(
         {"0.weight": module[0].base_weight, "0.bias": module[0].get_base_layer().bias}
     )
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        other = attached(twin, {**options, **dora})
+        other = attached(twin, {**options, **dora}, 0.1, ["0"])
         twin(torch.randn(7, INPUTS))
         assert torch.equal(twin[0].norm(), norm)
         assert torch.equal(other.delta_weight("0"), delta)

@@ -16,6 +16,7 @@ from trainer_core.errors import AdapterError
 from trainer_core.types import AdapterState, LayerState
 
 OPTIONS = {**WITH_DORA, "loha dora": {**WITH_DORA["loha dora"], "dora_axis": "output"}}
+LINEAR = Shape(())
 SHAPES = {
     "1d": Shape((3,), padding=1),
     "2d": Shape((3, 3), stride=2, padding=1),
@@ -49,15 +50,21 @@ def test_the_first_step_computes_the_base_to_the_last_bit(options, shape, dtype)
     assert torch.equal(module(x), before)
 
 
-@pytest.mark.parametrize(("options", "shape"), each_once(OPTIONS, SHAPES))
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        *each_once(OPTIONS, SHAPES.values()),
+        *each_once(["lora dora", "loha dora", "lokr dora"], [LINEAR]),
+    ],
+)
 def test_merge_unmerge_and_detach(options, shape):
-    module, adapter = adapted_conv(SHAPES[shape], OPTIONS[options])
-    x = make_input(SHAPES[shape])
+    module, adapter = adapted_conv(shape, OPTIONS[options])
+    x = make_input(shape)
     base = module[0].get_base_layer()
     weight = base.weight.detach().clone()
-    expected, plain = module(x), base(x)
+    expected, plain, wanted = module(x), base(x), textbook_weight(module, adapter)
     adapter.merge()
-    assert relative(base.weight, textbook_weight_before(module, adapter, weight)) < 1e-12
+    assert relative(base.weight, wanted) < 1e-12
     assert relative(module(x), expected) < 1e-12
     assert relative(adapter.delta_weight("0"), base.weight - weight) < 1e-12
     adapter.unmerge()
@@ -69,19 +76,11 @@ def test_merge_unmerge_and_detach(options, shape):
     assert base.weight.requires_grad
 
 
-def textbook_weight_before(module, adapter, weight):
-    merged = module[0].get_base_layer().weight.detach().clone()
-    with torch.no_grad():
-        module[0].get_base_layer().weight.copy_(weight)
-        wanted = textbook_weight(module, adapter).detach()
-        module[0].get_base_layer().weight.copy_(merged)
-    return wanted
-
-
-@pytest.mark.parametrize("options", ["lora", "loha", "lokr", "lora dora"])
-def test_strength_goes_from_the_base_to_the_adapter(options):
-    module, adapter = adapted_conv(SHAPES["2d"], OPTIONS[options])
-    x = make_input(SHAPES["2d"])
+@pytest.mark.parametrize("options", ["lora", "loha", "lokr", "lora dora", "loha dora"])
+@pytest.mark.parametrize("shape", [SHAPES["2d"], LINEAR])
+def test_strength_goes_from_the_base_to_the_adapter(options, shape):
+    module, adapter = adapted_conv(shape, OPTIONS[options])
+    x = make_input(shape)
     whole = module(x)
     adapter.strength = 0.0
     base = module(x)

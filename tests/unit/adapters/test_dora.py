@@ -3,6 +3,7 @@
 import pytest
 import torch
 from fixtures.convolutions import textbook_weight
+from fixtures.small_module import OPTIONS
 from fixtures.textbook import relative
 from torch import nn
 
@@ -12,13 +13,6 @@ from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 
 AXES = ("input", "output")
-OPTIONS = [
-    {"kind": "lora", "rank": 3},
-    {"kind": "loha", "rank": 2},
-    {"kind": "lokr", "rank": 2, "factor": 4},
-    {"kind": "lokr", "rank": 2, "factor": 4, "full_matrix": True},
-    {"kind": "lokr", "rank": 1, "factor": 4, "decompose_both": True},
-]
 
 
 def make(options, axis, inputs=24, outputs=16, bias=True, dtype=torch.float64, seed=0, spread=0.3):
@@ -49,22 +43,6 @@ def test_a_row_without_direction_keeps_finite_gradients(axis):
     assert all(torch.isfinite(parameter.grad).all() for parameter in adapter.parameters())
     lengths = next(p for name, p in adapter.named_parameters() if name.endswith(DORA_SCALE))
     assert int((lengths.grad == 0).sum()) == 1
-
-
-@pytest.mark.parametrize("axis", AXES)
-def test_strength_goes_from_the_base_to_the_adapter(axis):
-    module, adapter = make(OPTIONS[0], axis)
-    x = torch.randn(5, 24, dtype=torch.float64)
-    whole = module(x)
-    adapter.strength = 0.0
-    base = module(x)
-    adapter.strength = 0.25
-    assert relative(module(x), base + 0.25 * (whole - base)) < 1e-12
-    expected = module(x)
-    adapter.merge()
-    assert relative(module(x), expected) < 1e-12
-    adapter.unmerge()
-    assert torch.equal(module(x), expected)
 
 
 def test_the_norm_is_computed_once_for_each_state_of_the_factors():

@@ -7,13 +7,12 @@ import pytest
 import torch
 from fixtures.combinations import pairwise
 from fixtures.quantized_bases import INPUTS, make_quantized
+from fixtures.small_module import DORA, attached
 from fixtures.textbook import relative
 from torch import nn
 
-from trainer_core.adapters import attach
 from trainer_core.adapters.base.weight import dense_weight
 from trainer_core.adapters.dora import DORA_SCALE
-from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 
 KINDS = [
@@ -22,7 +21,6 @@ KINDS = [
     {"kind": "loha", "rank": 2},
     {"kind": "lokr", "rank": 2, "factor": 4},
 ]
-DORA = [{}, {"dora": True, "dora_axis": "input"}, {"dora": True, "dora_axis": "output"}]
 POINTS = ("before the first pass", "between the passes", "between the steps", "before detaching")
 each_axis = pytest.mark.parametrize("dora", DORA)
 
@@ -35,15 +33,6 @@ def make_module():
         for parameter in module.parameters():
             parameter.copy_(parameter.bfloat16())
     return module
-
-
-def attached(module, options, seed=2):
-    adapter = attach(module, AdapterConfig(**options))
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in adapter.parameters():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
-    return adapter
 
 
 def bases(module):

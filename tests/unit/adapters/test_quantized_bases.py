@@ -16,6 +16,7 @@ from fixtures.quantized_bases import (
     make_quantized,
     plain_linear,
 )
+from fixtures.small_module import DORA, OPTIONS, attached
 from fixtures.textbook import relative
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -25,14 +26,6 @@ from trainer_core.adapters.base.weight import dense_weight
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 
-OPTIONS = [
-    {"kind": "lora", "rank": 3},
-    {"kind": "loha", "rank": 2},
-    {"kind": "lokr", "rank": 2, "factor": 4},
-    {"kind": "lokr", "rank": 2, "factor": 4, "full_matrix": True},
-    {"kind": "lokr", "rank": 1, "factor": 4, "decompose_both": True},
-]
-DORA = [{}, {"dora": True, "dora_axis": "input"}, {"dora": True, "dora_axis": "output"}]
 KINDS = [
     {"kind": "lora", "rank": 3},
     {"kind": "loha", "rank": 2},
@@ -44,16 +37,6 @@ each_format = pytest.mark.parametrize("name", FORMATS)
 def make_input(dtype=torch.float32, seed=1):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(2, 5, INPUTS, generator=generator).to(dtype).requires_grad_(True)
-
-
-def attached(module, options, seed=2):
-    """An adapter whose every factor, and length, was moved away from its first value."""
-    adapter = attach(module, AdapterConfig(**options))
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in adapter.parameters():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
-    return adapter
 
 
 def results(module, adapter, dtype=torch.float32, call=None):

@@ -169,6 +169,7 @@ def test_unknown_override_is_named_with_the_nearest(run_file):
         ("adapter: {rank_pattern: {a: b}}", "adapter.rank_pattern (at a) is b", "a mapping"),
         ("family: qwen", "family is qwen", "one of 'qwen_image', 'flux'"),
         ("seed: -1", "seed is -1", "at least 0"),
+        ("training: {max_grad_norm: -1}", "max_grad_norm is -1", "at least 0"),
         ("base: {adapters: null}", "base.adapters is null", "a list"),
     ],
 )

@@ -42,7 +42,6 @@ def total(world) -> int:
 def test_what_was_unused_for_longest_goes_first(world, three):
     size = total(world)
     done = collect(world.cache, size - 1, NOTHING)
-    assert done is not None
     assert done.removed == 1
     assert done.kept == size - done.freed == total(world)
     oldest = three.items[2]

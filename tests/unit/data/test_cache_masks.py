@@ -73,7 +73,6 @@ def test_a_mask_is_kept_as_it_lies_on_the_latents_and_for_every_base(masked):
     dataset = masked.built()
     sample, whole = dataset.load(0), dataset.load(1)
     expected = pool_mask(fit_mask(Image.open(path), (100, 70), sample.bucket), (6, 10), 2)
-    assert sample.mask is not None
     assert sample.mask.shape == sample.latents.shape[-2:] == expected.shape
     torch.testing.assert_close(sample.mask, expected, rtol=0, atol=5e-4)
     assert whole.mask is None
@@ -149,7 +148,6 @@ def test_a_crop_reaches_image_control_and_mask_alike(masked, crop):
     kept = {"top": (18, 82), "mask": (36, 100)}.get(crop)
     if kept:
         cut = torch.from_numpy(values[:, slice(*kept)] / 255.0).float()
-        assert sample.mask is not None
         torch.testing.assert_close(sample.mask, pool_mask(cut, (8, 8), 2), rtol=0, atol=5e-4)
     assert mask.exists()
 
@@ -216,11 +214,9 @@ def test_mirrored_images_are_encoded_from_mirrored_pixels(masked):
     # What the small text encoder gives of a control image is the same of both sides.
     assert [turn for caption, turn in shown_to if caption == "a cup"] == [False, True]
     item = dataset.items[0]
-    assert item.flipped is not None
     assert len({item.text, item.empty_text, *item.flipped.texts}) == 4
     assert dataset.items[0].text_of(View(flipped=True)) == item.flipped.texts[0]
     fitted = fit_mask(Image.open(mask), (100, 70), shown.bucket).flip(1)
-    assert turned.mask is not None
     torch.testing.assert_close(turned.mask, pool_mask(fitted, (6, 10), 2), rtol=0, atol=5e-4)
     assert torch.equal(dataset.load(1, MIRRORED).latents, dataset.load(1).latents)
 
@@ -245,8 +241,6 @@ def test_a_batch_has_the_weights_of_its_samples(masked):
     plan = BatchPlan(dataset.buckets, dataset.kinds, 4, 1, 1, seed=3)
     given = {"step": 1, "micro": 0, "caption_dropout": 0.0, "seed": 3}
     batch = load_batch(dataset, plan, **given, mask=settings)
-    assert batch is not None
-    assert batch.masks is not None
     assert batch.masks.shape == (4, 1, 8, 8)
     for name, found in zip(batch.names, batch.masks, strict=True):
         mask = dataset.load(dataset.names.index(name)).mask
@@ -255,12 +249,10 @@ def test_a_batch_has_the_weights_of_its_samples(masked):
     parts = [load_batch(dataset, plan, **given, mask=settings, share=(i, 2)) for i in (0, 1)]
     together = []
     for part in parts:
-        assert part is not None
         whole = torch.ones(len(part.names), 1, 8, 8)
         together.append(whole if part.masks is None else part.masks)
     assert torch.equal(torch.cat(together), batch.masks)
     even = load_batch(dataset, plan, **given, mask=MaskSection(background=1.0))
-    assert even is not None
     assert even.masks is None, "masks that change nothing are none"
 
 

@@ -180,10 +180,8 @@ def test_a_white_mask_and_none_are_the_same_to_the_bit(fore, size):
 def test_images_without_a_mask_count_whole_beside_those_with_one():
     half = torch.tensor([[1.0, 0.0]])
     found = batch_weights([half, None], MaskSection(background=0.0))
-    assert found is not None
     assert found.tolist() == [[[[2.0, 0.0]]], [[[1.0, 1.0]]]]
     plain = batch_weights([half, None], MaskSection(foreground=5.0, normalize=False))
-    assert plain is not None
     torch.testing.assert_close(plain, torch.tensor([[[[5.0, 0.1]]], [[[1.0, 1.0]]]]))
 
 

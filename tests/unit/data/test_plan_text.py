@@ -22,7 +22,6 @@ def test_the_lines_say_what_an_epoch_trains():
     samples = [planned(Bucket(64, 64))] * 5 + [planned(Bucket(64, 32), folder=1)] * 4
     samples += [planned(Bucket(32, 32), validation=True)] * 3
     plan = planned_batches(samples, dataset, 2, 2)
-    assert plan is not None
     assert describe_plan(plan) == [
         "An epoch: 13 samples in 5 batches and 3 steps.",
         "  64x32: 4 images, 8 times an epoch, 2 batches of at most 4, 1 full step",
@@ -45,7 +44,6 @@ def test_a_report_shows_the_plan_with_the_memory_of_a_size():
     batching = Batching(batch_size=2, micro_batches=1, steps=10)
     report = make_report(Scan((), ()), samples, DatasetSection(path="a"), batching)
     plan = planned_batches(samples, DatasetSection(path="a"), 2, 1)
-    assert plan is not None
     assert list(report.schedule.plan) == describe_plan(plan)
     text = report_text(report)
     assert all(f"  {line}\n" in text for line in report.schedule.plan)

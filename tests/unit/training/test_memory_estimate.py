@@ -30,7 +30,6 @@ def test_what_may_not_fit_is_warned_of():
     device = torch.device("cpu")
     assert check_memory(estimate, 35, device) is None
     warning = check_memory(estimate, 34, device)
-    assert warning is not None
     assert "gradient checkpointing" in warning
     assert check_memory(estimate, 25, device) is not None
     with pytest.raises(RunError):

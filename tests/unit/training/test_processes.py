@@ -35,6 +35,5 @@ def test_single_process_leaves_gradients_and_numbers_alone():
     parameter = torch.nn.Parameter(torch.ones(2))
     processes.backward((parameter * 3).sum())
     processes.sum_gradients([parameter])
-    assert parameter.grad is not None
     assert parameter.grad.tolist() == [3.0, 3.0]
     assert processes.sum_numbers([1.0, 2.0]) == [1.0, 2.0]

@@ -238,6 +238,35 @@ def settings_of(path: str) -> Iterator[tuple[str, bool]]:
             yield setting, hidden
 
 
+def exchanged(call: ast.Call, parameters: list[str]) -> list[str]:
+    """Names that a call hands on in a row, and that the function has in another place."""
+    given = [each.id if isinstance(each, ast.Name) else "" for each in call.args]
+    pairs = zip(given, parameters, strict=False)
+    return [name for name, own in pairs if name != own and name in parameters]
+
+
+def test_inputs_are_handed_on_in_the_order_of_the_function():
+    offered = {
+        each.name: [own.arg for own in each.args.args]
+        for source in NODES
+        if source.path.startswith(("nodes/host/", "nodes/services/"))
+        for each in source.tree.body
+        if isinstance(each, ast.FunctionDef)
+    }
+    wrong = {
+        f"{source.path}:{call.lineno}": names
+        for source in NODES
+        if source.path.startswith("nodes/definitions/")
+        for call in source.nodes
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        if (names := exchanged(call, offered.get(call.func.id, [])))
+    }
+    assert wrong == {}
+    call = ast.parse("f(a, c, b)", mode="eval").body
+    assert isinstance(call, ast.Call)
+    assert exchanged(call, ["a", "b", "c"]) == ["c", "b"]
+
+
 def test_training_settings_shows_what_people_change():
     """Eight of 69: a ninth takes the place of one of these, or is advanced.
 

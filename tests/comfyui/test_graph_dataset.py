@@ -58,7 +58,9 @@ def test_the_routes_keep_to_the_folders_of_datasets(server):
     assert save(server, demo, "changed", token, "001.png")[0] == 409
     written = server.data / "output" / "adapter_trainer" / "pictures" / "mine"
     write_images(written)
-    assert save(server, "output/adapter_trainer/pictures/mine", "x", "absent")[0] == 409
+    ours = "output/adapter_trainer/pictures/mine"
+    token = server.get(f"{ROUTE}/caption?folder={ours}&name=0.png")["token"]
+    assert save(server, ours, "x", token)[0] == 409
     for query in ("folder=demo/..", "folder=/etc", "folder=models", "folder=input/../models", ""):
         assert server.status(f"{ROUTE}/report?{query}") in {400, 409}
         assert server.status(f"{ROUTE}/image?{query}&name=0.png") in {400, 409}

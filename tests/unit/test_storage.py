@@ -49,3 +49,12 @@ def test_a_folder_that_is_a_file_is_told_as_it_is(tmp_path):
     (tmp_path / "a").write_bytes(b"")
     with pytest.raises(StorageError):
         atomic_write(tmp_path / "a" / "b", lambda target: None, replace=False)
+
+
+def test_a_file_gets_another_in_its_place_and_is_not_written_into(tmp_path):
+    """A crash while it was written into would leave neither the old one nor the new one."""
+    path, same = tmp_path / "a", tmp_path / "b"
+    path.write_bytes(b"old")
+    same.hardlink_to(path)
+    atomic_write(path, lambda target: target.write_bytes(b"new"))
+    assert (path.read_bytes(), same.read_bytes()) == (b"new", b"old")

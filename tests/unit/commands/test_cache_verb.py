@@ -33,16 +33,26 @@ def ran(capsys, *words):
     return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+def damage(cache):
+    path = next((cache / "latents").glob("*.safetensors"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_cache_is_no_success(words, tmp_path, capsys):
+    ran(capsys, *words)
+    damage(tmp_path / "cache")
+    assert ran(capsys, *words, "--verify")[0] == 1
+
+
 @pytest.mark.exhaustive
 def test_verify_says_what_was_damaged_and_mends_it(words, tmp_path, capsys):
     code, events = ran(capsys, *words)
     assert (code, events[-1]["encoded"]) == (0, 5)
     code, events = ran(capsys, *words, "--verify")
     assert (code, events[-1]["damaged"], events[-1]["encoded"]) == (0, [], 0)
-    path = next((tmp_path / "cache" / "latents").glob("*.safetensors"))
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    damage(tmp_path / "cache")
     code, events = ran(capsys, *words, "--verify")
     assert (code, len(events[-1]["damaged"]), events[-1]["encoded"]) == (1, 1, 1)
     code, events = ran(capsys, *words, "--verify")

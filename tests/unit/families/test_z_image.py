@@ -165,6 +165,16 @@ def test_a_batch_of_texts_of_several_lengths_is_exact(lengths):
             assert relative_error(together[one], other) > 1e-3
 
 
+def test_the_model_counts_from_noise_to_image_and_gives_that_velocity():
+    generator = torch.Generator().manual_seed(0)
+    noisy, text = torch.randn(1, 16, 6, 10, generator=generator), torch.randn(5, 32)
+    given = [{"text_embeddings": text}]
+    with torch.no_grad():
+        found = FAMILY.predict(model(), noisy, torch.tensor([0.25]), given, [], 1.0)
+        own = model()([noisy[0].unsqueeze(1)], torch.tensor([0.75]), [text], return_dict=False)
+    assert relative_error(found[0], -own[0][0].squeeze(1)) < 1e-5
+
+
 def test_a_text_may_be_longer_than_the_published_table(tmp_path):
     """ComfyUI cuts no text; Diffusers' table of positions ends after 1536 tokens."""
     prepared = load(write(tmp_path / "base.safetensors", native()))

@@ -107,6 +107,12 @@ def test_with_too_little_room_inputs_wait_in_ram():
     best(ROOMY, PlanSettings(checkpoint_inputs="ram", blocks_to_swap=4))
 
 
+def test_a_block_computes_beside_what_those_before_it_keep():
+    first, second = (BlockTerms(each, each, more=30, inputs=2, flops=1) for each in (10, 12))
+    step = StepProfile((first, second), outside=5, between=4, flops=9)
+    assert step.activations({1}) == 30 + 12
+
+
 def test_swapped_blocks_are_checkpointed_in_every_plan():
     plans = rank_plans(sizes(), PlanSettings(), ROOMY)
     assert all(plan.blocks_to_checkpoint >= plan.blocks_to_swap for plan in plans)

@@ -15,9 +15,6 @@ from comfyui.environment import comfyui_folder
 from fixtures.families import lacking
 from progress import Progress, expected_seconds
 
-FIRST = ("tests/unit/config/", "tests/unit/diffusion/")
-"""Folders that begin: quick, and without ComfyUI, whose environment may have to be made."""
-
 SHARING = "tests/browser/"
 """The folder whose files share a browser and its server, in one process."""
 
@@ -49,9 +46,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order files by their length; skip, with the reason, what this machine cannot run."""
+    """Begin with the longest files; skip, with the reason, what this machine cannot run."""
     known = expected_seconds(config)
-    items.sort(key=lambda item: _turn(item.nodeid.split("::")[0], known))
+    items.sort(key=lambda item: -_length(item.nodeid.split("::")[0], known))
     skips = {}
     if comfyui_folder() is None:
         skips["comfy"] = "no ComfyUI at $COMFYUI_PATH or ~/ComfyUI"
@@ -93,13 +90,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
-def _turn(file: str, known: Mapping[str, float]) -> tuple[bool, float]:
-    """Quick files first, then the longest: what is left at the end is short."""
-    if file.startswith(FIRST):
-        return False, 0.0
-    shared = file.startswith(SHARING)
-    seconds = sum(known[other] for other in known if other.startswith(SHARING)) if shared else 0
-    return True, -(seconds or known.get(file, 0.0))
+def _length(file: str, known: Mapping[str, float]) -> float:
+    """Seconds of what one process runs with this file; of a new one none are known."""
+    if file.startswith(SHARING):
+        return sum(seconds for other, seconds in known.items() if other.startswith(SHARING))
+    return known.get(file, 0.0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -129,6 +124,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_sep("-", "markers")
     for marker in MARKERS:
         ran, skipped = _counts[marker]["ran"], _counts[marker]["skipped"]
+        if not ran + skipped:
+            continue
         why = "; ".join(_reasons[marker])
         terminalreporter.write_line(
             f"{marker}: ran {ran}, skipped {skipped}" + (f" ({why})" if why else "")

@@ -19,12 +19,14 @@ _UNKNOWN = 1.0
 
 def expected_seconds(config: pytest.Config) -> dict[str, float]:
     """Seconds by test file of the cases that ``-m`` chooses; without files that are new."""
-    chosen = {"not exhaustive": slice(0, 1), "exhaustive": slice(1, 2)}
-    part = chosen.get(config.option.markexpr, slice(None))
-    return {file: sum(parts[part]) for file, parts in _read().items()}
+    left_out = {"not exhaustive": "exhaustive", "exhaustive": "quick"}.get(config.option.markexpr)
+    return {
+        file: sum(seconds for kind, seconds in kinds.items() if kind != left_out)
+        for file, kinds in _read().items()
+    }
 
 
-def _read() -> dict[str, list[float]]:
+def _read() -> dict[str, dict[str, float]]:
     return json.loads(SECONDS.read_text(encoding="utf-8")) if SECONDS.is_file() else {}
 
 
@@ -37,7 +39,7 @@ class Progress:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._started = self._printed = time.monotonic()
+        self._started, self._printed = time.monotonic(), 0.0
         self._counts: Counter[str] = Counter()
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._left: Counter[str] = Counter()
@@ -79,16 +81,14 @@ class Progress:
             self._write(self._line(file))
 
     def pytest_sessionfinish(self) -> None:
-        """Keep the seconds where that was asked for."""
-        if self._config.getoption("--write-seconds"):
-            table = _read() | self._table()
-            lines = [f'"{file}": {json.dumps(table[file])}' for file in sorted(table)]
-            SECONDS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-
-    def _table(self) -> dict[str, list[float]]:
-        files = sorted({file for file, _ in self._spent})
-        kinds = ("quick", "exhaustive")
-        return {file: [round(self._spent[file, kind], 1) for kind in kinds] for file in files}
+        """Keep the seconds where that was asked for; cases that did not run keep theirs."""
+        if not self._config.getoption("--write-seconds"):
+            return
+        table = {file: kinds for file, kinds in _read().items() if Path(file).is_file()}
+        for (file, kind), seconds in self._spent.items():
+            table.setdefault(file, {})[kind] = round(seconds, 1)
+        lines = [f'"{file}": {json.dumps(kinds)}' for file, kinds in sorted(table.items())]
+        SECONDS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
     def _expect(self, ids: Iterable[str]) -> None:
         self._left.update(node.split("::")[0] for node in ids)

@@ -60,6 +60,14 @@ def test_round_trip_restores_weights_and_optimizer_bit_for_bit(tmp_path):
     assert all(torch.equal(restored[name], tensors[name]) for name in tensors)
 
 
+def test_what_a_run_has_been_through_is_put_back(tmp_path):
+    state, other = make_state(), make_state(seed=5)
+    state.skipped, state.returns = 2, 1
+    path = save_checkpoint(tmp_path, 10, {"seed": 1}, state.tensors(), write_adapter)
+    other.restore(read_checkpoint(path), OptimizerSection())
+    assert (other.skipped, other.returns) == (2, 1)
+
+
 def test_first_values_that_another_decomposition_found_are_put_back(tmp_path):
     """The same weight has singular vectors of other signs and bits on another device."""
 

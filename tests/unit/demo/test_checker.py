@@ -66,44 +66,31 @@ def test_reports_where_the_shape_is():
         assert np.abs(np.array(reading.center) - center).max() < 0.05
 
 
-@pytest.mark.parametrize("level", [0, 128, 200, 255])
-def test_blank_image_has_no_shape_and_no_frame(level):
-    reading = read_image(np.full((64, 64, 3), level, dtype=np.uint8))
-    assert (reading.shape, reading.shape_color, reading.framed) == ("none", "none", False)
-
-
-def test_noise_has_no_shape():
+def test_what_shows_nothing_has_no_shape_and_no_frame():
+    for level in (0, 128, 200, 255):
+        reading = read_image(np.full((64, 64, 3), level, dtype=np.uint8))
+        assert (reading.shape, reading.shape_color, reading.framed) == ("none", "none", False)
     random = np.random.default_rng(5)
     for _ in range(20):
         noise = random.integers(0, 256, size=(64, 64, 3), dtype=np.uint8)
         assert read_image(noise).shape == "none"
-
-
-def test_half_image_has_no_shape():
     halves = np.zeros((64, 64, 3), dtype=np.uint8)
     halves[:, 32:] = 255
     assert read_image(halves).shape == "none"
 
 
-def test_frame_around_a_blank_image_is_seen():
-    pixels = np.full((64, 64, 3), FRAME_COLOR, dtype=np.uint8)
-    pixels[6:-6, 6:-6] = COLORS["blue"]
-    reading = read_image(pixels)
+def test_a_frame_has_its_colour_and_four_sides():
+    def framed(color, missing=None):
+        pixels = np.full((64, 64, 3), color, dtype=np.uint8)
+        pixels[6:-6, 6:-6] = COLORS["blue"]
+        if missing is not None:
+            pixels[:6] = COLORS["blue"]
+        return read_image(np.rot90(pixels, missing or 0))
+
+    reading = framed(FRAME_COLOR)
     assert (reading.shape, reading.background_color, reading.framed) == ("none", "blue", True)
-
-
-def test_frame_in_another_color_is_no_frame():
-    pixels = np.full((64, 64, 3), COLORS["red"], dtype=np.uint8)
-    pixels[6:-6, 6:-6] = COLORS["blue"]
-    assert not read_image(pixels).framed
-
-
-@pytest.mark.parametrize("missing", range(4))
-def test_a_frame_that_lacks_a_side_is_no_frame(missing):
-    pixels = np.full((64, 64, 3), FRAME_COLOR, dtype=np.uint8)
-    pixels[6:-6, 6:-6] = COLORS["blue"]
-    pixels[:6] = COLORS["blue"]
-    assert not read_image(np.rot90(pixels, missing)).framed
+    assert not framed(COLORS["red"]).framed
+    assert not any(framed(FRAME_COLOR, missing).framed for missing in range(4))
 
 
 def test_reads_other_picture_sizes():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from fixtures import foreign_files as files
 
 from trainer_core.errors import InputError
-from trainer_core.foreign_runs import read_foreign
-from trainer_core.foreign_runs.documents import parse_document
+from trainer_core.foreign_runs import open_document
+from trainer_core.foreign_runs.documents import LARGEST, parse_document
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
@@ -29,7 +28,11 @@ HOSTILE = {
     "list.yaml": ("- 1\n- 2", "no names with values"),
     "word.yaml": ("hello", "no names with values"),
     "empty.yaml": ("", "no names with values"),
-    "huge.yaml": ("a: " + "x" * (1 << 20), "more than"),
+    "large.yaml": ("a: " + "x" * LARGEST, "larger than"),
+    "latin.yaml": ("job: é".encode("latin-1"), "not UTF-8"),
+    "utf16.json": ('{"job": 1}'.encode("utf-16"), "not UTF-8"),
+    "twice.toml": ("a = 1\na = 2", "cannot be read"),
+    "spaces.sh": (" \n\t\n", "starts a Python script"),
     "many.json": ("[" + "1," * 60_000 + "1]", "more than"),
     "quotes.sh": ("python a_train_network.py --dit 'open", "cannot be read"),
     "other.sh": ("rm -rf nothing", "starts a Python script"),
@@ -40,36 +43,24 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_cannot_be_read_is_refused_in_three_parts(name):
-    text, words = HOSTILE[name]
+def test_what_cannot_be_read_is_refused_in_three_parts(name, tmp_path):
+    content, words = HOSTILE[name]
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError) as error:
-        parse_document(name, text)
+        open_document(tmp_path / name)
     assert words in error.value.found
     assert error.value.expected
     assert error.value.remedy
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        files.AI_TOOLKIT.replace("steps: 1800", "steps: many"),
-        files.AI_TOOLKIT.replace(
-            "network: {type: lora, linear: 24, linear_alpha: 12}", "network: 3"
-        ),
-        files.AI_TOOLKIT.replace("arch: qwen_image", "arch: wan22_14b"),
-        files.AI_TOOLKIT.replace("[512, 768, 1024]", "[512, a]"),
-        files.AI_TOOLKIT.replace("weight_decay: 1e-4", "weight_decay: {a: 1}"),
-        "job: extension\nconfig: {process: [3]}",
-        "job: extension\nconfig: {process: []}",
-        files.QWEN_FINETUNE.replace('"${logging.output_dir}/cache"', '"${cache.cache_dir}"'),
-        files.QWEN_FINETUNE.replace("r: 12", "r: [1]"),
-        files.FLYMYAI.replace("rank: 20", "rank: x"),
-        "a: 1",
-    ],
-)
-def test_values_that_make_no_sense_are_refused_in_three_parts(text):
-    with pytest.raises(InputError) as error:
-        read_foreign([parse_document("x.yaml", text)])
-    assert error.value.found
-    assert error.value.expected
-    assert error.value.remedy
+def test_what_is_too_large_is_refused_unread(tmp_path):
+    """A pasted text, a folder, and a file of 100 MB."""
+    with pytest.raises(InputError, match="more than"):
+        parse_document("pasted.yaml", "a: " + "x" * LARGEST)
+    with pytest.raises(InputError, match="it is a folder"):
+        open_document(tmp_path)
+    large = tmp_path / "large.yaml"
+    with large.open("wb") as file:
+        file.truncate(100 * 2**20)
+    with pytest.raises(InputError, match="104857600 bytes, larger than"):
+        open_document(large)

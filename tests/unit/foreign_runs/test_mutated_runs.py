@@ -16,7 +16,7 @@ from trainer_core.config.dialect import parse_yaml
 from trainer_core.errors import TrainerError
 from trainer_core.families.run_files import load_config
 from trainer_core.foreign_runs import Document, open_document, read_foreign
-from trainer_core.foreign_runs.documents import LARGEST, parse_document
+from trainer_core.foreign_runs.documents import parse_document
 
 DOCUMENTS = [
     parse_document(name, text)
@@ -91,7 +91,7 @@ def refusal(document: Document, family: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "count", [40, pytest.param(6000, marks=pytest.mark.exhaustive)], ids=["few", "many"]
+    "count", [40, pytest.param(1500, marks=pytest.mark.exhaustive)], ids=["few", "many"]
 )
 def test_a_mutated_file_is_read_or_refused(count):
     chance = random.Random(count)
@@ -103,39 +103,6 @@ def test_a_mutated_file_is_read_or_refused(count):
     # A value of a stranger is shortened wherever a message names it.
     assert max(map(len, found)) < 3000
     assert max(each.count("\n") for each in found) < 20
-
-
-BROKEN = {
-    "empty.yaml": (b"", "no names with values"),
-    "spaces.sh": (b" \n\t\n", "starts a Python script"),
-    "latin.yaml": ("job: é".encode("latin-1"), "not UTF-8"),
-    "utf16.json": ('{"job": 1}'.encode("utf-16"), "not UTF-8"),
-    "tabs.yaml": (b"job:\n\t- 1", "cannot be read"),
-    "twice.toml": (b"a = 1\na = 2", "cannot be read"),
-    "cut.json": (files.ONE_TRAINER.encode()[:400], "cannot be read"),
-    "large.yaml": (b"a: " + b"x" * LARGEST, "larger than"),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_refused_in_three_parts(name, tmp_path):
-    content, words = BROKEN[name]
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(TrainerError) as error:
-        open_document(tmp_path / name)
-    assert words in error.value.found
-    assert error.value.expected
-    assert error.value.remedy
-
-
-def test_a_folder_and_a_file_of_100_mb_are_refused_unread(tmp_path):
-    with pytest.raises(TrainerError, match="it is a folder"):
-        open_document(tmp_path)
-    large = tmp_path / "large.yaml"
-    with large.open("wb") as file:
-        file.truncate(100 * 2**20)
-    with pytest.raises(TrainerError, match="104857600 bytes, larger than"):
-        open_document(large)
 
 
 @pytest.mark.parametrize("text", [files.AI_TOOLKIT, files.MUSUBI_COMMAND, files.ONE_TRAINER])

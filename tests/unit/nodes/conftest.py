@@ -25,49 +25,25 @@ def pack_module(name: str) -> ModuleType:
     return importlib.import_module(f"{_PACK}.nodes.{name}")
 
 
-@pytest.fixture(scope="session")
-def folders() -> ModuleType:
-    return pack_module("host.folders")
+def _fixture(place: str) -> object:
+    """A fixture with the name of a file, which gives its module."""
+
+    @pytest.fixture(scope="session", name=place.rpartition(".")[2])
+    def module() -> ModuleType:
+        return pack_module(place)
+
+    return module
 
 
-@pytest.fixture(scope="session")
-def image_folder() -> ModuleType:
-    return pack_module("services.image_folder")
-
-
-@pytest.fixture(scope="session")
-def combined_datasets() -> ModuleType:
-    return pack_module("services.combined_datasets")
-
-
-@pytest.fixture(scope="session")
-def run_files() -> ModuleType:
-    return pack_module("services.run_files")
-
-
-@pytest.fixture(scope="session")
-def run_history() -> ModuleType:
-    return pack_module("services.run_history")
-
-
-@pytest.fixture(scope="session")
-def run_state() -> ModuleType:
-    return pack_module("services.run_state")
-
-
-@pytest.fixture(scope="session")
-def dataset_upload() -> ModuleType:
-    return pack_module("services.dataset_upload")
-
-
-@pytest.fixture(scope="session")
-def dataset_report() -> ModuleType:
-    return pack_module("services.dataset_report")
-
-
-@pytest.fixture(scope="session")
-def caption_edits() -> ModuleType:
-    return pack_module("services.caption_edits")
+_folders = _fixture("host.folders")
+_image_folder = _fixture("services.image_folder")
+_combined_datasets = _fixture("services.combined_datasets")
+_run_files = _fixture("services.run_files")
+_run_history = _fixture("services.run_history")
+_run_state = _fixture("services.run_state")
+_dataset_upload = _fixture("services.dataset_upload")
+_dataset_report = _fixture("services.dataset_report")
+_caption_edits = _fixture("services.caption_edits")
 
 
 @pytest.fixture(scope="session")

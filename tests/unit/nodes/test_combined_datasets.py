@@ -47,30 +47,29 @@ def test_roles_and_weights_go_with_their_folders(choice, joined):
     assert [each.settings.num_repeats for each in found] == [3, 1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("name", "one", "other"),
-    [
-        ("layout", "kohya", "flat"),
-        ("caption_extension", ".caption", ".txt"),
-        ("trigger_word", "ohwx", "sks"),
-        ("trigger_word", "ohwx", ""),
-        ("caption_dropout", 0.3, 0.0),
-        ("control_dropout", 0.0, 0.2),
-        ("resolution", 512, 1024),
-        ("more_resolutions", [256], []),
-        ("batch_size", None, 4),
-        ("num_repeats", 5, 1),
-        ("captions", {"shuffle": 4}, {"prefix": "a photo, "}),
-    ],
-)
-def test_a_folder_keeps_its_own_settings(choice, joined, name, one, other):
-    first, second = joined(choice("a", **{name: one}), choice("b", **{name: other}))
-    asked = load_config({"dataset": {name: other}}).dataset
-    assert getattr(first.settings, name) == getattr(
-        load_config({"dataset": {name: one}}).dataset, name
-    )
-    assert getattr(second.settings, name) == getattr(asked, name)
-    assert getattr(first.settings, name) != getattr(second.settings, name)
+OWN = {
+    "layout": ("kohya", "flat"),
+    "caption_extension": (".caption", ".txt"),
+    "trigger_word": ("ohwx", ""),
+    "caption_dropout": (0.3, 0.0),
+    "control_dropout": (0.0, 0.2),
+    "resolution": (512, 1024),
+    "more_resolutions": ([256], []),
+    "batch_size": (None, 4),
+    "num_repeats": (5, 1),
+    "captions": ({"shuffle": 4}, {"prefix": "a photo, "}),
+}
+"""Settings of a folder, and two values of each."""
+
+
+def test_a_folder_keeps_its_own_settings(choice, joined):
+    choices = [
+        choice(place, **{name: OWN[name][at] for name in OWN}) for at, place in enumerate("ab")
+    ]
+    for at, folder in enumerate(joined(*choices)):
+        for name, values in OWN.items():
+            asked = load_config({"dataset": {name: values[at]}}).dataset
+            assert getattr(folder.settings, name) == getattr(asked, name), (name, values[at])
 
 
 def test_each_folder_names_its_own_metadata_file(choice, joined):
@@ -91,21 +90,16 @@ def test_ordinary_images_have_the_word_that_their_node_says(choice, joined, said
     [
         ({"crop": "top"}, {}, ("dataset.crop is top for a and center for b",)),
         (
-            {"mask": {"source": "alpha", "background": 0.1}},
-            {},
-            ("dataset.mask.source is alpha for a and auto for b",),
+            {"mask": {"source": "alpha", "background": 0.1}, "batch_size": 4},
+            {"batch_size": None},
+            ("dataset.mask.source is alpha for a and auto", "dataset.batch_size is 4 for a and un"),
         ),
         (
-            {"flip": True, "missing_caption": "skip"},
-            {"missing_caption": "error"},
-            ("dataset.flip is True", "dataset.missing_caption is skip for a and error for b"),
-        ),
-        ({"batch_size": 4}, {"batch_size": None}, ("dataset.batch_size is 4 for a and unset",)),
-        (
-            {"validation": {"share": 0.1}},
+            {"flip": True, "validation": {"share": 0.1}},
             {"validation": {"share": 0.2}},
-            ("dataset.validation.share is 0.1 for a and 0.2 for b",),
+            ("dataset.flip is True", "dataset.validation.share is 0.1 for a and 0.2 for b"),
         ),
+        ({"missing_caption": "skip"}, {"missing_caption": "error"}, ("dataset.missing_caption",)),
     ],
 )
 def test_what_no_folder_can_have_for_itself_is_refused(

@@ -203,59 +203,33 @@ def test_adding_changes_nothing_that_is_there(drops, tmp_path):
         drops.begin(tmp_path, "other", adds=True)
 
 
-def test_pairs_stay_together_when_they_get_another_name(drops, tmp_path):
-    def pair(color):
-        return [
-            ("training_images/a.png", image(color)),
-            ("training_images/a.txt", b"a"),
-            ("control_images/a_0.png", image("white")),
-            ("control_images/a_1.png", image("black")),
-        ]
-
-    drop(drops, tmp_path, pair("red"))
-    (_, count), _ = drop(drops, tmp_path, [*pair("blue"), ("lone.png", image())], adds=True)
-    assert count == 5
-    assert names(tmp_path / "my_images")[1::2] == [
-        "control_images/a (2)_1.png",
-        "control_images/a_1.png",
-        "training_images/a (2).txt",
-        "training_images/a.txt",
-    ]
-    assert (tmp_path / "my_images" / "training_images" / "lone.png").is_file()
+PAIRED = "training_images/a"
+BESIDE = {
+    "controls": (PAIRED, "control_images/a_0", "control_images/a_1"),
+    "layers": (PAIRED, "layers/a_0", "layers/a_1"),
+    "masks": (PAIRED, "masks/a"),
+    "masks of a flat folder": ("a", "a_mask"),
+}
 
 
-def test_layers_stay_with_their_image_when_it_gets_another_name(drops, tmp_path):
-    def layered(color):
-        return [
-            ("training_images/a.png", image(color)),
-            ("training_images/a.txt", b"a"),
-            ("layers/a_0.png", image("white")),
-            ("layers/a_1.png", image("black")),
-        ]
+@pytest.mark.parametrize("case", BESIDE)
+def test_what_belongs_to_an_image_follows_it_to_another_name(drops, tmp_path, case):
+    """Its caption too; an image beside them keeps its own name."""
+    own, *others = BESIDE[case]
 
-    drop(drops, tmp_path, layered("red"))
-    (_, count), _ = drop(drops, tmp_path, [*layered("blue"), ("lone.png", image())], adds=True)
-    assert count == 5
-    found = names(tmp_path / "my_images")
-    assert {"layers/a (2)_0.png", "layers/a (2)_1.png", "training_images/a (2).png"} < set(found)
-    assert "training_images/lone.png" in found
+    def belonging(color):
+        files = [(f"{own}.png", image(color)), (f"{own}.txt", b"a")]
+        return files + [(f"{name}.png", image("white")) for name in others]
 
-
-MASKED = {"flat": ("", "a_mask.png"), "folder": ("training_images/", "masks/a.png")}
-
-
-@pytest.mark.parametrize("layout", MASKED)
-def test_masks_stay_with_their_image_when_it_gets_another_name(drops, tmp_path, layout):
-    place, mask = MASKED[layout]
-
-    def masked(color):
-        return [(f"{place}a.png", image(color)), (f"{place}a.txt", b"a"), (mask, image("white"))]
-
-    drop(drops, tmp_path, masked("red"))
-    (_, count), _ = drop(drops, tmp_path, masked("blue"), adds=True)
-    assert count == 3
-    added = mask.replace("a_mask", "a (2)_mask").replace("masks/a", "masks/a (2)")
-    assert {f"{place}a (2).png", added} < set(names(tmp_path / "my_images"))
+    drop(drops, tmp_path, belonging("red"))
+    lone = ("training_images/lone.png" if "/" in own else "lone.png", image())
+    (_, count), _ = drop(drops, tmp_path, [*belonging("blue"), lone], adds=True)
+    renamed = {each.replace("/a", "/a (2)", 1) for each in others if "/" in each}
+    renamed |= {each.replace("a", "a (2)", 1) for each in others if "/" not in each}
+    expected = {f"{each}.png" for each in {*others, *renamed, own, f"{own} (2)"}}
+    expected |= {f"{own}.txt", f"{own} (2).txt", lone[0]}
+    assert set(names(tmp_path / "my_images")) == expected
+    assert count == len(others) + 3
 
 
 def test_captions_in_json_and_a_metadata_file_are_taken_and_read_first(drops, tmp_path):

@@ -38,15 +38,11 @@ def test_a_batch_is_taken_apart_without_loss(image_folder):
         assert (ours == (theirs * 255).round().numpy()).all()
 
 
-def test_what_is_outside_the_range_is_cut_off(image_folder):
-    batch = torch.tensor([[[[-1.0, 0.5, 2.0]]]])
-    (found,) = image_folder.single_images([batch])
-    assert found.tolist() == [[[0, 128, 255]]]
-
-
-def test_one_channel_is_grey(image_folder):
-    (found,) = image_folder.single_images([torch.tensor([[[[0.2], [1.0]]]])])
-    assert found.tolist() == [[[51, 51, 51], [255, 255, 255]]]
+def test_numbers_outside_the_range_are_cut_off_and_one_channel_is_grey(image_folder):
+    batches = torch.tensor([[[[-1.0, 0.5, 2.0]]]]), torch.tensor([[[[0.2], [1.0]]]])
+    cut, grey = (image_folder.single_images([batch])[0].tolist() for batch in batches)
+    assert cut == [[[0, 128, 255]]]
+    assert grey == [[[51, 51, 51], [255, 255, 255]]]
 
 
 def test_a_transparent_image_becomes_what_its_file_would(image_folder, tmp_path):

@@ -109,41 +109,25 @@ def test_of_many_images_the_first_and_the_last_stay(run_history, tmp_path):
     assert (steps[0], steps[-1]) == (0, 1499)
 
 
+BEST = {"step": 6, "loss": 0.5}
+
+
 @pytest.mark.parametrize(
-    ("values", "status", "message"),
+    ("record", "status", "told"),
     [
-        ({"status": "done", "step": 9}, "done", "Trained 9 steps."),
-        (
-            {"status": "done", "step": 4},
-            "stopped",
-            "Stopped at step 4 of 9. What was learned is kept.",
-        ),
-        (
-            {"status": "done", "step": 9, "best": {"step": 6, "loss": 0.5}},
-            "done",
-            "Trained 9 steps. Best on held-out images: step 6.",
-        ),
-        (
-            {"status": "cancelled", "step": 4},
-            "cancelled",
-            "Stopped at step 4. Run goes on from there.",
-        ),
-        (
-            {"status": "running", "step": 4},
-            "lost",
-            "Broke off. The last checkpoint is of step 4. Run goes on from there.",
-        ),
-        (
-            {"status": "failed", "step": 0},
-            "failed",
-            "Stopped before the first checkpoint. Run begins anew.",
-        ),
+        (("done", 9), "done", "9 steps"),
+        (("done", 4), "stopped", "step 4 of 9"),
+        (("done", 9, BEST), "done", "held-out images: step 6"),
+        (("cancelled", 4), "cancelled", "step 4"),
+        (("running", 4), "lost", "checkpoint is of step 4"),
+        (("failed", 0), "failed", "before the first checkpoint"),
     ],
 )
-def test_how_a_run_has_ended(run_history, tmp_path, values, status, message):
-    write_record(tmp_path, steps=9, **values)
+def test_how_a_run_has_ended(run_history, tmp_path, record, status, told):
+    write_record(tmp_path, steps=9, **dict(zip(("status", "step", "best"), record, strict=False)))
     ending = run_history.read_ending(tmp_path)
-    assert (ending.status, ending.steps, ending.message) == (status, 9, message)
+    assert (ending.status, ending.steps) == (status, 9)
+    assert told in ending.message
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"status": "done", "step": "x"}', "{}"])

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import torch
-from loaded_pack import pack_module
+from loaded_pack import part
 
 LISTS = (
     *("input_blocks", "middle_block", "output_blocks"),
@@ -76,8 +76,8 @@ class Sampled:
 
 def adapted(denoiser, sampled):
     """The output and all gradients with an adapter on every Linear."""
-    attach = pack_module("trainer_core.adapters.attachment").attach
-    config = pack_module("trainer_core.config").AdapterConfig
+    attach = part("trainer_core.adapters.attachment").attach
+    config = part("trainer_core.config").AdapterConfig
     # Krea 2 has a Linear of one output.
     adapter = attach(denoiser, config(kind="lora", rank=1, targets="all_linear"), seed=1)
     torch.manual_seed(0)
@@ -94,17 +94,13 @@ def adapted(denoiser, sampled):
 
 def borrowed(sampled, checkpointing=""):
     """The same through the borrowed MODEL."""
-    with pack_module("nodes.host.borrowed_model").borrowed_denoiser(
-        sampled.model, sampled.lists
-    ) as held:
-        enable = pack_module("nodes.host.checkpointed_forward").enable_checkpointing
+    with part("nodes.host.borrowed_model").borrowed_denoiser(sampled.model, sampled.lists) as held:
+        enable = part("nodes.host.checkpointed_forward").enable_checkpointing
         if checkpointing == "torch":
             enable(held.denoiser, sampled.lists)
         elif checkpointing:
-            module = pack_module("trainer_core.offload.checkpointed_blocks")
-            blocks = pack_module("nodes.host.unchanged_inputs").blocks_of(
-                held.denoiser, sampled.lists
-            )
+            module = part("trainer_core.offload.checkpointed_blocks")
+            blocks = part("nodes.host.unchanged_inputs").blocks_of(held.denoiser, sampled.lists)
             numbered = dict(enumerate(blocks))
             enable(held.denoiser, sampled.lists, module.CheckpointedBlocks(numbered, {0}))
         return adapted(held.denoiser, sampled)
@@ -114,7 +110,7 @@ def by_autograd(name, sampled):
     """The same by torch alone, through ordinary weights."""
     from tiny_models.denoisers import tiny_model
 
-    engine = pack_module("nodes.host.comfy_engine")
+    engine = part("nodes.host.comfy_engine")
     denoiser = tiny_model(name).model.diffusion_model
     assert not any(each.is_inference() for each in denoiser.parameters())
     copying = torch.autograd.graph.allow_mutation_on_saved_tensors()
@@ -204,7 +200,7 @@ class Cancelled(BaseException):
 
 def ways_out(name):
     """Every way to leave a run, with and without a LoRA on the MODEL."""
-    borrow = pack_module("nodes.host.borrowed_model").borrowed_denoiser
+    borrow = part("nodes.host.borrowed_model").borrowed_denoiser
     sampled, found = Sampled(name), {}
     plain = sampled.model
     patched = plain.clone()
@@ -242,8 +238,8 @@ def ways_out(name):
 
 
 def attach_one(denoiser):
-    attach = pack_module("trainer_core.adapters.attachment").attach
-    config = pack_module("trainer_core.config").AdapterConfig
+    attach = part("trainer_core.adapters.attachment").attach
+    config = part("trainer_core.config").AdapterConfig
     attach(denoiser, config(kind="lora", rank=1, targets="all_linear"), seed=1)
 
 
@@ -251,8 +247,8 @@ def refusals():
     """MODELs that cannot be trained through."""
     from tiny_models.denoisers import tiny_model
 
-    errors = pack_module("trainer_core.errors")
-    borrow = pack_module("nodes.host.borrowed_model").borrowed_denoiser
+    errors = part("trainer_core.errors")
+    borrow = part("nodes.host.borrowed_model").borrowed_denoiser
     plain, found = tiny_model("flux"), []
     injected, several = plain.clone(), plain.clone()
     injected.set_injections("bypass", [object()])
@@ -273,7 +269,7 @@ def raw_output():
     sampled = Sampled("flux")
     model = advanced.ModelSamplingFlux().patch(sampled.model, 1.2, 0.4, 64, 64)[0]
     own = model.get_model_object("model_sampling")
-    borrow = pack_module("nodes.host.borrowed_model").borrowed_denoiser
+    borrow = part("nodes.host.borrowed_model").borrowed_denoiser
     with borrow(model, sampled.lists) as lent:
         x, output = torch.randn(1, 16, 8, 8), torch.randn(1, 16, 8, 8)
         raw = lent.model.model_sampling

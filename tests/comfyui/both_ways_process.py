@@ -1,6 +1,6 @@
 """Runs inside ComfyUI's interpreter: files of small bases are trained as MODELs of the graph.
 
-Usage: both_ways_process.py PACK FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER has
+Usage: both_ways_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER has
 ``jobs.json``, a list: each has a ``name``, a ``base`` (a file), ``sizes`` (`promise_process`),
 ``texts`` (a caption to a file of what CLIPTextEncode would give), ``channels``, ``pixels`` and
 ``run`` (a run file). It gets ``results.json``: to each name the adapter, or the error.
@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 import torch
-from graph_model_process import as_package, part
+from loaded_pack import part
 from made_encodings import MadeEncodings, made_latents
 from promise_process import small_model
 from safetensors.torch import load_file
@@ -42,8 +42,7 @@ def trained(job):
     return {"adapter": str(result.adapters[0]), "folder": str(result.folder)}
 
 
-def main(pack, folder):
-    as_package(pack)
+def main(folder):
     torch.set_num_threads(1)
     found = {}
     for job in json.loads((folder / "jobs.json").read_text(encoding="utf-8")):

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from encoders_process import PACK, Session, load_encoders
+from encoders_process import Session
+from loaded_pack import part
 
 
 def load_clip(folder, jobs, module, make, tokenizer):
@@ -60,9 +61,9 @@ def main(folder):
     import torch
     from safetensors.torch import save_file
 
-    encoders = load_encoders()
-    registry = importlib.import_module(f"{PACK}.trainer_core.families.registry")
-    bases = importlib.import_module(f"{PACK}.trainer_core.weights.base_location")
+    encoders = part("nodes.host.graph_encoders")
+    registry = part("trainer_core.families.registry")
+    bases = part("trainer_core.weights.base_location")
 
     def make(family, variant, *given):
         place = bases.BaseLocation(Path(), Path(), variant, 0, "", False)

@@ -6,12 +6,13 @@ The pack's own encoders give the tokens and CLIP-L's weights, as in a training o
 """
 
 import contextlib
-import importlib
 import json
 import logging
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+
+from loaded_pack import part
 
 
 class Messages(logging.Handler):
@@ -28,10 +29,9 @@ def main(folder):
     import comfy.utils
     import torch
     from comfy.text_encoders import flux
-    from encoders_process import PACK, load_encoders
     from safetensors.torch import load_file, save_file
 
-    encoders = load_encoders()
+    encoders = part("nodes.host.graph_encoders")
     sizes = json.loads((folder / "sizes.json").read_text(encoding="utf-8"))
     target = SimpleNamespace(params={}, clip=flux.flux_clip(), tokenizer=flux.FluxTokenizer)
     names = ("clip_l.safetensors", "t5xxl.safetensors")
@@ -40,7 +40,7 @@ def main(folder):
         state_dict=[comfy.utils.load_torch_file(str(folder / name)) for name in names],
         model_options={"dtype": torch.float32, **sizes},
     )
-    family = importlib.import_module(f"{PACK}.trainer_core.families.registry").get_family("flux")
+    family = part("trainer_core.families.registry").get_family("flux")
     location = SimpleNamespace(variant="generate", reads_tokens=True)
     source = encoders.graph_encoders(family, location, clip, None, 64)
     plain = SimpleNamespace(variant="generate", reads_tokens=False)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import torch
-from machine_process import load
+from loaded_pack import part
 from promise_process import Collector, load_adapter, measure
 from safetensors.torch import load_file, save_file
 
@@ -79,8 +79,7 @@ def main():
     inputs = load_file(folder / "inputs.safetensors")
     inputs["given/cross_attn"] = inputs["text"]
     inputs["controls/reference_latents/0"] = inputs["reference"]
-    pack = Path(__file__).resolve().parents[2]
-    base, service = load(pack, "nodes.host.embedded_base", "nodes.services.embedded_text")
+    base, service = part("nodes.host.embedded_base"), part("nodes.services.embedded_text")
     collector = Collector()
     logging.getLogger().addHandler(collector)
     # As ComfyUI calls a node.

@@ -1,27 +1,25 @@
 """The graph's CLIP and VAE of FLUX.2, used by the pack in ComfyUI's interpreter."""
 
-import importlib
 import json
 import logging
-import runpy
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+
+from loaded_pack import part
 
 logging.disable(logging.WARNING)
 
 
 def main():
-    beside = runpy.run_path(str(Path(__file__).with_name("encoders_process.py")))
-    pack, load_encoders = beside["PACK"], beside["load_encoders"]
     (argument,) = sys.argv[1:]
     sys.argv = sys.argv[:1]
     folder = Path(argument)
-    encoders = load_encoders()
-    registry = importlib.import_module(f"{pack}.trainer_core.families.registry")
-    locate = importlib.import_module(f"{pack}.trainer_core.bases.locate").locate_base
-    section = importlib.import_module(f"{pack}.trainer_core.config").BaseSection
-    expected = importlib.import_module(f"{pack}.trainer_core.errors").TrainerError
+    encoders = part("nodes.host.graph_encoders")
+    registry = part("trainer_core.families.registry")
+    locate = part("trainer_core.bases.locate").locate_base
+    section = part("trainer_core.config").BaseSection
+    expected = part("trainer_core.errors").TrainerError
     family = registry.get_family("flux2")
 
     import comfy.cli_args

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
-from loaded_pack import pack_module
+from loaded_pack import part
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CUBE, PLANE, LINE = (2, 8, 4, 5, 6), (2, 8, 6, 5), (2, 8, 7)
@@ -49,7 +49,7 @@ def filled(ops, words, options, stored):
 
 def measured(op, reference, x, channels_last=False):
     """What an op gives and keeps, beside a reference (module to (output, input's gradient))."""
-    frozen_modules = pack_module("nodes.host.frozen_modules").frozen_modules
+    frozen_modules = part("nodes.host.frozen_modules").frozen_modules
     with torch.no_grad():
         own = op(x.clone())
     module, own_class, before = torch.nn.Sequential(op), type(op), dict(op._parameters)
@@ -242,7 +242,7 @@ def patched_ops():
 def embeddings():
     import comfy.ops
 
-    frozen_modules = pack_module("nodes.host.frozen_modules").frozen_modules
+    frozen_modules = part("nodes.host.frozen_modules").frozen_modules
     found = {}
     for name, ops in (("plain", comfy.ops.disable_weight_init), ("cast", comfy.ops.manual_cast)):
         with torch.inference_mode():
@@ -260,9 +260,9 @@ def adapters():
     """Every kind on frozen ops, and on torch's own layers of the same numbers."""
     import comfy.ops
 
-    frozen_modules = pack_module("nodes.host.frozen_modules").frozen_modules
-    attach = pack_module("trainer_core.adapters.attachment").attach
-    config = pack_module("trainer_core.config").AdapterConfig
+    frozen_modules = part("nodes.host.frozen_modules").frozen_modules
+    attach = part("trainer_core.adapters.attachment").attach
+    config = part("trainer_core.config").AdapterConfig
     kinds = [{"kind": k, "dora": d} for k in ("lora", "loha", "lokr") for d in (False, True)]
     kinds += [{"kind": "oft"}, {"kind": "lora", "dora": True, "dora_axis": "input"}]
     found = {}

@@ -1,6 +1,6 @@
 """Runs inside ComfyUI's interpreter: MODELs are trained on edits, and preview one.
 
-Usage: graph_edit_process.py PACK FOLDER NAMES, with ComfyUI's folder in PYTHONPATH. NAMES is a JSON
+Usage: graph_edit_process.py FOLDER NAMES, with ComfyUI's folder in PYTHONPATH. NAMES is a JSON
 list of tiny MODELs; FOLDER gets ``results.json``: what was found for each.
 """
 
@@ -15,15 +15,14 @@ from graph_model_process import (
     DRAWN,
     SEED,
     as_latents,
-    as_package,
     changed,
     loaded,
     losses,
     marks,
-    part,
     run_config,
     write_image,
 )
+from loaded_pack import part
 
 
 def write_edits(folder, side):
@@ -104,8 +103,7 @@ def edited(folder, name):
     return found
 
 
-def main(pack, folder, names):
-    as_package(pack)
+def main(folder, names):
     torch.set_num_threads(1)
     found = {}
     for name in json.loads(names.read_text(encoding="utf-8")):

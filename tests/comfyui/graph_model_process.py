@@ -1,25 +1,19 @@
 """Runs inside ComfyUI's interpreter: tiny MODELs are trained as Base From Model has them trained.
 
-Usage: graph_model_process.py PACK FOLDER JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a JSON
+Usage: graph_model_process.py FOLDER JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a JSON
 list of ``{"model", "kind", ...}``; FOLDER gets ``results.json``: what was found for each.
 """
 
 import dataclasses
-import importlib
-import importlib.util
 import json
 import logging
 import sys
 import traceback
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-PACK = "adapter_trainer_pack"
+from loaded_pack import part
+
 CAPTION, NEGATIVE, SEED, DRAWN = "a red diamond", "", 7, 3
-
-
-def part(name):
-    return importlib.import_module(f"{PACK}.{name}")
 
 
 class Said(logging.Handler):
@@ -201,18 +195,7 @@ def trained(folder, job, model, clip, vae):
     return found
 
 
-def as_package(folder):
-    """Let the pack of a folder be imported as a part of a package, as ComfyUI imports it."""
-    # ComfyUI's own modules come before those of the tests, of which one is a server too.
-    here = str(Path(__file__).parent)
-    sys.path[:] = [*(each for each in sys.path if each != here), here]
-    package = importlib.util.module_from_spec(ModuleSpec(PACK, None, is_package=True))
-    package.__path__ = [str(folder)]
-    sys.modules[PACK] = package
-
-
-def main(pack, folder, jobs):
-    as_package(pack)
+def main(folder, jobs):
     import comfy.utils
     import torch
     from tiny_models.denoisers import tiny_model

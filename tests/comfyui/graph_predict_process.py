@@ -1,6 +1,6 @@
 """Runs inside ComfyUI's interpreter: predictions of tiny MODELs, beside ComfyUI's own.
 
-Usage: graph_predict_process.py PACK FOLDER NAMES, with ComfyUI's folder in PYTHONPATH. NAMES is a
+Usage: graph_predict_process.py FOLDER NAMES, with ComfyUI's folder in PYTHONPATH. NAMES is a
 JSON list of tiny MODELs; FOLDER gets ``results.json``: what was found for each.
 """
 
@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 
 import torch
-from graph_model_process import as_package, part
+from loaded_pack import part
 
 SHORT, LONG = "a red diamond", "a large blue circle on a wide green square"
 SIGMAS, GUIDANCE = (0.7, 0.3), 3.0
@@ -138,8 +138,7 @@ def places_of(model):
     return TINY[name].pixels // int(model.model.latent_format.spacial_downscale_ratio)
 
 
-def main(pack, folder, names):
-    as_package(pack)
+def main(folder, names):
     torch.set_num_threads(1)
     from tiny_models.denoisers import tiny_model
     from tiny_models.sizes import TINY

@@ -1,33 +1,28 @@
 """Runs inside ComfyUI's interpreter: CLIP-L and CLIP-G trained beside tiny MODELs of the graph.
 
-Usage: graph_text_process.py PACK FOLDER WORDS, with ComfyUI's folder in PYTHONPATH. WORDS is a file
-of JSON: for each MODEL what is done with it, ``encoded``, ``trained`` and ``resumed``. FOLDER gets
+Usage: graph_text_process.py FOLDER WORDS, with ComfyUI's folder in PYTHONPATH. WORDS is a file
+of JSON: for each MODEL what is done with it, ``encoded`` and ``trained``. FOLDER gets
 ``results.json``: what was found.
 """
 
 import contextlib
 import hashlib
-import importlib
-import importlib.util
 import json
 import sys
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from graph_model_process import (
-    PACK,
     Said,
     as_latents,
     losses,
     marks,
-    part,
     sampled_by_comfyui,
     write_image,
 )
+from loaded_pack import part
 
 CAPTIONS = ["a red diamond", "", "a (red:1.3) cube", "a very long river, " * 40]
 GUIDANCE, STEPS = 2.0, 4
-LONG = {"steps": 8, "checkpoint_every": 2}
 SKIPPED = {"sd15": -2, "sdxl": -3}
 TEXT = {"text_encoder": {"train": True, "rank": 4, "learning_rate": 2e-3}}
 
@@ -186,7 +181,8 @@ def trained(folder, side, name, model, clip, vae):
     plain = sampled_by_comfyui(model, clip, side, GUIDANCE, False)
     before = weights_hash(model), marks(model), clip_marks(clip)
     config = run_config(folder, folder.parent / "images", side, name)
-    result = run(config, model, clip, source)
+    family = family_of.graph_family(model, clip)
+    result = part("trainer_core.training").train(config, make_source=source, family=family)
     found = {
         "losses": losses(result.folder),
         "files": files_of(result, comfy.utils.load_torch_file),
@@ -216,55 +212,6 @@ def trained(folder, side, name, model, clip, vae):
     return found
 
 
-def run(config, model, clip, source, observer=None):
-    family = part("nodes.host.graph_family").graph_family(model, clip)
-    observer = observer or part("trainer_core.training.observer").SilentObserver()
-    return part("trainer_core.training").train(config, observer, make_source=source, family=family)
-
-
-def resumed(folder, side, name, model, clip, vae):
-    """Whether a run in two parts ends with the bits of one in one part, and what it learns."""
-    import comfy.utils
-    import torch
-
-    observers = part("trainer_core.training.observer")
-
-    class Cancel(observers.SilentObserver):
-        """Cancels during the third step."""
-
-        last = 0
-
-        def notify(self, event):
-            if isinstance(event, observers.StepDone):
-                self.last = event.result.step
-
-        def requests(self):
-            return observers.RunRequests(cancel=self.last >= 2)
-
-    source = part("nodes.host.graph_family").encoders_of(model, clip, vae)
-    given, words = (model, clip, source), (folder.parent / "images", side, name)
-    config = run_config(folder / "whole", *words, **LONG)
-    whole = run(config, *given)
-    lost = {"whole": losses(whole.folder)}
-    # Nothing is learned at this rate, and the noise is the same.
-    still = {"optimizer": {"learning_rate": 1e-9}}
-    for kind, rate in (("still", 1e-9), ("texts", 2e-3)):
-        text = {"text_encoder": {**TEXT["text_encoder"], "learning_rate": rate}}
-        config = run_config(folder / kind, *words, **LONG, **still, **text)
-        lost[kind] = losses(run(config, *given).folder)
-    config = run_config(folder / "parts", *words, **LONG)
-    first = run(config, *given, Cancel())
-    second = run(config.model_copy(update={"resume": "latest"}), *given)
-    files = [comfy.utils.load_torch_file(str(each.adapters[0])) for each in (whole, second)]
-    same = [torch.equal(files[0][key], files[1][key]) for key in files[0]]
-    return {
-        "first": first.step,
-        "second": second.step,
-        "same": all(same) and bool(same),
-        "lost": lost,
-    }
-
-
 def refused(clip):
     errors = part("trainer_core.errors")
     try:
@@ -274,15 +221,7 @@ def refused(clip):
     return []
 
 
-def main(pack, folder, words):
-    # The packages are made but not run: ComfyUI's node interface is no part of this test.
-    for name in ("", ".nodes", ".nodes.host"):
-        spec = ModuleSpec(PACK + name, None, is_package=True)
-        package = importlib.util.module_from_spec(spec)
-        package.__path__ = [str(pack.joinpath(*name.split(".")))]
-        sys.modules[PACK + name] = package
-    # ComfyUI has modules of the same names as some of the tests.
-    sys.path[:] = [*sys.path[1:], sys.path[0]]
+def main(folder, words):
     import comfy.utils
     import torch
     from tiny_models.denoisers import tiny_model
@@ -301,12 +240,11 @@ def main(pack, folder, words):
             facts = found[name] = {"clip_names": sorted(names_of_clip(clip))}
             if "encoded" in wanted:
                 facts |= encoded(name, clip)
-            for each in (trained, resumed):
-                if each.__name__ in wanted:
-                    given = (place / each.__name__, sizes.pixels, name, model, clip, vae)
-                    facts |= each(*given)
+            if "trained" in wanted:
+                given = (place / "trained", sizes.pixels, name, model, clip, vae)
+                facts |= trained(*given)
     with torch.inference_mode():
-        for name in ("flux", "sd2", "sd3", "plain"):
+        for name in ("flux", "sd3"):
             found["refused"][name] = refused(tiny_clip(name))
         found["refused"]["none"] = refused(None)
     (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -1,6 +1,6 @@
 """Runs inside ComfyUI's interpreter: MODELs whose weights are kept in different ways are trained.
 
-Usage: graph_weights_process.py PACK FOLDER CASES, with ComfyUI's folder in PYTHONPATH. CASES is a
+Usage: graph_weights_process.py FOLDER CASES, with ComfyUI's folder in PYTHONPATH. CASES is a
 JSON list of pairs of a tiny MODEL and a way of keeping its weights, behind which may stand
 ``in bf16``, which is what is computed in; FOLDER gets ``results.json``:
 what was found for each. Beside each is trained a twin, a MODEL in float32 whose numbers are those
@@ -14,15 +14,14 @@ from pathlib import Path
 
 import torch
 from graph_model_process import (
-    as_package,
     changed,
     loaded,
     losses,
     marks,
-    part,
     run_config,
     write_image,
 )
+from loaded_pack import part
 
 STEPS, STRENGTH, SHARE = 4, 0.7, 0.4
 IN_BF16 = " in bf16"
@@ -184,8 +183,7 @@ def compared(folder, name, way):
     return found
 
 
-def main(pack, folder, cases):
-    as_package(pack)
+def main(folder, cases):
     torch.set_num_threads(1)
     found = {}
     for name, way in json.loads(cases.read_text(encoding="utf-8")):

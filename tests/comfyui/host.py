@@ -22,7 +22,7 @@ class ComfyHost:
         self.root, self.log = root, log
         self._process = subprocess.Popen(
             [python, Path(__file__).with_name("host_process.py")],
-            env={**os.environ, "PYTHONPATH": str(root)},
+            env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

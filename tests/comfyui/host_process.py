@@ -1,4 +1,4 @@
-"""Runs inside ComfyUI's interpreter: imports its loaders once, and forks for each script.
+"""Runs inside ComfyUI's interpreter: imports what scripts share once, and forks for each script.
 
 Usage: host_process.py, with ComfyUI's folder in PYTHONPATH. A line of the input is a JSON list: a
 file for what is printed, a folder to work in, a script and its words. Each script runs as if it
@@ -11,6 +11,12 @@ import runpy
 import select
 import sys
 import threading
+
+SHARED = (
+    *("trainer_core.adapters.attachment", "trainer_core.inference.pipeline"),
+    *("trainer_core.training.run", "nodes.host.graph_family", "nodes.host.graph_text"),
+)
+"""Modules of the pack that most scripts import, with the libraries that these import."""
 
 
 def end_with_the_tests():
@@ -28,8 +34,14 @@ def main():
 
     comfy.cli_args.args.cpu = True
     import comfy.sd
+    from loaded_pack import part
+
+    import nodes
 
     assert comfy.sd.load_diffusion_model
+    assert nodes.common_ksampler
+    for name in SHARED:
+        part(name)
     for line in sys.stdin:
         log, folder, *words = json.loads(line)
         child = os.fork()

@@ -37,7 +37,8 @@ class Disturbance:
     """Does something at the n-th call of modules of one class, once.
 
     ``hold`` waits there until it is released, ``memory`` raises the device's error, ``poison``
-    makes a weight of the module infinite. ``count`` disturbs nothing and counts the calls of all.
+    makes a weight of the module infinite, ``worse`` turns its sign around. ``count`` disturbs
+    nothing and counts the calls of all.
     """
 
     def __init__(self) -> None:
@@ -72,8 +73,8 @@ class Disturbance:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 12.00 GiB")
         if self.what == "other":
             raise ZeroDivisionError("a pack of somebody else")
-        if self.what == "poison":
-            next(module.parameters()).data.fill_(float("inf"))
+        if self.what in {"poison", "worse"}:
+            next(module.parameters()).data.mul_(float("inf") if self.what == "poison" else -1)
             return
         self.holding = True
         self.released.wait(60)

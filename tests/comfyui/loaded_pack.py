@@ -3,23 +3,25 @@
 import importlib
 import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-PACK = "pack_under_test"
+PACK = "adapter_trainer_pack"
+ROOT = Path(__file__).resolve().parents[2]
+_HERE = str(Path(__file__).parent)
+
+# ComfyUI's own modules come before those of the tests, of which one is a server too.
+sys.path[:] = [*(path for path in sys.path if path != _HERE), _HERE]
 
 
-def pack_module(name):
+def part(name):
     """A module of the pack by its dotted name, under a name like the one ComfyUI gives a pack.
 
     The packages of nodes are made but not run.
     """
-    root = Path(__file__).resolve().parents[2]
     for package in ("", ".nodes", ".nodes.host"):
-        if PACK + package in sys.modules:
-            continue
-        folder = root.joinpath(*package.split("."))
-        spec = importlib.util.spec_from_file_location(
-            PACK + package, folder / "__init__.py", submodule_search_locations=[str(folder)]
-        )
-        sys.modules[PACK + package] = importlib.util.module_from_spec(spec)
+        if PACK + package not in sys.modules:
+            spec = ModuleSpec(PACK + package, None, is_package=True)
+            spec.submodule_search_locations = [str(ROOT.joinpath(*package.split(".")))]
+            sys.modules[PACK + package] = importlib.util.module_from_spec(spec)
     return importlib.import_module(f"{PACK}.{name}")

@@ -1,57 +1,42 @@
 """Runs inside ComfyUI's interpreter: what a run is told of the computer, beside what ComfyUI says.
 
-Usage: python machine_process.py PACK, with ComfyUI on PYTHONPATH. Prints a line of JSON.
+Usage: python machine_process.py, with ComfyUI on PYTHONPATH. Prints a line of JSON.
 
-A computer without a GPU pins nothing, so the limit is given to ComfyUI's variables as it sets them
+What is free is given in the place of the computer's own memory, which other programs share. A
+computer without a GPU pins nothing, so the limit is given to ComfyUI's variables as it sets them
 for NVIDIA, and in place of CUDA's driver something says that it has pinned.
 """
 
 import importlib
-import importlib.util
 import json
 import sys
 import types
-from importlib.machinery import ModuleSpec
-from pathlib import Path
 
 import comfy.memory_management
 import comfy.model_management as management
 import comfy.model_patcher
 import comfy_aimdo.control
 import comfy_aimdo.host_buffer
-import folder_paths
+import psutil
 import torch
+from loaded_pack import part
 from torch import nn
 
-PACK = "adapter_trainer_pack"
 CPU = torch.device("cpu")
 MOST, BEFORE, OURS = 10_000_000_000.0, 3_000_000_000, 2_000_000_000
-
-
-def load(pack, *names):
-    # A module beside this file has the same name, and would be found first.
-    place = Path(folder_paths.__file__).with_name("server.py")
-    spec = importlib.util.spec_from_file_location("server", place)
-    sys.modules["server"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["server"])
-    for name, folder in ((PACK, pack), (f"{PACK}.nodes", pack / "nodes")):
-        spec = ModuleSpec(name, None, is_package=True)
-        spec.submodule_search_locations = [str(folder)]
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-    return [importlib.import_module(f"{PACK}.{name}") for name in names]
+MEMORY = types.SimpleNamespace(total=64 << 30, available=48 << 30)
 
 
 def device_facts(machine):
-    """Free memory around each of our numbers, and the reserve that it was asked with."""
+    """ComfyUI's reserve and free memory, and our numbers beside them."""
     found = []
     usual = management.EXTRA_RESERVED_VRAM
     # The others as --reserve-vram sets them: 5 GiB, and more than there is.
     for reserve in (usual, 5.0 * (1 << 30), float(1 << 45)):
         management.EXTRA_RESERVED_VRAM = reserve
-        before = management.get_free_memory(CPU)
         ours = machine.free_memory(CPU), machine.missing_memory(CPU)
-        after = management.get_free_memory(CPU)
-        found.append([management.extra_reserved_memory(), before, *ours, after])
+        theirs = management.extra_reserved_memory(), management.get_free_memory(CPU)
+        found.append([*theirs, *ours])
     management.EXTRA_RESERVED_VRAM = usual
     return found
 
@@ -87,8 +72,8 @@ def held(machine, host_weights, streamed):
     )
     pinning = getattr(host_weights, "PinnedMemory", host_weights.PinnedMaster)
     sys.modules[pinning.__module__]._runtime = lambda: driver
-    transfer = importlib.import_module(f"{PACK}.trainer_core.offload.transfer").make_transfer(CPU)
-    errors = importlib.import_module(f"{PACK}.trainer_core.errors")
+    transfer = part("trainer_core.offload.transfer").make_transfer(CPU)
+    errors = part("trainer_core.errors")
 
     def stream(blocks, required):
         master = host_weights.PinnedMaster(required, machine)
@@ -130,29 +115,24 @@ def dynamic(machine, comfy_host):
     asked = [paged.is_dynamic(), *map(management.ensure_pin_registerable, (4 * 10**9, 6 * 10**9))]
     machine.count_pinned(-OURS)
     management.current_loaded_models.pop()
-    before = management.get_free_memory(CPU)
     with comfy_host.cleared_device() as device:
         cleared = [str(device), listed, len(management.current_loaded_models)]
         free = machine.free_memory(device)
-    numbers = [management.extra_reserved_memory(), before, free, 0, before]
+        theirs = management.extra_reserved_memory(), management.get_free_memory(device)
+    numbers = [*theirs, free, 0]
     return {"asked": asked, "cleared": cleared, "numbers": numbers}
 
 
 def main():
-    comfy_machine, host_weights, streamed, base, comfy_host = load(
-        Path(sys.argv[1]),
-        "nodes.host.comfy_machine",
-        "trainer_core.offload.host_weights",
-        "trainer_core.offload.streamed_blocks",
-        "trainer_core.offload.machine",
-        "nodes.host.comfy_host",
-    )
+    comfy_machine, comfy_host = part("nodes.host.comfy_machine"), part("nodes.host.comfy_host")
+    offload = [part(f"trainer_core.offload.{each}") for each in ("host_weights", "streamed_blocks")]
+    psutil.virtual_memory = lambda: MEMORY
     machine = comfy_machine.ComfyMachine()
     facts = {
         "previews": comfy_machine.PREVIEWS,
         "device": device_facts(machine),
-        "limits": limits(machine, base.Machine()),
-        "held": held(machine, host_weights, streamed),
+        "limits": limits(machine, part("trainer_core.offload.machine").Machine()),
+        "held": held(machine, *offload),
         "dynamic": dynamic(machine, comfy_host),
     }
     sys.stdout.write(f"FACTS {json.dumps(facts)}\n")

@@ -1,6 +1,6 @@
 """Runs inside ComfyUI's interpreter: what a MODEL carries beside its weights.
 
-Usage: model_changes_process.py PACK RESULT, with ComfyUI's folder in PYTHONPATH. RESULT gets the
+Usage: model_changes_process.py RESULT, with ComfyUI's folder in PYTHONPATH. RESULT gets the
 fingerprints of a tiny MODEL with changes of its blocks, what is refused, and what is asked of
 ComfyUI's memory for a run.
 """
@@ -9,9 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-sys.path[:] = [*sys.path[1:], sys.path[0]]
-import torch  # noqa: E402 - found by the path above
-from graph_model_process import as_package, part  # noqa: E402
+import torch
+from loaded_pack import part
 
 
 def weakened(strength):
@@ -62,8 +61,7 @@ def dropped():
     return all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-def main(pack, result):
-    as_package(pack)
+def main(result):
     import comfy.patcher_extension
     from tiny_models.denoisers import tiny_model
 

@@ -4,36 +4,19 @@ Usage: model_sampling_process.py, with ComfyUI's folder in PYTHONPATH. Prints a 
 model type to the largest differences in float64, and the schedules that both sample with.
 """
 
-import importlib
-import importlib.util
 import json
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import comfy.k_diffusion.sampling
 import comfy.model_base
 import comfy.samplers
 import torch
+from loaded_pack import part
 
-PACK = "pack_under_test"
-
-
-def part(name):
-    """A module of the trainer, under a name like the one that ComfyUI gives a pack."""
-    if PACK not in sys.modules:
-        root = Path(__file__).resolve().parents[2]
-        spec = importlib.util.spec_from_file_location(
-            PACK, root / "__init__.py", submodule_search_locations=[str(root)]
-        )
-        # Made and not run: ComfyUI's node interface is no part of this test.
-        sys.modules[PACK] = importlib.util.module_from_spec(spec)
-    return importlib.import_module(f"{PACK}.trainer_core.diffusion.{name}")
-
-
-sample_euler = part("flow").sample_euler
-NoiseLevels = part("noise_levels").NoiseLevels
-KINDS = part("parameterization")
+sample_euler = part("trainer_core.diffusion.flow").sample_euler
+NoiseLevels = part("trainer_core.diffusion.noise_levels").NoiseLevels
+KINDS = part("trainer_core.diffusion.parameterization")
 EPS, FLOW, V = KINDS.EPS, KINDS.FLOW, KINDS.v_prediction()
 CASES = {
     "EPS": (EPS, {}),

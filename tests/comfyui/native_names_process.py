@@ -1,10 +1,11 @@
 """Runs inside ComfyUI's interpreter: models of its classes, their names, and files for them.
 
-Usage: native_names_process.py FOLDER RESULT, with ComfyUI's folder in PYTHONPATH. RESULT gets, as
-JSON, what the trainer finds in each class at its published size (`published_models`), and for small
-models what ComfyUI loads of files that the trainer writes into FOLDER.
+Usage: native_names_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER has
+``names.json``, with lists of ``classes`` and ``small`` models, and gets ``result.json``: what the
+trainer finds in the class of a tiny MODEL, and what ComfyUI loads of files that the trainer writes.
 """
 
+import dataclasses
 import json
 import logging
 import re
@@ -12,51 +13,15 @@ import sys
 from pathlib import Path
 
 import torch
+from loaded_pack import part
 
-sys.path[:] = [*sys.path, str(Path(__file__).resolve().parents[2])]
-
-from published_models import MODELS, UNETS, make  # noqa: E402 - found by the path above
-
-_FLUX = {
-    "hidden_size": 64,
-    "num_heads": 2,
-    "depth": 2,
-    "depth_single_blocks": 2,
-    "axes_dim": [8, 12, 12],
-    "context_in_dim": 32,
-    "vec_in_dim": 16,
-}
-_UNET = {"model_channels": 32, "context_dim": 48}
-SMALL = {
-    "sd15": ("SD15", {**UNETS["sd15"], **_UNET}),
-    "sdxl": (
-        "SDXL",
-        {
-            **UNETS["sdxl"],
-            **_UNET,
-            "num_head_channels": 16,
-            "adm_in_channels": 64,
-            "transformer_depth": [0, 0, 1, 1, 2, 2],
-            "transformer_depth_middle": 2,
-            "transformer_depth_output": [0, 0, 0, 1, 1, 1, 2, 2, 2],
-        },
-    ),
-    "flux": ("Flux", {**MODELS["flux"][1], "image_model": "flux", **_FLUX}),
-    "wan21": (
-        "WAN21_T2V",
-        {
-            "image_model": "wan2.1",
-            "model_type": "t2v",
-            "dim": 32,
-            "ffn_dim": 64,
-            "num_heads": 2,
-            "num_layers": 2,
-            "text_dim": 32,
-            "freq_dim": 16,
-        },
-    ),
-}
 LAYOUTS = ("comfyui", "kohya")
+PUBLISHED = {
+    "transformer_depth": [0, 0, 2, 2, 10, 10],
+    "transformer_depth_output": [0, 0, 0, 2, 2, 2, 10, 10, 10],
+    "transformer_depth_middle": 10,
+}
+"""Counts of SDXL's blocks, as ComfyUI finds them in the published file."""
 
 
 class Collector(logging.Handler):
@@ -69,10 +34,9 @@ class Collector(logging.Handler):
 
 
 def found_in(name):
-    """What the trainer finds in a class at its published size."""
-    from trainer_core.families import native_model
-
-    model = make(name)
+    """What the trainer finds in a class."""
+    native_model = part("trainer_core.families.native_model")
+    model = model_of(name, **(PUBLISHED if name == "sdxl" else {})).diffusion_model
     chosen = {preset: adapted(model, preset) for preset in native_model.native_presets(model)}
     return {
         "blocks": native_model.block_lists(model),
@@ -86,8 +50,7 @@ def adapted(model, preset):
 
     Whether an adapter may be put on ComfyUI's own convolutions is another matter.
     """
-    from trainer_core.families import native_model
-
+    native_model = part("trainer_core.families.native_model")
     windows = preset in native_model.convolutional_presets(model)
     kinds = (torch.nn.Linear, *((torch.nn.Conv2d, torch.nn.Conv3d) if windows else ()))
     patterns = [re.compile(each) for each in native_model.native_presets(model)[preset]]
@@ -98,13 +61,17 @@ def adapted(model, preset):
     ]
 
 
-def small_model(name):
-    import comfy.supported_models
+def model_of(name, **changes):
+    """ComfyUI's model of a tiny MODEL; weights have no values yet."""
+    from tiny_models.denoisers import bare_model
+    from tiny_models.sizes import TINY
 
-    kind, config = SMALL[name]
-    made = getattr(comfy.supported_models, kind)(dict(config))
-    made.set_inference_dtype(torch.float32, None)
-    model = made.get_model({}, "", device="cpu")
+    sizes = TINY[name]
+    return bare_model(dataclasses.replace(sizes, unet={**sizes.unet, **changes}), "fp32")
+
+
+def small_model(name):
+    model = model_of(name)
     source = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for tensor in model.parameters():
@@ -116,8 +83,7 @@ def table_facts(model, key_map):
     """Where the trainer's table of names differs from ComfyUI's."""
     import comfy.lora
 
-    from trainer_core.adapter_files.names.key_map import comfyui_table
-
+    comfyui_table = part("trainer_core.adapter_files.names.key_map").comfyui_table
     shapes = {n: tuple(t.shape) for n, t in model.diffusion_model.state_dict().items()}
     own = {n: f"diffusion_model.{p}" for n, p in comfyui_table(key_map, shapes).items()}
     weights = model.state_dict()
@@ -151,8 +117,7 @@ def table_facts(model, key_map):
 
 def trained(model, native_model):
     """A LoRA of as many layers as a preset names, as if it had been trained."""
-    from trainer_core.types import AdapterState, LayerState
-
+    types = part("trainer_core.types")
     presets = native_model.native_presets(model)
     source = torch.Generator().manual_seed(7)
     layers = {}
@@ -162,8 +127,8 @@ def trained(model, native_model):
             "lora_down": torch.randn(2, columns, *window, generator=source),
             "lora_up": torch.randn(rows, 2, *(1 for _ in window), generator=source),
         }
-        layers[name] = LayerState(factors, 3.0, 2, tuple(window))
-    return AdapterState("lora", layers)
+        layers[name] = types.LayerState(factors, 3.0, 2, tuple(window))
+    return types.AdapterState("lora", layers)
 
 
 def loaded(path, model, state, collector):
@@ -172,8 +137,7 @@ def loaded(path, model, state, collector):
     import comfy.lora_convert
     from safetensors.torch import load_file
 
-    from trainer_core.adapter_files.factors.effective_delta import effective_delta
-
+    effective_delta = part("trainer_core.adapter_files.factors.effective_delta").effective_delta
     collector.messages.clear()
     table = comfy.lora.model_lora_keys_unet(model, {})
     patches = comfy.lora.load_lora(comfy.lora_convert.convert_lora(load_file(path)), table)
@@ -194,9 +158,8 @@ def loaded(path, model, state, collector):
 
 
 def check_small(name, folder, collector):
-    from trainer_core.adapter_files.write.adapter_file import write_adapter
-    from trainer_core.families import native_model
-
+    write_adapter = part("trainer_core.adapter_files.write.adapter_file").write_adapter
+    native_model = part("trainer_core.families.native_model")
     model = small_model(name)
     denoiser = model.diffusion_model
     key_map = native_model.key_map(denoiser)
@@ -210,15 +173,16 @@ def check_small(name, folder, collector):
 
 
 def main():
-    folder, result = map(Path, sys.argv[1:])
+    (folder,) = map(Path, sys.argv[1:])
     sys.argv = sys.argv[:1]
     collector = Collector()
     logging.getLogger().addHandler(collector)
+    wanted = json.loads((folder / "names.json").read_text(encoding="utf-8"))
     found = {
-        "classes": {name: found_in(name) for name in MODELS},
-        "small": {name: check_small(name, folder, collector) for name in SMALL},
+        "classes": {name: found_in(name) for name in wanted["classes"]},
+        "small": {name: check_small(name, folder, collector) for name in wanted["small"]},
     }
-    result.write_text(json.dumps(found), encoding="utf-8")
+    (folder / "result.json").write_text(json.dumps(found), encoding="utf-8")
 
 
 main()

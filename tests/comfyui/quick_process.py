@@ -1,29 +1,22 @@
 """Runs inside ComfyUI's interpreter: the run files of Train LoRA (Quick) and of its full graph.
 
-Usage: python quick_process.py PACK REQUEST, with ComfyUI on PYTHONPATH. REQUEST is a JSON list of
+Usage: python quick_process.py REQUEST, with ComfyUI on PYTHONPATH. REQUEST is a JSON list of
 answers. Prints a JSON list, for each of them the two run files as text, the values that no node of
 the full graph says, and what was chosen; or the three parts of an error.
 """
 
-import importlib
-import importlib.util
 import json
 import sys
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import folder_paths
+from loaded_pack import part
 
-PACK = "adapter_trainer_pack"
 # What the graph says in another way than by an input of this setting.
 ELSEWHERE = {
     *("base.path", "dataset.path", "preview.controls", "resume", "adapter.kind"),
     *("adapter.start_from", "output.dir"),
 }
-
-
-def part(name):
-    return importlib.import_module(f"{PACK}.{name}")
 
 
 def by_quick(plan):
@@ -139,16 +132,7 @@ def answer(given):
 
 
 def main():
-    pack, request = sys.argv[1:]
-    # A module beside this file has the same name, and would be found first.
-    place = Path(folder_paths.__file__).with_name("server.py")
-    spec = importlib.util.spec_from_file_location("server", place)
-    sys.modules["server"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["server"])
-    for name, folder in ((PACK, Path(pack)), (f"{PACK}.nodes", Path(pack) / "nodes")):
-        spec = ModuleSpec(name, None, is_package=True)
-        spec.submodule_search_locations = [str(folder)]
-        sys.modules[name] = importlib.util.module_from_spec(spec)
+    (request,) = sys.argv[1:]
     folder_paths.set_input_directory(str(Path(request).with_name("input")))
     answers = [answer(given) for given in json.loads(Path(request).read_text())]
     answers.append(lost_settings())

@@ -1,26 +1,23 @@
 """Runs inside ComfyUI's interpreter: what Base From Model says of models that make no images.
 
-Usage: refused_models_process.py PACK RESULT, with ComfyUI's folder in PYTHONPATH. RESULT gets, for
+Usage: refused_models_process.py RESULT, with ComfyUI's folder in PYTHONPATH. RESULT gets, for
 each of ComfyUI's supported models, its class and the three parts of an error, or nothing where the
 model would be trained.
 """
 
-import importlib
-import importlib.util
 import json
 import sys
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-PACK = "adapter_trainer_pack"
+from loaded_pack import part
 
 
 def said(supported):
     import comfy.model_patcher
     import torch
 
-    errors = importlib.import_module(f"{PACK}.trainer_core.errors")
-    graph_model = importlib.import_module(f"{PACK}.nodes.host.graph_model")
+    errors = part("trainer_core.errors")
+    graph_model = part("nodes.host.graph_model")
     # ComfyUI's own model and settings, without the network itself, which is never asked.
     config = supported({**supported.unet_config, "disable_unet_model_creation": True})
     model = config.get_model({}, "")
@@ -34,14 +31,7 @@ def said(supported):
     return type(model).__name__, None
 
 
-def main(pack, result):
-    # Modules beside this file are called as some of ComfyUI's.
-    here = str(Path(__file__).parent)
-    sys.path[:] = [*(path for path in sys.path if path != here), here]
-    spec = ModuleSpec(PACK, None, is_package=True)
-    package = importlib.util.module_from_spec(spec)
-    package.__path__ = [str(pack)]
-    sys.modules[PACK] = package
+def main(result):
     import comfy.supported_models
 
     found = {}

@@ -28,10 +28,7 @@ class ComfyServer:
     Attributes:
         data: Its base directory, with ``output``, ``input``, ``datasets`` and ``models``.
         log: Everything that it has printed.
-        warmed: Whether a run has cached what the base is held to.
     """
-
-    warmed = False
 
     def __init__(self, folder: Path, python: Path, data: Path, options: tuple[str, ...] = ()):
         self.data = data
@@ -118,7 +115,6 @@ class ComfyServer:
 
     def forget(self) -> None:
         """Delete what graphs wrote, and have the server drop the results that it keeps."""
-        self.warmed = False
         for written in ("output", "temp", "models/loras"):
             shutil.rmtree(self.data / written, ignore_errors=True)
             (self.data / written).mkdir(parents=True)

@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from comfyui.server import ROOT
 from comfyui.tiny_models.sizes import TINY
 
 pytestmark = pytest.mark.comfy
@@ -30,7 +29,7 @@ _EXACT, _ROUNDED = 1e-5, 2e-4
 
 def trained(comfy_host, folder, jobs):
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    comfy_host.run("graph_model_process.py", ROOT, folder, folder / "jobs.json", folder=folder)
+    comfy_host.run("graph_model_process.py", folder, folder / "jobs.json", folder=folder)
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 

@@ -73,12 +73,8 @@ def found_faults(node, schemas):
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_a_node_has_what_it_had(node, schemas):
+def test_a_node_has_what_it_had_and_asks_for_nothing_else(node, schemas):
     assert found_faults(node, schemas) == {}
-
-
-@pytest.mark.parametrize("node", NODES)
-def test_a_node_asks_for_nothing_that_an_earlier_graph_has_not(node, schemas):
     known = {each[0] for shape in NODES[node].values() for each in inputs_of(shape)}
     assert schemas[node]["input"].get("required", {}).keys() <= known
     for name, (kind, facts) in schemas[node]["input"].get("required", {}).items():
@@ -88,26 +84,18 @@ def test_a_node_asks_for_nothing_that_an_earlier_graph_has_not(node, schemas):
                 assert asked <= {each[0] for each in inputs_of(NODES[node][option["key"]])}
 
 
-@pytest.mark.parametrize(
-    ("now", "said"),
-    [
+def test_the_check_finds_what_is_lost():
+    widgets, outputs = [["n", "INT", []], ["m", "COMBO", ["a"]]], [["run", "RUN"]]
+    then = {"widgets": widgets, "sockets": [["image", "IMAGE", []]], "outputs": outputs}
+    for now, said in (
         ({}, []),
-        ({"widgets": [["n", "INT", []], ["new", "INT", []], ["m", "COMBO", ["a"]]]}, ["widgets"]),
-        ({"widgets": [["n", "FLOAT", []], ["m", "COMBO", ["a"]]]}, ["n was INT and is FLOAT"]),
-        ({"widgets": [["n", "INT", []], ["m", "COMBO", ["b"]]]}, ["m offers no a"]),
+        ({"widgets": [widgets[0], ["new", "INT", []], widgets[1]]}, ["widgets were ['n', 'm']"]),
+        ({"widgets": [widgets[0], ["m", "COMBO", ["b"]]]}, ["m offers no a"]),
         ({"sockets": []}, ["image was IMAGE and is None"]),
-        ({"outputs": [["x", "RUN"], ["run", "RUN"]]}, ["outputs"]),
+        ({"outputs": [["x", "RUN"], ["run", "RUN"]]}, ["outputs were ['run']"]),
         ({"outputs": [["run", "RUN"], ["x", "RUN"]]}, []),
-    ],
-)
-def test_the_check_finds_what_is_lost(now, said):
-    then = {
-        "widgets": [["n", "INT", []], ["m", "COMBO", ["a"]]],
-        "sockets": [["image", "IMAGE", []]],
-        "outputs": [["run", "RUN"]],
-    }
-    found = list(shape_faults(then, {**then, **now}))
-    assert [fault[: len(start)] for fault, start in zip(found, said, strict=True)] == said
+    ):
+        assert list(shape_faults(then, {**then, **now})) == said
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -81,24 +81,23 @@ def test_a_missing_interpreter_is_named(tmp_path, monkeypatch):
         comfyui_python(tmp_path)
 
 
-@pytest.mark.parametrize("change", ["new file", "new folder", "content", "removed", "new link"])
+CHANGES = {
+    "new file": lambda file: (file.parent / "other").touch(),
+    "new folder": lambda file: (file.parent / "__pycache__").mkdir(),
+    "content": lambda file: os.utime(file, ns=(file.stat().st_mtime_ns + 1,) * 2),
+    "removed": lambda file: file.unlink(),
+    "new link": lambda file: (file.parent / "link").symlink_to(file),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_seen(change, tmp_path):
     kept = tmp_path / "folder" / "file"
     kept.parent.mkdir()
     kept.write_text("one")
     before = snapshot([tmp_path])
     assert changes(before, snapshot([tmp_path])) == []
-    if change == "new file":
-        (kept.parent / "other").touch()
-    elif change == "new folder":
-        (kept.parent / "__pycache__").mkdir()
-    elif change == "content":
-        kept.write_text("two")
-        os.utime(kept, ns=(before[str(kept)][2] + 1,) * 2)
-    elif change == "removed":
-        kept.unlink()
-    else:
-        (kept.parent / "link").symlink_to(kept)
+    CHANGES[change](kept)
     assert changes(before, snapshot([tmp_path]))
 
 

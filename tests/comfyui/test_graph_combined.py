@@ -91,17 +91,6 @@ def test_the_saved_run_file_trains_the_joined_folders_elsewhere(server, tmp_path
 def test_what_differs_and_cannot_be_kept_is_told_on_the_node_that_joins(server):
     message = refused(server, combined("differing", {"crop": "top"}), JOIN)
     assert "crop of Dataset From Folder is center for four and top for more" in message
-    assert_alive(server)
-
-
-def test_a_role_without_others_is_refused(server):
-    nodes = graph("alone", dataset={"role": "validation"})
-    message = refused(server, nodes, CACHE)
-    assert "role is validation for four, and it is the only dataset" in message
-    assert_alive(server)
-
-
-def test_what_is_no_dataset_is_refused(server):
     nodes = combined("text")
     nodes[JOIN]["inputs"]["datasets.dataset1"] = "datasets/more"
     message = refused(server, nodes, JOIN)

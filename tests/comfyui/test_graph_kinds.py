@@ -26,6 +26,7 @@ from comfyui.graphs import (
     weights,
 )
 from comfyui.server import ROOT
+from comfyui.test_graph_errors import refused
 from fixtures.combinations import some
 from PIL import Image
 
@@ -85,14 +86,13 @@ def convert(**inputs):
 
 def image(server, result, node):
     """The pixels that a node showed."""
-
     (place,) = result["outputs"][node]["images"]
     return numpy.asarray(
         Image.open(io.BytesIO(server.fetch(f"/view?{urllib.parse.urlencode(place)}")))
     )
 
 
-@pytest.fixture(scope="module", params=some(KINDS, "lora", "lokr"))
+@pytest.fixture(scope="module", params=some(KINDS, "lokr"))
 def done(request, shared_server):
     """Kind, result and server of a whole graph."""
     return request.param, shared_server.run(everything(request.param)), shared_server
@@ -175,14 +175,6 @@ def test_converting_there_and_back_keeps_what_the_adapter_adds(done):
     assert min(delta.norm() for delta in trained.values()) > 0
 
 
-def test_core_plots_the_losses(done):
-    _, result, server = done
-    plot = image(server, result, LOSSES)
-    assert plot.shape == (520, 840, 3)
-    blue = (plot == (0, 0, 255)).all(axis=2)
-    assert blue.sum() > 500
-
-
 def written(path):
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
@@ -194,6 +186,10 @@ def test_the_run_file_says_what_was_trained(done):
     assert saved["adapter"]["kind"] == kind
     for section in ("family", "base", "dataset", "cache", "adapter", "training", "output", "seed"):
         assert saved[section] == trained[section], section
+    adapter = trained["adapter"]
+    assert (adapter["rank"], adapter["targets"]) == (4, "attention")
+    expected = (4, True) if kind == "lokr" else (2, False)
+    assert (adapter["factor"], adapter["full_matrix"]) == expected
 
 
 @pytest.mark.exhaustive
@@ -278,39 +274,9 @@ def test_an_interrupted_run_is_loaded_at_its_newest_or_an_earlier_checkpoint(ser
     _, earlier = load_run(server, "half/v0", checkpoint=2)
     assert earlier == weights(folder / "checkpoints" / "000002" / "adapter.safetensors")
     assert earlier != newest
-    failure = server.failure(
-        server.result(
-            server.queue(
-                {
-                    "1": {
-                        "class_type": "AdapterTrainerLoadRun",
-                        "inputs": {"run": "half/v0", "checkpoint": 3},
-                    },
-                    "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 2]}},
-                }
-            )
-        )
-    )
-    assert failure["node_id"] == "1"
-    assert "one of the steps 2, 4, 5" in failure["exception_message"]
-
-
-def test_settings_of_a_kind_reach_the_run(done):
-    kind, _, server = done
-    adapter = written(run_folder(server, f"kind-{kind}") / "run.yaml")["adapter"]
-    assert (adapter["rank"], adapter["targets"]) == (4, "attention")
-    expected = (4, True) if kind == "lokr" else (2, False)
-    assert (adapter["factor"], adapter["full_matrix"]) == expected
-
-
-def test_two_prompts_are_trained_one_behind_the_other(server):
-    hold(server, 3)
-    prompts = [server.queue(graph(name)) for name in ("queued-one", "queued-two")]
-    wait_until_held(server)
-    assert server.remaining() == 2
-    assert not (server.data / "output" / "adapter_trainer" / "queued-two").exists()
-    release(server)
-    for prompt in prompts:
-        assert server.result(prompt)["status"]["status_str"] == "success"
-    one, two = (run_folder(server, name) for name in ("queued-one", "queued-two"))
-    assert weights(one / "queued-one.safetensors") == weights(two / "queued-two.safetensors")
+    load = {"run": "half/v0", "checkpoint": 3}
+    nodes = {
+        "1": {"class_type": "AdapterTrainerLoadRun", "inputs": load},
+        "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 2]}},
+    }
+    assert "one of the steps 2, 4, 5" in refused(server, nodes, "1")

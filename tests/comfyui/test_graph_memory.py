@@ -6,7 +6,6 @@ import pytest
 from comfyui.conftest import write_images
 from comfyui.graphs import (
     CACHE,
-    DENOISER,
     ENCODER,
     TRAIN,
     disturb,
@@ -42,23 +41,53 @@ def small(name, **changes):
 @pytest.fixture(scope="module")
 def warm(shared_server):
     """The census of a server that has done everything once: modules keep tensors of their own."""
-    shared_server.run(small("warm", settings={"preview_every": 4}))
+    # With what the base is held to, of which there are a few.
+    held = {"preservation": 0.5, "preservation_count": 2, "preservation_steps": 2}
+    shared_server.run(small("warm", dataset=held, settings={"preview_every": 4}))
     disturb(shared_server, "memory", at=2)
     shared_server.result(shared_server.queue(graph("warm-error")))
     disturb(shared_server, "nothing", 0)
     return census(shared_server)
 
 
-def test_three_trainings_in_a_row_leave_nothing(server, warm):
-    for precision in ("bf16", "fp32", "bf16"):
-        nodes = small(
-            f"row-{precision}",
-            base={"precision": precision},
-            settings={"preview_every": 4},
-            train={"resume": False},
-        )
-        server.run(nodes)
+def note(server):
+    """The globals of the process, by the thread that runs prompts."""
+    number = len(server.get("/instruments/states"))
+    inputs = {"number": number}
+    server.run({"1": {"class_type": "InstrumentsNoteState", "inputs": inputs}})
+    return server.get("/instruments/states")[-1]
+
+
+def test_a_training_leaves_nothing_and_the_globals_as_they_were(server, warm):
+    """Neither one that ends, nor one that fails, nor one that is cancelled."""
+    before = note(server)
+    # Without core's Preview Image, which draws a name for its file.
+    server.run(graph("row", previews=True, settings={"preview_every": 4}))
+    assert note(server) == before
+    assert_nothing_stays(server, warm)
+
+    for what in ("memory", "poison"):
+        disturb(server, what, at=4)
+        nodes = graph(f"error-{what}", settings={"recovery_smaller": False})
+        failure = server.failure(server.result(server.queue(nodes)))
+        assert (failure["event"], failure["node_id"]) == ("execution_error", TRAIN)
+        server.post("/instruments/disturb", {"what": "nothing"})
+        assert note(server) == before, what
         assert_nothing_stays(server, warm)
+
+    hold(server, 4)
+    prompt = server.queue(graph("cancel"))
+    wait_until_held(server)
+    held = server.get("/instruments/now")
+    server.post("/interrupt", {"prompt_id": prompt})
+    release(server)
+    assert server.failure(server.result(prompt))["event"] == "execution_interrupted"
+    server.post("/instruments/disturb", {"what": "nothing"})
+    assert note(server) == before
+    assert_nothing_stays(server, warm)
+    # Else the note would see nothing at all.
+    assert held != before
+    assert before["inference mode"]
 
 
 def test_the_census_counts_what_a_training_holds(server, warm):
@@ -70,15 +99,6 @@ def test_the_census_counts_what_a_training_holds(server, warm):
     server.result(prompt)
     assert held["count"] > warm["count"] + 100
     assert held["bytes"] > warm["bytes"] + 1_000_000
-
-
-def test_an_error_leaves_nothing(server, warm):
-    for what in ("memory", "poison"):
-        disturb(server, what, at=4)
-        nodes = graph(f"error-{what}", settings={"recovery_smaller": False})
-        failure = server.failure(server.result(server.queue(nodes)))
-        assert (failure["event"], failure["node_id"]) == ("execution_error", TRAIN)
-        assert_nothing_stays(server, warm)
 
 
 @pytest.mark.exhaustive
@@ -99,15 +119,11 @@ def test_an_error_while_encoding_leaves_nothing(server, warm):
     assert_nothing_stays(server, warm)
 
 
-@pytest.mark.parametrize(
-    ("at", "where", "first"),
-    [(4, DENOISER, 0), pytest.param(2, ENCODER, 60, marks=pytest.mark.exhaustive)],
-)
-def test_a_cancel_leaves_nothing(server, warm, at, where, first):
-    folder = f"cancel-{first}"
-    write_images(server.data / "datasets" / folder, first=first)
-    hold(server, at, where)
-    prompt = server.queue(graph(f"cancel-{at}", dataset={"folder": f"datasets/{folder}"}))
+@pytest.mark.exhaustive
+def test_a_cancel_while_encoding_leaves_nothing(server, warm):
+    write_images(server.data / "datasets" / "cancel", first=60)
+    hold(server, 2, ENCODER)
+    prompt = server.queue(graph("cancel-cache", dataset={"folder": "datasets/cancel"}))
     wait_until_held(server)
     server.post("/interrupt", {"prompt_id": prompt})
     release(server)
@@ -146,49 +162,20 @@ def test_the_plan_of_a_run_is_kept_for_the_panel(server):
 
 
 def test_a_preview_that_fails_leaves_nothing(server, warm):
-    server.run(small("drawn"))
+    server.run(small("drawn", train={"steps": 1}))
     disturb(server, "memory", at=2)
-    nodes = small("drawn", preview={"strength": 0.5})
+    nodes = small("drawn", train={"steps": 1}, preview={"strength": 0.5})
     failure = server.failure(server.result(server.queue(nodes)))
     assert "memory is full" in failure["exception_message"]
     del failure
     assert_nothing_stays(server, warm)
 
 
-def note(server, number):
-    nodes = {"1": {"class_type": "InstrumentsNoteState", "inputs": {"number": number}}}
-    server.run(nodes)
-    return server.get("/instruments/states")[-1]
-
-
-def test_the_globals_of_the_process_are_as_they_were(server, warm):
-    before = note(server, 1)
-    # Without core's Preview Image, which draws a name for its file.
-    server.run(graph("globals", previews=True, settings={"preview_every": 4}))
-    assert note(server, 2) == before
-    disturb(server, "memory", at=4)
-    server.result(server.queue(graph("globals-error")))
-    server.post("/instruments/disturb", {"what": "nothing"})
-    assert note(server, 3) == before
-    hold(server, 4)
-    prompt = server.queue(graph("globals-cancel"))
-    wait_until_held(server)
-    held = server.get("/instruments/now")
-    server.post("/interrupt", {})
-    release(server)
-    server.result(prompt)
-    server.post("/instruments/disturb", {"what": "nothing"})
-    assert note(server, 4) == before
-    # Else the note would see nothing at all.
-    assert held != before
-    assert before["inference mode"]
-
-
 def test_what_highvram_keeps_is_said_with_its_size(server):
     model = {"class_type": "InstrumentsKeepModel", "inputs": {"megabytes": 21}}
 
     def warnings(seed, *, held=True):
-        nodes = graph("kept-models", train={"seed": seed, "steps": 2})
+        nodes = graph("kept-models", train={"seed": seed, "steps": 1})
         if held:
             # ComfyUI's cache keeps what is in the graph.
             server.run({"30": model})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from comfyui.graphs import (
     BASE,
@@ -35,7 +37,7 @@ def model_graph(name, model="sdxl", steps=4, **settings):
     """The shipped graph in small, with a tiny MODEL in the base's place and its LoRA sampled."""
     nodes = graph(name, train={"steps": steps}, settings={"checkpoint_every": 0, **settings})
     nodes[MODEL] = node("TinyModelForTests", model=model, seed=0, precision="fp32")
-    nodes[BASE] = node("AdapterTrainerBaseFromModel", model=[MODEL, 0], precision="auto")
+    nodes[BASE] = node("AdapterTrainerBaseFromModel", model=[MODEL, 0], precision="fp32")
     nodes[CACHE]["inputs"] |= {"clip": [MODEL, 1], "vae": [MODEL, 2]}
     nodes[TRAIN]["inputs"]["vae"] = [MODEL, 2]
     nodes[BEFORE] = node("WeightsHash", model=[MODEL, 0])
@@ -72,40 +74,33 @@ def hashes(result):
     return {result["outputs"][each]["text"][0] for each in (BEFORE, AFTER)}
 
 
-def test_a_model_of_the_graph_is_trained_sampled_and_left_as_it_was(server):
-    said = len(server.log.read_text(errors="replace"))
+@pytest.fixture(scope="module")
+def trained(shared_server):
+    """A run on a MODEL whose adapter is sampled: its graph, what came of it, and what was said."""
+    said = len(shared_server.log.read_text(errors="replace"))
     nodes = sampled(model_graph("of_graph"))
-    result = server.run(nodes)
-    assert len(hashes(result)) == 1
-    assert result["outputs"]["m9"]["images"]
+    result = shared_server.run(nodes)
+    state, log = panel(shared_server), shared_server.log.read_text(errors="replace")[said:]
+    file = run_folder(shared_server, "of_graph") / "of_graph.safetensors"
+    return SimpleNamespace(nodes=nodes, result=result, state=state, log=log, weights=weights(file))
+
+
+def test_a_model_of_the_graph_is_trained_sampled_and_left_as_it_was(server, trained):
+    assert len(hashes(trained.result)) == 1
+    assert trained.result["outputs"]["m9"]["images"]
+    assert "lora key not loaded" not in trained.log
+    assert (trained.state["status"], trained.state["step"]) == ("done", 4)
+    assert all("diffusion_model.input_blocks" in n or "block" in n for n in trained.weights)
+    # Nothing is done again, a longer run goes on with the same model, and another is another base.
+    assert TRAIN in cached_nodes(server.run(trained.nodes))
+    server.run(changed(trained.nodes, TRAIN, steps=6))
     folder = run_folder(server, "of_graph")
-    assert record(folder)["status"] == "done"
-    assert "lora key not loaded" not in server.log.read_text(errors="replace")[said:]
-    state = panel(server)
-    assert (state["status"], state["step"]) == ("done", 4)
-    first = weights(folder / "of_graph.safetensors")
-    assert all("diffusion_model.input_blocks" in each or "block" in each for each in first)
-    # Nothing is done again, and a longer run goes on with the same model.
-    again = server.run(nodes)
-    assert TRAIN in cached_nodes(again)
-    server.run(changed(nodes, TRAIN, steps=6))
-    assert [each.name for each in runs(server, "of_graph")] == [folder.name]
-    assert record(folder)["step"] == 6
+    assert (record(folder)["status"], record(folder)["step"]) == ("done", 6)
+    server.run(changed(model_graph("of_graph"), MODEL, seed=1))
+    assert len({record(each)["hashes"]["base"] for each in runs(server, "of_graph")}) == 2
 
 
-def test_another_model_is_another_base(server):
-    server.run(model_graph("exchanged"))
-    other = changed(model_graph("exchanged"), MODEL, seed=1)
-    server.run(other)
-    # What was trained on one model is not gone on with on another.
-    assert len(runs(server, "exchanged")) == 2
-    assert len({record(each)["hashes"]["base"] for each in runs(server, "exchanged")}) == 2
-
-
-def test_a_cancelled_run_leaves_the_model_as_it_was_and_goes_on(server):
-    whole = model_graph("model_whole")
-    server.run(whole)
-    expected = weights(run_folder(server, "model_whole") / "model_whole.safetensors")
+def test_a_cancelled_run_leaves_the_model_as_it_was_and_goes_on(server, trained):
     nodes = model_graph("model_cut")
     hold(server, 3, CLASS)
     prompt = server.queue(nodes)
@@ -118,7 +113,7 @@ def test_a_cancelled_run_leaves_the_model_as_it_was_and_goes_on(server):
     assert record(folder)["status"] == "cancelled"
     result = server.run(nodes)
     assert len(hashes(result)) == 1
-    assert weights(folder / "model_cut.safetensors") == expected
+    assert weights(folder / "model_cut.safetensors") == trained.weights
 
 
 def test_an_encoder_of_another_model_is_told(server):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from comfyui.selection import selected
@@ -11,7 +10,6 @@ from comfyui.tiny_models.sizes import TINY
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
-PACK = Path(__file__).resolve().parents[2]
 QUICK = ("flux2", "hunyuan_video", "krea2")
 READ = ("flux", "flux_schnell", "flux2", "z_image", "qwen_image")
 """Those whose network reads reference images."""
@@ -30,7 +28,7 @@ def cases(names, quick):
 
 def results(comfy_host, folder, script, names):
     (folder / "names.json").write_text(json.dumps(sorted(names)))
-    said = comfy_host.run(script, PACK, folder, folder / "names.json")
+    said = comfy_host.run(script, folder, folder / "names.json")
     found = json.loads((folder / "results.json").read_text())
     failed = {name: each for name, each in found.items() if "error" in each}
     assert not failed, said[-3000:]

@@ -12,25 +12,21 @@ from comfyui.conftest import write_images
 from comfyui.graphs import (
     BASE,
     CACHE,
-    DATASET,
     PREVIEW,
     PROMPTS,
     SAVE,
     TRAIN,
     cached_nodes,
     changed,
-    checkpoints,
     disturb,
     graph,
     panel,
-    record,
     run_folder,
-    runs,
 )
 from comfyui.listener import listening
 from comfyui.test_graph_errors import convert, refused, refused_at_once, refused_soon
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 pytestmark = pytest.mark.comfy
 
@@ -82,7 +78,7 @@ def landmarks(shared_server):
     return run_folder(shared_server, "landmarks")
 
 
-@pytest.mark.parametrize(("checkpoint", "step"), [(4, 4), (8, 8), (0, 8)])
+@pytest.mark.parametrize(("checkpoint", "step"), [(4, 4), (0, 8)])
 def test_a_checkpoint_comes_with_its_own_images(server, landmarks, checkpoint, step):
     result = server.run(load_run(f"landmarks/{landmarks.name}", checkpoint))
     found = shown(server, result)
@@ -96,7 +92,7 @@ def test_a_checkpoint_comes_with_its_own_images(server, landmarks, checkpoint, s
 
 
 def test_a_deleted_run_is_trained_again_when_its_adapter_is_wanted(server):
-    nodes = graph("deleted", behind=True)
+    nodes = graph("deleted", behind=True, train={"steps": 1})
     server.run(nodes)
     assert TRAIN in cached_nodes(server.run(changed(nodes, SAVE, name="deleted-2")))
     shutil.rmtree(run_folder(server, "deleted"))
@@ -108,20 +104,15 @@ def test_a_deleted_run_is_trained_again_when_its_adapter_is_wanted(server):
     assert TRAIN in cached_nodes(server.run(changed(nodes, SAVE, name="deleted-4")))
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", "\udcff", '{"status": "done", "step": null}'])
-def test_a_damaged_record_is_said(server, landmarks, content):
+def test_a_damaged_record_is_said(server, landmarks):
     folder = landmarks.parent / "v90"
     folder.mkdir()
-    (folder / "run.json").write_bytes(content.encode(errors="surrogateescape"))
     try:
-        assert "run.json" in refused(server, load_run("landmarks/v90"), LOAD)
+        for content in (b"{", b"\xff", b'{"status": "done", "step": null}'):
+            (folder / "run.json").write_bytes(content)
+            assert "run.json" in refused(server, load_run("landmarks/v90"), LOAD)
     finally:
         shutil.rmtree(folder)
-
-
-def test_a_missing_run_or_adapter_is_not_looked_for_in_model_paths(server):
-    for nodes in (load_run("none/v0"), convert("none.safetensors")):
-        assert "extra_model_paths" not in refused(server, nodes, LOAD)
 
 
 def test_a_run_that_wrote_another_layout_alone_is_loaded_or_refused(server, landmarks):
@@ -155,7 +146,7 @@ def test_a_run_that_wrote_another_layout_alone_is_loaded_or_refused(server, land
 )
 def test_an_adapter_keeps_its_number_format(server, dtype, found):
     name = f"kept-{dtype}"
-    server.run(graph(name, behind=True, settings={"dtype": dtype}))
+    server.run(graph(name, behind=True, settings={"dtype": dtype}, train={"steps": 1}))
     first = loras(server) / f"{name}.safetensors"
     assert dtypes(run_folder(server, name) / f"{name}.safetensors") == {found}
     assert dtypes(first) == {found}
@@ -166,15 +157,6 @@ def test_an_adapter_keeps_its_number_format(server, dtype, found):
     ours, theirs = load_file(first), load_file(loras(server) / f"{name}-comfyui.safetensors")
     assert ours.keys() == theirs.keys()
     assert all(theirs[key].equal(ours[key]) for key in ours)
-
-
-def test_mixed_number_formats_become_fp32(server, landmarks):
-    tensors = load_file(landmarks / "landmarks.safetensors")
-    first = next(key for key in tensors if not key.endswith(".alpha"))
-    tensors[first] = tensors[first].half()
-    save_file(tensors, loras(server) / "mixed.safetensors")
-    server.run(convert("mixed.safetensors", name="unmixed", overwrite=True))
-    assert dtypes(loras(server) / "unmixed.safetensors") == {"torch.float32"}
 
 
 def test_linked_models_are_read_as_comfyui_reads_them(server, landmarks, tmp_path):
@@ -205,20 +187,18 @@ def test_our_own_folder_is_no_list_of_datasets(server, landmarks):
     assert [name for name in names if "adapter_trainer" in name] == []
 
 
-@pytest.mark.parametrize("name", ["cache", "Pictures", "CON", "a.", "a\u202eb"])
-@pytest.mark.parametrize("node", ["AdapterTrainerTrain", "AdapterTrainerSaveRunFile"])
-def test_a_bad_name_is_refused_before_anything_runs(server, name, node):
-    nodes = graph(name)
-    if node != "AdapterTrainerTrain":
-        given = nodes[TRAIN]["inputs"]
-        given |= {"copy_cache": False}
+def test_a_bad_name_is_refused_before_anything_runs(server):
+    for name in ("cache", "Pictures", "CON", "a\u202eb"):
+        nodes = graph(name)
+        refused_at_once(server, nodes, TRAIN)
+        given = nodes[TRAIN]["inputs"] | {"copy_cache": False}
         del given["resume"], given["resume_from"]
-        nodes[TRAIN] = {"class_type": node, "inputs": given}
-    refused_at_once(server, nodes, TRAIN)
+        nodes[TRAIN] = {"class_type": "AdapterTrainerSaveRunFile", "inputs": given}
+        refused_at_once(server, nodes, TRAIN)
 
 
 def test_a_name_that_is_linked_is_checked_when_it_is_known(server):
-    nodes = graph("x")
+    nodes = graph("x", train={"steps": 1})
     nodes[IMAGE] = {"class_type": "PrimitiveString", "inputs": {"value": "pictures"}}
     nodes[TRAIN]["inputs"]["name"] = [IMAGE, 0]
     assert "images of the graph" in refused(server, nodes, TRAIN)
@@ -254,16 +234,6 @@ def statuses(listener):
     return [each for n, each in enumerate(found) if n == 0 or each != found[n - 1]]
 
 
-def test_full_memory_names_a_checkpoint_only_where_there_is_one(server):
-    disturb(server, "memory", at=1)
-    nodes = graph("no-checkpoint", settings={"recovery_smaller": False})
-    message = refused(server, nodes, TRAIN)
-    assert "memory is full" in message
-    assert checkpoints(run_folder(server, "no-checkpoint")) == []
-    assert "is saved" not in message
-    assert record(run_folder(server, "no-checkpoint"))["status"] == "failed"
-
-
 def test_full_memory_while_drawing_speaks_of_the_image(server):
     nodes = graph("drawn", previews=True, behind=True, train={"steps": 2})
     server.run(nodes)
@@ -273,22 +243,3 @@ def test_full_memory_while_drawing_speaks_of_the_image(server):
     assert "width and height of Preview Prompts" in message
     assert "checkpoint" not in message
     server.run(nodes)
-
-
-def test_the_settings_in_which_two_bases_differ_are_named(server):
-    nodes = graph("two-bases")
-    nodes["20"] = {"class_type": "AdapterTrainerBase", "inputs": {**nodes[BASE]["inputs"]}}
-    nodes["20"]["inputs"]["precision"] = "bf16"
-    nodes[TRAIN]["inputs"]["base"] = ["20", 0]
-    message = refused(server, nodes, TRAIN)
-    assert "precision fp32, and this node one with precision bf16" in message
-    assert "variant" not in message
-    assert runs(server, "two-bases") == []
-
-
-def test_loose_accents_in_a_dataset_are_no_reason_to_refuse_it(server):
-    """As macOS writes names."""
-    write_images(server.data / "datasets" / "Zu\u0308rich", first=410)
-    nodes = graph("accents", dataset={"folder": "datasets/Zu\u0308rich"}, train={"steps": 2})
-    server.run(nodes)
-    assert DATASET in cached_nodes(server.run(nodes))

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.comfy
 STRENGTH = 0.7
 KINDS = {
     "lora": {"kind": "lora"},
-    "loha": {"kind": "loha"},
     "lokr": {"kind": "lokr", "factor": 4},
     "dora": {"kind": "lora", "dora": True},
 }

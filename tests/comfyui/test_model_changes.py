@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from comfyui.server import ROOT
 
 pytestmark = pytest.mark.comfy
 
@@ -13,7 +12,7 @@ pytestmark = pytest.mark.comfy
 @pytest.fixture(scope="module")
 def found(comfy_host, tmp_path_factory):
     folder = tmp_path_factory.mktemp("changes")
-    comfy_host.run("model_changes_process.py", ROOT, folder / "found.json", folder=folder)
+    comfy_host.run("model_changes_process.py", folder / "found.json", folder=folder)
     return json.loads((folder / "found.json").read_text(encoding="utf-8"))
 
 

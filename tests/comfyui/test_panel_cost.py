@@ -55,11 +55,11 @@ def between_statuses(sent):
 
 @pytest.fixture(scope="module")
 def long_run(shared_server):
-    settings = {"batch_size": 16}
-    nodes = graph("cost", settings=settings, train={"steps": STEPS})
+    nodes = graph("cost", settings={"batch_size": 16}, train={"steps": STEPS})
     return measured(shared_server, nodes)
 
 
+@pytest.mark.exhaustive
 def test_the_panel_costs_less_than_a_hundredth_of_a_step(long_run):
     figures, _ = long_run
     cost = figures["observer_seconds"] + figures["server_seconds"]
@@ -78,8 +78,8 @@ def test_a_run_sends_at_most_five_events_a_second(long_run):
     # The clock is read a little before a message goes out, by how much depends on the machine.
     assert len(times) <= PER_SECOND * (times[-1] - times[0]) + 2
     assert crowded(times, 0.8) <= PER_SECOND
-    # Steps are more frequent than that, and none is lost.
-    assert crowded(figures["notified"]) > PER_SECOND
+    # Fewer than there are steps, of which none is lost.
+    assert len(times) < STEPS
     heard = [event for event, _ in listener.heard if event.startswith("adapter_trainer.")]
     assert len(heard) == len(figures["sent"])
     points = [

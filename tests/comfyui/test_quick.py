@@ -8,7 +8,6 @@ import pytest
 import yaml
 from comfyui.conftest import write_images
 from comfyui.graphs import cached_nodes, panel, run_folder
-from comfyui.server import ROOT
 from PIL import Image
 
 from trainer_core.families import presets
@@ -52,7 +51,7 @@ def planned(comfy_host, tmp_path_factory):
     repeated = write_images(request.parent / "input" / "repeated" / "3_cats")
     Image.new("L", (64, 64), 255).save(repeated / "0_mask.png")
     request.write_text(json.dumps(list(ASKED.values())), encoding="utf-8")
-    comfy_host.run("quick_process.py", ROOT, request)
+    comfy_host.run("quick_process.py", request)
     found = json.loads(request.with_suffix(".answers").read_text(encoding="utf-8"))
     return dict(zip((*ASKED, "lost settings"), found, strict=True))
 

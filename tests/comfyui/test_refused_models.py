@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from comfyui.server import ROOT
 
 pytestmark = pytest.mark.comfy
 
@@ -36,7 +35,7 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def said(comfy_host, tmp_path_factory):
     folder = tmp_path_factory.mktemp("refused")
-    comfy_host.run("refused_models_process.py", ROOT, folder / "said.json", folder=folder)
+    comfy_host.run("refused_models_process.py", folder / "said.json", folder=folder)
     return json.loads((folder / "said.json").read_text(encoding="utf-8"))
 
 

@@ -90,6 +90,7 @@ def test_a_run_file_of_ours_fills_the_nodes(server):
         assert {name.partition(".")[0] for name in each["inputs"]} <= set(known)
 
 
+@pytest.mark.exhaustive
 def test_every_setting_comes_into_an_input_or_is_told(server):
     """Each setting alone, with another value than its default, as far as that is allowed."""
     usual = opened(server, "run.yaml", dump_config(load_config({})))
@@ -142,47 +143,41 @@ def test_a_file_of_another_trainer_opens_too(server):
     assert (first["role"], first["trigger_word"]) == ("train", "p4per")
 
 
-@pytest.mark.parametrize(
-    "path", ["/etc", "../../etc", "/etc/passwd", "input/../../../etc", "~root", "C:\\Windows"]
-)
+@pytest.mark.parametrize("path", ["/etc", "input/../../../etc"])
 def test_what_lies_outside_is_left_empty_and_told(server, path):
-    text = json.dumps(
-        {
-            "dataset": {"path": path, "regularization": {"path": path}},
-            "base": {"path": path, "adapters": [{"path": path}]},
-            "adapter": {"start_from": path},
-        }
-    )
-    answer = opened(server, "run.yaml", text)
-    if "nodes" not in answer:
-        assert answer["found"]
-        return
-    folder = node(answer, "DatasetFolder")
+    settings = {
+        "dataset": {"path": path, "regularization": {"path": path}},
+        "base": {"path": path, "adapters": [{"path": path}]},
+        "adapter": {"start_from": path},
+    }
+    answer = opened(server, "run.yaml", json.dumps(settings))
+    folder, base = node(answer, "DatasetFolder"), node(answer, "TrainerBase")
     assert (folder["folder"], folder["regularization_folder"]) == ("", "none")
-    assert node(answer, "TrainerBase")["source"] == ""
-    assert node(answer, "TrainerBase")["base_adapters"] == ""
+    assert (base["source"], base["base_adapters"]) == ("", "")
     assert node(answer, "TrainerAdapter")["start_from"] == "none"
     told = " ".join(answer["notes"])
     assert all(f"{each}: " in told for each in ("dataset.path", "base.path", "base.adapters"))
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("run.yaml", None),
-        ("run.yaml", ["x"]),
-        ("run.yaml", "a: [*b"),
-        ("run.yaml", "seed: many"),
-        ("run.json", "[" * 9999),
-        ("x.yaml", "unknown: 1"),
-        ("x.yaml", files.AI_TOOLKIT.replace("steps: 1800", "steps: many")),
-    ],
+MISTAKES = (
+    ("run.yaml", "training: {steps: many}"),
+    ("run.yaml", "trainign: {steps: 3}\noutput: {name: x}\ndataset: {}"),
+    ("x.yaml", files.AI_TOOLKIT.replace("steps: 1800", "steps: many")),
 )
-def test_what_cannot_be_read_is_refused_in_three_parts(server, name, text):
-    answer = opened(server, name, text)
-    assert answer["found"]
-    assert answer["expected"]
-    assert answer["remedy"]
+"""Files that are recognized although something is wrong in them."""
+
+UNREADABLE = (("run.yaml", None), ("run.yaml", "a: [*b"), ("run.json", "[" * 9999))
+
+
+@pytest.mark.parametrize(
+    ("recognize", "given"), [(False, (*MISTAKES, *UNREADABLE)), (True, MISTAKES)]
+)
+def test_what_cannot_be_read_is_refused_in_three_parts(server, recognize, given):
+    for name, text in given:
+        asked = {"files": [{"name": name, "text": text}], "recognize": recognize}
+        status, answer = server.post(ROUTE, asked)
+        assert status == 400, (name, text)
+        assert all(answer[part] for part in ("found", "expected", "remedy"))
 
 
 def test_folders_are_joined_as_the_run_file_says(server):
@@ -282,14 +277,11 @@ def test_control_images_are_loaded(server):
     assert node(answer, "PreviewPrompts")["controls"] == [alpha, 0]
 
 
-@pytest.mark.parametrize("name", ["/etc/x.png", "input/../../x.png", "datasets/four/0.png"])
-def test_a_control_image_from_elsewhere_is_told(server, name):
-    answer = edits(server, "input/loose/0.png", name, name)
-    assert of(answer, "LoadImage") == {}
-    assert any("Load Image" in note for note in answer["notes"])
-
-
-def test_several_control_images_of_a_prompt_are_told(server):
+def test_control_images_that_a_node_cannot_load_are_told(server):
+    for name in ("/etc/x.png", "datasets/four/0.png"):
+        answer = edits(server, "input/loose/0.png", name, name)
+        assert of(answer, "LoadImage") == {}
+        assert any("Load Image" in note for note in answer["notes"])
     row = [str(server.data / "input" / "loose" / f"{number}.png") for number in range(2)]
     settings = {"base": {"variant": "edit_plus"}, "preview": {"prompts": ["a"], "controls": [row]}}
     answer = opened(server, "run.json", json.dumps(settings))
@@ -297,51 +289,30 @@ def test_several_control_images_of_a_prompt_are_told(server):
     assert "one control image for each prompt" in " ".join(answer["notes"])
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("x.json", "{}"),
-        ("x.json", "[]"),
-        ("x.json", '{"job": 1, "name": "x"}'),
-        ("x.json", '{"seed": 3}'),
-        ("x.yaml", "a: [*b"),
-        ("x.yaml", "services:\n  web:\n    image: x"),
-        ("x.yaml", "model: {lr: 1}\noptimizer: {name: x}\ntraining: {steps: 3}"),
-        ("x.toml", "[tool.black]\nline-length = 100"),
-        ("notes.txt", "a red diamond"),
-        ("run.sh", "python train.py --steps 5"),
-    ],
-)
-def test_what_is_no_run_file_is_left_alone_when_it_was_only_dropped(server, name, text):
-    asked = {"files": [{"name": name, "text": text}], "recognize": True}
-    assert server.post(ROUTE, asked) == (200, {"program": ""})
-
-
-RUN_FILES = {
+DROPPED = {
     "run.yaml": ("training: {steps: 3}", "Adapter Trainer"),
     "a.yaml": (files.AI_TOOLKIT, "ai-toolkit"),
-    "b.json": (files.AI_TOOLKIT_JSON, "ai-toolkit"),
     "c.sh": (files.MUSUBI_COMMAND, "musubi-tuner"),
     "d.json": (files.ONE_TRAINER, "OneTrainer"),
-    "e.yaml": (files.QWEN_FINETUNE, "qwen-image-finetune"),
-    "f.yaml": (files.FLYMYAI, "FlyMyAI"),
+    "x.json": ("{}", ""),
+    "list.json": ("[]", ""),
+    "job.json": ('{"job": 1, "name": "x"}', ""),
+    "seed.json": ('{"seed": 3}', ""),
+    "x.yaml": ("a: [*b", ""),
+    "compose.yaml": ("services:\n  web:\n    image: x", ""),
+    "x.toml": ("[tool.black]\nline-length = 100", ""),
+    "run.sh": ("python train.py --steps 5", ""),
 }
+"""Files to their text and the program whose run file it is, or none."""
 
 
-@pytest.mark.parametrize("name", RUN_FILES)
-def test_run_files_are_recognized_by_what_they_hold(server, name):
-    text, program = RUN_FILES[name]
+@pytest.mark.parametrize("name", DROPPED)
+def test_dropped_files_are_recognized_by_what_they_hold(server, name):
+    text, program = DROPPED[name]
     asked = {"files": [{"name": name, "text": text}], "recognize": True}
     status, answer = server.post(ROUTE, asked)
     assert (status, answer["program"]) == (200, program)
-
-
-def test_a_mistake_in_a_file_that_is_recognized_is_told(server):
-    for text in ("trainign: {steps: 3}\noutput: {name: x}\ndataset: {}", "training: {steps: many}"):
-        asked = {"files": [{"name": "run.yaml", "text": text}], "recognize": True}
-        status, answer = server.post(ROUTE, asked)
-        assert status == 400
-        assert answer["remedy"]
+    assert program or answer == {"program": ""}
 
 
 def test_files_that_make_a_run_together_are_read_together(server):
@@ -362,10 +333,10 @@ def test_files_that_make_a_run_together_are_read_together(server):
 
 
 def test_the_run_file_of_a_run_on_disk_opens(server):
-    server.run(graph("kept", train={"steps": 2}))
+    server.run(graph("kept", train={"steps": 1}))
     status, answer = server.post(ROUTE, {"run": "kept/v0"})
     assert (status, answer["program"]) == (200, "Adapter Trainer")
-    assert node(answer, "TrainerTrain")["steps"] == 2
+    assert node(answer, "TrainerTrain")["steps"] == 1
     assert node(answer, "DatasetFolder")["folder"] == "datasets/four"
     assert answer["notes"] == []
     for name in ("../kept", "kept/v9", "/etc"):

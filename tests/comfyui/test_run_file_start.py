@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from comfyui.server import ROOT
 from integration.runs import run_config
 
 from trainer_core.config.reading import dump_config, load_config
@@ -21,7 +20,7 @@ SHORT = {"steps": 3}
 def saved(comfy_host, config, folder):
     run_file = folder / "given.yaml"
     run_file.write_text(dump_config(config))
-    said = comfy_host.run("run_file_process.py", ROOT, run_file, folder=comfy_host.root)
+    said = comfy_host.run("run_file_process.py", run_file, folder=comfy_host.root)
     lines = [line for line in said.splitlines() if line.startswith(("SAVED ", "REFUSED "))]
     assert len(lines) == 1, said[-3000:]
     return lines[0].split(" ", 1)

@@ -24,16 +24,22 @@ pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
 SCALED = ("old", "new", "header")
 FORMATS = ("fp32", "bf16", "fp16", "fp8", *SCALED, "checkpoint")
+EXHAUSTIVE = pytest.mark.exhaustive
 MARK = "__index_timestep_zero__"
 EXTRA = [("flux", "diffusers"), ("flux", "swapped"), ("qwen_image", "marked")]
 QUICK = ("bf16", "new")
-CASES = [(family, name) for family in hosted() for name in FORMATS]
+TRIED = ("flux", "qwen_image")
+"""The families of which every format is looked at; of the others those of the quick set are."""
 
 
-def quick(cases):
-    """Cases, of which those of two formats run in the quick set."""
-    mark = pytest.mark.exhaustive
-    return [pytest.param(*case, marks=() if case[1] in QUICK else mark) for case in cases]
+def cases(formats):
+    """Families with formats; each family with one in the quick set, in turn."""
+    found = []
+    for at, family in enumerate(hosted()):
+        own = [name for name in formats if family in TRIED or name in QUICK]
+        quick = {QUICK[at % 2], "new" if family in TRIED else ""}
+        found += [(family, name, () if name in quick else EXHAUSTIVE) for name in own]
+    return [pytest.param(family, name, marks=marks) for family, name, marks in found]
 
 
 def stored(native, name):
@@ -59,8 +65,8 @@ def swap_query_and_key(native):
 @pytest.fixture(scope="module")
 def wanted(request):
     """The files that a test of this run looks at, and those that are compared with others."""
-    cases = selected(request, "family", "name")
-    return sorted({*cases, ("flux", "fp32"), ("qwen_image", "bf16"), *EXTRA})
+    looked_at = selected(request, "family", "name")
+    return sorted({*looked_at, ("flux", "fp32"), ("qwen_image", "bf16"), *EXTRA})
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +95,6 @@ def folder(tmp_path_factory, wanted):
 @pytest.fixture(scope="module")
 def results(comfy_host, folder, wanted):
     """Every file loaded by ComfyUI: velocities, digests of weights, class."""
-    cases = wanted
     families = {
         family: {
             "inputs": str(folder / f"{family}.inputs"),
@@ -100,7 +105,7 @@ def results(comfy_host, folder, wanted):
             },
             "files": {
                 str(folder / f"{own}-{name}.safetensors"): str(folder / f"{own}-{name}.result")
-                for own, name in cases
+                for own, name in wanted
                 if own == family
             },
         }
@@ -111,7 +116,7 @@ def results(comfy_host, folder, wanted):
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
     comfy_host.run("single_file_process.py", folder / "jobs.json")
     found = {}
-    for family, name in cases:
+    for family, name in wanted:
         path = folder / f"{family}-{name}.result"
         with safe_open(path, "pt") as file:
             found[family, name] = (load_file(path), file.metadata())
@@ -148,7 +153,7 @@ def digests(family, transformer, header):
     }
 
 
-@pytest.mark.parametrize(("family", "name"), [*quick(CASES), EXTRA[0]])
+@pytest.mark.parametrize(("family", "name"), [*cases(FORMATS), EXTRA[0]])
 def test_comfyui_predicts_what_we_predict(family, name, folder, results):
     tensors, header = results[family, name]
     host = record(family).host
@@ -167,9 +172,7 @@ def test_comfyui_predicts_what_we_predict(family, name, folder, results):
         assert relative(tensors["with reference"], tensors["plain"]) > 0.01
 
 
-@pytest.mark.parametrize(
-    ("family", "name"), quick((family, name) for family in hosted() for name in ("fp8", *SCALED))
-)
+@pytest.mark.parametrize(("family", "name"), cases(("fp8", *SCALED)))
 def test_weights_are_dequantised_in_bfloat16_as_by_comfyui(family, name, folder, results):
     transformer, header = load(folder, family, name, torch.bfloat16), results[family, name][1]
     kept = {name for name, p in transformer.named_parameters() if p.dtype == torch.float32}
@@ -204,18 +207,13 @@ def test_the_marker_of_2511_changes_what_a_reference_means(folder, results):
 
 @pytest.mark.parametrize("family", hosted())
 def test_full_size_names_and_shapes_are_those_of_comfyuis_own_model(family, folder, results):
-    own = json.loads((folder / f"{family}.own").read_text())
+    """And the family's own names of all layers, whole and fused, are those of its matrices."""
+    own, facts = json.loads((folder / f"{family}.own").read_text()), get_family(family)
     assert own["kind"] == record(family).host.kind
     assert own["file"] == own["layout"]
-
-
-@pytest.mark.parametrize("family", hosted())
-def test_every_layer_of_comfyuis_full_size_model_is_named(family, folder, results):
-    """The family's own names of all layers, whole and fused, are those of ComfyUI's matrices."""
-    facts = get_family(family)
     matrices = {
         name.removesuffix(".weight")
-        for name, shape in json.loads((folder / f"{family}.own").read_text())["layout"].items()
+        for name, shape in own["layout"].items()
         if name.endswith(".weight") and len(shape) == 2
     }
     keys = {

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from comfyui.server import ROOT
-from comfyui.tiny_models.sizes import TINY
 
 pytestmark = pytest.mark.comfy
 
@@ -17,34 +15,16 @@ DEPTHS = {"sdxl": [0, 1], "flux": [0, 1]}
 """Depths of gradient checkpointing at which ComfyUI's step is made: none, and its default."""
 
 OURS = ("ours", "ours, checkpointed")
-SAME_DENOISER = {
-    *("sd2_v", "sdxl_v_zsnr", "sdxl_edm", "sdxl_edm_v", "ssd1b"),
-    *("flux_schnell", "pixart_sigma"),
-}
-"""Models whose denoiser is another one's of the list."""
-OTHERS = [name for name in TINY if name not in {*DEPTHS, *SAME_DENOISER}]
 NEAR = 1e-4
-LESS_NEAR = 1e-3
-"""Of models that compute parts in float32 also where the differences are taken."""
 
 
 @pytest.fixture(scope="module")
-def compared(comfy_host, tmp_path_factory):
-    """What a process of ComfyUI's found for models, by name."""
-
-    def run(jobs):
-        folder = tmp_path_factory.mktemp("train_lora_loss")
-        (folder / "jobs").write_text(json.dumps(jobs), encoding="utf-8")
-        comfy_host.run("train_lora_loss_process.py", ROOT, folder, folder / "jobs")
-        return json.loads((folder / "results.json").read_text(encoding="utf-8"))
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def both(compared):
-    """Those with ComfyUI's own step beside ours."""
-    return compared(DEPTHS)
+def both(comfy_host, tmp_path_factory):
+    """What a process of ComfyUI's found for models, by name: its own step beside ours."""
+    folder = tmp_path_factory.mktemp("train_lora_loss")
+    (folder / "jobs").write_text(json.dumps(DEPTHS), encoding="utf-8")
+    comfy_host.run("train_lora_loss_process.py", folder, folder / "jobs")
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
 def worst(slopes, exact, factor=1.0):
@@ -85,22 +65,3 @@ def test_train_lora_has_no_right_gradient_of_flux(both):
     assert "modified by an inplace operation" in found["steps"]["core, depth 0"]["error"]
     slopes = found["steps"]["core, depth 1"]["slopes"]
     assert worst(slopes, found["slopes"], found["level"] ** 2) > 0.1
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", OTHERS)
-def test_every_models_gradient_is_that_of_finite_differences(name, compared):
-    found = compared({name: []})[name]
-    for way in OURS:
-        step = found["steps"][way]
-        assert step["loss"] == pytest.approx(found["loss"], rel=1e-5)
-        assert worst(step["slopes"], found["slopes"]) < LESS_NEAR
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["flux2", "chroma", "qwen_image", "z_image"])
-def test_train_loras_gradient_is_right_where_blocks_leave_their_inputs(name, compared):
-    found = compared({name: [1]})[name]
-    slopes = found["steps"]["core, depth 1"]["slopes"]
-    wrong = worst(slopes, found["slopes"], found["level"] ** 2)
-    assert wrong > 0.1 if name in {"flux2", "chroma"} else wrong < LESS_NEAR

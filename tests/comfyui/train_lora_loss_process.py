@@ -1,6 +1,6 @@
 """Runs inside ComfyUI's interpreter: our step beside finite differences, and ComfyUI's own step.
 
-Usage: train_lora_loss_process.py PACK FOLDER JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a
+Usage: train_lora_loss_process.py FOLDER JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a
 JSON object: name of a tiny MODEL to the depths of gradient checkpointing at which ComfyUI's Train
 LoRA makes its step too. FOLDER gets ``results.json``: losses, and derivatives along directions.
 """
@@ -8,6 +8,8 @@ LoRA makes its step too. FOLDER gets ``results.json``: losses, and derivatives a
 import json
 import sys
 from pathlib import Path
+
+from loaded_pack import part
 
 SIGMA = 0.6
 STEP = 5e-2
@@ -71,7 +73,6 @@ class Exact:
     def __call__(self, changes=None):
         """The loss with changes of some factors."""
         import torch
-        from train_lora_steps import part
 
         step, changes = self._step, changes or {}
         with torch.no_grad():
@@ -151,12 +152,10 @@ def compared(name, depths):
     return found
 
 
-def main(pack, folder, jobs):
+def main(folder, jobs):
     import comfy.utils
     import torch
-    from train_lora_steps import load_pack
 
-    load_pack(pack)
     comfy.utils.PROGRESS_BAR_ENABLED = False
     torch.set_num_threads(1)
     wanted = json.loads(jobs.read_text(encoding="utf-8"))

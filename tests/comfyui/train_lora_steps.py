@@ -7,45 +7,17 @@ checkpointing, guider and `TrainSampler.fwd_bwd`.
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
-import sys
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
-from pathlib import Path
 
 import comfy.model_management
-import folder_paths
 import torch
 from comfy_extras import nodes_train
+from loaded_pack import part
 
 import nodes
 
-PACK = "adapter_trainer_pack"
 CAPTION, RANK, GUIDANCE, SIZE = "a red diamond", 4, 3.5, 0.3
 """``SIZE`` is the standard deviation of the adapters' second factors, which begin at 0."""
-
-
-def load_pack(root):
-    """Let `part` find a pack, without what ComfyUI runs when it loads one.
-
-    Args:
-        root: The pack's folder.
-    """
-    # Beside this file lies another server.py.
-    place = Path(folder_paths.__file__).with_name("server.py")
-    spec = importlib.util.spec_from_file_location("server", place)
-    sys.modules["server"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["server"])
-    for name, folder in ((PACK, root), (f"{PACK}.nodes", Path(root) / "nodes")):
-        package = importlib.util.module_from_spec(ModuleSpec(name, None, is_package=True))
-        package.__path__ = [str(folder)]
-        sys.modules[name] = package
-
-
-def part(name):
-    """A module of the pack."""
-    return importlib.import_module(f"{PACK}.{name}")
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 comfy.cli_args.args.cpu = True
 # ComfyUI looks for devices when more of it is imported.
+from loaded_pack import part  # noqa: E402
 from tiny_models import denoisers, sizes, texts, vaes  # noqa: E402
-from train_lora_steps import load_pack, part  # noqa: E402
 
 import nodes  # noqa: E402
 
@@ -78,7 +78,7 @@ class Job:
 def main(repository: str, folder: str, jobs: str) -> None:
     """Do the jobs in order."""
     torch.set_num_threads(1)
-    load_pack(repository)
+    del repository  # it is found beside this file
     bench, found = Bench(Path(folder)), []
     for number, words in enumerate(json.loads(Path(jobs).read_text(encoding="utf-8"))):
         job = Job(**words)

@@ -49,7 +49,8 @@ class Operations(TorchDispatchMode):
             left, right = (args[index] for index in _PRODUCTS[name])
             self.flops += 2 * prod(left.shape) * right.shape[-1]
         if not func.is_view and name not in _UNWRITTEN:
-            outputs = [each for each in _tensors(result) if not _is_view_of(each, args, func)]
+            results = (each for each in _tensors(result) if each.numel())
+            outputs = [each for each in results if not _is_view_of(each, args, func)]
             if outputs:
                 self.calls += 1
                 self.written += sum(each.numel() * each.element_size() for each in outputs)

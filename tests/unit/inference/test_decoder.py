@@ -5,25 +5,17 @@ import pytest
 import torch
 
 from tests.fixtures.flux_base import make_flux_vae
+from tests.fixtures.machines import SmallMachine
+from trainer_core.bases.locate import locate_base
+from trainer_core.config import BaseSection
 from trainer_core.families.diffusers_parts import DECODER_NUMBERS
 from trainer_core.families.flux_vae import shifted_vae as flux_vae
 from trainer_core.families.registry import get_family
 from trainer_core.inference.decoder import TILE, PreviewDecoder
-from trainer_core.offload.machine import Machine
 from trainer_core.training.live_bytes import LiveBytes
 from trainer_core.weights.diffusers_folder import read_json
 
 CPU, ELSEWHERE = torch.device("cpu"), torch.device("meta")
-
-
-class SmallMachine(Machine):
-    """Has so many bytes free on its device."""
-
-    def __init__(self, free):
-        self.free = free
-
-    def free_memory(self, device):
-        return self.free
 
 
 @pytest.fixture
@@ -54,15 +46,12 @@ def test_it_stays_where_there_is_room_and_goes_where_there_is_not(vae, monkeypat
     assert places == []
 
 
-def test_it_goes_also_when_decoding_fails(vae, monkeypatch):
+def test_it_goes_also_when_decoding_fails_or_only_a_part_of_it_finds_room(vae, monkeypatch):
     places = noted(vae, monkeypatch)
     with pytest.raises(RuntimeError):
         PreviewDecoder(vae, 8, ELSEWHERE, SmallMachine(0))(torch.randn(1, 3, 8, 8))
     assert places == ["meta", "cpu"]
-
-
-def test_it_goes_also_when_only_a_part_of_it_finds_room(vae, monkeypatch):
-    places = []
+    places.clear()
 
     def move(model, place):
         places.append(str(place))
@@ -102,19 +91,13 @@ def test_so_is_one_that_runs_out_of_memory(vae):
 def test_tiles_are_close_to_the_whole(vae):
     """Their borders are blended; what differs is what a VAE sees beyond a border."""
     family = get_family("qwen_image")
-    trained = family.load_vae(_embedded(family), torch.float32, "cpu")
+    location = locate_base(BaseSection(), family, has_controls=False)
+    trained = family.load_vae(location, torch.float32, "cpu")
     x = torch.linspace(-1, 1, 192).expand(1, 3, 192, 192)
     latents = trained.encode(x)
     whole, tiled = trained.decode(latents), trained.decode(latents, 128)
     assert not torch.equal(whole, tiled)
     assert (whole - tiled).abs().mean() < (whole - x).abs().mean()
-
-
-def _embedded(family):
-    from trainer_core.bases.locate import locate_base
-    from trainer_core.config import BaseSection
-
-    return locate_base(BaseSection(), family, has_controls=False)
 
 
 @pytest.mark.parametrize("name", ["flux", "qwen_image", "qwen_image_21"])

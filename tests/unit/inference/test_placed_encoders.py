@@ -10,26 +10,16 @@ from PIL import Image
 from torch import nn
 
 from tests.fixtures.flux_base import make_flux_base
+from tests.fixtures.machines import SmallMachine
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, MemorySection, RunConfig
 from trainer_core.data.cache.encoders import encode_texts
 from trainer_core.families.registry import get_family
 from trainer_core.inference.encoders import LazyEncoders
 from trainer_core.inference.placed_encoders import PlacedEncoders, layers_to_swap, place_encoders
-from trainer_core.offload.machine import Machine
 
 CPU = torch.device("cpu")
 TEXT = "a red circle on a blue background"
-
-
-class SmallMachine(Machine):
-    """Has so many bytes free on its device."""
-
-    def __init__(self, free):
-        self.free = free
-
-    def free_memory(self, device):
-        return self.free
 
 
 @pytest.fixture(scope="module")

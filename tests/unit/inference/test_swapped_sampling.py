@@ -10,8 +10,10 @@ import torch
 from PIL import Image
 from torch._subclasses import FakeTensorMode
 
+from tests.fixtures.combinations import some
 from tests.fixtures.families import record
 from tests.fixtures.flux_base import make_flux_base
+from tests.fixtures.machines import SmallMachine
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
 from trainer_core.bases.locate import locate_base
@@ -22,7 +24,6 @@ from trainer_core.families.registry import get_family
 from trainer_core.inference.pipeline import open_pipeline, sample_images, sample_prompts
 from trainer_core.inference.sampling_memory import forward_bytes, sampling_memory
 from trainer_core.offload.empty_base import EmptyBase, bytes_on_device, empty_base
-from trainer_core.offload.machine import Machine
 from trainer_core.offload.model_bytes import cast_base
 from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.offload.swapped import repeated_blocks
@@ -36,16 +37,6 @@ FLUX = {"family": "flux", "prompts": TEXTS, "width": 32, "height": 32}
 LARGE = {"width": 96, "height": 96}
 """Enough tokens for products in 8 bits."""
 FEW = {"num_layers": 2, "num_single_layers": 2}
-
-
-class SmallMachine(Machine):
-    """Has so many bytes free on its device."""
-
-    def __init__(self, free):
-        self.free = free
-
-    def free_memory(self, device):
-        return self.free
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +90,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", some(WAYS, "one slot", "int8, 8 bit"))
 def test_images_are_those_of_a_resident_base(work, adapter_file, way):
     one = {"prompts": PROMPTS[:1], "guidance": 2.0, **LARGE}
     resident = {**WAYS[way], "blocks_to_swap": 0}

@@ -223,7 +223,7 @@ def process_group(tmp_path):
     store = distributed.FileStore(str(tmp_path / "store"), 1)
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
-    # A reducer of DDP that is collected later, in a thread of gloo's, waits for that thread for ever.
+    # A reducer of DDP that is collected later, by a thread of gloo, waits for that thread for ever.
     gc.collect()
     distributed.destroy_process_group()
     gc.collect()

@@ -24,16 +24,8 @@ TAKEN = [
         "👩\u200d🎨",
         "👍🏽 style",
     ),
-    *(
-        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
-        "क्\u200dष",
-        "x" * LONGEST_NAME,
-        "_hidden",
-        "~home",
-        "#1 & co",
-        "conny",
-        "com10",
-    ),
+    *("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "क्\u200dष", "x" * LONGEST_NAME),
+    *("_hidden", "~home", "#1 & co", "conny", "com10"),
 ]
 REFUSED = {
     "": "empty",
@@ -84,13 +76,10 @@ def test_a_name_that_misleads_or_is_none_somewhere_is_refused(name):
     assert REFUSED[name] in name_mistake(name)
 
 
-@pytest.mark.parametrize("name", [name for name in REFUSED if name and name != "e\u0301"])
-def test_a_run_has_the_same_rule(name):
-    with pytest.raises(ConfigError, match=r"output\.name"):
-        load_config({"output": {"name": name}})
-
-
-def test_a_run_has_one_name_however_its_accents_were_typed():
+def test_a_run_has_the_same_rule_and_one_name_however_its_accents_were_typed():
+    for name in ("a/b", "\u202egnp.exe", "con"):
+        with pytest.raises(ConfigError, match=r"output\.name"):
+            load_config({"output": {"name": name}})
     assert load_config({"output": {"name": "e\u0301te\u0301"}}).output.name == "\u00e9t\u00e9"
 
 

@@ -45,16 +45,14 @@ def test_what_is_too_old_is_let_go():
     assert not [line for line in lines if line.startswith("peft")]
 
 
-@pytest.mark.parametrize(
-    "version", ["1.0", "2.13.0+cpu", "2.8.0a0+git1a2b3c4", "1!2.0", "4.57.0.dev0", "1.0rc1.post2"]
-)
-def test_versions_of_an_installer_are_held(version):
-    assert install.held("torch", {"torch": version}) == f"torch=={version}"
+def test_versions_of_an_installer_are_held():
+    for version in ("1.0", "2.13.0+cpu", "2.8.0a0+git1a2b3c4", "1!2.0", "4.57.0.dev0", "1.0rc1"):
+        assert install.held("torch", {"torch": version}) == f"torch=={version}"
 
 
-@pytest.mark.parametrize("version", ["unknown", "2.0-dirty build", "", "1.0\ntorch==1"])
-def test_what_is_no_version_makes_no_line(version):
-    assert install.constraint_lines({"odd": version, "numpy": "1.0"}, []) == ["numpy==1.0"]
+def test_what_is_no_version_makes_no_line():
+    for version in ("unknown", "2.0-dirty build", "", "1.0\ntorch==1"):
+        assert install.constraint_lines({"odd": version, "numpy": "1.0"}, []) == ["numpy==1.0"]
 
 
 def test_a_changed_distribution_is_noticed():
@@ -65,10 +63,7 @@ def test_a_changed_distribution_is_noticed():
     assert install.changes(HOST, {**HOST, **OURS}, list(OURS)) == {}
     del after["numpy"]
     assert "numpy 2.2.6 -> removed" in install.changes(HOST, after, []).values()
-
-
-def test_the_same_version_of_another_build_is_a_change():
-    assert install.changes(HOST, {**HOST, "torch": "2.8.0"}, [])
+    assert install.changes(HOST, {**HOST, "torch": "2.8.0"}, []), "it is another build"
 
 
 def test_a_changed_distribution_is_said_loudly(capfd):
@@ -94,24 +89,17 @@ def test_a_failed_installer_is_told_in_three_parts(code, after, capfd):
     assert "huggingface-hub 0.36.2" in lines[0]
 
 
-def test_a_python_without_comfyuis_libraries_is_refused():
+def test_a_host_that_nothing_can_be_installed_beside_is_refused():
     assert install.host_problem(HOST, facts) is None
     found, _, todo = install.host_problem({"numpy": "2.0"}, facts)
     assert "torch, transformers" in found
     assert "ComfyUI's Python" in todo
-
-
-def test_a_host_that_is_too_old_is_told_to_update():
     found, expected, todo = install.host_problem({**HOST, "transformers": "4.50.3"}, facts)
     assert found == "transformers 4.50.3"
     assert expected.startswith("transformers>=")
     assert todo.startswith("Update ComfyUI")
-
-
-def test_a_host_that_no_installer_can_hold_is_refused():
-    problem = install.host_problem({**HOST, "tokenizers": "unknown"}, facts)
-    assert problem is not None
-    assert "tokenizers unknown" in problem[0]
+    found, *_ = install.host_problem({**HOST, "tokenizers": "unknown"}, facts)
+    assert "tokenizers unknown" in found
 
 
 def test_pip_of_the_running_python_is_used():
@@ -130,16 +118,21 @@ def test_the_search_for_pip_leaves_distutils_as_it_was():
     assert done.returncode == 0, done.stderr
 
 
-def test_nothing_is_called_when_everything_is_there():
-    """In this environment; without a PATH and an index no installer could have worked."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "install.py")],
+def run_install(*words, without_libraries=False):
+    alone = ["-I", "-S"] if without_libraries else []
+    return subprocess.run(
+        [sys.executable, *alone, str(ROOT / "install.py"), *words],
         env={**os.environ, "PATH": "", "PIP_NO_INDEX": "1"},
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
+
+
+def test_nothing_is_called_when_everything_is_there():
+    """In this environment; without a PATH and an index no installer could have worked."""
+    done = run_install()
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1
     assert "Everything is there" in done.stdout
@@ -147,13 +140,7 @@ def test_nothing_is_called_when_everything_is_there():
 
 def test_a_python_that_has_nothing_is_refused_before_anything_is_installed():
     """Isolated and without site-packages, as an embedded Python that is not ComfyUI's."""
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", str(ROOT / "install.py")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = run_install(without_libraries=True)
     assert done.returncode == 1
     assert "has no torch, transformers, numpy" in done.stderr
     assert done.stdout == ""
@@ -168,19 +155,7 @@ def test_constraints_reach_the_installer_whole(tmp_path):
     assert kept.read_text(encoding="utf-8").splitlines() == install.constraint_lines(HOST, [])
 
 
-def run_install(*words, without_libraries=False):
-    alone = ["-I", "-S"] if without_libraries else []
-    return subprocess.run(
-        [sys.executable, *alone, str(ROOT / "install.py"), *words],
-        env={**os.environ, "PATH": "", "PIP_NO_INDEX": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-
-
-@pytest.mark.parametrize("word", ["--upgrade", "peft", "--dry"])
+@pytest.mark.parametrize("word", ["peft", "--dry"])
 def test_words_that_are_not_known_are_a_mistake(word):
     done = run_install(word)
     assert done.returncode == 2

@@ -99,7 +99,7 @@ def guest(tmp_path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=240,
+            timeout=600,
         )
         return done, before, listed(packages)
 

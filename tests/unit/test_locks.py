@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+import math
+import multiprocessing
 import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,8 @@ from fixtures.leftovers import killed_while
 from fixtures.races import race
 
 from trainer_core.errors import InputError
+from trainer_core.filesystem import storage
 from trainer_core.filesystem.storage import acquire, atomic_write, claim_without_links, holder
-from trainer_core.filesystem.temporary import temporary_beside
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,40 +33,62 @@ RACES = """
 import json, os, sys
 from pathlib import Path
 from fixtures.races import race
-from trainer_core.filesystem.storage import acquire
-folder, rounds, contents = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+from trainer_core.filesystem import storage
+from trainer_core.filesystem.storage import acquire, atomic_write, claim_without_links
+from trainer_core.filesystem.temporary import temporary_beside
+what, folder = sys.argv[1], Path(sys.argv[2])
+rounds, contents = int(sys.argv[3]), json.loads(sys.argv[4])
+path = folder / "lock.json"
+def mine():
+    return str(os.getpid()).encode()
+def linked():
+    atomic_write(path, lambda target: target.write_bytes(mine()), replace=False)
+    return path.read_bytes() == mine()
+def without_links():
+    with temporary_beside(path) as target:
+        target.write_bytes(mine())
+        claim_without_links(target, path)
+    return path.read_bytes() == mine()
+ways = {"lock": lambda: acquire(path), "linked": linked, "without links": without_links}
 acquire(folder / "first").release()
 won = []
 for _ in range(rounds):
-    for path in folder.iterdir():
-        path.unlink()
+    for each in folder.iterdir():
+        each.unlink()
     for name, content in contents.items():
         (folder / name).write_text(content)
         os.utime(folder / name, (1.0, 1.0))
-    won.append(race(lambda: acquire(folder / "lock.json")))
-left = {path.name for path in folder.iterdir()} - {"lock.json"}
+    won.append(race(ways[what]))
+left = {each.name for each in folder.iterdir()} - {"lock.json"}
 print(json.dumps([won, sorted(left)]))
 """
 
 
 @needs_fork
 @pytest.mark.parametrize(
-    ("rounds", "dead", "content"),
+    ("what", "rounds", "dead", "content"),
     [
-        pytest.param(60, [], None, id="nobody had it"),
-        pytest.param(60, ["lock.json"], None, id="its owner was killed"),
-        pytest.param(25, ["lock.json", "lock.json.takeover"], None, id="so was who took it over"),
-        pytest.param(25, ["lock.json"], "", id="it was never written"),
+        pytest.param("lock", 30, [], None, id="nobody had it"),
+        pytest.param("lock", 30, ["lock.json"], None, id="its owner was killed"),
+        pytest.param(
+            "lock", 15, ["lock.json", "lock.json.takeover"], None, id="so was who took it over"
+        ),
+        pytest.param("lock", 15, ["lock.json"], "", id="it was never written"),
+        pytest.param("linked", 10, [], None, id="a file"),
+        pytest.param("without links", 10, [], None, id="a file on a disk without links"),
     ],
 )
-def test_of_all_processes_that_try_at_once_exactly_one_gets_it(tmp_path, rounds, dead, content):
+def test_of_all_processes_that_try_at_once_exactly_one_gets_it(
+    tmp_path, what, rounds, dead, content
+):
     contents = {}
     for name in dead:
         killed_owner(tmp_path / name)
         contents[name] = (tmp_path / name).read_text() if content is None else content
     # In a small interpreter, which forks faster than one that tests have filled.
+    words = [sys.executable, "-c", RACES, what, str(tmp_path), str(rounds), json.dumps(contents)]
     done = subprocess.run(
-        [sys.executable, "-c", RACES, str(tmp_path), str(rounds), json.dumps(contents)],
+        words,
         capture_output=True,
         text=True,
         check=False,
@@ -82,19 +104,20 @@ def test_of_all_processes_that_try_at_once_exactly_one_gets_it(tmp_path, rounds,
 def test_the_race_shows_a_lock_that_two_can_have(tmp_path):
     """Without this the test above would prove nothing."""
     path = tmp_path / "lock.json"
+    all_have_looked = multiprocessing.get_context("fork").Barrier(4)
 
     def look_then_write():
         free = not path.exists()
-        time.sleep(0.05)
+        all_have_looked.wait()
         path.touch()
         return free
 
-    assert race(look_then_write) > 1
+    assert race(look_then_write) == 4
 
 
 def test_of_all_threads_that_try_at_once_exactly_one_gets_the_lock(tmp_path):
     path = tmp_path / "lock.json"
-    for round_number in range(20):
+    for round_number in range(8):
         if round_number % 2:
             killed_owner(path)
         together = threading.Barrier(4)
@@ -115,43 +138,37 @@ def test_of_all_threads_that_try_at_once_exactly_one_gets_the_lock(tmp_path):
         assert not list(tmp_path.iterdir())
 
 
-@needs_fork
-def test_a_lock_is_never_without_its_content(tmp_path):
-    """A reader that looks all the time sees either no lock or a whole one."""
-    path, enough = tmp_path / "lock.json", tmp_path / "enough"
-    end = time.monotonic() + 60
+def test_a_lock_is_never_without_its_content(tmp_path, monkeypatch):
+    """What gets the name is whole before: a reader sees either no lock or its content."""
+    path, seen = tmp_path / "lock.json", []
 
-    pid = os.fork()
-    if pid == 0:
-        for pause in itertools.cycle((0, 0.001)):
-            if enough.exists() or time.monotonic() > end:
-                os._exit(0)
-            with acquire(path):
-                time.sleep(pause)  # else the reader on a single core never meets one
-    seen = set()
-    try:
-        # As many looks as it takes: how often one meets a lock depends on the machine.
-        while len(seen) < 50 and time.monotonic() < end:
-            try:
-                lock = json.loads(path.read_bytes())
-            except FileNotFoundError:
-                continue
-            assert lock["pid"] == pid
-            seen.add(lock["token"])
-    finally:
-        enough.touch()
-        os.waitpid(pid, 0)
-    assert len(seen) == 50
+    def looked_at(act):
+        def look(draft, target, **given):
+            seen.append((json.loads(draft.read_bytes())["pid"], target))
+            act(draft, target, **given)
+
+        return look
+
+    for name in ("claim", "move"):
+        monkeypatch.setattr(storage, name, looked_at(getattr(storage, name)))
+    with acquire(path):
+        assert seen == [(os.getpid(), path)]
+    killed_owner(path)
+    with acquire(path):
+        assert seen[-1] == (os.getpid(), path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("content", [b"", b'{"host": "he', b"[1]", b'{"host": 1}', b"\xff" * 99])
-def test_a_half_written_lock_binds_for_a_moment_and_not_for_ever(tmp_path, content):
+def test_a_half_written_lock_binds_for_a_moment_and_not_for_ever(tmp_path, monkeypatch, content):
     """Where the disk knows no links, its owner may be about to write it; or was killed."""
     path = tmp_path / "lock.json"
     path.write_bytes(content)
-    assert acquire(path) is None
-    assert holder(path) is not None
-    os.utime(path, (time.time() - 60,) * 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "_PATIENCE_SECONDS", math.inf)
+        assert acquire(path) is None
+        assert holder(path) is not None
+    os.utime(path, (1.0, 1.0))
     assert holder(path) is None
     with acquire(path) as lock:
         assert holder(path) == lock.owner
@@ -174,27 +191,6 @@ def test_releasing_leaves_a_lock_alone_that_somebody_else_has_now(tmp_path):
     second = acquire(path)
     first.release()
     assert holder(path) == second.owner
-
-
-@needs_fork
-@pytest.mark.parametrize("links", [True, False])
-def test_of_all_files_written_for_one_name_exactly_one_gets_it(tmp_path, links):
-    path = tmp_path / "out"
-
-    def write():
-        mine = str(os.getpid()).encode()
-        if links:
-            atomic_write(path, lambda target: target.write_bytes(mine), replace=False)
-        else:
-            with temporary_beside(path) as target:
-                target.write_bytes(mine)
-                claim_without_links(target, path)
-        return path.read_bytes() == mine
-
-    for _ in range(10):
-        assert race(write) == 1
-        assert [each.name for each in tmp_path.iterdir()] == ["out"]
-        path.unlink()
 
 
 def test_a_name_that_is_taken_is_told_also_without_links(tmp_path):

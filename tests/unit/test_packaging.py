@@ -45,9 +45,6 @@ def test_the_archive_has_what_runs(archive):
         known = present & tracked()
         assert known
         assert known <= archive
-
-
-def test_the_archive_has_all_of_the_library(archive):
     library = {name for name in tracked() if name.startswith("trainer_core/")}
     assert library <= archive
     folders = {"/".join(name.split("/")[:3]) for name in library}
@@ -85,7 +82,7 @@ def test_names_in_the_archive_work_on_every_system(archive):
 def test_comfyui_reads_the_metadata():
     folder, python = comfy_programs()
     words = [str(python), "-c", _PARSE, str(ROOT)]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     project, comfy = found["project"], found["comfy"]

@@ -19,12 +19,10 @@ from trainer_core.requirements import (
     guest_requirements,
     installed_version,
     meets,
-    missing_requirements,
     normalised,
     parse_requirement,
     pyproject_list,
     remedy,
-    require_libraries,
     shell_word,
 )
 from trainer_core.training.optimizers import OPTIMIZERS
@@ -154,28 +152,17 @@ def test_versions_are_compared_as_numbers(version, minimum, expected):
     assert meets(version, minimum) is expected
 
 
-@pytest.mark.parametrize("line", ["torch", "torch==2.4", "torch>=2,<3", "a[b]>=1", "torch>=2; x"])
-def test_ranges_that_are_no_lower_bound_are_refused(line):
-    with pytest.raises(ValueError, match="name>=version"):
-        parse_requirement(line)
-
-
-def test_names_have_one_spelling():
+def test_a_range_is_a_name_with_a_lower_bound():
     assert parse_requirement("Huggingface_Hub >= 0.34") == Requirement("huggingface-hub", "0.34")
     assert normalised("a.b--c__D") == "a-b-c-d"
-
-
-def test_nothing_is_missing_here():
-    assert missing_requirements() == []
-    require_libraries()
-
-
-def test_missing_and_old_libraries_are_told_apart():
-    assert str(MissingLibrary("peft", "0.18", None)) == "peft is not installed"
-    assert str(MissingLibrary("peft", "0.18", "0.17.1")) == "peft 0.17.1 is older than 0.18"
+    for line in ("torch", "torch==2.4", "torch>=2,<3", "a[b]>=1", "torch>=2; x"):
+        with pytest.raises(ValueError, match="name>=version"):
+            parse_requirement(line)
 
 
 def test_the_remedy_is_the_packs_own_script_and_comfyuis_update():
+    assert str(MissingLibrary("peft", "0.18", None)) == "peft is not installed"
+    assert str(MissingLibrary("peft", "0.18", "0.17.1")) == "peft 0.17.1 is older than 0.18"
     ours = remedy([MissingLibrary("peft", "0.18", None)])
     command = f"{shell_word(sys.executable)} {shell_word(ROOT / 'install.py')}"
     assert ours == f"Run {command} and restart ComfyUI."
@@ -205,7 +192,7 @@ def test_a_python_without_the_libraries_gets_the_message(tmp_path):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=600,
     )
     found, expected, todo = done.stdout.splitlines()
     assert "diffusers is not installed" in found

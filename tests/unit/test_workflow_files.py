@@ -55,38 +55,6 @@ def note(name):
     return " ".join(" ".join(found).split())
 
 
-def drawn(*links, places):
-    """A workflow of nodes of no height at these places."""
-    shown = [{"id": number, "pos": place, "size": [10, 0]} for number, place in places.items()]
-    numbered = [[number, *link, "IMAGE"] for number, link in enumerate(links, 1)]
-    return {"nodes": shown, "links": numbered}
-
-
-SQUARE = {1: [0, 0], 2: [0, 100], 3: [200, 0], 4: [200, 100]}
-
-
-@pytest.mark.parametrize(
-    ("links", "count"),
-    [
-        ([(1, 0, 3, 0), (2, 0, 4, 0)], 0),
-        ([(1, 0, 4, 0), (2, 0, 3, 0)], 1),
-        ([(1, 0, 3, 0), (1, 0, 4, 0)], 0),
-        # Two outputs of one node cross, when they lead to the same node the wrong way round.
-        ([(1, 0, 3, 1), (1, 1, 3, 0)], 1),
-        ([(1, 0, 4, 0), (2, 0, 3, 0), (1, 1, 4, 1)], 2),
-    ],
-)
-def test_crossings_are_counted(links, count):
-    assert crossings(drawn(*links, places=SQUARE)) == count
-
-
-def test_the_scale_at_fit_is_what_comfyui_computes():
-    wide = {"nodes": [{"pos": [0, 0], "size": [1420, 100]}]}
-    tall = {"nodes": [{"pos": [5, 0], "size": [100, 760]}, {"pos": [0, 5], "size": [9, 9]}]}
-    assert fit_scale(wide) == 1.0
-    assert fit_scale(tall) == 1.0
-
-
 def test_their_names_say_the_order_of_a_learner():
     assert sorted(CROSSINGS) == NAMES
     kinds = ["first", *["quick"] * len(FULL_SIZE), "convert", *["advanced"] * (len(FULL_SIZE) + 5)]
@@ -158,13 +126,6 @@ def test_a_model_of_the_graph_is_one_object_for_training_and_generating(name):
     assert {"AdapterTrainerBaseFromModel", "LoraModelLoader"} in takers.values()
     (settings,) = (n for n in nodes(name) if n["type"] == "AdapterTrainerSettings")
     assert "auto" in settings["widgets_values"]
-
-
-def test_figures_are_counted():
-    folder = ROOT / "trainer_core" / "assets" / "demo-generate"
-    captions = [path for path in folder.rglob("*.txt") if path.with_suffix(".png").is_file()]
-    assert bundled_images("demo-generate") == len(captions)
-    assert first_run()["steps"] > 0
 
 
 @pytest.mark.exhaustive

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from runs import merge
+from runs import merge, noisy_images
 
 EVERYTHING: dict[str, Any] = {
     "adapter": {
@@ -52,16 +52,11 @@ def everything(images: Path, **overrides: Any) -> dict[str, Any]:
     return merge(settings, overrides)
 
 
-def masked_images(folder: Path) -> Path:
-    """Eight noisy images with captions; all but the last have a mask."""
-    random = np.random.default_rng(0)
-    folder.mkdir(parents=True)
-    for number in range(8):
-        pixels = random.integers(0, 256, (64, 64, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{number}.png")
-        (folder / f"{number}.txt").write_text(f"image {number}")
-        if number < 7:
-            mask = np.zeros((64, 64), np.uint8)
-            mask[16:48, 8 * number : 8 * number + 16] = 255
-            Image.fromarray(mask).save(folder / f"{number}_mask.png")
+def masked_images(folder: Path, count: int = 8) -> Path:
+    """Noisy images with captions; all but the last have a mask."""
+    noisy_images(folder, count)
+    for number in range(count - 1):
+        mask = np.zeros((64, 64), np.uint8)
+        mask[16:48, 8 * number : 8 * number + 16] = 255
+        Image.fromarray(mask).save(folder / f"{number}_mask.png")
     return folder

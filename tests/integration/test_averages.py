@@ -8,10 +8,8 @@ import pytest
 import torch
 from runs import CancelAfter, run_config, tensors
 
-from tests.integration.test_resume import assert_equal_runs
 from trainer_core.adapter_files.metadata import own_facts
 from trainer_core.cli import main
-from trainer_core.errors import InputError
 from trainer_core.tensors.safetensors_reader import open_tensors
 from trainer_core.training import train
 from trainer_core.training.average import exponential_share
@@ -72,20 +70,6 @@ def test_the_exported_weights_are_the_ones_that_are_asked_for(tmp_path, cache, e
     kept = tensors(run.folder / "checkpoints" / "000003" / "adapter.safetensors")
     exported = tensors(run.adapters[0])
     assert all(torch.equal(kept[key], exported[key]) for key in exported)
-
-
-def test_a_resumed_run_with_averages_and_a_limit_ends_with_the_same_bits(tmp_path, cache):
-    settings = {"training": {**SHORT, "ema": EMA, "max_weight_norm": 0.004}}
-    heard = CancelAfter(99)
-    whole = train(run_config(tmp_path / "a", cache, **settings), heard)
-    assert any("max_weight_norm has scaled" in str(event) for event in heard.events)
-    stopped = train(run_config(tmp_path / "b", cache, **settings), CancelAfter(5))
-    assert (stopped.status, stopped.step) == ("cancelled", 5)
-    resumed = train(run_config(tmp_path / "b", cache, **settings, resume="latest"))
-    assert_equal_runs(whole.folder, resumed.folder, 8)
-    for one, two in zip(whole.adapters, resumed.adapters, strict=True):
-        exported, again = tensors(one), tensors(two)
-        assert all(torch.equal(exported[key], again[key]) for key in exported)
 
 
 def test_averages_are_switched_on_and_off_at_a_resume(tmp_path, cache):
@@ -207,11 +191,3 @@ def test_the_verb_writes_adapters_and_says_how_near_they_are(tmp_path, cache, ca
     assert main(["ema", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert "is not a run" in said
-
-
-def test_a_run_that_kept_no_averages_is_refused_with_what_to_do(tmp_path, cache):
-    run = train(run_config(tmp_path, cache, training={**SHORT, "steps": 2}))
-    with pytest.raises(InputError) as caught:
-        kept_averages(run.folder)
-    assert "none of its 1 checkpoints" in caught.value.found
-    assert "training.ema.post_hoc" in caught.value.remedy

@@ -15,7 +15,6 @@ from trainer_core.config import BaseSection
 from trainer_core.families.registry import get_family
 from trainer_core.inference.pipeline import sample_prompts
 from trainer_core.training import train
-from trainer_core.training.observer import Warned
 
 PREVIEW = {"prompts": ["a red circle on a green background"], "width": 64, "height": 64, "steps": 2}
 
@@ -59,16 +58,6 @@ def test_a_run_is_resumed_bit_for_bit_and_its_file_is_proven(
     (without,) = sample_prompts(config, None)
     assert image.isfinite().all()
     assert not torch.equal(image, without)
-
-
-def test_a_run_goes_on_in_another_format_and_says_so(tmp_path, cache):
-    train(run_config(tmp_path, cache, **settings("auto")))
-    observer = CancelAfter(99)
-    changed = settings("nf4", steps=4)
-    result = train(run_config(tmp_path, cache, **changed, resume="latest"), observer)
-    assert (result.status, result.step) == ("done", 4)
-    told = [str(event) for event in observer.events if isinstance(event, Warned)]
-    assert any("memory.base_format was 'dense' and is 'nf4'" in each for each in told)
 
 
 @pytest.mark.exhaustive

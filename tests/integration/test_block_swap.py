@@ -4,8 +4,7 @@ import gc
 import threading
 
 import pytest
-from runs import CancelAfter, merge, metrics, run_config
-from test_resume import assert_equal_runs
+from runs import CancelAfter, assert_equal_runs, merge, metrics, run_config
 
 from tests.fixtures.combinations import each_once
 from trainer_core.errors import ConfigError, RunError

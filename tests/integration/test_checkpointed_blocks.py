@@ -2,8 +2,7 @@
 
 import gc
 
-from runs import CancelAfter, merge, run_config
-from test_resume import assert_equal_runs
+from runs import CancelAfter, assert_equal_runs, merge, run_config
 
 from trainer_core.offload import checkpointed_blocks
 from trainer_core.offload.host_inputs import HostInputs

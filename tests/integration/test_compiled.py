@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from runs import metrics, run_config
-from test_resume import assert_equal_runs
+from runs import assert_equal_runs, metrics, run_config
 
 from trainer_core.training import train
 from trainer_core.training.compiled_blocks import missing_compiler

@@ -6,11 +6,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-import yaml
 from integration.runs import CancelAfter, metrics, run_config, tensors
-from launches import launch_two
 from PIL import Image
-from test_processes import BEGIN, TRAIN, how_they_ended
 
 from trainer_core.data.views import Views
 from trainer_core.errors import ConfigError
@@ -106,23 +103,6 @@ def test_a_resumed_run_and_two_passes_train_the_same_views(pairs, cached, tmp_pa
     ]
     losses = [[each["loss"] for each in metrics(run.folder)] for run in runs]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_two_processes_train_the_same_views_as_one(pairs, cached, tmp_path):
-    training = {"steps": 6, "batch_size": 2, "gradient_accumulation_steps": 2}
-    adapter = {"dropout": 0.0}
-    config = edit_run(tmp_path / "two", cached, pairs, training=training, adapter=adapter)
-    run_file, ends = tmp_path / "run.yaml", tmp_path / "ends"
-    run_file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
-    ends.mkdir()
-    done = launch_two(tmp_path, BEGIN + TRAIN, run_file, ends)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert how_they_ended(ends) == {"0 of 2": "done 6", "1 of 2": "done 6"}
-    one = train(edit_run(tmp_path / "one", cached, pairs, training=training, adapter=adapter))
-    for a, b in zip(metrics(tmp_path / "two/run/v0"), metrics(one.folder), strict=True):
-        assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
 
 
 @pytest.mark.exhaustive

@@ -10,7 +10,7 @@ from trainer_core.commands.doctor import run_report
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.training import SingleProcess, train
 from trainer_core.training.encode_dataset import prepare, save_manifest
-from trainer_core.training.observer import SilentObserver, Warned
+from trainer_core.training.observer import SilentObserver
 from trainer_core.training.velocity_error import cached_velocity_error
 
 EIGHT_BIT = [name for name, stored in FORMATS.items() if stored.eight_bit]
@@ -43,16 +43,6 @@ def test_a_run_in_8_bits_resumes_bit_for_bit_near_the_dense_one(tmp_path, cache,
     losses = [[row["loss"] for row in metrics(each.folder)] for each in (whole, dense)]
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
-
-
-def test_a_run_goes_on_with_other_products_and_says_so(tmp_path, cache):
-    train(run_config(tmp_path, cache, **settings("int8_rotated", "dense", steps=1)))
-    observer = CancelAfter(99)
-    changed = settings("int8_rotated", "8bit", steps=2)
-    result = train(run_config(tmp_path, cache, **changed, resume="latest"), observer)
-    assert (result.status, result.step) == ("done", 2)
-    told = [str(event) for event in observer.events if isinstance(event, Warned)]
-    assert any("memory.compute was 'dense' and is '8bit'" in each for each in told)
 
 
 @pytest.mark.exhaustive

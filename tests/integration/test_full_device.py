@@ -5,9 +5,8 @@ import threading
 
 import pytest
 import torch
-from runs import CancelAfter, merge, metrics, run_config, tensors
+from runs import CancelAfter, assert_equal_runs, merge, metrics, run_config, tensors
 from test_block_swap import assert_nothing_is_left
-from test_resume import assert_equal_runs
 
 from tests.fixtures.small_device import MasterBeside, SmallDevice
 from trainer_core.errors import RunError

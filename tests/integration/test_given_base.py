@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from runs import noisy_images
 
 from tests.fixtures.made_up_family.base import make_lumen_base
 from trainer_core.bases.locate import locate_base
@@ -41,13 +42,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture
 def images(tmp_path):
-    folder = tmp_path / "images"
-    folder.mkdir()
-    for index in range(2):
-        pixels = np.random.default_rng(index).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{index}.png")
-        (folder / f"{index}.txt").write_text(f"image {index}")
-    return folder
+    return noisy_images(tmp_path / "images", 2, 32)
 
 
 def settings(tmp_path, images, name, **base):
@@ -153,21 +148,18 @@ def test_a_run_goes_on_with_the_model_that_it_began_with(lumen, base, images, tm
         host.train(load_config(given), fingerprint="another")
 
 
-@pytest.mark.parametrize(
-    ("section", "values"),
-    [
+def test_what_only_files_can_do_is_refused(lumen, base, images, tmp_path):
+    host = Host(lumen, base)
+    for section, values in (
         ("memory", {"blocks_to_swap": 1}),
         ("memory", {"base_format": "int8"}),
         ("memory", {"compile": True}),
         ("base", {"adapters": [{"path": "one.safetensors"}]}),
-    ],
-)
-def test_what_only_files_can_do_is_refused(lumen, base, images, tmp_path, section, values):
-    host = Host(lumen, base)
-    given = settings(tmp_path, images, "refused", family=GRAPH_MODEL)
-    given[section] = {**given.get(section, {}), **values}
-    with pytest.raises(ConfigError, match="a model of the graph"):
-        host.train(load_config(given))
+    ):
+        given = settings(tmp_path, images, "refused", family=GRAPH_MODEL)
+        given[section] = {**given.get(section, {}), **values}
+        with pytest.raises(ConfigError, match="a model of the graph"):
+            host.train(load_config(given))
     assert not (tmp_path / "output").exists()
 
 

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from runs import command, noisy_images
 from safetensors import safe_open
 
 from tests.fixtures.krea2_base import make_krea2_base
 from trainer_core.bases.adapter_family import adapter_family
-from trainer_core.cli import main
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     return make_krea2_base(tmp_path_factory.mktemp("krea2") / "base")
-
-
-def command(capsys, *words):
-    """What a command prints as JSON; it ends well."""
-    code = main([*map(str, words), "--json"])
-    lines = capsys.readouterr().out.splitlines()
-    assert code == 0, lines
-    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -38,11 +27,8 @@ def test_a_run_goes_from_template_to_adapter(memory, base, tmp_path, capsys, mon
     (template,) = command(capsys, "template", "krea2")
     assert "path: krea/Krea-2-Raw" in template["run_file"]
     (tmp_path / "run.yaml").write_text(template["run_file"])
-    (tmp_path / "images").mkdir()
-    for index, caption in enumerate(("one", "a text that is longer than the other")):
-        pixels = np.random.default_rng(index).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "images" / f"{index}.png")
-        (tmp_path / "images" / f"{index}.txt").write_text(caption)
+    noisy_images(tmp_path / "images", 2)
+    (tmp_path / "images" / "1.txt").write_text("a text that is longer than the other")
     monkeypatch.chdir(tmp_path)
     settings = [
         f"base.path={base}",

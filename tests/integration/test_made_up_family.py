@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from runs import command, noisy_images
 
 from tests.fixtures.made_up_family.base import make_lumen_base
 from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.bases.locate import detect_base, locate_base
-from trainer_core.cli import main
 from trainer_core.config import BaseSection, RunConfig
 from trainer_core.errors import ConfigError, RunError
 from trainer_core.families.registry import PACKAGES, get_family
@@ -38,24 +34,12 @@ def base(tmp_path_factory):
     return make_lumen_base(tmp_path_factory.mktemp("lumen") / "base")
 
 
-def command(capsys, *words):
-    """What a command prints as JSON; it ends well."""
-    code = main([*map(str, words), "--json"])
-    lines = capsys.readouterr().out.splitlines()
-    assert code == 0, lines
-    return [json.loads(line) for line in lines]
-
-
 def test_a_run_goes_from_template_to_adapter(base, tmp_path, capsys, monkeypatch):
     (preset,) = command(capsys, "template", "lumen", "style", "fast")
     assert "path: nobody/Lumen" in preset["run_file"]
     (template,) = command(capsys, "template", "lumen")
     (tmp_path / "run.yaml").write_text(template["run_file"])
-    (tmp_path / "images").mkdir()
-    for index in range(2):
-        pixels = np.random.default_rng(index).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "images" / f"{index}.png")
-        (tmp_path / "images" / f"{index}.txt").write_text(f"image {index}")
+    noisy_images(tmp_path / "images", 2, 32)
     monkeypatch.chdir(tmp_path)
     settings = [
         f"base.path={base}",
@@ -120,14 +104,11 @@ def test_its_base_is_recognised_as_folder_and_as_file(base, lumen):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_its_name_is_checked_and_offered():
+def test_its_name_is_offered_and_the_line_is_all_that_makes_it_known(monkeypatch):
     assert load_config({"family": "lumen"}).family == "lumen"
     with pytest.raises(ConfigError) as caught:
         load_config({"family": "lumin"})
     assert "lumen" in caught.value.remedy
-
-
-def test_the_line_is_all_that_makes_it_known(monkeypatch):
     monkeypatch.delitem(PACKAGES, "lumen")
     with pytest.raises(ConfigError, match="family is lumen"):
         load_config({"family": "lumen"})

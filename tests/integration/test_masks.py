@@ -5,13 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-import yaml
-from launches import launch_two
+from everything import masked_images
 from PIL import Image
-from runs import CancelAfter, metrics, run_config, tensors
+from runs import run_config, tensors
 
 from trainer_core.errors import DatasetError
 from trainer_core.training import SingleProcess, train
@@ -20,29 +18,7 @@ from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import SilentObserver
 from trainer_core.types import View
 
-PROGRAM = """
-import sys
-import torch
-from trainer_core.config.reading import load_config
-from trainer_core.training import AccelerateProcesses, train
-train(load_config(sys.argv[1]), None, AccelerateProcesses(torch.device("cpu")))
-"""
 STEPS = {"steps": 3, "gradient_accumulation_steps": 1, "batch_size": 2}
-
-
-def write_images(folder, masked=True):
-    """Four noisy images; all but the last have a mask, white in the middle."""
-    random = np.random.default_rng(0)
-    folder.mkdir()
-    for number in range(4):
-        pixels = random.integers(0, 256, (64, 64, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{number}.png")
-        (folder / f"{number}.txt").write_text(f"image {number}")
-        if masked and number < 3:
-            mask = np.zeros((64, 64), np.uint8)
-            mask[16:48, 16:48] = 255
-            Image.fromarray(mask).save(folder / f"{number}_mask.png")
-    return folder
 
 
 def masked_run(tmp_path, name, training=STEPS, **dataset):
@@ -55,7 +31,7 @@ def masked_run(tmp_path, name, training=STEPS, **dataset):
 
 @pytest.mark.slow
 def test_masks_change_what_is_trained_and_alike_weights_nothing(tmp_path):
-    write_images(tmp_path / "data")
+    masked_images(tmp_path / "data", 4)
     plain = train(masked_run(tmp_path, "plain", mask={"source": "none"}))
     alike = train(masked_run(tmp_path, "alike", mask={"background": 1.0}))
     masked = train(masked_run(tmp_path, "masked"))
@@ -67,33 +43,8 @@ def test_masks_change_what_is_trained_and_alike_weights_nothing(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
-def test_two_processes_and_a_resumed_run_train_masked_and_mirrored_images_as_one(tmp_path):
-    """With points that preserve the base in the same batches."""
-    write_images(tmp_path / "data")
-    options = {"flip": True, "preservation": {"share": 0.3, "prompts": ["a red circle"]}}
-    options["preservation"] |= {"count": 2, "steps": 2}
-    training = {"steps": 4, "batch_size": 4, "gradient_accumulation_steps": 1}
-    one = train(masked_run(tmp_path, "one", training, **options))
-    two = masked_run(tmp_path, "two", training, **options)
-    run_file = tmp_path / "run.yaml"
-    run_file.write_text(yaml.safe_dump(two.model_dump(mode="json")))
-    done = launch_two(tmp_path, PROGRAM, run_file)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    for a, b in zip(metrics(tmp_path / "two" / "run" / "v0"), metrics(one.folder), strict=True):
-        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
-    again = masked_run(tmp_path, "again", training, **options)
-    train(again, CancelAfter(2))
-    resumed = train(again.model_copy(update={"resume": "auto"}))
-    expected, found = tensors(one.adapters[0]), tensors(resumed.adapters[0])
-    assert all(torch.equal(expected[key], found[key]) for key in expected)
-    unmasked = masked_run(tmp_path, "unmasked", training, mask={"source": "none"}, **options)
-    assert train(unmasked).losses != one.losses
-
-
-@pytest.mark.slow
 def test_a_finished_cache_trains_masked_and_mirrored_images_as_their_files_do(tmp_path):
-    folder = write_images(tmp_path / "data")
+    folder = masked_images(tmp_path / "data", 4)
     Image.new("L", (64, 64), 255).save(folder / "1_mask.png")
     options = {"flip": True, "crop": "mask"}
     config = masked_run(tmp_path, "files", **options)
@@ -124,7 +75,7 @@ def test_a_finished_cache_trains_masked_and_mirrored_images_as_their_files_do(tm
 
 @pytest.mark.slow
 def test_a_mask_of_which_nothing_counts_stops_a_run_before_its_first_step(tmp_path):
-    folder = write_images(tmp_path / "data")
+    folder = masked_images(tmp_path / "data", 4)
     Image.new("L", (64, 64)).save(folder / "1_mask.png")
     with pytest.raises(DatasetError, match=r"nothing of 1\.png counts"):
         train(masked_run(tmp_path, "run", mask={"background": 0.0}))

@@ -4,8 +4,7 @@ import json
 
 import pytest
 import yaml
-from runs import CancelAfter, merge, metrics, run_config
-from test_resume import assert_equal_runs
+from runs import CancelAfter, assert_equal_runs, merge, metrics, run_config
 
 from tests.fixtures.machines import SmallMachine
 from trainer_core.errors import RunError

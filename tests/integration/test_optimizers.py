@@ -1,15 +1,11 @@
 """Whole runs with every optimizer: learning, resuming bit for bit, changing the optimizer."""
 
 from statistics import mean
-from typing import get_args
 
-import pytest
 import torch
 from runs import CancelAfter, metrics, run_config, tensors
 
-from trainer_core.config.optimizer import OptimizerName
 from trainer_core.training import train
-from trainer_core.training.optimizers import OPTIMIZERS
 
 # Factors of 4096 numbers and more, which are packed.
 RUN = {"adapter": {"kind": "lora", "rank": 32}}
@@ -63,43 +59,6 @@ def test_the_optimizer_changes_at_a_resume(tmp_path, cache):
     steps = {each.item() for name, each in state.items() if name.endswith(".step")}
     assert steps == {6.0}
     assert all(torch.isfinite(each).all() for each in state.values())
-
-
-QUICK = {"prodigy_schedule_free"}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.exhaustive])
-        for name in get_args(OptimizerName)
-    ],
-)
-def test_a_resumed_run_ends_as_one_that_was_not_stopped(tmp_path, cache, name):
-    """With layers left out by chance, dropout, and two micro-batches in each step."""
-    pytest.importorskip(OPTIMIZERS[name].package or "torch")
-
-    def run(folder, observer=None, **overrides):
-        adapter = {"kind": "lora", "rank": 4, "dora": True, "dropout": 0.2, "module_dropout": 0.3}
-        training = TRAINING | {
-            "optimizer": {"name": name},
-            "gradient_accumulation_steps": 2,
-            "max_grad_norm": 1.0,
-        }
-        settings = run_config(folder, cache, training=training, adapter=adapter, **overrides)
-        return train(settings, observer)
-
-    whole = run(tmp_path / "whole")
-    run(tmp_path / "parts", CancelAfter(3))
-    parts = run(tmp_path / "parts", resume="latest")
-    assert parts.step == whole.step == 6
-    state, again = last_state(whole), last_state(parts)
-    assert state.keys() == again.keys()
-    assert [key for key in state if not torch.equal(state[key], again[key])] == []
-    (one,), (other,) = whole.adapters, parts.adapters
-    exported = tensors(one)
-    assert all(torch.equal(each, tensors(other)[key]) for key, each in exported.items())
 
 
 def test_a_state_that_means_nothing_begins_anew_and_is_told(tmp_path, cache):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
-from runs import CancelAfter, merge, metrics, tensors
-from test_resume import assert_equal_runs
+from runs import (
+    CancelAfter,
+    assert_resumes,
+    merge,
+    metrics,
+    noisy_images,
+)
 
 from tests.fixtures.made_up_family import predict as lumen
 from tests.fixtures.made_up_family import spec
@@ -58,15 +61,6 @@ def predict(transformer, noisy, sigma, conditionings, controls, guidance):
     return lumen.predict(transformer, given, sigma.flatten(), conditionings, controls, guidance)
 
 
-def dataset(folder, count):
-    folder.mkdir(parents=True)
-    for index in range(count):
-        pixels = np.random.default_rng(index).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{index}.png")
-        (folder / f"{index}.txt").write_text(f"image {index}")
-    return folder
-
-
 def config(base, folder, images, **changes):
     values = {
         "family": "lumen",
@@ -111,7 +105,7 @@ def euler(kind, noise, ks, model):
 
 
 def test_a_step_measures_the_error_of_what_is_predicted(kind, base, tmp_path):
-    given = config(base, tmp_path / "runs", dataset(tmp_path / "images", 1))
+    given = config(base, tmp_path / "runs", noisy_images(tmp_path / "images", 1, 32))
     prepared = prepare(given, SilentObserver(), SingleProcess(CPU))
     sample = prepared.dataset.load(0)
     told = CancelAfter(99)
@@ -141,7 +135,7 @@ def test_a_step_measures_the_error_of_what_is_predicted(kind, base, tmp_path):
 def test_a_resumed_run_equals_the_uninterrupted_one_and_keeps_the_bases_images(
     kind, base, tmp_path
 ):
-    images = dataset(tmp_path / "images", 4)
+    images = noisy_images(tmp_path / "images", 4, 32)
     changes = {
         "dataset": {
             "preservation": {"share": 0.5, "count": 2, "steps": 2},
@@ -150,19 +144,11 @@ def test_a_resumed_run_equals_the_uninterrupted_one_and_keeps_the_bases_images(
         "training": {"steps": 4, "batch_size": 2, "loss": {"weighting": "debiased"}},
         "preview": {"prompts": ["an image"], "every": 4, "width": 32, "height": 32, "steps": 2},
     }
-    whole = train(config(base, tmp_path / "a", images, **changes))
-    stopped = train(config(base, tmp_path / "b", images, **changes), CancelAfter(2))
-    assert (stopped.status, stopped.step) == ("cancelled", 2)
-    resumed = train(config(base, tmp_path / "b", images, **changes, resume="latest"))
-    assert (resumed.status, resumed.step) == ("done", 4)
-    assert_equal_runs(whole.folder, resumed.folder, 4)
-    one, other = (tensors(each.adapters[0]) for each in (whole, resumed))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    assert any(each.abs().max() > 0 for each in one.values())
+    assert_resumes(lambda name: config(base, tmp_path / name, images, **changes), 2)
 
 
 def test_a_preview_is_what_k_diffusion_generates(kind, base, tmp_path):
-    given = config(base, tmp_path / "runs", dataset(tmp_path / "images", 1))
+    given = config(base, tmp_path / "runs", noisy_images(tmp_path / "images", 1, 32))
     prepared = prepare(given, SilentObserver(), SingleProcess(CPU))
     model = prepared.family.load_transformer(prepared.location, torch.float32, CPU)
     texts = [prepared.encoders.open().encode_text(each) for each in ("an image", "")]
@@ -189,7 +175,7 @@ def test_a_preview_is_what_k_diffusion_generates(kind, base, tmp_path):
 
 def test_points_that_the_base_is_held_to_lie_on_that_way(kind, base, tmp_path):
     kept = {"preservation": {"share": 0.5, "count": 2, "steps": 3}}
-    given = config(base, tmp_path / "runs", dataset(tmp_path / "images", 1), dataset=kept)
+    given = config(base, tmp_path / "runs", noisy_images(tmp_path / "images", 1, 32), dataset=kept)
     prepared = prepare(given, SilentObserver(), SingleProcess(CPU))
     family, location = prepared.family, prepared.location
     model = family.load_transformer(location, torch.float32, CPU)

@@ -16,7 +16,7 @@ from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess, train
 from trainer_core.training.encode_dataset import prepare, save_manifest
-from trainer_core.training.observer import CacheProgress, SilentObserver
+from trainer_core.training.observer import SilentObserver
 from trainer_core.training.preservation import compute_missing, plan_preservation
 
 HALF = {"preservation": {"share": 0.5, "count": 4, "steps": 3}}
@@ -152,16 +152,6 @@ def test_a_step_that_only_preserves_has_no_loss_until_something_is_learned(tmp_p
     assert first > 0.05
     assert 0 < second < first / 3  # a point, after one step on an image
     assert fourth > 0
-
-
-def test_the_base_is_asked_before_the_first_step_and_is_told(tmp_path, cache):
-    observer = CancelAfter(99)
-    config = run_config(tmp_path, tmp_path / "cache", dataset=HALF, training={"steps": 1})
-    train(config, observer)
-    told = [e for e in observer.events if isinstance(e, CacheProgress)]
-    assert (told[-1].done, told[-1].total, told[-1].what) == (12, 12, "points to preserve")
-    summary = next(e.summary for e in observer.events if hasattr(e, "summary"))
-    assert summary.preserved.startswith("50%")
 
 
 def test_a_finished_cache_holds_the_prompts(tmp_path, cache):

@@ -5,11 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-import yaml
-from launches import launch_two
-from runs import CancelAfter, merge, metrics, run_config, tensors
-from test_processes import BEGIN, TRAIN
-from test_resume import assert_equal_runs
+from runs import CancelAfter, merge, run_config
 
 from tests.fixtures.combinations import pairwise, some
 from trainer_core.counters import counter_seed
@@ -167,32 +163,6 @@ def test_a_step_asks_once_more_and_learns_from_the_adapted_pass_alone(tmp_path, 
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("case", some(["blank 1", "blank 3", "output 1", "output 3"], "output 3"))
-def test_resumed_run_equals_the_uninterrupted_one(tmp_path, cache, case):
-    kind, batch = case.split()
-    training = {"steps": 5, "batch_size": int(batch), "gradient_accumulation_steps": 1}
-    settings = {"dataset": KINDS[kind], "training": training}
-    whole = train(run_config(tmp_path / "a", cache, **settings))
-    stopped = train(run_config(tmp_path / "b", cache, **settings), CancelAfter(2))
-    assert stopped.step == 2
-    resumed = train(run_config(tmp_path / "b", cache, **settings, resume="latest"))
-    assert_equal_runs(whole.folder, resumed.folder, 5)
-
-
-@pytest.mark.exhaustive
-def test_a_step_of_four_is_two_of_two(tmp_path, cache):
-    runs = []
-    for batch, parts in ((4, 1), (2, 2)):
-        training = {"steps": 3, "batch_size": batch, "gradient_accumulation_steps": parts}
-        adapter = {"dropout": 0.0}
-        settings = {"dataset": KINDS["output"], "training": training, "adapter": adapter}
-        runs.append(train(run_config(tmp_path / str(batch), cache, **settings)))
-    one, two = (tensors(run.adapters[0]) for run in runs)
-    assert runs[0].losses == pytest.approx(runs[1].losses, rel=1e-5)
-    for key, value in one.items():
-        torch.testing.assert_close(two[key], value, rtol=1e-3, atol=1e-6)
-
-
 def test_a_single_sample_takes_turns_with_a_twin_of_it(tmp_path, cache):
     training = {"steps": 4, "batch_size": 1, "gradient_accumulation_steps": 1}
     training |= {"optimizer": {"learning_rate": 1e-2}, "schedule": {"warmup_steps": 0}}
@@ -244,31 +214,3 @@ def test_the_kind_class_makes_images_of_the_class_word(tmp_path, cache):
     })  # fmt: skip
     with pytest.raises(ConfigError, match="asks for 3 prompts that are not the 3"):
         train(type(config).model_validate(other))
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("batch_size", "parts"), [(2, 2), (4, 1)])
-def test_two_processes_train_the_twins_of_one(tmp_path, cache, batch_size, parts):
-    settings = {
-        "dataset": KINDS["output"],
-        "training": {
-            "steps": 4,
-            "batch_size": batch_size,
-            "gradient_accumulation_steps": parts,
-        },
-        "adapter": {"dropout": 0.0},
-    }
-    config = run_config(tmp_path / "two", cache, **settings)
-    run_file = tmp_path / "run.yaml"
-    run_file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
-    (tmp_path / "ends").mkdir()
-    done = launch_two(tmp_path, BEGIN + TRAIN, run_file, tmp_path / "ends")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    one = train(run_config(tmp_path / "one", cache, **settings))
-    two = tmp_path / "two" / "run" / "v0"
-    for a, b in zip(metrics(two), metrics(one.folder), strict=True):
-        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
-    expected, found = tensors(one.adapters[0]), tensors(two / "run.safetensors")
-    for key in expected:
-        torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=1e-6)

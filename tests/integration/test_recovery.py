@@ -1,29 +1,43 @@
 """Steps that are not finite are left out, and lead back; a kill in between changes no bit."""
 
-import json
 import math
 import re
 
 import pytest
 import torch
-from runs import CancelAfter, metrics, run_config, tensors
-from test_changed_settings import BREAKS
-from test_resume import assert_equal_runs
+from faults import BREAKS, BROKEN, BrokenBase, overflowing
+from runs import (
+    CancelAfter,
+    assert_equal_runs,
+    merge,
+    metrics,
+    record,
+    run_config,
+    tensors,
+)
 
 from trainer_core.errors import NonFiniteError
 from trainer_core.training import train
-from trainer_core.training.observer import StepDone, Warned
+from trainer_core.training.observer import StepDone, WentBack
 
-RECOVERY = {"skips": 2, "returns": 1, "rate_factor": 0.01}
-
-
-def config_of(folder, cache, recovery=RECOVERY, **overrides):
-    training = {**BREAKS["training"], "recovery": recovery}
-    return run_config(folder, cache, adapter=BREAKS["adapter"], training=training, **overrides)
+LATER = pytest.mark.exhaustive
+LAST = BREAKS["training"]["steps"]
+RECOVERY = {"skips": 1, "returns": 1, "rate_factor": 0.01}
 
 
-def record(folder):
-    return json.loads((folder / "run.json").read_text())
+@pytest.fixture(autouse=True)
+def _breaks():
+    with overflowing():
+        yield
+
+
+def config_of(folder, cache, recovery=RECOVERY, **training):
+    own = merge(BREAKS["training"], {"recovery": recovery, **training})
+    return run_config(folder, cache, adapter=BREAKS["adapter"], training=own)
+
+
+def resumed(config, resume="latest"):
+    return config.model_copy(update={"resume": resume})
 
 
 class KilledError(Exception):
@@ -34,73 +48,80 @@ class KillAt(CancelAfter):
     """Ends a run without a word after so many steps, those that are made again included."""
 
     def __init__(self, steps):
-        super().__init__(10**9)
+        super().__init__()
         self.left = steps
 
     def notify(self, event):
         super().notify(event)
-        if isinstance(event, StepDone):
-            self.left -= 1
-            if not self.left:
-                raise KilledError
+        self.left -= isinstance(event, StepDone)
+        if not self.left:
+            raise KilledError
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, cache):
-    """A run that broke and recovered, and what it said."""
-    observer = CancelAfter(10**9)
-    return train(config_of(tmp_path_factory.mktemp("whole"), cache), observer), observer
+    """A run that broke and recovered, and who heard it."""
+    observer = CancelAfter()
+    with overflowing():
+        return train(config_of(tmp_path_factory.mktemp("whole"), cache), observer), observer
 
 
 def test_a_run_that_breaks_goes_back_and_on_with_a_lower_rate(whole):
     result, observer = whole
-    assert (result.status, result.step) == ("done", 24)
+    assert (result.status, result.step) == ("done", LAST)
     assert all(map(math.isfinite, result.losses))
     ((step, to),) = [(each["step"], each["to"]) for each in record(result.folder)["returns"]]
-    assert to % 4 == 0
-    assert to < step - 2
+    # Not to the state right before the first that broke, from which the same numbers follow.
+    assert (step, to) == (BROKEN + 1, 2)
+    assert [each.to for each in observer.events if isinstance(each, WentBack)] == [to]
     lines = metrics(result.folder)
-    assert [line["step"] for line in lines] == list(range(1, 25))
-    rates = [line["learning_rate"] for line in lines]
-    assert rates[:to] == pytest.approx([n / 20 for n in range(1, to + 1)])
-    assert rates[to] == pytest.approx((to + 1) / 20 * 0.01)
-    said = [each.message for each in observer.events if isinstance(each, Warned)]
-    assert sum("is left out" in each for each in said) == 2
+    assert [line["step"] for line in lines] == list(range(1, LAST + 1))
+    rates = [n * 1e-3 * (1.0 if n <= to else 0.01) for n in range(1, LAST + 1)]
+    assert [line["learning_rate"] for line in lines] == pytest.approx(rates)
+    said = observer.said()
+    assert sum("is left out" in each for each in said) == 1
     (back,) = [each for each in said if "goes back" in each]
     assert back.startswith(f"Step {step} is not finite. The run goes back to the checkpoint of")
     assert "with 0.01 of the learning rate (return 1 of 1)" in back
     assert all(torch.isfinite(each).all() for each in tensors(result.adapters[0]).values())
 
 
-LATER = pytest.mark.exhaustive
-
-
-@pytest.mark.parametrize("behind", [0, *(pytest.param(n, marks=LATER) for n in (-2, -1, 6))])
+@pytest.mark.parametrize("behind", [0, *(pytest.param(n, marks=LATER) for n in (-1, 2))])
 def test_a_kill_in_and_after_the_row_of_broken_steps_changes_no_bit(tmp_path, cache, whole, behind):
-    """0: right behind the return; 6: behind the next checkpoint, too."""
-    config = config_of(tmp_path, cache, resume="auto")
-    after = record(whole[0].folder)["returns"][0]["step"] + behind
+    """0: right behind the return; 2: behind the next checkpoint, too."""
+    config = resumed(config_of(tmp_path, cache), "auto")
     with pytest.raises(KilledError):
-        train(config, KillAt(after))
+        train(config, KillAt(BROKEN + 1 + behind))
     result = train(config)
     assert (result.status, result.folder.name) == ("done", "v0")
-    assert_equal_runs(whole[0].folder, result.folder, 24)
+    assert_equal_runs(whole[0].folder, result.folder, LAST)
     assert record(result.folder)["returns"] == record(whole[0].folder)["returns"]
 
 
-@LATER
-def test_without_a_checkpoint_it_goes_back_to_its_start(tmp_path, cache):
-    training = {**BREAKS["training"], "recovery": RECOVERY, "checkpoint_every": 0}
-    config = run_config(tmp_path, cache, adapter=BREAKS["adapter"], training=training)
-    result = train(config)
-    assert (result.status, result.folder.name) == ("done", "v0")
-    assert record(result.folder)["returns"][0]["to"] == 0
-    # From the first step on as a run with so low a rate.
-    training = {**training, "optimizer": {"learning_rate": 0.01}}
-    low = train(run_config(tmp_path / "low", cache, adapter=BREAKS["adapter"], training=training))
-    found, expected = tensors(result.adapters[0]), tensors(low.adapters[0])
-    for key in expected:
-        torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=1e-7)
+class CancelWhenBack(CancelAfter):
+    """Cancels when the run says that it goes back."""
+
+    def cancelled(self):
+        return any(isinstance(each, WentBack) for each in self.events)
+
+
+@pytest.mark.parametrize("every", [2, 0])
+def test_a_cancel_while_it_goes_back_changes_no_bit(tmp_path, cache, whole, every):
+    """Without checkpoints it goes back to its start, and on as a run of so low a rate."""
+    expected = whole[0]
+    if not every:
+        expected = train(config_of(tmp_path / "whole", cache, checkpoint_every=0))
+        low = config_of(tmp_path / "low", cache, optimizer={"learning_rate": 8e-5})
+        found, wanted = (tensors(each.adapters[0]) for each in (expected, train(low)))
+        for key, value in wanted.items():
+            torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-7)
+    config = resumed(config_of(tmp_path, cache, checkpoint_every=every), "auto")
+    stopped = train(config, CancelWhenBack())
+    assert (stopped.status, stopped.step) == ("cancelled", every)
+    again = train(config)
+    assert (again.status, again.folder) == ("done", stopped.folder)
+    assert_equal_runs(expected.folder, again.folder, LAST)
+    assert record(again.folder)["returns"] == record(expected.folder)["returns"]
 
 
 @LATER
@@ -113,42 +134,16 @@ def test_what_does_not_help_ends_with_the_layer_and_a_remedy(tmp_path, cache):
     (version,) = (tmp_path / "run").iterdir()
     ended = record(version)
     assert (ended["status"], len(ended["returns"])) == ("failed", 1)
-    assert ended["non_finite"]["step"] == ended["non_finite"]["first"] + 1
+    assert (ended["non_finite"]["first"], ended["non_finite"]["step"]) == (BROKEN, BROKEN + 1)
     # With a rate that somebody lowers by hand it may go back again.
-    lower = {**BREAKS["training"], "optimizer": {"learning_rate": 0.01}}
-    again = run_config(tmp_path, cache, adapter=BREAKS["adapter"], training=lower, resume="auto")
-    result = train(again)
-    assert (result.status, result.folder) == ("done", version)
-    assert result.step == 24
-
-
-class NotANumber(CancelAfter):
-    """Puts a NaN into the base for some steps, and takes it out again."""
-
-    def __init__(self, *steps):
-        super().__init__(10**9)
-        self.steps, self.before = steps, {}
-
-    def notify(self, event):
-        super().notify(event)
-        if not isinstance(event, StepDone):
-            return
-        import gc
-
-        if self.last + 1 in self.steps and not self.before:
-            for layer in [each for each in gc.get_objects() if type(each) is torch.nn.Linear]:
-                if not layer.weight.requires_grad and layer.weight.dim() == 2:
-                    self.before[layer] = layer.weight[0, 0].item()
-                    layer.weight.data[0, 0] = torch.nan
-        elif self.last + 1 not in self.steps:
-            for layer, number in self.before.items():
-                layer.weight.data[0, 0] = number
-            self.before = {}
+    lower = config_of(tmp_path, cache, optimizer={"learning_rate": 8e-5})
+    result = train(resumed(lower, "auto"))
+    assert (result.status, result.folder, result.step) == ("done", version, LAST)
 
 
 def test_a_step_that_is_left_out_is_as_if_it_had_not_been(tmp_path, cache):
     settings = {"steps": 6, "checkpoint_every": 1, "keep_checkpoints": 9}
-    result = train(run_config(tmp_path, cache, training=settings), NotANumber(3, 4))
+    result = train(run_config(tmp_path, cache, training=settings), BrokenBase(3, 4))
     assert result.status == "done"
     lines = metrics(result.folder)
     assert [line.get("skipped", False) for line in lines] == [n in (3, 4) for n in range(1, 7)]
@@ -162,3 +157,25 @@ def test_a_step_that_is_left_out_is_as_if_it_had_not_been(tmp_path, cache):
     assert [int(each.pop("recovery.skipped", 0)) for each in states] == [0, 1, 2]
     for state in states[1:]:
         assert all(torch.equal(state[key], states[0][key]) for key in states[0])
+
+
+def test_a_resumed_run_with_no_older_state_ends_with_a_remedy(tmp_path, cache):
+    """It has neither its start in memory nor a checkpoint before the one that leads there."""
+    training = {"steps": 6, "recovery": {"skips": 0, "returns": 3}}
+    config = run_config(tmp_path, cache, training=training)
+    train(config, CancelAfter(3))
+    spoils = BrokenBase(0)
+    with pytest.raises(NonFiniteError) as error:
+        train(resumed(config), spoils)
+    spoils.mend()
+    assert "of step 4 is not finite" in error.value.found
+    assert "without the adapter the loss is not finite either" in error.value.found
+    assert error.value.found.count("sigma 0.") >= 4, "not every sample of the step is named"
+    assert ".png" in error.value.found
+    assert "resume=none" in error.value.remedy
+    ended = record(tmp_path / "run" / "v0")
+    assert ended["status"] == "failed"
+    assert "returns" not in ended
+    again = train(resumed(config))
+    whole = train(run_config(tmp_path / "whole", cache, training=training))
+    assert_equal_runs(again.folder, whole.folder, 6)

@@ -8,11 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-import yaml
-from launches import launch_two
-from runs import CancelAfter, merge, metrics, run_config, tensors
+from runs import merge, run_config
 from test_preservation_kinds import Passes, begun
-from test_processes import BEGIN, TRAIN, how_they_ended
 
 from benchmarks.concept_sliders import measure
 from trainer_core.data.cache.slider_dataset import slider_size
@@ -149,37 +146,6 @@ def test_each_of_several_neutral_prompts_is_trained_towards_its_own(tmp_path, ca
     assert seen == dict.fromkeys(SHAPES, SLIDER["images"]), "an epoch has every image once"
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "more", [{}, {"dataset": {"preservation": {"share": 0.25, "count": 2, "steps": 2}}}]
-)
-def test_two_processes_train_the_slider_of_one(tmp_path, cache, more):
-    changes = merge(
-        {
-            "dataset": {"slider": SEVERAL},
-            "training": {"gradient_accumulation_steps": 2, "checkpoint_every": 2},
-        },
-        more,
-    )
-    two = slider_config(tmp_path / "two", tmp_path / "cache", **changes)
-    run_file, ends = tmp_path / "run.yaml", tmp_path / "ends"
-    run_file.write_text(yaml.safe_dump(two.model_dump(mode="json")))
-    ends.mkdir()
-    done = launch_two(tmp_path, BEGIN + TRAIN, run_file, ends)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert how_they_ended(ends) == {"0 of 2": "done 3", "1 of 2": "done 3"}
-    one = train(slider_config(tmp_path / "one", cache, **changes))
-    (folder,) = (tmp_path / "two" / "run").iterdir()
-    expected, found = tensors(one.adapters[0]), tensors(folder / one.adapters[0].name)
-    for key in expected:
-        # The gradients of two are added in another order.
-        torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=1e-6)
-    for a, b in zip(metrics(folder), metrics(one.folder), strict=True):
-        assert a["sigma_mean"] == pytest.approx(b["sigma_mean"], rel=1e-12)
-        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
-
-
 @pytest.mark.exhaustive
 def test_a_slider_of_several_prompts_is_a_scale_for_shapes_that_it_was_not_trained_on(tmp_path):
     facts = measure("several", 1, ["dataset.slider.strength=2"], tmp_path)
@@ -286,31 +252,6 @@ def merge_config(config, changes):
     return type(config).model_validate(merge(config.model_dump(mode="json"), changes))
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        pytest.param(
-            {
-                "adapter": {"kind": "lokr", "dropout": 0.1},
-                "training": {"gradient_accumulation_steps": 2, "noises_per_latent": 2},
-                "dataset": {"preservation": {"share": 0.25, "count": 2, "steps": 2}},
-            },
-            marks=pytest.mark.exhaustive,
-        ),
-    ],
-)
-def test_a_resumed_run_ends_with_the_same_bits(tmp_path, cache, more):
-    whole = train(slider_config(tmp_path / "whole", cache, **more))
-    config = slider_config(tmp_path / "cut", cache, **more)
-    cut = train(config, CancelAfter(2))
-    assert cut.status == "cancelled"
-    ended = train(config.model_copy(update={"resume": "latest"}))
-    assert metrics(whole.folder) == metrics(ended.folder)
-    one, other = tensors(whole.adapters[0]), tensors(ended.adapters[0])
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_a_finished_cache_is_trained_without_encoders(tmp_path, cache):
     config = slider_config(tmp_path, cache)
     listed = save_manifest(config, prepare(config, SilentObserver(), SingleProcess(CPU)))
@@ -330,15 +271,12 @@ def test_a_finished_cache_is_trained_without_encoders(tmp_path, cache):
         prepare(images, SilentObserver(), SingleProcess(CPU))
 
 
-def test_an_edit_base_is_refused(tmp_path, cache):
+def test_an_edit_base_is_refused_and_images_are_the_largest_square(tmp_path, cache):
     config = slider_config(tmp_path, cache)
     # What a run file cannot say is found where the base is known.
     edits = config.model_copy(update={"base": config.base.model_copy(update={"variant": "edit"})})
     with pytest.raises(ConfigError, match=r"base\.variant|trained as edit"):
         prepare(edits, SilentObserver(), SingleProcess(CPU))
-
-
-def test_images_are_the_largest_square():
     assert (slider_size(100, 32).width, slider_size(100, 32).height) == (96, 96)
     with pytest.raises(ConfigError, match="at least 32"):
         slider_size(16, 32)

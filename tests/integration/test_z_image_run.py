@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import get_args
 
-import numpy as np
 import pytest
-from PIL import Image
+from runs import command, noisy_images
 
 from tests.fixtures.z_image_base import make_z_image_base
 from trainer_core.bases.adapter_family import adapter_family
@@ -20,14 +18,6 @@ KINDS = get_args(AdapterKind)
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     return make_z_image_base(tmp_path_factory.mktemp("z_image") / "base")
-
-
-def command(capsys, *words):
-    """What a command prints as JSON; it ends well."""
-    code = main([*map(str, words), "--json"])
-    lines = capsys.readouterr().out.splitlines()
-    assert code == 0, lines
-    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -67,11 +57,8 @@ def prepare(base, tmp_path, capsys, monkeypatch, kind):
     """Write two images and a run file, go there, and give the settings of a tiny run."""
     (template,) = command(capsys, "template", "z_image")
     (tmp_path / "run.yaml").write_text(template["run_file"])
-    (tmp_path / "images").mkdir()
-    for index, caption in enumerate(("short", "a caption of many more words than the other has")):
-        pixels = np.random.default_rng(index).integers(0, 256, (48, 48, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "images" / f"{index}.png")
-        (tmp_path / "images" / f"{index}.txt").write_text(caption)
+    noisy_images(tmp_path / "images", 2, 48)
+    (tmp_path / "images" / "1.txt").write_text("a caption of many more words than the other has")
     monkeypatch.chdir(tmp_path)
     return [
         f"base.path={base}",

@@ -1,1 +1,0 @@
-"""What goes wrong around a cache on the disk, and the verb ``cache`` with its exit codes."""

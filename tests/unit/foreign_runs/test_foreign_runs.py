@@ -39,7 +39,7 @@ FILES = {
     "fly.yaml": (files.FLYMYAI, "FlyMyAI"),
     "fly_edit.yaml": (files.FLYMYAI_EDIT, "FlyMyAI"),
 }
-FIXTURES = Path(files.__file__).parent
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 NO_FAMILY = {"training.toml", "datasets.toml"}
 
 SAID = yaml.safe_load((FIXTURES / "foreign_settings.yaml").read_text(encoding="utf-8"))

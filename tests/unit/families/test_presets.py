@@ -257,4 +257,4 @@ def test_presets_need_no_torch():
     code = "import sys; from trainer_core.families.presets import plan_preset\n"
     code += f"plan_preset({TINY!r}, 'edit', 'fast', images=3)\n"
     code += "assert not {'torch', 'diffusers'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from tests.fixtures.families.qwen_image_21 import AREA, clear_image, small
+from tests.fixtures.families.qwen_image_21 import AREA, clear_image, small, to_comfyui
 from tests.fixtures.qwen21_base import (
     SCHEDULER,
     WIDTH,
@@ -19,7 +19,6 @@ from tests.fixtures.qwen21_base import (
     open_qwen21_pipeline,
 )
 from tests.fixtures.recorded_calls import relative_error
-from tests.unit.families.test_record_files import stored, write_gguf
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.names.key_map import comfyui_table
 from trainer_core.adapter_files.read.adapter_file import read_adapter
@@ -109,16 +108,6 @@ def test_gradients_are_those_of_diffusers_with_and_without_checkpoints():
             assert relative_error(two, one) <= 1e-4
 
 
-def test_texts_of_different_lengths_do_not_change_each_other():
-    transformer = make_qwen21_transformer()
-    noisy, sigma, texts, controls = inputs([(9, 4), (3, 4), (9, 4)], [(4, 4)])
-    together = FAMILY.predict(transformer, noisy, sigma, texts, controls)
-    for index, text in enumerate(texts):
-        only = slice(index, index + 1)
-        given = noisy[only], sigma[only], [text], [each[only] for each in controls]
-        assert relative_error(together[only], FAMILY.predict(transformer, *given)) <= 1e-5
-
-
 @pytest.mark.parametrize("lengths", [[(5,), (5,)], [(5,), (3,)]])
 def test_processes_that_share_the_weights_call_the_model_equally_often(lengths):
     """Each call gathers weights from all processes, whose samples have texts of other lengths."""
@@ -136,31 +125,11 @@ def test_processes_that_share_the_weights_call_the_model_equally_often(lengths):
     assert len(calls) == len(lengths)
 
 
-def test_a_padded_batch_of_diffusers_is_another():
-    """Why texts of one batch are not filled up to one length."""
-    transformer = make_qwen21_transformer()
-    noisy, sigma, texts, _ = inputs([(4,)])
-    alone = FAMILY.predict(transformer, noisy, sigma, texts)
-    text = texts[0]["text_embeddings"]
-    padded = torch.cat([text, text.new_zeros(6, WIDTH)])[None]
-    mask = (torch.arange(10) < 4)[None]
-    output = transformer(
-        hidden_states=noisy.flatten(2).mT,
-        encoder_hidden_states=padded,
-        encoder_hidden_states_mask=mask,
-        timestep=sigma,
-        img_shapes=[[(1, 4, 6)]],
-        img_mask=torch.tensor([[False] * 10 + [True] * 6]),
-        return_dict=False,
-    )[0]
-    assert relative_error(output[:, -24:].mT.unflatten(2, (4, 6)), alone) > 1e-4
-
-
-@pytest.mark.parametrize("caption", [CAPTION, "", "{braces} in it"])
-def test_texts_are_the_pipelines(encoders, pipeline, caption):
-    expected, _, _ = pipeline.encode_prompt(caption)
-    found = encoders[False].encode_text(caption)["text_embeddings"]
-    assert relative_error(found, expected[0]) <= 1e-4
+def test_texts_are_the_pipelines(encoders, pipeline):
+    for caption in (CAPTION, "", "{braces} in it"):
+        expected, _, _ = pipeline.encode_prompt(caption)
+        found = encoders[False].encode_text(caption)["text_embeddings"]
+        assert relative_error(found, expected[0]) <= 1e-4
     # The trap: behind the model's own last norm they are others.
     norm = pipeline.text_encoder.model.language_model.norm
     assert relative_error(norm(found), expected[0]) > 0.01
@@ -234,18 +203,6 @@ def test_noise_levels_are_the_pipelines(folder, pipeline):
     pipeline.scheduler.set_timesteps(sigmas=[1.0, 0.75, 0.5, 0.25], mu=mu)
     assert torch.allclose(found, pipeline.scheduler.sigmas, atol=1e-6)
     assert FAMILY.latent_shape(locate(folder), 1024, 512) == (8, 32, 64)
-
-
-def to_comfyui(state):
-    """By hand: the gate and what goes through it in one layer, the gate first."""
-    native = {}
-    for name, tensor in state.items():
-        if ".img_mlp.gate_layer." in name:
-            other = state[name.replace("gate_layer", "proj")]
-            native[name.replace("gate_layer", "gate_up")] = torch.cat([tensor, other])
-        elif ".img_mlp.proj." not in name:
-            native[name] = tensor
-    return native
 
 
 @pytest.fixture(scope="module")
@@ -330,29 +287,6 @@ def test_a_guided_image_with_references_is_the_pipelines(folder, encoders, pipel
     ).images
     assert found.shape == (1, 4, 64, 96)
     assert (found / 2 + 0.5 - expected).abs().max() <= 1e-4
-
-
-FORMATS = ("fp16", "fp8", "old", "new", "header", "gguf")
-
-
-@pytest.mark.parametrize(
-    "name", [each if each in ("new", "gguf") else pytest.param(each, marks=pytest.mark.exhaustive)
-             for each in FORMATS]
-)  # fmt: skip
-def test_a_quantized_single_file_becomes_the_numbers_that_it_means(tmp_path, large, name):
-    """As `test_record_files` shows it of the families that ComfyUI has."""
-    native = to_comfyui(large.state_dict())
-    path = tmp_path / f"base.{'gguf' if name == 'gguf' else 'safetensors'}"
-    if name == "gguf":
-        meant = write_gguf(path, native)
-    else:
-        tensors, metadata, meant = stored(native, name)
-        save_file({key: each.contiguous() for key, each in tensors.items()}, path, metadata)
-    location = locate_base(BaseSection(path=str(path)), FAMILY, False, needs_encoders=False)
-    found = to_comfyui(FAMILY.load_transformer(location, torch.float32, "cpu").state_dict())
-    assert set(found) == set(meant)
-    for key, tensor in meant.items():
-        assert torch.equal(found[key], tensor), key
 
 
 @pytest.mark.parametrize("base_format", ["nf4", "file"])

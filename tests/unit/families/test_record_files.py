@@ -5,16 +5,20 @@ from __future__ import annotations
 import functools
 import re
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.fixtures.combinations import each_once, rarely
 from tests.fixtures.families import hosted, record, records
+from tests.fixtures.family_inputs import made_inputs
 from tests.fixtures.family_states import OPTIONS, assert_same, family_state, held
 from tests.fixtures.full_size import full_size_transformer, linear_layers
 from tests.fixtures.gguf_files import write_with_gguf
 from tests.fixtures.native_files import F8, dequantised, to_scaled
+from tests.fixtures.recorded_calls import relative_error
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
@@ -25,19 +29,18 @@ from trainer_core.config import BaseSection
 from trainer_core.errors import AdapterError, AdapterFileError, BaseModelError
 from trainer_core.families.registry import get_family
 
-QUICK = ("lora", "lokr input")
 SCALED = ("old", "new", "header")
 FORMATS = ("bf16", "fp16", "fp8", *SCALED, "gguf")
 
 
-def quick(families, names, *few):
-    """Every pair, of which those of a few names run in the quick set."""
-    mark = pytest.mark.exhaustive
-    return [
-        pytest.param(family, name, marks=() if name in few else mark)
-        for family in families
-        for name in names
-    ]
+def single_files():
+    """The families that have a native naming."""
+    return [name for name in records() if record(name).host or record(name).to_native]
+
+
+def with_rest(quick, rest):
+    """Cases of the quick set, and others of the whole suite."""
+    return [*quick, *rarely(case for case in rest if case not in quick)]
 
 
 def trained_layers(family, transformer):
@@ -49,14 +52,14 @@ def trained_layers(family, transformer):
 
 @functools.cache
 def small_layers(family):
-    """Layers of the first blocks of the small model, to inputs and outputs."""
+    """Layers of the first blocks of the small model, to a quarter of inputs and outputs."""
     transformer, seen = record(family).small(), set()
     found = {}
     for name in trained_layers(family, transformer):
         alike = re.sub(r"\d+", "", name, count=1)
         if alike not in seen:
             layer = transformer.get_submodule(name)
-            found[name] = (layer.in_features, layer.out_features)
+            found[name] = quarter(layer)
         if re.search(r"\d", name):
             seen.add(alike)
     key_map = get_family(family).key_map
@@ -64,8 +67,12 @@ def small_layers(family):
     keys = [key_map.to_native(name) for name in found]
     for part in (part for key in keys if key is not None for part in key_map.parts(key.name)):
         layer = transformer.get_submodule(part.module)
-        found.setdefault(part.module, (layer.in_features, layer.out_features))
+        found.setdefault(part.module, quarter(layer))
     return found
+
+
+def quarter(layer):
+    return layer.in_features // 4, layer.out_features // 4
 
 
 def is_divided(family):
@@ -73,7 +80,10 @@ def is_divided(family):
     return any(key_map.to_native(name).part for name in small_layers(family))
 
 
-@pytest.mark.parametrize(("family", "case"), quick(records(), OPTIONS, *QUICK))
+@pytest.mark.parametrize(
+    ("family", "case"),
+    with_rest([(family, "lora") for family in records()], each_once(records(), OPTIONS)),
+)
 def test_every_layout_holds_an_adapter_or_refuses_it(family, case, tmp_path):
     names = get_family(family).key_map
     state = family_state(family, case, ranks=(2, 3), sizes=small_layers(family))
@@ -90,17 +100,16 @@ def test_every_layout_holds_an_adapter_or_refuses_it(family, case, tmp_path):
         assert_same(read_adapter(path, names), state)
 
 
-def peer_files():
-    found = []
-    for family in records():
-        first, *more = record(family).peers or [None]
-        found += quick([family], [first, *more] if first else [], first)
-    return found
+PEERS = [(family, peer) for family in records() for peer in record(family).peers]
+FIRST = [(family, next(iter(record(family).peers))) for family in records()]
 
 
 @functools.cache
 def peer_tensors(family, peer):
-    """A LoRA of the published model in another trainer's spelling, and the layers that it has."""
+    """A LoRA of the published model in another trainer's spelling, and the layers that it has.
+
+    The first numbers of a layer's factors say which it is.
+    """
     spell, transformer = record(family).peers[peer], full_size_transformer(family)
     rows, modules = defaultdict(int), defaultdict(list)
     for path in trained_layers(family, transformer):
@@ -111,19 +120,26 @@ def peer_tensors(family, peer):
     dotted = any("." in name for name in rows)
     down, up = ("lora_A", "lora_B") if dotted else ("lora_down", "lora_up")
     tensors = {}
-    for name, outputs in rows.items():
+    for number, (name, outputs) in enumerate(rows.items(), start=1):
         columns = transformer.get_submodule(modules[name][0]).in_features
-        tensors[f"{name}.{down}.weight"] = torch.ones(1, columns, dtype=torch.bfloat16)
+        factor = torch.ones(1, columns, dtype=torch.bfloat16)
+        factor[0, :2] = torch.tensor(divmod(number, 256))
+        tensors[f"{name}.{down}.weight"] = factor
         tensors[f"{name}.{up}.weight"] = torch.ones(outputs, 1, dtype=torch.bfloat16)
         if not dotted:
             tensors[f"{name}.alpha"] = torch.tensor(1.0)
-    return tensors, {path for paths in modules.values() for path in paths}
+    numbers = {
+        path: divmod(number, 256)
+        for number, paths in enumerate(modules.values(), 1)
+        for path in paths
+    }
+    return tensors, numbers
 
 
-@pytest.mark.parametrize(("family", "peer"), peer_files())
+@pytest.mark.parametrize(("family", "peer"), with_rest(FIRST, PEERS))
 def test_files_of_other_trainers_are_known_and_get_our_names(family, peer, tmp_path):
     path, key_map = tmp_path / "peer.safetensors", get_family(family).key_map
-    tensors, modules = peer_tensors(family, peer)
+    tensors, numbers = peer_tensors(family, peer)
     save_file(tensors, path)
     assert adapter_family(path).name == family
     assert inspect_adapter(path).kind == "lora"
@@ -131,20 +147,20 @@ def test_files_of_other_trainers_are_known_and_get_our_names(family, peer, tmp_p
     report = convert(path, converted, "comfyui", key_map)
     assert report.exact
     assert not report.errors
-    assert set(read_adapter(converted, key_map).layers) == modules
+    layers = read_adapter(converted, key_map).layers
+    found = {path: layer.tensors["lora_down"][0, :2] for path, layer in layers.items()}
+    assert {path: tuple(map(int, pair)) for path, pair in found.items()} == numbers
 
 
-@pytest.mark.parametrize("family", records())
-def test_an_adapter_of_another_family_is_refused_by_its_name(family, tmp_path):
-    for other in records():
-        peer = next(iter(record(other).peers), None)
-        if other == family or peer is None:
-            continue
-        path = tmp_path / f"{other}.safetensors"
-        save_file(peer_tensors(other, peer)[0], path)
-        with pytest.raises(AdapterFileError) as error:
-            adapter_family(path, family)
-        assert get_family(other).title in " ".join(error.value.args), (family, other)
+@pytest.mark.parametrize(("other", "peer"), FIRST)
+def test_an_adapter_of_another_family_is_refused_by_its_name(other, peer, tmp_path):
+    path = tmp_path / "peer.safetensors"
+    save_file(peer_tensors(other, peer)[0], path)
+    for family in records():
+        if family != other:
+            with pytest.raises(AdapterFileError) as error:
+                adapter_family(path, family)
+            assert get_family(other).title in " ".join(error.value.args), (family, other)
 
 
 def stored(native, name):
@@ -183,18 +199,24 @@ def write_gguf(path, native):
     return meant
 
 
-@pytest.mark.parametrize(("family", "name"), quick(hosted(), FORMATS, "new", "gguf"))
+@pytest.mark.parametrize(
+    ("family", "name"),
+    with_rest(
+        each_once(single_files(), FORMATS),
+        [(family, name) for family in single_files() for name in ("new", "gguf")],
+    ),
+)
 def test_a_single_file_becomes_the_numbers_that_it_means(family, name, tmp_path):
     kept, facts = record(family), get_family(family)
-    native = kept.host.to_native(kept.small().state_dict())
+    native = kept.native()
     path = tmp_path / f"base.{'gguf' if name == 'gguf' else 'safetensors'}"
     if name == "gguf":
         meant = write_gguf(path, native)
     else:
         tensors, metadata, meant = stored(native, name)
-        save_file({key: each.contiguous() for key, each in tensors.items()}, path, metadata)
+        save_file(tensors, path, metadata)
     transformer = facts.load_transformer(locate(family, path), torch.float32, "cpu")
-    found = kept.host.to_native(transformer.state_dict())
+    found = replace(kept, small=lambda: transformer).native()
     assert set(found) == set(meant)
     for key, tensor in meant.items():
         assert torch.equal(found[key], tensor), key
@@ -211,8 +233,8 @@ def test_what_has_to_stay_in_float32_does(family, tmp_path):
     kept, facts = record(family), get_family(family)
     small = kept.small()
     bases = {tmp_path / "own.safetensors": small.state_dict()}
-    if kept.host is not None:
-        bases[tmp_path / "native.safetensors"] = kept.host.to_native(small.state_dict())
+    if family in single_files():
+        bases[tmp_path / "native.safetensors"] = kept.native()
     for path, tensors in bases.items():
         save_file({key: each.contiguous() for key, each in tensors.items()}, path)
         transformer = facts.load_transformer(locate(family, path), torch.bfloat16, "cpu")
@@ -221,14 +243,20 @@ def test_what_has_to_stay_in_float32_does(family, tmp_path):
         state = transformer.state_dict()
         for key, given in small.state_dict().items():
             assert torch.equal(state[key], given.to(state[key].dtype)), (path.name, key)
+    noisy, sigma, conditioning, controls = made_inputs(kept)
+    found, exact = (
+        facts.predict(each, noisy, sigma, [conditioning], controls, kept.guidance).detach()
+        for each in (transformer, small)
+    )
+    assert found.dtype == torch.float32, "the latents keep their format"
+    assert 0 < relative_error(found, exact) < 0.5
 
 
 @pytest.mark.parametrize("family", hosted())
 def test_a_base_of_another_family_is_refused_by_its_name(family, tmp_path):
     kept = record(family)
     path = tmp_path / "base.safetensors"
-    native = kept.host.to_native(kept.small().state_dict())
-    save_file({key: each.contiguous() for key, each in native.items()}, path)
+    save_file(kept.native(), path)
     for other in records():
         if other == family:
             continue

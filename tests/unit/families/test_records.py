@@ -9,42 +9,28 @@ import pytest
 import torch
 from torch import nn
 
-from tests.fixtures.combinations import each_once
+from tests.fixtures.combinations import each_once, some
 from tests.fixtures.families import hosted, lacking, record, records
 from tests.fixtures.family_inputs import made_inputs
 from tests.fixtures.full_size import full_size_transformer, linear_layers
 from tests.fixtures.recorded_calls import relative_error
-from trainer_core.adapters import attach
-from trainer_core.config import AdapterConfig, RunConfig
+from trainer_core.config import RunConfig
 from trainer_core.config.adapter import AdapterKind
 from trainer_core.families.registry import FAMILIES, get_family
 from trainer_core.training.step_simulation import StepInputs, StepSimulation
 from trainer_core.weights.diffusers_folder import read_json
 
 KINDS = get_args(AdapterKind)
+IN_HALF = 2.0**-7
+"""Two roundings of bfloat16: products of other shapes add up in other orders on some processors. A
+time that is rounded otherwise changes the velocity by more than a tenth.
+"""
+
 EDGE, TEXT = 1024, 256
 """Pixels of an image's side, and tokens of a text, of the simulated full-size step."""
 
 
-def quick_first(cases):
-    """Cases, of which all but a family's first run in the whole suite only."""
-    seen = {PROFILED, *LIKE_ANOTHER}
-    marked = []
-    for case in cases:
-        marks = pytest.mark.exhaustive if case[0] in seen else ()
-        seen.add(case[0])
-        marked.append(pytest.param(*case, marks=marks))
-    return marked
-
-
-# Three steps of Qwen-Image's vision model; test_qwen_image.py has them, variant by variant.
-STEPS = [
-    pytest.param(name, marks=pytest.mark.exhaustive) if name == "qwen_image" else name
-    for name in records()
-]
-
-
-@pytest.fixture(scope="module", params=STEPS)
+@pytest.fixture(scope="module", params=records())
 def pipeline_steps(request, tmp_path_factory):
     """A family, and every step that Diffusers' own pipeline made."""
     kept = record(request.param)
@@ -69,24 +55,73 @@ def test_every_step_is_the_pipelines_step(pipeline_steps):
     for step in steps:
         found = predicted(kept, step)
         assert found.shape == step.velocity.shape == step.noisy.shape
-        assert relative_error(found.float(), step.velocity.float()) <= 1e-5
+        error = relative_error(found.float(), step.velocity.float())
+        assert error <= (1e-5 if found.dtype == torch.float32 else IN_HALF)
 
 
-def test_the_steps_show_what_a_pipeline_does_differently(pipeline_steps):
-    """Texts of two lengths, all numbers of controls, a time that half precision rounds."""
+def test_every_input_of_a_step_reaches_its_velocity(pipeline_steps):
+    """Sigma, each part of a text, guidance, every control image and their order."""
     kept, steps = pipeline_steps
-    assert any(len(step.conditionings) > 1 for step in steps)
     assert {step.noisy.dtype for step in steps} == {torch.float32, torch.bfloat16}
-    assert any(step.controls for step in steps) == bool(kept.controls)
     assert any(not step.controls for step in steps)
-
-
-def test_a_step_at_another_sigma_or_text_is_another(pipeline_steps):
-    kept, steps = pipeline_steps
     step = next(each for each in steps if len(each.conditionings) > 1)
-    exchanged = list(reversed(step.conditionings))
-    for changes in ({"sigma": step.sigma * 0.9}, {"conditionings": exchanged}):
-        assert relative_error(predicted(kept, step, **changes), step.velocity) > 1e-4
+    one, other = step.conditionings[:2]
+    changes = [(step, {"sigma": step.sigma * 0.9})]
+    for part in one:
+        exchanged = [{**one, part: other[part]}, {**other, part: one[part]}]
+        changes.append((step, {"conditionings": exchanged}))
+    if get_family(kept.name).takes_guidance(step.transformer or kept.small()):
+        changes.append((step, {"guidance": step.guidance + 1.0}))
+    if kept.controls:
+        most = max(steps, key=lambda each: len(each.controls))
+        changes.append((most, {"controls": most.controls[1:]}))
+        if len(most.controls) > 1:
+            changes.append((most, {"controls": most.controls[::-1]}))
+    for given, changed in changes:
+        assert relative_error(predicted(kept, given, **changed), given.velocity) > 1e-4, changed
+
+
+LENGTHS = {"flux": (40, 40)}
+"""Of the texts of a batch, where the encoders give all of one length."""
+
+
+@pytest.mark.parametrize("name", records())
+def test_a_batch_is_its_samples_with_and_without_checkpointing(name):
+    kept, family = record(name), get_family(name)
+    generator = torch.Generator().manual_seed(0)
+    texts = [kept.conditioning(generator, length) for length in LENGTHS.get(name, (5, 40))]
+    noisy, *controls = (
+        torch.randn(2, *shape, generator=generator) for shape in (kept.latents, *kept.controls)
+    )
+    sigma = torch.tensor([0.2, 0.9])
+
+    def predict(transformer, at, given, texts=texts):
+        shown = [each[at] for each in controls]
+        return family.predict(transformer, given[at], sigma[at], texts[at], shown, kept.guidance)
+
+    whole, singles = slice(None), (slice(0, 1), slice(1, 2))
+    found, passes = [], []
+    for parts, again in ((singles, False), ((whole,), False), ((whole,), True)):
+        transformer = kept.small().requires_grad_(False)
+        family.prepare(transformer)
+        if again:
+            family.enable_checkpointing(transformer.train())
+        block = transformer.get_submodule(family.repeated_blocks[0])[0]
+        calls = []
+        block.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        given = noisy.clone().requires_grad_()
+        velocity = torch.cat([predict(transformer, at, given) for at in parts])
+        velocity.square().sum().backward()
+        found.append((velocity.detach(), given.grad))
+        passes.append(len(calls))
+    # Qwen-Image 2.1 computes texts of other lengths one after another.
+    assert passes in ([2, 1, 2], [2, 2, 4])
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            assert relative_error(two, one) <= 1e-5
+    with torch.no_grad():
+        exchanged = predict(kept.small(), whole, noisy, texts[::-1])
+    assert relative_error(exchanged, found[0][0]) > 1e-3
 
 
 def numbered_state(transformer):
@@ -185,46 +220,20 @@ def test_every_layer_gets_a_gradient_but_the_unused(name, train):
     assert missing == {n for n in adapted if any(re.fullmatch(item, n) for item in unused)}
 
 
-@pytest.mark.parametrize("name", records())
-def test_an_adapter_in_evaluation_mode_gets_gradients_too(name):
-    kept, family = record(name), get_family(name)
-    transformer = kept.small()
-    family.prepare(transformer)
-    adapter = attach(
-        transformer,
-        AdapterConfig(kind="lora", rank=2, targets="all_linear"),
-        presets=family.presets,
-        unused=family.unused_layers(transformer),
-        shared=family.shared_inputs,
-    )
-    with torch.no_grad():
-        for parameter in adapter.parameters():
-            parameter.fill_(0.01)
-    velocity_of(kept, transformer).square().mean().backward()
-    assert all(parameter.grad is not None for parameter in adapter.parameters())
-
-
 ADAPTERS = {
     **{kind: {"kind": kind} for kind in KINDS},
     "lora with DoRA": {"kind": "lora", "dora": True},
     "loha with DoRA": {"kind": "loha", "dora": True},
     "lokr with DoRA": {"kind": "lokr", "dora": True},
 }
-# A magnitude belongs to a layer, whatever model has it: each kind of it with some families.
-MAGNITUDES = each_once(records(), [name for name in ADAPTERS if name not in KINDS])
-SIMULATED = [
-    (name, kind)
-    for name in records()
-    for kind in ADAPTERS
-    if kind in KINDS or (name, kind) in MAGNITUDES
+# Seconds each: every family and every adapter in some case, and few in the quick set.
+STEPS = [
+    pytest.param(*case, marks=() if case[0] == "qwen_image" else pytest.mark.exhaustive)
+    for case in each_once(records(), ADAPTERS)
 ]
-PROFILED = "z_image"
-"""Whose full-size step runs in the quick set with its profile instead."""
-LIKE_ANOTHER = {"flux"}
-"""Whose full-size step runs in the whole suite only, as FLUX.2's goes the same way."""
 
 
-@pytest.mark.parametrize(("name", "kind"), quick_first(SIMULATED))
+@pytest.mark.parametrize(("name", "kind"), STEPS)
 def test_a_step_of_the_published_model_has_no_error_of_shapes(name, kind):
     """Forward, backward and optimizer on tensors that have sizes and no numbers."""
     found = simulation(name, ADAPTERS[kind]).step()
@@ -233,7 +242,7 @@ def test_a_step_of_the_published_model_has_no_error_of_shapes(name, kind):
 
 
 def simulation(name, adapter):
-    """A LoRA or another adapter of rank 4 on the published model, whose step is pretended."""
+    """An adapter of rank 4 on the published model, whose step is pretended."""
     family = get_family(name)
     config = RunConfig.model_validate({"family": name, "adapter": {"rank": 4, **adapter}})
     vae = read_json(family.file.configs / family.variants[0] / "vae" / "config.json")
@@ -244,13 +253,7 @@ def simulation(name, adapter):
     return StepSimulation(full_size_transformer(name), family, config, inputs)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        each if each == PROFILED else pytest.param(each, marks=pytest.mark.exhaustive)
-        for each in records()
-    ],
-)
+@pytest.mark.parametrize("name", some(records(), "z_image"))
 def test_a_profile_of_the_published_model_tells_of_every_choice(name):
     """Also of blocks that no gradient reaches, such as Z-Image's refiners with `default`."""
     made = simulation(name, {"targets": "default"})

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import trainer_core
@@ -16,8 +15,6 @@ from scripts.embedded_base.base_folder import (  # noqa: E402
     load_base,
     write_frozen_parts,
 )
-from scripts.embedded_base.conditioning import joined  # noqa: E402
-from scripts.embedded_base.latents import packed, unpacked  # noqa: E402
 from scripts.embedded_base.measure import (  # noqa: E402
     held_out_edits,
     held_out_request,
@@ -82,17 +79,6 @@ def test_captions_are_encoded_as_the_pipeline_does(base, pipeline):
     assert torch.allclose(states, batch.states, atol=1e-5)
 
 
-def test_edit_plus_form_adds_the_words_before_the_image(base):
-    edits = held_out_edits(2)
-    words = [edit.instruction for edit in edits]
-    images = np.stack([edit.control_image for edit in edits])
-    short = base.conditioner.instructions(words, images, plus=False)
-    long = base.conditioner.instructions(words, images, plus=True)
-    # "Picture 1: " is five tokens more.
-    assert (long.mask.sum(dim=1) - short.mask.sum(dim=1)).tolist() == [5, 5]
-    assert joined([short, long]).mask.shape[0] == 4
-
-
 def test_flat_autoencoder_equals_the_real_one(base, pipeline):
     images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1)) * 2 - 1
     with torch.no_grad():
@@ -101,13 +87,6 @@ def test_flat_autoencoder_equals_the_real_one(base, pipeline):
         flat = base.codec.flat.encode(images)
         assert torch.allclose(real[:, :, 0], flat, atol=1e-4)
         assert torch.allclose(decoded, base.codec.flat.decode(flat).clamp(-1, 1), atol=1e-4)
-
-
-def test_latents_are_packed_as_the_pipeline_does(pipeline):
-    latents = torch.randn(2, 8, 8, 8)
-    expected = pipeline._pack_latents(latents, 2, 8, 8, 8)
-    assert torch.equal(packed(latents), expected)
-    assert torch.equal(unpacked(expected), latents)
 
 
 def test_reconstructs_unseen_images(base):

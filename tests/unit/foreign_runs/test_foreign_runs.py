@@ -19,57 +19,30 @@ from trainer_core.foreign_runs.documents import parse_document
 from trainer_core.foreign_runs.registry import PROGRAMS
 from trainer_core.foreign_runs.rules import Maps
 
-FILES = {
-    "ai.yaml": (files.AI_TOOLKIT, "ai-toolkit"),
-    "lokr.yaml": (files.AI_TOOLKIT_LOKR, "ai-toolkit"),
-    "flux.yaml": (files.AI_TOOLKIT_FLUX, "ai-toolkit"),
-    "ai.json": (files.AI_TOOLKIT_JSON, "ai-toolkit"),
-    "slider.yaml": (files.AI_TOOLKIT_SLIDER, "ai-toolkit"),
-    "old_slider.yaml": (files.AI_TOOLKIT_SLIDER_OLD, "ai-toolkit"),
-    "command.sh": (files.MUSUBI_COMMAND, "musubi-tuner"),
-    "training.toml": (files.MUSUBI_TOML, "musubi-tuner"),
-    "datasets.toml": (files.MUSUBI_DATASETS, "musubi-tuner"),
-    "sigma.txt": (files.MUSUBI_SIGMA, "musubi-tuner"),
-    "one.json": (files.ONE_TRAINER, "OneTrainer"),
-    "one_lokr.json": (files.ONE_TRAINER_LOKR, "OneTrainer"),
-    "one_beta.json": (files.ONE_TRAINER_BETA, "OneTrainer"),
-    "one_shift.json": (files.ONE_TRAINER_SHIFT, "OneTrainer"),
-    "tsiendragon.yaml": (files.QWEN_FINETUNE, "qwen-image-finetune"),
-    "old.yaml": (files.QWEN_FINETUNE_OLD, "qwen-image-finetune"),
-    "fly.yaml": (files.FLYMYAI, "FlyMyAI"),
-    "fly_edit.yaml": (files.FLYMYAI_EDIT, "FlyMyAI"),
-}
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
-NO_FAMILY = {"training.toml", "datasets.toml"}
-
-SAID = yaml.safe_load((FIXTURES / "foreign_settings.yaml").read_text(encoding="utf-8"))
-
-UNKNOWN = {
-    "ai.json": ["train.strange"],
-    "command.sh": ["novel"],
-    "datasets.toml": ["datasets[1].sparkle"],
-    "one.json": ["glitter"],
-    "tsiendragon.yaml": ["sparkles"],
-    "fly.yaml": ["stars"],
-}
+FILES = yaml.safe_load((FIXTURES / "foreign_settings.yaml").read_text(encoding="utf-8"))
+SIGMA, SETS = "musubi_sigma.sh", "musubi_datasets.toml"
+NO_FAMILY = {"musubi_toml.toml", SETS}
 
 
-def read(name: str, **options):
-    text, _ = FILES[name]
+def document(name):
+    return parse_document(name, (FIXTURES / "foreign_files" / name).read_text(encoding="utf-8"))
+
+
+def read(name, **options):
     options.setdefault("family", "z_image" if name in NO_FAMILY else "")
-    return read_foreign([parse_document(name, text)], **options)
+    return read_foreign([document(name)], **options)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_becomes_settings_of_the_program_that_it_is_of(name):
     run = read(name)
-    if name == "sigma.txt":
-        assert read_foreign([command_document(FILES[name][0])]).values == run.values
-    assert run.program == FILES[name][1]
-    assert run.certainty == "certain"
-    found = {path: run.values.get(path) for path in SAID[name]}
-    assert found == SAID[name]
-    assert [note.key for note in run.outcome("unknown")] == UNKNOWN.get(name, [])
+    expected = FILES[name]
+    assert (run.program, run.certainty) == (expected["program"], "certain")
+    assert {path: run.values.get(path) for path in expected["says"]} == expected["says"]
+    assert [note.key for note in run.outcome("unknown")] == expected.get("unknown", [])
+    if name == SIGMA:
+        assert read_foreign([command_document(files.MUSUBI_SIGMA)]).values == run.values
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -88,7 +61,7 @@ def test_the_run_file_says_the_same_again_and_tells_every_key(name, tmp_path, mo
 
 
 def test_defaults_of_the_other_program_are_written_where_they_are_not_ours():
-    run = read("sigma.txt")
+    run = read(SIGMA)
     assert "musubi-tuner's default of network_dim" in run.run_file()
     assert {note.key for note in run.outcome("default")} >= {"network_dim", "learning_rate"}
 
@@ -99,17 +72,17 @@ def test_files_that_a_file_names_are_read_where_they_may(tmp_path):
     (tmp_path / "sets.toml").write_text(files.MUSUBI_DATASETS, encoding="utf-8")
     prompts = "# none\na cat --w 640 --h 512 --s 12 --n bad --x 3\na dog --w 640\n"
     (tmp_path / "p.txt").write_text(prompts, encoding="utf-8")
-    document = parse_document(str(tmp_path / "c.txt"), command)
-    run = read_foreign([document], beside=Beside(document.name))
+    given = parse_document(str(tmp_path / "c.txt"), command)
+    run = read_foreign([given], beside=Beside(given.name))
     assert run.values["dataset.path"] == "/data/cats"
     assert run.values["preview.prompts"] == ["a cat", "a dog"]
     assert (run.values["preview.width"], run.values["preview.every"]) == (640, 25)
     assert "sample_prompts (--x)" in {note.key for note in run.outcome("lacking")}
-    alone = read_foreign([document])
+    alone = read_foreign([given])
     assert "dataset.path" not in alone.values
     lost = {note.key for note in alone.outcome("lacking")}
     assert {"dataset_config", "sample_prompts"} <= lost
-    both = read_foreign([document, parse_document("sets.toml", files.MUSUBI_DATASETS)])
+    both = read_foreign([given, document(SETS)])
     assert both.values["dataset.path"] == "/data/cats"
 
 
@@ -171,11 +144,10 @@ OTHERS = [
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_run_file_is_found_among_files_that_are_none(name):
-    document = parse_document(name, FILES[name][0])
-    found = in_reading_order([*OTHERS, document])
+    found = in_reading_order([*OTHERS, document(name)])
     # OneTrainer has lists of concepts in files of their own.
-    beside = OTHERS[3:] if FILES[name][1] == "OneTrainer" else []
-    assert found == [document, *beside]
+    beside = OTHERS[3:] if FILES[name]["program"] == "OneTrainer" else []
+    assert found == [document(name), *beside]
     assert in_reading_order(OTHERS) == []
 
 

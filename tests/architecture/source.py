@@ -1,4 +1,4 @@
-"""The project's Python files, parsed once for all architecture tests."""
+"""The project's Python files, read and parsed once for all architecture tests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ FOLDERS = ("trainer_core", "nodes", "scripts", "benchmarks", "tests")
 
 @dataclass(frozen=True)
 class Source:
-    """A Python file: path relative to the repository, text, syntax tree."""
+    """A Python file: path relative to the repository, text, and its syntax tree when asked for."""
 
     path: str
     text: str
-    tree: ast.Module
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Parsed once."""
+        return ast.parse(self.text)
 
     @property
     def package(self) -> str:
@@ -43,7 +47,7 @@ def sources(folder: str = "") -> tuple[Source, ...]:
 @cache
 def _source(path: Path) -> Source:
     text = path.read_text(encoding="utf-8")
-    return Source(path.relative_to(ROOT).as_posix(), text, ast.parse(text))
+    return Source(path.relative_to(ROOT).as_posix(), text)
 
 
 def functions(source: Source) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

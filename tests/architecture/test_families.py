@@ -95,7 +95,7 @@ def test_every_exception_is_needed():
 
 def test_a_name_is_noticed_and_a_docstring_is_not():
     def found(text: str) -> list[str]:
-        return names_of_families(Source("x.py", text, ast.parse(text)))
+        return names_of_families(Source("x.py", text))
 
     for text in ('x = "flux"', "def load_qwen(): ...", 'f"{x} of FLUX.1"', "from .flux import x"):
         assert found(text), text

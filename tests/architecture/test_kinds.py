@@ -121,7 +121,7 @@ def test_no_exception_is_out_of_use():
 
 def test_a_kind_that_is_named_is_noticed():
     def of(text: str) -> set[str]:
-        return named(Source("trainer_core/x.py", text, ast.parse(text)))
+        return named(Source("trainer_core/x.py", text))
 
     assert of('if kind == "lokr":\n    pass') == {"lokr"}
     assert of("def _lokr_rank(layer): ...") == {"_lokr_rank"}

@@ -64,9 +64,7 @@ REPAIRS = {
         "architecture/test_conduct.py::test_texts_and_json_are_read_in_one_place",
     ),
     "prompts of the API": ("comfyui/test_graph_hostile.py::",),
-    "a user's ComfyUI is only read": (
-        "comfyui/test_environment.py::test_a_server_that_ran_has_changed_nothing_of_the_users",
-    ),
+    "a user's ComfyUI is only read": ("comfyui/test_environment.py::test_a_change_is_seen",),
     "work on files is quick": (
         "unit/adapter_files/test_converting_cost.py::test_converting_reads_a_file_once_and_once_more_to_prove_it",
         "unit/commands/test_reports.py::test_dataset_report_opens_every_file_once",

@@ -8,6 +8,7 @@ import pytest
 import torch
 from runs import CancelAfter, run_config, tensors
 
+from tests.fixtures.combinations import rarely
 from trainer_core.adapter_files.metadata import own_facts
 from trainer_core.cli import main
 from trainer_core.tensors.safetensors_reader import open_tensors
@@ -94,11 +95,7 @@ def test_averages_are_switched_on_and_off_at_a_resume(tmp_path, cache):
 
 @pytest.mark.parametrize(
     ("steps", "adapter", "lengths"),
-    [
-        (12, {}, (0.08,)),
-        pytest.param(60, {}, (0.05, 0.08, 0.15), marks=pytest.mark.exhaustive),
-        pytest.param(60, PARTS, (0.05, 0.08, 0.15), marks=pytest.mark.exhaustive),
-    ],
+    [(12, {}, (0.08,)), *rarely([(60, PARTS, (0.05, 0.08, 0.15))])],
 )
 def test_an_average_made_after_the_run_is_that_of_all_its_steps(
     tmp_path, cache, steps, adapter, lengths

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from runs import CancelAfter, assert_equal_runs, assert_same_files, metrics, record, run_config
+from runs import CancelAfter, assert_same_files, metrics, record, run_config
 
 from trainer_core.cli import main
 from trainer_core.config import RunConfig
@@ -315,7 +315,7 @@ def test_what_is_measured_only_because_a_run_ends_does_not_count_as_missed(tmp_p
     assert 5 in held_out(first.folder), "its end was not measured"
     resumed = go_on(config(tmp_path, cache, **given))
     assert resumed.step == whole.step
-    assert_equal_runs(resumed.folder, whole.folder, 6)
+    assert_same_files(resumed.adapters, whole.adapters)
 
 
 @pytest.mark.exhaustive

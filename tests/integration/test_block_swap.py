@@ -4,7 +4,7 @@ import gc
 import threading
 
 import pytest
-from runs import CancelAfter, assert_equal_runs, merge, metrics, run_config
+from runs import PREVIEW, CancelAfter, assert_equal_runs, merge, metrics, run_config
 
 from tests.fixtures.combinations import each_once
 from trainer_core.errors import ConfigError, RunError
@@ -12,7 +12,6 @@ from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.training import train
 from trainer_core.training.observer import PreviewDone, StepDone
 
-PREVIEW = {"every": 2, "prompts": ["a red star on blue"], "width": 64, "height": 64, "steps": 1}
 SHORT = {
     "training": {"steps": 3},
     "memory": {"gradient_checkpointing": True},
@@ -45,7 +44,7 @@ def test_it_gives_the_bits_of_a_resident_run_also_when_it_is_resumed(tmp_path, c
         for run in (whole, resumed)
     ]
     assert shown[0] == shown[1]
-    assert set(shown[0]) == {"000000", "000002"}
+    assert shown[0].keys() == {"000000", "000002"}
     assert_nothing_is_left(threads)
 
 
@@ -89,7 +88,7 @@ def test_memory_that_cannot_be_pinned_is_refused(tmp_path, cache):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("kind", "count"), each_once(["lora", "loha", "lokr", "oft"], [1, 2, 3, 4, 5])
+    ("kind", "count"), each_once(["lora", "loha", "lokr", "oft"], [1, 2, 4, 5])
 )
 def test_every_kind_gives_the_bits_of_a_resident_run(tmp_path, cache, kind, count):
     adapter = {"kind": kind, "init": "default", "dora": False}

@@ -2,25 +2,12 @@
 
 import pytest
 import torch
-from runs import assert_equal_runs, metrics, run_config
+from runs import PREVIEW, CancelAfter, assert_equal_runs, metrics, run_config
 
 from trainer_core.training import train
 from trainer_core.training.compiled_blocks import missing_compiler
-from trainer_core.training.observer import SilentObserver, Warned
 
 ADAPTER = {"kind": "lora", "dropout": 0.0}
-PREVIEW = {"every": 2, "prompts": ["a red star on blue"], "width": 64, "height": 64, "steps": 1}
-
-
-class Listener(SilentObserver):
-    """Keeps what the user is told."""
-
-    def __init__(self):
-        self.lines = []
-
-    def notify(self, event):
-        if isinstance(event, Warned):
-            self.lines.append(event.message)
 
 
 def config(folder, cache, compiled, steps, **memory):
@@ -34,11 +21,11 @@ def config(folder, cache, compiled, steps, **memory):
 def test_without_a_compiler_a_run_goes_on_and_says_so(tmp_path, cache):
     from torch._inductor import config as inductor
 
-    plain, told = train(config(tmp_path / "a", cache, False, 1)), Listener()
+    plain, told = train(config(tmp_path / "a", cache, False, 1)), CancelAfter()
     with inductor.patch({"cpp.cxx": ("/nowhere/cxx",)}):
         found = train(config(tmp_path / "b", cache, True, 1), told)
     assert_equal_runs(plain.folder, found.folder, 1)
-    (line,) = [line for line in told.lines if "memory.compile" in line]
+    (line,) = [line for line in told.said() if "memory.compile" in line]
     assert "no C++ compiler" in line
 
 
@@ -49,9 +36,9 @@ def test_a_compiled_run_has_the_losses_of_one_that_is_not(tmp_path, cache, memor
     plain = train(config(tmp_path / "plain", cache, False, 3, **memory))
     # Twice: the second one meets what the first one has left.
     for name in ("first", "second"):
-        told = Listener()
+        told = CancelAfter()
         found = train(config(tmp_path / name, cache, True, 3, **memory), told)
-        assert not [line for line in told.lines if "memory.compile" in line]
+        assert not [line for line in told.said() if "memory.compile" in line]
         losses = [[line["loss"] for line in metrics(run.folder)] for run in (found, plain)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
         assert losses[0] != losses[1], "nothing was compiled"

@@ -3,11 +3,10 @@
 import dataclasses
 import shutil
 
-import numpy as np
 import pytest
 import torch
-from integration.runs import CancelAfter, metrics, run_config, tensors
-from PIL import Image
+from PIL import Image, ImageOps
+from runs import assert_resumes, noisy_images, run_config
 
 from trainer_core.data.views import Views
 from trainer_core.errors import ConfigError
@@ -25,14 +24,12 @@ SEED = 7
 def pairs(tmp_path_factory):
     """Six images in two captions, each with a control image."""
     folder = tmp_path_factory.mktemp("pairs")
-    for kind, first in (("training_images", 0), ("control_images", 50)):
-        (folder / kind).mkdir()
-        for number in range(6):
-            values = np.random.default_rng(first + number).integers(0, 256, (8, 8, 3), np.uint8)
-            Image.fromarray(values).resize((64, 64)).save(folder / kind / f"{number}.png")
+    for kind in ("training_images", "control_images"):
+        noisy_images(folder / kind, 6)
     for number in range(6):
-        text = folder / "training_images" / f"{number}.txt"
-        text.write_text(CAPTIONS[number % 2], encoding="utf-8")
+        (folder / "training_images" / f"{number}.txt").write_text(CAPTIONS[number % 2])
+        image = folder / "control_images" / f"{number}.png"
+        ImageOps.invert(Image.open(image)).save(image)
     return folder
 
 
@@ -88,21 +85,12 @@ def test_without_control_the_text_and_the_velocity_are_those_of_text_to_image(pa
 
 @pytest.mark.exhaustive
 def test_a_resumed_run_and_two_passes_train_the_same_views(pairs, cached, tmp_path):
-    training = {"steps": 8, "batch_size": 2, "gradient_accumulation_steps": 2}
-    whole = train(edit_run(tmp_path / "a", cached, pairs, training=training))
-    stopped = train(edit_run(tmp_path / "b", cached, pairs, training=training), CancelAfter(3))
-    assert stopped.step == 3
-    resumed = train(edit_run(tmp_path / "b", cached, pairs, training=training, resume="latest"))
-    expected, found = tensors(whole.adapters[0]), tensors(resumed.adapters[0])
-    assert all(torch.equal(expected[key], found[key]) for key in expected)
-    one_pass = {**training, "batch_size": 4, "gradient_accumulation_steps": 1}
-    adapter = {"dropout": 0.0}
-    runs = [
-        train(edit_run(tmp_path / name, cached, pairs, training=each, adapter=adapter))
-        for name, each in (("c", training), ("d", one_pass))
-    ]
-    losses = [[each["loss"] for each in metrics(run.folder)] for run in runs]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    training = {"steps": 4, "batch_size": 2, "gradient_accumulation_steps": 2}
+    own = {"training": training, "adapter": {"dropout": 0.0}}
+    whole, _ = assert_resumes(lambda name: edit_run(tmp_path / name, cached, pairs, **own), 2)
+    own["training"] = {**training, "batch_size": 4, "gradient_accumulation_steps": 1}
+    one_pass = train(edit_run(tmp_path / "c", cached, pairs, **own))
+    assert one_pass.losses == pytest.approx(whole.losses, rel=1e-4)
 
 
 @pytest.mark.exhaustive
@@ -131,22 +119,11 @@ def test_a_finished_cache_has_all_texts_or_says_that_it_lacks_them(pairs, tmp_pa
         prepare(lacking, SilentObserver(), SingleProcess(torch.device("cpu")))
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"base": {"path": "embedded", "variant": "generate"}}, "control_dropout"),
-        ({"base": {"path": "embedded", "variant": "edit"}}, "no control image"),
-    ],
-)
-def test_controls_that_are_not_there(pairs, tmp_path, change, word):
+@pytest.mark.parametrize(("variant", "word"), [("generate", "control_d"), ("edit", "no control")])
+def test_controls_that_are_not_there(pairs, tmp_path, variant, word):
     data = tmp_path / "flat"
     shutil.copytree(pairs / "training_images", data)
-    config = run_config(
-        tmp_path,
-        tmp_path / "cache",
-        dataset={"path": str(data), "control_dropout": 0.3, "caption_dropout": 0.0},
-        **change,
-    )
+    dataset = {"path": str(data), "control_dropout": 0.3, "caption_dropout": 0.0}
+    config = run_config(tmp_path, tmp_path / "c", dataset=dataset, base={"variant": variant})
     with pytest.raises(ConfigError, match=word):
         prepare(config, SilentObserver(), SingleProcess(torch.device("cpu")))

@@ -54,28 +54,3 @@ def test_an_image_without_control_image_has_to_be_asked_for(tmp_path, mixed):
     with pytest.raises(DatasetError, match="3 control images") as caught:
         prepare(one, SilentObserver(), SingleProcess(torch.device("cpu")))
     assert "edit" in str(caught.value)
-
-
-def test_repeats_masks_and_captions_in_json_reach_the_run(tmp_path):
-    folder = tmp_path / "data"
-    write_image(folder / "3_red thing" / "a.png", **SIZE)
-    write_image(folder / "1_blue" / "b.png", **SIZE)
-    write_image(folder / "1_blue" / "b_mask.png", mode="L", **SIZE)
-    (folder / "1_blue" / "b.json").write_text('{"short": "blue", "long": "very blue"}')
-    config = run_config(
-        tmp_path / "output",
-        tmp_path / "cache",
-        dataset={"path": str(folder), "resolution": 64},
-        preview={"every": 0},
-    )
-    data = prepare(config, SilentObserver(), SingleProcess(torch.device("cpu"))).dataset
-    found = {item.name: item for item in data.items}
-    assert {name: item.repeats for name, item in found.items()} == {
-        "1_blue/b.png": 1,
-        "3_red thing/a.png": 3,
-    }
-    assert {name: item.captions for name, item in found.items()} == {
-        "1_blue/b.png": 2,
-        "3_red thing/a.png": 1,
-    }
-    assert found["1_blue/b.png"].mask is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from PIL import Image
+from runs import noisy_images
 from safetensors.torch import load_file
 
 from tests.fixtures.flux_base import make_fill_base
@@ -17,20 +18,17 @@ SIZE = 64
 
 
 def write_images(folder, own_masks):
-    random = np.random.default_rng(0)
-    targets = folder / "training_images" if own_masks else folder
-    targets.mkdir(parents=True)
-    for index in range(2):
-        pixels = random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(targets / f"{index}.png")
-        (targets / f"{index}.txt").write_text(f"image {index}")
-        if own_masks:
-            (folder / "control_images").mkdir(exist_ok=True)
-            alpha = np.full((SIZE, SIZE), 255, np.uint8)
-            alpha[: SIZE // 2] = 0
-            image = Image.fromarray(pixels)
-            image.putalpha(Image.fromarray(alpha))
-            image.save(folder / "control_images" / f"{index}.png")
+    """Two images, or these with control images whose upper half is transparent."""
+    if not own_masks:
+        return noisy_images(folder, 2)
+    noisy_images(folder / "training_images", 2)
+    (folder / "control_images").mkdir()
+    alpha = np.full((SIZE, SIZE), 255, np.uint8)
+    alpha[: SIZE // 2] = 0
+    for path in (folder / "training_images").glob("*.png"):
+        image = Image.open(path)
+        image.putalpha(Image.fromarray(alpha))
+        image.save(folder / "control_images" / path.name)
     return folder
 
 
@@ -90,19 +88,9 @@ def test_tiny_fill_trains_and_shows_filled_images(tmp_path, own_masks):
     assert again.losses == result.losses, "the masks are others"
 
 
-@pytest.mark.parametrize(
-    "own_masks",
-    [
-        pytest.param(False, marks=pytest.mark.exhaustive, id="drawn masks"),
-        pytest.param(True, id="own masks"),
-    ],
-)
-def test_doctor_estimates_with_the_masked_image(tmp_path, own_masks):
-    report, problems = run_report(run_file(tmp_path, own_masks))
+def test_doctor_estimates_with_the_masked_image_and_refuses_another_size_of_it(tmp_path):
+    report, problems = run_report(run_file(tmp_path, True))
     assert not problems
     assert "activations" in report["memory_estimate"], "the step could not be simulated"
-
-
-def test_a_size_of_its_own_for_control_images_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="fills images"):
-        train(run_file(tmp_path, True, control_area=4096))
+        train(run_file(tmp_path / "other", True, control_area=4096))

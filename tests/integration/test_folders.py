@@ -93,25 +93,6 @@ def test_held_out_images_change_nothing_that_is_trained(tmp_path, folders):
     assert losses("heavier", other) != with_held
 
 
-def test_another_share_encodes_nothing_and_is_another_run(tmp_path):
-    def config(share, **values):
-        dataset = {"path": str(dataset_folder("generate")), "validation": {"share": share}}
-        more = {"training": {"steps": 2}, **values}
-        return run_config(tmp_path, tmp_path / "cache", dataset=dataset, **more)
-
-    processes = SingleProcess(torch.device("cpu"))
-    first = prepare(config(0.25), SilentObserver(), processes).dataset
-    held = [item.name for item in first.items if item.validation]
-    assert 0 < len(held) < len(first)
-    again = prepare(config(0.5), SilentObserver(), processes).dataset
-    assert again.encoded == 0
-    assert set(held) < {item.name for item in again.items if item.validation}
-    assert again.identity != first.identity
-    train(config(0.25))
-    with pytest.raises(InputError, match=r"dataset\.validation\.share was 0\.25 and is 0\.5"):
-        train(config(0.5, resume="latest", training={"steps": 3}))
-
-
 def test_a_finished_cache_keeps_roles_and_wants_its_folders(tmp_path, folders):
     training = {"steps": 2, "batch_size": 2, "gradient_accumulation_steps": 1}
     config = run_config(tmp_path, tmp_path / "cache", dataset=folders, training=training)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from runs import CancelAfter, assert_equal_runs, merge, metrics, run_config, tensors
+from runs import PREVIEW, CancelAfter, assert_equal_runs, merge, metrics, run_config, tensors
 from test_block_swap import assert_nothing_is_left
 
 from tests.fixtures.small_device import MasterBeside, SmallDevice
@@ -13,7 +13,7 @@ from trainer_core.errors import RunError
 from trainer_core.offload import load_base
 from trainer_core.offload.machine import Machine
 from trainer_core.training import train
-from trainer_core.training.observer import CheckpointSaved, RunStarted, StepDone, Warned
+from trainer_core.training.observer import CheckpointSaved, RunStarted, StepDone
 from trainer_core.training.recorder import Recorder
 
 SHORT = {
@@ -21,23 +21,19 @@ SHORT = {
     "memory": {"gradient_checkpointing": True, "swap_slots": 1},
     "adapter": {"kind": "lora", "dora": True, "dropout": 0.1},
 }
-PREVIEW = {"every": 1, "prompts": ["a red star on blue"], "width": 64, "height": 64, "steps": 1}
 
 
 class OnDevice(CancelAfter):
     """Sets the limit of a small device when it hears of an event."""
 
     def __init__(self, device, when, limit):
-        super().__init__(99)
+        super().__init__()
         self.device, self.when, self.limit = device, when, limit
 
     def notify(self, event):
         super().notify(event)
         if isinstance(event, self.when):
             self.device.limit = self.limit(self.device.now)
-
-    def notes(self):
-        return [each.message for each in self.events if isinstance(each, Warned)]
 
 
 @pytest.fixture
@@ -80,16 +76,8 @@ def test_a_step_that_does_not_fit_is_made_again_with_more_blocks_swapped(
     observer = OnDevice(device, RunStarted, lambda now: now + 400_000)
     found = start(tmp_path, cache, observer, device)
     assert device.refused
-    (note,) = [each for each in observer.notes() if "instead of" in each]
+    (note,) = [each for each in observer.said() if "instead of" in each]
     assert "blocks are swapped" in note
-    assert_equal_runs(whole, found.folder, 2)
-
-
-@pytest.mark.exhaustive
-def test_a_later_step_of_a_run_that_swaps_already(tmp_path, cache, device, whole):
-    observer = OnDevice(device, StepDone, lambda now: now + 100_000)
-    found = start(tmp_path, cache, observer, device, memory={"blocks_to_swap": 1})
-    assert any("4 instead of" in each or "2 instead of 1" in each for each in observer.notes())
     assert_equal_runs(whole, found.folder, 2)
 
 
@@ -119,8 +107,10 @@ def test_without_checkpoints_it_says_what_would_help(tmp_path, cache, device):
 
 def test_a_preview_that_does_not_fit_is_left_out(tmp_path, cache, device):
     observer = OnDevice(device, CheckpointSaved, lambda now: now + 1000)
-    found = start(tmp_path, cache, observer, device, preview=PREVIEW, training={"steps": 1})
-    assert any(each.startswith("No previews of step 1: the device") for each in observer.notes())
+    found = start(
+        tmp_path, cache, observer, device, preview={**PREVIEW, "every": 1}, training={"steps": 1}
+    )
+    assert any(each.startswith("No previews of step 1: the device") for each in observer.said())
     assert (found.status, len(found.pictures)) == ("done", 1)  # that of step 0
 
 
@@ -154,7 +144,7 @@ def test_a_base_that_does_not_fit_is_loaded_again_with_more_blocks_swapped(
             super().place_rest(*given)
 
     monkeypatch.setattr(load_base, "StreamedBlocks", Full)
-    observer, threads = CancelAfter(99), threading.active_count()
+    observer, threads = CancelAfter(), threading.active_count()
     config = run_config(tmp_path, cache, **merge(SHORT, {"memory": {"blocks_to_swap": 1}}))
     found = train(config, observer)
     assert counts[: most + 1] == [1, 2, 4][: most + 1]
@@ -186,11 +176,11 @@ class Pressed(Machine):
 
 @pytest.mark.parametrize("memory", [{}, {"blocks_to_checkpoint": 1, "checkpoint_inputs": "ram"}])
 def test_others_get_the_memory_that_they_need_between_steps(tmp_path, cache, whole, memory):
-    observer, machine = CancelAfter(99), Pressed()
+    observer, machine = CancelAfter(), Pressed()
     config = run_config(tmp_path, cache, **merge(SHORT, {"memory": memory}))
     found = train(config, observer, machine=machine)
-    notes = [each.message for each in observer.events if isinstance(each, Warned)]
-    assert "Others need the device's memory: 3 instead of 0 blocks are swapped." in notes
+    said = observer.said()
+    assert "Others need the device's memory: 3 instead of 0 blocks are swapped." in said
     assert machine.asked == 2
     assert_equal_runs(whole, found.folder, 2)
 
@@ -232,7 +222,7 @@ def test_where_nothing_can_be_swapped_a_batch_goes_through_in_parts(
     observer = OnDevice(device, RunStarted, lambda now: now + room)
     found = start(tmp_path / "small", cache, observer, device, **BATCH)
     assert device.refused == len(parts)
-    assert [note.partition("): ")[2] for note in observer.notes() if "Memory was full" in note] == [
+    assert [note.partition("): ")[2] for note in observer.said() if "Memory was full" in note] == [
         f"{each} samples go through the base at once." for each in parts
     ]
     lines = [metrics(each.folder) for each in (whole, found)]

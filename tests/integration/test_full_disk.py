@@ -18,7 +18,7 @@ class FillBetween(CancelAfter):
     """Takes the last byte of a disk behind a step, and gives it back behind another one."""
 
     def __init__(self, folder, first, last):
-        super().__init__(10**9)
+        super().__init__()
         self.folder, self.first, self.until = folder, first, last
 
     def notify(self, event):

@@ -4,7 +4,7 @@ import json
 from datetime import datetime
 
 import pytest
-from runs import run_config
+from runs import CancelAfter, run_config
 from safetensors import safe_open
 
 from trainer_core.adapter_files.metadata import SETTINGS_KEY
@@ -57,26 +57,11 @@ def test_the_workflow_is_with_the_run_and_in_its_files_only_when_asked_for(
 
 
 def test_a_workflow_that_is_too_large_for_a_header_is_with_the_run_and_said(tmp_path, cache):
-    class Listener:
-        def __init__(self):
-            self.heard = []
-
-        def notify(self, event):
-            self.heard.append(getattr(event, "message", ""))
-
-        def requests(self):
-            from trainer_core.training.observer import RunRequests
-
-            return RunRequests()
-
-        def cancelled(self):
-            return False
-
-    listener = Listener()
+    listener = CancelAfter()
     large = {"workflow": json.dumps({"nodes": ["x" * 2**21]}), "prompt": "{}"}
     config = run_config(tmp_path, cache, training={"steps": 1}, output={"metadata": "full"})
     result = train(config, listener, workflow=large)
     assert "workflow" not in header(result.adapters[0])
     assert header(result.adapters[0])["prompt"] == "{}"
     assert (result.folder / "workflow.json").stat().st_size > 2**21
-    assert sum("too large for the adapter file's header" in text for text in listener.heard) == 1
+    assert sum("too large for the adapter file's header" in text for text in listener.said()) == 1

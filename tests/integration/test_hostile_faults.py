@@ -210,9 +210,7 @@ class BreaksBehind(BrokenBase):
             best = record(self.version).get("best")
             assert best is None or best["step"] == best_step(self.version)
             self.named[event.result.step] = best and best["step"]
-        elif (isinstance(event, RunStarted) and self.behind is None) or (
-            isinstance(event, StepDone) and self.last == self.behind
-        ):
+        elif isinstance(event, self.moment) and self.last == self.behind:
             self.spoil()
 
 

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
-import torch
 from fixtures.leftovers import killed_while_writing, left_behind
-from runs import CancelAfter, metrics, run_config, tensors
+from runs import CancelAfter, assert_same_files, metrics, record, run_config
 
 from trainer_core.cli import main
 from trainer_core.errors import CheckpointError
 from trainer_core.training import train
-from trainer_core.training.observer import Warned
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 SETTINGS = {"steps": 4, "checkpoint_every": 1, "keep_checkpoints": 3}
-
-
-class Ears(CancelAfter):
-    """Hears everything and cancels nothing."""
-
-    def __init__(self):
-        super().__init__(10**9)
-
-    @property
-    def warnings(self):
-        return [event.message for event in self.events if isinstance(event, Warned)]
 
 
 def config_of(folder, cache, **values):
@@ -45,14 +31,14 @@ def test_a_run_killed_while_it_saves_is_tidied_up_by_the_next_and_told(tmp_path,
     version = tmp_path / "run" / "v0"
     (left,) = (version / "checkpoints").iterdir()
     others = [left_behind(place / "x") for place in (version.parent, cache, cache / "text")]
-    ears = Ears()
+    ears = CancelAfter()
     again = train(config_of(tmp_path, cache, resume="auto"), ears)
     for path in others:
-        assert sum(path.name in warning for warning in ears.warnings) == 1, path
+        assert sum(path.name in warning for warning in ears.said()) == 1, path
         assert not path.exists()
     # It came to nothing, so that its whole folder went.
     assert not left.exists()
-    assert any(f"Removed {version}, " in warning for warning in ears.warnings)
+    assert any(f"Removed {version}, " in warning for warning in ears.said())
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["v1"]
     assert metrics(again.folder) == metrics(reference)
 
@@ -82,16 +68,15 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, cache,
         (newest / "state.json").unlink()
     with pytest.raises(CheckpointError, match=r"resume=.*000002"):
         train(config_of(tmp_path, cache, resume=str(newest)))
-    ears = Ears()
+    ears = CancelAfter()
     again = train(config_of(tmp_path, cache, resume="latest"), ears)
     assert (again.folder, again.step) == (version, 4)
-    (told,) = [warning for warning in ears.warnings if "cannot be read" in warning]
+    (told,) = [warning for warning in ears.said() if "cannot be read" in warning]
     assert str(newest) in told
     assert "going on from step 2" in told
-    assert json.loads((version / "run.json").read_text())["damaged_checkpoints"] == [told]
+    assert record(version)["damaged_checkpoints"] == [told]
     assert metrics(version) == metrics(reference)
-    found, expected = (tensors(path / "run.safetensors") for path in (version, reference))
-    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert_same_files([version / "run.safetensors"], [reference / "run.safetensors"])
     # The damaged one was made again, whole.
     train(config_of(tmp_path, cache, resume=str(newest)))
 

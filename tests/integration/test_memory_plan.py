@@ -1,16 +1,14 @@
 """Runs that choose their plan: the bits of a resident one, refused before anything is loaded."""
 
-import json
-
 import pytest
 import yaml
-from runs import CancelAfter, assert_equal_runs, merge, metrics, run_config
+from runs import CancelAfter, assert_equal_runs, merge, metrics, record, run_config
 
 from tests.fixtures.machines import SmallMachine
 from trainer_core.errors import RunError
 from trainer_core.offload.machine import Machine
 from trainer_core.training import loaded, train
-from trainer_core.training.observer import MemoryPlanned, Warned
+from trainer_core.training.observer import MemoryPlanned
 
 MIB = 1 << 20
 SHORT = {
@@ -33,12 +31,11 @@ def watched(config, machine=None, cancel_after=99):
     observer = CancelAfter(cancel_after)
     result = train(config, observer, machine=machine)
     plans = [each for each in observer.events if isinstance(each, MemoryPlanned)]
-    told = [each.message for each in observer.events if isinstance(each, Warned)]
-    return result, plans, told
+    return result, plans, observer.said()
 
 
 def kept(result):
-    return json.loads((result.folder / "run.json").read_text())["memory"]
+    return record(result.folder)["memory"]
 
 
 class Unasked(SmallMachine):

@@ -171,14 +171,6 @@ def test_a_finished_cache_holds_the_prompts(tmp_path, cache):
         train(wrong)
 
 
-def test_the_length_follows_from_the_images_seen(tmp_path, cache):
-    config = run_config(tmp_path, cache, training={"steps": None, "batch_size": 16}, dataset=HALF)
-    assert resolved_length(config, 12).training.steps == 100  # two micro-batches of 16, one half
-    assert resolved_length(config, 48).training.steps == 200
-    fixed = run_config(tmp_path, cache, training={"steps": 7})
-    assert resolved_length(fixed, 12) == fixed
-
-
 def test_regularization_images_weigh_what_their_setting_says(tmp_path, cache):
     folder = tmp_path / "one"
     folder.mkdir()
@@ -200,3 +192,11 @@ def test_regularization_images_weigh_what_their_setting_says(tmp_path, cache):
     none, half, whole = (first_loss(weight) for weight in (0.0, 0.5, 1.0))
     assert half == pytest.approx((none + whole) / 2, rel=1e-5)
     assert 0 < none < whole
+
+
+def test_the_length_follows_from_the_images_seen(tmp_path, cache):
+    config = run_config(tmp_path, cache, training={"steps": None, "batch_size": 16}, dataset=HALF)
+    assert resolved_length(config, 12).training.steps == 100  # two micro-batches of 16, one half
+    assert resolved_length(config, 48).training.steps == 200
+    fixed = run_config(tmp_path, cache, training={"steps": 7})
+    assert resolved_length(fixed, 12) == fixed

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
-from runs import metrics
+from runs import metrics, noisy_images
 from safetensors.torch import save_file
 
-from tests.fixtures.flux_base import make_flux_base
+from tests.fixtures.flux_base import make_flux_base, make_flux_vae
 from tests.fixtures.gguf_files import write_with_gguf
 from tests.fixtures.native_files import flux_to_native, make_native_flux
-from tests.fixtures.random_weights import randomize
 from trainer_core.cli import main
 from trainer_core.config import RunConfig
 from trainer_core.errors import ConfigError
@@ -24,32 +21,12 @@ from trainer_core.training import train
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A native file, its encoders in a folder, and two images."""
-    from diffusers import AutoencoderKL
-
     folder = tmp_path_factory.mktemp("single")
     model = make_native_flux(layers=1, single_layers=1, joint=32)
     save_file(flux_to_native(model.state_dict()), folder / "flux.safetensors")
     encoders = make_flux_base(folder / "encoders")
-    vae = AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4,
-        block_out_channels=(8, 8, 8, 8),
-        layers_per_block=1,
-        latent_channels=16,
-        norm_num_groups=4,
-        scaling_factor=0.3611,
-        shift_factor=0.1159,
-        use_quant_conv=False,
-        use_post_quant_conv=False,
-        mid_block_add_attention=False,
-    )
-    randomize(vae, 2).save_pretrained(encoders / "vae")
-    random = np.random.default_rng(0)
-    (folder / "data").mkdir()
-    for index in range(2):
-        pixels = random.integers(0, 256, (64, 64, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / "data" / f"{index}.png")
-        (folder / "data" / f"{index}.txt").write_text(f"image {index}")
+    make_flux_vae(16).save_pretrained(encoders / "vae")
+    noisy_images(folder / "data", 2)
     # The same base as a Diffusers folder, the reference.
     model.save_pretrained(encoders / "transformer")
     return folder

@@ -181,43 +181,6 @@ def test_both_sides_have_one_noise_and_the_base_is_asked_once(tmp_path, cache):
         assert not torch.equal(points[0].target, points[3].target)
 
 
-def test_a_step_that_begins_again_in_parts_is_asked_for_again(tmp_path, cache):
-    with contextlib.ExitStack() as at_end:
-        run, _, maker = begun(slider_config(tmp_path, cache), at_end)
-        maker = base_answers(run, maker)
-        split = SplitBatches(maker)
-        with kept_strength(run.state.adapter):
-            (whole,) = split(maker, 1, 0)
-            assert split.halve()
-            parts = list(split(maker, 1, 0))
-        assert [len(part.names) for part in parts] == [1, 1]
-        assert sum(float(part.loss) for part in parts) == pytest.approx(float(whole.loss), rel=1e-5)
-
-
-def test_without_a_negative_prompt_the_base_is_asked_twice(tmp_path, cache):
-    config = slider_config(tmp_path, cache, dataset={"slider": {"negative": ""}})
-    with contextlib.ExitStack() as at_end:
-        run, _, maker = begun(config, at_end)
-        maker = base_answers(run, maker)
-        (points,) = maker.prepare(1, 0)
-        (answered,) = maker.answered([points], 1, 0)
-        given = points.noisy, points.sigmas
-        texts = points.conditionings[0], points.directions[0][0]
-        neutral, positive = (base_velocity(run, *given, text) for text in texts)
-        assert torch.allclose(answered.target, neutral + 1.5 * (positive - neutral), atol=1e-5)
-        assert not answered.target.requires_grad
-
-
-def test_who_switches_the_adapter_off_sees_the_base(tmp_path, cache):
-    with contextlib.ExitStack() as at_end:
-        run, _, maker = begun(slider_config(tmp_path, cache), at_end)
-        maker = base_answers(run, maker)
-        run.state.adapter.strength = 0.0
-        with torch.no_grad():
-            maker(1, 0)
-        assert run.state.adapter.strength == 0.0
-
-
 def neutral_prompt(name):
     """Of a sample, which is named `slider: 'PROMPT' NUMBER`."""
     return ast.literal_eval(name.removeprefix("slider: ").rpartition(" ")[0])
@@ -280,3 +243,32 @@ def test_an_edit_base_is_refused_and_images_are_the_largest_square(tmp_path, cac
     assert (slider_size(100, 32).width, slider_size(100, 32).height) == (96, 96)
     with pytest.raises(ConfigError, match="at least 32"):
         slider_size(16, 32)
+
+
+def test_without_a_negative_prompt_the_base_is_asked_twice_and_a_step_may_be_divided(
+    tmp_path, cache
+):
+    config = slider_config(tmp_path, cache, dataset={"slider": {"negative": ""}})
+    with contextlib.ExitStack() as at_end:
+        run, _, maker = begun(config, at_end)
+        maker = base_answers(run, maker)
+        (points,) = maker.prepare(1, 0)
+        (answered,) = maker.answered([points], 1, 0)
+        given = points.noisy, points.sigmas
+        texts = points.conditionings[0], points.directions[0][0]
+        neutral, positive = (base_velocity(run, *given, text) for text in texts)
+        assert torch.allclose(answered.target, neutral + 1.5 * (positive - neutral), atol=1e-5)
+        assert not answered.target.requires_grad
+        # A step that begins again in parts is asked for again.
+        split = SplitBatches(maker)
+        with kept_strength(run.state.adapter):
+            (whole,) = split(maker, 1, 0)
+            assert split.halve()
+            parts = list(split(maker, 1, 0))
+        assert [len(part.names) for part in parts] == [1, 1]
+        assert sum(float(part.loss) for part in parts) == pytest.approx(float(whole.loss), rel=1e-5)
+        # Who switches the adapter off sees the base.
+        run.state.adapter.strength = 0.0
+        with torch.no_grad():
+            maker(1, 0)
+        assert run.state.adapter.strength == 0.0

@@ -6,12 +6,11 @@ import struct
 import pytest
 import torch
 from PIL import Image
-from runs import CancelAfter, run_config, tensors
+from runs import CancelAfter, assert_same_files, run_config, tensors
 from safetensors import safe_open
 
 from trainer_core.errors import AdapterError, ConfigError
 from trainer_core.training import train
-from trainer_core.training.observer import Warned
 
 SHORT = {"steps": 3, "optimizer": {"learning_rate": 2e-2}}
 PREVIEW = {
@@ -49,24 +48,28 @@ def test_second_run_draws_at_step_0_what_the_first_drew_at_its_end(tmp_path, cac
     base, end = image(first.folder, 0), image(first.folder, 3)
     assert base != end, "three steps change nothing that an image shows"
     assert image(second.folder, 0) == end
-    said = [event.message for event in observer.events if isinstance(event, Warned)]
-    assert any("starts from a file" in message and "as they are" in message for message in said)
+    assert any("starts from a file" in e and "as they are" in e for e in observer.said())
 
 
-def test_unmoved_weights_are_the_first_runs(tmp_path, cache, first):
+@pytest.mark.parametrize("level", ["shareable", "full"])
+def test_unmoved_weights_are_the_first_runs_and_tell_where_they_are_from_if_asked(
+    tmp_path, cache, first, level
+):
     """A rate too small for any float32 leaves the taken-over values to be compared."""
     still = {"steps": 1, "optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0}}
-    second = train(run_config(tmp_path, cache, training=still, **start(first.adapters[0])))
-    one, two = tensors(first.adapters[0]), tensors(second.adapters[0])
-    assert one.keys() == two.keys()
-    assert all(torch.equal(one[key], two[key]) for key in one)
+    output = {"metadata": level}
+    given = start(first.adapters[0])
+    second = train(run_config(tmp_path, cache, training=still, output=output, **given))
+    assert_same_files(first.adapters[:1], second.adapters)
+    with safe_open(str(second.adapters[0]), framework="pt") as file:
+        assert ("first" in json.dumps(file.metadata())) is (level == "full")
 
 
 def test_resized_start_is_reported(tmp_path, cache, first):
     observer = CancelAfter(1)
     adapter = start(first.adapters[0], rank=2, factor=7)
     train(run_config(tmp_path, cache, training=SHORT, **adapter), observer)
-    messages = [event.message for event in observer.events if isinstance(event, Warned)]
+    messages = observer.said()
     (said,) = [message for message in messages if "starts" in message]
     assert "resized (relative error of the delta: median" in said
     assert any("factor 7 does not divide" in message for message in messages)
@@ -80,26 +83,12 @@ def test_resumed_run_goes_on_from_its_checkpoint(tmp_path, cache, first):
     stopped = train(run_config(tmp_path / "b", cache, training=six, **start(file)), CancelAfter(3))
     assert stopped.step == 3
     file.unlink()
-    observer = CancelAfter(99)
+    observer = CancelAfter()
     again = run_config(tmp_path / "b", cache, training=six, resume="latest", **start(file))
-    resumed = train(again, observer)
-    one, two = tensors(whole.adapters[0]), tensors(resumed.adapters[0])
-    assert all(torch.equal(one[key], two[key]) for key in one)
-    assert not any("starts from a file" in str(event) for event in observer.events)
+    assert_same_files(train(again, observer).adapters, whole.adapters)
+    assert not any("starts from a file" in each for each in observer.said())
     with pytest.raises(ConfigError, match=r"adapter\.start_from: there is no file"):
         train(run_config(tmp_path / "c", cache, training=six, **start(file)))
-
-
-def test_file_does_not_tell_where_it_started_unless_asked(tmp_path, cache, first):
-    for level, told in (("shareable", False), ("full", True)):
-        output = {"metadata": level}
-        config = run_config(
-            tmp_path / level, cache, training=SHORT, output=output, **start(first.adapters[0])
-        )
-        result = train(config)
-        with safe_open(str(result.adapters[0]), framework="pt") as file:
-            header = json.dumps(file.metadata())
-        assert ("first" in header) is told
 
 
 def test_layers_that_are_not_trained_are_named_before_a_folder_is_made(tmp_path, cache, first):
@@ -124,37 +113,32 @@ def another(file, path):
 def test_the_file_is_known_by_its_content_and_may_move(tmp_path, cache, first):
     here, there = tmp_path / "here.safetensors", tmp_path / "there.safetensors"
     here.write_bytes(first.adapters[0].read_bytes())
-    train(run_config(tmp_path, cache, training=SHORT, **start(here)))
+    config = run_config(tmp_path, cache, training=SHORT, resume="auto", **start(here))
+    one = train(config)
+    assert train(config).folder == one.folder, "the same file is the same run"
     here.rename(there)
     six = {**SHORT, "steps": 6}
     resumed = run_config(tmp_path, cache, training=six, resume="latest", **start(there))
-    assert (train(resumed).folder.name, train(resumed).step) == ("v0", 6)
+    again = train(resumed)
+    assert (again.folder.name, again.step) == ("v0", 6)
     another(first.adapters[0], there)
     with pytest.raises(ConfigError, match=r"the file of adapter\.start_from is another now"):
         train(resumed)
-
-
-def test_a_finished_run_is_not_taken_for_one_from_another_file(tmp_path, cache, first):
-    file = tmp_path / "start.safetensors"
-    file.write_bytes(first.adapters[0].read_bytes())
-    config = run_config(tmp_path, cache, training=SHORT, resume="auto", **start(file))
-    one = train(config)
-    assert train(config).folder == one.folder, "the same file is the same run"
-    another(first.adapters[0], file)
-    observer = CancelAfter(99)
-    two = train(config, observer)
-    assert (two.folder.name, two.step) == ("v1", 3)
-    assert any("starts from a file" in str(event) for event in observer.events)
-    weights, others = tensors(one.adapters[0]), tensors(two.adapters[0])
+    # A finished run is not taken for one from another file.
+    observer = CancelAfter()
+    two = train(resumed.model_copy(update={"resume": "auto"}), observer)
+    assert (two.folder.name, two.step) == ("v1", 6)
+    assert any("starts from a file" in each for each in observer.said())
+    weights, others = tensors(again.adapters[0]), tensors(two.adapters[0])
     assert any(not torch.equal(weights[name], others[name]) for name in weights)
 
 
 def test_a_run_without_a_file_does_not_go_on_with_one(tmp_path, cache, first):
     train(run_config(tmp_path, cache, training=SHORT))
-    with pytest.raises(ConfigError, match=r"start_from \(content\) was None and is"):
-        train(
-            run_config(tmp_path, cache, training=SHORT, resume="latest", **start(first.adapters[0]))
-        )
-    missing = start(tmp_path / "absent.safetensors")
-    with pytest.raises(ConfigError, match="there is no file"):
-        train(run_config(tmp_path, cache, training=SHORT, resume="latest", **missing))
+    for file, named in (
+        (first.adapters[0], r"start_from \(content\) was None and is"),
+        (tmp_path / "absent.safetensors", "there is no file"),
+    ):
+        config = run_config(tmp_path, cache, training=SHORT, resume="latest", **start(file))
+        with pytest.raises(ConfigError, match=named):
+            train(config)

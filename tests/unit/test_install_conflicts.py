@@ -116,17 +116,6 @@ posix = pytest.mark.skipif(os.name == "nt", reason="the environment is laid out 
 
 @posix
 @pytest.mark.exhaustive
-def test_where_everything_fits_nothing_moves_and_all_that_came_is_named(guest):
-    done, before, after = guest({})
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert {name: after[name] for name in before} == before
-    assert after["diffusers"] == "0.39.0"
-    assert "With them came: importlib-metadata 8.0.0" in done.stdout
-    assert "Nothing else changed its version" in done.stdout
-
-
-@posix
-@pytest.mark.exhaustive
 def test_a_conflict_of_other_packages_is_got_round_and_told(guest):
     done, before, after = guest({"fsspec": ("2022.1", [])})
     assert done.returncode == 0, done.stdout + done.stderr
@@ -142,6 +131,7 @@ def test_a_conflict_of_what_is_promised_leaves_it_as_it_is(guest):
     assert {name: after[name] for name in before} == before
     assert after["diffusers"] == "0.39.0"  # the newer one needs another huggingface-hub
     assert after["importlib_metadata"] == "8.0.0"
+    assert "With them came: importlib-metadata 8.0.0" in done.stdout
     assert "trying another version of diffusers" in done.stdout
 
 

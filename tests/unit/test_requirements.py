@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +24,6 @@ from trainer_core.requirements import (
     remedy,
     shell_word,
 )
-from trainer_core.training.optimizers import OPTIMIZERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
@@ -73,32 +71,6 @@ def test_requirements_are_the_projects_and_the_extras():
     guests = [requirement.name for requirement in guest_requirements()]
     assert guests == [name for name in names if name not in HOST_OWNED]
     assert {"torch", "transformers", "numpy"} <= set(names) - set(guests)
-
-
-def test_an_installed_library_says_the_same_without_its_pyproject(tmp_path):
-    try:
-        importlib.metadata.distribution("adapter-trainer")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("the library is not installed, as in ComfyUI")
-    assert {r.name for r in all_requirements(tmp_path)} == {r.name for r in all_requirements()}
-
-
-OTHER_NAMES = {"lycoris": "lycoris-lora", "prodigyplus": "prodigy-plus-schedule-free"}
-"""Packages that are installed by another name than they are imported by."""
-
-
-def test_no_test_waits_for_a_package_that_nobody_installs():
-    """What tests skip without is there wherever the project is developed."""
-    pattern = re.compile(r"""importorskip\(\s*"(\w+)""")
-    tests = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
-    wanted = {name for text in tests for name in pattern.findall(text)}
-    wanted |= {kind.package for kind in OPTIMIZERS.values() if kind.package}
-    assert {"wandb", "gguf", "schedulefree"} <= wanted
-    extras = "project.optional-dependencies"
-    listed = [pyproject_list(PYPROJECT, extras, key) for key in ("train", "tensorboard", "dev")]
-    lines = [line.split(";")[0] for lines in listed for line in lines]
-    declared = {parse_requirement(line).name for line in lines}
-    assert {normalised(OTHER_NAMES.get(name, name)) for name in wanted} <= declared
 
 
 def test_the_requirements_file_is_the_projects_dependencies_but_what_the_host_owns():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.learning import DEFAULTS, OTHERS, PACED, Run, Way, config_for, measure, runs
+from benchmarks.learning import Run, Way, measure
 from benchmarks.measuring.own_concepts import (
     EDIT,
     SHAPES,
@@ -31,12 +31,6 @@ def test_a_shape_that_nothing_has_is_read_as_it_is_drawn(shape):
         seen = read(pixels)
         assert (seen.shape, seen.shape_color, seen.background_color) == wanted
         assert read_image(pixels).shape != shape
-
-
-@pytest.mark.parametrize("shape", ["circle", "square", "triangle", "cross"])
-def test_own_shapes_hide_none_of_the_base(shape):
-    scene = random_scene(Combination(shape, "red", "white"), np.random.default_rng(1))
-    assert read(draw(scene)) == read_image(draw(scene))
 
 
 def test_a_logo_is_seen_in_its_corner_alone():
@@ -67,22 +61,6 @@ def test_seen_combinations_are_those_of_the_images_and_unseen_ones_are_not(tmp_p
     assert {task.text for task in asked.seen} == captions
     assert not captions & {task.text for task in asked.unseen}
     assert not any("cup" in task.text for task in asked.kept)
-
-
-def test_every_row_is_a_run_file_that_differs_in_its_change_alone(tmp_path):
-    places = [(run.group, run.way.name, run.concept, run.seed) for run in runs()]
-    assert len(places) == len(set(places))
-    same = OTHERS["nothing"][0]
-    first = config_for(same, "arrow", 31, tmp_path, tmp_path).model_dump(mode="json")
-    for way in (way for ways in OTHERS.values() for way in ways if way is not same):
-        changed = config_for(way, "arrow", 31, tmp_path, tmp_path).model_dump(mode="json")
-        assert changed != first, way.name
-        assert changed["adapter"] == first["adapter"]
-        assert changed["training"]["steps"] == first["training"]["steps"]
-    default = config_for(Way("lora"), "arrow", 31, tmp_path, tmp_path)
-    assert default.dataset.preservation.share < first["dataset"]["preservation"]["share"]
-    for ways in (DEFAULTS, PACED):
-        assert {way.kind for way in ways} == {"lora", "lokr", "loha"}
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.measuring.checkouts import NotHereError, checkout, load_modules
+from benchmarks.measuring.checkouts import NotHereError, load_modules
 from benchmarks.measuring.counters import Peak
 from benchmarks.measuring.fidelity import measure_fidelity
 from benchmarks.measuring.goals import all_goals, judge
@@ -125,12 +125,3 @@ def test_a_source_tree_is_read_without_what_it_does_not_need(tmp_path):
         __import__("absent_library")
     with pytest.raises(NotHereError, match="absent_library"):
         load_modules(folders, (), ("peer.layer",))
-
-
-def test_an_absent_source_tree_says_which_variable_names_it(monkeypatch, tmp_path):
-    monkeypatch.delenv("PEER_PATH", raising=False)
-    with pytest.raises(NotHereError, match="PEER_PATH is not set"):
-        checkout("PEER_PATH", None, "layer.py")
-    monkeypatch.setenv("PEER_PATH", str(tmp_path))
-    with pytest.raises(NotHereError, match=r"layer\.py"):
-        checkout("PEER_PATH", None, "layer.py")

@@ -40,9 +40,7 @@ def test_ai_toolkits_text_encoder_has_its_rate_and_the_adapters_rank():
         f"{PLACE}.rank": 8,
     }
     assert "train.train_text_encoder" in keys(run, "near")
-
-
-def test_without_a_rate_that_of_the_denoiser_counts():
+    # Without a rate that of the denoiser counts.
     run = ai_toolkit("train_text_encoder: true, lr: 2.0e-4")
     assert settings(run)[f"{PLACE}.learning_rate"] == 2e-4
 

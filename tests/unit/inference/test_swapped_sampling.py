@@ -100,12 +100,6 @@ def test_images_are_those_of_a_resident_base(work, adapter_file, way):
     assert held() == 0
 
 
-def test_eight_bit_products_are_used(work):
-    ways = ({"base_format": "int8", "compute": how} for how in ("dense", "8bit"))
-    one, other = (next(sample_prompts(run_config(work, way, **LARGE), None)) for way in ways)
-    assert not torch.equal(one, other)
-
-
 def test_a_machine_with_too_little_memory_gets_swapped_blocks(work):
     wanted = list(sample_prompts(run_config(work, {"blocks_to_swap": 4}, **FLUX), None))
     with open_pipeline(run_config(work, {}, **FLUX), has_controls=False) as pipeline:

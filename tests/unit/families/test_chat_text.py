@@ -10,7 +10,6 @@ from transformers import Qwen3ForCausalLM, Qwen3VLConfig, Qwen3VLModel
 
 from tests.fixtures.qwen_base import make_qwen_tokenizer
 from tests.fixtures.small_chat_models import small_qwen3
-from trainer_core.errors import DatasetError
 from trainer_core.families.chat_text import (
     ChatEncoders,
     ChatText,
@@ -35,39 +34,6 @@ def _encoders(model: Any, chat: ChatText, length: int = 99) -> ChatEncoders:
     return ChatEncoders(chat, make_qwen_tokenizer(), model, cast(Any, None), length, (0, 0), "base")
 
 
-def _of_transformers(model: Any, text: str, length: int | None = None) -> Any:
-    padding: dict[str, Any] = {} if length is None else {"padding": "max_length"}
-    words = make_qwen_tokenizer()(
-        text, return_tensors="pt", truncation=True, max_length=length, **padding
-    )
-    return model(**words, output_hidden_states=True)
-
-
-def test_one_state_is_what_transformers_gives(model: Any) -> None:
-    expected = _of_transformers(model, _TEMPLATE.format("a red cat")).hidden_states
-    got = _encoders(model, ChatText(_TEMPLATE, (-2,))).encode_text("a red cat")
-    torch.testing.assert_close(got["text_embeddings"], expected[-2][0], rtol=0, atol=1e-6)
-    assert (expected[-2] - expected[-3]).abs().max() > 1e-2
-
-
-def test_several_states_are_joined_or_stacked(model: Any) -> None:
-    states = _of_transformers(model, _TEMPLATE.format("a")).hidden_states
-    picked = [states[each][0] for each in (0, 1, 2)]
-    joined = _encoders(model, ChatText(_TEMPLATE, (0, 1, 2))).encode_text("a")
-    torch.testing.assert_close(joined["text_embeddings"], torch.cat(picked, dim=1))
-    stacked = _encoders(model, ChatText(_TEMPLATE, (0, 1, 2), stacked=True)).encode_text("a")
-    torch.testing.assert_close(stacked["text_embeddings"], torch.stack(picked, dim=1))
-
-
-def test_the_last_state_is_taken_before_the_norm_unless_told(model: Any) -> None:
-    last = _of_transformers(model, _TEMPLATE.format("a")).last_hidden_state[0]
-    normed = _encoders(model, ChatText(_TEMPLATE, (-1,), normed=True)).encode_text("a")
-    raw = _encoders(model, ChatText(_TEMPLATE, (-1,))).encode_text("a")["text_embeddings"]
-    torch.testing.assert_close(normed["text_embeddings"], last)
-    assert (raw - last).abs().max() > 1e-2
-    torch.testing.assert_close(text_part(model).get_submodule("norm")(raw), last)
-
-
 def test_the_templates_beginning_is_dropped_and_a_caption_cut_behind_it(model: Any) -> None:
     template = _SYSTEM + "{}<|im_end|>\n"
     whole = _encoders(model, ChatText(template, (-2,))).encode_text("a red cat")
@@ -77,16 +43,6 @@ def test_the_templates_beginning_is_dropped_and_a_caption_cut_behind_it(model: A
     torch.testing.assert_close(behind, whole["text_embeddings"][start:])
     cut = _encoders(model, chat, length=4).encode_text("a red cat")["text_embeddings"]
     torch.testing.assert_close(cut, behind[:4])
-
-
-def test_padding_is_masked_and_kept(model: Any) -> None:
-    expected = _of_transformers(model, _TEMPLATE.format("a"), 60).hidden_states[-2][0]
-    chat = ChatText(_TEMPLATE, (-2,), padded=True)
-    got = _encoders(model, chat, length=60).encode_text("a")["text_embeddings"]
-    assert got.shape[0] == 60
-    torch.testing.assert_close(got, expected)
-    alone = _encoders(model, ChatText(_TEMPLATE, (-2,))).encode_text("a")["text_embeddings"]
-    torch.testing.assert_close(got[: len(alone)], alone)
 
 
 def test_a_model_with_a_vision_tower_is_read_by_its_text_blocks() -> None:
@@ -109,11 +65,6 @@ def test_a_word_predictor_is_not_among_the_models() -> None:
     model = Qwen3ForCausalLM(small_qwen3().config)
     encoders = _encoders(model, ChatText(_TEMPLATE, (-2,)))
     assert encoders.text_models == (model.model,)
-
-
-def test_a_control_image_is_refused_by_count(model: Any) -> None:
-    with pytest.raises(DatasetError, match="1 control images"):
-        _encoders(model, ChatText(_TEMPLATE, (-2,))).encode_text("a", [cast(Any, None)])
 
 
 def test_rows_of_comfyui_are_cut_behind_the_second_message() -> None:

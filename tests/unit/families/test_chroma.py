@@ -61,28 +61,6 @@ def test_a_text_is_encoded_without_padding(base):
         torch.testing.assert_close(found, expected)
 
 
-def test_what_differs_on_purpose_from_diffusers(base):
-    """Its pipeline pads, with the padding out of the text encoder's sight, and rules little out.
-
-    One token of padding more is left to the denoiser, and its mask of numbers is added to the
-    attention instead of ruling anything out, so that all of the padding is attended to.
-    """
-    with torch.no_grad():
-        padded, _, mask, *_ = base.pipeline.encode_prompt(CAPTIONS[0], max_sequence_length=64)
-    text = base.encoders.encode_text(CAPTIONS[0])["text_embeddings"]
-    torch.testing.assert_close(padded[0, : len(text)], text)
-    assert mask.is_floating_point()
-    assert int(mask.sum()) == len(text) + 1
-    noise, sigma = noise_like(), torch.tensor([0.7])
-
-    def plain(text, mask=None):
-        return FAMILY.predict(base.transformer, noise, sigma, [{"text_embeddings": text}])
-
-    ours = plain(text)
-    assert relative_error(plain(padded[0]), ours) > 1e-3
-    assert relative_error(plain(padded[0, : len(text) + 1]), ours) > 1e-3
-
-
 def test_a_batch_of_texts_is_each_by_itself_with_and_without_checkpointing(base):
     """Diffusers' blocks with one stream are not given a mask when they compute again."""
     noise, sigma, texts = noise_like(2), torch.tensor([0.3, 0.7]), base.texts()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -105,45 +106,35 @@ def test_texts_at_once_are_as_each_alone(bases: Callable[[str], Base], name: str
     check_texts(encoders, captions=("abc " * 40, "a"))
 
 
-@pytest.mark.exhaustive
-def test_images_to_be_filled_are_as_each_alone(tmp_path: Any) -> None:
-    family = get_family("flux")
-    location = locate_base(BaseSection(path=str(make_fill_base(tmp_path))), family, True)
-    encoders = family.load_encoders(location, torch.float32, "cpu")
-    check_images(encoders.encode_image, random_pixels(3, 4))
+VARIANTS = [
+    ("flux", "fill", make_fill_base),
+    *(("qwen_image", each, partial(make_qwen_base, variant=each)) for each in ("layered", "edit")),
+    ("qwen_image", "edit_plus", partial(make_qwen_base, variant="edit_plus")),
+    ("qwen_image_21", "edit_plus", make_qwen21_base),
+]
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("variant", ["layered", "edit", "edit_plus"])
-def test_variants_of_qwen_image_are_as_each_alone(tmp_path: Any, variant: Any) -> None:
-    family = get_family("qwen_image")
-    section = BaseSection(path=str(make_qwen_base(tmp_path, variant)), variant=variant)
-    location = locate_base(section, family, True)
-    encoders = family.load_encoders(location, torch.float32, "cpu")
+@pytest.mark.parametrize(("name", "variant", "make"), VARIANTS)
+def test_variants_with_control_images_are_as_each_alone(name, variant, make, tmp_path):
+    if name not in records():
+        pytest.skip("Diffusers is older than the family")
+    family = get_family(name)
+    section = BaseSection(path=str(make(tmp_path)), variant=variant)
+    encoders = family.load_encoders(locate_base(section, family, True), torch.float32, "cpu")
     check_images(encoders.encode_image, random_pixels(3, family.pixel_channels(variant)))
     check_texts(encoders, [Image.new("RGB", (64, 64), (90, 20, 200))])
-    if variant != "layered":
+    if variant.startswith("edit"):
         check_texts(encoders)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.skipif("qwen_image_21" not in records(), reason="Diffusers is older than the family")
-def test_reference_images_are_as_each_alone(tmp_path: Any) -> None:
-    family = get_family("qwen_image_21")
-    section = BaseSection(path=str(make_qwen21_base(tmp_path)), variant="edit_plus")
-    encoders = family.load_encoders(locate_base(section, family, True), torch.float32, "cpu")
-    check_texts(encoders, [Image.new("RGB", (64, 64), (90, 20, 200))])
-    check_texts(encoders)
 
 
 def test_control_images_that_do_not_fit_are_refused_in_a_batch_too(
     bases: Callable[[str], Base],
 ) -> None:
     image = Image.new("RGB", (64, 64))
-    with pytest.raises(DatasetError, match="1 control images for the caption 'b'"):
-        bases("z_image").encoders.encode_texts(["a", "b"], [[], [image]])
-    with pytest.raises(DatasetError, match="1 control images for the caption 'b'"):
-        bases("flux").encoders.encode_texts(["a", "b"], [[], [image]])
+    for name in ("z_image", "flux", "chroma"):
+        with pytest.raises(DatasetError, match="1 control images for the caption 'b'"):
+            bases(name).encoders.encode_texts(["a", "b"], [[], [image]])
 
 
 def unread_rows(base: Base, transformer: Any, texts: Sequence[Conditioning]) -> list[list[int]]:

@@ -1,21 +1,21 @@
-"""FLUX.1 against Diffusers' own pipelines, in float32 on a tiny base with random weights."""
+"""FLUX.1 beside what its record shows: texts, the VAE, guidance by two passes, control images."""
 
 from __future__ import annotations
 
-import numpy as np
+from types import SimpleNamespace
+
 import pytest
 import torch
-from diffusers import FluxPipeline
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
-from PIL import Image
 
+from tests.fixtures.families.record import as_pixels, coarse_image
 from tests.fixtures.flux_base import make_flux_base, make_flux_pipeline
 from tests.fixtures.recorded_calls import RecordedCalls, relative_error
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.diffusion.flow import sample_euler
 from trainer_core.errors import DatasetError
-from trainer_core.families.diffusers_parts import pack, unpack
+from trainer_core.families.diffusers_parts import pack
 from trainer_core.families.family import guided_velocity
 from trainer_core.families.registry import get_family
 
@@ -25,116 +25,71 @@ CAPTIONS = ["a red circle", "two blue squares on a green background"]
 NEGATIVE = "dull"
 
 
-class Base:
+def opened(folder, kontext=False, guidance=True):
     """One folder, opened by Diffusers and by us."""
-
-    def __init__(self, folder, kontext, guidance, text_length=64):
-        make_flux_base(folder, kontext, guidance)
-        self.location = locate_base(
-            BaseSection(path=str(folder), text_length=text_length),
-            get_family("flux"),
-            has_controls=kontext,
-        )
-        self.kontext = kontext
-        self.pipeline = make_flux_pipeline(kontext, guidance)
-        self.transformer = FAMILY.load_transformer(self.location, torch.float32, "cpu")
-        self.encoders = FAMILY.load_encoders(self.location, torch.float32, "cpu")
-        self.decode = FAMILY.load_decoder(self.location, torch.float32, "cpu")
-        self.shown = [noise_image(96, 64)] if kontext else []
-        self.controls = [self.encoders.encode_image(pixels(item)) for item in self.shown]
-
-    def text(self, caption):
-        return self.encoders.encode_text(caption, self.shown)
-
-    def call(self, noise, caption, **settings):
-        calls = RecordedCalls()
-        handle = self.pipeline.transformer.register_forward_hook(calls._record, with_kwargs=True)
-        given = {"image": self.shown[0], "max_area": SIZE * SIZE} if self.kontext else {}
-        defaults = {"num_inference_steps": 3, "guidance_scale": 3.5, "output_type": "latent"}
-        drawn = self.pipeline(
-            prompt=caption,
-            latents=pack(noise),
-            width=SIZE,
-            height=SIZE,
-            max_sequence_length=self.location.text_length,
-            **given,
-            **({"_auto_resize": False} if self.kontext else {}),
-            **(defaults | settings),
-        ).images
-        handle.remove()
-        return calls, drawn
-
-
-@pytest.fixture(scope="module")
-def kontext(tmp_path_factory):
-    return Base(tmp_path_factory.mktemp("kontext"), True, True)
+    make_flux_base(folder, kontext, guidance)
+    section = BaseSection(path=str(folder), text_length=64)
+    location = locate_base(section, FAMILY, has_controls=kontext)
+    return SimpleNamespace(
+        location=location,
+        pipeline=make_flux_pipeline(kontext, guidance),
+        encoders=FAMILY.load_encoders(location, torch.float32, "cpu"),
+    )
 
 
 @pytest.fixture(scope="module")
 def dev(tmp_path_factory):
-    return Base(tmp_path_factory.mktemp("dev"), False, True)
-
-
-def noise_image(width, height, seed=0):
-    values = np.random.default_rng(seed).integers(0, 256, (height // 8, width // 8, 3))
-    return Image.fromarray(values.astype(np.uint8)).resize((width, height))
-
-
-def pixels(image):
-    values = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).float()
-    return (values / 127.5 - 1)[None]
-
-
-def noise_like(batch=1, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(batch, 4, SIZE // 8, SIZE // 8, generator=generator)
+    return opened(tmp_path_factory.mktemp("dev"))
 
 
 def test_bases_that_are_not_distilled_are_guided_by_a_second_pass(tmp_path):
-    base = Base(tmp_path, False, False)
-    noise = noise_like(seed=5)
-    calls, expected = base.call(
-        noise, CAPTIONS[0], true_cfg_scale=3.0, negative_prompt=NEGATIVE, num_inference_steps=2
-    )
+    base, calls = opened(tmp_path, guidance=False), RecordedCalls()
+    calls.watch(base.pipeline.transformer)
+    noise = torch.randn(1, 4, SIZE // 8, SIZE // 8, generator=torch.Generator().manual_seed(5))
+    expected = base.pipeline(
+        prompt=CAPTIONS[0],
+        negative_prompt=NEGATIVE,
+        true_cfg_scale=3.0,
+        latents=pack(noise),
+        width=SIZE,
+        height=SIZE,
+        max_sequence_length=64,
+        num_inference_steps=2,
+        output_type="latent",
+    ).images
     assert len(calls.inputs) == 4
-    assert not FAMILY.takes_guidance(base.transformer)
-    drawn = {}
+    transformer = FAMILY.load_transformer(base.location, torch.float32, "cpu")
+    assert not FAMILY.takes_guidance(transformer)
+    texts = [base.encoders.encode_text(text) for text in (CAPTIONS[0], NEGATIVE)]
+    sigmas, drawn = FAMILY.sampling_sigmas(base.location, 2, SIZE, SIZE), {}
     for scale in (1.0, 3.0):
-        velocity = guided_velocity(
-            FAMILY, base.transformer, [base.text(CAPTIONS[0])], [base.text(NEGATIVE)], [], scale
-        )
-        sigmas = FAMILY.sampling_sigmas(base.location, 2, SIZE, SIZE)
+        velocity = guided_velocity(FAMILY, transformer, texts[:1], texts[1:], [], scale)
         drawn[scale] = sample_euler(velocity, noise, sigmas)
     assert relative_error(pack(drawn[3.0]), expected) <= 1e-5
     assert relative_error(drawn[1.0], drawn[3.0]) > 1e-2
 
 
-@pytest.mark.parametrize("length", [16, 64, 512])
-def test_captions_are_encoded_as_the_pipeline_does(dev, length):
-    dev.encoders.text_length = length
-    try:
-        for caption in (*CAPTIONS, "", "long " * 200):
-            with torch.no_grad():
-                expected, pooled, _ = dev.pipeline.encode_prompt(
-                    caption, max_sequence_length=length
-                )
-            found = dev.text(caption)
-            assert found["text_embeddings"].shape == (length, 32)
-            torch.testing.assert_close(found["text_embeddings"], expected[0])
-            torch.testing.assert_close(found["pooled_text"], pooled[0])
-    finally:
-        dev.encoders.text_length = 64
+@pytest.mark.parametrize("length", [16, 512])
+def test_captions_are_encoded_as_the_pipeline_does(dev, monkeypatch, length):
+    monkeypatch.setattr(dev.encoders, "text_length", length)
+    for caption in (*CAPTIONS, "", "long " * 200):
+        with torch.no_grad():
+            expected, pooled, _ = dev.pipeline.encode_prompt(caption, max_sequence_length=length)
+        found = dev.encoders.encode_text(caption)
+        assert found["text_embeddings"].shape == (length, 32)
+        torch.testing.assert_close(found["text_embeddings"], expected[0])
+        torch.testing.assert_close(found["pooled_text"], pooled[0])
 
 
 def test_the_text_length_is_comfyuis_unless_set(tmp_path):
     make_flux_base(tmp_path)
-    location = locate_base(BaseSection(path=str(tmp_path)), get_family("flux"), has_controls=False)
+    location = locate_base(BaseSection(path=str(tmp_path)), FAMILY, has_controls=False)
     assert location.text_length == 256
 
 
 def test_images_are_encoded_and_decoded_as_the_pipeline_does(dev):
     config = dev.pipeline.vae.config
-    image = pixels(noise_image(SIZE, 96, 5))
+    image = as_pixels(coarse_image(SIZE, 96, 5))
     with torch.no_grad():
         moments = dev.pipeline.vae._encode(image)
     mode = DiagonalGaussianDistribution(moments).mode()
@@ -143,7 +98,8 @@ def test_images_are_encoded_and_decoded_as_the_pipeline_does(dev):
     assert found.shape[1:] == FAMILY.latent_shape(dev.location, SIZE, 96)
     with torch.no_grad():
         raw = dev.pipeline.vae.decode(found / config.scaling_factor + config.shift_factor)[0]
-    torch.testing.assert_close(dev.decode(found), raw.clamp(-1, 1))
+    decode = FAMILY.load_decoder(dev.location, torch.float32, "cpu")
+    torch.testing.assert_close(decode(found), raw.clamp(-1, 1))
 
 
 def test_control_images_get_kontexts_own_sizes():
@@ -157,33 +113,11 @@ def test_control_images_get_kontexts_own_sizes():
     assert FAMILY.control_size(2000, 1000, 512 * 512) == (736, 352)
 
 
-def test_without_controls_kontext_generates_as_dev_does(kontext):
-    text, calls = kontext.encoders.encode_text(CAPTIONS[0], []), RecordedCalls()
-    assert torch.equal(text["text_embeddings"], kontext.text(CAPTIONS[0])["text_embeddings"])
-    parts = {each: getattr(kontext.pipeline, each) for each in FluxPipeline._optional_components}
-    for each in ("scheduler", "vae", "text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2"):
-        parts[each] = getattr(kontext.pipeline, each)
-    pipeline = FluxPipeline(transformer=kontext.pipeline.transformer, **parts)
-    handle = pipeline.transformer.register_forward_hook(calls._record, with_kwargs=True)
-    pipeline(
-        prompt=CAPTIONS[0],
-        latents=pack(noise_like(seed=4)),
-        width=SIZE,
-        height=SIZE,
-        max_sequence_length=kontext.location.text_length,
-        num_inference_steps=2,
-        output_type="latent",
-    )
-    handle.remove()
-    for index, (given, output) in enumerate(zip(calls.inputs, calls.outputs, strict=True)):
-        noisy = unpack(given["hidden_states"], SIZE // 8, SIZE // 8)
-        sigma = pipeline.scheduler.sigmas[index].expand(1)
-        found = FAMILY.predict(kontext.transformer, noisy, sigma, [text], (), 3.5)
-        assert relative_error(found, unpack(output, SIZE // 8, SIZE // 8)) <= 1e-5
-
-
-def test_wrong_controls_of_a_caption_are_refused(dev, kontext):
+def test_kontexts_texts_are_the_same_without_its_image_and_wrong_images_are_refused(dev, tmp_path):
+    kontext, image = opened(tmp_path, kontext=True), coarse_image(SIZE, SIZE)
+    shown, alone = (kontext.encoders.encode_text("a", each) for each in ([image], []))
+    assert torch.equal(shown["text_embeddings"], alone["text_embeddings"])
     for base, count in ((dev, 1), (kontext, 2)):
         with pytest.raises(DatasetError) as error:
-            base.encoders.encode_text("a", [noise_image(64, 64)] * count)
+            base.encoders.encode_text("a", [image] * count)
         assert error.value.remedy

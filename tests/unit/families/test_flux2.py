@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
-from PIL import Image
 from safetensors.torch import save_file
 from transformers import Mistral3Config, Mistral3ForConditionalGeneration
 
+from tests.fixtures.families.record import as_pixels, coarse_image
 from tests.fixtures.flux2_base import (
     BLOCKS,
     SCHEDULER,
@@ -61,16 +61,6 @@ def locate(path, controls=False, **settings):
     return locate_base(BaseSection(path=str(path), **settings), FAMILY, controls, needs)
 
 
-def image(width=64, height=96, seed=0):
-    values = np.random.default_rng(seed).integers(0, 256, (height // 8, width // 8, 3))
-    return Image.fromarray(values.astype(np.uint8)).resize((width, height))
-
-
-def pixels(shown):
-    values = torch.from_numpy(np.asarray(shown).copy()).permute(2, 0, 1).float()
-    return (values / 127.5 - 1)[None]
-
-
 def test_a_whole_image_is_the_pipelines_with_and_without_guidance(folder, pipeline, encoders):
     location = locate(folder)
     transformer = FAMILY.load_transformer(location, torch.float32, "cpu")
@@ -100,7 +90,7 @@ def test_a_whole_image_is_the_pipelines_with_and_without_guidance(folder, pipeli
 
 
 def test_images_are_encoded_as_the_pipeline_does(folder, pipeline):
-    shown = pixels(image())
+    shown = as_pixels(coarse_image(64, 96))
     with torch.no_grad():
         expected = pipeline._encode_vae_image(shown, generator=None)
     vae = FAMILY.load_vae(locate(folder), torch.float32, "cpu")
@@ -121,7 +111,7 @@ def test_captions_are_encoded_as_the_pipeline_does(folder, pipeline, encoders):
     count = FAMILY.load_token_counter(locate(folder))
     assert count("ab", 0) == count("a", 0) + 1
     with pytest.raises(DatasetError, match="1 control images"):
-        encoders.encode_text(CAPTION, [image()])
+        encoders.encode_text(CAPTION, [coarse_image(64, 96)])
 
 
 def small_mistral():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.metadata
 import json
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.fixtures.families import lacking, record
+from tests.fixtures.families import record
 from tests.fixtures.family_inputs import made_inputs
 from tests.fixtures.krea2_base import (
     krea2_to_native,
@@ -160,16 +159,6 @@ def test_texts_are_those_of_the_pipeline(folder):
         assert found.shape[1:] == (3, 40)
         assert relative_error(found, expected) <= 1e-5
         assert count(caption, 0) == len(found)
-    if int(importlib.metadata.version("transformers").split(".")[0]) < 5:
-        return  # it counts real tokens by itself
-    # Without the positions that count real tokens alone, the end behind the padding is another.
-    encoder = pipeline.text_encoder
-    encoder.register_forward_pre_hook(
-        lambda module, args, named: (args, {**named, "position_ids": None}), with_kwargs=True
-    )
-    states, mask = pipeline.get_text_hidden_states(CAPTIONS[1], 128)
-    found = encoders.encode_text(CAPTIONS[1])["text_embeddings"]
-    assert relative_error(states[0][mask[0]], found) > 1e-3
 
 
 def test_hidden_states_that_are_no_numbers_are_refused(tmp_path):
@@ -219,8 +208,7 @@ def test_turbo_is_refused_with_the_model_to_train_instead(folder, tmp_path):
     assert FAMILY.training_shift(undone, 256, 256) < min(shifts)
 
 
-@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
-def test_diffusers_own_loader_takes_the_diffusers_layout_and_refuses_alphas(kind, folder, tmp_path):
+def test_diffusers_own_loader_takes_the_diffusers_layout_and_refuses_alphas(folder, tmp_path):
     pipeline = open_krea2_pipeline(folder)
     kept = dataclasses.replace(record("krea2"), latents=(4, 8, 8))
     noisy, sigma, conditioning, _ = made_inputs(kept)
@@ -231,7 +219,7 @@ def test_diffusers_own_loader_takes_the_diffusers_layout_and_refuses_alphas(kind
 
     ours = load(folder)
     before = velocity(ours)
-    config = AdapterConfig(kind=kind, rank=2, alpha=3.0, targets="all_linear")
+    config = AdapterConfig(kind="lora", rank=2, alpha=3.0, targets="all_linear")
     adapter = attach(ours, config, presets=FAMILY.presets, shared=FAMILY.shared_inputs)
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
@@ -243,14 +231,7 @@ def test_diffusers_own_loader_takes_the_diffusers_layout_and_refuses_alphas(kind
         write_adapter(path, adapter.state(), layout, FAMILY.key_map, {})
     with pytest.raises(ValueError, match="should be empty at this point"):
         pipeline.load_lora_weights(tmp_path, weight_name="comfyui.safetensors")
-    if kind == "lokr" and lacking():
-        pytest.skip("the installed Diffusers takes no LoKr")
-    if kind == "lokr":  # its pipelines look for the word "lora" in every name
-        pipeline.transformer.load_lora_adapter(
-            tmp_path, weight_name="diffusers.safetensors", prefix="transformer"
-        )
-    else:
-        pipeline.load_lora_weights(tmp_path, weight_name="diffusers.safetensors")
+    pipeline.load_lora_weights(tmp_path, weight_name="diffusers.safetensors")
     found = velocity(pipeline.transformer)
     assert relative_error(found - before, trained - before) < 1e-3
     assert relative_error(trained, before) > 0.1

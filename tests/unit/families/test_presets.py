@@ -55,14 +55,6 @@ def test_a_figure_is_of_a_setting_and_has_a_source(path):
             assert figure.source, f"{name}: {key}"
 
 
-def test_the_general_files_name_no_family():
-    firsts = {re.split(r"[-_.0-9]", each.title)[0]: each.title for each in FAMILIES.values()}
-    titles = [first if len(first) > 1 else title for first, title in firsts.items()]
-    words = re.compile("|".join([*PACKAGES, *titles]), re.IGNORECASE)
-    for path in FOLDER.glob("*.yaml"):
-        assert not words.search(path.read_text(encoding="utf-8")), path.name
-
-
 def test_a_family_without_an_edit_base_says_so():
     families = [family for family in PACKAGES if goals_of(family) != list(GOALS)]
     for family in families:
@@ -174,14 +166,6 @@ def test_standard_is_as_long_as_a_run_that_chooses_its_own_length(images):
         assert resolved_length(free, images).training.steps == config.training.steps
 
 
-def test_a_small_style_is_not_trained_like_a_person():
-    style, person = (preset(goal, images=6).values for goal in ("style", "person"))
-    assert style["training.steps"] == 600
-    assert person["training.steps"] > 1200
-    assert style["dataset.preservation.share"] == 0 < person["dataset.preservation.share"]
-    assert style["training.sigma.density"] != person["training.sigma.density"]
-
-
 def test_less_memory_means_smaller_images_and_says_so():
     sizes = {}
     for gigabytes in (6, 8, 12, 16, 24, 48, None):
@@ -203,18 +187,6 @@ def test_the_embedded_base_is_trained_as_its_template_says():
     assert ours.dataset == template.dataset
     assert ours.memory == template.memory
     assert ours.preview == template.preview
-
-
-def test_a_kind_may_have_figures_of_its_own_for_one_goal():
-    def share(goal, kind):
-        return preset(goal, kind=kind, embedded=True).values["dataset.preservation.share"]
-
-    assert {kind: share("object", kind) for kind in ("lora", "loha", "lokr")} == {
-        "lora": 0.25,
-        "loha": 0.25,
-        "lokr": 0.5,
-    }
-    assert (share("style", "lora"), share("edit", "lora")) == (0.0, 0.5)
 
 
 def test_previews_come_a_few_times_in_a_run():

@@ -14,6 +14,7 @@ from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus
 from PIL import Image
 
 from tests.fixtures.combinations import some
+from tests.fixtures.families.record import as_pixels, coarse_image
 from tests.fixtures.qwen_base import make_qwen_base, make_qwen_transformer, open_qwen_pipeline
 from tests.fixtures.recorded_calls import RecordedCalls, relative_error
 from trainer_core.adapters import attach
@@ -21,7 +22,7 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.config import AdapterConfig, BaseSection
 from trainer_core.diffusion.flow import sample_euler
 from trainer_core.errors import DatasetError
-from trainer_core.families.diffusers_parts import pack, unpack
+from trainer_core.families.diffusers_parts import pack
 from trainer_core.families.family import guided_velocity
 from trainer_core.families.qwen_image.encode import prompt_text
 from trainer_core.families.registry import get_family
@@ -61,7 +62,7 @@ class Base:
         # Edit-Plus: of the size that the pipeline gives them, as its text encoder and its VAE
         # each resize the original, while ours gets what the VAE got.
         sizes = {"generate": [], "edit": [(96, 64)], "edit_plus": [(288, 224), (256, 256)]}
-        self.images = [noise_image(*size, seed) for seed, size in enumerate(sizes[variant])]
+        self.images = [coarse_image(*size, seed) for seed, size in enumerate(sizes[variant])]
 
     @functools.cached_property
     def shown(self):
@@ -73,7 +74,7 @@ class Base:
 
     @functools.cached_property
     def controls(self):
-        return [self.encoders.encode_image(pixels(item)) for item in self.shown]
+        return [self.encoders.encode_image(as_pixels(item)) for item in self.shown]
 
     def text(self, caption):
         if caption not in self.texts:
@@ -108,16 +109,6 @@ def open_base(folder, variant):
     )
     assert location.variant == variant
     return Base(folder, variant, location)
-
-
-def noise_image(width, height, seed):
-    values = np.random.default_rng(seed).integers(0, 256, (height // 8, width // 8, 3))
-    return Image.fromarray(values.astype(np.uint8)).resize((width, height))
-
-
-def pixels(image):
-    values = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).float()
-    return (values / 127.5 - 1)[None]
 
 
 def noise_like(batch=1, seed=0, size=SIZE):
@@ -159,7 +150,7 @@ def test_captions_are_encoded_as_the_pipeline_does(base):
         assert relative_error(found, expected[0]) <= 1e-5
         assert found.dtype == torch.float32
     if seen:
-        other = [noise_image(*item.size, 99) for item in base.shown]
+        other = [coarse_image(*item.size, 99) for item in base.shown]
         changed = base.encoders.encode_text(caption, other)["text_embeddings"]
         assert relative_error(changed, found) > 1e-2
 
@@ -171,7 +162,7 @@ def test_images_are_encoded_and_decoded_as_the_pipeline_does(generate):
     mean, std = (
         torch.tensor(values).view(shape) for values in (config.latents_mean, config.latents_std)
     )
-    image = pixels(noise_image(SIZE, 96, 5))
+    image = as_pixels(coarse_image(SIZE, 96, 5))
     with torch.no_grad():
         moments = pipeline.vae._encode(image[:, :, None])
     expected = (DiagonalGaussianDistribution(moments).mode() - mean) / std
@@ -228,21 +219,17 @@ def test_texts_of_different_lengths_are_kept_apart_beside_large_images(checkpoin
         assert relative_error(found[0][0][at], alone.detach()) <= 1e-6
 
 
-def test_text_length_cuts_where_the_pipeline_cuts(generate):
-    generate.pipeline.tokenizer_max_length = 20
-    generate.encoders.text_length = 20
-    try:
-        with torch.no_grad():
-            expected, _ = generate.pipeline._get_qwen_prompt_embeds(CAPTIONS[1])
-        found = generate.encoders.encode_text(CAPTIONS[1])["text_embeddings"]
-        assert found.shape == (20, 32)
-        torch.testing.assert_close(found, expected[0])
-    finally:
-        generate.pipeline.tokenizer_max_length = 1024
-        generate.encoders.text_length = 1024
+def test_text_length_cuts_where_the_pipeline_cuts(generate, monkeypatch):
+    monkeypatch.setattr(generate.pipeline, "tokenizer_max_length", 20)
+    monkeypatch.setattr(generate.encoders, "text_length", 20)
+    with torch.no_grad():
+        expected, _ = generate.pipeline._get_qwen_prompt_embeds(CAPTIONS[1])
+    found = generate.encoders.encode_text(CAPTIONS[1])["text_embeddings"]
+    assert found.shape == (20, 32)
+    torch.testing.assert_close(found, expected[0])
 
 
-def test_text_length_does_not_count_tokens_of_images(base):
+def test_text_length_does_not_count_tokens_of_images(base, monkeypatch):
     if base.variant == "generate":
         pytest.skip("there are no images")
     whole = base.text(CAPTIONS[1])["text_embeddings"]
@@ -250,11 +237,8 @@ def test_text_length_does_not_count_tokens_of_images(base):
     wanted = len(whole) - images - 10
     lengths = []
     for length in (5, wanted):
-        base.encoders.text_length = length
-        try:
-            cut = base.encoders.encode_text(CAPTIONS[1], base.shown)["text_embeddings"]
-        finally:
-            base.encoders.text_length = 1024
+        monkeypatch.setattr(base.encoders, "text_length", length)
+        cut = base.encoders.encode_text(CAPTIONS[1], base.shown)["text_embeddings"]
         torch.testing.assert_close(cut, whole[: len(cut)])
         lengths.append(len(cut))
     # The first would end within the images, which are kept whole.
@@ -270,7 +254,7 @@ def test_wrong_controls_of_a_caption_are_refused(base, caption, count):
     if base.variant == "generate":
         count = max(count, 1)
     with pytest.raises(DatasetError) as error:
-        base.encoders.encode_text(caption, [noise_image(64, 64, 0)] * count)
+        base.encoders.encode_text(caption, [coarse_image(64, 64, 0)] * count)
     assert error.value.remedy
 
 
@@ -292,32 +276,6 @@ def test_a_caption_without_its_images_is_the_pipelines(base):
         assert other.shape != found.shape or relative_error(other, found) > 1e-3
 
 
-def test_without_controls_an_edit_base_generates_from_text(base):
-    """Every step is that of the text-to-image pipeline with the same denoiser and text."""
-    if base.variant == "generate":
-        pytest.skip("it has no control images")
-    text, calls = base.encoders.encode_text(PROMPT, []), RecordedCalls()
-    pipeline = text_to_image(base.pipeline)
-    handle = pipeline.transformer.register_forward_hook(calls._record, with_kwargs=True)
-    pipeline(
-        prompt_embeds=text["text_embeddings"][None],
-        prompt_embeds_mask=torch.ones(1, len(text["text_embeddings"]), dtype=torch.long),
-        latents=pack(noise_like(seed=4)),
-        width=SIZE,
-        height=SIZE,
-        num_inference_steps=2,
-        output_type="latent",
-    )
-    handle.remove()
-    for index, (given, output) in enumerate(zip(calls.inputs, calls.outputs, strict=True)):
-        noisy = unpack(given["hidden_states"], SIZE // 8, SIZE // 8)
-        sigma = pipeline.scheduler.sigmas[index].expand(1)
-        found = FAMILY.predict(base.transformer, noisy, sigma, [text], (), 1.0)
-        assert relative_error(found, unpack(output, SIZE // 8, SIZE // 8)) <= 1e-5
-        edited = FAMILY.predict(base.transformer, noisy, sigma, [text], base.controls, 1.0)
-        assert relative_error(edited, found) > 1e-4
-
-
 def text_to_image(pipeline):
     parts = {"scheduler", "vae", "text_encoder", "tokenizer", "transformer"}
     return QwenImagePipeline(**{name: getattr(pipeline, name) for name in parts})
@@ -333,7 +291,7 @@ def test_image_tokens_are_placed_by_row_and_column(tmp_path):
     """Bai et al. 2025 (Qwen2.5-VL), section 2.1.2, as ComfyUI computes it: text counts on, an
     image's tokens share one time step, and text goes on after the larger side."""
     base = open_base(tmp_path, "edit")
-    shown = [noise_image(112, 56, 3)]
+    shown = [coarse_image(112, 56, 3)]
     prepared, counts = base.encoders._prepare(shown)
     rows, columns = (int(side) // 2 for side in prepared["image_grid_thw"][0, 1:])
     assert (counts, rows != columns) == ([rows * columns], True)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from diffusers import QwenImageTransformer2DModel
-from PIL import Image
 from safetensors.torch import save_file
 
+from tests.fixtures.families.record import coarse_image
 from tests.fixtures.native_files import make_native_qwen
 from tests.fixtures.qwen_base import (
     LAYERED,
@@ -56,7 +56,7 @@ class Drawn:
         self.transformer = FAMILY.load_transformer(self.location, torch.float32, "cpu")
         self.encoders = FAMILY.load_encoders(self.location, torch.float32, "cpu")
         self.pipeline = open_qwen_pipeline(folder, "layered")
-        self.image = noise_image(SIZE, SIZE)
+        self.image = coarse_image(SIZE, SIZE, channels=4)
         self.control = self.encoders.encode_image(to_pixels(self.image, 4)[None])
         self.calls = RecordedCalls()
         self.calls.watch(self.pipeline.transformer)
@@ -94,12 +94,6 @@ class Drawn:
 
     def velocity(self, call):
         return self.frames(self.calls.outputs[call])
-
-
-def noise_image(width, height, seed=0):
-    """Colours and transparency."""
-    values = np.random.default_rng(seed).integers(0, 256, (height // 8, width // 8, 4))
-    return Image.fromarray(values.astype(np.uint8)).resize((width, height))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +143,7 @@ def test_layers_are_decoded_as_the_pipeline_does(drawn):
 
 
 def test_images_are_encoded_as_the_pipeline_does(drawn):
-    image = noise_image(64, 96, 7)
+    image = coarse_image(64, 96, 7, channels=4)
     with torch.no_grad():
         expected = drawn.pipeline._encode_vae_image(to_pixels(image, 4)[None, :, None], None)
     found = drawn.encoders.encode_image(to_pixels(image, 4)[None])

@@ -81,6 +81,14 @@ def test_every_input_of_a_step_reaches_its_velocity(pipeline_steps):
         assert relative_error(predicted(kept, given, **changed), given.velocity) > 1e-4, changed
 
 
+@pytest.mark.parametrize("name", records())
+def test_texts_have_the_shapes_that_their_family_tells(name):
+    kept = record(name)
+    told = get_family(name).conditioning_shapes(kept.small().config, kept.text)
+    made = kept.conditioning(torch.Generator(), kept.text)
+    assert {part: tuple(tensor.shape) for part, tensor in made.items()} == told
+
+
 LENGTHS = {"flux": (40, 40)}
 """Of the texts of a batch, where the encoders give all of one length."""
 

@@ -9,12 +9,7 @@ from pathlib import Path
 import pytest
 from browser.browser import Browser, missing
 from browser.page import RENDERERS, GraphPage
-from comfyui.conftest import (
-    comfy_programs,
-    install_stand_in_encoders,
-    make_data,
-    write_example,
-)
+from comfyui.conftest import comfy_programs, make_data, write_example
 from comfyui.server import ComfyServer, comfy_server
 from fixtures.combinations import some
 
@@ -27,7 +22,6 @@ def server(tmp_path_factory) -> Iterator[ComfyServer]:
     folder, python = comfy_programs()
     data = make_data(tmp_path_factory.mktemp("browser"))
     write_example(data)
-    install_stand_in_encoders(data)
     with comfy_server(folder, python, data) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""Every shipped workflow as the page lays it out: nothing leaves its frame or covers another."""
+"""Every shipped workflow as the page opens it: whole, and nothing leaves its frame."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fixtures.combinations import some
 from fixtures.workflow_view import fit_scale
 
 NAMES = sorted(path.stem for path in (ROOT / "workflows").glob("*.json"))
+QUEUED = ROOT / "tests" / "workflows"
 QUICK = ("01_first_adapter",)
 SHOWING = ("PreviewImage", "SaveImage", "LossGraphNode")
 
@@ -87,7 +88,7 @@ def _overlap(one, other) -> bool:
 
 
 @pytest.mark.parametrize("name", some(NAMES, *QUICK))
-def test_nothing_leaves_its_frame_with_and_without_images(page, name):
+def test_a_workflow_opens_whole_and_nothing_leaves_its_frame(page, name):
     workflow = json.loads((ROOT / "workflows" / f"{name}.json").read_text(encoding="utf-8"))
     page.browser.evaluate(_AS_TEMPLATE, workflow)
     size = page.browser.evaluate(
@@ -95,6 +96,13 @@ def test_nothing_leaves_its_frame_with_and_without_images(page, name):
     )
     scale = page.browser.evaluate("return window.app.canvas.ds.scale")
     assert scale == pytest.approx(fit_scale(workflow, *size), rel=1e-6)
+    assert page.missing_nodes() == []
+    assert page.browser.evaluate("return window.app.graph.nodes.length") == len(workflow["nodes"])
+    # What the page would queue is what the tests of the server run.
+    queued = page.queued()
+    for node in queued.values():
+        del node["_meta"]
+    assert queued == json.loads((QUEUED / f"{name}.json").read_text(encoding="utf-8"))
     page.settle()
     page.shoot(f"layout_{name}")
     assert faults(page.browser.evaluate(_BOXES)) == []
@@ -104,6 +112,14 @@ def test_nothing_leaves_its_frame_with_and_without_images(page, name):
     page.settle()
     page.shoot(f"layout_{name}_images")
     assert faults(page.browser.evaluate(_BOXES)) == []
+    assert page.problems() == []
+
+
+def test_a_node_that_nobody_registered_is_found(page):
+    workflow = json.loads((ROOT / "workflows" / f"{QUICK[0]}.json").read_text(encoding="utf-8"))
+    workflow["nodes"][0]["type"] = "AdapterTrainerNothing"
+    page.load(workflow)
+    assert page.missing_nodes() == ["AdapterTrainerNothing"]
 
 
 def test_what_leaves_a_frame_or_covers_another_is_found():

@@ -66,12 +66,8 @@ return [left - box.left, box.right - right, top - box.top, box.bottom - bottom];
 """
 
 
-_COUNT_EVENTS = """
-window.progressTimes = [];
-window.app.api.addEventListener("adapter_trainer.progress", () => {
-  window.progressTimes.push(performance.now());
-});
-"""
+_STEP = "parseInt(document.querySelector('.adapter-trainer-panel dd').textContent)"
+_STEPS = "parseInt(document.querySelector('.adapter-trainer-panel dd').textContent.split('/')[1])"
 
 _LOSE_CONNECTION = """
 const words = [];
@@ -217,16 +213,11 @@ def test_training_draws_curve_and_images_and_survives_a_reload(page):
 def test_the_buttons_reach_the_training(page):
     name = unique("buttons")
     page.load_api(training_graph(name, steps=5000, preview_every=0))
-    page.browser.evaluate(_COUNT_EVENTS)
-    begun = page.browser.evaluate("return performance.now()")
     page.run()
     page.wait_for("Training")
-    page.browser.wait("return window.progressTimes.length > 45", seconds=120)
-    times = page.browser.evaluate("return window.progressTimes")
-    # Since the run was asked for: a page that is busy falls behind, and then gets many at once.
-    rate = len(times) / ((times[-1] - begun) / 1000)
-    assert rate <= 5, "the server sends at most 5 a second"
     page.wait_for_count(f"{PANEL} path.adapter-trainer-smoothed[d^=M]", 1)
+    # For a moment the panel may still have the numbers of the run before.
+    page.browser.wait(f"return {_STEPS} === 5000 && {_STEP} > argument", 20, seconds=60)
     assert page.count(THUMBNAIL) == 0
 
     page.browser.click(f"{PANEL} [data-request=preview]")
@@ -245,18 +236,20 @@ def test_the_buttons_reach_the_training(page):
     page.shoot("stopped")
 
     # A server that was restarted reads the whole course from the disk.
+    places = curve_places(page)
+    assert len(places) > 2
     forget_panel(page.server)
     page.browser.reload()
     page.show_train_node()
     page.wait_for("Stopped, kept")
     page.wait_for_count(THUMBNAIL, 2)
-    stopped, places = int(page.stats()[0].split(" / ")[0]), curve_places(page)
-    assert len(places) > 10
+    stopped = int(page.stats()[0].split(" / ")[0])
+    assert curve_places(page) == places
 
     page.browser.click(f"{PANEL} [data-go-on=continue]")
     page.browser.wait(
-        "return parseInt(document.querySelector('.adapter-trainer-panel dd').textContent)"
-        " > argument && document.querySelector('.adapter-trainer-word').textContent === 'Training'",
+        f"return {_STEP} > argument"
+        " && document.querySelector('.adapter-trainer-word').textContent === 'Training'",
         stopped,
         seconds=60,
     )

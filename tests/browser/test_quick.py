@@ -41,19 +41,6 @@ canvas.ds.offset[0] = 300 - node.pos[0];
 canvas.ds.offset[1] = 90 - node.pos[1];
 canvas.setDirty(true, true);
 """
-_FIND_BUTTON = """
-for (const each of document.querySelectorAll("button")) {
-  if (each.textContent.trim() === argument) each.id = "full-graph";
-}
-return Boolean(document.getElementById("full-graph"));
-"""
-_PLACE_OF_BUTTON = """
-const { canvas, graph } = window.app;
-const node = graph.nodes.find((n) => n.type === "AdapterTrainerQuick");
-const widget = node.widgets.find((each) => each.name === argument);
-const place = [node.pos[0] + node.size[0] / 2, node.pos[1] + widget.y + 10];
-return place.map((value, i) => (value + canvas.ds.offset[i]) * canvas.ds.scale);
-"""
 # What of the opened table is in sight, and which buttons of the panel something covers.
 _SEEN = """
 const panel = document.querySelector(".adapter-trainer-panel");
@@ -79,21 +66,6 @@ return boxes.flatMap((a, i) => boxes.slice(i + 1)
   .filter((b) => a[1] < b[3] && b[1] < a[3] && a[2] < b[4] && b[2] < a[4])
   .map((b) => `${a[0]} and ${b[0]}`));
 """
-# ComfyUI looks for changes at many moments, on a slow machine also right before it undoes.
-_STEPS_TO_UNDO = """
-const { changeTracker } = window.app.extensionManager.workflow.activeWorkflow;
-changeTracker.captureCanvasState();
-return changeTracker.undoQueue.length;
-"""
-_QUEUED = "return (await window.app.graphToPrompt()).output"
-
-
-def press_button(page) -> None:
-    if page.renderer == "canvas":
-        page.browser.click("#graph-canvas", page.browser.evaluate(_PLACE_OF_BUTTON, LABEL))
-    else:
-        page.browser.wait(_FIND_BUTTON, LABEL)
-        page.browser.click("#full-graph")
 
 
 def kinds(page) -> set[str]:
@@ -126,9 +98,9 @@ def test_a_few_answers_train_and_open_as_the_full_graph(page):
     page.browser.evaluate("document.querySelector('.adapter-trainer-choices').open = false")
     assert page.browser.evaluate(_SEEN)["hidden_buttons"] == []
 
-    before = page.browser.evaluate(_QUEUED)
-    steps = page.browser.evaluate(_STEPS_TO_UNDO)
-    press_button(page)
+    before = page.queued()
+    steps = page.steps_to_undo()
+    page.press_button(LABEL)
     page.browser.wait("return window.app.graph.nodes.length === 9")
     page.browser.wait("return document.body.textContent.includes('Ctrl+Z takes both back')")
     assert kinds(page) == CHAIN | {"AdapterTrainerQuick", "ImageInvert"}
@@ -136,7 +108,7 @@ def test_a_few_answers_train_and_open_as_the_full_graph(page):
     time.sleep(0.6)  # the view moves to the new nodes
     page.shoot("quick_full_graph")
 
-    queued = page.browser.evaluate(_QUEUED)
+    queued = page.queued()
     status, told = page.server.post("/adapter_trainer/full_graph", {**ANSWERS, "name": name})
     assert status == 200
     # The quick node is bypassed, so that it is not queued; what hung on it hangs on the new one.
@@ -144,8 +116,8 @@ def test_a_few_answers_train_and_open_as_the_full_graph(page):
     train = next(k for k, node in queued.items() if node["class_type"] == "AdapterTrainerTrain")
     assert queued["52"]["inputs"]["image"] == [train, 2]
 
-    assert page.browser.evaluate(_STEPS_TO_UNDO) == steps + 1
+    assert page.steps_to_undo() == steps + 1
     page.browser.press("Control+z")
     page.browser.wait("return window.app.graph.nodes.length === 2", seconds=15)
-    assert page.browser.evaluate(_QUEUED) == before
+    assert page.queued() == before
     assert page.problems() == []

@@ -23,25 +23,6 @@ TOASTS = (
 )
 FORGET_TOASTS = "document.querySelectorAll('.p-toast-close-button').forEach((each) => each.click())"
 EMPTY = "await window.app.loadGraphData({ nodes: [], links: [], version: 0.4 }, true, true, 'none')"
-STEPS_TO_UNDO = """
-const { changeTracker } = window.app.extensionManager.workflow.activeWorkflow;
-changeTracker.captureCanvasState();
-return changeTracker.undoQueue.length;
-"""
-QUEUED = "return (await window.app.graphToPrompt()).output"
-FIND_BUTTON = """
-for (const each of document.querySelectorAll("button")) {
-  if (each.textContent.trim() === argument) each.id = "open-run-file";
-}
-return Boolean(document.getElementById("open-run-file"));
-"""
-PLACE_OF_BUTTON = """
-const { canvas, graph } = window.app;
-const [node] = graph.nodes;
-const widget = node.widgets.find((each) => each.name === argument);
-const place = [node.pos[0] + node.size[0] / 2, node.pos[1] + widget.y + 10];
-return place.map((value, i) => (value + canvas.ds.offset[i]) * canvas.ds.scale);
-"""
 MENUS = """
 const { app } = window;
 const node = window.LiteGraph.createNode("AdapterTrainerTrain");
@@ -90,8 +71,8 @@ def large_run(server) -> str:
 def test_a_dropped_run_file_opens_as_a_graph_and_one_undo_takes_it_back(emptied, tmp_path):
     page = emptied
     page.load_api({"1": {"class_type": "AdapterTrainerEmbeddedModel", "inputs": {}}})
-    steps = page.browser.evaluate(STEPS_TO_UNDO)
-    before = page.browser.evaluate(QUEUED)
+    steps = page.steps_to_undo()
+    before = page.queued()
     file = tmp_path / "my run.yaml"
     file.write_text(large_run(page.server), encoding="utf-8")
     page.browser.drop(file, 700, 500)
@@ -113,7 +94,7 @@ def test_a_dropped_run_file_opens_as_a_graph_and_one_undo_takes_it_back(emptied,
         "5. Save",
     ]
     assert page.missing_nodes() == []
-    queued = page.browser.evaluate(QUEUED)
+    queued = page.queued()
     kinds = sorted(node["class_type"] for node in queued.values())
     assert kinds.count("AdapterTrainerDatasetFolder") == 5
     joined = next(n for n in queued.values() if n["class_type"] == "AdapterTrainerDatasetCombine")
@@ -121,31 +102,11 @@ def test_a_dropped_run_file_opens_as_a_graph_and_one_undo_takes_it_back(emptied,
     batch = next(n for n in queued.values() if n["class_type"] == "BatchImagesNode")
     assert list(batch["inputs"]) == ["images.image0", "images.image1"]
 
-    assert page.browser.evaluate(STEPS_TO_UNDO) == steps + 1
+    assert page.steps_to_undo() == steps + 1
     page.browser.press("Control+z")
     page.browser.wait("return window.app.graph.nodes.length === 1", seconds=15)
     assert page.browser.evaluate(GROUPS) == 0
-    assert page.browser.evaluate(QUEUED) == before
-    assert page.problems() == []
-
-
-def test_what_was_opened_trains(emptied, tmp_path):
-    page = emptied
-    config = load_config(
-        {
-            "dataset": {"path": str(page.server.data / "datasets" / "four"), "resolution": 64},
-            "adapter": {"rank": 4, "targets": "attention"},
-            "training": {"steps": 2, "schedule": {"warmup_steps": 0}},
-            "output": {"name": f"opened_{uuid.uuid4().hex[:6]}"},
-        }
-    )
-    file = tmp_path / "run.json"
-    file.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
-    page.browser.drop(file, 700, 500)
-    page.browser.wait("return window.app.graph.nodes.length === 6")
-    toast(page, "Ctrl+Z takes it back")
-    page.run()
-    page.wait_for("Done")
+    assert page.queued() == before
     assert page.problems() == []
 
 
@@ -184,19 +145,6 @@ def test_what_is_no_run_file_is_left_to_comfyui(emptied, tmp_path):
     assert page.browser.evaluate(tabs)[-1] == "some workflow"
 
 
-def test_a_mistake_in_a_dropped_run_file_is_told_in_three_parts(emptied, tmp_path):
-    page = emptied
-    file = tmp_path / "run.yaml"
-    file.write_text("training: {steps: many}", encoding="utf-8")
-    page.browser.drop(file, 700, 500)
-    told = toast(page, "training.steps")
-    assert "Expected: " in told
-    assert "To do: " in told
-    page.shoot("run_file_mistake")
-    assert page.browser.evaluate(COUNT) == 0
-    assert page.browser.evaluate(GROUPS) == 0
-
-
 def test_load_run_opens_the_settings_of_a_run_and_menus_have_the_entry(emptied):
     page = emptied
     name = f"from_disk_{uuid.uuid4().hex[:6]}"
@@ -204,11 +152,7 @@ def test_load_run_opens_the_settings_of_a_run_and_menus_have_the_entry(emptied):
     page.open()
     node = {"class_type": "AdapterTrainerLoadRun", "inputs": {"run": f"{name}/v0", "checkpoint": 0}}
     page.load_api({"1": node})
-    if page.renderer == "canvas":
-        page.browser.click("#graph-canvas", page.browser.evaluate(PLACE_OF_BUTTON, LABEL))
-    else:
-        page.browser.wait(FIND_BUTTON, LABEL)
-        page.browser.click("#open-run-file")
+    page.press_button(LABEL)
     page.browser.wait("return window.app.graph.nodes.length === 7")
     toast(page, f"{name}/v0/run.yaml was read as a run file of Adapter Trainer")
     time.sleep(0.6)

@@ -285,7 +285,6 @@ def raw_output():
 
 def main():
     folder, names = Path(sys.argv[1]), sys.argv[2:]
-    sys.argv = sys.argv[:1]
     import comfy.utils
 
     comfy.utils.PROGRESS_BAR_ENABLED = False

@@ -8,10 +8,10 @@ Usage: both_ways_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER 
 
 import json
 import sys
-import traceback
 from pathlib import Path
 
 import torch
+from graph_model_process import write_found
 from loaded_pack import part
 from made_encodings import MadeEncodings, made_latents
 from promise_process import small_model
@@ -29,29 +29,21 @@ def trained(job):
     import comfy.sd
 
     family_of = part("nodes.host.graph_family")
-    with small_model(job["sizes"]), torch.inference_mode():
+    with small_model(job["sizes"]):
         options = {"dtype": torch.float32}
         model = comfy.sd.load_diffusion_model(job["base"], model_options=options)
-    texts = {caption: stored(caption, file) for caption, file in job["texts"].items()}
-    made = MadeEncodings("model", texts, made_latents(job["channels"]), job["pixels"])
+    with torch.inference_mode(False):
+        texts = {caption: stored(caption, file) for caption, file in job["texts"].items()}
+        made = MadeEncodings("model", texts, made_latents(job["channels"]), job["pixels"])
     config = part("trainer_core.families.run_files").load_config(job["run"])
-    with torch.inference_mode():
-        family = family_of.graph_family(model)
-        train = part("trainer_core.training").train
-        result = train(config, make_source=lambda *_: made, family=family)
+    family, train = family_of.graph_family(model), part("trainer_core.training").train
+    result = train(config, make_source=lambda *_: made, family=family)
     return {"adapter": str(result.adapters[0]), "folder": str(result.folder)}
 
 
 def main(folder):
-    torch.set_num_threads(1)
-    found = {}
-    for job in json.loads((folder / "jobs.json").read_text(encoding="utf-8")):
-        try:
-            found[job["name"]] = trained(job)
-        except Exception as error:  # noqa: BLE001 - the test tells
-            traceback.print_exc()
-            found[job["name"]] = {"error": repr(error)}
-    (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    jobs = json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
+    write_found(folder, {job["name"]: (job,) for job in jobs}, trained)
 
 
 if __name__ == "__main__":

@@ -7,21 +7,12 @@ The pack's own encoders give the tokens and CLIP-L's weights, as in a training o
 
 import contextlib
 import json
-import logging
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 from loaded_pack import part
-
-
-class Messages(logging.Handler):
-    def __init__(self):
-        super().__init__(logging.WARNING)
-        self.lines = []
-
-    def emit(self, record):
-        self.lines.append(record.getMessage())
+from said import Said
 
 
 def main(folder):
@@ -51,11 +42,10 @@ def main(folder):
     with contextlib.ExitStack() as at_end:
         source.join_text(denoiser, torch.float32, torch.device("cpu"), at_end)
     model = denoiser.text_encoder
-    messages = Messages()
-    logging.getLogger().addHandler(messages)
     tensors = load_file(folder / "adapter.safetensors")
-    _, changed = comfy.sd.load_lora_for_models(None, clip, tensors, 1.0, 1.0)
-    facts["messages"] = messages.lines
+    with Said() as said:
+        _, changed = comfy.sd.load_lora_for_models(None, clip, tensors, 1.0, 1.0)
+    facts["messages"] = said.messages
     facts["patched"] = len(changed.patcher.patches)
     for number, caption in enumerate(captions):
         found = source.encode_text(caption)

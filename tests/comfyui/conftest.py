@@ -101,8 +101,7 @@ def install_stand_in_encoders(data: Path) -> None:
     """Add nodes that load small text encoders, for a server that is not yet started."""
     pack = data / "custom_nodes" / "stand_in_encoders"
     pack.mkdir()
-    small = ("small_chroma", "small_krea2", "small_qwen", "small_z_image")
-    for file in ("stand_in_encoders", *small):
+    for file in ("stand_in_encoders", "small_models", "small_qwen"):
         name = "__init__" if file == "stand_in_encoders" else file
         shutil.copyfile(Path(__file__).with_name(f"{file}.py"), pack / f"{name}.py")
 

@@ -8,14 +8,14 @@ Usage: embedded_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER h
 
 import gc
 import json
-import logging
 import sys
 from pathlib import Path
 
 import torch
 from loaded_pack import part
-from promise_process import Collector, load_adapter, measure
+from promise_process import load_adapter, measure
 from safetensors.torch import load_file, save_file
+from said import Said
 
 
 def predictions(base, jobs, inputs, collector):
@@ -80,8 +80,7 @@ def main():
     inputs["given/cross_attn"] = inputs["text"]
     inputs["controls/reference_latents/0"] = inputs["reference"]
     base, service = part("nodes.host.embedded_base"), part("nodes.services.embedded_text")
-    collector = Collector()
-    logging.getLogger().addHandler(collector)
+    collector = Said()
     # As ComfyUI calls a node.
     with torch.inference_mode():
         tensors, facts = predictions(base, jobs, inputs, collector)

@@ -7,12 +7,12 @@ gets ``results.safetensors`` and ``results.json``.
 
 import dataclasses
 import json
-import logging
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 from loaded_pack import part
+from said import Said
 
 
 class Loaders:
@@ -54,18 +54,6 @@ class Loaders:
         from safetensors.torch import load_file
 
         return self.sd.VAE(sd=change(load_file(self.folder / f"{name}.safetensors")))
-
-
-class Complaints(logging.Handler):
-    """What ComfyUI's loaders say about weights that a file lacks."""
-
-    def __init__(self):
-        super().__init__(logging.WARNING)
-        self.messages = []
-
-    def emit(self, record):
-        if "missing" in record.getMessage().lower():
-            self.messages.append(record.getMessage())
 
 
 class Session:
@@ -260,7 +248,6 @@ def errors(session, loaders, clips, vaes):
 
 def main():
     (argument,) = sys.argv[1:]
-    sys.argv = sys.argv[:1]
     encoders = part("nodes.host.graph_encoders")
     registry = part("trainer_core.families.registry")
     bases = part("trainer_core.weights.base_location")
@@ -273,9 +260,6 @@ def main():
         place = bases.BaseLocation(Path(), Path(), variant, 0, "", False)
         return encoders.graph_encoders(known, place, *given)
 
-    import comfy.cli_args
-
-    comfy.cli_args.args.cpu = True
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -284,15 +268,13 @@ def main():
     session = Session(make, load_file(folder / "images.safetensors"), jobs)
     # As ComfyUI runs every node.
     with torch.inference_mode():
-        complaints = Complaints()
-        logging.getLogger().addHandler(complaints)
         loaders = Loaders(folder, jobs)
-        clips = {
-            "flux": loaders.clip("FLUX", "clip_l", "t5xxl"),
-            "qwen_image": loaders.clip("QWEN_IMAGE", "qwen_vl"),
-        }
-        vaes = {"flux": loaders.vae("flux_vae"), "qwen_image": loaders.vae("qwen_vae")}
-        logging.getLogger().removeHandler(complaints)
+        with Said("missing") as complaints:
+            clips = {
+                "flux": loaders.clip("FLUX", "clip_l", "t5xxl"),
+                "qwen_image": loaders.clip("QWEN_IMAGE", "qwen_vl"),
+            }
+            vaes = {"flux": loaders.vae("flux_vae"), "qwen_image": loaders.vae("qwen_vae")}
         session.facts["missing"] = complaints.messages
         encode_texts(session, clips)
         encode_images(session, vaes)

@@ -13,7 +13,6 @@ logging.disable(logging.WARNING)
 
 def main():
     (argument,) = sys.argv[1:]
-    sys.argv = sys.argv[:1]
     folder = Path(argument)
     encoders = part("nodes.host.graph_encoders")
     registry = part("trainer_core.families.registry")
@@ -22,9 +21,6 @@ def main():
     expected = part("trainer_core.errors").TrainerError
     family = registry.get_family("flux2")
 
-    import comfy.cli_args
-
-    comfy.cli_args.args.cpu = True
     import comfy.sd
     import torch
     from comfy.text_encoders import flux, z_image

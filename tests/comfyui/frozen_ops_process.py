@@ -307,7 +307,6 @@ def trained(frozen_modules, attach, config, module, frozen):
 
 def main():
     folder = Path(sys.argv[1])
-    sys.argv = sys.argv[:1]
     parts = (plain_ops, layouts, eight_bit_ops, quantized_ops, packed_ops, patched_ops)
     found = {each.__name__: each() for each in (*parts, embeddings, adapters)}
     (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -6,25 +6,14 @@ list of ``{"model", "kind", ...}``; FOLDER gets ``results.json``: what was found
 
 import dataclasses
 import json
-import logging
 import sys
 import traceback
 from pathlib import Path
 
 from loaded_pack import part
+from said import Said
 
 CAPTION, NEGATIVE, SEED, DRAWN = "a red diamond", "", 7, 3
-
-
-class Said(logging.Handler):
-    """What ComfyUI writes into its log, where alone it tells what of a file it does not load."""
-
-    def __init__(self):
-        super().__init__(logging.WARNING)
-        self.lines = []
-
-    def emit(self, record):
-        self.lines.append(record.getMessage())
 
 
 def write_image(folder, side, count=1):
@@ -113,15 +102,10 @@ def loaded(model, file):
     import comfy.sd
     import comfy.utils
 
-    said = Said()
-    logging.getLogger().addHandler(said)
-    try:
+    with Said() as said:
         tensors = comfy.utils.load_torch_file(str(file), safe_load=True)
         patched, _ = comfy.sd.load_lora_for_models(model, None, tensors, 1.0, 0.0)
-    finally:
-        logging.getLogger().removeHandler(said)
-    unread = [line for line in said.lines if "not loaded" in line or "ERROR" in line]
-    return patched, unread
+    return patched, said.unread()
 
 
 def marks(model):
@@ -195,33 +179,50 @@ def trained(folder, job, model, clip, vae):
     return found
 
 
-def main(folder, jobs):
+def write_found(folder, jobs, look):
+    """Write what is found for each job by its name, or its error; the others go on.
+
+    Args:
+        folder: It gets ``results.json``.
+        jobs: Name to what `look` is called with.
+        look: Gives what is found.
+    """
     import comfy.utils
     import torch
+
+    comfy.utils.PROGRESS_BAR_ENABLED = False
+    torch.set_num_threads(1)
+    found = {}
+    for name, given in jobs.items():
+        try:
+            # As ComfyUI runs every node.
+            with torch.inference_mode():
+                found[name] = look(*given)
+        except Exception as error:  # noqa: BLE001 - the test tells
+            traceback.print_exc()
+            found[name] = {"error": repr(error)}
+    (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+def of_tiny_model(folder, job):
     from tiny_models.denoisers import tiny_model
     from tiny_models.sizes import TINY
     from tiny_models.texts import tiny_clip
     from tiny_models.vaes import tiny_vae
 
-    comfy.utils.PROGRESS_BAR_ENABLED = False
-    torch.set_num_threads(1)
-    found = {}
+    sizes, place = TINY[job["model"]], folder / job["model"]
+    write_image(place / "images", sizes.pixels)
+    model = tiny_model(job["model"], 0, job.get("precision", "fp32"))
+    job |= {"side": sizes.pixels}
+    return trained(place, job, model, tiny_clip(sizes.text), tiny_vae(sizes.vae))
+
+
+def main(folder, jobs):
+    wanted = {}
     for job in json.loads(jobs.read_text(encoding="utf-8")):
-        sizes = TINY[job["model"]]
-        job |= {"side": sizes.pixels, "name": job.get("name", f"{job['model']}_{job['kind']}")}
-        place = folder / job["model"]
-        write_image(place / "images", sizes.pixels)
-        with torch.inference_mode():
-            precision = job.get("precision", "fp32")
-            model = tiny_model(job["model"], 0, precision)
-            clip, vae = tiny_clip(sizes.text), tiny_vae(sizes.vae)
-        with torch.inference_mode():
-            try:
-                found[job["name"]] = trained(place, job, model, clip, vae)
-            except Exception as error:  # noqa: BLE001 - of one model; the others go on
-                traceback.print_exc()
-                found[job["name"]] = {"error": repr(error)}
-    (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        job.setdefault("name", f"{job['model']}_{job['kind']}")
+        wanted[job["name"]] = (folder, job)
+    write_found(folder, wanted, of_tiny_model)
 
 
 if __name__ == "__main__":

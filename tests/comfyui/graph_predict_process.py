@@ -7,10 +7,10 @@ JSON list of tiny MODELs; FOLDER gets ``results.json``: what was found for each.
 import contextlib
 import json
 import sys
-import traceback
 from pathlib import Path
 
 import torch
+from graph_model_process import write_found
 from loaded_pack import part
 
 SHORT, LONG = "a red diamond", "a large blue circle on a wide green square"
@@ -138,27 +138,24 @@ def places_of(model):
     return TINY[name].pixels // int(model.model.latent_format.spacial_downscale_ratio)
 
 
-def main(folder, names):
-    torch.set_num_threads(1)
+def of_tiny_model(name):
     from tiny_models.denoisers import tiny_model
     from tiny_models.sizes import TINY
     from tiny_models.texts import tiny_clip
 
-    found = {}
-    for name in json.loads(names.read_text(encoding="utf-8")):
-        family_of = part("nodes.host.graph_family")
-        with torch.inference_mode():
-            model, clip = tiny_model(name), tiny_clip(TINY[name].text)
-        try:
-            family = family_of.graph_family(model)
-            base = part("trainer_core.config").BaseSection()
-            location = part("trainer_core.bases.locate").locate_base(base, family, False)
-            encoders = family_of.encoders_of(model, clip, None)(family, location)
-            found[name] = compared(model, family, encoders, clip)
-        except Exception as error:  # noqa: BLE001 - the test tells
-            traceback.print_exc()
-            found[name] = {"error": repr(error)}
-    (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    family_of = part("nodes.host.graph_family")
+    model, clip = tiny_model(name), tiny_clip(TINY[name].text)
+    with torch.inference_mode(False):
+        family = family_of.graph_family(model)
+        base = part("trainer_core.config").BaseSection()
+        location = part("trainer_core.bases.locate").locate_base(base, family, False)
+        encoders = family_of.encoders_of(model, clip, None)(family, location)
+        return compared(model, family, encoders, clip)
+
+
+def main(folder, names):
+    wanted = json.loads(names.read_text(encoding="utf-8"))
+    write_found(folder, {name: (name,) for name in wanted}, of_tiny_model)
 
 
 if __name__ == "__main__":

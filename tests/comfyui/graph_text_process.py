@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 from graph_model_process import (
-    Said,
     as_latents,
     losses,
     marks,
@@ -20,6 +19,7 @@ from graph_model_process import (
     write_image,
 )
 from loaded_pack import part
+from said import Said
 
 CAPTIONS = ["a red diamond", "", "a (red:1.3) cube", "a very long river, " * 40]
 GUIDANCE, STEPS = 2.0, 4
@@ -145,19 +145,13 @@ def names_of_clip(clip):
 
 def put_on_both(model, clip, file):
     """Model and CLIP with a file on them by Load LoRA, and what it did not load."""
-    import logging
-
     import comfy.sd
     import comfy.utils
 
-    said = Said()
-    logging.getLogger().addHandler(said)
-    try:
+    with Said() as said:
         tensors = comfy.utils.load_torch_file(str(file), safe_load=True)
         on_model, on_clip = comfy.sd.load_lora_for_models(model, clip, tensors, 1.0, 1.0)
-    finally:
-        logging.getLogger().removeHandler(said)
-    return on_model, on_clip, [x for x in said.lines if "not loaded" in x or "ERROR" in x]
+    return on_model, on_clip, said.unread()
 
 
 def files_of(result, tensors):

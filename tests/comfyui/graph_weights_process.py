@@ -9,7 +9,6 @@ that the layers of the other read.
 
 import json
 import sys
-import traceback
 from pathlib import Path
 
 import torch
@@ -19,6 +18,7 @@ from graph_model_process import (
     losses,
     marks,
     run_config,
+    write_found,
     write_image,
 )
 from loaded_pack import part
@@ -184,16 +184,8 @@ def compared(folder, name, way):
 
 
 def main(folder, cases):
-    torch.set_num_threads(1)
-    found = {}
-    for name, way in json.loads(cases.read_text(encoding="utf-8")):
-        try:
-            with torch.inference_mode():
-                found[f"{name} {way}"] = compared(folder / f"{name} {way}", name, way)
-        except Exception as error:  # noqa: BLE001 - the test tells
-            traceback.print_exc()
-            found[f"{name} {way}"] = {"error": repr(error)}
-    (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    wanted = [(f"{name} {way}", name, way) for name, way in json.loads(cases.read_text())]
+    write_found(folder, {case: (folder / case, *given) for case, *given in wanted}, compared)
 
 
 if __name__ == "__main__":

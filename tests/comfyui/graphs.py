@@ -74,6 +74,21 @@ def changed(nodes: Mapping[str, Any], node: str, **inputs: Any) -> dict[str, Any
     return copied
 
 
+def node(kind: str, **inputs: Any) -> dict[str, Any]:
+    """A node of the prompt."""
+    return {"class_type": kind, "inputs": inputs}
+
+
+def loaded_run(run: str, checkpoint: int = 0, name: str = "loaded") -> dict[str, Any]:
+    """A graph that shows the images of a run, and saves its adapter."""
+    saved = {"run": ["1", 3], "name": name, "layout": "comfyui", "overwrite": True}
+    return {
+        "1": node("AdapterTrainerLoadRun", run=run, checkpoint=checkpoint),
+        "2": node("PreviewImage", images=["1", 2]),
+        "3": node("AdapterTrainerSave", **saved),
+    }
+
+
 def adapter_kind(kind: str, **own: Any) -> dict[str, Any]:
     """What the DynamicCombo of Adapter Config says for a kind, for `graph`."""
     shown = {"init": "default"} if kind == "lora" else {}
@@ -159,6 +174,20 @@ def wait_until_held(server: ComfyServer) -> None:
 
 def release(server: ComfyServer) -> None:
     server.post("/instruments/disturb", {"what": "release"})
+
+
+def cancelled(
+    server: ComfyServer, nodes: Mapping[str, Any], at: int, where: str = DENOISER
+) -> dict[str, Any]:
+    """Run a graph and cancel it in the middle of the n-th call of a module; gives what is said."""
+    hold(server, at, where)
+    prompt = server.queue(nodes)
+    wait_until_held(server)
+    assert server.post("/interrupt", {"prompt_id": prompt})[0] == 200
+    release(server)
+    failure = server.failure(server.result(prompt))
+    assert failure["event"] == "execution_interrupted", failure
+    return failure
 
 
 def forget(server: ComfyServer) -> None:

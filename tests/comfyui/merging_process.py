@@ -41,10 +41,6 @@ def weights(path, adapter, strength):
 
 def main():
     (jobs_file,) = sys.argv[1:]
-    sys.argv = sys.argv[:1]
-    import comfy.cli_args
-
-    comfy.cli_args.args.cpu = True
     for path, adapter, strength, result in json.loads(Path(jobs_file).read_text(encoding="utf-8")):
         save_file(weights(path, adapter, strength), result)
 

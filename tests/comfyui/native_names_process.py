@@ -7,36 +7,31 @@ trainer finds in the class of a tiny MODEL, and what ComfyUI loads of files that
 
 import dataclasses
 import json
-import logging
 import re
 import sys
 from pathlib import Path
 
 import torch
 from loaded_pack import part
+from said import Said
 
 LAYOUTS = ("comfyui", "kohya")
 PUBLISHED = {
-    "transformer_depth": [0, 0, 2, 2, 10, 10],
-    "transformer_depth_output": [0, 0, 0, 2, 2, 2, 10, 10, 10],
-    "transformer_depth_middle": 10,
+    "sd15": {"channel_mult": [1, 2, 4, 4]},
+    "sdxl": {
+        "channel_mult": [1, 2, 4],
+        "transformer_depth": [0, 0, 2, 2, 10, 10],
+        "transformer_depth_output": [0, 0, 0, 2, 2, 2, 10, 10, 10],
+        "transformer_depth_middle": 10,
+    },
 }
-"""Counts of SDXL's blocks, as ComfyUI finds them in the published file."""
-
-
-class Collector(logging.Handler):
-    def __init__(self):
-        super().__init__(logging.WARNING)
-        self.messages = []
-
-    def emit(self, record):
-        self.messages.append(record.getMessage())
+"""What counts layers as ComfyUI finds it in the published files."""
 
 
 def found_in(name):
     """What the trainer finds in a class."""
     native_model = part("trainer_core.families.native_model")
-    model = model_of(name, **(PUBLISHED if name == "sdxl" else {})).diffusion_model
+    model = model_of(name, **PUBLISHED.get(name, {})).diffusion_model
     chosen = {preset: adapted(model, preset) for preset in native_model.native_presets(model)}
     return {
         "blocks": native_model.block_lists(model),
@@ -174,9 +169,7 @@ def check_small(name, folder, collector):
 
 def main():
     (folder,) = map(Path, sys.argv[1:])
-    sys.argv = sys.argv[:1]
-    collector = Collector()
-    logging.getLogger().addHandler(collector)
+    collector = Said()
     wanted = json.loads((folder / "names.json").read_text(encoding="utf-8"))
     found = {
         "classes": {name: found_in(name) for name in wanted["classes"]},

@@ -10,23 +10,12 @@ ComfyUI complained of and how many layers are changed; the name ``without`` is t
 
 import contextlib
 import json
-import logging
 import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-
-
-class Collector(logging.Handler):
-    """All that ComfyUI says louder than for information."""
-
-    def __init__(self):
-        super().__init__(logging.WARNING)
-        self.messages = []
-
-    def emit(self, record):
-        self.messages.append(record.getMessage())
+from said import Said
 
 
 def velocity(base, inputs, controls):
@@ -155,12 +144,7 @@ def run(job, collector):
 
 def main():
     (jobs_file,) = sys.argv[1:]
-    sys.argv = sys.argv[:1]
-    import comfy.cli_args
-
-    comfy.cli_args.args.cpu = True
-    collector = Collector()
-    logging.getLogger().addHandler(collector)
+    collector = Said()
     for job in json.loads(Path(jobs_file).read_text(encoding="utf-8")):
         run(job, collector)
 

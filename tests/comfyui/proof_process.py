@@ -10,23 +10,14 @@ it lies ``RESULT.safetensors`` with the weights before and after.
 """
 
 import json
-import logging
 import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from said import Said
 
 LAYER = "diffusion_model.layer"
-
-
-class Collector(logging.Handler):
-    def __init__(self):
-        super().__init__(logging.WARNING)
-        self.messages = []
-
-    def emit(self, record):
-        self.messages.append(record.getMessage())
 
 
 def model_of(shapes):
@@ -83,15 +74,10 @@ def compute(path, shape, collector):
 
 def main():
     jobs_file, result_file = sys.argv[1:]
-    sys.argv = sys.argv[:1]
-    import comfy.cli_args
-
-    comfy.cli_args.args.cpu = True
     jobs = json.loads(Path(jobs_file).read_text(encoding="utf-8"))
     models = {name: model_of(shapes) for name, shapes in jobs["bases"].items()}
     result = {"bases": {name: table_of(model) for name, model in models.items()}}
-    collector = Collector()
-    logging.getLogger().addHandler(collector)
+    collector = Said()
     result["files"] = [load(models[name], path, collector) for name, path in jobs["files"]]
     tensors, cases = {}, []
     for number, (path, shape) in enumerate(jobs["cases"]):

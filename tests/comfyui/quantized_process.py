@@ -89,10 +89,6 @@ def read(denoiser, dtype):
 
 def main():
     source, result = map(Path, sys.argv[1:])
-    sys.argv = sys.argv[:1]
-    import comfy.cli_args
-
-    comfy.cli_args.args.cpu = True
     import comfy.sd
 
     result.mkdir()

@@ -8,29 +8,16 @@ header what was not loaded.
 """
 
 import json
-import logging
 import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-
-
-class Collector(logging.Handler):
-    def __init__(self):
-        super().__init__(logging.WARNING)
-        self.messages = []
-
-    def emit(self, record):
-        self.messages.append(record.getMessage())
+from said import Said
 
 
 def main():
     (jobs_file,) = sys.argv[1:]
-    sys.argv = sys.argv[:1]
-    import comfy.cli_args
-
-    comfy.cli_args.args.cpu = True
     import comfy.lora
 
     jobs = json.loads(Path(jobs_file).read_text(encoding="utf-8"))
@@ -38,8 +25,7 @@ def main():
         name: key if isinstance(key, str) else (key[0], tuple(key[1]))
         for name, key in jobs["names"].items()
     }
-    collector = Collector()
-    logging.getLogger().addHandler(collector)
+    collector = Said()
     for adapter, result in jobs["adapters"].items():
         collector.messages.clear()
         weights = load_file(jobs["base"])

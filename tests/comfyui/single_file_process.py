@@ -82,10 +82,6 @@ def parameter_names(base, path):
 
 def main():
     (jobs_file,) = sys.argv[1:]
-    sys.argv = sys.argv[:1]
-    import comfy.cli_args
-
-    comfy.cli_args.args.cpu = True
     import comfy.sd
 
     jobs = json.loads(Path(jobs_file).read_text(encoding="utf-8"))

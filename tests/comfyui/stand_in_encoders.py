@@ -1,8 +1,8 @@
 """A node pack for tests alone: ComfyUI's Load CLIP and DualCLIPLoader, for small text encoders.
 
 ComfyUI's nodes know only a T5 of 4.7 billion weights and a Qwen2.5-VL of 8 billion, but the loader
-behind them takes other sizes as options. The tests copy this file and those of ``small_*.py`` that
-it imports into ``custom_nodes``; ComfyUI's interpreter runs them.
+behind them takes other sizes as options. The tests copy this file and those that it
+imports into ``custom_nodes``; ComfyUI's interpreter runs them.
 ``models/text_encoders/sizes.json`` has the sizes.
 """
 
@@ -13,13 +13,13 @@ import comfy.sd
 import folder_paths
 from comfy_api.latest import ComfyExtension, io
 
-from .small_chroma import know_small_chroma, small_t5
-from .small_krea2 import small_clip as small_krea2_clip
+from .small_models import know_small_models, small_clip
 from .small_qwen import small_qwen
-from .small_z_image import know_small_z_image, small_clip
 
-know_small_chroma()
-know_small_z_image()
+SIZES = {"krea2": "krea2", "chroma": "t5", "lumina2": "qwen3", "flux2": "qwen3"}
+"""What sizes the text encoder of a loader's type has."""
+
+know_small_models()
 
 
 def sizes():
@@ -29,15 +29,9 @@ def sizes():
 
 def load(kind, *names):
     given = sizes()
-    if names == ("qwen_3_4b.safetensors",):
-        path = folder_paths.get_full_path_or_raise("text_encoders", *names)
-        return io.NodeOutput(small_clip(path, given["qwen3"], kind))
-    if kind == "krea2":
-        path = folder_paths.get_full_path_or_raise("text_encoders", *names)
-        return io.NodeOutput(small_krea2_clip(path, given["krea2"]))
-    if kind == "chroma":
-        path = folder_paths.get_full_path_or_raise("text_encoders", *names)
-        return io.NodeOutput(small_t5(path, given["t5"]))
+    paths = [folder_paths.get_full_path_or_raise("text_encoders", name) for name in names]
+    if kind in SIZES:
+        return io.NodeOutput(small_clip(kind, *paths, given[SIZES[kind]]))
     options = {
         # The loader makes it the options of CLIP-L, with the length of its text.
         "model_config": given["clip_l"],
@@ -46,7 +40,7 @@ def load(kind, *names):
         "qwen25_7b_class": small_qwen(given["vision"]),
     }
     clip = comfy.sd.load_clip(
-        [folder_paths.get_full_path_or_raise("text_encoders", name) for name in names],
+        paths,
         clip_type=getattr(comfy.sd.CLIPType, kind.upper()),
         model_options=options,
     )

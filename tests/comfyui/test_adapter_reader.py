@@ -2,28 +2,31 @@
 
 import pytest
 import torch
-from comfyui.readings import read_by_comfyui
+from comfyui.readings import drawn_base, drawn_state, read_by_comfyui, relative, with_lengths
 from safetensors.torch import load_file, save_file
 
 from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters.dora import DORA_SCALE
-from trainer_core.adapters.kinds.kind import LayerPlan
-from trainer_core.adapters.kinds.registry import KINDS, layer_delta, layer_scale
-from trainer_core.config import AdapterConfig
-from trainer_core.types import AdapterState, LayerState
+from trainer_core.adapters.kinds.registry import layer_delta, layer_scale
 
 pytestmark = pytest.mark.comfy
 
 FUSED = "blocks.0.qkv"
 NATIVE = {
-    "blocks.0.to_q": (NativeKey(FUSED, part=True), (12, 20)),
-    "blocks.0.to_v": (NativeKey(FUSED, part=True), (12, 20)),
-    "blocks.0.out": (NativeKey("layers.0.final"), (20, 12)),
-    "head": (NativeKey("head"), (30, 18)),
+    "blocks.0.to_q": NativeKey(FUSED, part=True),
+    "blocks.0.to_v": NativeKey(FUSED, part=True),
+    "blocks.0.out": NativeKey("layers.0.final"),
+    "head": NativeKey("head"),
+}
+SHAPES = {
+    "blocks.0.to_q": (20, 12),
+    "blocks.0.to_v": (20, 12),
+    "blocks.0.out": (12, 20),
+    "head": (18, 30),
 }
 SLICES = {"blocks.0.to_q": (0, 0, 20), "blocks.0.to_v": (0, 40, 20)}
-KEY_MAP = KeyMap(lambda name: NATIVE[name][0], lambda name: None)
+KEY_MAP = KeyMap(NATIVE.__getitem__, lambda name: None)
 TO_LOAD = {
     "transformer.blocks.0.to_q": [f"{FUSED}.weight", SLICES["blocks.0.to_q"]],
     "transformer.blocks.0.to_v": [f"{FUSED}.weight", SLICES["blocks.0.to_v"]],
@@ -52,31 +55,11 @@ BYPASSED = [case for case, options in CASES.items() if "dora" not in options and
 SLOW = "LoHa bypass mode is inefficient"
 
 
-def make_state(alpha=3.0, **options):
-    config = AdapterConfig(**{"rank": 2, "alpha": alpha, **options})
-    kind = KINDS[config.kind]
-    generator = torch.Generator().manual_seed(0)
-    layers = {}
-    for name, (_, (inputs, outputs)) in NATIVE.items():
-        plan = LayerPlan(name, name, inputs, outputs, config.rank, alpha, config)
-        tensors = {
-            factor: torch.randn(shape, generator=generator)
-            for factor, shape in kind.layer_shapes(plan).items()
-        }
-        if DORA_SCALE in tensors:
-            tensors[DORA_SCALE] = tensors[DORA_SCALE].abs() + 0.5
-        scale = kind.scale(tensors, alpha, config.rank)
-        layers[name] = LayerState(tensors, scale * config.rank, config.rank)
-    return AdapterState(config.kind, layers)
+BASE = drawn_base({FUSED: (60, 12), "layers.0.final": (12, 20), "head": (18, 30)})
 
 
-def make_base():
-    generator = torch.Generator().manual_seed(1)
-    return {
-        f"{FUSED}.weight": torch.randn(60, 12, generator=generator),
-        "layers.0.final.weight": torch.randn(12, 20, generator=generator),
-        "head.weight": torch.randn(18, 30, generator=generator),
-    }
+def make_state(**options):
+    return drawn_state(SHAPES, **options)
 
 
 CONTROLS = {
@@ -104,7 +87,7 @@ def spoil(change, tensors):
 def readings(comfy_host, tmp_path_factory):
     """Every case and control read by ComfyUI: weights, messages, patched layers."""
     folder = tmp_path_factory.mktemp("comfyui")
-    save_file(make_base(), folder / "base.safetensors")
+    save_file(BASE, folder / "base.safetensors")
     for case, options in CASES.items():
         path = folder / f"{case}.safetensors"
         write_adapter(path, make_state(**options), "comfyui", KEY_MAP, {})
@@ -121,27 +104,18 @@ def readings(comfy_host, tmp_path_factory):
 
 def expected_delta(state, name):
     """Textbook: the delta of the factors and, with DoRA, the columns' new lengths."""
-    layer = state.layers[name]
-    base = make_base()[f"{NATIVE[name][0].name}.weight"]
+    layer, base = state.layers[name], BASE[f"{NATIVE[name].name}.weight"]
     if name in SLICES:
         base = base.narrow(*SLICES[name])
-    delta = layer_delta(state.kind, layer, base)
-    if DORA_SCALE not in layer.tensors:
-        return delta
-    total = base + delta
-    return layer.tensors[DORA_SCALE] * total / total.norm(dim=0, keepdim=True) - base
+    delta, lengths = layer_delta(state.kind, layer, base), layer.tensors.get(DORA_SCALE)
+    return delta if lengths is None else with_lengths(base, delta, lengths)
 
 
 def delta_of(weights, name):
-    base, native = make_base(), NATIVE[name][0].name
-    found, before = weights[f"{native}.weight"], base[f"{native}.weight"]
+    found, before = (each[f"{NATIVE[name].name}.weight"] for each in (weights, BASE))
     if name in SLICES:
         found, before = found.narrow(*SLICES[name]), before.narrow(*SLICES[name])
     return found - before
-
-
-def relative(value, reference):
-    return float((value - reference).norm() / reference.norm())
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -155,7 +129,7 @@ def test_comfyui_reads_our_delta_and_every_key(case, readings):
         if DORA_SCALE in layer.tensors:
             assert relative(delta_of(weights, name), layer_delta(state.kind, layer)) > 0.1
     # The slice of the fused layer that no adapter names stays as it is.
-    untouched = make_base()[f"{FUSED}.weight"][20:40]
+    untouched = BASE[f"{FUSED}.weight"][20:40]
     assert torch.equal(weights[f"{FUSED}.weight"][20:40], untouched)
 
 
@@ -164,7 +138,7 @@ def test_the_bypass_of_comfyui_adds_our_delta(case, readings):
     state = make_state(**CASES[case])
     for name, layer in state.layers.items():
         expected = layer_delta(state.kind, layer)
-        label = f"{NATIVE[name][0].name}.weight"
+        label = f"{NATIVE[name].name}.weight"
         if name in SLICES:
             label += f"@{SLICES[name][1]}"
         x = torch.linspace(-1, 1, 3 * expected.shape[1]).reshape(3, expected.shape[1])

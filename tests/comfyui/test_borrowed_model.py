@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 
 import pytest
+from comfyui.tiny_models.sizes import TINY
 
 pytestmark = pytest.mark.comfy
 
-QUICK = ("flux", "sdxl", "ltxv")
-"""Blocks that change their inputs, layers of a UNet, and a change whose result is dropped."""
-EVERY = (
-    *("sd15", "sd3", "flux", "flux2", "chroma", "z_image", "lumina2", "qwen_image", "wan21"),
-    *("hunyuan_video", "ltxv", "krea2", "anima", "cosmos_predict2", "hidream", "ideogram4"),
-    *("kandinsky5_image", "auraflow", "pixart_alpha", "sdxl"),
-)
+QUICK = ("flux", "ltxv")
+"""Blocks that change their inputs, and a change whose result is dropped.
+
+A UNet's gradient is held to finite differences in `test_train_lora_loss`.
+"""
+OF_ANOTHERS_CLASS = {
+    *("sd2_v", "sdxl_v_zsnr", "sdxl_edm", "sdxl_edm_v", "ssd1b", "flux_schnell", "pixart_sigma"),
+}
+EVERY = [name for name in TINY if name not in OF_ANOTHERS_CLASS]
 
 
 def run(comfy_host, folder, names):
@@ -31,8 +34,9 @@ def check_gradients(found):
     assert found["trained"] > 30
     assert found["torch"], "checkpointing gives other gradients"
     assert found["called"], "checkpointing of some blocks gives other gradients"
-    assert found["output"] < 1e-6
-    assert found["gradient"] < 2e-6
+    # Float32 sums over thousands of numbers, in another order.
+    assert found["output"] < 1e-5
+    assert found["gradient"] < 1e-5
     assert found["left"] == [{}, {}]
 
 

@@ -1,18 +1,21 @@
-"""Captions that a graph's CLIP of a chat model encodes, against the headless encoders."""
+"""Captions that a graph's CLIP of a chat model or of Chroma encodes, against the headless ones."""
 
 from __future__ import annotations
 
+import functools
 import json
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+from fixtures import graph_models
 from safetensors.torch import load_file, save_file
 
 from tests.fixtures.combinations import some
 from tests.fixtures.small_chat_models import small_qwen3, small_qwen3_vl
 from trainer_core.families.chat_text import ChatEncoders
+from trainer_core.families.chroma.encode import ChromaEncoders
 from trainer_core.families.krea2.encode import CHAT as KREA2
 from trainer_core.families.z_image.encode import CHAT
 
@@ -35,9 +38,16 @@ TEXTS = [
     *({"caption": caption, "length": None} for caption in CAPTIONS),
     *({"caption": caption, "length": 20} for caption in CAPTIONS),
 ]
+NO_VAE = cast(Any, None)
+
+
+def chat_encoders(chat, words, model, length):
+    return ChatEncoders(chat, words, model, NO_VAE, length, (0, 0), "generate")
+
+
 CASES = {
     "z_image": {
-        "chat": CHAT,
+        "encoders": functools.partial(chat_encoders, CHAT),
         "kind": ("z_image", "te", "ZImageTokenizer"),
         "part": "qwen3_4b",
         "model": small_qwen3,
@@ -45,29 +55,41 @@ CASES = {
         "wrong": {"klein": ("flux", "klein_te", "KleinTokenizer")},
     },
     "krea2": {
-        "chat": KREA2,
+        "encoders": functools.partial(chat_encoders, KREA2),
         "kind": ("krea2", "te", "Krea2Tokenizer"),
         "part": "qwen3vl_4b",
         "model": small_qwen3_vl,
         # It reads states of all of its blocks.
         "sizes": {**SIZES, "num_hidden_layers": 36},
         # The same template for captions, another for images.
-        "wrong": {
-            "mage": ("mage_flow", "te", "MageFlowTokenizer"),
-        },
+        "wrong": {"mage": ("mage_flow", "te", "MageFlowTokenizer")},
+    },
+    "chroma": {
+        "encoders": lambda words, model, length: ChromaEncoders(words, model, NO_VAE, length),
+        "kind": ("pixart_t5", "pixart_te", "PixArtTokenizer"),
+        "part": "t5xxl",
+        "model": graph_models.make_t5,
+        "sizes": graph_models.T5_CONFIG,
+        "wrong": {"flux": ("flux", "flux_clip", "FluxTokenizer")},
+        "refused": ("the CLIP of Chroma", "type chroma"),
     },
 }
+REFUSED = ("with another prompt template", "Load CLIP")
 
 
 @pytest.fixture(scope="module", params=some(CASES, "krea2"))
 def found(request, comfy_host, tmp_path_factory):
     """What one run of ComfyUI's interpreter found for a family, and its headless encoders."""
-    from transformers import Qwen2Tokenizer
+    from transformers import AutoTokenizer
 
     case, folder = CASES[request.param], tmp_path_factory.mktemp(request.param)
-    model = case["model"](**case["sizes"], head_dim=128)
-    state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    save_file(state, folder / "clip.safetensors")
+    if request.param == "chroma":
+        model, words = case["model"](), "t5_tokenizer"
+        save_file(graph_models.t5_file(model), folder / "clip.safetensors")
+    else:
+        model, words = case["model"](**case["sizes"], head_dim=128), "qwen25_tokenizer"
+        state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+        save_file(state, folder / "clip.safetensors")
     jobs = {
         "family": request.param,
         **{name: case[name] for name in ("part", "sizes", "kind", "wrong")},
@@ -75,16 +97,15 @@ def found(request, comfy_host, tmp_path_factory):
     }
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
     comfy_host.run("chat_process.py", folder)
-    words = comfy_host.root / "comfy" / "text_encoders" / "qwen25_tokenizer"
-    tokenizer = Qwen2Tokenizer.from_pretrained(words)
+    tokenizer = AutoTokenizer.from_pretrained(comfy_host.root / "comfy" / "text_encoders" / words)
 
     def headless(length):
-        vae = cast(Any, None)
-        return ChatEncoders(case["chat"], tokenizer, model, vae, length, (0, 0), "generate")
+        return case["encoders"](tokenizer, model, length)
 
     facts = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     tensors = load_file(folder / "results.safetensors")
-    return SimpleNamespace(tensors=tensors, facts=facts, headless=headless)
+    refused = case.get("refused", REFUSED)
+    return SimpleNamespace(tensors=tensors, facts=facts, headless=headless, refused=refused)
 
 
 @pytest.mark.parametrize("place", range(len(TEXTS)))
@@ -117,10 +138,9 @@ def test_tokens_are_counted_as_they_are_read(found):
     assert found.facts["not ordinary"] == []
 
 
-def test_the_same_model_with_another_template_is_refused(found):
+def test_another_models_clip_is_refused(found):
     refused = [fact for name, fact in found.facts.items() if name.startswith("error ")]
     assert refused
     for kind, *lines in refused:
         assert kind == "InputError"
-        assert "with another prompt template" in lines[0]
-        assert "Load CLIP" in lines[2]
+        assert all(words in " ".join(lines) for words in found.refused)

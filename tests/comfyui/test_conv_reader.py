@@ -2,7 +2,14 @@
 
 import pytest
 import torch
-from comfyui.readings import read_by_comfyui
+from comfyui.readings import (
+    ALPHA,
+    drawn_base,
+    drawn_state,
+    read_by_comfyui,
+    relative,
+    with_lengths,
+)
 from fixtures.convolutions import textbook_delta
 from safetensors.torch import load_file, save_file
 
@@ -10,10 +17,7 @@ from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters.dora import DORA_SCALE
-from trainer_core.adapters.kinds.kind import LayerPlan
-from trainer_core.adapters.kinds.registry import KINDS, layer_delta
-from trainer_core.config import AdapterConfig
-from trainer_core.types import AdapterState, LayerState
+from trainer_core.adapters.kinds.registry import layer_delta
 
 pytestmark = pytest.mark.comfy
 
@@ -64,33 +68,11 @@ CONTROLS = {
 }
 
 
-def shapes_of(options):
-    return SHAPES if options["kind"] == "lokr" else {**SHAPES, **GROUPED}
+BASE = drawn_base({**SHAPES, **GROUPED})
 
 
-def make_state(alpha=3.0, **options):
-    config = AdapterConfig(**{"rank": 2, "alpha": alpha, **options})
-    kind, generator = KINDS[config.kind], torch.Generator().manual_seed(0)
-    layers = {}
-    for name, (outputs, inputs, *kernel) in shapes_of(options).items():
-        plan = LayerPlan(name, name, inputs, outputs, config.rank, alpha, config, tuple(kernel))
-        tensors = {
-            factor: torch.randn(shape, generator=generator)
-            for factor, shape in kind.layer_shapes(plan).items()
-        }
-        if DORA_SCALE in tensors:
-            tensors[DORA_SCALE] = tensors[DORA_SCALE].abs() + 0.5
-        scale = kind.scale(tensors, alpha, config.rank)
-        layers[name] = LayerState(tensors, scale * config.rank, config.rank, tuple(kernel))
-    return AdapterState(config.kind, layers)
-
-
-def make_base():
-    generator = torch.Generator().manual_seed(1)
-    return {
-        f"{name}.weight": torch.randn(shape, generator=generator)
-        for name, shape in {**SHAPES, **GROUPED}.items()
-    }
+def make_state(**options):
+    return drawn_state(SHAPES if options["kind"] == "lokr" else {**SHAPES, **GROUPED}, **options)
 
 
 def spoil(change, tensors, state):
@@ -112,7 +94,7 @@ def spoil(change, tensors, state):
 def folder(tmp_path_factory):
     """The base, every case, and every control."""
     path = tmp_path_factory.mktemp("comfyui")
-    save_file(make_base(), path / "base.safetensors")
+    save_file(BASE, path / "base.safetensors")
     for case, options in CASES.items():
         write_adapter(path / f"{case}.safetensors", make_state(**options), "comfyui", KEY_MAP, {})
     for change, (case, _, _) in CONTROLS.items():
@@ -135,22 +117,13 @@ def expected_delta(state, name, options):
     factors = dict(layer.tensors)
     lengths = factors.pop(DORA_SCALE, None)
     whole = "lokr_w1" in factors and "lokr_w2" in factors
-    scale = 1.0 if whole else 3.0 / options.get("rank", 2)
+    scale = 1.0 if whole else ALPHA / options.get("rank", 2)
     delta = textbook_delta(state.kind, factors, scale, shape)
-    if lengths is None:
-        return delta
-    base = make_base()[f"{name}.weight"]
-    total = base + delta
-    axes = [axis for axis in range(total.dim()) if axis != 1]
-    return lengths * total / total.square().sum(dim=axes, keepdim=True).sqrt() - base
+    return delta if lengths is None else with_lengths(BASE[f"{name}.weight"], delta, lengths)
 
 
 def delta_of(weights, name):
-    return weights[f"{name}.weight"] - make_base()[f"{name}.weight"]
-
-
-def relative(value, reference):
-    return float((value - reference).norm() / reference.norm())
+    return weights[f"{name}.weight"] - BASE[f"{name}.weight"]
 
 
 @pytest.mark.parametrize("case", CASES)

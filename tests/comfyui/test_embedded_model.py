@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from comfyui.readings import relative
 from comfyui.selection import selected
 from comfyui.test_promise import KINDS, Ours, faults, images_of
 from fixtures.families import record
@@ -95,10 +96,6 @@ class Both:
 def both(request, comfy_host, tmp_path_factory):
     kinds = {*QUICK, *(kind for (kind,) in selected(request, "kind"))}
     return Both(tmp_path_factory.mktemp("embedded"), comfy_host, sorted(kinds))
-
-
-def relative(value, expected):
-    return float((value - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("kind", CASES)

@@ -1,31 +1,20 @@
-"""The embedded base in ComfyUI's own KSampler, in a real server, before and after training."""
+"""The embedded base in ComfyUI's own KSampler, in a real server."""
 
 from __future__ import annotations
 
 import io
-import json
 from urllib.parse import urlencode
 
 import numpy
 import pytest
-from comfyui.server import ROOT
+from comfyui.graphs import node
 from PIL import Image
 
 from trainer_core.demo.checker import read_image
-from trainer_core.demo.exam import concept_questions, mark
 
 pytestmark = pytest.mark.comfy
 
 MODEL, SIZE = ["model", 0], 64
-QUESTIONS, EACH, STEPS = 8, 4, 200
-TRAINING = {
-    *("AdapterTrainerDatasetFolder", "AdapterTrainerBase", "AdapterTrainerCache"),
-    *("AdapterTrainerAdapter", "AdapterTrainerSettings", "AdapterTrainerTrain"),
-}
-
-
-def node(kind, **inputs):
-    return {"class_type": kind, "inputs": inputs}
 
 
 def beginning(batch):
@@ -66,19 +55,6 @@ def drawn(server, result, name):
     return found
 
 
-def training(name):
-    """The nodes of the shipped graph that train, by their ids, and the id of Train Adapter."""
-    path = ROOT / "tests" / "workflows" / "51_advanced_first_adapter.json"
-    nodes = json.loads(path.read_text(encoding="utf-8"))
-    kept = {key: value for key, value in nodes.items() if value["class_type"] in TRAINING}
-    by_kind = {value["class_type"]: key for key, value in kept.items()}
-    kept[by_kind["AdapterTrainerCache"]]["inputs"].pop("previews", None)
-    kept[by_kind["AdapterTrainerSettings"]]["inputs"] |= {"preview_every": 0}
-    train = by_kind["AdapterTrainerTrain"]
-    kept[train]["inputs"] |= {"name": name, "steps": STEPS}
-    return kept, train
-
-
 def test_a_ksampler_generates_and_edits_with_nothing_downloaded(server):
     """The base's own words, also with a control image of another size; 8 steps are enough."""
     control = {
@@ -106,27 +82,3 @@ def test_a_ksampler_generates_and_edits_with_nothing_downloaded(server):
     assert (seen.shape, seen.shape_color, seen.background_color) == ("circle", "yellow", "green")
     seen = read_image(edit)
     assert (seen.shape, seen.shape_color, seen.background_color) == ("square", "green", "blue")
-
-
-@pytest.mark.exhaustive
-def test_what_was_trained_in_a_graph_is_drawn_by_its_ksampler(server):
-    """Train Adapter, Load LoRA Model, KSampler, VAE Decode; beside it the base alone."""
-    nodes, train = training("sampled")
-    lora = {"strength_model": 1.0, "bypass": False}
-    nodes["lora"] = node("LoraModelLoader", model=MODEL, lora=[train, 0], **lora)
-    questions = concept_questions(QUESTIONS, 7)
-    nodes |= beginning(EACH)
-    for index, question in enumerate(questions):
-        nodes |= ending(f"after {index}", question.text, ["lora", 0])
-        nodes |= ending(f"before {index}", question.text, MODEL)
-    result = server.run(nodes, timeout=600)
-    asked = [question for question in questions for _ in range(EACH)]
-    shares = {
-        side: mark(
-            asked,
-            [im for index in range(QUESTIONS) for im in drawn(server, result, f"{side} {index}")],
-        )
-        for side in ("after", "before")
-    }
-    assert shares["after"] >= 0.8, shares
-    assert shares["before"] <= 0.2, shares

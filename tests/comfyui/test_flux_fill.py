@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from comfyui.readings import relative
 from fixtures.flux_base import POOLED, WIDTH, make_fill_transformer
 from fixtures.native_files import flux_to_native
 from safetensors.torch import load_file, save_file
@@ -22,10 +23,6 @@ FAMILY = get_family("flux")
 HIGH, WIDE = 12, 8
 SCALE, SHIFT = 0.3611, 0.1159  # of FLUX.1's latents, from the published vae/config.json
 SIZES = {"attention_head_dim": 128, "num_attention_heads": 1, "axes_dims_rope": (16, 56, 56)}
-
-
-def relative(found, expected):
-    return float((found - expected).norm() / expected.norm())
 
 
 @pytest.fixture(scope="module")

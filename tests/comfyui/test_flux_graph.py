@@ -15,6 +15,7 @@ import pytest
 import torch
 from comfyui.conftest import comfy_programs, make_data
 from comfyui.graphs import run_folder
+from comfyui.readings import relative
 from comfyui.server import ROOT, comfy_server
 from fixtures import graph_models
 from fixtures.native_files import flux_to_native, make_native_flux
@@ -255,10 +256,6 @@ def cached_text(data):
 
 def seeded(seed):
     return torch.Generator().manual_seed(seed)
-
-
-def relative(value, reference):
-    return float((value - reference).norm() / reference.norm())
 
 
 def faults(ours, base, theirs, their_base):

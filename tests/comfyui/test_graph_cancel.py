@@ -7,6 +7,7 @@ from comfyui.graphs import (
     STEPS,
     TRAIN,
     cache_files,
+    cancelled,
     checkpoints,
     graph,
     hold,
@@ -21,19 +22,6 @@ from comfyui.graphs import (
 )
 
 pytestmark = pytest.mark.comfy
-
-
-def cancelled(server, nodes, at, **where):
-    """Run a graph and cancel it in the middle of a step."""
-    hold(server, at, **where)
-    prompt = server.queue(nodes)
-    wait_until_held(server)
-    status, _ = server.post("/interrupt", {"prompt_id": prompt})
-    assert status == 200
-    release(server)
-    failure = server.failure(server.result(prompt))
-    assert failure["event"] == "execution_interrupted", failure
-    return failure
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,10 @@
 """Combine Datasets: several folders with roles and weights, trained as one run."""
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import yaml
 from comfyui.conftest import write_images
-from comfyui.graphs import CACHE, DATASET, TRAIN, cached_nodes, graph, record, run_folder
-from comfyui.server import ROOT
+from comfyui.graphs import CACHE, DATASET, cached_nodes, graph, record, run_folder
 from comfyui.test_graph_errors import assert_alive, refused
-
-from trainer_core.config.reading import load_config
 
 pytestmark = pytest.mark.comfy
 
@@ -56,36 +48,6 @@ def test_folders_with_roles_are_trained_as_one_run(server):
     again = cached_nodes(server.run(nodes))
     assert {DATASET, HELD} <= again
     assert not {MORE, JOIN, CACHE} & again
-
-
-@pytest.mark.exhaustive
-def test_the_saved_run_file_trains_the_joined_folders_elsewhere(server, tmp_path):
-    """The finished cache is all that is needed: weights of folders and shares are in the file."""
-    nodes = combined("carried", {"weight": 0.5, "caption_dropout": 0.5}, {"role": "validation"})
-    train = nodes.pop(TRAIN)["inputs"]
-    inputs = {name: train[name] for name in ("base", "cache", "adapter", "settings")}
-    inputs |= {"name": "carried", "steps": 2, "learning_rate": 1e-3, "seed": 0}
-    inputs |= {"copy_cache": True}
-    nodes[TRAIN] = {"class_type": "AdapterTrainerSaveRunFile", "inputs": inputs}
-    server.run(nodes)
-    source = server.data / "output" / "adapter_trainer" / "carried" / "run-file"
-    folder = tmp_path / "elsewhere"
-    shutil.copytree(source, folder)
-    assert str(server.data) not in (folder / "run.yaml").read_text(encoding="utf-8")
-    config = load_config(folder / "run.yaml")
-    told = [(Path(each.path).name, each.role, each.weight) for each in config.dataset.folders]
-    assert told == [("more", "train", 0.5), ("held", "validation", 1.0)]
-    assert config.dataset.folders[0].caption_dropout == 0.5
-    command = [sys.executable, "-m", "trainer_core", "train", str(folder / "run.yaml")]
-    ended = subprocess.run(
-        [*command, f"output.dir={tmp_path / 'runs'}", "memory.threads=1"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def test_what_differs_and_cannot_be_kept_is_told_on_the_node_that_joins(server):

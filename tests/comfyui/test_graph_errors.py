@@ -20,6 +20,8 @@ from comfyui.graphs import (
     checkpoints,
     disturb,
     graph,
+    loaded_run,
+    node,
     panel,
     record,
     run_folder,
@@ -65,7 +67,7 @@ def refused_soon(server, nodes, node):
 
 def assert_alive(server):
     """The next prompt works."""
-    server.run({"1": {"class_type": "InstrumentsNoteState", "inputs": {"number": 0}}})
+    server.run({"1": node("InstrumentsNoteState", number=0)})
 
 
 def test_a_folder_outside_is_refused(server):
@@ -134,29 +136,13 @@ def test_names_that_lead_out_are_refused(server, finished):
 
 def saved_run(name):
     """A graph with no other end than Save Adapter; with another one, ComfyUI would run that."""
-    saved = {"run": ["1", 3], "name": name, "layout": "comfyui", "overwrite": False}
-    return {
-        "1": {
-            "class_type": "AdapterTrainerLoadRun",
-            "inputs": {"run": "finished/v0", "checkpoint": 0},
-        },
-        SAVE: {"class_type": "AdapterTrainerSave", "inputs": saved},
-    }
-
-
-def loaded_run(run):
-    """A graph of a run's adapter, saved."""
-    saved = {"run": ["1", 3], "name": "x", "layout": "comfyui", "overwrite": True}
-    load = {"run": run, "checkpoint": 0}
-    return {
-        "1": {"class_type": "AdapterTrainerLoadRun", "inputs": load},
-        "2": {"class_type": "AdapterTrainerSave", "inputs": saved},
-    }
+    nodes = loaded_run("finished/v0", name=name)
+    return {"1": nodes["1"], SAVE: nodes["3"]}
 
 
 def convert(file, **inputs):
     given = {"layout": "comfyui", "family": "auto", "name": "x", "overwrite": False, **inputs}
-    return {"1": {"class_type": "AdapterTrainerConvert", "inputs": {"file": file, **given}}}
+    return {"1": node("AdapterTrainerConvert", file=file, **given)}
 
 
 def files_of(server):

@@ -19,6 +19,7 @@ from comfyui.conftest import (
     write_images,
 )
 from comfyui.graphs import record, run_folder
+from comfyui.readings import relative
 from comfyui.server import ROOT, comfy_server
 from fixtures import graph_models
 from fixtures.flux_base import make_fill_transformer
@@ -114,10 +115,6 @@ def cached(server):
     (manifest,) = (server.data / "output" / "adapter_trainer" / "cache").glob("*.cache.json")
     dataset = read_manifest(manifest).dataset
     return [dataset.load(index) for index in range(len(dataset))]
-
-
-def relative(found, expected):
-    return float((found - expected).norm() / expected.norm())
 
 
 def test_fill_reads_transparency_through_the_graphs_vae(server, vae):

@@ -20,11 +20,11 @@ from comfyui.graphs import (
     TRAIN,
     changed,
     graph,
+    loaded_run,
     run_folder,
 )
 from comfyui.test_graph_errors import (
     convert,
-    loaded_run,
     refused,
     refused_at_once,
     refused_soon,

@@ -17,12 +17,12 @@ from comfyui.graphs import (
     STEPS,
     TRAIN,
     adapter_kind,
+    cancelled,
     graph,
-    hold,
+    loaded_run,
+    node,
     record,
-    release,
     run_folder,
-    wait_until_held,
     weights,
 )
 from comfyui.server import ROOT
@@ -32,8 +32,8 @@ from PIL import Image
 
 pytestmark = pytest.mark.comfy
 
-LOSSES, RUN_FILE, COPIED, DIFFUSERS, BACK, PLAIN, SHOW_PLAIN, TRAINED, COMPARE, CELLS = map(
-    str, range(20, 30)
+RUN_FILE, COPIED, DIFFUSERS, BACK, PLAIN, SHOW_PLAIN, TRAINED, COMPARE, CELLS = map(
+    str, range(20, 29)
 )
 KINDS = {
     "lora": adapter_kind("lora"),
@@ -54,42 +54,35 @@ def everything(kind):
         settings={"preview_every": 4},
         train={"learning_rate": RATE},
     )
-    nodes[LOSSES] = {
-        "class_type": "LossGraphNode",
-        "inputs": {"loss": [TRAIN, 1], "filename_prefix": name},
-    }
-    for node, copied in ((RUN_FILE, False), (COPIED, True)):
+    for saving, copied in ((RUN_FILE, False), (COPIED, True)):
         given = {key: nodes[TRAIN]["inputs"][key] for key in ("base", "cache", "adapter")}
         given |= {"settings": [SETTINGS, 0], "steps": STEPS, "learning_rate": RATE, "seed": 0}
         given |= {"name": f"{name}-copied" if copied else name, "copy_cache": copied}
-        nodes[node] = {"class_type": "AdapterTrainerSaveRunFile", "inputs": given}
-    written = {"family": "auto", "overwrite": False}
+        nodes[saving] = node("AdapterTrainerSaveRunFile", **given)
     nodes[DIFFUSERS] = convert(name=f"{name}/diffusers", layout="diffusers", lora=[TRAIN, 0])
     nodes[BACK] = convert(name=f"{name}/back", layout="comfyui", lora=[DIFFUSERS, 0])
-    for node in (DIFFUSERS, BACK):
-        nodes[node]["inputs"] |= written
-    nodes[PLAIN] = {"class_type": "AdapterTrainerPreview", "inputs": {**nodes[PREVIEW]["inputs"]}}
-    del nodes[PLAIN]["inputs"]["lora"]
-    nodes[SHOW_PLAIN] = {"class_type": "PreviewImage", "inputs": {"images": [PLAIN, 0]}}
-    nodes[TRAINED] = {"class_type": "PreviewImage", "inputs": {"images": [TRAIN, 2]}}
-    compared = {**nodes[PLAIN]["inputs"], "run": [TRAIN, 3], "checkpoints": "all"}
-    compared["strengths"] = "0, 1"
-    del compared["strength"]
-    nodes[COMPARE] = {"class_type": "AdapterTrainerCompare", "inputs": compared}
-    nodes[CELLS] = {"class_type": "PreviewImage", "inputs": {"images": [COMPARE, 1]}}
+    drawn = {**nodes[PREVIEW]["inputs"]}
+    del drawn["lora"]
+    nodes[PLAIN] = node("AdapterTrainerPreview", **drawn)
+    nodes[SHOW_PLAIN] = node("PreviewImage", images=[PLAIN, 0])
+    nodes[TRAINED] = node("PreviewImage", images=[TRAIN, 2])
+    del drawn["strength"]
+    compared = {"run": [TRAIN, 3], "checkpoints": "all", "strengths": "0, 1"}
+    nodes[COMPARE] = node("AdapterTrainerCompare", **drawn, **compared)
+    nodes[CELLS] = node("PreviewImage", images=[COMPARE, 1])
     return nodes
 
 
 def convert(**inputs):
-    return {"class_type": "AdapterTrainerConvert", "inputs": {"file": "none", **inputs}}
+    usual = {"file": "none", "family": "auto", "overwrite": False}
+    return node("AdapterTrainerConvert", **usual, **inputs)
 
 
-def image(server, result, node):
+def image(server, result, shown):
     """The pixels that a node showed."""
-    (place,) = result["outputs"][node]["images"]
-    return numpy.asarray(
-        Image.open(io.BytesIO(server.fetch(f"/view?{urllib.parse.urlencode(place)}")))
-    )
+    (place,) = result["outputs"][shown]["images"]
+    content = server.fetch(f"/view?{urllib.parse.urlencode(place)}")
+    return numpy.asarray(Image.open(io.BytesIO(content)))
 
 
 @pytest.fixture(scope="module", params=some(KINDS, "lokr"))
@@ -104,7 +97,7 @@ def loras(server):
 
 def test_the_adapter_changes_the_image(done):
     _, result, server = done
-    shown = [image(server, result, node).astype(float) for node in (SHOW, SHOW_PLAIN, TRAINED)]
+    shown = [image(server, result, at).astype(float) for at in (SHOW, SHOW_PLAIN, TRAINED)]
     assert {each.shape for each in shown} == {(32, 32, 3)}
     adapted, plain, trained = shown
     # The last preview of the run and Preview Adapter draw the same.
@@ -229,19 +222,9 @@ def test_the_command_line_trains_the_copied_file_without_encoders(shared_server,
 
 
 def load_run(server, run, checkpoint=0, save="loaded"):
-    """A graph with Load Run alone; gives the result and the saved file's weights."""
-    nodes = {
-        "1": {
-            "class_type": "AdapterTrainerLoadRun",
-            "inputs": {"run": run, "checkpoint": checkpoint},
-        },
-        "2": {
-            "class_type": "AdapterTrainerSave",
-            "inputs": {"lora": ["1", 0], "name": save, "layout": "comfyui", "overwrite": True},
-        },
-        "3": {"class_type": "LossGraphNode", "inputs": {"loss": ["1", 1], "filename_prefix": "x"}},
-        "4": {"class_type": "PreviewImage", "inputs": {"images": ["1", 2]}},
-    }
+    """Load a run and save it; gives the result and the saved file's weights."""
+    nodes = loaded_run(run, checkpoint, save)
+    nodes["4"] = node("LossGraphNode", loss=["1", 1], filename_prefix="x")
     result = server.run(nodes)
     return result, weights(loras(server) / f"{save}.safetensors")
 
@@ -251,32 +234,22 @@ def test_a_finished_run_is_loaded(done):
     name = f"kind-{kind}"
     result, loaded = load_run(server, f"{name}/v0")
     assert loaded == weights(run_folder(server, name) / f"{name}.safetensors")
-    assert image(server, result, "4").shape == (32, 32, 3)
-    assert image(server, result, "3").shape == (520, 840, 3)
+    assert image(server, result, "2").shape == (32, 32, 3)
+    assert image(server, result, "4").shape == (520, 840, 3)
     listed = server.get("/object_info/AdapterTrainerLoadRun")["AdapterTrainerLoadRun"]
     assert f"{name}/v0" in listed["input"]["required"]["run"][1]["options"]
 
 
 def test_an_interrupted_run_is_loaded_at_its_newest_or_an_earlier_checkpoint(server):
     nodes = graph("half", settings={"checkpoint_every": 2}, train={"learning_rate": RATE})
-    hold(server, 5)
-    prompt = server.queue(nodes)
-    wait_until_held(server)
-    server.post("/interrupt", {"prompt_id": prompt})
-    release(server)
-    server.result(prompt)
+    cancelled(server, nodes, at=5)
     folder = run_folder(server, "half")
     assert (record(folder)["status"], record(folder)["step"]) == ("cancelled", 5)
     result, newest = load_run(server, "half/v0")
     # It drew nothing, so nothing is shown, and that is no error.
-    assert "4" not in result["outputs"]
+    assert "2" not in result["outputs"]
     assert newest == weights(folder / "checkpoints" / "000005" / "adapter.safetensors")
     _, earlier = load_run(server, "half/v0", checkpoint=2)
     assert earlier == weights(folder / "checkpoints" / "000002" / "adapter.safetensors")
     assert earlier != newest
-    load = {"run": "half/v0", "checkpoint": 3}
-    nodes = {
-        "1": {"class_type": "AdapterTrainerLoadRun", "inputs": load},
-        "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 2]}},
-    }
-    assert "one of the steps 2, 4, 5" in refused(server, nodes, "1")
+    assert "one of the steps 2, 4, 5" in refused(server, loaded_run("half/v0", 3), "1")

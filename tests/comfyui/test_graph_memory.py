@@ -8,6 +8,7 @@ from comfyui.graphs import (
     CACHE,
     ENCODER,
     TRAIN,
+    cancelled,
     disturb,
     forget,
     graph,
@@ -122,12 +123,7 @@ def test_an_error_while_encoding_leaves_nothing(server, warm):
 @pytest.mark.exhaustive
 def test_a_cancel_while_encoding_leaves_nothing(server, warm):
     write_images(server.data / "datasets" / "cancel", first=60)
-    hold(server, 2, ENCODER)
-    prompt = server.queue(graph("cancel-cache", dataset={"folder": "datasets/cancel"}))
-    wait_until_held(server)
-    server.post("/interrupt", {"prompt_id": prompt})
-    release(server)
-    assert server.failure(server.result(prompt))["event"] == "execution_interrupted"
+    cancelled(server, graph("cancel-cache", dataset={"folder": "datasets/cancel"}), 2, ENCODER)
     assert_nothing_stays(server, warm)
 
 
@@ -140,12 +136,7 @@ def test_a_run_with_swapped_blocks_leaves_nothing(server, warm):
     swapped = {"gradient_checkpointing": True, "blocks_to_swap": 2, "swap_slots": 1}
     server.run(graph("swapped", settings=swapped))
     assert_nothing_stays(server, warm)
-    hold(server, 4, "QwenImageTransformerBlock")
-    prompt = server.queue(graph("swapped-cancel", settings=swapped))
-    wait_until_held(server)
-    server.post("/interrupt", {"prompt_id": prompt})
-    release(server)
-    assert server.failure(server.result(prompt))["event"] == "execution_interrupted"
+    cancelled(server, graph("swapped-cancel", settings=swapped), 4, "QwenImageTransformerBlock")
     assert_nothing_stays(server, warm)
     assert server.get("/instruments/pinned") == before
 

@@ -11,15 +11,14 @@ from comfyui.graphs import (
     PROMPTS,
     TRAIN,
     cached_nodes,
+    cancelled,
     changed,
     graph,
-    hold,
+    node,
     panel,
     record,
-    release,
     run_folder,
     runs,
-    wait_until_held,
     weights,
 )
 
@@ -27,10 +26,6 @@ pytestmark = pytest.mark.comfy
 
 MODEL, BEFORE, AFTER, LORA, TEXT, LATENT, SAMPLER, SHOWN = (f"m{at}" for at in range(8))
 CLASS = "UNetModel"
-
-
-def node(kind, **inputs):
-    return {"class_type": kind, "inputs": inputs}
 
 
 def model_graph(name, model="sdxl", steps=4, **settings):
@@ -102,13 +97,7 @@ def test_a_model_of_the_graph_is_trained_sampled_and_left_as_it_was(server, trai
 
 def test_a_cancelled_run_leaves_the_model_as_it_was_and_goes_on(server, trained):
     nodes = model_graph("model_cut")
-    hold(server, 3, CLASS)
-    prompt = server.queue(nodes)
-    wait_until_held(server)
-    assert server.post("/interrupt", {"prompt_id": prompt})[0] == 200
-    release(server)
-    failure = server.failure(server.result(prompt))
-    assert (failure["event"], failure["node_id"]) == ("execution_interrupted", TRAIN)
+    assert cancelled(server, nodes, 3, CLASS)["node_id"] == TRAIN
     folder = run_folder(server, "model_cut")
     assert record(folder)["status"] == "cancelled"
     result = server.run(nodes)

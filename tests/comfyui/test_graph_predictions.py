@@ -26,27 +26,16 @@ def cases(names, quick):
     return [pytest.param(name, marks=() if name in quick else mark) for name in names]
 
 
-def results(comfy_host, folder, script, names):
-    (folder / "names.json").write_text(json.dumps(sorted(names)))
-    said = comfy_host.run(script, folder, folder / "names.json")
+@pytest.fixture(scope="module")
+def predicted(request, comfy_host, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("predicted")
+    names = sorted(name for (name,) in selected(request, "name"))
+    (folder / "names.json").write_text(json.dumps(names))
+    said = comfy_host.run("graph_predict_process.py", folder, folder / "names.json")
     found = json.loads((folder / "results.json").read_text())
     failed = {name: each for name, each in found.items() if "error" in each}
     assert not failed, said[-3000:]
     return found
-
-
-@pytest.fixture(scope="module")
-def predicted(request, comfy_host, tmp_path_factory):
-    names = {name for (name,) in selected(request, "name")}
-    folder = tmp_path_factory.mktemp("predicted")
-    return results(comfy_host, folder, "graph_predict_process.py", names)
-
-
-@pytest.fixture(scope="module")
-def edited(request, comfy_host, tmp_path_factory):
-    names = {name for (name,) in selected(request, "edited_name")}
-    folder = tmp_path_factory.mktemp("edited")
-    return results(comfy_host, folder, "graph_edit_process.py", names)
 
 
 @pytest.mark.parametrize("name", cases(TINY, QUICK))
@@ -86,14 +75,3 @@ def test_what_takes_no_reference_images_has_no_variant_for_them(predicted):
     others = predicted.keys() - {*READ, *UNREAD}
     assert others
     assert not any(predicted[name]["takes references"] for name in others)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("edited_name", READ)
-def test_an_edit_is_trained_and_drawn_as_ksampler_draws_it(edited_name, edited):
-    found = edited[edited_name]
-    assert found["changed"] == []
-    assert found["unread"] == []
-    assert len(found["losses"]) == 3
-    assert found["learned"] > 0.01
-    assert found["apart"] <= 1e-5

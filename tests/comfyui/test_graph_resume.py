@@ -13,6 +13,7 @@ from comfyui.graphs import (
     checkpoints,
     disturb,
     graph,
+    loaded_run,
     panel,
     record,
     run_folder,
@@ -79,14 +80,7 @@ def test_the_best_checkpoint_is_gone_on_from_and_loaded(server):
     assert best < STEPS
     kept = weights(folder / "checkpoints" / f"{best:06d}" / "adapter.safetensors")
 
-    load = {"run": "measured/v0", "checkpoint": -1}
-    save = {"run": ["1", 3], "name": "best", "layout": "comfyui", "overwrite": True}
-    server.run(
-        {
-            "1": {"class_type": "AdapterTrainerLoadRun", "inputs": load},
-            "2": {"class_type": "AdapterTrainerSave", "inputs": save},
-        }
-    )
+    server.run(loaded_run("measured/v0", -1, "best"))
     assert weights(server.data / "models" / "loras" / "best.safetensors") == kept
 
     longer = {"resume_from": "best", "steps": STEPS + 2, "learning_rate": 1e-4}
@@ -100,10 +94,7 @@ def test_best_is_refused_where_nothing_was_held_out(server, given):
     assert "held-out images" in refused(
         server, changed(given, TRAIN, resume_from="best", steps=99), TRAIN
     )
-    load = {"run": "given/v0", "checkpoint": -1}
-    alone = {"1": {"class_type": "AdapterTrainerLoadRun", "inputs": load}}
-    alone["2"] = {"class_type": "PreviewAny", "inputs": {"source": ["1", 0]}}
-    assert "the best of given/v0" in refused(server, alone, "1")
+    assert "the best of given/v0" in refused(server, loaded_run("given/v0", -1), "1")
 
 
 def test_what_is_no_checkpoint_of_the_runs_is_refused(server, given):

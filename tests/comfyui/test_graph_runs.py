@@ -20,6 +20,7 @@ from comfyui.graphs import (
     changed,
     disturb,
     graph,
+    loaded_run,
     panel,
     run_folder,
 )
@@ -30,22 +31,7 @@ from safetensors.torch import load_file
 
 pytestmark = pytest.mark.comfy
 
-LOAD, SHOWN, SAVED, IMAGE = "1", "2", "3", "30"
-
-
-def load_run(run, checkpoint=0, name="loaded"):
-    """A graph that shows the images of a run and saves its adapter."""
-    return {
-        LOAD: {
-            "class_type": "AdapterTrainerLoadRun",
-            "inputs": {"run": run, "checkpoint": checkpoint},
-        },
-        SHOWN: {"class_type": "PreviewImage", "inputs": {"images": [LOAD, 2]}},
-        SAVED: {
-            "class_type": "AdapterTrainerSave",
-            "inputs": {"run": [LOAD, 3], "name": name, "layout": "comfyui", "overwrite": True},
-        },
-    }
+LOAD, SHOWN, IMAGE = "1", "2", "30"
 
 
 def shown(server, result, node=SHOWN):
@@ -80,7 +66,7 @@ def landmarks(shared_server):
 
 @pytest.mark.parametrize(("checkpoint", "step"), [(4, 4), (0, 8)])
 def test_a_checkpoint_comes_with_its_own_images(server, landmarks, checkpoint, step):
-    result = server.run(load_run(f"landmarks/{landmarks.name}", checkpoint))
+    result = server.run(loaded_run(f"landmarks/{landmarks.name}", checkpoint))
     found = shown(server, result)
     drawn = {
         int(path.name): numpy.asarray(Image.open(path / "0.png").convert("RGB"))
@@ -110,7 +96,7 @@ def test_a_damaged_record_is_said(server, landmarks):
     try:
         for content in (b"{", b"\xff", b'{"status": "done", "step": null}'):
             (folder / "run.json").write_bytes(content)
-            assert "run.json" in refused(server, load_run("landmarks/v90"), LOAD)
+            assert "run.json" in refused(server, loaded_run("landmarks/v90"), LOAD)
     finally:
         shutil.rmtree(folder)
 
@@ -118,7 +104,7 @@ def test_a_damaged_record_is_said(server, landmarks):
 def test_a_run_that_wrote_another_layout_alone_is_loaded_or_refused(server, landmarks):
     """Only a run file can ask for that."""
     file = convert("none", lora=[LOAD, 0], layout="diffusers", name="layouts/one", overwrite=True)
-    nodes = {**load_run("landmarks/v0"), "9": file["1"]}
+    nodes = {**loaded_run("landmarks/v0"), "9": file["1"]}
     server.run(nodes)
     folder = landmarks.parent / "v91"
     shutil.copytree(landmarks, folder)
@@ -126,11 +112,11 @@ def test_a_run_that_wrote_another_layout_alone_is_loaded_or_refused(server, land
     other = folder / "landmarks_diffusers.safetensors"
     shutil.copyfile(loras(server) / "layouts" / "one.safetensors", other)
     try:
-        server.run(load_run("landmarks/v91", name="from-checkpoint"))
+        server.run(loaded_run("landmarks/v91", name="from-checkpoint"))
         (path,) = loras(server).glob("from-checkpoint.safetensors")
         assert load_file(path).keys() == load_file(landmarks / "landmarks.safetensors").keys()
         shutil.rmtree(folder / "checkpoints")
-        message = refused(server, load_run("landmarks/v91", name="y"), LOAD)
+        message = refused(server, loaded_run("landmarks/v91", name="y"), LOAD)
         assert "layout" in message
         assert "Convert Adapter" in message
     finally:

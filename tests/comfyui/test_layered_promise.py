@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from comfyui.readings import relative
 from fixtures.families import record
 from fixtures.native_files import make_native_qwen
 from fixtures.strong_states import strengthen
@@ -53,10 +54,6 @@ def predict(transformer, given):
     controls = [given["controls/reference_latents/0"]]
     with torch.no_grad():
         return FAMILY.predict(transformer, given["noisy"], given["sigma"], text, controls, 1.0)
-
-
-def relative(found, expected):
-    return float((found - expected).norm() / expected.norm())
 
 
 class Sides:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from comfyui.readings import relative
 from comfyui.selection import selected
 from fixtures.combinations import some
 from fixtures.host_cases import FORMS, make_tensors
@@ -147,10 +148,6 @@ def change_by_our_rules(patch, tensors, before):
     total = before + delta
     axes = [axis for axis in range(total.dim()) if axis != 1]
     return lengths * total / total.square().sum(dim=axes, keepdim=True).sqrt() - before
-
-
-def relative(value, reference):
-    return float((value - reference).norm() / reference.norm())
 
 
 @pytest.mark.parametrize("form", FORMS)

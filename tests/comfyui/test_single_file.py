@@ -7,6 +7,7 @@ import json
 
 import pytest
 import torch
+from comfyui.readings import relative
 from comfyui.selection import selected
 from fixtures.families import hosted, record
 from fixtures.family_inputs import host_inputs, made_inputs
@@ -137,10 +138,6 @@ def predict(family, transformer, reference):
         return get_family(family).predict(
             transformer, noisy, sigma, [text], controls if reference else [], kept.guidance
         )
-
-
-def relative(value, expected):
-    return float((value - expected).norm() / expected.norm())
 
 
 def digests(family, transformer, header):

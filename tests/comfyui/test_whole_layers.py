@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from comfyui.readings import relative
 from fixtures.lumina2 import ATTENTION, DETECTED, KEY_MAP, MATCHED, TEXT, make_lumina, predict
 from fixtures.lumina2 import to_native as lumina_to_native
 from fixtures.strong_states import strengthen
@@ -30,10 +31,6 @@ KINDS = {
     "lokr dora": {"kind": "lokr", "factor": 8, "dora": True},
 }
 SPOILED = "lokr, keys exchanged"
-
-
-def relative(found, expected):
-    return float((found - expected).norm() / expected.norm())
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ Usage: train_lora_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. For ea
 ``<case>.result``, which says what ComfyUI adds to each of its weights when it loads that file.
 """
 
-import logging
 import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from said import Said
 
 WIDTH, TEXT, POOLED = 128, 32, 24
 # The node's algorithm, and its "rank", which of a LoKr is the factor: 7 divides FLUX's fused layers
@@ -83,29 +83,21 @@ def load(model, path):
     """What ComfyUI adds to each weight; it may say nothing."""
     import comfy.lora
 
-    messages = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: messages.append(record.getMessage())
-    logging.getLogger().addHandler(handler)
-    patches = comfy.lora.load_lora(load_file(path), comfy.lora.model_lora_keys_unet(model, {}))
     own = model.state_dict()
-    changes = {
-        key: comfy.lora.calculate_weight(
-            [(1.0, patch, 1.0, None, None)], torch.zeros_like(own[key]), key
-        )
-        for key, patch in patches.items()
-    }
-    logging.getLogger().removeHandler(handler)
-    assert not messages, messages
+    with Said() as said:
+        patches = comfy.lora.load_lora(load_file(path), comfy.lora.model_lora_keys_unet(model, {}))
+        changes = {
+            key: comfy.lora.calculate_weight(
+                [(1.0, patch, 1.0, None, None)], torch.zeros_like(own[key]), key
+            )
+            for key, patch in patches.items()
+        }
+    assert not said.messages, said.messages
     return changes
 
 
 def main():
     (folder,) = map(Path, sys.argv[1:])
-    sys.argv = sys.argv[:1]
-    import comfy.cli_args
-
-    comfy.cli_args.args.cpu = True
     model = make_model()
     for case, (algorithm, rank) in CASES.items():
         path = folder / f"{case}.safetensors"

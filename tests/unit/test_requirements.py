@@ -18,10 +18,12 @@ from trainer_core.requirements import (
     guest_requirements,
     installed_version,
     meets,
+    missing_requirements,
     normalised,
     parse_requirement,
     pyproject_list,
     remedy,
+    require_libraries,
     shell_word,
 )
 
@@ -71,6 +73,14 @@ def test_requirements_are_the_projects_and_the_extras():
     guests = [requirement.name for requirement in guest_requirements()]
     assert guests == [name for name in names if name not in HOST_OWNED]
     assert {"torch", "transformers", "numpy"} <= set(names) - set(guests)
+
+
+def test_an_installed_library_says_the_same_without_its_pyproject(tmp_path):
+    try:
+        importlib.metadata.distribution("adapter-trainer")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the library is not installed, as in ComfyUI")
+    assert {r.name for r in all_requirements(tmp_path)} == {r.name for r in all_requirements()}
 
 
 def test_the_requirements_file_is_the_projects_dependencies_but_what_the_host_owns():
@@ -130,6 +140,11 @@ def test_a_range_is_a_name_with_a_lower_bound():
     for line in ("torch", "torch==2.4", "torch>=2,<3", "a[b]>=1", "torch>=2; x"):
         with pytest.raises(ValueError, match="name>=version"):
             parse_requirement(line)
+
+
+def test_nothing_is_missing_here():
+    assert missing_requirements() == []
+    require_libraries()
 
 
 def test_the_remedy_is_the_packs_own_script_and_comfyuis_update():

@@ -11,10 +11,12 @@ writes what the next one reads: `tests/unit/quantization/test_eight_bit_products
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 LEAST_ROWS = 17
 """Fewer rows are refused by the GPU's kernel, and are no work to speak of."""
@@ -59,14 +61,36 @@ def takes(weight: Tensor) -> bool:
 
 
 def _has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
+    if device.type == "cpu":
+        return _multiplies_on_cpu(dtype)
     if device.type != "cuda":
-        return device.type in {"cpu", "meta"}
+        return device.type == "meta"
     if torch.version.hip is not None:
         return False
     if not torch.cuda.is_available():
         return True  # It is one of a simulated step.
     found = torch.cuda.get_device_properties(device)
     return (found.major, found.minor) >= _CAPABILITY[dtype]
+
+
+@torch.compiler.assume_constant_result
+def _multiplies_on_cpu(dtype: torch.dtype) -> bool:
+    return _tried_on_cpu(dtype)
+
+
+@functools.cache
+def _tried_on_cpu(dtype: torch.dtype) -> bool:
+    """Whether a product of the largest numbers is exact: what is chosen for a processor may not be.
+
+    oneDNN's of int8 adds in 16 bits without VNNI, and old processors have none of e4m3.
+    """
+    with _disable_current_modes():
+        values = torch.full((32, 64), _STEPS[dtype]).to(dtype)
+        try:
+            sums = _multiply(values, values, torch.ones(32, 1), torch.float32)
+        except RuntimeError:
+            return False
+        return bool((sums == 64 * _STEPS[dtype] ** 2).all())
 
 
 def rounded_rows(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

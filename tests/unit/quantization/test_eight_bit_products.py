@@ -16,7 +16,8 @@ from trainer_core.adapters import attach
 from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import ConfigError
-from trainer_core.quantization.eight_bit_products import LEAST_ROWS, rounded_rows
+from trainer_core.quantization import eight_bit_products
+from trainer_core.quantization.eight_bit_products import LEAST_ROWS, rounded_rows, takes
 from trainer_core.quantization.fp8 import Fp8
 from trainer_core.quantization.quantized_linear import QuantizedLinear, set_compute
 from trainer_core.quantization.registry import FORMATS
@@ -34,6 +35,10 @@ ALL = {
     "e4m3 plain": Fp8("none"),
 }
 each_format = pytest.mark.parametrize("name", ALL)
+MULTIPLIED = all(takes(torch.zeros(16, 16, dtype=dtype)) for dtype in (torch.int8, E4M3))
+pytestmark = pytest.mark.skipif(
+    not MULTIPLIED, reason="oneDNN has no exact products in 8 bits for this processor"
+)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
@@ -70,6 +75,22 @@ def written_out(rows, dtype):
     scale = rows.double().abs().amax(dim=1, keepdim=True) / steps
     values = rows.double() / scale
     return scale * (values.round() if dtype == torch.int8 else values.to(E4M3).double())
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, E4M3])
+def test_products_that_a_processor_gets_wrong_or_has_not_are_found(dtype, monkeypatch):
+    tried, multiply = eight_bit_products._tried_on_cpu.__wrapped__, eight_bit_products._multiply
+    assert tried(dtype)
+    monkeypatch.setattr(
+        eight_bit_products, "_multiply", lambda *each: multiply(*each).clamp(max=2.0**15)
+    )
+    assert not tried(dtype)
+
+    def refuse(*_):
+        raise RuntimeError("could not create a primitive descriptor")
+
+    monkeypatch.setattr(eight_bit_products, "_multiply", refuse)
+    assert not tried(dtype)
 
 
 @each_format

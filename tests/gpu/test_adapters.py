@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.fixtures.small_module import config, each_kind, make_input, make_module, randomize
+from tests.gpu.memory import relative
 from trainer_core.adapters import attach
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import AdapterConfig, BaseSection
@@ -15,11 +16,6 @@ DEVICE = torch.device("cuda")
 BF16_TOLERANCE = 2e-2
 FAMILY = get_family("qwen_image")
 SIZES = {"lora": 0.2, "loha": 0.45, "lokr": 0.35}  # deltas of a like size on the embedded base
-
-
-def relative(value, reference):
-    reference = reference.detach().float().cpu()
-    return float((value.detach().float().cpu() - reference).norm() / reference.norm())
 
 
 def attached(kind, device="cpu", dtype=torch.float32):

@@ -1,27 +1,14 @@
 """A run with compiled blocks on CUDA."""
 
-import gc
-
 import pytest
 import torch
-from runs import run_config
+from runs import CancelAfter, run_config
 
+from tests.gpu.memory import given_back
 from trainer_core.training import train
 from trainer_core.training.compiled_blocks import missing_compiler
-from trainer_core.training.observer import SilentObserver, Warned
 
 pytestmark = pytest.mark.gpu
-
-
-class Listener(SilentObserver):
-    """Keeps what is told of the compiler."""
-
-    def __init__(self):
-        self.lines = []
-
-    def notify(self, event):
-        if isinstance(event, Warned) and "memory.compile" in event.message:
-            self.lines.append(event.message)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
@@ -34,7 +21,7 @@ def test_it_learns_as_a_run_that_is_not_compiled_and_gives_all_memory_back(
     missing = missing_compiler(torch.device("cuda"))
     if missing is not None:
         pytest.skip(missing)
-    told = Listener()
+    told = CancelAfter()
 
     def run(name, compiled):
         memory = {"device": "cuda", "gradient_checkpointing": True, "compile": compiled, **options}
@@ -43,9 +30,6 @@ def test_it_learns_as_a_run_that_is_not_compiled_and_gives_all_memory_back(
         return train(config, told).losses
 
     plain = run("plain", False)
-    gc.collect()
-    before = torch.cuda.memory_allocated()
-    assert run("compiled", True) == pytest.approx(plain, rel=5e-2)
-    gc.collect()
-    assert abs(torch.cuda.memory_allocated() - before) < 2**20
-    assert told.lines == []
+    with given_back():
+        assert run("compiled", True) == pytest.approx(plain, rel=5e-2)
+    assert not [each for each in told.said() if "memory.compile" in each]

@@ -6,6 +6,7 @@ from fixtures.combinations import pairwise
 from fixtures.quantized_bases import INPUTS, make_dense, make_quantized
 from torch import nn
 
+from tests.gpu.memory import relative
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
 
@@ -23,11 +24,6 @@ DORA = [{}, {"dora": True, "dora_axis": "input"}, {"dora": True, "dora_axis": "o
 POINTS = ("before the first pass", "between the passes", "between the steps", "before detaching")
 each_kind = pytest.mark.parametrize("options", KINDS)
 each_axis = pytest.mark.parametrize("dora", DORA)
-
-
-def relative(value, reference):
-    value, reference = value.detach().float().cpu(), reference.detach().float().cpu()
-    return float((value - reference).norm() / reference.norm())
 
 
 def make_module():

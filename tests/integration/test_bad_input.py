@@ -44,7 +44,7 @@ SETTINGS = {
     "no dataset folder": (DatasetError, {"dataset": {"path": "nowhere"}}, "dataset.path"),
     "no dataset": (ConfigError, {"dataset": {"path": ""}}, "dataset.path"),
     "8 bits of more": (ConfigError, {"memory": {"compute": "8bit"}}, "memory.base_format"),
-    "nothing matches": (AdapterError, {"adapter": {"targets": [r".*\.too_q"]}}, "to_q"),
+    "nothing matches": (AdapterError, {"adapter": {"targets": [r".*\.attn\.too_q"]}}, "to_q"),
     "rank": (AdapterError, {"adapter": {"kind": "lora", "rank": 4096}}, "adapter.rank"),
     "device": (ConfigError, {"memory": {"device": "warp:7"}}, "memory.device"),
     "family": (BaseModelError, {"base": {"path": str(EMBEDDED)}, "family": "flux"}, "Qwen"),

@@ -72,11 +72,11 @@ class CancelAtImage(CancelAfter):
 
     def __init__(self, step):
         super().__init__()
-        self.step, self.asked = step, False
+        self.place, self.asked = step, False
 
     def notify(self, event):
         super().notify(event)
-        self.asked |= isinstance(event, PreviewDone) and event.step == self.step
+        self.asked |= isinstance(event, PreviewDone) and event.step == self.place
 
     def cancelled(self):
         return self.asked
@@ -88,7 +88,7 @@ class CancelWhileSampling(CancelAtImage):
     questions = 0
 
     def cancelled(self):
-        self.questions += self.last >= self.step
+        self.questions += self.last >= self.place
         return self.questions > 3
 
 

@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from runs import merge, run_config
+from runs import run_config
 
 from tests.fixtures.qwen_base import open_qwen_pipeline
 from trainer_core.bases.locate import locate_base
-from trainer_core.config import BaseSection, RunConfig
-from trainer_core.data.image import from_pixels
-from trainer_core.demo.checker import read_image
-from trainer_core.demo.exam import concept_questions
-from trainer_core.demo.run import dataset_folder, demo_config, sample_settings
+from trainer_core.config import BaseSection
+from trainer_core.demo.run import dataset_folder
 from trainer_core.families.diffusers_parts import pack
 from trainer_core.families.registry import get_family
 from trainer_core.inference.pipeline import open_pipeline
@@ -154,57 +151,3 @@ def test_diffusers_draws_with_the_exported_lora_what_we_draw(trained, studio, pi
     pipeline.unload_lora_weights()
     assert (after - before).abs().max() > 0.05, "the adapter changes nothing"
     torch.testing.assert_close(after, expected, rtol=0, atol=1e-4)
-
-
-@pytest.fixture(scope="module")
-def demo_lora(tmp_path_factory):
-    """The demonstration's LoRA after the first of its steps, which suffice for most questions."""
-    values = demo_config("lora", "generate", tmp_path_factory.mktemp("demo")).model_dump(
-        mode="json"
-    )
-    training = {"steps": 120, "checkpoint_every": 0, "optimizer": {"learning_rate": 4e-3}}
-    changes = {"training": training, "preview": {"every": 0, "prompts": []}}
-    config = RunConfig.model_validate(merge(values, {**changes, "output": {"layouts": LAYOUTS}}))
-    return config, dict(zip(LAYOUTS, train(config).adapters, strict=True))
-
-
-def answers(questions, pixels):
-    """What each image shows, and whether it is what was asked for."""
-    readings = [read_image(np.asarray(from_pixels(image))) for image in pixels]
-    seen = [(r.shape, r.shape_color, r.background_color, r.framed) for r in readings]
-    return seen, np.mean([q.right(r) for q, r in zip(questions, readings, strict=True)])
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_diffusers_alone_draws_the_concept_that_the_demonstration_teaches(
-    demo_lora, studio, pipeline
-):
-    config, files = demo_lora
-    size, questions = sample_settings(config), concept_questions(16, SEED)
-    requests = [studio.request(question.text, SEED + i) for i, question in enumerate(questions)]
-
-    def drawn_by_diffusers():
-        pixels = pipeline(
-            prompt=[question.text for question in questions],
-            negative_prompt=[""] * len(questions),
-            true_cfg_scale=size.guidance,
-            width=size.width,
-            height=size.height,
-            num_inference_steps=size.steps,
-            generator=[torch.Generator().manual_seed(SEED + i) for i in range(len(questions))],
-            output_type="pt",
-        ).images
-        return answers(questions, pixels * 2 - 1)
-
-    _, base_share = drawn_by_diffusers()
-    pipeline.load_lora_weights(files["diffusers"].parent, weight_name=files["diffusers"].name)
-    learned, learned_share = drawn_by_diffusers()
-    pipeline.unload_lora_weights()
-    adapter = studio.put_on(files["comfyui"])
-    ours, our_share = answers(questions, studio.sample(requests, size))
-    adapter.detach()
-
-    assert (learned, learned_share) == (ours, our_share)
-    assert base_share <= 0.2
-    assert learned_share >= max(0.5, base_share + 0.4)

@@ -9,7 +9,6 @@ from tests.integration.runs import metrics, run_config, tensors
 from trainer_core.config import RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.training import run_batches
-from trainer_core.training.observer import SilentObserver
 from trainer_core.training.run import train
 from trainer_core.training.validation import Validation
 
@@ -46,26 +45,6 @@ def test_training_is_the_same_to_the_bit_without_it(tmp_path, cache, measured, m
     assert plain.losses == measured.losses
     one, other = tensors(plain.adapters[0]), tensors(measured.adapters[0])
     assert all(torch.equal(one[name], other[name]) for name in other)
-
-
-@pytest.mark.exhaustive
-def test_cancelled_while_measuring_the_run_ends_and_can_go_on(tmp_path, cache, measured):
-    class Cancels(SilentObserver):
-        """Cancels when it is asked for the third time: in the measurement before step 1."""
-
-        asked = 0
-
-        def cancelled(self):
-            self.asked += 1
-            return self.asked >= 3
-
-    result = train(config(tmp_path, cache), Cancels())
-    assert (result.status, result.step) == ("cancelled", 0)
-    assert not losses(result.folder)
-    again = train(config(tmp_path, cache).model_copy(update={"resume": "latest"}))
-    assert again.status == "done"
-    assert again.losses == measured.losses
-    assert losses(again.folder).keys() >= {2, 4, 5}
 
 
 def test_it_is_the_mean_squared_error_of_the_velocity(tmp_path, cache, measured, monkeypatch):
@@ -109,29 +88,3 @@ def brute_force(validation: Validation) -> float:
             errors.append((velocity[0].double() - target).square().mean().item())
     validation.transformer.train()
     return math.fsum(errors) / len(errors)
-
-
-@pytest.mark.exhaustive
-def test_nothing_that_is_held_out_is_trained(tmp_path, cache, monkeypatch):
-    trained = set()
-    from trainer_core.training import step
-
-    original = step.StepMaker.compute
-
-    def noted(self, *given):
-        result = original(self, *given)
-        trained.update(result.names)
-        return result
-
-    monkeypatch.setattr(step.StepMaker, "compute", noted)
-    held = []
-
-    def note(dataset, *_):
-        named = zip(dataset.names, dataset.validations, strict=True)
-        held.extend(name for name, is_held in named if is_held)
-
-    monkeypatch.setattr(run_batches, "hold_out", note)
-    train(config(tmp_path, cache, steps=6))
-    assert held
-    assert trained
-    assert not trained & set(held)

@@ -80,9 +80,9 @@ def _multiplies_on_cpu(dtype: torch.dtype) -> bool:
 
 @functools.cache
 def _tried_on_cpu(dtype: torch.dtype) -> bool:
-    """Whether a product of the largest numbers is exact: what is chosen for a processor may not be.
+    """Whether a product of the largest numbers is exact: what is chosen for a CPU may not be.
 
-    oneDNN's of int8 adds in 16 bits without VNNI, and old processors have none of e4m3.
+    oneDNN's of int8 adds in 16 bits without VNNI, and old CPUs have none of e4m3.
     """
     with _disable_current_modes():
         values = torch.full((32, 64), _STEPS[dtype]).to(dtype)

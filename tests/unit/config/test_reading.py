@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fixtures.tables import table
 from trainer_core.config import PreviewSection, RunConfig
 from trainer_core.config.reading import dump_config, parse_override
 from trainer_core.errors import ConfigError
@@ -68,20 +69,11 @@ def test_overrides_win_and_the_last_one_counts(run_file):
 
 
 @pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        ("preview.prompts=['a, b', c]", ("preview.prompts", ["a, b", "c"])),
-        ("adapter.alpha=", ("adapter.alpha", None)),
-        ("training.optimizer.learning_rate=1e-4", ("training.optimizer.learning_rate", 1e-4)),
-        ("dataset.trigger_word=no", ("dataset.trigger_word", "no")),
-        ("dataset.trigger_word=a=b", ("dataset.trigger_word", "a=b")),
-        ("memory.gradient_checkpointing=false", ("memory.gradient_checkpointing", False)),
-        ("seed=007", ("seed", 7)),
-        ("output.name=2026-01-02", ("output.name", "2026-01-02")),
-    ],
+    ("override", "path", "value"),
+    table(__file__, "overrides"),
 )
-def test_override_values_are_plain_yaml(override, expected):
-    assert parse_override(override) == expected
+def test_override_values_are_plain_yaml(override, path, value):
+    assert parse_override(override) == (path, value)
 
 
 @pytest.mark.parametrize("text", ["training.steps", "=3", "training.steps=[1"])
@@ -121,19 +113,7 @@ def test_words_and_hub_ids_are_no_paths(run_file, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "nearest"),
-    [
-        ("trainin: {}", "training"),
-        ("training: {stpes: 3}", "training.steps"),
-        ("training: {batch_sise: 1}", "training.batch_size"),
-        ("lr: 1", None),
-        ("adapter: {rnak: 3}", "adapter.rank"),
-        ("dataset: {folders: [{path: a}, {path: b, rol: train}]}", "dataset.folders.1.role"),
-        (
-            "dataset: {folders: [{path: a, captions: {shufle: 2}}]}",
-            "dataset.folders.0.captions.shuffle",
-        ),
-        ("base: {adapters: [{path: a, wen: always}]}", "base.adapters.0.when"),
-    ],
+    table(__file__, "unknown_settings"),
 )
 def test_unknown_setting_is_named_with_the_nearest(run_file, text, nearest):
     error = refusal(run_file(text))
@@ -150,28 +130,7 @@ def test_unknown_override_is_named_with_the_nearest(run_file):
 
 @pytest.mark.parametrize(
     ("text", "path", "expected"),
-    [
-        ("training: {steps: 0}", "training.steps is 0", "at least 1"),
-        ("training: {steps: 1.5}", "training.steps is 1.5", "a whole number"),
-        ("training: {steps: '10'}", "training.steps is '10'", "a whole number"),
-        ("training: {steps: true}", "training.steps is true", "a whole number"),
-        ("training: {optimizer: {eps: .nan}}", "training.optimizer.eps", "a number"),
-        ("training: {optimizer: {learning_rate: 0}}", "learning_rate is 0", "above 0"),
-        ("adapter: {alpha: 0}", "adapter.alpha is 0", "above 0"),
-        ("adapter: {kind: lor}", "adapter.kind is lor", "one of 'lora', 'loha', 'lokr'"),
-        ("adapter: {targets: 3}", "adapter.targets is 3", "text or a list"),
-        ("adapter: {targets: [3]}", "adapter.targets (at 0) is 3", "text or a list"),
-        ("memory: {gradient_checkpointing: yes}", "is yes", "true or false"),
-        ("output: {name: 42}", "output.name is 42", "text"),
-        ("output: {name: ../x}", "output.name is ../x", "letters of any script"),
-        ("base: 3", "base is 3", "a section"),
-        ("preview: {controls: [a]}", "preview.controls (at 0)", "a list"),
-        ("adapter: {rank_pattern: {a: b}}", "adapter.rank_pattern (at a) is b", "a mapping"),
-        ("family: qwen", "family is qwen", "one of 'qwen_image', 'flux'"),
-        ("seed: -1", "seed is -1", "at least 0"),
-        ("training: {max_grad_norm: -1}", "max_grad_norm is -1", "at least 0"),
-        ("base: {adapters: null}", "base.adapters is null", "a list"),
-    ],
+    table(__file__, "wrong_values"),
 )
 def test_wrong_value_is_named_with_what_is_expected(run_file, text, path, expected):
     error = refusal(run_file(text))
@@ -204,16 +163,7 @@ def test_all_problems_are_reported_at_once(run_file):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("seed: 1\nseed: 2", "line 2, column 1: found 'seed' twice (first in line 1)"),
-        ("training:\n  steps: 1\n  steps: 2", "line 3, column 3: found 'steps' twice"),
-        ("seed: [1\nfamily: flux", "line 2"),
-        ("seed: 1\n\tfamily: flux", "line 2"),
-        ("a: &x 1\nb: *x", "line 1, column 4: found an anchor"),
-        ("x: !!python/object/apply:os.system [ls]", "line 1"),
-        ("? [a]\n: 1", "a name that is not text"),
-        ("1: 2", "a name that is not text"),
-        ("- 1", "holds [1]"),
-        ("just text", "holds just text"),
+        *table(__file__, "bad_yaml"),
         ("[" * 5000, "cannot be read as YAML"),
         ("x: '" + "a" * 1_000_001 + "'", "characters"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fixtures.tables import table
 from trainer_core.config import RunConfig
 from trainer_core.config.problems import contradictions
 
@@ -14,30 +15,14 @@ def config_of(slider, dataset=None, **sections):
     return RunConfig.model_validate({"dataset": {"slider": slider, **(dataset or {})}, **sections})
 
 
-OF_IMAGES = [
-    ({"path": "images"}, "dataset.path is images"),
-    ({"regularization": {"path": "b"}}, "dataset.regularization.path is b"),
-    ({"validation": {"share": 0.5}}, "dataset.validation.share is 0.5"),
-    ({"trigger_word": "ohwx"}, "dataset.trigger_word is ohwx"),
-    ({"caption_dropout": 0.1}, "dataset.caption_dropout is 0.1"),
-    ({"captions": {"shuffle": 2}}, "dataset.captions.shuffle is 2"),
-    ({"mask": {"source": "alpha"}}, "dataset.mask.source is alpha"),
-    ({"flip": True}, "dataset.flip is true"),
-    ({"crop": "top"}, "dataset.crop is top"),
-    ({"layout": "flat"}, "dataset.layout is flat"),
-    ({"more_resolutions": [512]}, "dataset.more_resolutions is [512]"),
-    ({"num_repeats": 2}, "dataset.num_repeats is 2"),
-    ({"upscale": True}, "dataset.upscale is true"),
-    ({"control_area": 4096}, "dataset.control_area is 4096"),
-    ({"control_dropout": 0.5}, "dataset.control_dropout is 0.5"),
-    ({"preservation": {"share": 0.5, "kind": "blank"}}, "preservation.kind is blank"),
-]
+def rows(name, make):
+    return [(named, make(values)) for named, values in table(__file__, name)]
 
 
 @pytest.mark.parametrize(
-    ("config", "named"), [(config_of(ON, dataset), named) for dataset, named in OF_IMAGES]
+    ("named", "config"), rows("slider_of_images", lambda values: config_of(ON, values))
 )
-def test_a_slider_has_nothing_of_a_folder(config, named):
+def test_a_slider_has_nothing_of_a_folder(named, config):
     (problem,) = contradictions(config)
     assert problem.found.endswith(" and dataset.slider.positive is set")
     assert named in problem.found
@@ -50,74 +35,37 @@ def test_a_slider_has_no_further_folders():
     assert any("dataset.folders" in each.found and "slider" in each.found for each in found)
 
 
-DIRECTIONS = [
-    ({"negative": "a"}, "its positive prompt is empty"),
-    ({"neutral": ["a"]}, "its positive prompt is empty"),
-    ({"positive": "  ", "strength": 3.0}, "its positive prompt is empty"),
-    ({"positive": "a", "negative": "a"}, "moves from a to a"),
-    ({"positive": "{}", "neutral": ["a cat"]}, "moves from a cat to a cat"),
-    ({"positive": "a cat", "neutral": ["a dog", "a cat"]}, "moves from a cat to a cat"),
-    ({**ON, "neutral": ["a", "b", "a"]}, "dataset.slider.neutral has a twice"),
-]
-
-
-@pytest.mark.parametrize(
-    ("config", "named"), [(config_of(slider), named) for slider, named in DIRECTIONS]
-)
-def test_prompts_without_a_direction_are_refused(config, named):
+@pytest.mark.parametrize(("named", "config"), rows("slider_directions", config_of))
+def test_prompts_without_a_direction_are_refused(named, config):
     (problem,) = contradictions(config)
     assert named in problem.found
     assert problem.expected
     assert "dataset.slider" in problem.remedy
 
 
-ELSEWHERE = [
-    ({"adapter": {"kind": "lora", "init": "eva"}}, "adapter.init is eva"),
-    ({"base": {"variant": "edit"}}, "base.variant is edit"),
-    ({"base": {"variant": "fill"}}, "base.variant is fill"),
-    (
-        {"training": {"text_encoder": {"train": True}}},
-        "training.text_encoder.train is true and dataset.slider",
-    ),
-]
-
-
 @pytest.mark.parametrize(
-    ("config", "named"), [(config_of(ON, **sections), named) for sections, named in ELSEWHERE]
+    ("named", "config"), rows("slider_elsewhere", lambda values: config_of(ON, **values))
 )
-def test_what_a_slider_cannot_have_elsewhere(config, named):
+def test_what_a_slider_cannot_have_elsewhere(named, config):
     (problem,) = contradictions(config)
     assert named in problem.found
 
 
-@pytest.mark.parametrize(
-    ("slider", "dataset"),
-    [
-        (ON, {}),
-        (ON, {"resolution": 512, "batch_size": 2}),
-        (ON, {"preservation": {"share": 0.2, "prompts": ["a cat"]}}),
-        (ON, {"preservation": {"share": 0.2, "kind": "class", "class_word": "cat"}}),
-        ({"positive": "{}, smiling", "neutral": ["a man", "a woman"]}, {}),
-        ({"positive": "smiling"}, {}),
-        ({}, {"path": "images", "trigger_word": "ohwx"}),
-    ],
-)
+@pytest.mark.parametrize(("slider", "dataset"), table(__file__, "slider_agreements"))
 def test_what_goes_together_is_no_contradiction(slider, dataset):
     assert not contradictions(config_of(slider, dataset))
 
 
-def test_a_place_in_a_prompt_is_filled_with_each_neutral_prompt():
-    slider = config_of({"positive": "old {}", "negative": "{}, young", "neutral": ["a", "b"]})
-    assert slider.dataset.slider.triples() == (
-        ("a", "old a", "a, young"),
-        ("b", "old b", "b, young"),
-    )
-
-
-def test_without_a_negative_or_neutral_prompt():
-    assert config_of({"positive": "x", "neutral": ["a"]}).dataset.slider.triples() == (
-        ("a", "x", "a"),
-    )
-    assert config_of({"positive": "x", "negative": "y"}).dataset.slider.triples() == (
-        ("", "x", "y"),
-    )
+@pytest.mark.parametrize(
+    ("slider", "triples"),
+    [
+        (
+            {"positive": "old {}", "negative": "{}, young", "neutral": ["a", "b"]},
+            (("a", "old a", "a, young"), ("b", "old b", "b, young")),
+        ),
+        ({"positive": "x", "neutral": ["a"]}, (("a", "x", "a"),)),
+        ({"positive": "x", "negative": "y"}, (("", "x", "y"),)),
+    ],
+)
+def test_a_place_in_a_prompt_is_filled_with_each_neutral_prompt(slider, triples):
+    assert config_of(slider).dataset.slider.triples() == triples

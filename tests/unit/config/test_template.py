@@ -1,12 +1,14 @@
-"""The commented run file says what its preset says, and every setting is in it."""
+"""The commented run file says what its preset says, and the previews of a preset show its goal."""
 
 from __future__ import annotations
 
 import pytest
 
+from trainer_core.config.presets.prompts import preview_prompts
 from trainer_core.config.run import walk_settings
 from trainer_core.config.section import section_of
 from trainer_core.errors import ConfigError
+from trainer_core.families.presets import GOALS
 from trainer_core.families.run_files import (
     load_config,
     run_file_template,
@@ -46,3 +48,20 @@ def test_unknown_name_is_refused_with_the_nearest(family, purpose, near):
         run_file_template(family, purpose)
     if near:
         assert near in caught.value.remedy
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+@pytest.mark.parametrize("goal", GOALS)
+def test_every_goal_has_prompts_that_begin_with_the_trigger_word(goal, embedded):
+    found = preview_prompts(goal, " ohwx ", ["make it red"], embedded=embedded)
+    assert 2 <= len(found) <= 4
+    assert all(prompt.startswith("ohwx, ") and "{" not in prompt for prompt in found)
+    plain = preview_prompts(goal, "", ["make it red"], embedded=embedded)
+    assert [f"ohwx, {prompt}" for prompt in plain] == found
+
+
+def test_an_edit_shows_its_own_instruction_and_another():
+    assert preview_prompts("edit", "", ["", "add a hat"], embedded=False)[0] == "add a hat"
+    # A caption may hold anything; it is no template.
+    assert preview_prompts("edit", "", ["{x} {0}"], embedded=False)[0] == "{x} {0}"
+    assert len(preview_prompts("edit", "", [], embedded=False)) == 1

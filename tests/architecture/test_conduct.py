@@ -22,7 +22,8 @@ _MAKES_NAMES = {
 }
 _NAME_MAKERS = {"uuid", "tempfile", "secrets"}
 _TEMPORARY_NAME = re.compile(r"^\.[a-z]+-$|\.(?:part|tmp|temp|partial|bak)$")
-_MACHINE_PATH = re.compile(r"/(?:home|Users|root|work|opt|mnt)/[A-Za-z0-9]")
+# SECRET stands for a user in the tests of what is not told.
+_MACHINE_PATH = re.compile(r"/(?:home|Users|root|work|opt|mnt)/(?!SECRET\b)[A-Za-z0-9]")
 _REGISTRY = re.compile(r"index-url[ =]+http", re.IGNORECASE)
 _TEXT_SUFFIXES = {".md", ".py", ".toml", ".txt", ".yaml", ".yml", ".json", ".cfg", ""}
 _SKIPPED_FOLDERS = {

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from tests.fixtures.family_states import family_state, key_map
+from tests.fixtures.tables import table
 from tests.unit.commands.conftest import OWN
 from trainer_core.adapter_files.read.peft_config import WEIGHTS_NAME
 from trainer_core.adapter_files.write.adapter_file import write_adapter
@@ -21,36 +22,13 @@ def refused(capsys, *words, code=2):
     return said
 
 
-WORDS = {
-    "inspect": [("inspect", "{bad}"), ("inspect", "{bad}", "--prove")],
-    "convert": [
-        ("convert", "{bad}", "{out}", "--to", "kohya"),
-        ("convert", "{in}", "{bad}", "--to", "kohya"),
-        ("convert", "{in}", "{out}", "--to", "kohya", "--base", "{bad}"),
-    ],
-    "resize": [
-        ("resize", "{bad}", "{out}", "--rank", "1"),
-        ("resize", "{in}", "{bad}", "--rank", "1"),
-    ],
-    "combine": [("combine", "{bad}", "{out}"), ("combine", "{in}", "{bad}")],
-    "merge": [
-        ("merge", "{bad}", "{in}", "{out}"),
-        ("merge", "embedded", "{bad}", "{out}"),
-        ("merge", "embedded", "{in}", "{bad}"),
-    ],
-    "extract": [("extract", "{bad}", "embedded", "{out}")],
-    "dataset": [("dataset", "{bad}")],
-    "train": [("train", "{bad}")],
-}
-
-
-@pytest.mark.parametrize("verb", WORDS)
+@pytest.mark.parametrize("commands", table(__file__, "bad_paths").values())
 @pytest.mark.parametrize("bad", ["~nosuchuser/x.safetensors", "x" * 300 + ".safetensors"])
-def test_a_path_that_the_system_refuses(verb, bad, lora, tmp_path, capsys):
+def test_a_path_that_the_system_refuses(commands, bad, lora, tmp_path, capsys):
     before = sorted(tmp_path.rglob("*"))
-    for words in WORDS[verb]:
+    for words in commands:
         places = {"bad": bad, "in": lora, "out": tmp_path / "out.safetensors"}
-        assert bad[:20] in refused(capsys, *(word.format(**places) for word in words))
+        assert bad[:20] in refused(capsys, *(word.format(**places) for word in words.split()))
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
+from tests.fixtures.tables import table
 from trainer_core.cli import main
 from trainer_core.commands import VERBS
 from trainer_core.errors import StorageError
-from trainer_core.families.presets import GOALS, QUALITIES
-from trainer_core.families.run_files import load_config, templates
+from trainer_core.families.run_files import load_config
 from trainer_core.version import __version__
 
 
@@ -80,19 +80,10 @@ def test_template_of_a_goal_says_why_and_trains_as_asked(capsys, tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [
-        (["flux", "persn"], "person"),
-        (["flux", "subjct"], "subject"),
-        (["flux", "person", "fst"], "fast"),
-        (["qwen_image", "tiny", "fast"], "goal"),
-        (["flux", "generate", "images=5"], "goal"),
-        (["flux", "person", "images=many"], "whole number"),
-        (["flux", "person", "imags=5"], "images"),
-        (["flux", "edit", "variant=generate"], "edit"),
-    ],
+    table(__file__, "refused_templates"),
 )
 def test_template_refuses_what_is_no_goal(words, told, capsys):
-    assert main(["template", *words]) == 2
+    assert main(["template", *words.split()]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in lines] == ["Found", "Expected", "To do"]
     assert told in "".join(lines)
@@ -146,12 +137,3 @@ def test_what_goes_wrong_has_its_exit_code(error, code, told, monkeypatch, capsy
     assert main(["template", "flux"]) == code
     said = capsys.readouterr().err
     assert all(word in said for word in told)
-
-
-def test_the_help_of_templates_lists_what_there_is(capsys):
-    assert main(["template", "--help"]) == 0
-    text = capsys.readouterr().out
-    for family, purposes in templates().items():
-        assert f"{family}: {', '.join(purposes)}" in text
-    assert f"GOAL: {', '.join(GOALS)}" in text
-    assert f"QUALITY: {', '.join(QUALITIES)}" in text

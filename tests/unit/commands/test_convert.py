@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.fixtures.family_states import SIZES, assert_same, family_state, key_map
+from tests.fixtures.tables import table
 from tests.unit.commands.conftest import OWN
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
@@ -107,21 +108,7 @@ def test_the_base_gives_its_weights(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [
-        (("{in}", "{out}"), "no layout to convert to"),
-        (("{in}", "{out}", "--to", "sdxl"), "to=sdxl"),
-        (("{in}", "--to", "kohya"), r"1 word\(s\) behind the verb"),
-        (("{in}", "{in}", "--to", "kohya", "--overwrite"), "both what is read"),
-        (("{in}", "{there}", "--to", "kohya"), "is there already"),
-        (("{in}", "{out}.txt", "--to", "kohya"), "ends in .safetensors"),
-        (("{none}", "{out}", "--to", "kohya"), "there is no"),
-        (("{folder}", "{folder}", "--to", "kohya"), "another folder"),
-        (("{empty}", "{out}", "--to", "kohya"), "holds no adapter file"),
-        (("{in}", "{out}", "--to", "kohya", "--rank", "x"), "rank=x"),
-        (("{in}", "{out}", "--to", "kohya", "--family", "qwen_image"), "is no layer of Qwen-Image"),
-        (("{both}", "{out}", "--to", "kohya"), "fit qwen_image and flux"),
-        (("{foreign}", "{out}", "--to", "kohya"), "of no model"),
-    ],
+    table(__file__, "refused_conversions"),
 )
 def test_bad_input_is_said_and_nothing_is_written(words, message, lora, tmp_path, capsys):
     from re import search
@@ -143,7 +130,7 @@ def test_bad_input_is_said_and_nothing_is_written(words, message, lora, tmp_path
         pair = {"lora_A.weight": torch.ones(1, 3072), "lora_B.weight": torch.ones(3072, 1)}
         save_file({f"transformer.{layer}.{k}": t for k, t in pair.items()}, places[name])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert run(*(word.format(**places) for word in words)) == 2
+    assert run(*(word.format(**places) for word in words.split())) == 2
     shown = capsys.readouterr().err
     assert search(message, shown), shown
     assert shown.count("To do:") == 1

@@ -12,6 +12,7 @@ import torch
 from tests.fixtures.flux_files import FLUX, random_adapter, write_folder, write_native
 from tests.fixtures.leftovers import killed_while_writing
 from tests.fixtures.native_files import make_native_flux
+from tests.fixtures.tables import table
 from trainer_core.adapter_files.read.adapter_file import open_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapter_files.write.peft import save_folder
@@ -23,17 +24,6 @@ from trainer_core.filesystem.temporary import temporary_beside
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 LIMIT = 20_000
-VERBS = {
-    "convert": ["convert", "lora.safetensors", "out/x.safetensors", "--to", "diffusers"],
-    "convert to peft": ["convert", "lora.safetensors", "out/x", "--to", "peft"],
-    "convert a folder": ["convert", "adapters", "out", "--to", "kohya"],
-    "merge": ["merge", "base.safetensors", "lora.safetensors", "out/x.safetensors"],
-    "merge in bf16": ["merge", "base.safetensors", "lora.safetensors", "out/x.sft", "dtype=bf16"],
-    "merge a folder": ["merge", "folder", "lora.safetensors", "out/x"],
-    "extract": ["extract", "base.safetensors", "tuned.safetensors", "out/x.safetensors"],
-    "resize": ["resize", "lora.safetensors", "out/x.safetensors", "rank=2"],
-    "combine": ["combine", "lora.safetensors", "lora.safetensors", "out/x.safetensors"],
-}
 
 
 @pytest.fixture(scope="module")
@@ -55,18 +45,20 @@ def place(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_that_was_killed_leaves_nothing_for_long(verb, place, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("words", table(__file__, "writing").values())
+def test_a_verb_that_was_killed_leaves_nothing_for_long(
+    words, place, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     for path in place.iterdir():
         (tmp_path / path.name).symlink_to(path)
     out = tmp_path / "out"
-    killed_while_writing(lambda: main(VERBS[verb]), LIMIT)
+    killed_while_writing(lambda: main(words.split()), LIMIT)
     (left,) = out.iterdir()
     assert left.name.startswith(".writing-"), "a half has a name"
     with temporary_beside(out / "living") as living:
         living.write_bytes(b"")
-        assert main(VERBS[verb]) == 0
+        assert main(words.split()) == 0
         shown = capsys.readouterr()
         assert "Note: Removed an unfinished file or folder" in shown.out, shown
         assert left.name in shown.out

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.adapter_states import make_state
 from tests.fixtures.flux_files import FLUX, random_adapter, write_folder, write_native
 from tests.fixtures.native_files import flux_to_native, make_native_flux, to_scaled
+from tests.fixtures.tables import table
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
@@ -167,66 +168,14 @@ def test_combine_adds_up_and_cuts(here, capsys):
     assert (report["kind"], read(here / "lora2.safetensors").kind) == ("lora", "lora")
 
 
-REFUSED = {
-    "too few words": (["merge", "base.safetensors", "lora.safetensors"], "2 word(s)"),
-    "absent adapter": (["merge", "base.safetensors", "no", "m.safetensors"], "there is no no"),
-    "other family": (
-        ["merge", "base.safetensors", "lora.safetensors", "m.safetensors", "--family=qwen_image"],
-        "family flux",
-    ),
-    "folder for a file": (["merge", "base.safetensors", "lora.safetensors", "m"], "single file"),
-    "output is the base": (
-        ["merge", "base.safetensors", "lora.safetensors", "base.safetensors", "--overwrite"],
-        "is the input",
-    ),
-    "output in the base": (
-        ["merge", "folder", "lora.safetensors", "folder/inside", "--overwrite"],
-        "lies in it",
-    ),
-    "output around an adapter": (["merge", "folder", "mine/a.safetensors", "mine"], "around it"),
-    "output is there": (
-        ["resize", "lora.safetensors", "other.safetensors", "--rank=2"],
-        "other.safetensors exists",
-    ),
-    "foreign folder": (
-        ["merge", "folder", "lora.safetensors", "mine", "--overwrite"],
-        "no folder with model_index.json",
-    ),
-    "strengths": (
-        ["merge", "base.safetensors", "lora.safetensors", "m.safetensors", "strength=1,2"],
-        "strength=1,2 for 1 adapter(s)",
-    ),
-    "same bases": (
-        ["extract", "base.safetensors", "folder", "m.safetensors"],
-        "without a difference",
-    ),
-    "rank 0": (
-        ["extract", "base.safetensors", "fp8.safetensors", "m.safetensors", "--rank=0"],
-        "adapter.rank is 0",
-    ),
-    "preset": (
-        ["extract", "base.safetensors", "fp8.safetensors", "m.safetensors", "--targets=none"],
-        "targets=none",
-    ),
-    "no size": (["resize", "lora.safetensors", "m.safetensors"], "no size"),
-    "absent base": (["merge", "no", "lora.safetensors", "m.safetensors"], "does not exist"),
-    "factor": (["resize", "lora.safetensors", "m.safetensors", "factor=0"], "factor=0"),
-    "error": (["resize", "lora.safetensors", "m.safetensors", "error=2"], "error=2"),
-    "loha": (["resize", "loha.safetensors", "m.safetensors", "--rank=1"], "loses"),
-    "dora": (["combine", "dora.safetensors", "lora.safetensors", "m.safetensors"], "DoRA"),
-    "flag": (["combine", "lora.safetensors", "m.safetensors", "--rang=1"], "--rang"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_wrong_input_is_refused_and_nothing_is_written(name, here, capsys):
-    words, expected = REFUSED[name]
+@pytest.mark.parametrize(("words", "expected"), table(__file__, "refused_operations").values())
+def test_wrong_input_is_refused_and_nothing_is_written(words, expected, here, capsys):
     (here / "mine").mkdir()
     (here / "mine" / "letter.txt").write_text("dear")
     (here / "mine" / "a.safetensors").write_bytes((here / "lora.safetensors").read_bytes())
     before = sorted(path for path in here.rglob("*"))
     contents = {path: path.read_bytes() for path in before if path.is_file()}
-    report = command(capsys, *words, code=2)
+    report = command(capsys, *words.split(), code=2)
     assert expected in f"{report['found']} {report['expected']}"
     assert report["remedy"]
     assert sorted(path for path in here.rglob("*")) == before

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
@@ -89,15 +88,6 @@ def test_what_is_not_there_is_told_before_torch_is_imported(tmp_path):
     assert done.stderr.count("Found:") == len(commands)
 
 
-def test_doctor_says_what_is_wrong_first(tmp_path, capsys):
-    assert main(["doctor", "dataset.path=" + str(tmp_path / "no"), "base.path=embedded"]) == 2
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Problem: dataset.path:")
-    assert lines[1].startswith("verdict: ")
-    assert "not ready" in lines[1]
-    assert lines.index("problems:") < lines.index("packages:")
-
-
 def test_an_image_becomes_lines_of_half_blocks(tmp_path):
     path = tmp_path / "image.png"
     image = Image.new("RGB", (4, 4), (255, 0, 0))
@@ -107,14 +97,3 @@ def test_an_image_becomes_lines_of_half_blocks(tmp_path):
     assert first.count("\N{UPPER HALF BLOCK}") == 4
     assert "38;2;255;0;0m\x1b[48;2;0;0;255m" in first
     assert "38;2;0;0;255m\x1b[48;2;0;0;255m" in second
-
-
-@pytest.mark.parametrize("steps", [5, 40])
-def test_a_warm_up_longer_than_the_run_is_shortened(steps):
-    from trainer_core.config import RunConfig
-    from trainer_core.config.defaults import fitted_warmup
-
-    training = {"steps": steps, "schedule": {"warmup_steps": 20}}
-    config, note = fitted_warmup(RunConfig.model_validate({"training": training}))
-    assert config.training.schedule.warmup_steps == (0 if steps == 5 else 20)
-    assert ("shortened from 20 " in note) == (steps == 5)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from trainer_core.commands.console import (
     LineRate,
     Pace,
     bar_text,
-    result_text,
-    summary_text,
 )
-from trainer_core.types import RunResult, RunSummary, StepResult
+from trainer_core.types import StepResult
 
 
 def step(number: int, loss: float = 1.0, seconds: float = 0.5) -> StepResult:
@@ -48,45 +44,3 @@ def test_log_lines_come_first_last_and_every_ten_seconds():
         if rate.due(number, 30):
             printed.append(number)
     assert printed == [1, 11, 21, 30]
-
-
-def test_summary_has_every_fact():
-    summary = RunSummary(
-        "Qwen-Image",
-        "tiny",
-        "cpu",
-        "fp32",
-        "lokr, rank 8",
-        56,
-        21376,
-        {"64x64": 12, "32x64": 4},
-        300,
-        "50 % of each batch",
-        Path("out/v0"),
-    )
-    text = summary_text(summary)
-    for fact in (
-        "Qwen-Image",
-        "tiny",
-        "cpu, fp32",
-        "lokr, rank 8",
-        "56 adapted",
-        "21,376",
-        "50 % of",
-    ):
-        assert fact in text
-    assert "16 (12 at 64x64, 4 at 32x64)" in text
-    assert str(Path("out/v0")) in text
-
-
-def test_result_names_every_file():
-    done = RunResult(Path("v0"), "done", 5, (Path("a"), Path("b")), (Path("p.png"),), (1.0,))
-    assert result_text(done).splitlines() == [
-        "Done after 5 steps.",
-        "Folder:  v0",
-        "Adapter: a",
-        "Adapter: b",
-        "Image:   p.png",
-    ]
-    cancelled = RunResult(Path("v0"), "cancelled", 3, (Path("a"),), (), ())
-    assert "resume=latest" in result_text(cancelled)

@@ -9,8 +9,7 @@ from PIL import Image
 
 from tests.fixtures.opened_files import opened_files
 from trainer_core.cli import main
-from trainer_core.commands.doctor import environment_report, missing_packages
-from trainer_core.commands.inspect import readable
+from trainer_core.commands.doctor import missing_packages
 
 
 @pytest.fixture
@@ -84,15 +83,6 @@ def test_missing_dataset_folder_is_wrong_input(tmp_path, capsys):
     assert main(["dataset"]) == 2
 
 
-def test_environment_names_versions_devices_and_what_is_missing():
-    found = environment_report()
-    assert found["packages"]["torch"] != "not installed"
-    assert found["devices"][0]["device"] == "cpu"
-    assert "float32" in found["devices"][0]["number_formats"]
-    assert "plain" in found["devices"][0]["attention"]
-    assert sum(device["default"] for device in found["devices"]) == 1
-
-
 def test_each_missing_package_is_one_line_with_the_remedy():
     versions = {"torch": "2.8.0", "diffusers": None, "peft": "0.17.1", "accelerate": "1.0"}
     lines = missing_packages({**versions, "transformers": "5.0.0", "tensorboard": None})
@@ -162,10 +152,3 @@ def test_inspect_refuses_what_is_no_adapter(tmp_path, capsys):
     assert "x.safetensors" in capsys.readouterr().err
     assert main(["inspect", str(tmp_path / "none.safetensors")]) == 2
     assert main(["inspect"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("{}", {}), ('["a"]', ["a"]), ("{no json", "{no json"), ("16", "16")]
-)
-def test_objects_in_a_header_are_shown_as_such(text, value):
-    assert readable(text) == value

@@ -8,7 +8,11 @@ import pytest
 
 from tests.fixtures.tables import table
 from trainer_core.config import RunConfig
-from trainer_core.config.defaults import preservation_prompts, preservation_summary
+from trainer_core.config.defaults import (
+    fitted_warmup,
+    preservation_prompts,
+    preservation_summary,
+)
 from trainer_core.config.optimizer import OptimizerName
 from trainer_core.config.optimizer_facts import UNREAD
 from trainer_core.config.problems import check_config, contradictions
@@ -121,3 +125,11 @@ def test_the_summary_names_what_the_base_is_held_to():
         told = preservation_summary(config_of({"kind": kind, "class_word": "cat"}))
         assert told.startswith("50% of each batch")
         assert words in told
+
+
+@pytest.mark.parametrize("steps", [5, 40])
+def test_a_warm_up_longer_than_the_run_is_shortened(steps):
+    training = {"steps": steps, "schedule": {"warmup_steps": 20}}
+    config, note = fitted_warmup(RunConfig.model_validate({"training": training}))
+    assert config.training.schedule.warmup_steps == (0 if steps == 5 else 20)
+    assert ("shortened from 20 " in note) == (steps == 5)

@@ -6,11 +6,8 @@ import pytest
 
 from tests.fixtures.bad_input import (
     BadInput,
-    Outcome,
     cases,
     judge,
-    silent_files,
-    write_image,
     write_pair,
 )
 from trainer_core.config import DatasetSection
@@ -47,17 +44,3 @@ def _lonely(folder: Path) -> DatasetSection:
 def test_the_judge_sees_each_kind_of_fault(tmp_path, severity, words, lost, faults):
     case = BadInput("lonely", _lonely, severity, words, lost=lost)
     assert len(judge(case, tmp_path).faults) == faults
-
-
-def test_a_file_that_nobody_names_is_dropped_in_silence(tmp_path):
-    write_pair(tmp_path / "a.png")
-    write_image(tmp_path / "sub" / "c.png")
-    settings = DatasetSection(path=str(tmp_path))
-    assert silent_files(settings, Outcome(())) == ["a.png", "a.txt", "sub/c.png"]
-    assert silent_files(settings, Outcome(("a.png, a.txt and 1 more",))) == []
-    assert silent_files(settings, Outcome(("a.png, a.txt", "the folder sub is not read"))) == []
-    assert silent_files(settings, Outcome((f"{tmp_path}/a.png, a.txt, sub/c.png",))) == []
-    assert silent_files(settings, Outcome(("sub/a.png, a.txt", "sub/d.png"))) == [
-        "a.png",
-        "sub/c.png",
-    ]

@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from tests.fixtures.counted_calls import counted_calls
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import (
-    choose_bucket,
     choose_buckets,
     plan_buckets,
     standard_buckets,
@@ -67,12 +65,6 @@ def test_standard_buckets_are_symmetric_and_leave_no_room(resolution, multiple, 
     for bucket in buckets:
         assert Bucket(bucket.height, bucket.width) in buckets
         assert (bucket.width + multiple) * (bucket.height + multiple) > resolution**2
-
-
-def test_of_two_equally_near_buckets_the_larger_is_taken():
-    equal = (Bucket(64, 128), Bucket(256, 512), Bucket(128, 256))
-    found = choose_bucket(image(300, 600), equal, DatasetSection(resolution=512), 32)
-    assert found == Bucket(256, 512)
 
 
 def test_an_image_smaller_than_one_multiple_is_an_error_that_names_it():
@@ -214,20 +206,6 @@ def test_the_work_of_planning_grows_with_the_number_of_images_alone():
         return counted_calls(lambda: plan_buckets(samples, settings, 16, no_control_size))
 
     assert calls(8000) < 5 * calls(2000)
-
-
-def test_the_plan_says_what_is_mirrored_and_what_is_not():
-    samples = [
-        replace(image(64, 64), name=name, caption=caption)
-        for name, caption in (("a.png", "a cup"), ("b.png", "the left cup"))
-    ]
-    plan = plan_buckets(samples, DatasetSection(flip=True), 32, no_control_size)
-    assert [planned.flipped for planned in plan.samples] == [True, False]
-    (note,) = [each for each in plan.notes if "dataset.flip_except" in each]
-    assert "b.png" in note
-    plain = plan_buckets(samples, DatasetSection(), 32, no_control_size)
-    assert not any(planned.flipped for planned in plain.samples)
-    assert not any("flip" in each for each in plain.notes)
 
 
 LONGEST = {"bucketing": "longest_side"}

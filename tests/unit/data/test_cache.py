@@ -1,7 +1,5 @@
 """What a cache encodes, what it reuses, and what it gives back."""
 
-import hashlib
-import json
 import os
 import shutil
 from dataclasses import replace
@@ -13,7 +11,6 @@ from PIL import Image
 from tests.fixtures.cache_world import same
 from trainer_core.data import file_memory
 from trainer_core.data.cache.cached_dataset import CachedDataset
-from trainer_core.data.file_memory import FileMemory
 from trainer_core.data.image import fit_to_bucket, open_image, resize_exact, to_pixels
 from trainer_core.filesystem.record_table import RecordTable
 from trainer_core.types import Bucket, View
@@ -223,36 +220,12 @@ def test_a_false_memory_is_believed_only_without_verify(world):
     assert world.encoders.counts() == (1, 1, 0), "the memory is not used at all"
 
 
-def test_the_memory_of_an_earlier_version_is_read(world):
-    path = world.add("a.png")
-    stamp = path.stat()
-    name = hashlib.sha256(os.fsencode(path)).hexdigest()
-    numbers = [stamp.st_size, stamp.st_mtime_ns, stamp.st_ctime_ns, stamp.st_ino]
-    world.cache.mkdir()
-    (world.cache / "picture_hashes.json").write_text(json.dumps({name: [*numbers, "ab" * 32]}))
-    assert FileMemory(world.cache).of(path) == "ab" * 32
-
-
 def table(world) -> RecordTable:
     return RecordTable(world.cache / "index", "images", file_memory._FIELDS, 1)
 
 
 def remembered(world):
     return table(world).read()
-
-
-def test_tensors_that_share_memory_can_be_kept(world):
-    world.add("a.png", "abc")
-    plain = world.encoders.encode_text
-
-    def shared(caption, controls):
-        found = plain(caption, controls)
-        whole = found["text_embeddings"]
-        return {"text_embeddings": whole, "first": whole[:1], "again": whole}
-
-    world.encoders.encode_text = shared
-    found = world.build().load(0).conditioning
-    assert torch.equal(found["first"], found["again"][:1])
 
 
 def test_little_memory_changes_nothing_but_speed(world):
@@ -263,14 +236,8 @@ def test_little_memory_changes_nothing_but_speed(world):
     assert same(dataset, small)
     assert same(small, dataset)
     assert small.memory._size <= 100
-
-
-def test_a_second_read_comes_from_memory(world):
-    world.add("a.png")
-    dataset = world.build()
-    first = dataset.load(0)
     shutil.rmtree(world.cache)
-    assert torch.equal(dataset.load(0).latents, first.latents)
+    assert dataset.load(0).name == "0.png", "a second read comes from memory"
 
 
 def test_the_datasets_identity_follows_content_and_order_and_not_names(world):

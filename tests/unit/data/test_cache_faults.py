@@ -2,16 +2,12 @@
 
 import subprocess
 
-import numpy as np
 import pytest
 
 from tests.fixtures.cache_world import World, same
 from tests.fixtures.small_disk import fill
 from trainer_core.data.cache.index import INDEX_FOLDER
 from trainer_core.errors import StorageError
-from trainer_core.filesystem.record_table import RecordTable
-
-FIELDS = [("key", "u1", (32,)), ("number", "<u4")]
 
 
 @pytest.fixture
@@ -39,28 +35,6 @@ def test_a_disk_that_fills_up_while_encoding_keeps_what_is_whole(filled, small_d
     assert (whole.encoded, whole.reused, whole.damaged) == (8, 5, ())
     filled.cache = tmp_path / "roomy"
     assert same(whole, filled.build())
-
-
-def test_an_index_that_finds_no_room_loses_what_it_could_not_note_and_nothing_else(small_disk):
-    table = RecordTable(small_disk, "entries", FIELDS, 1)
-
-    def add(first: int, count: int) -> None:
-        rows = table.rows(count)
-        rows["number"] = np.arange(first, first + count)
-        rows["key"][:, :4] = rows["number"].copy().view("u1").reshape(-1, 4)
-        table.add(rows)
-
-    add(0, 10)
-    fill(small_disk)
-    add(100, 200)  # a part of them fits into the last page
-    (small_disk / "filler").unlink()
-    add(1000, 10)
-    found = set(RecordTable(small_disk, "entries", FIELDS, 1).read()["number"].tolist())
-    table.close()
-    assert found >= {*range(10), *range(1000, 1010)}
-    noted = {number for number in found if 100 <= number < 300}
-    assert noted == set(range(100, 100 + len(noted)))
-    assert 0 < len(noted) < 200, "the disk was to fill in the middle of a record"
 
 
 def test_a_cache_on_a_disk_that_is_full_is_read(filled, small_disk):

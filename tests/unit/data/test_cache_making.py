@@ -16,7 +16,6 @@ from trainer_core.config import CacheSection
 from trainer_core.data.cache.cached_dataset import CachedDataset
 from trainer_core.data.cache.columns import ItemColumns
 from trainer_core.data.cache.items import CachedItem, Mirrored
-from trainer_core.data.cache.making import grouped
 from trainer_core.errors import DatasetError
 from trainer_core.types import Bucket, View
 
@@ -71,7 +70,9 @@ def killed_after(world: World, calls: int, batch: int) -> bool:
     return os.WIFSIGNALED(status)
 
 
-def killed_rounds(world: World, tmp_path, rounds: int, batch: int, samples: int) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes that fork")
+def test_killed_builds_lose_a_batch_at_most(world, tmp_path):
+    rounds, batch, samples = 8, 2, 16
     for number in range(samples):
         world.add(f"{number:02}.png", f"caption {number}", width=64 + 16 * (number % 2))
     journal = tmp_path / "journal"
@@ -94,18 +95,6 @@ def killed_rounds(world: World, tmp_path, rounds: int, batch: int, samples: int)
     once = World(world.data.parent, world.captioned, world.paint)
     once.cache, once.encoders = tmp_path / "once", CountingEncoders(tmp_path / "other")
     assert same(dataset, once.build())
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes that fork")
-def test_killed_builds_lose_a_batch_at_most(world, tmp_path):
-    killed_rounds(world, tmp_path, 8, 2, 16)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes that fork")
-@pytest.mark.parametrize("batch", [1, 4])
-def test_many_kills_lose_a_batch_at_most(world, tmp_path, batch):
-    killed_rounds(world, tmp_path, 25, batch, 60)
 
 
 def test_batches_give_what_single_encoding_gives(world, tmp_path):
@@ -163,11 +152,6 @@ def test_numbers_that_fp16_cannot_hold_are_refused_by_name(world):
     with pytest.raises(DatasetError, match=r"(?s)a\.png.*cache\.dtype is fp16.*bf16"):
         world.build(options=CacheSection(dtype="fp16"))
     world.build(options=CacheSection(dtype="bf16"))
-
-
-def test_batches_are_of_one_kind_and_keep_the_order():
-    batches = list(grouped("aAbBBcC", str.isupper, 2))
-    assert batches == [["a", "b"], ["A", "B"], ["B", "C"], ["c"]]
 
 
 def everything(folder) -> CachedItem:

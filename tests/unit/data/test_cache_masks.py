@@ -84,33 +84,17 @@ def test_a_mask_is_kept_as_it_lies_on_the_latents_and_for_every_base(masked):
 
 
 @pytest.mark.parametrize(
-    "mask",
-    [
-        *({"foreground": 3.0}, {"background": 0.5}, {"normalize": False}),
-        {"background": 0.0, "foreground": 2.0},
-    ],
-)
-def test_other_weights_encode_nothing(masked, mask):
-    masked.add("a.png")
-    masked.add_mask("a", half())
-    first = masked.built()
-    masked.encoders.counts()
-    masked.options["mask"] = MaskSection(**mask)
-    second = masked.built()
-    assert (second.encoded, masked.encoders.counts()) == (0, (0, 0, 0))
-    assert second.identity == first.identity
-
-
-@pytest.mark.parametrize(
     ("change", "encoded"),
     [
         (lambda w: w.add_mask("a", 255 - half(100)), 1),
         (lambda w: w.options.update(mask=MaskSection(invert=True)), 1),
+        (lambda w: w.options.update(mask=MaskSection(background=0.0, foreground=2.0)), 0),
+        (lambda w: w.options.update(mask=MaskSection(normalize=False)), 0),
         (lambda w: w.options.update(crop="top"), 2),
         (lambda w: w.options.update(crop="mask"), 2),
         (lambda w: w.options.update(crop="stretch"), 2),
     ],
-    ids=["mask", "invert", "top", "mask crop", "stretch"],
+    ids=["mask", "invert", "weights", "sum", "top", "mask crop", "stretch"],
 )
 def test_only_what_a_mask_or_crop_changes_is_made_again(masked, change, encoded):
     """Of an image with its mask and text: the mask, or mask and latents."""

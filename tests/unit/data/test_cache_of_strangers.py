@@ -11,8 +11,8 @@ import pytest
 from tests.fixtures.cache_world import same
 from tests.fixtures.counted_calls import counted_calls
 from trainer_core.data.cache.claims import Claims
-from trainer_core.data.cache.collect import UseMark, collect
-from trainer_core.data.cache.index import CacheIndex, count_tokens, scan_files
+from trainer_core.data.cache.collect import collect
+from trainer_core.data.cache.index import CacheIndex, scan_files
 from trainer_core.errors import StorageError
 from trainer_core.filesystem.record_table import RecordTable
 
@@ -117,15 +117,6 @@ def test_a_takeover_of_another_machine_is_not_waited_for_for_ever(tmp_path):
         assert any(claims.take(path.name) for _ in range(3))
 
 
-def test_an_old_collector_of_another_machine_is_not_waited_for(tmp_path, monkeypatch):
-    lock = tmp_path / "uses" / "collect.lock"
-    lock.parent.mkdir()
-    lock.write_text(ELSEWHERE)
-    _age(lock, 60)
-    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waits"))
-    UseMark(tmp_path, np.zeros((1, 32), np.uint8)).release()
-
-
 def _table(folder) -> RecordTable:
     return RecordTable(folder, "t", [("key", "u1", (32,)), ("value", "<i8")], 1)
 
@@ -170,8 +161,3 @@ def test_an_owner_of_no_number_keeps_nothing_from_being_merged(tmp_path, pid):
     (tmp_path / "t-x.log").write_bytes(head.replace(b'"pid": 1', f'"pid": {pid}'.encode()))
     table.close()
     assert table.read()["value"].tolist() == [1]
-
-
-def test_a_claimed_number_of_tokens_fits_its_column():
-    assert count_tokens({"text": (2**40, 0)}) == 2**31 - 1
-    assert count_tokens({"text": (7, 64), "mask": (7,)}) == 7

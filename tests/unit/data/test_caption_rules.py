@@ -174,9 +174,3 @@ def test_choices_that_cannot_be_read_are_refused(caption, words):
     assert all(word in error.value.found for word in ("a.txt", *words))
     assert "dataset.captions.wildcards" in error.value.remedy
     assert texts(caption) == (caption,)
-
-
-def test_a_caption_of_too_many_tags_is_not_shuffled():
-    with pytest.raises(DatasetError, match="1001 tags"):
-        texts(",".join("a" * 1001), shuffle=2)
-    assert len(texts(",".join(map(str, range(1000))), shuffle=2)) == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import warnings
 
 import numpy as np
@@ -19,7 +17,6 @@ from tests.fixtures.icc_profiles import (
     ink_profile,
     rgb_profile,
 )
-from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.image import open_image, to_srgb
 
 pytestmark = pytest.mark.skipif(
@@ -154,10 +151,3 @@ def test_inks_are_mixed_as_their_profile_says(tmp_path):
     assert found.max() < 30, "the inks of this printer are grey"
     Image.new("CMYK", (16, 16)).save(tmp_path / "paper.jpg", icc_profile=ink_profile())
     assert pixels(open_image(tmp_path / "paper.jpg")).min() > 250
-
-
-def test_what_was_cached_before_profiles_counted_is_encoded_anew(tmp_path):
-    """The key holds the file's bytes, which are the same, and how images were prepared."""
-    parts = ["latents", "encoder", "content", 64, 64, "cover"]
-    before = hashlib.sha256(json.dumps([1, *parts]).encode()).hexdigest()
-    assert make_entry(tmp_path, *parts).key != before

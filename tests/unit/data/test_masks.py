@@ -148,12 +148,6 @@ def test_a_mask_on_the_latents_is_the_textbooks(factor, patch):
     torch.testing.assert_close(found.double(), textbook(mask, factor, patch), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("latents", [(3, 4), (4, 3), (2, 4), (5, 5)])
-def test_a_grid_that_does_not_fit_is_an_error(latents):
-    with pytest.raises(ValueError, match="grid"):
-        pool_mask(torch.zeros(32, 32), latents, 2)
-
-
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize(("fore", "back"), [(2.0, 1.0), (1.0, 0.1), (1.0, 0.0), (0.0, 3.0)])
 def test_weights_are_the_textbooks(fore, back, normalize):

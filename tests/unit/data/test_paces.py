@@ -9,7 +9,6 @@ import pytest
 from trainer_core.config import DatasetSection
 from trainer_core.data.paces import pace_marks, pace_record, read_pace, sample_paces
 from trainer_core.data.validation_split import held_out
-from trainer_core.errors import ConfigError
 from trainer_core.types import Sample
 
 BASE = Sample("a.png", Path("a.png"), "", 8, 8)
@@ -49,17 +48,6 @@ DATASET = DatasetSection.model_validate(
 )
 def test_a_samples_pace_is_its_own_times_its_folders(values, repeats, weight):
     assert sample_paces([sample(**values)], DATASET) == ((repeats,), (weight,))
-
-
-def test_a_finished_cache_of_more_folders_is_refused_in_three_parts():
-    with pytest.raises(ConfigError) as caught:
-        sample_paces([sample(folder=1)], DatasetSection(path="own"))
-    told = caught.value
-    assert "dataset.folders" in told.found
-    assert "2 folders" in told.found
-    assert "names 1" in told.found
-    assert told.expected
-    assert told.remedy
 
 
 def test_a_finished_cache_is_trained_without_a_path():

@@ -193,12 +193,6 @@ def test_a_finding_is_told_where_it_is(folder, kind):
         assert grave <= {kind, "missing_image", "unreadable"}
 
 
-def test_what_the_table_lists_is_tested():
-    untested = {"no_images", "animated", "layers", "missing_mask", "other", "left_out"}
-    untested |= {"control_numbers", "layer_numbers", "metadata", "caption_rules"}
-    assert set(CASES) | untested == set(KINDS)
-
-
 def test_a_policy_makes_an_error_a_warning(folder):
     gone(folder / "5.txt")
     report = report_of(folder, missing_caption="skip")
@@ -282,11 +276,3 @@ def test_an_image_is_small_beside_the_size_of_its_folder(tmp_path, resolution, s
     plan = plan_buckets([sample], settings, MULTIPLE, lambda width, height, area: (width, height))
     report = make_report(Scan((sample,), ()), plan.samples, settings, Batching(1, 1, 100))
     assert ("small" in kinds(report)) is small
-
-
-def test_the_trigger_word_of_the_settings_is_looked_for():
-    sample = Sample("a.png", Path("a.png"), "a cat", 64, 64)
-    named = DatasetSection(path=".", trigger_word="ohwx")
-    assert "no 'ohwx'" in warnings_before([sample], named)[0]
-    ordinary = dataclasses.replace(sample, regularization=True)
-    assert warnings_before([ordinary], named) == ()

@@ -150,9 +150,3 @@ def test_of_many_looks_few_are_compared(monkeypatch):
         alike(smooth(count, 6, side=6))
     # Four times as many would be compared sixteen times as often.
     assert compared[1] < 10 * compared[0]
-
-
-def test_paths_of_every_kind_are_taken(tmp_path):
-    path = tmp_path / "a b\u202e.png"
-    Image.new("LA", (20, 20), (200, 128)).save(path)
-    assert see([path]).broken == {}

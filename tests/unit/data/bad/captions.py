@@ -27,11 +27,6 @@ def captioned(caption, **rules):
     return make
 
 
-def choices(id, caption, told, **rules):
-    told = f"bad.png ... a choice ... {told} ... dataset.captions.wildcards"
-    return error(id, captioned(caption, wildcards=True, **rules), told)
-
-
 def noted(settings: DatasetSection) -> Outcome:
     found = scan_all(settings)
     notes = caption_notes(found.samples, settings)
@@ -81,10 +76,6 @@ def finished(settings: DatasetSection) -> Outcome:
 
 
 CASES = [
-    choices("escaped-closing-brace", r"a {red|blue\} car", "not closed"),
-    choices(
-        "one-bad-line-of-several", "fine\na {red\nfine", "not closed ... {red", variants="lines"
-    ),
     error(
         "half-a-million-tags",
         captioned("a," * 500_000, shuffle=64, most=256),

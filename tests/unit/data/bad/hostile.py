@@ -16,6 +16,7 @@ from tests.fixtures.bad_input import (
     Outcome,
     error,
     left_out,
+    link,
     scanned,
     warning,
     write_image,
@@ -82,14 +83,8 @@ def _linked(whole_folder: bool) -> _Make:
         write_pair(folder / "own" / "b.png")
         held = folder / "held"
         held.mkdir()
-        try:
-            if whole_folder:
-                (held / "deep").symlink_to(folder / "own" / "deep")
-            else:
-                for name in ("b.png", "b.txt"):
-                    (held / name).symlink_to(folder / "own" / name)
-        except OSError:
-            pytest.skip("this system makes no links")
+        for name in ("deep",) if whole_folder else ("b.png", "b.txt"):
+            link(held / name, folder / "own" / name)
         folders = [{"path": str(held), "role": "validation"}]
         return DatasetSection.model_validate({"path": str(folder / "own"), "folders": folders})
 
@@ -151,15 +146,15 @@ def _paced(settings: DatasetSection) -> Outcome:
     return scanned(settings)
 
 
-def _run_file(text: str, told: str, id: str) -> BadInput:
-    """A run file whose section ``dataset`` or ``cache`` is nonsense."""
+def _run_file(folders: str, told: str = "dataset.folders") -> BadInput:
+    """A run file whose further folders are nonsense."""
 
     def make(folder: Path) -> Path:
         path = folder / "run.yaml"
-        path.write_text("base: {path: embedded}\n" + text, encoding="utf-8")
+        path.write_text(f"dataset: {{path: x, folders: {folders}}}\n", encoding="utf-8")
         return path
 
-    return error(f"run file: {id}", make, told, run=_loaded, complete=False)
+    return error(f"run file: {folders}", make, told, run=_loaded, complete=False)
 
 
 def _loaded(path: Path) -> Outcome:
@@ -169,6 +164,17 @@ def _loaded(path: Path) -> Outcome:
 
 _WIDE = "image,text" + "".join(f",c{number}" for number in range(20_000)) + "\n"
 
+RUN_FILES = [
+    ("7",),
+    ("[null]",),
+    ("[[]]",),
+    ("{path: y}",),
+    ("[{path: y, folders: [{path: z}]}]",),
+    ("[{path: y, role: hold}]", "role"),
+    ("[{path: y, weight: .nan}]", "weight"),
+    ("&a [*a]", "run.yaml"),
+    ("[{path: ''}]", "path"),
+]
 CASES = [
     error(
         "jsonl of millions of rows",
@@ -224,21 +230,5 @@ CASES = [
     error("choices in their thousands", _choices, "a.png ... more than 2000"),
     left_out("devices as images", _device_folder, "null.png ... zero.png"),
     warning("name that is HTML and turns text", _named_as_page),
-    _run_file("dataset: {path: x, folders: 7}\n", "dataset.folders", id="folders as a number"),
-    _run_file("dataset: {path: x, folders: [null]}\n", "dataset.folders", id="folder of nothing"),
-    _run_file("dataset: {path: x, folders: [[]]}\n", "dataset.folders", id="list as folder"),
-    _run_file("dataset: {path: x, folders: {path: y}}\n", "dataset.folders", id="one folder"),
-    _run_file(
-        "dataset: {path: x, folders: [{path: y, folders: [{path: z}]}]}\n",
-        "dataset.folders",
-        id="folders in a folder",
-    ),
-    _run_file(
-        "dataset: {path: x, folders: [{path: y, role: hold}]}\n", "role", id="role of no kind"
-    ),
-    _run_file(
-        "dataset: {path: x, folders: [{path: y, weight: .nan}]}\n", "weight", id="weight NaN"
-    ),
-    _run_file("dataset: &a {path: x, folders: [*a]}\n", "run.yaml", id="folders in a circle"),
-    _run_file("dataset: {path: x, folders: [{path: ''}]}\n", "path", id="folder without path"),
+    *(_run_file(*each) for each in RUN_FILES),
 ]

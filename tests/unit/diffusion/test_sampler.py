@@ -1,4 +1,4 @@
-"""The sampler against Diffusers' scheduler."""
+"""The sampler and the path between image and noise, against Diffusers' scheduler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
-from trainer_core.diffusion.flow import SamplingStopped, sample_euler
+from trainer_core.diffusion.flow import SamplingStopped, interpolate, sample_euler, velocity_target
 from trainer_core.diffusion.sigma import ShiftSettings, flow_sigmas, shift_factor
 
 CASES = {
@@ -101,12 +101,6 @@ def test_drawing_is_bit_equal_to_the_schedulers_steps(name):
     assert seen == list(range(9))
 
 
-def test_half_precision_latents_stay_half_precision():
-    noise = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
-    drawn = sample_euler(lambda x, s: x, noise, flow_sigmas(3, ShiftSettings(), 16))
-    assert drawn.dtype == torch.bfloat16
-
-
 def test_a_drawing_that_is_given_up_makes_no_further_step():
     made = []
 
@@ -122,3 +116,28 @@ def test_a_drawing_that_is_given_up_makes_no_further_step():
             stop=lambda: len(made) == 3,
         )
     assert len(made) == 3
+
+
+def test_the_ends_of_the_path_are_the_image_and_the_noise():
+    image, noise = torch.randn(2, 2, 4, 6, 8)
+    assert torch.equal(interpolate(image, noise, torch.tensor([0.0, 1.0]))[0], image[0])
+    assert torch.equal(interpolate(image, noise, torch.tensor([0.0, 1.0]))[1], noise[1])
+
+
+def test_noising_is_the_schedulers():
+    image, noise = torch.randn(2, 3, 4, 6, 8)
+    scheduler = FlowMatchEulerDiscreteScheduler()
+    timesteps = scheduler.timesteps[[10, 500, 990]]
+    expected = scheduler.scale_noise(image, timesteps, noise)
+    found = interpolate(image, noise, timesteps / 1000)
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_target_is_the_derivative_along_the_path():
+    image, noise = torch.randn(2, 2, 4, 6, 8, dtype=torch.float64)
+    sigma = torch.tensor([0.3, 0.8], dtype=torch.float64)
+    small = 1e-6
+    slope = (
+        interpolate(image, noise, sigma + small) - interpolate(image, noise, sigma - small)
+    ) / (2 * small)
+    torch.testing.assert_close(slope, velocity_target(image, noise), rtol=1e-6, atol=1e-8)

@@ -13,8 +13,6 @@ from trainer_core.training.adapter_norms import (
     OVERBAKED,
     REST,
     AdapterNorms,
-    block_of,
-    by_block,
 )
 
 
@@ -76,14 +74,6 @@ def test_layers_are_gathered_by_block_in_the_order_of_the_numbers():
     assert found["blocks.10"] == pytest.approx(wanted, rel=1e-5)
     last = adapter.delta_weight("last").norm() / adapter.layers["last"].base_weight.norm()
     assert found[REST] == pytest.approx(float(last), rel=1e-5)
-
-
-def test_a_layer_belongs_to_the_innermost_list():
-    assert block_of("a.b.3.x", ("a", "a.b")) == "a.b.3"
-    assert block_of("a.3.b.1.x", ("a",)) == "a.3"
-    assert block_of("ab.3.x", ("a",)) == REST
-    assert block_of("a.x.3", ("a",)) == REST
-    assert by_block({"x": 3.0, "y": 4.0}, {"x": 6.0, "y": 8.0}, {"x": "b", "y": "b"}) == {"b": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -149,17 +139,3 @@ def test_numbers_that_are_not_finite_are_left_to_the_loop():
     with torch.no_grad():
         adapter.parameters()[0].fill_(math.inf)
     assert norms(adapter, []).measure(1) is None
-
-
-@pytest.mark.parametrize(
-    ("steps", "warmup", "told"),
-    [(20, 0, 20), (2000, 500, 600)],
-    ids=["at the end of a short run", "not while the rate rises"],
-)
-def test_an_adapter_may_be_small_until(steps, warmup, told):
-    warnings = []
-    measured = norms(adapted(0.0), warnings, steps=steps, warmup=warmup)
-    measured.measure(told - 1)
-    assert not warnings
-    measured.measure(told)
-    assert len(warnings) == 1

@@ -64,14 +64,6 @@ def test_a_checkpoint_of_an_older_version_was_measured_where_it_says():
     assert best.misses == 3
 
 
-def test_behind_a_change_an_older_version_is_not_taken_at_a_return():
-    best = BestLoss(3)
-    best.measured_anew(40)
-    assert (best.step, best.measured) == (0, 40)
-    best.restore({"validation.best": torch.tensor([20.0, 0.4, 2.0], dtype=torch.float64)}, 30)
-    assert (best.record(), best.measured) == (None, 30)
-
-
 def test_what_was_measured_in_another_way_is_not_compared():
     one, other = BestLoss(3), BestLoss(4)
     one.take(10, 0.5)

@@ -11,7 +11,6 @@ from tests.fixtures.machines import SmallMachine
 from tests.fixtures.thread_processes import together
 from trainer_core.bases.locate import locate_base
 from trainer_core.commands.memory_report import memory_report
-from trainer_core.commands.watching import event_text
 from trainer_core.config import RunConfig
 from trainer_core.errors import TrainerError
 from trainer_core.families.registry import get_family
@@ -19,7 +18,6 @@ from trainer_core.offload.empty_base import empty_base
 from trainer_core.offload.machine import Machine
 from trainer_core.offload.memory_plan import Budget
 from trainer_core.training.choose_plan import agreed_budget
-from trainer_core.training.observer import MemoryPlanned, PlanRow
 from trainer_core.training.processes import SingleProcess
 
 GIB = 1 << 30
@@ -92,17 +90,3 @@ def test_the_doctor_shows_the_blocks_that_a_run_checkpoints(machine, checkpointe
     (row, *_) = report["memory_plans"]
     assert (row["base_format"], row["blocks_to_checkpoint"]) == ("dense", checkpointed)
     assert row["device_memory"] == report["memory_estimate"]["total"]
-
-
-def test_the_plan_is_told_in_two_lines():
-    rows = (
-        PlanRow("fp8", 31, "pinned", 60, "device", 11 * GIB, 20 * GIB, 2.34),
-        PlanRow("nf4", 0, "none", 60, "device", 10 * GIB, 0, 0.0),
-    )
-    told = event_text(MemoryPlanned(rows, 12 * GIB, 56 * GIB)).splitlines()
-    assert told == [
-        "memory: fp8, 31 blocks in pinned RAM, 11.00 GiB and 20.00 GiB RAM, about 2.3 s a step; "
-        "12.00 GiB and 56.00 GiB RAM free",
-        "  what else fits: nf4, nothing swapped, 10.00 GiB",
-    ]
-    assert len(event_text(MemoryPlanned(rows[:1], 12 * GIB, GIB)).splitlines()) == 1

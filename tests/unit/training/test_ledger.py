@@ -92,14 +92,6 @@ def test_what_is_not_known_or_not_finite_counts_for_nothing():
     assert ledger.images() == before
 
 
-def test_the_order_in_a_step_does_not_matter():
-    one, other = Ledger(6, NAMES.__getitem__), Ledger(6, NAMES.__getitem__)
-    for step, indices, errors in drawn(1, 30, size=1):
-        one.take(step, indices, errors)
-        other.take(step, indices, errors[::-1])
-    assert one.images() == other.images()
-
-
 def test_it_goes_on_from_a_checkpoint_to_the_bit():
     steps = list(drawn(2, 60))
     whole, first, second = (Ledger(6, NAMES.__getitem__) for _ in range(3))

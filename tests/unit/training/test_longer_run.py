@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trainer_core.config import RunConfig
 from trainer_core.training.checkpoint import Checkpoint
-from trainer_core.training.longer_run import LEAST, SCHEDULE, planned_anew, replan_note
+from trainer_core.training.longer_run import LEAST, SCHEDULE, planned_anew
 from trainer_core.training.schedules import make_schedule
 
 
@@ -52,11 +52,6 @@ def test_a_run_at_its_end_goes_on_with_a_quarter():
     anew = planned_anew(run(60), stopped(run(40), 40))
     assert anew == (40, LEAST)
     numpy.testing.assert_allclose(factors(run(60), anew)[40:], cosine(LEAST, 0, 20), atol=1e-15)
-
-
-def test_it_says_both_rates():
-    anew = planned_anew(run(60), stopped(run(40), 40))
-    assert "from 0.00025 at step 41 to 0 at step 60" in replan_note(run(60), anew)
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.fixtures.small_steps import CPU, SHAPES, Model, batch_of, maker, random
+from tests.fixtures.small_steps import CPU, SHAPES, Model, batch_of, maker, preserved_of, random
 from trainer_core.diffusion.parameterization import EPS
 from trainer_core.training.velocity_error import velocity_error
-from trainer_core.types import PreservedBatch
-
-
-def preserved_of(count, shape):
-    texts = tuple({"text_embeddings": torch.zeros(1, 2)} for _ in range(count))
-    noisy, velocity = random(count, *shape, seed=50), random(count, *shape, seed=51)
-    return PreservedBatch(("kept",) * count, noisy, (0.4,) * count, velocity, (), texts)
 
 
 def gradient(shape, batch, preserved=None):
@@ -50,7 +43,7 @@ def test_points_that_preserve_the_base_count_alike_everywhere(shape):
     """Joined into one pass with masked samples they have the gradient that they have alone."""
     masks = torch.zeros(2, 1, 6, 8)
     masks[:, :, :3] = 2.0
-    batch, preserved = batch_of(shape, range(2), masks=masks), preserved_of(3, shape)
+    batch, preserved = batch_of(shape, range(2), masks=masks), preserved_of(shape, 3)
     model = Model(shape)
     joined = maker(model, batch, preserved)(1, 0)
     joined.loss.backward()

@@ -1,10 +1,5 @@
 """What is measured of a step, as it is written down."""
 
-import dataclasses
-import gc
-import math
-import tracemalloc
-
 import pytest
 import torch
 
@@ -96,30 +91,6 @@ def test_a_line_comes_back_as_it_was_and_is_small(tmp_path):
         assert writer.totals.losses == tuple(step.loss for step in steps)
     assert path.read_text() == before
     assert len(before.splitlines()[0]) < 450
-
-
-def test_a_step_that_is_written_down_leaves_little_in_memory(tmp_path):
-    measured = measurements(lambda device: {"ram": 5 << 30})
-    count, left_out = 500, {7, 8}
-    with MetricsWriter(tmp_path / "metrics.jsonl", 0, refuse, lambda *about: ()) as writer:
-        tracemalloc.start()
-        for step in range(1, count + 1):
-            if step == count // 2:  # behind what is made once
-                gc.collect()
-                before, _ = tracemalloc.get_traced_memory()
-            measured.seen(step, ERRORS)
-            skipped = step in left_out
-            loss = math.nan if skipped else step / 3
-            made = dataclasses.replace(measured.complete(result(step)), loss=loss, skipped=skipped)
-            writer.write(made)
-        gc.collect()
-        behind, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert behind - before < 50 * count / 2, "bytes that each step leaves"
-    totals = writer.totals
-    assert totals.losses == tuple(n / 3 for n in range(1, count + 1) if n not in left_out)
-    assert totals.skipped == len(left_out)
-    assert sum(totals.levels) == count * len(ERRORS)
 
 
 def test_lines_of_older_and_newer_versions_are_read(tmp_path):

@@ -26,7 +26,6 @@ from trainer_core.training.loop import Loop
 from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.objective import (
     make_learned,
-    make_loss,
     make_weighting,
     micro_batches,
     require_weighting,
@@ -221,13 +220,6 @@ def test_learned_weights_are_those_of_the_steps_before():
     again = step(1, 0)
     factors = torch.tensor([learned(sigma) for sigma in again.sigmas])
     torch.testing.assert_close(again.loss.detach(), (again.errors * factors).sum())
-
-
-def test_a_section_becomes_the_loss_that_it_names():
-    settings = {"kind": "huber", "huber_delta": 0.3, "huber_schedule": "sigma"}
-    made = make_loss(LossSection(**settings, differential_guidance=2.0))
-    assert made == FlowLoss("huber", 0.3, scheduled=True, guidance=2.0)
-    assert make_loss(LossSection()) == FlowLoss()
 
 
 def test_a_section_becomes_the_weighting_that_it_names():

@@ -6,7 +6,6 @@ from trainer_core.training.optimizers import (
     load_optimizer_tensors,
     make_optimizer,
     optimizer_tensors,
-    set_learning_rate,
 )
 
 
@@ -26,25 +25,6 @@ def test_adamw_follows_the_textbook_update():
         corrected = (square / (1 - 0.95**step)).sqrt() + 1e-8
         weight = weight - 0.01 * (mean / (1 - 0.8**step)) / corrected
         torch.testing.assert_close(parameter.detach(), weight, rtol=1e-12, atol=1e-12)
-
-
-def test_groups_have_their_own_rate_and_decay():
-    settings = OptimizerSection(weight_decay=0.5)
-    slow, fast, free = (torch.nn.Parameter(torch.ones(3)) for _ in range(3))
-    groups = [
-        ParameterGroup((slow,)),
-        ParameterGroup((fast,), rate=4.0),
-        ParameterGroup((free,), decays=False),
-    ]
-    optimizer = make_optimizer(settings, groups)
-    set_learning_rate(optimizer, 0.01)
-    for parameter in (slow, fast, free):
-        parameter.grad = torch.full((3,), 2.0)
-    optimizer.step()
-    # The first AdamW step moves by the rate, after a decay by rate * weight_decay.
-    assert torch.allclose(slow, torch.tensor(1 - 0.01 * 0.5 - 0.01))
-    assert torch.allclose(fast, torch.tensor(1 - 0.04 * 0.5 - 0.04))
-    assert torch.allclose(free, torch.tensor(1 - 0.01))
 
 
 def test_the_state_follows_its_parameters_into_other_groups():

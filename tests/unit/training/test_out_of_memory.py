@@ -230,14 +230,6 @@ def test_others_that_need_memory_do_not_end_a_run_without_ram_for_its_blocks():
     placed.close()
 
 
-def test_another_error_is_no_reason_to_try_again():
-    placed, device_room = room(None)
-    with pytest.raises(ZeroDivisionError):
-        device_room.compute(1, lambda: 1 / 0)
-    assert placed.count == 4
-    placed.close()
-
-
 def test_a_device_that_does_not_tell_leaves_the_plan():
     assert spare_at_peak(torch.device("cpu"), lambda: 10**12) is None
     placed, device_room = room(None, may_grow=True)

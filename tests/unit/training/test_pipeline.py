@@ -98,15 +98,6 @@ def test_control_images_choose_the_editing_base(tmp_path, cache):
         sample_images(run_config(cache, controls=listed, **preview), None, tmp_path)
 
 
-def test_threads_and_generator_are_as_they_were(tmp_path, cache):
-    threads, state = torch.get_num_threads(), torch.random.get_rng_state()
-    config = run_config(cache, prompts=PROMPTS[:1])
-    other = config.memory.model_copy(update={"threads": threads + 1})
-    sample_images(config.model_copy(update={"memory": other}), None, tmp_path)
-    assert torch.get_num_threads() == threads
-    assert torch.equal(torch.random.get_rng_state(), state)
-
-
 def test_a_negative_prompt_is_encoded_once_and_with_controls_each_time(cache):
     pipeline = open_pipeline(run_config(cache), has_controls=False)
     encoders, calls = pipeline.encoders.open(), []

@@ -104,21 +104,6 @@ def test_the_sum_is_that_of_the_sources_closed_form():
     assert sum(own) == pytest.approx(1.0)
 
 
-def test_more_checkpoints_make_it_more_exact_and_one_average_is_itself():
-    errors = [
-        sum_for(
-            [Profile(t, own) for t in range(every, 961, every) for own in (0.05, 0.1)],
-            Profile(960, 0.15),
-        )[1]
-        for every in (480, 240, 120, 60)
-    ]
-    assert errors == sorted(errors, reverse=True)
-    assert errors[-1] < 0.05 * errors[0]
-    factors, error = sum_for([Profile(50, 0.1)], Profile(50, 0.2))
-    assert factors == [1.0]
-    assert error > 0.1
-
-
 def test_a_long_run_is_compared_in_parts():
     kept = [Profile(t, own) for t in range(10_007, 100_071, 10_007) for own in (0.05, 0.1)]
     factors, error = sum_for(kept, Profile(100_070, 0.12))

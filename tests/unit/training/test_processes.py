@@ -1,9 +1,75 @@
+"""How processes deal out a step, and a base in parts."""
+
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
-from trainer_core.config import TrainingSection
-from trainer_core.errors import ConfigError
+from trainer_core.config import RunConfig, TrainingSection
+from trainer_core.errors import ConfigError, InputError
+from trainer_core.quantization.int8 import Int8Rows
+from trainer_core.quantization.quantized_linear import QuantizedLinear
+from trainer_core.training import AccelerateProcesses
 from trainer_core.training.processes import Shares, SingleProcess
+from trainer_core.training.sharding import check_settings, is_requested, shard
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("version", ["1", None])
+def test_the_first_version_of_fsdp_is_refused_by_name(monkeypatch, version):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.delenv("FSDP_VERSION", raising=False)
+    if version is not None:
+        monkeypatch.setenv("FSDP_VERSION", version)
+    with pytest.raises(InputError, match=r"FSDP1[\s\S]*--use_fsdp --fsdp_version 2"):
+        AccelerateProcesses(CPU)
+
+
+@pytest.mark.parametrize(("use", "wanted"), [("true", True), ("false", False), (None, False)])
+def test_a_base_in_parts_is_what_the_launcher_asks_for(monkeypatch, use, wanted):
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    monkeypatch.delenv("ACCELERATE_USE_FSDP", raising=False)
+    if use is not None:
+        monkeypatch.setenv("ACCELERATE_USE_FSDP", use)
+    assert is_requested() is wanted
+
+
+def test_settings_that_keep_whole_weights_are_refused():
+    check_settings(RunConfig())
+    config = RunConfig.model_validate({"adapter": {"kind": "lora", "exact_delta": True}})
+    with pytest.raises(ConfigError, match=r"exact_delta, and a base in parts"):
+        check_settings(config)
+    check_settings(RunConfig.model_validate({"memory": {"blocks_to_checkpoint": 2}}))
+    for memory in (
+        {"blocks_to_swap": 2},
+        {"base_format": "nf4"},
+        {"compile": True},
+        {"checkpoint_inputs": "ram"},
+    ):
+        config = RunConfig.model_validate({"memory": memory})
+        with pytest.raises(ConfigError, match=rf"memory.{next(iter(memory))} is .*, and a base"):
+            check_settings(config)
+
+
+def test_a_quantized_base_is_refused_before_anything_is_divided():
+    unused: Any = None
+    stored = Int8Rows()
+    layer = QuantizedLinear(stored, (4, 4), stored.pack(torch.ones(4, 4)))
+    model = nn.Sequential(nn.Linear(4, 4), layer)
+    with pytest.raises(InputError, match="a quantized base, and a base in parts"):
+        shard(model, [model[0]], [], unused, CPU)
+    assert type(model[0].weight) is nn.Parameter
+
+
+def test_one_process_leads_in_its_turn_and_makes_its_own_passes():
+    processes, model = SingleProcess(CPU), nn.Linear(2, 2)
+    with processes.turn(), processes.leading(model) as leads:
+        processes.shard(model, [], [])
+        assert leads
+    assert processes.passes(2) == 2
+    assert type(model.weight) is nn.Parameter
 
 
 @pytest.mark.parametrize(

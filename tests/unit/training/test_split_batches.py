@@ -9,7 +9,7 @@ from tests.fixtures.small_steps import SHAPES, Model, batch_of, maker, preserved
 from trainer_core.diffusion.weighting import make_sigma_weight
 from trainer_core.training.gradients import go_backward
 from trainer_core.training.loop_hooks import as_a_whole
-from trainer_core.training.split_batches import SplitBatches, some
+from trainer_core.training.split_batches import SplitBatches
 from trainer_core.training.twins import BaseAnswers
 
 
@@ -174,12 +174,3 @@ def test_later_parts_drop_other_numbers_and_the_first_those_of_the_whole():
     whole, first, second, *again = seen
     assert first == whole != second
     assert again == [first, second]
-
-
-def test_some_of_the_points_keep_what_belongs_to_them():
-    given = maker(Model(SHAPES["plain"]), batch_of(SHAPES["plain"]))
-    (points,) = given.prepare(1, 0)
-    points = replace(points, asked=2)
-    asked = [some(points, *span).asked for span in ((0, 1), (0, 2), (1, 3), (2, 3), (0, 3))]
-    assert asked == [0, 1, 2, 1, 2]
-    assert some(points, 1, 2).names == ("image 1",)

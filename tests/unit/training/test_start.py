@@ -59,7 +59,7 @@ def test_a_slow_process_finds_what_the_first_has_found_and_then_locked(tmp_path,
     held = []
 
     def late(index):
-        time.sleep(0.5 * index)
+        time.sleep(0.05 * index)
 
     def lock(index, folder):
         if index == 0:

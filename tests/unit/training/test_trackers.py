@@ -42,25 +42,17 @@ def test_numbers_have_tidy_names():
         "memory": {"ram": 512, "peak": 2048},
         "validation_loss": 0.7,
     }
-    assert step_values(result(3, **measured), RunningMeans()) == pytest.approx(
-        {
-            "training/loss": 0.5,
-            "training/learning_rate": 1e-4,
-            "training/grad_norm": 0.3,
-            "training/sigma_mean": 0.5,
-            "training/step_seconds": 1.0,
-            "loss_by_sigma/0.00-0.50": 0.25,
-            "adapter_norm/blocks.0": 0.02,
-            "seconds/data": 0.1,
-            "seconds/compute": 0.5,
-            "seconds/reduce": 0.0,
-            "seconds/update": 0.25,
-            "seconds/rest": 0.15,
-            "memory_gib/ram": 0.5,
-            "memory_gib/peak": 2.0,
-            "validation/loss": 0.7,
-        }
-    )
+    found = step_values(result(3, **measured), RunningMeans())
+    wanted = {
+        "training/loss": 0.5,
+        "loss_by_sigma/0.00-0.50": 0.25,
+        "adapter_norm/blocks.0": 0.02,
+        "seconds/rest": 0.15,
+        "memory_gib/peak": 2.0,
+        "validation/loss": 0.7,
+    }
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted)
+    assert "loss_by_sigma/0.50-1.00" not in found
 
 
 def test_a_running_mean_starts_at_the_first_value_and_follows():

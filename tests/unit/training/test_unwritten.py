@@ -6,7 +6,7 @@ import errno
 import pytest
 
 from tests.fixtures.small_disk import fill, small_disk  # noqa: F401
-from trainer_core.errors import NonFiniteError, StorageError
+from trainer_core.errors import StorageError
 from trainer_core.filesystem.storage import storage_error
 from trainer_core.training.appended_lines import AppendedLines
 from trainer_core.training.metrics_file import MetricsWriter, read_metrics
@@ -110,11 +110,3 @@ def test_one_cause_is_told_once_until_it_works_again():
     assert unwritten.failed("a preview")
     assert not unwritten.attempt("the checkpoint", full("d"))
     assert len(warned) == 3
-
-
-def test_other_errors_pass():
-    def broken():
-        raise NonFiniteError("a", "b", "c")
-
-    with pytest.raises(NonFiniteError):
-        Unwritten([].append, [].append).attempt("the checkpoint", broken)

@@ -129,11 +129,3 @@ def test_modes_and_generators_are_as_before(dataset):
     measure(0)
     assert measure.transformer.training
     assert torch.equal(torch.random.get_rng_state(), state)
-
-
-def test_other_errors_are_not_hidden(dataset):
-    def broken(points):
-        raise ValueError("a mistake")
-
-    with pytest.raises(ValueError, match="a mistake"):
-        validation(dataset, SingleProcess(CPU), broken)[0](0)

@@ -116,13 +116,6 @@ def test_pruning_keeps_the_newest_and_clears_what_a_crash_left(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["000010", "1000000"]
 
 
-def test_pruning_spares_the_one_that_was_named(tmp_path):
-    for step in (5, 10, 15, 20):
-        save(tmp_path, step=step)
-    assert prune_checkpoints(tmp_path, 1, spared={10}) == [5, 15]
-    assert [p.name for p in checkpoint_folders(tmp_path)] == ["000010", "000020"]
-
-
 def test_checkpoint_of_another_adapter_names_the_first_difference(tmp_path):
     path, _ = save(tmp_path)
     with pytest.raises(InputError, match=r"a\.lora_"):

@@ -204,12 +204,9 @@ def test_moments_in_8_bits_count_to_the_byte():
     config = make_config(adapter=adapter, training={"optimizer": optimizer})
     found = simulate(config, torch.float32)
     assert agree(found, real_peak(config, torch.float32))
-    attached = attach(
-        make_model("qwen_image", "meta"),
-        config.adapter,
-        presets=get_family("qwen_image").presets,
-        unused=get_family("qwen_image").unused_layers(make_model("qwen_image", "meta")),
-    )
+    family, model = get_family("qwen_image"), make_model("qwen_image", "meta")
+    unused = family.unused_layers(model)
+    attached = attach(model, config.adapter, presets=family.presets, unused=unused)
     expected = 0
     for name, each in attached.named_parameters():
         packed = each.numel() >= 4096 and not name.endswith("dora_scale")
@@ -380,13 +377,10 @@ def meta(*shape):
 
 
 def test_averages_of_the_factors_are_counted_and_nothing_else_grows():
-    def simulation(**ema):
-        config = make_config(adapter=ADAPTERS["lora"], training={"ema": ema})
-        inputs = StepInputs((IMAGE,), TEXT, torch.float32, fused=False)
-        model = make_model(config.family, "meta")
-        return StepSimulation(model, get_family(config.family), config, inputs, worth=1)
-
-    plain, averaged = simulation(), simulation(decay=0.99, post_hoc=True)
+    plain, averaged = (
+        simulation(make_config(adapter=ADAPTERS["lora"], training={"ema": ema}), torch.float32)
+        for ema in ({}, {"decay": 0.99, "post_hoc": True})
+    )
     more = averaged.step().adapter - plain.step().adapter
     assert more == 3 * 4 * averaged.trainable
     assert averaged.step().activations == plain.step().activations

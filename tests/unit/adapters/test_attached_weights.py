@@ -75,13 +75,6 @@ def test_detach_leaves_the_module_as_it_was(kind, merged):
     attach(module, config(kind))  # the module is free for another adapter
 
 
-def test_attributes_that_were_there_before_come_back():
-    module = make_module()
-    module.peft_config = {"note": 1}
-    attach(module, config("lora")).detach()
-    assert module.peft_config == {"note": 1}
-
-
 def test_two_adapters_on_one_module_are_refused():
     module = make_module()
     attach(module, config("lora"))
@@ -149,10 +142,3 @@ def test_a_rank_above_the_layer_means_a_whole_factor_for_lokr():
     adapter = attach(make_module(), AdapterConfig(kind="lokr", rank=999, alpha=1.0))
     assert any("2 of 2 layers keep their second factor whole" in note for note in adapter.notes)
     assert set(adapter.state().layers["0"].tensors) == {"lokr_w1", "lokr_w2"}
-
-
-def test_a_factor_that_does_not_divide_is_told():
-    adapter = attach(make_module(), AdapterConfig(kind="lokr", rank=1, factor=8), ["0"])
-    assert "lokr: factor 8 does not divide 12; it is split into 3 x 4." in adapter.notes
-    for settings in ({"kind": "lokr", "factor": -1, "rank": 1}, {"kind": "lora", "rank": 2}):
-        assert attach(make_module(), AdapterConfig(**settings), ["0"]).notes == ()

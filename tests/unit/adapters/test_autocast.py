@@ -3,7 +3,7 @@
 import pytest
 import torch
 from fixtures.combinations import pairwise
-from fixtures.quantized_bases import INPUTS, make_quantized
+from fixtures.quantized_bases import INPUTS
 from fixtures.small_module import DORA, attached
 from fixtures.small_module import OPTIONS as SMALL
 from fixtures.textbook import relative
@@ -57,13 +57,6 @@ def test_it_computes_the_same_but_for_rounding(options, dora, make):
     found, expected = check(make(torch.float32), {**options, **dora}, x)
     assert found[0].dtype == torch.bfloat16
     assert relative(found[0].float(), expected[0]) > 1e-5, "autocast was on"
-
-
-@pytest.mark.parametrize("dora", DORA)
-@pytest.mark.parametrize("name", ["bnb_nf4", "bnb_int8", "ao_int8", "ao_float8"])
-def test_on_a_quantized_base_too(name, dora):
-    torch.manual_seed(0)
-    check(make_quantized(name), {**OPTIONS[0], **dora}, torch.randn(7, INPUTS))
 
 
 @pytest.mark.parametrize("dora", DORA)

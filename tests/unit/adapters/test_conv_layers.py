@@ -4,9 +4,8 @@ import copy
 
 import pytest
 import torch
-from fixtures.combinations import each_once, some
-from fixtures.convolutions import CLASSES, WITH_DORA, Shape, adapted_conv, relative, textbook_weight
-from fixtures.made_bytes import MadeBytes
+from fixtures.combinations import each_once
+from fixtures.convolutions import WITH_DORA, Shape, adapted_conv, relative, textbook_weight
 from torch import nn
 
 from trainer_core.adapters import attach
@@ -139,35 +138,6 @@ def test_rank_dropout_drops_channels(options, shape):
     assert relative(dropped[:, kept], 2.0 * added[:, kept]) < 1e-12
 
 
-@pytest.mark.parametrize(
-    "options", some(["lora", "loha", "lokr", "lokr tucker", "lora dora"], "lokr tucker")
-)
-def test_it_compiles_without_a_graph_break(options):
-    module, adapter = adapted_conv(SHAPES["2d"], OPTIONS[options], dtype=torch.float32)
-    x = make_input(SHAPES["2d"], dtype=torch.float32).requires_grad_(True)
-    leaves = [x, *adapter.parameters()]
-    wanted = torch.autograd.grad(module(x).square().sum(), leaves)
-    torch.compiler.reset()
-    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
-    found = torch.autograd.grad(compiled(x).square().sum(), leaves)
-    for value, reference in zip(found, wanted, strict=True):
-        assert relative(value, reference) < 1e-5
-
-
-@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
-def test_no_weight_of_the_layers_size_is_made(kind):
-    """A LoRA's and a LoKr's forward touches no tensor as large as the weight."""
-    shape = Shape((3, 3), inputs=64, outputs=64, padding=1)
-    module, _ = adapted_conv(shape, {"kind": kind, "rank": 2}, dtype=torch.float32)
-    with MadeBytes() as made:
-        module(torch.randn(1, 64, 4, 4))
-    largest = made.largest / 4
-    weight = 64 * 64 * 9
-    # The rank-r^2 form of this LoHa costs less than building its delta.
-    assert largest < weight / 10
-    assert largest >= 64 * 16
-
-
 class Causal(nn.Conv1d):
     def forward(self, x):
         return super().forward(nn.functional.pad(x, (2, 0)))
@@ -197,18 +167,3 @@ def test_what_cannot_be_adapted_is_refused(layer, options, message):
     with pytest.raises(AdapterError, match=message):
         attach(module, AdapterConfig(**{"rank": 2, **options}), ["0"])
     assert module[0] is layer
-
-
-def test_tucker_concerns_only_windows():
-    module = nn.Sequential(nn.Linear(12, 12), *(CLASSES[2](12, 12, k) for k in (1, 3)))
-    config = AdapterConfig(kind="lora", rank=2, tucker=True)
-    names = {name for name, _ in attach(module, config, [".*"]).named_parameters()}
-    assert {name for name in names if name.endswith("lora_mid")} == {"2.lora_mid"}
-
-
-def test_an_integer_weight_is_not_merged_into():
-    module, adapter = adapted_conv(SHAPES["2d"], OPTIONS["lora"], dtype=torch.float32)
-    base = module[0].get_base_layer()
-    base.weight = nn.Parameter((base.weight * 10).to(torch.int8), requires_grad=False)
-    with pytest.raises(AdapterError, match=r"has a weight of torch\.int8"):
-        adapter.merge()

@@ -136,17 +136,3 @@ def test_any_shape_equals_the_textbook(
         kernel, channels[0] * groups, channels[1] * groups, stride, padding, dilation, groups
     )
     compare(shape, chosen, seed, batch, size=6)
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    kind=st.sampled_from(["lora", "loha", "lokr"]),
-    kernel=st.lists(st.integers(2, 3), min_size=1, max_size=3).map(tuple),
-    channels=st.tuples(st.integers(3, 12), st.integers(3, 12)),
-    rank=st.integers(1, 3),
-    padding=st.integers(0, 2),
-    seed=st.integers(0, 10**6),
-)
-def test_any_tucker_core_equals_the_textbook(kind, kernel, channels, rank, padding, seed):
-    shape = Shape(kernel, *channels, padding=padding)
-    compare(shape, {"kind": kind, "rank": rank, "tucker": True}, seed, size=5)

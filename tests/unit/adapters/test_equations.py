@@ -1,13 +1,17 @@
 """Delta, and both forms of forward and gradients, against textbook torch in float64."""
 
+import math
+
 import pytest
 import torch
+from fixtures.tables import table
 from fixtures.textbook import CASES, make_plan, random_factors, relative, textbook_delta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer_core.adapters.kernels.fused import fuse
 from trainer_core.adapters.kinds.loha import prefers_khatri_rao
+from trainer_core.adapters.kinds.lokr import factorize
 from trainer_core.adapters.kinds.registry import KINDS
 
 TOLERANCE = 1e-12
@@ -119,59 +123,14 @@ def test_khatri_rao_form_is_taken_where_it_is_cheaper():
     assert not prefers_khatri_rao(29, 12288, 3072)
 
 
-def test_cases_cover_both_forms_of_loha():
-    forms = {prefers_khatri_rao(c[3], c[2], c[1]) for c in CASES if c[0] == "loha"}
-    assert forms == {True, False}
+LOKR_SHAPES = table(__file__, "lokr_shapes")
 
 
-@pytest.mark.parametrize(
-    ("rank", "options", "expected"),
-    [
-        # 3072 -> (48, 64), 12288 -> (96, 128): half of the larger sides is 64.
-        (63, {}, {"lokr_w1": (96, 48), "lokr_w2_a": (128, 63), "lokr_w2_b": (63, 64)}),
-        (64, {}, {"lokr_w1": (96, 48), "lokr_w2": (128, 64)}),
-        (4, {"full_matrix": True}, {"lokr_w1": (96, 48), "lokr_w2": (128, 64)}),
-        (
-            47,
-            {"decompose_both": True},
-            {
-                "lokr_w1_a": (96, 47),
-                "lokr_w1_b": (47, 48),
-                "lokr_w2_a": (128, 47),
-                "lokr_w2_b": (47, 64),
-            },
-        ),
-        (
-            48,
-            {"decompose_both": True},
-            {"lokr_w1": (96, 48), "lokr_w2_a": (128, 48), "lokr_w2_b": (48, 64)},
-        ),
-        # Unbalanced: the outputs' larger part goes to the first factor.
-        (
-            16,
-            {"unbalanced": True},
-            {"lokr_w1": (128, 48), "lokr_w2_a": (96, 16), "lokr_w2_b": (16, 64)},
-        ),
-        (
-            48,
-            {"unbalanced": True, "decompose_both": True, "factor": 8},
-            {
-                "lokr_w1_a": (1536, 48),
-                "lokr_w1_b": (48, 8),
-                "lokr_w2_a": (8, 48),
-                "lokr_w2_b": (48, 384),
-            },
-        ),
-        (
-            16,
-            {"factor": 8},
-            {"lokr_w1": (8, 8), "lokr_w2_a": (1536, 16), "lokr_w2_b": (16, 384)},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("rank", "options", "expected"), LOKR_SHAPES)
 def test_lokr_shapes_follow_the_rule(rank, options, expected):
     plan = make_plan("lokr", 3072, 12288, rank, **options)
-    assert KINDS["lokr"].shapes(plan) == expected
+    found = KINDS["lokr"].shapes(plan)
+    assert {name: list(shape) for name, shape in found.items()} == expected
 
 
 @pytest.mark.parametrize(("kind", "inputs", "outputs", "rank", "options"), CASES)
@@ -197,3 +156,16 @@ def test_first_values_have_the_spread_of_lycoris():
     assert lokr["lokr_w1_a"].shape == (60, 10)
     for name, columns in (("lokr_w1_a", 10), ("lokr_w1_b", 60), ("lokr_w2_a", 10)):
         assert lokr[name].abs().max().item() == pytest.approx(columns**-0.5, rel=0.02)
+
+
+@given(st.integers(1, 5000), st.integers(-1, 200))
+def test_every_split_is_exact_and_sorted(dimension, factor):
+    small, large = factorize(dimension, factor)
+    assert small * large == dimension
+    assert 1 <= small <= large
+    if factor > 0 and dimension % factor:
+        assert small <= factor
+    if factor > 0 and dimension % factor == 0:
+        assert factor in (small, large)
+    divisors = [each for each in range(1, math.isqrt(dimension) + 1) if dimension % each == 0]
+    assert factorize(dimension, -1) == (divisors[-1], dimension // divisors[-1])

@@ -7,8 +7,7 @@ from peft import EvaConfig, LoraConfig, get_peft_model, initialize_lora_eva_weig
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.init.eva import MOST_BATCHES, Directions, initialize_from_inputs
-from trainer_core.adapters.warm_start import start_from
+from trainer_core.adapters.init.eva import MOST_BATCHES, initialize_from_inputs
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 
@@ -76,21 +75,6 @@ def test_the_components_are_pefts():
         assert not own[f"{name}.lora_up"].any()
     assert (set(seen.settled), seen.unsettled, seen.unseen) == (set(layers), (), ())
     assert 1 < seen.batches < MOST_BATCHES
-
-
-def test_directions_in_batches_are_those_of_all_rows():
-    batches = [batch.flatten(0, 1) for batch in make_batches(5)]
-    parts, at_once = Directions(4), torch.cat(batches).double()
-    for batch in batches:
-        parts.add(batch)
-    values, vectors = torch.linalg.eigh((at_once - at_once.mean(0)).T.cov())
-    exact = vectors[:, -4:].flip(1).T
-    cosines = (exact * parts.found.double()).sum(1).abs()
-    assert cosines.min() > 0.999
-    # Without the mean taken off, the first direction would be the mean's.
-    plain = torch.linalg.svd(at_once)[2][0]
-    assert float((plain * parts.found[0]).sum().abs()) < 0.99
-    assert values[-1] > values[-2]
 
 
 def test_the_first_output_is_the_bases_bit_for_bit():
@@ -173,15 +157,3 @@ def test_an_input_that_is_not_finite_names_the_layer():
     with pytest.raises(AdapterError, match="eva, and q was handed a value that is not finite"):
         looked(module, adapter, [batch])
     assert not any(layer._forward_pre_hooks for layer in adapter.layers.values())
-
-
-def test_it_is_for_init_eva_alone_and_not_with_a_file():
-    module = Block()
-    adapter = attach(module, AdapterConfig(kind="lora", rank=4))
-    with pytest.raises(AdapterError, match=r"adapter\.init is default"):
-        looked(module, adapter, make_batches())
-    state = adapter.state()
-    adapter.detach()
-    other = attach(module, AdapterConfig(kind="lora", rank=4, init="eva"))
-    with pytest.raises(AdapterError, match=r"start_from, and adapter\.init is eva"):
-        start_from(module, other, state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fixtures.combinations import each_once, pairwise
+from fixtures.tables import table
 from torch import nn
 
 from trainer_core.adapters.attachment import attach
@@ -46,20 +47,7 @@ class Frozen3d(_Frozen, nn.Conv3d):
 
 
 CLASSES = {1: (Frozen1d, nn.Conv1d), 2: (Frozen2d, nn.Conv2d), 3: (Frozen3d, nn.Conv3d)}
-WALKS = {
-    "plain": {},
-    "padded": {"padding": 1},
-    "strided": {"stride": 2, "padding": 1},
-    "dilated": {"dilation": 2, "padding": 2},
-    "grouped": {"groups": 2, "padding": 1},
-    "same": {"padding": "same"},
-    "same, uneven": {"padding": "same", "kernel_size": 2},
-    "valid": {"padding": "valid"},
-    "reflected": {"padding": 1, "padding_mode": "reflect"},
-    "in a circle": {"padding": 1, "padding_mode": "circular"},
-    "repeated": {"padding": 1, "padding_mode": "replicate"},
-    "without bias": {"bias": False},
-}
+WALKS = table(__file__, "walks")
 
 
 def pair(axes, **options):

@@ -76,23 +76,6 @@ def test_bf16_is_no_further_from_the_truth_than_the_plain_form(options):
         assert wrong <= 1.5 * relative(plain.double(), truth), index
 
 
-def test_loha_compiles_in_bf16_to_the_bits_that_it_computes():
-    """Its products of float32 factors are written as bf16."""
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(48, 64)).to(torch.bfloat16)
-    adapter = attach(module, AdapterConfig(kind="loha", rank=2))
-    with torch.no_grad():
-        for parameter in adapter.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    x = torch.randn(5, 48).to(torch.bfloat16).requires_grad_(True)
-    found = []
-    torch.compiler.reset()
-    for run in (module, torch.compile(module, backend="aot_eager", fullgraph=True)):
-        y = run(x)
-        found.append([y, *torch.autograd.grad(y.sum(), [x, *adapter.parameters()])])
-    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
-
-
 @pytest.mark.parametrize("name", ["weight", "bias"])
 def test_what_is_thawed_of_the_base_by_hand_gets_its_gradient(name):
     module = nn.Sequential(nn.Linear(8, 8))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from fixtures.combinations import each_once
 from fixtures.convolutions import Shape, adapted_conv, relative
+from fixtures.tables import table
 from peft import LoHaConfig, LoKrConfig, LoraConfig, inject_adapter_in_model
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from torch import nn
@@ -29,29 +30,19 @@ def make_adapter(**options):
 
 INPUT = torch.randn(5, 16, generator=torch.Generator().manual_seed(1))
 
-PEFT_CASES = {
-    "lora": ({"kind": "lora", "alpha": 3.0}, lambda t: LoraConfig(r=2, lora_alpha=3, **t)),
-    "loha": ({"kind": "loha", "alpha": 3.0}, lambda t: LoHaConfig(r=2, alpha=3, **t)),
-    "lokr": (
-        {"kind": "lokr", "alpha": 3.0, "factor": 2},
-        lambda t: LoKrConfig(r=2, alpha=3, decompose_factor=2, **t),
-    ),
-    "lokr both": (
-        {"kind": "lokr", "alpha": 3.0, "factor": -1, "decompose_both": True},
-        lambda t: LoKrConfig(r=2, alpha=3, decompose_factor=-1, decompose_both=True, **t),
-    ),
-}
+PEFT = {"lora": LoraConfig, "loha": LoHaConfig, "lokr": LoKrConfig}
+PEFT_CASES = table(__file__, "peft")
 
 
 @pytest.mark.parametrize("case", PEFT_CASES)
 def test_peft_reads_our_factors_to_the_same_forward(case):
-    options, make_config = PEFT_CASES[case]
+    options, theirs = PEFT_CASES[case]
     module, adapter = make_adapter(**options)
     base = make_module()
     plain = base(INPUT)
     ours = get_peft_model_state_dict(module, adapter_name="default")
     assert len(ours) == len(adapter.parameters())
-    inject_adapter_in_model(make_config({"target_modules": ["0", "2"]}), base)
+    inject_adapter_in_model(PEFT[options["kind"]](target_modules=["0", "2"], **theirs), base)
     result = set_peft_model_state_dict(base, ours)
     assert not result.unexpected_keys
     with torch.no_grad():
@@ -74,49 +65,7 @@ def test_peft_scales_whole_lokr_factors_where_lycoris_and_comfyui_do_not():
     torch.testing.assert_close(theirs, adapter.delta_weight("0") * 0.25)
 
 
-def lengths(axis):
-    """Ours and LyCORIS's settings for DoRA of an axis."""
-    ours = {"dora": True, "dora_axis": axis}
-    return ours, {"weight_decompose": True, "wd_on_out": axis == "output"}
-
-
-TUCKER = ({"tucker": True}, {"use_tucker": True})
-UNBALANCED = {"unbalanced_factorization": True}
-LYCORIS = {
-    # kind, our settings, and those of LyCORIS's module
-    "lora": ("lora", {}, {}),
-    "lora tucker": ("lora", *TUCKER),
-    "lora dora": ("lora", *lengths("input")),
-    "lora dora output": ("lora", *lengths("output")),
-    "loha": ("loha", {}, {}),
-    "loha tucker": ("loha", *TUCKER),
-    "loha dora": ("loha", *lengths("input")),
-    "loha dora output": ("loha", *lengths("output")),
-    "lokr": ("lokr", {}, {}),
-    "lokr tucker": ("lokr", *TUCKER),
-    "lokr dora": ("lokr", *lengths("input")),
-    "lokr dora output": ("lokr", *lengths("output")),
-    "lokr factor": ("lokr", {"factor": 2}, {"factor": 2}),
-    "lokr factor that does not divide": ("lokr", {"factor": 5}, {"factor": 5}),
-    "lokr full": ("lokr", {"full_matrix": True}, {"full_matrix": True}),
-    "lokr both": ("lokr", *[{"decompose_both": True, "factor": 8}] * 2),
-    "lokr unbalanced": ("lokr", {"unbalanced": True}, UNBALANCED),
-    "lokr unbalanced factor": (
-        "lokr",
-        {"unbalanced": True, "factor": 2},
-        {**UNBALANCED, "factor": 2},
-    ),
-    "lokr unbalanced full": (
-        "lokr",
-        {"unbalanced": True, "full_matrix": True},
-        {**UNBALANCED, "full_matrix": True},
-    ),
-    "lokr unbalanced tucker": (
-        "lokr",
-        {"unbalanced": True, "factor": 4, "tucker": True},
-        {**UNBALANCED, "factor": 4, "use_tucker": True},
-    ),
-}
+LYCORIS = table(__file__, "lycoris")
 SHAPES = {
     "1d": Shape((3,), inputs=24, outputs=32, padding=1, dilation=2),
     "2d": Shape((3, 3), inputs=24, outputs=32, stride=2, padding=1),

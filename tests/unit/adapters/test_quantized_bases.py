@@ -4,13 +4,12 @@ import copy
 
 import pytest
 import torch
-from fixtures.combinations import each_once, pairwise, some
+from fixtures.combinations import each_once, pairwise
 from fixtures.quantized_bases import (
     FORMATS,
     INPUTS,
     NO_LIBRARY,
     OUTPUTS,
-    OWN,
     DenseCopies,
     make_dense,
     make_quantized,
@@ -19,10 +18,8 @@ from fixtures.quantized_bases import (
 from fixtures.small_module import DORA, OPTIONS, attached
 from fixtures.textbook import relative
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.base.weight import dense_weight
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 
@@ -120,15 +117,6 @@ def bits(tensor):
     return tensor.float()
 
 
-@each_format
-def test_its_numbers_are_read_as_the_layer_computes_with_them(name):
-    module, dense = make_quantized(name), make_dense(name)
-    weight = module[0].weight
-    assert relative(dense_weight(module[0]).float(), dense[0].weight) < 5e-4
-    assert relative(dense_weight(module[0], torch.float32).float(), dense[0].weight) < 1e-6
-    assert module[0].weight is weight
-
-
 @pytest.mark.parametrize(("name", "dora"), each_once(FORMATS, DORA))
 def test_no_dense_copy_of_the_weight_is_kept(name, dora):
     module = make_quantized(name)
@@ -152,36 +140,6 @@ def test_the_count_sees_a_dense_copy():
     assert copies.count() == 1, "torchao's own backward pass keeps the weight"
     del y
     assert copies.count() == 0
-
-
-@pytest.mark.parametrize(("name", "reentrant"), each_once(FORMATS, [False, True]))
-def test_a_checkpointed_layer_computes_the_same(name, reentrant):
-    module = make_quantized(name)
-    adapter = attached(module, {**KINDS[2], **DORA[2]})
-    expected = results(module, adapter)
-
-    def call(x):
-        return checkpoint(module, x, use_reentrant=reentrant)
-
-    x = make_input()
-    y = call(x)
-    g = torch.randn(2, 5, OUTPUTS, generator=torch.Generator().manual_seed(3))
-    y.backward(g)
-    found = [y, x.grad, *(parameter.grad for parameter in adapter.parameters())]
-    assert_close(found, expected, 1e-6)
-
-
-@pytest.mark.parametrize(
-    "name", some(["bnb_nf4", "ao_int8", *OWN], "bnb_nf4", "ao_int8", "own_int8")
-)
-def test_compiling_changes_nothing(name):
-    module = make_quantized(name)
-    adapter = attached(module, {**KINDS[0], **DORA[1]})
-    expected = results(module, adapter)
-    torch.compiler.reset()
-    assert_close(
-        results(module, adapter, call=torch.compile(module, backend="aot_eager")), expected, 1e-5
-    )
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -213,28 +171,6 @@ def test_four_bits_stay_as_they_are_while_images_are_made():
     assert expected.abs().sum() > 0
     adapter.detach()
     assert layer.support_avx512bf16_for_cpu is True
-
-
-def test_four_bits_that_were_packed_for_inference_are_refused():
-    functional = pytest.importorskip("bitsandbytes.functional", reason=NO_LIBRARY)
-    module = make_quantized("bnb_nf4")
-    weight = module[0].weight
-    packed = functional._convert_weight_packed_for_cpu(weight.data, weight.quant_state)
-    weight.data, weight.quant_state = packed
-    with pytest.raises(
-        AdapterError, match="0 is a Linear4bit whose weight bitsandbytes has packed"
-    ):
-        attach(module, AdapterConfig(kind="lora", rank=2))
-    with pytest.raises(AdapterError, match="packed it for inference"):
-        dense_weight(module[0])
-
-
-def test_four_bits_that_are_not_quantized_yet_have_no_lengths():
-    bnb = pytest.importorskip("bitsandbytes", reason=NO_LIBRARY)
-    module = nn.Sequential(bnb.nn.Linear4bit(INPUTS, OUTPUTS, quant_type="nf4"))
-    with pytest.raises(AdapterError, match=r"moved to its device(.|\n)*adapter\.dora to false"):
-        attach(module, AdapterConfig(kind="lora", rank=2, dora=True))
-    assert type(module[0]) is bnb.nn.Linear4bit
 
 
 @pytest.mark.parametrize("dora", DORA[1:])

@@ -1,7 +1,5 @@
 """Layers that cannot be adapted are refused by name before anything is changed."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -81,15 +79,3 @@ def test_lengths_of_a_base_without_values(axis):
 def test_an_alpha_that_files_cannot_hold(alpha):
     module = nn.Sequential(nn.Linear(8, 8))
     refused(module, {"kind": "lora", "rank": 2, "alpha": alpha}, "in float32")
-
-
-@each_option
-def test_no_state_is_loaded_into_a_merged_adapter(options):
-    module = nn.Sequential(nn.Linear(8, 8))
-    adapter = attach(module, AdapterConfig(**options))
-    state = copy.deepcopy(adapter.state())
-    adapter.merge()
-    with pytest.raises(AdapterError, match="merged"):
-        adapter.load_state(state)
-    adapter.unmerge()
-    adapter.load_state(state)

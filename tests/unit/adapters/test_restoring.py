@@ -1,9 +1,8 @@
-import math
-
 import pytest
 import torch
 from torch import nn
 
+from tests.fixtures.tables import table
 from trainer_core.adapters import attach
 from trainer_core.adapters.attach_state import attach_state
 from trainer_core.adapters.kinds.registry import layer_delta
@@ -12,18 +11,7 @@ from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 from trainer_core.types import AdapterState, LayerState
 
-CONFIGS = [
-    {"kind": "lora", "rank": 3},
-    {"kind": "lora", "rank": 4, "alpha": 1.5, "rank_pattern": {"first": 2}},
-    {"kind": "loha", "rank": 2, "alpha": 8.0},
-    {"kind": "lokr", "factor": -1, "rank": 2},
-    {"kind": "lokr", "rank": 2, "factor": 4, "alpha": 1.0},
-    {"kind": "lokr", "rank": 2, "factor": 8, "full_matrix": True},
-    {"kind": "lokr", "rank": 1, "factor": 6, "decompose_both": True, "alpha": 3.0},
-    {"kind": "lokr", "factor": -1, "rank": 64},
-    {"kind": "lokr", "rank": 2, "factor": 4, "unbalanced": True},
-    {"kind": "lokr", "rank": 2, "factor": 8, "unbalanced": True, "full_matrix": True},
-]
+CONFIGS = table(__file__, "restored")
 
 
 def make_module():
@@ -120,21 +108,7 @@ def test_a_file_may_have_what_a_new_adapter_may_not(rank, alpha):
     assert adapter.state().layers["third"].alpha == alpha
 
 
-BROKEN = {
-    "no layer": (None, 2.0, 2, "no layers"),
-    "missing": ({"lora_down": (2, 24)}, 2.0, 2, "lacks lora_up"),
-    "two ranks": ({"lora_down": (3, 24), "lora_up": (48, 2)}, 2.0, 2, "lora_up and lora_down of"),
-    "foreign": ({"hada_w1_a": (48, 2)}, 2.0, 2, "hada_w1_a, which is no factor"),
-    "rank 0": ({"lora_down": (2, 24), "lora_up": (48, 2)}, 2.0, 0, "the rank 0"),
-    "alpha": ({"lora_down": (2, 24), "lora_up": (48, 2)}, math.nan, 2, "the alpha nan"),
-    "core": (
-        {"lora_down": (2, 24), "lora_up": (48, 2), "lora_mid": (2, 3, 1, 1)},
-        2.0,
-        2,
-        "lora_mid and lora_down of",
-    ),
-    "flat": ({"lora_down": (2, 24), "lora_up": (48, 2), "dora_scale": (48,)}, 2.0, 2, "dora_scale"),
-}
+BROKEN = table(__file__, "broken_states")
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -13,12 +13,10 @@ from fixtures.shared_block import (
     make_input,
     shares,
 )
-from fixtures.uncomputed_products import UncomputedProducts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmarks.measuring.counters import count
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
@@ -175,17 +173,6 @@ def test_what_changes_between_two_calls_is_read_again(case):
     assert_same(*both(OPTIONS["lora"], compute))
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_gradients_of_gradients_are_refused_with_and_without(shared):
-    block, _ = make(OPTIONS["lora"], shared)
-    x = make_input()
-    loss = sum(y.square().sum() for y in (block.q(x), block.k(x), block.v(x)))
-    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
-    assert gradient.any()
-    with pytest.raises(RuntimeError, match="differentiate twice"):
-        (loss + gradient.square().sum()).backward()
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -210,56 +197,3 @@ def test_groups_are_what_an_expression_matches_alike():
     # Sizes say that these have no common input, whatever the expression says.
     module = nn.ModuleDict({"q": nn.Linear(8, 4), "k": nn.Linear(6, 4)})
     assert attach(module, AdapterConfig(rank=2), [".*"], shared=["[qk]"]).shared_inputs == ()
-
-
-WIDTH, ROWS = 512, 512
-FEWER = {
-    # Written less than by separate layers, in sizes of the input; at most, over the frozen layers.
-    "lora": ({"kind": "lora", "rank": 4}, 3.7, 1.4),
-    "loha": ({"kind": "loha", "rank": 4}, 3.6, 1.6),
-    "lokr": ({"kind": "lokr", "rank": 4, "factor": 8}, 3.7, 1.5),
-    "lokr whole": ({"kind": "lokr", "factor": 8, "full_matrix": True}, 2.0, 2.9),
-}
-
-
-@pytest.mark.parametrize("name", FEWER)
-def test_less_is_written_than_by_separate_layers(name):
-    options, fewer, over_frozen = FEWER[name]
-    x = torch.randn(ROWS, WIDTH).to(torch.bfloat16).requires_grad_(True)
-    gradients = [torch.empty(ROWS, WIDTH, dtype=torch.bfloat16) for _ in range(3)]
-    written, flops = {}, {}
-    for form in ("frozen", "separate", "shared"):
-        block = nn.ModuleDict({each: nn.Linear(WIDTH, WIDTH) for each in "qkv"})
-        block.to(torch.bfloat16).requires_grad_(False)
-        leaves = [x]
-        if form != "frozen":
-            shared = ["[qkv]"] if form == "shared" else ()
-            adapter = attach(block, AdapterConfig(**options), [".*"], shared=shared)
-            leaves += adapter.parameters()
-
-        def step(block=block, leaves=leaves):
-            ys = [block[each](x) for each in "qkv"]
-            return torch.autograd.grad(ys, leaves, gradients)
-
-        with UncomputedProducts():
-            done = count(step)
-        size = x.numel() * x.element_size()
-        written[form], flops[form] = done.written / size, done.flops
-    assert written["separate"] - written["shared"] >= fewer
-    assert written["shared"] / written["frozen"] <= over_frozen
-    assert flops["shared"] <= 1.001 * flops["separate"]
-
-
-def test_an_input_that_takes_no_gradient_is_not_multiplied_for_one():
-    x, flops = torch.randn(64, 24).double(), []
-    for learns in (True, False):
-        block, adapter = make(OPTIONS["lora"])
-        x.requires_grad_(learns)
-
-        def step(block=block, adapter=adapter):
-            ys = [block.q(x), block.k(x), block.v(x)]
-            return torch.autograd.grad(sum(y.sum() for y in ys), adapter.parameters())
-
-        flops.append(count(step).flops)
-    base = 2 * 64 * 24 * (24 + 16 + 40)
-    assert flops[0] - flops[1] >= base

@@ -1,6 +1,5 @@
 """Layers that read one input together, inside of what is done to a model around them."""
 
-import copy
 import gc
 import weakref
 
@@ -16,7 +15,6 @@ from fixtures.shared_block import (
     make_input,
     shares,
 )
-from fixtures.textbook import relative
 from torch import distributed, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -52,16 +50,6 @@ def test_nothing_is_kept_but_what_may_be_packed_away():
     assert kept.expired()
 
 
-def test_a_factor_of_which_there_is_only_a_part_is_left_to_its_layer():
-    """As FSDP keeps those of a layer that it wraps alone, while the layer does not run."""
-
-    def compute(block, adapter, x):
-        block.k.lora_A["default"].weight = nn.Parameter(torch.zeros(5))
-        return [block.q(x), block.v(x)]
-
-    assert_same(*both(OPTIONS["lora"], compute))
-
-
 def test_no_input_outlives_its_graph():
     gc.collect()
     gc.disable()
@@ -83,19 +71,6 @@ def test_no_input_outlives_its_graph():
             assert seen() is None
     finally:
         gc.enable()
-
-
-def test_hooks_on_a_layer_are_called_and_obeyed():
-    def compute(block, adapter, x):
-        calls = []
-        block.k.register_forward_hook(lambda *_: calls.append("after"))
-        block.v.register_forward_pre_hook(lambda _, inputs: (2.0 * inputs[0],))
-        block.q.register_full_backward_hook(lambda *_: calls.append("back"))
-        found = everything(block, adapter, x)
-        assert sorted(calls) == ["after", "back"]
-        return found
-
-    assert_same(*both(OPTIONS["lora"], compute))
 
 
 def hooked(block, adapter):
@@ -157,32 +132,6 @@ def test_without_gradients_the_outputs_have_the_same_bits():
     assert torch.autograd.grad(block.k(x).sum(), x)[0].any()
 
 
-def test_in_inference_mode_each_layer_is_alone():
-    """Its tensors do not tell when they change."""
-    block, adapter = make(OPTIONS["lora"])
-    with torch.inference_mode():
-        found = block(make_input())
-        block.q(block.before(make_input()))
-    assert group(adapter).waits_for == ()
-    assert_same(found, [y.detach() for y in block(make_input())])
-
-
-def test_a_copy_computes_each_layer_by_itself():
-    block, adapter = make(OPTIONS["lora"])
-    block.q(make_input())
-    assert group(adapter).waits_for == (block.k, block.v)
-    other = copy.deepcopy(block)
-    assert other.q.shared is not block.q.shared
-    assert other.q.shared.waits_for == ()
-    with torch.no_grad():
-        other.q.lora_B["default"].weight.zero_()
-    x = make_input()
-    expected, found = block(x), other(x)
-    assert not any(shares(y) for y in found)
-    assert relative(expected[0], found[0]) > 1e-3
-    assert_same(found[1:], expected[1:])
-
-
 @pytest.mark.parametrize("learning", [True, False])
 def test_an_exception_between_two_layers_keeps_nothing_alive(learning):
     block, adapter = make(OPTIONS["lora"])
@@ -201,19 +150,6 @@ def test_an_exception_between_two_layers_keeps_nothing_alive(learning):
         assert all(each.expired() for each in kept)
     finally:
         gc.enable()
-
-
-def test_a_detached_adapter_keeps_no_input_alive():
-    block, adapter = make(OPTIONS["lora"])
-    x = make_input()
-    kept = StorageWeakRef(x.untyped_storage())
-    # A leaf is part of its own graph.
-    block.q(x)
-    del x
-    gc.collect()
-    assert not kept.expired()
-    adapter.detach()
-    assert kept.expired()
 
 
 @pytest.fixture

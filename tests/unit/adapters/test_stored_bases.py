@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fixtures.combinations import each_once, pairwise, rarely
-from fixtures.quantized_bases import DenseCopies
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -101,22 +100,6 @@ def test_other_numbers_are_told_apart():
     dense.first.weight.data[0, 0] += 1e-4
     found, expected = (trained(each, KINDS["lora"], torch.float32) for each in (packed, dense))
     assert not all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-
-
-@pytest.mark.parametrize("again", [False, True])
-@pytest.mark.parametrize("name", STORED)
-def test_no_dense_weight_outlives_a_pass(name, again):
-    base = bases(name, torch.bfloat16, again)[0]
-    adapter = attach(base, AdapterConfig(**KINDS["lora"], dora=True), [r"first"])
-    x = torch.randn(1, 2, WIDTH, dtype=torch.bfloat16, requires_grad=True)
-    with DenseCopies(WIDTH * INNER) as copies:
-        y = base(x)
-    assert copies.made
-    assert copies.count() == 0, "between the forward and the backward pass"
-    with copies:
-        y.sum().backward()
-    assert copies.count() == 0, "between two steps"
-    assert adapter.parameters()[0].grad is not None
 
 
 def test_every_kind_is_in_the_table():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.fixtures.tables import table
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
@@ -152,32 +153,10 @@ def test_rank_and_alpha_by_pattern():
     assert layers["blocks.5.to_q"].tensors["lora_down"].shape == (3, 8)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"targets": ["blocks.to_q"]}, r"adapter\.targets: the pattern 'blocks\.to_q' matches no"),
-        ({"include": ["haed"]}, r"adapter\.include: the pattern 'haed'[^~]*Nearest names: head"),
-        ({"exclude": ["_mod_"]}, r"adapter\.exclude: the pattern '_mod_'"),
-        ({"rank_pattern": {"head": 1}}, r"adapter\.rank_pattern: the pattern 'head'"),
-        ({"alpha_pattern": {"nothing": 1.0}}, r"adapter\.alpha_pattern: the pattern 'nothing'"),
-        ({"targets": ["("]}, r"adapter\.targets: '\(' is not a regular expression"),
-        ({"include": ["["]}, r"adapter\.include: '\['"),
-        ({"exclude": ["*"]}, r"adapter\.exclude: '\*'"),
-        ({"rank_pattern": {"(": 1}}, r"adapter\.rank_pattern: '\('"),
-        ({"alpha_pattern": {"(": 1.0}}, r"adapter\.alpha_pattern: '\('"),
-        ({"rank_pattern": {".*": 0}}, r"adapter\.rank_pattern: '\.\*' is set to 0"),
-        ({"rank_pattern": {".*to_q": 9}}, r"adapter\.rank_pattern: rank 9 for blocks"),
-        ({"alpha_pattern": {".*": 0.0}}, r"adapter\.alpha_pattern: '\.\*' is set to 0"),
-        ({"alpha_pattern": {".*": -1.0}}, r"adapter\.alpha_pattern: '\.\*' is set to -1"),
-        ({"targets": "atention"}, r"adapter\.targets: 'atention' is not a preset[^~]*attention"),
-        ({"targets": "broken"}, r"preset 'broken'"),
-        ({"targets": []}, r"no layer is selected; the module has .*49 Linear"),
-        ({"targets": "attention", "exclude": [".*"]}, r"no layer is selected"),
-        ({"targets": [r".*\.norm"]}, r"matches no layer; it matches only LayerNorm"),
-        ({"targets": ["padded"]}, r"padded is a Padded, which computes more than a convolution"),
-        ({"targets": "attention", "include": ["padded"]}, r"padded is a Padded"),
-    ],
-)
+REFUSED = table(__file__, "refused_targets")
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
 def test_bad_targets_are_refused_by_setting(options, message):
     configured = AdapterConfig.model_construct(
         **{**AdapterConfig(kind="lora", rank=2, targets="attention").model_dump(), **options}

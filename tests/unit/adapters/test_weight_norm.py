@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fixtures.convolutions import Shape, adapted_conv
+from fixtures.tables import table
 from fixtures.textbook import CASES, make_plan, random_factors, textbook_delta
 from torch import nn
 
@@ -26,19 +26,7 @@ def test_norms_without_a_delta_are_those_of_the_textbooks(kind, inputs, outputs,
     torch.testing.assert_close(found, torch.stack(expected), rtol=1e-10, atol=1e-10)
 
 
-OPTIONS = {
-    "lora": {"kind": "lora", "rank": 4},
-    "lora, alpha": {"kind": "lora", "rank": 4, "alpha": 3.0},
-    "lora, rslora": {"kind": "lora", "rank": 4, "alpha": 3.0, "rslora": True},
-    "lora, dora": {"kind": "lora", "rank": 4, "dora": True},
-    "loha": {"kind": "loha", "rank": 2, "alpha": 3.0},
-    "loha of large rank": {"kind": "loha", "rank": 7},
-    "loha, dora": {"kind": "loha", "rank": 2, "dora": True, "dora_axis": "input"},
-    "lokr": {"kind": "lokr", "factor": 4, "rank": 1, "alpha": 3.0},
-    "lokr, full": {"kind": "lokr", "factor": 4, "full_matrix": True},
-    "lokr, both": {"kind": "lokr", "factor": -1, "rank": 1, "decompose_both": True},
-    "lokr, dora": {"kind": "lokr", "factor": 4, "rank": 1, "dora": True},
-}
+OPTIONS = table(__file__, "limited")
 SIZES = [(12, 24), (24, 12), (12, 24), (12, 24), (24, 24)]
 
 
@@ -96,18 +84,6 @@ def test_layers_above_the_limit_are_scaled_to_it_and_others_keep_their_bits(name
         }
         assert max(ratios) - min(ratios) < 1e-5
     assert found.most_often()[1:] == (1, 2)
-
-
-def test_a_tucker_core_is_a_factor_like_the_others():
-    options = {"kind": "lora", "rank": 3, "tucker": True}
-    module, adapter = adapted_conv(Shape((3, 3), padding=1), options, 0)
-    (name,) = adapter.names
-    before, norms = adapter.delta_weight(name), weight_norms(adapter)
-    weight = module.get_submodule(name).base_layer.weight
-    assert float(norms[name]) == pytest.approx(float(weight.double().norm()), rel=1e-6)
-    limit = 0.25 * float(before.norm() / norms[name])
-    WeightNormLimit(adapter, limit, norms).apply()
-    torch.testing.assert_close(adapter.delta_weight(name), 0.25 * before, rtol=1e-6, atol=1e-12)
 
 
 def test_many_layers_are_cut_into_stacks(monkeypatch):

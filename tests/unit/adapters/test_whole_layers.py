@@ -12,7 +12,6 @@ from tests.fixtures.lumina2 import ATTENTION, KEY_MAP, TEXT, make_lumina, predic
 from tests.fixtures.strong_states import strengthen
 from tests.fixtures.swapped_blocks import CPU, HesitantTransfer
 from tests.fixtures.textbook import relative
-from trainer_core.adapter_files.names.key_map import ComfyuiPlace, comfyui_table
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
@@ -129,17 +128,6 @@ def test_parts_are_computed_once_for_an_input(transformer):
     assert len(calls) == 6
 
 
-def test_a_copy_computes_the_same_and_for_itself(transformer):
-    adapted(transformer).eval()
-    expected = velocity(transformer)
-    other = copy.deepcopy(transformer)
-    assert torch.equal(velocity(other), expected)
-    with torch.no_grad():
-        other.get_submodule(PARTS[0]).joined.get_base_layer().parts[1].weight.mul_(2)
-    assert not torch.equal(velocity(other), expected)
-    assert torch.equal(velocity(transformer), expected)
-
-
 def test_a_state_is_taken_over_bit_for_bit(transformer):
     adapter = adapted(transformer).eval()
     expected, state = velocity(transformer), adapter.state()
@@ -235,10 +223,3 @@ def test_a_lokr_is_refused_where_its_parts_are_needed(transformer, tmp_path):
     state = adapted(transformer, factor=2).state()
     with pytest.raises(AdapterError, match="one layer in the file"):
         write_adapter(tmp_path / "a.safetensors", state, "diffusers", KEY_MAP, {}, proof=False)
-
-
-def test_parts_have_no_names_in_comfyui():
-    shapes = {f"{WHOLE}.weight": (192, 96)}
-    table = comfyui_table(KEY_MAP, shapes)
-    assert ComfyuiPlace(f"{WHOLE}.weight") in table.values()
-    assert all(place.rows is None for place in table.values())

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.fixtures.combinations import each_once, pairwise, rarely
+from tests.fixtures.machines import CountingMachine
 from tests.fixtures.small_device import MasterBeside, SmallDevice
 from tests.fixtures.swapped_blocks import BLOCKS, MAKERS, HesitantTransfer, Trained, place
-from trainer_core.adapters.dora_norm import CachedNorm
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload import host_weights, pinned_memory
@@ -31,16 +31,6 @@ COURSES = {
     "there and back": (0, {1: 5, 2: 0, 3: 1}),
 }
 FORMS = ("dense", "int8", "nf4")
-
-
-class CountingMachine(Machine):
-    """Knows what is pinned."""
-
-    def __init__(self):
-        self.pinned = 0
-
-    def count_pinned(self, change):
-        self.pinned += change
 
 
 class Registry:
@@ -108,16 +98,6 @@ def test_a_run_whose_plan_changes_learns_what_it_would_have_learned(
     assert registry.locked == {}
 
 
-def test_what_backward_divides_by_is_kept_when_blocks_move(monkeypatch):
-    computed = []
-    squares = CachedNorm._squares
-    counted = lambda norm, weight: computed.append(norm) or squares(norm, weight)  # noqa: E731
-    monkeypatch.setattr(CachedNorm, "_squares", counted)
-    adapter = {"kind": "lora", "dora": True}
-    found = Trained("qwen_image", adapter, 0, steps=4, changes={1: 4, 2: 1, 3: 0})
-    assert len(computed) == len(found.adapter.names)
-
-
 def test_blocks_are_spread_evenly_again_and_loaded_as_often_as_from_the_start():
     found = Trained("qwen_image", {"kind": "lora"}, 2, 1, steps=3, changes={1: 4, 2: 3})
     assert found.loads[1:] == [2 * (4 - 1) + 1, 2 * (3 - 1) + 1]
@@ -175,7 +155,7 @@ def test_what_the_host_refuses_halfway_leaves_a_base_that_computes():
 
 
 def test_pinned_memory_follows_the_blocks_and_is_given_back(registry):
-    machine = CountingMachine()
+    machine = CountingMachine(10**9)
     placed = place(
         MAKERS["flux"](), get_family("flux"), 4, master=PinnedMaster(True, machine), machine=machine
     )
@@ -190,7 +170,7 @@ def test_pinned_memory_follows_the_blocks_and_is_given_back(registry):
 
 @pytest.mark.parametrize("required", [True, False])
 def test_a_system_that_pins_no_more(registry, required):
-    transformer, machine = MAKERS["qwen_image"](), CountingMachine()
+    transformer, machine = MAKERS["qwen_image"](), CountingMachine(10**9)
     placed = place(transformer, get_family("qwen_image"), 0, machine=machine)
     size = host_weights.block_size(next(iter(placed.every.values())))
     registry._most = 2 * size + 3 * 4096
@@ -232,14 +212,6 @@ def test_a_base_without_checkpoints_or_with_too_few_blocks_is_refused():
     with pytest.raises(RunError, match=r"and memory\.gradient_checkpointing is false"):
         placed.swap(1)
     assert (placed.count, placed.most) == (0, 0)
-
-
-def test_who_chooses_the_checkpoints_hears_of_the_blocks():
-    heard = []
-    placed = place(MAKERS["flux"](), get_family("flux"), 0)
-    placed.before_swap = heard.append
-    placed.swap(2)
-    assert heard == [evenly_spread(2, 5)]
 
 
 def steady(blocks, slots):

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.fixtures.combinations import each_once, pairwise
+from tests.fixtures.combinations import each_once
+from tests.fixtures.machines import CountingMachine
 from tests.fixtures.swapped_blocks import BLOCKS, CPU, MAKERS, HesitantTransfer, Trained
 from trainer_core.config import MemorySection
 from trainer_core.errors import ConfigError
@@ -74,16 +75,6 @@ def test_weights_are_the_same_for_every_count(family, name, way):
     assert found.equals(plain(family, name))
     if ways.inputs is not None:
         assert not ways.taken()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("family", "name", "count", "ram"), pairwise(BLOCKS, ADAPTERS, range(6), [False, True])
-)
-def test_weights_are_the_same_for_every_two_options(family, name, count, ram):
-    ways = Checkpointing(count, ram)
-    found = Trained(family, ADAPTERS[name], accumulation=2, previews=True, checkpointing=ways)
-    assert found.equals(plain(family, name))
 
 
 @pytest.mark.parametrize("family", BLOCKS)
@@ -169,20 +160,6 @@ def test_inputs_come_back_as_they_were():
             assert layout == other
 
 
-def test_what_is_the_same_memory_is_kept_once():
-    inputs = make_inputs()
-    loss = Blocks(inputs)(*start())
-    kept = list(inputs._known.values())
-    # Image, text, what is shared, and of each block but the last the memory of both its outputs.
-    assert len(kept) == 3 + 3
-    assert sorted(each.calls for each in kept) == [1, 1, 1, 1, 1, 4]
-    image, text, shared = 2 * 6 * 8 * 4, 2 * 3 * 8 * 4, 8 * 4
-    assert inputs.arena.size == 4 * (image + text) + shared
-    loss.backward()
-    del loss, kept
-    assert not inputs._known
-
-
 def test_no_ram_is_taken_in_a_later_step_and_other_sizes_grow_what_is_there():
     inputs = make_inputs()
     model = Blocks(inputs)
@@ -195,46 +172,6 @@ def test_no_ram_is_taken_in_a_later_step_and_other_sizes_grow_what_is_there():
     sizes = [size for _, size in found]
     assert [new for new, _ in found] == [6, 0, 0, 4, 0]
     assert sizes == [sizes[0]] * 3 + [sizes[3]] * 2
-
-
-def test_a_slot_that_is_poisoned_after_its_use_is_not_read_again():
-    inputs = make_inputs()
-    torch.manual_seed(0)
-    model, grads = Blocks(inputs), []
-    for _ in range(2):
-        image, *rest = start()
-        model(image, *rest).backward()
-        grads.append(image.grad)
-        for slots in inputs.arena._slots.values():
-            for slot in slots:
-                assert not slot.taken
-                slot.bytes.fill_(255)
-    assert torch.equal(*grads)
-    assert torch.isfinite(grads[0]).all()
-
-
-def test_two_graphs_that_are_alive_at_once_have_ram_of_their_own():
-    inputs = make_inputs()
-    torch.manual_seed(0)
-    model = Blocks(inputs)
-    (image, *rest), (other, *others) = start(), start(4)
-    (model(image, *rest) + model(other, *others)).backward()
-    alone, second = start()[0], start(4)[0]
-    model(alone, *rest).backward()
-    model(second, *others).backward()
-    assert torch.equal(image.grad, alone.grad)
-    assert torch.equal(other.grad, second.grad)
-
-
-def test_backward_twice_through_one_graph():
-    inputs = make_inputs()
-    model = Blocks(inputs)
-    image, *rest = start()
-    loss = model(image, *rest)
-    loss.backward(retain_graph=True)
-    once = image.grad.clone()
-    loss.backward()
-    assert torch.allclose(image.grad, 2 * once)
 
 
 def test_a_block_that_writes_into_its_input_is_named():
@@ -280,19 +217,6 @@ def test_a_steps_bytes_shrink_by_what_waits_in_ram():
         peaks.append(live.peaks[None] - (inputs.arena.size if inputs else 0))
     # All inputs but those of the block that is computed again, and of the next one.
     assert peaks[0] - peaks[1] == pytest.approx(4 * size, rel=0.05)
-
-
-class CountingMachine(Machine):
-    """Lets so many bytes be pinned, and counts them."""
-
-    def __init__(self, limit=0):
-        self.limit, self.pinned = limit, 0
-
-    def pinned_limit(self):
-        return self.limit
-
-    def count_pinned(self, change):
-        self.pinned += change
 
 
 class LateDriver:

@@ -84,15 +84,6 @@ def test_a_buffer_and_its_storage_begin_with_a_page(outputs):
     assert torch.equal(weight, before)
 
 
-def test_blocks_of_one_layout_are_known_by_it():
-    layouts = [
-        PageableMaster().hold(block_spans(block.requires_grad_(False))).layout
-        for block in (nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 3), nn.Linear(3, 4).half())
-    ]
-    assert layouts[0] == layouts[1]
-    assert len(set(layouts)) == 3
-
-
 def test_packed_weights_of_a_library_are_refused():
     class Packed(nn.Parameter):
         pass

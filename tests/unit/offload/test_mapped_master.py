@@ -1,16 +1,13 @@
 """Blocks that stay in the base's file: the bits of any other master, and no RAM for them."""
 
 import contextlib
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from tests.fixtures.flux_files import write_folder, write_native
-from tests.fixtures.native_files import flux_to_native, locate_file, make_native_flux
+from tests.fixtures.native_files import locate_file, make_native_flux
 from tests.fixtures.swapped_blocks import CPU, swap
 from trainer_core.config import MemorySection
 from trainer_core.errors import BaseModelError
@@ -22,55 +19,6 @@ from trainer_core.offload.mapped_pages import mapped_pages
 
 FAMILY = get_family("flux")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux' maps")
-
-PROCESS = """
-import contextlib, gc, sys, torch
-from trainer_core.adapters import attach
-from trainer_core.bases.locate import locate_base
-from trainer_core.config import AdapterConfig, BaseSection, MemorySection
-from trainer_core.device import release_memory
-from trainer_core.families.registry import get_family
-from trainer_core.offload.load_base import load_base
-from trainer_core.offload.machine import Machine
-
-torch.set_num_threads(1)
-family, cpu = get_family("flux"), torch.device("cpu")
-
-def train(path, master, blocks):
-    location = locate_base(BaseSection(path=path), family, False, needs_encoders=False)
-    memory = MemorySection(blocks_to_swap=blocks, master=master)
-    with contextlib.ExitStack() as at_end:
-        base = load_base(memory, family, location, torch.bfloat16, cpu, Machine(), at_end)
-        model, send_rest = base.transformer, base.send_rest
-        family.enable_checkpointing(model)
-        adapter = attach(model, AdapterConfig(rank=2), presets=family.presets)
-        send_rest()
-        text = {"text_embeddings": torch.randn(8, 64), "pooled_text": torch.randn(64)}
-        for _ in range(2):
-            found = family.predict(
-                model, torch.randn(1, 16, 8, 8), torch.tensor([0.5]), [text], [], 1.0
-            )
-            found.square().mean().backward()
-        sizes = {}
-        for name in family.repeated_blocks:
-            block = model.get_submodule(name)[0]
-            sizes[name] = sum(p.nbytes for p in block.parameters() if not p.requires_grad)
-        return 2 * sum(sizes.values())
-
-def status(field):
-    with open("/proc/self/status") as file:
-        line = next(line for line in file if line.startswith(field))
-    return int(line.split()[1]) * 1024
-
-small, large, master, blocks = sys.argv[1:]
-train(small, master, 2)  # everything is imported and has run once
-gc.collect()
-begin = status("VmRSS")
-with open("/proc/self/clear_refs", "w") as file:
-    file.write("5")
-ring = train(large, master, int(blocks))
-print(status("VmHWM") - begin, ring)
-"""
 
 
 @pytest.mark.parametrize("form", ["file", "folder"])
@@ -160,45 +108,3 @@ def test_blocks_leave_to_the_file_and_come_back_from_it(tmp_path):
         with pytest.raises(BaseModelError, match="was written to while blocks are read from it"):
             placed.swap(0)
     assert not any(each._forward_pre_hooks for each in placed.transformer.modules())
-
-
-def write_wide(path, heads, layers):
-    """A FLUX.1 in bfloat16; at 8 heads a block of each kind takes about 100 MB."""
-    from diffusers import FluxTransformer2DModel
-
-    model = FluxTransformer2DModel(
-        num_layers=layers,
-        num_single_layers=layers,
-        num_attention_heads=heads,
-        joint_attention_dim=64,
-        pooled_projection_dim=64,
-        guidance_embeds=True,
-    )
-    native = flux_to_native(model.to(torch.bfloat16).state_dict())
-    save_file({name: each.contiguous() for name, each in native.items()}, path)
-    return path
-
-
-def grown(folder, master, heads, layers):
-    """Megabytes that a run takes at its peak, those of its ring, and those of the file."""
-    small = write_wide(folder / "small.safetensors", 2, 1)
-    large = write_wide(folder / "large.safetensors", heads, layers)
-    arguments = [str(small), str(large), master, str(2 * layers)]
-    done = subprocess.run(
-        [sys.executable, "-c", PROCESS, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    peak, ring = (int(word) for word in done.stdout.split())
-    return peak / 1e6, ring / 1e6, large.stat().st_size / 1e6
-
-
-@pytest.mark.exhaustive
-def test_a_large_base_takes_the_memory_of_its_ring(tmp_path):
-    peak, ring, size = grown(tmp_path, "file", 8, 10)
-    assert size > 1000
-    # What lies outside of the blocks, the adapter and a step's activations come on top.
-    assert peak < 1.2 * (ring + 150)

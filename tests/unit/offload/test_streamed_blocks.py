@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.fixtures.combinations import each_once, pairwise
+from tests.fixtures.combinations import each_once
 from tests.fixtures.swapped_blocks import (
     BLOCKS,
     CPU,
@@ -79,18 +79,6 @@ def compare(family, name, way, slots, count, **swapped):
 )
 def test_weights_are_those_of_a_resident_run(family, name, way, slots):
     compare(family, name, way, slots, BLOCKS[family])
-
-
-CELLS = list(enumerate(pairwise(BLOCKS, ADAPTERS, WAYS)))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("number", "cell"), CELLS)
-def test_weights_are_those_of_a_resident_run_for_every_two_options(number, cell):
-    """With every ring, and every count of swapped blocks, in some cell."""
-    most = BLOCKS[cell[0]]
-    for slots, count in ((1 + number % 3, most), (1 + (number + 1) % 3, 1 + number % most)):
-        compare(*cell, slots, count)
 
 
 def test_weights_that_are_read_where_they_lie_are_the_same():
@@ -269,21 +257,6 @@ def test_afterwards_everything_is_as_before_and_another_training_may_begin():
     gc.collect()
     assert len(hesitant.slots) > 2
     assert all(mark.expired() for _, mark in hesitant.slots.values())
-
-
-def test_the_masters_are_never_written():
-    held = []
-
-    class Watched(PageableMaster):
-        def hold(self, spans):
-            held.append(super().hold(spans))
-            copies.append(held[-1].flat.clone())
-            return held[-1]
-
-    copies = []
-    Trained("qwen_image", {"kind": "lokr", "factor": -1, "dora": True}, 5, master=Watched())
-    assert len(held) == 5
-    assert all(torch.equal(each.flat, copy) for each, copy in zip(held, copies, strict=True))
 
 
 def test_blocks_that_learn_are_refused_and_left_as_they_are():

@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
 
 from tests.fixtures.combinations import pairwise
 from trainer_core.adapters import attach
@@ -171,15 +169,6 @@ def test_rotation_is_hadamards(size):
     torch.testing.assert_close(rotate(rotate(rows)), rows * gain(size))
 
 
-@each_dtype
-def test_a_rotated_weight_reads_as_it_was(dtype):
-    weight = normal(48, 3 * 128)
-    stored = FORMATS["int8_rotated"]
-    found = stored.dense(stored.pack(weight), (48, 3 * 128), dtype)
-    assert found.dtype == dtype
-    assert relative(found, weight) < 1e-2
-
-
 @each_format
 @pytest.mark.parametrize(
     ("tokens", "shape", "taken"),
@@ -253,40 +242,6 @@ def test_float16_overflows_only_where_its_result_does(name):
         assert relative(value, expected) < 5e-2
 
 
-class Kernels(TorchDispatchMode):
-    """Names of the operations that compute or copy."""
-
-    _FREE = ("view", "t", "slice", "detach", "new_empty", "empty_like", "as_strided")
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = str(function).split(".")[1]
-        if name not in self._FREE:
-            self.names.append(name)
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("name", "forward", "backward"),
-    [("int8", 8, 9), ("int8_rotated", 9, 10), ("e4m3 rows", 8, 9)],
-)
-def test_number_of_kernels(name, forward, backward, dtype):
-    layer = quantized(name, normal(OUT, IN), normal(OUT, seed=1).to(dtype))
-    x = normal(TOKENS, IN, seed=2).to(dtype).requires_grad_()
-    layer(x)
-    with Kernels() as kernels:
-        y = layer(x)
-    g = torch.ones_like(y)
-    assert len(kernels.names) == forward, kernels.names
-    with Kernels() as kernels:
-        torch.autograd.grad(y, x, g)
-    assert len(kernels.names) == backward, kernels.names
-
-
 def adapted(name, compute, options, dtype=torch.float32):
     """Two layers with an adapter that is not at its first value, as a small base."""
     layers = [
@@ -354,19 +309,6 @@ def test_the_factors_see_what_was_not_rounded(name, kind):
         assert torch.equal(one, other) == (at >= 2)
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("name", ["int8_rotated", "e4m3 rows"])
-def test_a_checkpointed_layer_has_the_same_bits(name, reentrant):
-    g, results = normal(TOKENS, 64, seed=6), []
-    for checkpointed in (False, True):
-        module, adapter = adapted(name, "8bit", {"kind": "lora", "rank": 4})
-        x = normal(TOKENS, 64, seed=5).requires_grad_()
-        y = checkpoint(module, x, use_reentrant=reentrant) if checkpointed else module(x)
-        y.backward(g)
-        results.append([y, x.grad, *(each.grad for each in adapter.parameters())])
-    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", ["int8_rotated", "e4m3 rows"])
 def test_it_is_compiled_as_one_graph(name):
@@ -416,10 +358,3 @@ def test_8_bits_of_a_base_without_them_are_refused():
         set_compute(module, "8bit")
     assert "memory.compute is 8bit" in raised.value.found
     assert "int8" in raised.value.expected
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_formats_of_8_bits_say_so(name):
-    stored = FORMATS[name]
-    kept = stored.pack(normal(64, 128))["weight"].dtype
-    assert stored.eight_bit == (kept in {torch.int8, E4M3})

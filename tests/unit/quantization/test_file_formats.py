@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from trainer_core.quantization.block_scaled import Mxfp8, Nvfp4, tiled_count
-from trainer_core.quantization.quantized_linear import QuantizedLinear
 from trainer_core.quantization.rotated_integers import (
     AsymW4A8,
     ConvRotW4A4,
@@ -150,24 +149,6 @@ def test_rows_of_a_packed_weight_are_rows_of_the_dense_one(case, dtype):
     rows = stored.take(parts, 17, 147)
     assert torch.equal(stored.dense(rows, (130, WIDTH), dtype), whole[17:147])
     assert all(part.untyped_storage().nbytes() == part.nbytes for part in rows.values())
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_layer_computes_with_the_parts_and_keeps_them(case):
-    stored, parts, _ = CASES[case]()
-    taken = stored.take(parts, 0, ROWS)
-    layer = QuantizedLinear(stored, (ROWS, WIDTH), taken, torch.randn(ROWS))
-    layer.to(torch.bfloat16)
-    for name, value in layer.parts().items():
-        assert value.dtype == taken[name].dtype
-        assert torch.equal(value.float(), taken[name].float())
-    x = torch.randn(3, WIDTH, requires_grad=True)
-    weight = layer.dense(torch.float32)
-    y = layer(x)
-    assert torch.equal(y, torch.nn.functional.linear(x, weight, layer.bias.float()))
-    gradient = torch.randn_like(y)
-    (found,) = torch.autograd.grad(y, x, gradient)
-    assert torch.equal(found, gradient @ weight)
 
 
 def test_rotations_are_powers_of_four():

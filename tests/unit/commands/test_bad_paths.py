@@ -4,11 +4,9 @@ import os
 
 import pytest
 
-from tests.fixtures.family_states import family_state, key_map
+from tests.fixtures.family_states import key_map
 from tests.fixtures.tables import table
-from tests.unit.commands.conftest import OWN
 from trainer_core.adapter_files.read.peft_config import WEIGHTS_NAME
-from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.cli import main
 
 FLUX = key_map("flux")
@@ -94,20 +92,3 @@ def test_a_folder_without_permission(closed, lora, tmp_path, capsys, as_nobody):
     assert "1 of 2 converted" in said.out
     assert f"{closed}" in said.err
     assert [path.name for path in out.parent.iterdir()] == ["lora.safetensors"]
-
-
-def test_a_folder_tells_what_it_passes_over(lora, tmp_path, capsys):
-    folder, out = lora.parent, tmp_path / "out"
-    state = family_state("flux", "lora")
-    write_adapter(folder / "LOUD.SAFETENSORS", state, "comfyui", FLUX, OWN)
-    diffusers = folder / "diffusers" / "pytorch_lora_weights.safetensors"
-    write_adapter(diffusers, state, "diffusers", FLUX, OWN)
-    (folder / "broken.safetensors").symlink_to(folder / "nowhere")
-    (folder / "inner").mkdir()
-    assert main(["convert", str(folder), str(out), "--to", "kohya"]) == 1
-    said = capsys.readouterr()
-    assert "3 of 4 converted" in said.out
-    assert "1 passed over, no adapters: inner" in said.out
-    assert "broken.safetensors" in said.err
-    names = sorted(path.name for path in out.iterdir())
-    assert names == ["LOUD.safetensors", "diffusers.safetensors", "lora.safetensors"]

@@ -11,9 +11,7 @@ from tests.fixtures.flux_base import make_flux_base
 from trainer_core.bases.locate import locate_base
 from trainer_core.cli import main
 from trainer_core.config import BaseSection
-from trainer_core.data.captions import may_be_long
 from trainer_core.families.registry import get_family
-from trainer_core.types import Sample
 
 LIMIT = 24
 
@@ -102,9 +100,3 @@ def test_the_number_of_tokens_is_where_the_encoders_cut(base, family):
         assert torch.equal(whole, more)
     else:
         assert not torch.allclose(less, whole[: tokens - 1])
-
-
-def test_what_cannot_be_long_is_not_counted(tmp_path):
-    captions = {"short": "a" * 223, "long": "\u00e4" * 113}
-    samples = [Sample(name, tmp_path, text, 64, 64) for name, text in captions.items()]
-    assert [each.name for each in may_be_long(samples, 256)] == ["long"]

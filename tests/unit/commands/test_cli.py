@@ -59,12 +59,6 @@ def test_template_prints_a_run_file(capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["purpose"] == "edit"
 
 
-@pytest.mark.parametrize("words", [["template"], ["template", "flx"], ["template", "a", "b", "c"]])
-def test_template_without_a_family_is_refused(words, capsys):
-    assert main(words) == 2
-    assert "flux" in capsys.readouterr().err or len(words) == 4
-
-
 def test_template_of_a_goal_says_why_and_trains_as_asked(capsys, tmp_path):
     words = ["qwen_image", "style", "thorough", "images=35", "kind=lokr", "vram=12"]
     assert main(["template", *words]) == 0

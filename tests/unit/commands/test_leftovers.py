@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from functools import partial
 
@@ -69,17 +68,6 @@ def test_a_verb_that_was_killed_leaves_nothing_for_long(
             "lora.safetensors",
         }
         assert living.exists()
-
-
-def test_programs_are_told_as_an_event(place, tmp_path, capsys):
-    words = ["convert", str(place / "lora.safetensors"), str(tmp_path / "x.safetensors")]
-    words += ["--to", "diffusers", "--json"]
-    killed_while_writing(lambda: main(words), LIMIT)
-    assert main(words) == 0
-    first, report = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert first["event"] == "warned"
-    assert str(tmp_path) in first["message"]
-    assert report["layout"] == "diffusers"
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,9 @@ import json
 
 import pytest
 import torch
-import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from tests.fixtures.adapter_states import make_state
 from tests.fixtures.flux_files import FLUX, random_adapter, write_folder, write_native
 from tests.fixtures.native_files import flux_to_native, make_native_flux, to_scaled
 from tests.fixtures.tables import table
@@ -89,22 +87,6 @@ def test_merge_and_extract_give_the_adapter_back(base, here, capsys):
     assert report["stored_as"]["base"] == report["stored_as"]["tuned"]
 
 
-def test_merge_says_for_a_person_how_much_is_lost(here, capsys):
-    words = ["merge", "fp8.safetensors", "lora.safetensors", "m.safetensors"]
-    assert main([*words, "strength=0.005", "rounding=nearest"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    *lines, blank, outcome = lines
-    assert (blank, "of the change is in the new base" in outcome) == ("", True)
-    report = yaml.safe_load("\n".join(line for line in lines if not line.startswith("merged ")))
-    assert report["change_kept"]["median"] < 0.5
-    assert next(iter(report["change_kept"]["least"].values())) < 0.5
-    assert "dtype=bf16" in report["note"]
-    assert main([*words, "strength=0.005", "dtype=bf16", "--overwrite"]) == 0
-    out = capsys.readouterr().out
-    assert "note" not in out
-    assert "bfloat16" in out
-
-
 def test_extract_names_what_it_leaves_out(here, capsys):
     tensors = load_file(here / "base.safetensors")
     for name in ("img_in.weight", "img_in.bias", "double_blocks.0.img_attn.proj.weight"):
@@ -180,14 +162,6 @@ def test_wrong_input_is_refused_and_nothing_is_written(words, expected, here, ca
     assert report["remedy"]
     assert sorted(path for path in here.rglob("*")) == before
     assert all(path.read_bytes() == content for path, content in contents.items())
-
-
-def test_an_adapter_of_two_families_needs_its_family_named(here, capsys):
-    only = make_state("lora", sizes={"transformer_blocks.0.attn.to_out.0": (3072, 3072)})
-    write_adapter(here / "both.safetensors", only, "diffusers", FLUX.key_map, {})
-    words = ["resize", "both.safetensors", "m.safetensors", "--rank=1"]
-    assert "flux" in command(capsys, *words, code=2)["found"]
-    assert command(capsys, *words, "--family", "flux")["layers"] == 1
 
 
 @pytest.mark.parametrize(

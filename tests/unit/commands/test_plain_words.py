@@ -52,14 +52,6 @@ def test_inspect_is_short_whatever_the_file_holds(tmp_path, capsys):
     assert proved.startswith(("Fine", "NOT FINE"))
 
 
-def test_a_file_ends_in_a_sentence(tmp_path, capsys):
-    path = adapter(tmp_path / "a.safetensors", 3)
-    assert main(["convert", str(path), str(tmp_path / "b.safetensors"), "--to", "kohya"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "3 layers, exact."
-    assert main(["resize", str(path), str(tmp_path / "c.safetensors"), "--rank", "4"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "3 layers, exact."
-
-
 def test_what_is_not_there_is_told_before_torch_is_imported(tmp_path):
     base = f"base.path={tmp_path / 'no' / 'base'}"
     commands = [

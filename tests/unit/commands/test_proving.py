@@ -108,30 +108,6 @@ def test_a_person_reads_only_what_is_wrong(capsys, tmp_path):
     assert "the trainer does not read this file" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (("--base", "embedded", "--family", "flux"), "embedded is a base of family qwen_image"),
-        (("--family", "fluxx"), "family: 'fluxx'"),
-        (("prove=maybe",), "prove=maybe"),
-        (("--bass", "x"), "the flag '--bass'"),
-    ],
-)
-def test_wrong_words_are_code_two(words, found, capsys, tmp_path):
-    path = write(tmp_path, "flux", SIZES["flux"])
-    assert main(["inspect", str(path), "--prove", *words]) == 2
-    assert found in capsys.readouterr().err
-
-
-def test_what_is_no_adapter_is_code_two(capsys, tmp_path):
-    path = tmp_path / "a.safetensors"
-    path.write_bytes(b"")
-    assert main(["inspect", str(path), "--prove"]) == 2
-    save_file({"some.tensor": torch.ones(2)}, path)
-    assert main(["inspect", str(path), "--prove"]) == 2
-    assert "To do: " in capsys.readouterr().err
-
-
 def test_a_file_of_which_nothing_is_compared_is_not_proved(capsys, tmp_path):
     """Every tensor is loaded by ComfyUI, and the trainer does not read the kind."""
     path = tmp_path / "a.safetensors"

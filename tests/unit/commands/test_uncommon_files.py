@@ -161,15 +161,6 @@ def test_layers_that_change_nothing_are_told(zero, capsys, tmp_path):
     assert ("changes nothing: the change of every layer" in out) == (zero != "one")
 
 
-@pytest.mark.parametrize(("size", "family"), [(3072, "qwen_image"), (4096, "qwen_image_21")])
-@pytest.mark.parametrize("ending", ["diff_b", "diff"])
-def test_the_size_of_a_difference_tells_its_family(ending, size, family, capsys, tmp_path):
-    shape = (size,) if ending == "diff_b" else (size, size)
-    path = saved(tmp_path, {f"{LAYER}.{ending}": torch.zeros(shape, dtype=torch.bfloat16)})
-    assert main(["inspect", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["family"] == family
-
-
 def test_an_alpha_of_nought_is_told(capsys, tmp_path):
     path = saved(tmp_path, {**lora(), f"{LAYER}.alpha": torch.tensor(0.0)})
     (note,) = report_of(capsys, "inspect", path)[1]["notes"]

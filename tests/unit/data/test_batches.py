@@ -270,11 +270,3 @@ def test_single_samples_take_turns_with_preserved_points(share):
     epochs = [sorted(own[at : at + 5]) for at in range(0, len(own) - 5, 5)]
     assert all(epoch == [0, 1, 2, 3, 4] for epoch in epochs)
     assert plan.epoch(200) == pytest.approx(len(own) / 5)
-
-
-@pytest.mark.parametrize(("share", "points"), [(0.0, 0), (0.01, 1), (0.5, 4), (0.9, 7)])
-def test_a_larger_batch_has_the_same_number_of_points_each_time(share, points):
-    plan = BatchPlan([SMALL] * 280, [0] * 280, 8, 1, 1, 3, share)
-    for step in range(1, 5):
-        assert len(plan.indices(step, 0)) == 8 - points
-        assert plan.preserved(step, 0) == range((step - 1) * points, step * points)

@@ -162,13 +162,6 @@ def test_a_damaged_memory_is_forgotten(world, content):
     assert world.encoders.counts() == (0, 0, 0)
 
 
-def test_a_cache_folder_that_cannot_be_made_is_named(world):
-    world.add("a.png")
-    world.cache.write_text("a file where the folder should be")
-    with pytest.raises(StorageError, match="cache"):
-        world.build()
-
-
 BUILDER = """
 import sys, time
 from pathlib import Path

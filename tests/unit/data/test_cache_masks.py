@@ -136,17 +136,6 @@ def test_a_crop_reaches_image_control_and_mask_alike(masked, crop):
     assert mask.exists()
 
 
-def test_a_control_of_another_shape_keeps_its_own_middle(masked):
-    masked.add("a.png", width=100, height=64)
-    masked.paint(masked.data / "a_control.png", width=64, height=100, seed=9)
-    masked.options["crop"] = "mask"
-    masked.add_mask("a", half(100, 64))
-    sample = masked.built().load(0)
-    shown = fit_to_bucket(open_image(masked.data / "a_control.png"), sample.bucket)
-    expected = encoded(masked, to_pixels(shown))
-    assert torch.equal(sample.controls[0], expected)
-
-
 def test_plain_datasets_keep_the_names_of_their_files(masked):
     """By the formula that they had before there were masks, crops and mirrored images."""
     masked.add("a.png", "one", control=True)

@@ -106,17 +106,6 @@ def test_a_claim_of_another_machine_is_waited_for_and_not_for_ever(tmp_path):
             claims.release([path.name])
 
 
-def test_a_takeover_of_another_machine_is_not_waited_for_for_ever(tmp_path):
-    path = tmp_path / "claims" / ("ab" * 32)
-    path.parent.mkdir()
-    lock = path.parent / "takeover.lock"
-    for each in (path, lock):
-        each.write_text(ELSEWHERE)
-        _age(each, 3600)
-    with Claims(tmp_path) as claims:
-        assert any(claims.take(path.name) for _ in range(3))
-
-
 def _table(folder) -> RecordTable:
     return RecordTable(folder, "t", [("key", "u1", (32,)), ("value", "<i8")], 1)
 

@@ -3,9 +3,6 @@
 import torch
 
 from tests.fixtures.cache_world import World
-from trainer_core.data.buckets import plan_buckets
-from trainer_core.data.sources.combined import scan_all
-from trainer_core.data.views import Views
 from trainer_core.types import View
 
 
@@ -69,21 +66,3 @@ def test_texts_without_controls_are_only_where_they_are_trained(world):
     assert len(world.files("text")) == 2
     world.options = {"control_dropout": 0.3, "captions": {"prefix": "x "}}
     assert world.build().identity != plain.identity, "other rules are another dataset"
-
-
-def test_folders_have_shares_and_rules_of_their_own(world):
-    world.add("a.png", "a, b", control=True)
-    world.add("more/b.png", "c, d", control=True)
-    data = world.data
-    data.joinpath("more").rename(data.parent / "more")
-    more = {"path": str(data.parent / "more"), "captions": {"shuffle": 2}, "control_dropout": 0.5}
-    world.options = {"folders": [more]}
-    settings = world.settings()
-    plan = plan_buckets(scan_all(settings).samples, settings, 16, lambda *size: size[:2])
-    first, second = world.build(plan).items
-    assert (first.captions, len(first.bare_texts)) == (1, 0)
-    assert (second.captions, len(second.bare_texts)) == (2, 3)
-    views = Views.of(settings, 1)
-    steps = range(1, 400)
-    assert all(views.of_sample(first, step, 0, step).controls for step in steps)
-    assert {views.of_sample(second, step, 0, step).controls for step in steps} == {True, False}

@@ -4,6 +4,7 @@ import pytest
 
 from tests.fixtures.bad_input import write_image
 from tests.fixtures.scanned_folder import settings
+from tests.fixtures.tables import table
 from trainer_core.data.sources.caption_files import caption_texts_of_json
 from trainer_core.data.sources.folder import scan
 from trainer_core.errors import DatasetError
@@ -11,22 +12,7 @@ from trainer_core.errors import DatasetError
 
 @pytest.mark.parametrize(
     ("value", "both", "long", "short"),
-    [
-        ("one", ["one"], ["one"], ["one"]),
-        (["one", " two ", "one", ""], ["one", "two"], ["one", "two"], ["one", "two"]),
-        ({"caption": "one"}, ["one"], ["one"], ["one"]),
-        ({"text": "one", "width": 4}, ["one"], ["one"], ["one"]),
-        ({"short": "s", "long": "l"}, ["l", "s"], ["l"], ["s"]),
-        ({"caption": "l", "caption_short": "s"}, ["l", "s"], ["l"], ["s"]),
-        ({"long_caption": "l", "short_caption": "s"}, ["l", "s"], ["l"], ["s"]),
-        ({"caption_long": "l", "caption_short": "s"}, ["l", "s"], ["l"], ["s"]),
-        ({"short": "s"}, ["s"], ["s"], ["s"]),
-        ({"captions": ["a", "b"]}, ["a", "b"], ["a", "b"], ["a", "b"]),
-        ({"caption": ["a", "b"]}, ["a", "b"], ["a", "b"], ["a", "b"]),
-        ({"caption": None, "short": "s"}, ["s"], ["s"], ["s"]),
-        ([{"short": "s", "long": "l"}, "x"], ["l", "s", "x"], ["l", "x"], ["s", "x"]),
-        ("", [], [], []),
-    ],
+    table(__file__, "json_captions"),
 )
 def test_json_captions_in_every_spelling(value, both, long, short):
     assert list(caption_texts_of_json(value, "both")) == both

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.tables import table
 from trainer_core.config import DatasetSection
 from trainer_core.data.flips import forbidding, forbidding_word, with_flips
 from trainer_core.types import Bucket, PlannedSample, Sample
@@ -14,26 +15,7 @@ from trainer_core.types import Bucket, PlannedSample, Sample
 
 @pytest.mark.parametrize(
     ("words", "captions", "found"),
-    [
-        (["left"], ("a left hand",), "left"),
-        (["left"], ("A LEFT hand",), "left"),
-        (["LEFT"], ("left",), "left"),
-        (["left"], ("leftover soup", "cleft"), None),
-        (["left"], ("solo, left_hand, smile",), "left"),
-        (["left"], ("his-left,sock",), "left"),
-        (["left"], ("left2 right",), None),
-        (["left"], ("nothing", "but the left one"), "left"),
-        (["left", "left hand"], ("the left  hand",), "left hand"),
-        (["left hand"], ("the left\nhand",), "left hand"),
-        (["left hand"], ("the left foot hand",), None),
-        (["größe"], ("die GRÖSSE",), None),
-        (["größe"], ("die Größe",), "größe"),
-        (["c++"], ("c++ code",), "c++"),
-        (["."], ("any text",), None),
-        ([], ("left",), None),
-        (["", "  "], ("left", ""), None),
-        (["左"], ("左 手",), "左"),
-    ],
+    table(__file__, "words_that_forbid"),
 )
 def test_words_forbid_whole_and_in_any_case(words, captions, found):
     assert forbidding_word(captions, forbidding(words)) == found

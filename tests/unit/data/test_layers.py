@@ -7,11 +7,9 @@ import pytest
 from PIL import Image
 
 from trainer_core.config import DatasetSection
-from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.sources.folder import scan, survey
 from trainer_core.data.sources.layers import require_layers
 from trainer_core.errors import ConfigError, DatasetError
-from trainer_core.families.diffusers_parts import area_size
 
 LAYERED = ("layered",)
 
@@ -132,14 +130,6 @@ def test_the_base_and_the_dataset_have_to_agree_in_layers(dataset):
     assert "NAME_0.png" in error.value.remedy
     with pytest.raises(ConfigError, match="control_area"):
         require_layers(samples, DatasetSection(control_area=4096), "layered", LAYERED)
-
-
-def test_different_numbers_of_layers_are_noted(dataset):
-    samples = scan(settings(dataset)).samples
-    given = settings(dataset, resolution=32)
-    (note,) = plan_buckets(samples, given, 16, area_size).notes
-    assert note.endswith("never share a batch: 1 with 2, 1 with 3")
-    assert plan_buckets(samples[:1], given, 16, area_size).notes == ()
 
 
 def test_layers_are_in_the_order_of_their_numbers_from_nought_or_one(dataset):

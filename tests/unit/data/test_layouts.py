@@ -4,7 +4,6 @@ import pytest
 
 from tests.fixtures.bad_input import write_image, write_pair
 from tests.fixtures.scanned_folder import names, settings
-from trainer_core.data.image import ImageInfo
 from trainer_core.data.sources.folder import scan
 from trainer_core.errors import DatasetError
 
@@ -91,37 +90,3 @@ def test_any_number_of_control_images_in_one_dataset(tmp_path, paired):
     assert "1 image(s) are trained without control image" in found.problems[0]
     with pytest.raises(DatasetError, match=r"none\.png has no control image"):
         scan(settings(tmp_path))
-
-
-class Memory:
-    """Remembers by path; knows what it was asked and told."""
-
-    def __init__(self) -> None:
-        self.known, self.asked, self.told = {}, 0, 0
-
-    def facts_of(self, path, status) -> ImageInfo | None:
-        self.asked += 1
-        found = self.known.get(path)
-        return found[1] if found and found[0] == status.st_mtime_ns else None
-
-    def remember(self, path, status, facts) -> None:
-        self.told += 1
-        self.known[path] = status.st_mtime_ns, facts
-
-
-def test_images_that_are_remembered_are_not_opened(tmp_path, monkeypatch):
-    for name in ("a.png", "b.png"):
-        write_pair(tmp_path / name)
-    memory = Memory()
-    first = scan(settings(tmp_path), remembered=memory)
-    assert (memory.asked, memory.told) == (2, 2)
-
-    def refuse(path):
-        raise AssertionError(path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("trainer_core.data.sources.facts.header_info", refuse)
-        assert scan(settings(tmp_path), remembered=memory).samples == first.samples
-    write_image(tmp_path / "b.png", width=48)
-    assert scan(settings(tmp_path), remembered=memory).samples[1].width == 48
-    assert memory.told == 3

@@ -4,6 +4,7 @@ import pytest
 
 from tests.fixtures.bad_input import write_image, write_pair
 from tests.fixtures.scanned_folder import names, settings
+from tests.fixtures.tables import table
 from trainer_core.config import DatasetSection
 from trainer_core.config.masks import MaskSection
 from trainer_core.data.sources.folder import scan
@@ -21,19 +22,7 @@ def masks(found) -> dict[str, str | None]:
 
 @pytest.mark.parametrize(
     ("image", "mask"),
-    [
-        ("a.png", "a_mask.png"),
-        ("a.jpg", "a_mask.webp"),
-        ("sub/a.png", "sub/a_mask.png"),
-        ("a.png", "masks/a.png"),
-        ("a.png", "masks/a_mask.png"),
-        ("sub/a.png", "masks/sub/a.png"),
-        ("sub/a.png", "sub/masks/a.png"),
-        ("training_images/a.png", "training_images/a_mask.png"),
-        ("training_images/a.png", "training_images/masks/a.png"),
-        ("training_images/a.png", "masks/a.png"),
-        ("training_images/sub/a.png", "masks/sub/a_mask.png"),
-    ],
+    table(__file__, "places_of_masks"),
 )
 def test_a_mask_is_found_and_is_no_sample(tmp_path, image, mask):
     write_pair(tmp_path / image)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.fixtures.tables import table
 from trainer_core.config import DatasetSection
 from trainer_core.data.sources.folder import scan
 from trainer_core.data.sources.metadata_columns import COLUMNS, find_columns
@@ -57,32 +58,8 @@ def test_each_format_says_the_same(tmp_path, paint, ending):
     assert found.problems == ()
 
 
-PEERS = {
-    "musubi": ({"image_path": "a.png", "caption": "c", "control_path": "x.png"}, 1),
-    "musubi, several": (
-        {
-            "image_path": "a.png",
-            "caption": "c",
-            "control_path_0": "x.png",
-            "control_path_1": "y.png",
-        },
-        2,
-    ),
-    "hugging face": ({"file_name": "a.png", "text": "c"}, 0),
-    "diffsynth": ({"image": "a.png", "prompt": "c", "edit_image": "x.png"}, 1),
-    "diffsynth, several": (
-        {"image": "a.png", "prompt": "c", "edit_image": '["x.png", "y.png"]'},
-        2,
-    ),
-    "a list": ({"image": "a.png", "caption": "c", "controls": ["x.png", "y.png"]}, 2),
-    "counted from one": ({"Image": "a.png", "Text": "c", "control_1": "x.png"}, 1),
-    "edit pairs": ({"input_image": "x.png", "edit_prompt": "c", "edited_image": "a.png"}, 1),
-}
-
-
-@pytest.mark.parametrize("name", PEERS)
-def test_what_other_trainers_write_is_read(tmp_path, paint, name):
-    row, controls = PEERS[name]
+@pytest.mark.parametrize(("row", "controls"), table(__file__, "rows_of_peers").values())
+def test_what_other_trainers_write_is_read(tmp_path, paint, row, controls):
     for image in ("a.png", "x.png", "y.png")[: controls + 1]:
         paint(tmp_path / image)
     write_jsonl(tmp_path / "metadata.jsonl", [row])
@@ -169,20 +146,7 @@ def test_folders_of_these_names_without_metadata_are_folders(tmp_path, captioned
 
 @pytest.mark.parametrize(
     ("written", "found"),
-    [
-        ("a.png", "a.png"),
-        ("./sub/../a.png", "a.png"),
-        ("sub\\b.png", "sub/b.png"),
-        ("u\u0308.png", "\u00fc.png"),
-        ("{root}/sub/b.png", "sub/b.png"),
-        ("../a.png", None),
-        ("sub/../../a.png", None),
-        ("/etc/a.png", None),
-        ("{root}/../a.png", None),
-        ("~/a.png", None),
-        ("C:\\a.png", None),
-        ("..\\a.png", None),
-    ],
+    table(__file__, "paths_in_a_folder"),
 )
 def test_a_path_stays_in_the_folder(tmp_path, written, found):
     known = KnownFiles(tmp_path, ["a.png", "sub/b.png", "\u00fc.png"])

@@ -56,16 +56,11 @@ def test_a_finished_cache_is_trained_without_a_path():
     assert sample_paces([sample(folder=1)], beside) == ((1,), (0.5,))
 
 
-def test_a_list_keeps_what_is_unusual_and_refuses_what_cannot_be():
+def test_a_list_keeps_what_is_unusual():
     assert pace_record(sample()) == {}
     unusual = {"validation": True, "folder": 2, "repeats": 3, "weight": 0.5}
     assert pace_record(sample(**unusual)) == unusual
     assert read_pace(unusual) == unusual | {"regularization": False}
-    for wrong in ({"folder": -1}, {"repeats": 0}, {"weight": -1}, {"weight": math.nan}):
-        with pytest.raises(ValueError, match="pace"):
-            read_pace(wrong)
-    with pytest.raises(ValueError, match="invalid"):
-        read_pace({"repeats": "many"})
 
 
 def test_the_identity_of_a_plain_dataset_stays_and_others_differ():

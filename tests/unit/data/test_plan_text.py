@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer_core.config import DatasetSection
-from trainer_core.data.batches import BatchPlan
 from trainer_core.data.plan_text import describe_plan, planned_batches
 from trainer_core.data.report.build import Batching, make_report
 from trainer_core.data.report.words import report_text
@@ -30,13 +29,6 @@ def test_the_lines_say_what_an_epoch_trains():
     passes = [each for step in range(1, 4) for each in plan.passes(step)]
     assert len(passes) == 5
     assert planned_batches(samples[-3:], dataset, 2, 2) is None
-
-
-def test_many_sizes_are_told_in_twelve_lines():
-    plan = BatchPlan([Bucket(16 * n, 16) for n in range(1, 31)], [0] * 30, 1, 1, 1, 0)
-    lines = describe_plan(plan)
-    assert len(lines) == 13
-    assert lines[-1] == "  and 19 more sizes with 19 images"
 
 
 def test_a_report_shows_the_plan_with_the_memory_of_a_size():

@@ -15,7 +15,7 @@ from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.captions import TextLimit
 from trainer_core.data.report.before_training import warnings_before
 from trainer_core.data.report.build import Batching, make_report
-from trainer_core.data.report.facts import DatasetReport, as_json
+from trainer_core.data.report.facts import DatasetReport
 from trainer_core.data.report.inspection import inspect
 from trainer_core.data.report.kinds import KINDS
 from trainer_core.data.report.looks import FILE
@@ -220,25 +220,6 @@ def test_before_a_training_warnings_are_told_and_errors_stop(folder):
         warnings_before([*samples, twice], settings)
     assert "other.png (trained as 0.png)" in refused.value.found
     assert refused.value.remedy == KINDS["held_out_trained"].remedy
-
-
-def test_facts_are_plain_values(folder):
-    copied(folder)
-    plain = as_json(report_of(folder))
-    assert plain["findings"][0]["kind"] == "duplicate"
-    assert plain["findings"][0]["groups"] == [["0.png", "z.png"]]
-    assert plain["images"][0]["placements"][0]["crop"] == [0.0, 0.0, 1.0, 1.0]
-    assert plain["schedule"]["steps_per_epoch"] == 7
-
-
-def test_steps_and_batches_follow_from_repeats_and_buckets(folder):
-    caption(paint(folder / "z.png", (128, 64)), "ohwx wide")
-    report = report_of(folder, batch=4, num_repeats=3)
-    by_size = {(each.width, each.height): each.batches for each in report.buckets}
-    # 18 squares in batches of four are five, three wide ones one.
-    assert by_size[(64, 64)] == 5
-    assert sum(by_size.values()) == 6
-    assert report.schedule.epochs == pytest.approx(100 / 6)
 
 
 def test_a_crop_is_told_as_shares_of_the_image(folder):

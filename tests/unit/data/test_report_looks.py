@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from trainer_core.data.report import likeness
 from trainer_core.data.report.likeness import (
     MOST_BITS,
     MOST_GREY,
@@ -133,20 +132,3 @@ def test_a_file_that_cannot_be_decoded_is_named(tmp_path):
     (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8 nothing")
     seen = see([tmp_path / "bad.jpg", tmp_path / "none.jpg"])
     assert sorted(seen.broken) == [0, 1]
-
-
-@pytest.mark.exhaustive
-def test_of_many_looks_few_are_compared(monkeypatch):
-    compared, plain = [], likeness.different_bits
-
-    def counted(one, other):
-        found = plain(one, other)
-        compared[-1] += found.size
-        return found
-
-    monkeypatch.setattr(likeness, "different_bits", counted)
-    for count in (10_000, 40_000):
-        compared.append(0)
-        alike(smooth(count, 6, side=6))
-    # Four times as many would be compared sixteen times as often.
-    assert compared[1] < 10 * compared[0]

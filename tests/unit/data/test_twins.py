@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from tests.fixtures.cache_world import World
+from tests.fixtures.tables import table
 from trainer_core.data.batches import BatchPlan
 from trainer_core.data.captions import with_class_word
 from trainer_core.data.views import Views
@@ -17,16 +18,7 @@ KEPT = {"preservation": {"share": 0.5, "kind": "output", "class_word": "woman"}}
 
 @pytest.mark.parametrize(
     ("caption", "held"),
-    [
-        ("ohwx, a photo in a park", "woman, a photo in a park"),
-        ("ohwx", "woman"),
-        ("ohwx, a photo of ohwx woman, ohwx", "woman, a photo of woman, woman"),
-        ("a photo of Ohwx", "a photo of woman"),
-        ("ohwxes and xohwx stay, an (ohwx) goes", "ohwxes and xohwx stay, an (woman) goes"),
-        ("ohwx  woman, ohwx womanly", "woman, woman womanly"),
-        ("nothing of it", "nothing of it"),
-        ("", ""),
-    ],
+    table(__file__, "class_words"),
 )
 def test_the_class_word_takes_the_place_of_the_trigger_word(caption, held):
     assert with_class_word(caption, " ohwx ", "woman ") == held
@@ -187,17 +179,6 @@ def test_views_of_twins_are_those_of_their_samples_with_another_text(world):
         assert own.caption in (None, twin.caption)
 
 
-def test_other_datasets_have_no_text_with_a_class_word(world):
-    world.options = {"trigger_word": "ohwx"}
-    world.add("a.png", "one", control=True)
-    plain = world.build()
-    assert plain.items[0].class_texts == ()
-    assert plain.class_word == ""
-    for settings in ({**KEPT, "trigger_word": ""}, {"preservation": {"share": 0.5}}):
-        world.options = settings
-        assert world.build().items[0].class_texts == ()
-
-
 def test_a_list_keeps_the_texts_and_the_word(world):
     world.options = {"trigger_word": "ohwx", **KEPT}
     world.add("a.png", "one", control=True)
@@ -214,7 +195,3 @@ def test_a_list_keeps_the_texts_and_the_word(world):
     assert "class_word" not in path.read_text()
     assert len(read_manifest(path).dataset.items.forms[0].counts) == 11
     assert '"counts": [0, 1, 0, 0, 0, 0, 0, 0, 0, 0]' in path.read_text()
-
-
-def test_signs_in_a_word_are_signs():
-    assert with_class_word("<s1>, a <s1>.", "<s1>", r"a\1 \g<0>") == r"a\1 \g<0>, a a\1 \g<0>."

@@ -144,13 +144,6 @@ def test_beta_is_the_beta_distribution(alpha, beta):
     assert (density.quantile(0.0), density.quantile(1.0)) == (0.0, 1.0)
 
 
-def test_more_alpha_is_more_noise():
-    assert draws("beta", alpha=4.0, beta=2.0).mean() == pytest.approx(2 / 3, abs=0.01)
-    found = draws("beta", alpha=4.0, beta=2.0, shift=3.0, minimum=0.5, maximum=0.9)
-    assert found.min() >= 0.5
-    assert found.max() <= 0.9
-
-
 def test_band_shares_are_those_of_the_distribution_function():
     shares = band_shares(make_quantile("logit_normal", 0.4, 0.8, 1.0, 0.0, 1.0), 5)
     edges = logit_normal_cdf(torch.linspace(0, 1, 6, dtype=torch.float64), 0.4, 0.8)

@@ -106,12 +106,6 @@ CASES = [
         run=droppable("fill"),
     ),
     error(
-        "control-dropout-of-layers",
-        controls,
-        "dataset.control_dropout ... layered ... cannot do without",
-        run=droppable("layered"),
-    ),
-    error(
         "control-dropout-of-one-folder",
         of_folder,
         "dataset.folders[0].control_dropout ... 0.5",

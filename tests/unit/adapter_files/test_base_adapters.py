@@ -187,26 +187,6 @@ def test_a_layer_that_no_factors_divide_is_put_on_in_parts(case):
             assert relative(found, wanted[rows]) <= 2e-6
 
 
-@pytest.mark.parametrize("case", ["lokr", "oft"])
-def test_a_kind_is_compiled_in_one_graph_and_again_for_samples(case):
-    """As memory.compile does it, which goes without where there would be a second graph."""
-    sizes = {"layer": (8, 12)}
-    tree = make_tree(sizes)
-    adapter = given(make_state(case, sizes=sizes))
-    put = put_on_base(tree, key_map("flux"), [adapter], merge=False)
-    layer = nn.Sequential(tree.layer)
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    x = torch.randn(ROWS, 8, requires_grad=True)
-    with_adapter = layer(x)
-    for sampling in (put.sampling, contextlib.nullcontext):
-        with sampling():
-            found, wanted = compiled(x), layer(x)
-            assert torch.allclose(found, wanted, atol=1e-5)
-            gradients = [torch.autograd.grad(y.sum(), x)[0] for y in (found, wanted)]
-            assert torch.allclose(*gradients, atol=1e-5)
-            assert torch.equal(wanted, with_adapter) != (sampling == put.sampling)
-
-
 def test_a_copy_and_a_move_take_it_along():
     tree = make_tree(SIZES["flux"])
     adapter = given(family_state("flux", "lora output"))

@@ -82,11 +82,6 @@ BROKEN = {
         broken("hada_t1", lambda t: t[:1].contiguous()),
         "beside a core",
     ),
-    "a core of lora of another rank": (
-        "lora tucker",
-        broken("lora_mid.weight", lambda t: t[:, :1].contiguous()),
-        "beside a core",
-    ),
     "one core missing": (
         "loha tucker",
         lambda tensors: tensors.pop("diffusion_model.0.hada_t2"),
@@ -100,11 +95,6 @@ BROKEN = {
     "lengths of other channels": (
         "lora dora",
         broken("dora_scale", lambda t: t[:, :5].contiguous()),
-        "does not fit its factors",
-    ),
-    "lengths with a window": (
-        "lora dora",
-        broken("dora_scale", lambda t: t.expand(-1, -1, 3, 2).contiguous()),
         "does not fit its factors",
     ),
 }

@@ -148,17 +148,6 @@ def test_a_header_keeps_what_stays_true(tmp_path):
     assert any("workflow was left out: too large" in note for note in report.notes)
 
 
-@pytest.mark.parametrize("layout", ["comfyui", "kohya", "lycoris"])
-def test_parts_that_do_not_fit_each_other_are_wrong_input(layout, tmp_path):
-    names = [f"transformer_blocks.0.attn.to_{each}" for each in "qkv"]
-    sizes = {name: (12, 12 if name != names[1] else 10) for name in names}
-    source = tmp_path / "a.safetensors"
-    write_adapter(source, make_state("lora", sizes=sizes), "diffusers", FLUX, {})
-    with pytest.raises(InputError, match="10 x 12") as error:
-        convert(source, tmp_path / "b.safetensors", layout, FLUX)
-    assert "fault of the program" not in str(error.value)
-
-
 @pytest.mark.parametrize("size", [(100, 77), (128, 77), None])
 def test_an_adapter_of_other_sizes_than_the_base_is_refused(size, tmp_path):
     base = open_base("embedded")

@@ -8,6 +8,7 @@ from packaging.version import Version
 
 from tests.fixtures.combinations import each_once
 from tests.fixtures.small_transformers import make_small_qwen
+from tests.fixtures.tables import table
 from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
@@ -66,19 +67,7 @@ def run_flux(model):
 
 
 MODELS = {"qwen": (make_qwen, run_qwen), "flux": (make_flux, run_flux)}
-CASES = {
-    "lora": {"kind": "lora", "alpha": 3.0},
-    "lora with mixed ranks": {
-        "kind": "lora",
-        "alpha": 3.0,
-        "rank_pattern": {r".*\.to_q": 5, r".*\.to_v": 1},
-    },
-    "loha": {"kind": "loha", "alpha": 1.5},
-    "lokr": {"kind": "lokr", "factor": -1, "alpha": 3.0},
-    "lokr decomposed": {"kind": "lokr", "factor": -1, "alpha": 3.0, "decompose_both": True},
-    "lokr full": {"kind": "lokr", "factor": -1, "alpha": 3.0, "full_matrix": True},
-    "lokr factor": {"kind": "lokr", "alpha": 3.0, "factor": 4},
-}
+CASES = table(__file__, "read_by_diffusers")
 
 
 @pytest.mark.parametrize(("family", "case"), each_once(MODELS, CASES))
@@ -108,26 +97,3 @@ def test_the_exported_file_gives_the_same_forward(family, case, tmp_path):
     assert (ours - base).norm() / base.norm() > 0.1
     assert (theirs - ours).norm() / ours.norm() < 1e-5
     assert ((theirs - base) - (ours - base)).norm() / (ours - base).norm() < 1e-4
-
-
-@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
-def test_adapter_methods_of_diffusers_models_work(kind):
-    model = make_qwen()
-    with torch.no_grad():
-        base = run_qwen(model)
-        adapter = attach(model, AdapterConfig(kind=kind, rank=2), TARGETS)
-        for parameter in adapter.parameters():
-            parameter.copy_(torch.randn(parameter.shape) * 0.3)
-        adapted = run_qwen(model)
-        assert model.active_adapters() == ["default"]
-        model.disable_adapters()
-        assert torch.equal(run_qwen(model), base)
-        model.enable_adapters()
-        assert torch.equal(run_qwen(model), adapted)
-        model.set_adapters("default", 0.0)
-        assert torch.equal(run_qwen(model), base)
-        model.set_adapters("default", 1.0)
-        assert torch.equal(run_qwen(model), adapted)
-        adapter.detach()
-        assert torch.equal(run_qwen(model), base)
-    assert not model._hf_peft_config_loaded

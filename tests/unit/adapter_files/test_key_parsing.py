@@ -16,6 +16,7 @@ from tests.fixtures.peer_files import (
     fused,
     one,
 )
+from tests.fixtures.tables import table
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.names.key_parsing import matching_families
 from trainer_core.adapter_files.read.adapter_file import open_adapter, read_adapter, read_file
@@ -84,23 +85,6 @@ def assert_outlines_tell_what_is_read(peer, path):
                 n: t.shape for n, t in layer.tensors.items()
             }
             assert all(tensor.is_meta for tensor in outline.tensors.values())
-
-
-def test_the_families_differ_where_the_names_do():
-    found = {title: matching_families(_names(peer), KEY_MAPS) for title, peer in PEERS.items()}
-    # Their double blocks are called alike; shapes tell them apart (`bases.adapter_family`).
-    assert found["kohya qkv, lora"] == ["flux", "flux2", "chroma"]
-    assert found["lycoris flux"] == ["flux", "chroma"]
-    assert set(found["musubi, lora"]) >= {"flux", "qwen_image"}, "attention names are common"
-    assert matching_families(["transformer.transformer_blocks.0.img_mod.1"], KEY_MAPS) == [
-        "qwen_image"
-    ]
-    assert matching_families(["lora_unet_down_blocks_0"], KEY_MAPS) == []
-    assert matching_families([], KEY_MAPS) == []
-
-
-def _names(peer):
-    return {key.rpartition(".alpha")[0] for key in peer.tensors if key.endswith(".alpha")}
 
 
 def test_a_wrong_family_is_told_with_the_right_one(tmp_path):
@@ -223,22 +207,7 @@ def test_what_says_a_thing_twice_is_refused_by_key(case, tmp_path):
         read_adapter(path, KEY_MAPS["flux"])
 
 
-PATCH_ENDINGS = {
-    # key: ComfyUI's name
-    "diffusion_model.double_blocks.3.img_attn.qkv.diff_b": "double_blocks.3.img_attn.qkv",
-    "lora_unet_double_blocks_3_img_attn_qkv.diff": "double_blocks.3.img_attn.qkv",
-    "lora_unet_single_blocks_11_norm_key_norm.w_norm": "single_blocks.11.norm.key_norm",
-    "lycoris_transformer_blocks_3_attn_norm_q.w_norm": "double_blocks.3.img_attn.norm.query_norm",
-    "transformer.x_embedder.set_weight": "img_in",
-    "diffusion_model.double_blocks.3.img_attn.norm.key_norm.diff": (
-        "double_blocks.3.img_attn.norm.key_norm"
-    ),
-    "diffusion_model.some.new.weight.diff": None,
-    "diffusion_model.double_blocks.03.img_attn.proj.diff": None,
-    "transformer.transformer_blocks.3.attn.norm_x.diff": None,
-    "transformer.no.such.layer.diff": None,
-    "lora_unet_no_such_layer.diff": None,
-}
+PATCH_ENDINGS = table(__file__, "patch_endings")
 
 
 @pytest.mark.parametrize("key", PATCH_ENDINGS)

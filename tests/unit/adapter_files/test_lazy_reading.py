@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from tests.fixtures.adapter_states import KEY_MAP, STATES
 from tests.fixtures.family_states import assert_same
-from tests.fixtures.peer_files import FLUX_LINEAR1, FLUX_QKV, PEERS
+from tests.fixtures.peer_files import FLUX_QKV, PEERS
 from trainer_core.adapter_files.read.adapter_file import (
     open_adapter,
     read_adapter,
@@ -89,15 +89,6 @@ def test_a_file_that_becomes_shorter_is_noticed(tmp_path):
         os.truncate(path, path.stat().st_size - 4)
         with pytest.raises(AdapterFileError, match="has become shorter"):
             dict(adapter.state.layers)
-
-
-def test_parts_of_a_fused_layer_keep_nothing_of_the_others(tmp_path):
-    path = tmp_path / "a.safetensors"
-    save_file(PEERS["kohya linear1, lora"].tensors, path)
-    with open_adapter(path, FLUX) as adapter:
-        for name in FLUX_LINEAR1:
-            up = adapter.state.layers[name].tensors["lora_up"]
-            assert up.untyped_storage().nbytes() == up.numel() * 4
 
 
 def test_parts_that_share_a_factor_stay_as_they_are(tmp_path):

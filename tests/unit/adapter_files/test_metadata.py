@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from tests.fixtures.tables import table
 from trainer_core.adapter_files.metadata import (
     SETTINGS_KEY,
     RunInfo,
@@ -28,28 +29,11 @@ def make_state(ranks=(4, 4)):
     return AdapterState("lora", layers, {"kind": "lora", "rank": 4})
 
 
+SETTINGS = table(__file__, "private_settings")
+
+
 def run_settings():
-    config = RunConfig.model_validate(
-        {
-            "base": {"path": f"/home/{SECRET}/base", "encoders": f"/home/{SECRET}/encoders"},
-            "dataset": {
-                "path": f"/home/{SECRET}/photos",
-                "trigger_word": SECRET,
-                "resolution": 512,
-            },
-            "cache": {"dir": f"/home/{SECRET}/cache"},
-            "preview": {
-                "prompts": [f"an image of {SECRET}"],
-                "negative_prompt": SECRET,
-                "controls": [[f"/home/{SECRET}/control.png"]],
-            },
-            "output": {"dir": f"/home/{SECRET}/output", "name": SECRET},
-            "memory": {"device": "cuda:1"},
-            "training": {"steps": 77},
-            "resume": f"/home/{SECRET}/checkpoint",
-            "seed": 11,
-        }
-    )
+    config = RunConfig.model_validate(SETTINGS)
     return config.model_dump(mode="json")
 
 
@@ -194,17 +178,6 @@ def test_the_keys_that_other_tools_read():
     assert (int(width), int(height)) == (512, 512)
 
 
-def test_titles_of_two_runs_differ_without_their_names():
-    titles = {
-        adapter_metadata(make_state(), facts(title="Qwen-Image", **change), "shareable")[
-            "modelspec.title"
-        ]
-        for change in ({}, {"step": 60}, {"date": "2026-11-22"})
-    }
-    assert len(titles) == 3
-    assert "Qwen-Image LoRA, 50 steps, 2026-11-21" in titles
-
-
 @pytest.mark.parametrize(
     ("precision", "told"), [("fp32", "no"), ("fp16", "fp16"), (None, None), ("auto", None)]
 )
@@ -216,21 +189,7 @@ def test_a_precision_is_told_as_others_know_it(precision, told):
 
 
 # What SwarmUI's class sorter and ComfyUI-Lora-Manager look for, in small letters.
-_KNOWN = {
-    "flux": ({"flux-1-dev/lora", "flux.1-dev/lora"}, ("flux1", "flux_kontext")),
-    # They know no layered one yet: it is named as its model is.
-    "qwen_image": (
-        {"qwen-image/lora", "qwen-image-edit/lora", "qwen-image-layered/lora"},
-        ("qwen",),
-    ),
-    # They know no Qwen-Image 2.1 yet.
-    "qwen_image_21": ({"qwen-image-2.1/lora"}, ("qwen",)),
-    # Written by musubi-tuner with the size behind it, which a folder does not tell.
-    "flux2": ({"flux.2/lora"}, ("flux_2", "flux2")),
-    "z_image": ({"z-image/lora"}, ("z_image", "zimage")),
-    "krea2": ({"krea-2/lora"}, ("krea2",)),
-    "chroma": ({"chroma/lora"}, ("chroma",)),
-}
+_KNOWN = table(__file__, "known_names")
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
@@ -244,17 +203,14 @@ def test_every_variant_is_called_as_other_programs_know_it(family, kind):
         state = AdapterState(kind, make_state().layers, {"kind": kind})
         metadata = adapter_metadata(state, found, "shareable")
         assert metadata["modelspec.architecture"].lower() in architectures
-        assert metadata["ss_base_model_version"].startswith(versions)
+        assert metadata["ss_base_model_version"].startswith(tuple(versions))
         assert json.loads(metadata["ss_network_args"])["algo"] == kind
 
 
-def test_mixed_ranks_are_called_dynamic():
+def test_mixed_ranks_are_called_dynamic_and_lycoris_kinds_name_their_algorithm():
     metadata = adapter_metadata(make_state((4, 8)), facts(), "shareable")
     assert metadata["ss_network_dim"] == "Dynamic"
     assert metadata["ss_network_alpha"] == "2.0"
-
-
-def test_lycoris_kinds_name_their_algorithm():
     layer = LayerState({"lokr_w1": torch.ones(2, 2), "lokr_w2": torch.ones(2, 2)}, 4.0, 4)
     state = AdapterState("lokr", {"layer": layer}, {"kind": "lokr", "factor": 8})
     bare = adapter_metadata(state, RunInfo("flux", 1), "shareable")

@@ -7,7 +7,6 @@ from safetensors import safe_open
 from torch import nn
 
 from trainer_core.adapter_files.factors.effective_delta import effective_delta
-from trainer_core.adapter_files.names.key_map import comfyui_table
 from trainer_core.adapter_files.names.unet_names import unet_names
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.verify.proof import prove
@@ -167,25 +166,6 @@ def test_the_proof_knows_every_layer_of_a_file(unet, tmp_path):
     # The names of Diffusers' files of today are not those that ComfyUI knows.
     write_adapter(tmp_path / "d.safetensors", state, "diffusers", names, {})
     assert not prove(tmp_path / "d.safetensors", names, shapes, state).loads
-
-
-def test_every_name_of_comfyuis_table_is_read(unet):
-    from trainer_core.adapter_files.names.key_parsing import match_layer
-
-    _, model, state = unet
-    names = key_map(model)
-    shapes = {key: tuple(t.shape) for key, t in model.state_dict().items()}
-    adapted = {f"{path}.weight": path for path in state.layers}
-    found = {
-        name: match_layer(name, names)
-        for name, place in comfyui_table(names, shapes).items()
-        if place.tensor in adapted
-    }
-    assert len(found) >= 6 * len(adapted)
-    table = comfyui_table(names, shapes)
-    for name, match in found.items():
-        assert match is not None, name
-        assert match.native == adapted[table[name].tensor], name
 
 
 class Gate(nn.Module):

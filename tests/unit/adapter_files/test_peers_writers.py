@@ -9,12 +9,12 @@ from peft.utils import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 from tests.fixtures.small_transformers import make_small_qwen
+from tests.fixtures.tables import table
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.read.adapter_file import adapter_files, read_adapter, read_file
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
 from trainer_core.adapters.dora import DORA_SCALE
 from trainer_core.adapters.kinds.registry import layer_delta, layer_scale
-from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import get_family
 
 KEY_MAP = get_family("qwen_image").key_map
@@ -63,28 +63,10 @@ def assert_same(state, base, wanted):
         assert relative(weight - base[name].double(), change) < 1e-5
 
 
+KINDS = {"LoraConfig": LoraConfig, "LoHaConfig": LoHaConfig, "LoKrConfig": LoKrConfig}
 CONFIGS = {
-    "lora": LoraConfig(r=4, lora_alpha=6, target_modules=TARGETS),
-    "rslora": LoraConfig(r=4, lora_alpha=6, use_rslora=True, target_modules=TARGETS),
-    "dora": LoraConfig(r=4, lora_alpha=6, use_dora=True, target_modules=TARGETS),
-    "patterns": LoraConfig(
-        r=4,
-        lora_alpha=6,
-        rank_pattern={r"^transformer_blocks\.0\.attn\.to_q": 2, "to_k": 3},
-        alpha_pattern={r".*to_[qk]": 5, "to_q": 100},
-        target_modules=TARGETS,
-    ),
-    "loha": LoHaConfig(r=3, alpha=5, target_modules=TARGETS),
-    "lokr": LoKrConfig(r=1, alpha=2, target_modules=TARGETS),
-    "lokr both": LoKrConfig(r=1, alpha=3, decompose_both=True, target_modules=TARGETS),
-    "lokr whole": LoKrConfig(r=16, alpha=40, target_modules=TARGETS),
-    "lokr patterns": LoKrConfig(
-        r=1,
-        alpha=2,
-        rank_pattern={"to_q": 16},
-        alpha_pattern={r"^transformer_blocks.0.attn.to_out.0": 7},
-        target_modules=TARGETS,
-    ),
+    title: KINDS[kind](target_modules=TARGETS, **options)
+    for title, (kind, options) in table(__file__, "peft").items()
 }
 
 
@@ -120,32 +102,6 @@ def test_a_folder_of_peft_means_what_peft_computes(title, saved, base):
     assert set(inspect_adapter(folder, KEY_MAP).norms) == set(NAMES)
 
 
-def test_keys_with_the_adapters_name_are_read(saved, base, tmp_path):
-    """As a model's state dict has them, without PEFT's own saving."""
-    for title in ("lora", "dora", "loha", "lokr"):
-        folder, wanted, raw = saved[title]
-        tensors = {name: t.clone() for name, t in raw.items() if ".default" in name}
-        own = tmp_path / title
-        own.mkdir()
-        save_file(tensors, own / "adapter_model.safetensors")
-        (own / "adapter_config.json").write_bytes((folder / "adapter_config.json").read_bytes())
-        assert_same(read_adapter(own, KEY_MAP), base, wanted)
-
-
-def test_peft_names_without_their_configuration_are_refused(saved, tmp_path):
-    folder, _, _ = saved["lora"]
-    path = tmp_path / "adapter.safetensors"
-    path.write_bytes((folder / "adapter_model.safetensors").read_bytes())
-    with pytest.raises(AdapterFileError, match=r"adapter_config\.json that says its scale"):
-        read_adapter(path, KEY_MAP)
-    with_alphas = load_file(path)
-    for key in [key for key in with_alphas if "lora_A" in key]:
-        with_alphas[key.replace("lora_A.weight", "alpha")] = torch.tensor(8.0)
-    save_file(with_alphas, path)
-    layers = read_adapter(path, KEY_MAP).layers.values()
-    assert {layer_scale("lora", layer) for layer in layers} == {2.0}
-
-
 @pytest.mark.parametrize("title", ["lora", "rslora", "dora", "patterns"])
 def test_a_file_of_diffusers_models_means_what_peft_computes(title, saved, base, tmp_path):
     _, wanted, _ = saved[title]
@@ -179,18 +135,7 @@ def test_a_file_of_diffusers_pipelines_means_what_peft_computes(title, saved, ba
     assert_same(read_adapter(path, KEY_MAP), base, wanted)
 
 
-LYCORIS = {
-    "lora": {"algo": "lora"},
-    "lora dora": {"algo": "lora", "dora_wd": True, "wd_on_output": True},
-    "lora dora input": {"algo": "lora", "dora_wd": True, "wd_on_output": False},
-    "loha": {"algo": "loha"},
-    "loha dora": {"algo": "loha", "dora_wd": True},
-    "lokr": {"algo": "lokr", "linear_dim": 1},
-    "lokr both": {"algo": "lokr", "linear_dim": 1, "decompose_both": True},
-    "lokr whole": {"algo": "lokr", "full_matrix": True},
-    "lokr dora": {"algo": "lokr", "linear_dim": 1, "dora_wd": True},
-    "lokr rs": {"algo": "lokr", "linear_dim": 1, "rs_lora": True},
-}
+LYCORIS = table(__file__, "lycoris")
 
 
 @pytest.mark.parametrize("title", LYCORIS)

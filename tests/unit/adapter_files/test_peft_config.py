@@ -8,6 +8,7 @@ from peft.utils.other import get_pattern_key
 from safetensors.torch import save_file
 
 from tests.fixtures.adapter_states import KEY_MAP
+from tests.fixtures.tables import table
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.read.peft_config import read_config
 from trainer_core.adapters.kinds.registry import layer_scale
@@ -36,39 +37,18 @@ def test_the_good_configuration_of_these_cases_is_read(tmp_path):
     assert (layer.alpha, layer.rank) == (3.0, 2)
 
 
-BROKEN = {
-    "no json": ("{", "Expecting property name"),
-    "no object": ("[1]", "it is no object"),
+BROKEN = table(__file__, "broken_configurations")
+
+
+ENDLESS = {
     "nested": ("[" * 200_000, "nested too deeply"),
-    "twice": ('{"r": 2, "r": 4, "lora_alpha": 3}', "'r' comes twice"),
     "huge": (" " * (4 * 1024 * 1024 + 1), "larger than"),
-    "not finite": ('{"r": 2, "lora_alpha": Infinity}', "lora_alpha is inf"),
-    "nan": ('{"r": 2, "lora_alpha": NaN}', "lora_alpha is nan"),
-    "no rank": ({"peft_type": "LORA", "lora_alpha": 3}, "r is None"),
-    "no alpha": ({"peft_type": "LORA", "r": 2}, "lora_alpha is None"),
-    "alpha 0": ({**GOOD, "lora_alpha": 0}, "lora_alpha is 0"),
-    "rank 0": ({**GOOD, "r": 0}, "r is 0"),
-    "rank text": ({**GOOD, "r": "2"}, "r is 2, not a rank"),
-    "rank truth": ({**GOOD, "r": True}, "r is True"),
-    "type": ({**GOOD, "peft_type": "VERA"}, "peft_type is VERA"),
-    "type list": ({**GOOD, "peft_type": ["LORA"]}, "peft_type is"),
-    "another kind": ({**GOOD, "peft_type": "LOHA"}, "of a loha, and the factors are of a lora"),
-    "another rank": ({**GOOD, "r": 4}, "head the rank 4, and its factors have 2"),
-    "pattern list": ({**GOOD, "rank_pattern": [1]}, "rank_pattern is no object"),
-    "pattern value": ({**GOOD, "rank_pattern": {"head": "x"}}, r"rank_pattern\['head'\] is x"),
-    "pattern broken": ({**GOOD, "alpha_pattern": {"(a": 2}}, "is no expression"),
-    "switch": ({**GOOD, "use_rslora": "yes"}, "neither true nor false"),
-    "dora without lengths": ({**GOOD, "use_dora": True}, "head has no magnitude"),
-    "pissa": ({**GOOD, "init_lora_weights": "pissa_niter_4"}, "a base that PEFT changed"),
-    "olora": ({**GOOD, "init_lora_weights": "olora"}, "a base that PEFT changed"),
-    "turned": ({**GOOD, "fan_in_fan_out": True}, "fan_in_fan_out is set"),
-    "biases": ({**GOOD, "lora_bias": True}, "lora_bias is set"),
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("case", [*BROKEN, *ENDLESS])
 def test_a_configuration_that_is_not_right_is_refused(case, tmp_path):
-    config, message = BROKEN[case]
+    config, message = {**BROKEN, **ENDLESS}[case]
     with pytest.raises(AdapterFileError, match=message) as caught:
         read_adapter(folder_of(tmp_path, config), KEY_MAP)
     assert "adapter_config.json" in caught.value.found
@@ -161,17 +141,7 @@ NAMES = [
     "single_transformer_blocks.1.attn.to_q",
     "proj_out",
 ]
-PATTERNS = [
-    {"to_q": 1, "attn.to_q": 2},
-    {"attn.to_q": 2, "to_q": 1},
-    {r"^transformer_blocks\.1\.attn\.to_q": 3, "to_q": 1},
-    {r"transformer_blocks\.\d+\.attn\.to_q": 4},
-    {r"^transformer_blocks\.1": 5},
-    {r".*\.to_(q|out\.0)": 6, "proj_out": 7},
-    {"transformer_blocks.1.attn.to_q": 8, "transformer_blocks.11.attn.to_q": 9},
-    {r"transformer_blocks\.[01]+\.attn\.to_q$": 10},
-    {r"q": 11, r"o_q": 12, r".*q": 13},
-]
+PATTERNS = table(__file__, "patterns")
 
 
 @pytest.mark.parametrize("patterns", PATTERNS)

@@ -167,17 +167,6 @@ def test_rows_of_a_kronecker_product_are_those_of_the_textbook(form, ranges):
     assert torch.linalg.matrix_rank(wanted) <= rows.full_rank
 
 
-@pytest.mark.parametrize("layout", SPELLINGS)
-def test_comfyui_loads_it_as_it_is_meant(layout, tmp_path):
-    make_file(tmp_path / "a.safetensors", layout)
-    proof = prove(tmp_path / "a.safetensors", FLUX)
-    # LyCORIS's names of ComfyUI's layers are none that ComfyUI knows.
-    assert proof.ok == (layout != "lycoris")
-    if layout != "lycoris":
-        assert {*PARTS} < set(proof.layers)
-        assert proof.largest < 1e-9
-
-
 @pytest.mark.parametrize("form", ["low-rank second", "both low-rank"])
 def test_it_is_added_to_adapters_that_have_its_parts(form, tmp_path):
     paths = [tmp_path / f"{name}.safetensors" for name in "abc"]

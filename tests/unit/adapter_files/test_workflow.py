@@ -1,11 +1,8 @@
 """What is kept of a workflow, what fits into a header, and what is told of a stranger's."""
 
 import json
-import struct
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from trainer_core.adapter_files.metadata import (
     LARGEST_IN_HEADER,
@@ -17,7 +14,6 @@ from trainer_core.adapter_files.metadata import (
 )
 from trainer_core.commands.inspect import header_values
 
-READ_BY_THE_PAGE = 4 * 1024 * 1024
 DRAWN = {"nodes": [{"id": 1, "type": "Note", "widgets_values": ["\u00fc \U0001f600 \ud83d"]}]}
 QUEUED = {"1": {"class_type": "Note", "inputs": {}}, "2": {"class_type": "Note", "inputs": {}}}
 
@@ -64,18 +60,6 @@ def test_what_is_no_workflow_is_left_out_with_a_line(case):
     (line,) = lines
     assert line.startswith("The workflow of this run is not kept: ")
     assert len(line) < 200
-
-
-def test_the_page_finds_the_end_of_the_largest_header(tmp_path):
-    """Quotation marks are the worst: a header spells each with two bytes."""
-    text = json.dumps({"nodes": ['"' * 262_000]})
-    assert header_workflow({"workflow": text}) == {"workflow": text}
-    path = tmp_path / "a.safetensors"
-    save_file({"x": torch.zeros(1)}, path, metadata=header_workflow({"workflow": text}))
-    with path.open("rb") as file:
-        (size,) = struct.unpack("<Q", file.read(8))
-    assert LARGEST_IN_HEADER * 0.99 < size < LARGEST_IN_HEADER + 200
-    assert size < READ_BY_THE_PAGE / 3, "the rest is for settings and the list of all tensors"
 
 
 def test_what_does_not_fit_is_left_out_of_the_header_with_a_line():

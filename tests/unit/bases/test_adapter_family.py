@@ -1,23 +1,28 @@
-"""Which family an adapter file is for."""
+"""Which family an adapter file is for; what is a twin's, or no file, is not put on a base."""
 
 import json
+import os
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from trainer_core.adapter_files.names.key_parsing import (
-    is_native,
-    native_of_patch,
-)
+from tests.fixtures.flux_files import FLUX, random_adapter
+from tests.fixtures.native_files import make_native_flux
+from trainer_core.adapter_files.metadata import SETTINGS_KEY
+from trainer_core.adapter_files.names.key_parsing import is_native, native_of_patch
+from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.bases.adapter_family import adapter_family
+from trainer_core.bases.base_adapters import outline_base_adapters
 from trainer_core.bases.open import published_shapes
+from trainer_core.config import BaseAdapter, BaseSection, RunConfig
 from trainer_core.errors import AdapterFileError, BaseModelError
-from trainer_core.families.registry import FAMILIES
+from trainer_core.families.registry import FAMILIES, get_family
+from trainer_core.training.base_marks import base_adapter_marks
+from trainer_core.training.start import read_start
 
 SHARED = "transformer_blocks.0.attn.to_q"
 """A layer that two families have under one name in Diffusers, and one of them in ComfyUI."""
-
 
 SQUARE = (3072, 3072)
 SIZES = {
@@ -113,3 +118,40 @@ def test_every_tensor_of_a_published_base_is_a_name_of_its_family(family):
         assert is_native(native, key_map)
         assert native_of_patch(f"diffusion_model.{native}", key_map) == native
         assert not is_native(f"{native}.x", key_map)
+
+
+@pytest.fixture
+def twins_file(tmp_path):
+    """One that FLUX.1 and Chroma1 both have every layer of, and that says it is Chroma1's."""
+    state = random_adapter(make_native_flux(), kind="lora")
+    keep = {name: each for name, each in state.layers.items() if ".attn." in name}
+    state = type(state)(state.kind, keep)
+    path = tmp_path / "chroma.safetensors"
+    facts = {SETTINGS_KEY: '{"family": "chroma"}'}
+    write_adapter(path, state, "comfyui", FLUX.key_map, facts)
+    return path
+
+
+def test_a_twin_s_adapter_is_not_taken_for_one_s_own(twins_file):
+    flux, chroma = (get_family(name) for name in ("flux", "chroma"))
+    told = r"was trained on Chroma1.* its header says"
+    section = BaseSection(path="any", adapters=[BaseAdapter(path=str(twins_file))])
+    start = RunConfig.model_validate({"adapter": {"start_from": str(twins_file)}})
+    with pytest.raises(BaseModelError, match=r"base\.adapters\.0: .*" + told):
+        outline_base_adapters(section, flux)
+    with pytest.raises(AdapterFileError, match=told):
+        read_start(start, flux)
+    assert read_start(start, chroma).layers
+    assert outline_base_adapters(section, chroma)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes and links of Unix")
+@pytest.mark.parametrize("case", ["missing", "loop", "pipe"])
+def test_what_is_no_file_is_no_adapter_of_a_base_and_never_waited_for(case, tmp_path):
+    path = tmp_path / "a.safetensors"
+    if case != "missing":
+        os.mkfifo(path) if case == "pipe" else path.symlink_to(path)
+    section = BaseSection(path="any", adapters=[BaseAdapter(path=str(path))])
+    for read in (base_adapter_marks, lambda each: outline_base_adapters(each, FLUX)):
+        with pytest.raises(BaseModelError, match=r"base\.adapters\.0: "):
+            read(section)

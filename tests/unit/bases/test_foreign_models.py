@@ -11,17 +11,16 @@ from torch import ones
 from tests.fixtures.foreign_models import (
     MODELS,
     attention,
-    layers_of,
     model_layers,
     write_lora,
 )
 from tests.fixtures.full_size import full_size_transformer
-from trainer_core.bases.adapter_family import adapter_family, layer_inputs, other_models
-from trainer_core.bases.open import embedded_sizes, published_sizes
+from tests.fixtures.tables import table
+from trainer_core.bases.adapter_family import adapter_family, other_models
+from trainer_core.bases.open import published_sizes
 from trainer_core.cli import main
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import FAMILIES
-from trainer_core.tensors.safetensors_reader import open_tensors
 
 OURS = {
     "flux": "FluxTransformer2DModel",
@@ -81,37 +80,7 @@ def test_a_file_of_another_model_is_named(model, spelling, tmp_path):
                 adapter_family(path, mine)
 
 
-NATIVE = {
-    "lora_unet_joint_blocks_0_x_block_attn_qkv": ("Stable Diffusion 3 or 3.5", 7296, 2432),
-    "diffusion_model.joint_blocks.37.context_block.mlp.fc1": (
-        "Stable Diffusion 3 or 3.5",
-        9728,
-        2432,
-    ),
-    "lora_unet_input_blocks_4_1_transformer_blocks_1_attn2_to_k": ("SDXL", 640, 2048),
-    "lora_unet_middle_block_1_transformer_blocks_9_attn1_to_q": ("SDXL", 1280, 1280),
-    "lora_unet_mid_block_attentions_0_transformer_blocks_0_attn2_to_v": (
-        "Stable Diffusion 1.x",
-        1280,
-        768,
-    ),
-    "unet.down_blocks.0.attentions.1.transformer_blocks.0.attn2.to_k": (
-        "Stable Diffusion 1.x",
-        320,
-        768,
-    ),
-    "diffusion_model.blocks.39.self_attn.q": ("Wan 2.1 or 2.2", 5120, 5120),
-    "lora_unet_blocks_0_cross_attn_k_img": ("Wan 2.1 or 2.2", 5120, 5120),
-    "lora_unet_blocks_0_ffn_0": ("Wan 2.1 or 2.2", 13824, 5120),
-    "diffusion_model.layers.25.attention.qkv": ("Lumina 2", 3840, 2304),
-    "lora_unet_double_blocks_19_img_attn_qkv": ("HunyuanVideo", 9216, 3072),
-    "lora_unet_double_blocks_3_img_mlp_fc1": ("HunyuanVideo", 12288, 3072),
-    "lora_unet_single_blocks_39_modulation_linear": ("HunyuanVideo", 9216, 3072),
-    "diffusion_model.nerf_blocks.0.param_generator": ("Chroma1-Radiance", 16384, 3072),
-    "diffusion_model.double_stream_blocks.15.block.attn1.to_q_t": ("HiDream", 2560, 2560),
-    "diffusion_model.transformer_blocks.27.attn2.to_k": ("LTX-Video or LTX-2", 2048, 2048),
-    "lora_unet_blocks_0_self_attn_q_proj": ("Anima or Cosmos-Predict2", 2048, 2048),
-}
+NATIVE = table(__file__, "native_names")
 
 
 @pytest.mark.parametrize("name", NATIVE)
@@ -135,16 +104,6 @@ def test_the_commands_refuse_it_by_name(words, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("family", OURS)
-@pytest.mark.parametrize("spelling", ["transformer", "lora_unet_"])
-def test_our_own_full_files_are_ours(family, spelling, tmp_path):
-    whole = layers_of(OURS[family])
-    for layers in (whole, attention(whole)):
-        path = write_lora(tmp_path / "a.safetensors", layers, spelling)
-        assert adapter_family(path).name == family
-        assert adapter_family(path, family).name == family
-
-
-@pytest.mark.parametrize("family", OURS)
 def test_the_sizes_are_those_of_diffusers_own_class(family):
     sizes = published_sizes(FAMILIES[family])
     known = own_layers(family)
@@ -157,20 +116,6 @@ def test_the_sizes_are_those_of_diffusers_own_class(family):
     assert blocks
     for stack in blocks:
         assert sizes.lacks_block(f"{stack}.{sizes.blocks[stack]}.x")
-
-
-def test_the_embedded_base_has_known_sizes_too(tmp_path):
-    from trainer_core.bases.open import open_base
-
-    base = open_base("embedded")
-    sizes = embedded_sizes(FAMILIES["qwen_image"])
-    assert base.modules
-    for module in base.modules:
-        assert base.shape(f"{module}.weight") in sizes.of(module)
-    layers = {module: base.shape(f"{module}.weight") for module in base.modules}
-    path = write_lora(tmp_path / "a.safetensors", attention(layers))
-    assert adapter_family(path).name == "qwen_image"
-    assert embedded_sizes(FAMILIES["flux"]) is None
 
 
 ODD = {
@@ -253,21 +198,3 @@ def test_chromas_attention_is_taken_for_flux_and_the_twins_are_told(tmp_path, ca
     assert "Chroma1, " in other_models(path, FAMILIES["flux"])
     assert main(["inspect", str(path)]) == 0
     assert "Chroma" in capsys.readouterr().out
-
-
-def test_layers_are_read_from_every_kind_of_file(tmp_path):
-    tensors = {
-        "diffusion_model.a.b.lokr_w1": ones(4, 3),
-        "diffusion_model.a.b.lokr_w2_a": ones(5, 2),
-        "diffusion_model.a.b.lokr_w2_b": ones(2, 7),
-        "lycoris_c_d.hada_w1_b": ones(2, 9),
-        "unet.e.f.lora.down.weight": ones(2, 8),
-        "unet.e.g_lora.down.weight": ones(2, 6),
-        "h.i.oft_blocks": ones(2, 6),
-        "text_encoder.x.lora_A.weight": ones(2, 6),
-        "j.alpha": ones(()),
-    }
-    save_file(tensors, tmp_path / "a.safetensors")
-    with open_tensors(tmp_path / "a.safetensors") as file:
-        found = layer_inputs(file.tensors)
-    assert found == {"a_b": 21, "c_d": 9, "e_f": 8, "e_g": 6, "h_i": None, "j": None}

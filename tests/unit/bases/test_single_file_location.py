@@ -130,21 +130,6 @@ def test_the_variant_has_to_fit(files):
         locate(files / "flux.safetensors", "flux", True, variant="edit_plus")
 
 
-@pytest.mark.parametrize(
-    ("family", "name", "variant"),
-    [
-        ("flux", "flux1-dev", "generate"),
-        ("flux", "flux1-dev-kontext_fp8_scaled", "edit"),
-        ("qwen_image", "qwen_image_bf16", "generate"),
-        ("qwen_image", "qwen_image_edit_bf16", "edit"),
-        ("qwen_image", "qwen_image_edit_2509_fp8_e4m3fn", "edit_plus"),
-    ],
-)
-def test_a_files_name_says_what_it_was_made_for(files, family, name, variant):
-    path = shutil.copy(files / f"{family}.safetensors", files / f"{name}.safetensors")
-    assert detect_variant(path, get_family(family)) == variant
-
-
 def test_a_folders_pipeline_says_what_it_was_made_for(tmp_path):
     flux = get_family("flux")
     assert detect_variant(make_flux_base(tmp_path / "flux"), flux) == "generate"

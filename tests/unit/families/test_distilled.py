@@ -9,11 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.fixtures.chroma_base import make_chroma_base
 from tests.fixtures.families import record
 from tests.fixtures.flux_base import SCHEDULER, make_flux_base
 from tests.fixtures.native_files import flux_to_native, make_native_flux
-from tests.fixtures.z_image_base import make_z_image_base
+from tests.fixtures.tables import table
 from trainer_core.bases.distilled import distilled_note
 from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.config import BaseAdapter, BaseSection
@@ -108,36 +107,7 @@ def test_a_folder_of_schnell_is_known_by_its_noise_levels_or_name(name, dynamic,
         assert locate(folder, "flux").folder == folder
 
 
-NAMES = {
-    "flux": {
-        "flux1-schnell": "rename it",
-        "Hyper-FLUX.1-dev-8steps": "rename it",
-        "flux-dev-de-distill": "",
-        "flux_dev_dedistilled": "",
-        "hyperreal_turbocharged_flux": "",
-    },
-    "qwen_image": {
-        "qwen_image_distill_full_fp8_e4m3fn": "rename it",
-        "Qwen-Image-Lightning-4steps": "rename it",
-        "wide-turbo-qwen": "rename it",
-        "undistilled-qwen": "",
-        "qwen-image-de-turbo": "",
-    },
-    "z_image": {
-        "z_image_turbo_bf16": "Tongyi-MAI/Z-Image",
-        "Z-Image-Turbo-Q8": "Tongyi-MAI/Z-Image",
-        "z_image_de_turbo_v1_bf16": "",
-        "z_image_edit": "",
-    },
-    "flux2": {
-        "flux-2-klein-4b-fp8": "klein base",
-        "flux-2-klein-9b-kv": "klein base",
-        "my-turbo": "base.path",
-        "flux-2-klein-base-4b": "",
-        "klein-de-distilled": "",
-        "mine": "",
-    },
-}
+NAMES = table(__file__, "distilled_names")
 """Family to names of files to what the remedy says; nothing where the base is not distilled."""
 
 
@@ -154,24 +124,6 @@ def test_a_distilled_model_is_refused_by_its_name(family, name, tmp_path):
         check_refused(path, family, NAMES[family][name])
     else:
         assert locate(path, family).file == path
-
-
-@pytest.mark.parametrize(
-    ("make", "name", "remedy"),
-    [
-        (make_chroma_base, "Chroma1-Flash", "Chroma1-HD"),
-        (make_chroma_base, "Chroma1-HD", ""),
-        (make_z_image_base, "Z-Image-Turbo", "Tongyi-MAI/Z-Image"),
-        (make_z_image_base, "Z-Image", ""),
-    ],
-)
-def test_a_distilled_folder_is_refused_by_its_name(make, name, remedy, tmp_path):
-    folder = make(tmp_path / name)
-    family = detect_base(folder)
-    if remedy:
-        check_refused(folder, family, remedy)
-    else:
-        assert locate(folder, family).folder == folder
 
 
 def test_a_model_of_the_hub_is_known_by_its_name(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,6 @@ from trainer_core.data.cache.encoders import encode_texts
 from trainer_core.errors import DatasetError
 from trainer_core.families.family import Family
 from trainer_core.families.registry import get_family
-from trainer_core.types import Conditioning
 from trainer_core.weights.base_location import BaseLocation
 
 CAPTIONS = ("a red circle", "", "two blue squares on a green background")
@@ -135,47 +134,3 @@ def test_control_images_that_do_not_fit_are_refused_in_a_batch_too(
     for name in ("z_image", "flux", "chroma"):
         with pytest.raises(DatasetError, match="1 control images for the caption 'b'"):
             bases(name).encoders.encode_texts(["a", "b"], [[], [image]])
-
-
-def unread_rows(base: Base, transformer: Any, texts: Sequence[Conditioning]) -> list[list[int]]:
-    """Of each text those rows on which the velocity does not depend at all."""
-    given = [
-        {name: tensor.clone().requires_grad_() for name, tensor in text.items()} for text in texts
-    ]
-    shape = base.family.latent_shape(base.location, 64, 64)
-    generator = torch.Generator().manual_seed(3)
-    noisy = torch.randn(len(texts), *shape, generator=generator)
-    sigma = torch.full((len(texts),), 0.7)
-    velocity = base.family.predict(transformer, noisy, sigma, given, [], 3.0)
-    velocity.square().sum().backward()
-    found = []
-    for each in given:
-        rows = each["text_embeddings"].grad
-        assert rows is not None
-        found.append((rows.flatten(1).abs().amax(1) == 0).nonzero().flatten().tolist())
-    return found
-
-
-@pytest.mark.parametrize("name", families())
-def test_every_row_that_is_kept_is_read_by_the_denoiser(
-    bases: Callable[[str], Base], name: str
-) -> None:
-    """Padding that is attended to, as that of FLUX.1 and FLUX.2, is input like any other."""
-    base = bases(name)
-    transformer = base.family.load_transformer(base.location, torch.float32, "cpu")
-    texts = encode_texts(base.encoders, CAPTIONS, [[]] * len(CAPTIONS))
-    assert unread_rows(base, transformer, texts) == [[], [], []]
-    # A denoiser that does not read the last row is found out.
-    predict = base.family.predict
-
-    def blind(transformer: Any, noisy: Any, sigma: Any, given: Any, *rest: Any) -> Tensor:
-        cut = [
-            {**each, "text_embeddings": torch.cat([rows[:-1], rows[-1:].detach()])}
-            for each in given
-            for rows in [each["text_embeddings"]]
-        ]
-        return predict(transformer, noisy, sigma, cut, *rest)
-
-    other = replace(base, family=replace(base.family, predict=blind))
-    lengths = [len(text["text_embeddings"]) for text in texts]
-    assert unread_rows(other, transformer, texts) == [[length - 1] for length in lengths]

@@ -81,12 +81,6 @@ def test_captions_are_encoded_as_the_pipeline_does(dev, monkeypatch, length):
         torch.testing.assert_close(found["pooled_text"], pooled[0])
 
 
-def test_the_text_length_is_comfyuis_unless_set(tmp_path):
-    make_flux_base(tmp_path)
-    location = locate_base(BaseSection(path=str(tmp_path)), FAMILY, has_controls=False)
-    assert location.text_length == 256
-
-
 def test_images_are_encoded_and_decoded_as_the_pipeline_does(dev):
     config = dev.pipeline.vae.config
     image = as_pixels(coarse_image(SIZE, 96, 5))

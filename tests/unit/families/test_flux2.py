@@ -16,7 +16,6 @@ from transformers import Mistral3Config, Mistral3ForConditionalGeneration
 from tests.fixtures.families.record import as_pixels, coarse_image
 from tests.fixtures.flux2_base import (
     BLOCKS,
-    SCHEDULER,
     WIDTH,
     flux2_to_native,
     make_flux2_transformer,
@@ -230,10 +229,3 @@ def test_a_distilled_folder_says_so_itself(folder, tmp_path):
     with pytest.raises(BaseModelError, match="distilled") as error:
         locate(distilled)
     assert "klein base" in error.value.remedy
-
-
-def test_the_scheduler_of_the_pack_is_dynamic():
-    settings = json.loads(
-        (FAMILY.file.configs / "generate" / "scheduler" / "scheduler_config.json").read_text()
-    )
-    assert {name: settings[name] for name in SCHEDULER} == SCHEDULER

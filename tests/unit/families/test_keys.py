@@ -1,4 +1,4 @@
-"""The key maps over every layer of the full-size architectures, both ways."""
+"""Key maps both ways, target presets and blocks of the full-size architectures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 
 import pytest
+from torch import nn
 
 from tests.fixtures.full_size import full_size_transformer, linear_layers
 from trainer_core.adapter_files.names.key_map import BLOCK_NUMBER
@@ -66,30 +67,31 @@ def test_a_base_is_recognised_by_its_own_family_only(family):
         assert [name for name in FAMILIES if FAMILIES[name].detect(keys)] == [family], prefix
 
 
+def matching(patterns, names):
+    return [name for name in names if any(re.fullmatch(item, name) for item in patterns)]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_adapter_is_recognised_by_its_own_family_only(family):
-    facts = get_family(family)
-    for preset in ("attention", "default"):
-        comfyui, diffusers = [], []
-        for path in linear_layers(full_size_transformer(family)):
-            if any(re.fullmatch(item, path) for item in facts.presets[preset]):
-                key = facts.key_map.to_native(path)
-                native = f"transformer.{path}" if key.part else f"diffusion_model.{key.name}"
-                comfyui.append(f"{native}.lora_up.weight")
-                diffusers.append(f"transformer.{path}.lora_B.weight")
-        for keys in (comfyui, diffusers):
-            found = [name for name in FAMILIES if FAMILIES[name].detect(keys)]
-            assert found in ([family], [facts.twin])
+def test_all_linear_leaves_out_only_what_no_file_can_carry_and_what_takes_no_rank(family):
+    facts, transformer = get_family(family), full_size_transformer(family)
+    names = linear_layers(transformer)
+    left_out = set(names) - set(matching(facts.presets["all_linear"], names))
+    single = {name for name in names if transformer.get_submodule(name).out_features == 1}
+    assert left_out == set(matching(facts.unexportable, names)) | single
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        [],
-        ["lora_unet_down_blocks_0_attentions_0.lora_up.weight"],
-        ["txt_in.individual_token_refiner.blocks.0.x", "double_blocks.0.img_attn.qkv.weight"],
-    ],
-    ids=["nothing", "SDXL", "HunyuanVideo"],
-)
-def test_other_architectures_are_not_recognised(keys):
-    assert [name for name in FAMILIES if FAMILIES[name].detect(keys)] == []
+@pytest.mark.parametrize("family", FAMILIES)
+def test_repeated_blocks_hold_the_blocks(family):
+    transformer = full_size_transformer(family)
+    lists = {
+        name: {type(block).__name__ for block in item}
+        for name, item in transformer.named_modules()
+        if isinstance(item, nn.ModuleList)
+    }
+    named = get_family(family).repeated_blocks
+    own = set(transformer._repeated_blocks)
+    assert set().union(*(lists[name] for name in named)) == own
+    long = {
+        name for name in lists if lists[name] <= own and len(transformer.get_submodule(name)) > 4
+    }
+    assert long <= set(named)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from tests.fixtures.recorded_calls import relative_error
 from trainer_core.adapter_files.read.adapter_file import open_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
-from trainer_core.bases.locate import detect_base, locate_base
+from trainer_core.bases.locate import locate_base
 from trainer_core.bases.open import open_base
 from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.config import AdapterConfig, BaseSection
@@ -77,23 +76,6 @@ def test_diffusers_own_converter_undoes_the_naming_of_these_tests():
     found, expected = convert(native()), model().state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
-
-
-@pytest.mark.parametrize(
-    ("naming", "prefix"), [("native", "model.diffusion_model."), ("diffusers", "")]
-)
-def test_a_single_file_becomes_the_model_that_it_was_made_from(naming, prefix, tmp_path):
-    state = native() if naming == "native" else model().state_dict()
-    path = write(tmp_path / "raw.safetensors", {f"{prefix}{k}": v for k, v in state.items()})
-    assert detect_base(path) == "krea2"
-    loaded = load(path)
-    expected = model().state_dict()
-    assert loaded.state_dict().keys() == expected.keys()
-    assert all(torch.equal(loaded.state_dict()[name], value) for name, value in expected.items())
-    for name, value in model().config.items():
-        if not name.startswith("_"):
-            wanted = list(value) if isinstance(value, tuple) else value
-            assert loaded.config[name] == wanted, name
 
 
 @pytest.mark.parametrize(("kind", "base_format"), [("file", "nf4"), ("folder", "int8")])
@@ -159,17 +141,6 @@ def test_texts_are_those_of_the_pipeline(folder):
         assert found.shape[1:] == (3, 40)
         assert relative_error(found, expected) <= 1e-5
         assert count(caption, 0) == len(found)
-
-
-def test_hidden_states_that_are_no_numbers_are_refused(tmp_path):
-    folder = make_krea2_base(tmp_path)
-    index = json.loads((folder / "model_index.json").read_text())
-    (folder / "model_index.json").write_text(
-        json.dumps({**index, "text_encoder_select_layers": "all"})
-    )
-    location = locate_base(BaseSection(path=str(folder)), FAMILY, has_controls=False)
-    with pytest.raises(BaseModelError, match="text_encoder_select_layers: all"):
-        FAMILY.load_encoders(location, torch.float32, "cpu")
 
 
 @pytest.mark.parametrize("distilled", [False, True])

@@ -12,7 +12,6 @@ from trainer_core.families.native_model import (
     block_lists,
     convolutional_presets,
     header_names,
-    key_map,
     native_presets,
     shared_inputs,
 )
@@ -165,15 +164,3 @@ def test_the_headers_name_a_unet_as_others_do():
     assert found[0].architecture == "stable-diffusion-v1"
     assert found[2].architecture == "stable-diffusion-xl-v1-base"
     assert header_names(Dit(), "Dit").architecture == "Dit"
-
-
-def test_every_layer_is_called_by_its_own_path():
-    model = Dit()
-    names = key_map(model)
-    layers = {p for p, m in model.named_modules() if isinstance(m, (nn.Linear, nn.Conv2d))}
-    assert set(names.layers) == layers
-    for path in layers:
-        assert names.to_native(path).name == names.to_module(path) == path
-        assert names.native_of_flat(path.replace(".", "_")) == path
-    assert names.to_native("layers.7.ffn.0") is None
-    assert names.native_of_flat("layers_7_ffn_0") is None

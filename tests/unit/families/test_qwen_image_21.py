@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from tests.fixtures.families.qwen_image_21 import AREA, clear_image, small, to_comfyui
 from tests.fixtures.qwen21_base import (
@@ -18,11 +18,6 @@ from tests.fixtures.qwen21_base import (
     open_qwen21_pipeline,
 )
 from tests.fixtures.recorded_calls import relative_error
-from trainer_core.adapter_files.convert.convert import convert
-from trainer_core.adapter_files.names.key_map import comfyui_table
-from trainer_core.adapter_files.read.adapter_file import read_adapter
-from trainer_core.adapter_files.write.adapter_file import write_adapter
-from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.bases.distilled import distilled_note
 from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.cli import main
@@ -275,29 +270,6 @@ def test_packed_bases_are_whole(folder, base_format):
     given = inputs(*CASES["one reference"])
     error = relative_error(FAMILY.predict(packed, *given), FAMILY.predict(dense, *given))
     assert error <= (0.5 if base_format == "nf4" else 1e-5)
-
-
-def test_a_fused_layers_lora_is_split_and_parts_go_by_their_own_names(tmp_path):
-    """As a later ComfyUI, which has gate and what goes through it in one layer, will name them."""
-    block = "transformer_blocks.3.img_mlp"
-    down, up = randn(2, 4096, seed=1), randn(2 * 12288, 2, seed=2)
-    path = tmp_path / "fused.safetensors"
-    save_file({f"diffusion_model.{block}.gate_up.lora_A.weight": down,
-               f"diffusion_model.{block}.gate_up.lora_B.weight": up}, path)  # fmt: skip
-    assert adapter_family(path).name == "qwen_image_21"
-    ours = tmp_path / "ours.safetensors"
-    assert convert(path, ours, "diffusers", FAMILY.key_map).exact
-    found = load_file(ours)
-    assert torch.equal(found[f"transformer.{block}.gate_layer.lora_B.weight"], up[:12288])
-    assert torch.equal(found[f"transformer.{block}.proj.lora_B.weight"], up[12288:])
-    state = read_adapter(ours, FAMILY.key_map)
-    write_adapter(path, state, "comfyui", FAMILY.key_map, {}, None)
-    layers = {key.partition(".lora")[0] for key in load_file(path) if ".lora" in key}
-    known = comfyui_table(FAMILY.key_map, {f"{block}.gate_up.weight": (2 * 12288, 4096)})
-    assert {str(known[name]) for name in layers} == {
-        f"{block}.gate_up.weight[0:12288]",
-        f"{block}.gate_up.weight[12288:24576]",
-    }
 
 
 def test_inspect_says_that_comfyui_does_not_have_it(tmp_path, capsys):

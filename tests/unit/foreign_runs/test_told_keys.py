@@ -6,8 +6,9 @@ import json
 
 import pytest
 from fixtures import foreign_files as files
+from fixtures.tables import table
 
-from trainer_core.foreign_runs import command_document, read_foreign
+from trainer_core.foreign_runs import read_foreign
 from trainer_core.foreign_runs.documents import parse_document
 
 
@@ -70,20 +71,10 @@ def test_the_type_that_chooses_a_slider_is_told():
         assert told(read(text), "type") == ("exact", "dataset.slider")
 
 
-@pytest.mark.parametrize(
-    ("schedule", "rate", "outcomes"),
-    [
-        (
-            "linear",
-            "1e-4",
-            {"eta_min": "lacking", "num_cycles": "lacking", "num_warmup_steps": "lacking"},
-        ),
-        ("unheard_of", "1e-4", {"eta_min": "lacking", "num_warmup_steps": "exact"}),
-        ("constant", "1e-4", {"eta_min": "off", "num_cycles": "off", "power": "off"}),
-        ("cosine", "1e-4", {"eta_min": "exact", "power": "off", "glow": "lacking"}),
-        ("cosine", "0", {"eta_min": "lacking", "num_cycles": "off"}),
-    ],
-)
+SCHEDULES = table(__file__, "schedules")
+
+
+@pytest.mark.parametrize(("schedule", "rate", "outcomes"), SCHEDULES)
 def test_every_number_of_a_schedule_is_told_once(schedule, rate, outcomes):
     params = {key: 1e-5 if key == "eta_min" else 4 for key in outcomes}
     text = files.AI_TOOLKIT_FLUX.replace("lr_scheduler: constant_with_warmup", "lr: " + rate)
@@ -95,13 +86,20 @@ def test_every_number_of_a_schedule_is_told_once(schedule, rate, outcomes):
     assert found == outcomes
 
 
-def test_an_older_key_of_a_model_is_told_with_what_the_file_says():
-    notes = [note for note in read(files.AI_TOOLKIT_FLUX).notes if note.key == "model.is_flux"]
-    assert notes
-    assert {note.value for note in notes} == {"true"}
+def test_a_slider_says_what_of_another_program_has_no_counterpart():
+    run = read_foreign([parse_document("slider.yaml", files.AI_TOOLKIT_SLIDER)])
+    lacking = {note.key for note in run.outcome("lacking")}
+    assert {"datasets[0]", "trigger_word"} <= lacking
+    assert "train.prompt_dropout_prob" in {note.key for note in run.outcome("off")}
+    older = read_foreign([parse_document("old.yaml", files.AI_TOOLKIT_SLIDER_OLD)])
+    lacking = {note.key for note in older.outcome("lacking")}
+    assert lacking >= {"slider.targets[2]", "slider.targets[1].shuffle"}
+    assert not any(key.startswith("slider.targets[0]") for key in lacking)
 
 
-def test_the_script_of_a_command_counts_as_one_key():
-    run = read_foreign([command_document("python zimage_train_network.py --seed 3 --dit z")])
-    assert {note.key for note in run.outcome("exact")} == {"the script", "seed", "dit"}
-    assert "3 keys say the same" in run.summary()[0]
+def test_a_slider_section_of_another_job_asks_for_nothing():
+    text = files.AI_TOOLKIT_SLIDER.replace("type: concept_slider", "type: sd_trainer")
+    run = read_foreign([parse_document("job.yaml", text)])
+    assert not any(path.startswith("dataset.slider") for path in run.values)
+    assert run.values["dataset.path"] == "faces"
+    assert "slider" in {note.key for note in run.outcome("off")}

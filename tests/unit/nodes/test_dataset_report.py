@@ -3,6 +3,7 @@
 import pytest
 from PIL import Image
 
+from tests.fixtures.tables import table
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.image import fit_to_bucket, kept_box, open_image
@@ -190,24 +191,7 @@ def test_settings_out_of_bounds_are_refused(folder, dataset_report, given):
         dataset_report.read_settings(folder, given)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "..",
-        "../0.png",
-        "/etc/passwd",
-        "0.txt",
-        ".x.png",
-        "a\\..\\0.png",
-        "C:/0.png",
-        "a\0.png",
-        "link.png",
-        "out/0.png",
-        "missing.png",
-        "x" * 5000 + ".png",
-    ],
-)
+@pytest.mark.parametrize("name", [*table(__file__, "no images of the folder"), "x" * 5000 + ".png"])
 def test_only_images_of_the_folder_are_shown(tmp_path, dataset_report, allowed, name):
     folder, outside = tmp_path / "in", tmp_path / "elsewhere"
     folder.mkdir()

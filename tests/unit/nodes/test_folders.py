@@ -8,31 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.tables import table
+
 # Of the characters of names, tests/unit/test_file_names.py has the others.
-REFUSED = {
-    "up": "data/../secret",
-    "up at the start": "../data",
-    "only up": "..",
-    "here": "data/./cats",
-    "absolute": "/etc/passwd",
-    "empty": "",
-    "empty part": "data//cats",
-    "end": "data/cats/",
-    "drive": "C:/Windows",
-    "drive inside": "data/C:cats",
-    "backslash": "data\\..\\secret",
-    "network": "//host/share",
-    "network of windows": "\\\\host\\share",
-    "stream": "data/cats:hidden",
-    "null": "data/cats\0",
-    "device": "data/NUL",
-    "right to left": "data/\u202eteg",
-    "half a pair": "data/\ud800",
-    "long": "data/" + "a" * 300,
-    "not there": "data/dogs",
-    "other root": "models/cats",
-    "root alone that is not there": "nothing",
-}
+REFUSED = table(__file__, "refused_names")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.unit.nodes.conftest import pack_module
 from trainer_core.config.reading import load_config
 from trainer_core.data.image import open_image
 from trainer_core.data.sources.folder import scan
@@ -243,3 +244,17 @@ def test_numbers_that_are_not_finite_are_refused(image_folder, errors, tmp_path,
     with pytest.raises(errors.DatasetError, match="not finite"):
         write(image_folder, tmp_path, [whole], ["a"], (), [given])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shape", [(1, 7, 16), (1, 2, 7, 16), (1, 16), (2, 3, 4), (7,)])
+def test_a_tensor_comes_back_with_its_axes(shape):
+    conditioning = pack_module("host.conditioning")
+    tensor = torch.randn(shape)
+    more = {"pooled_output": torch.randn(1, 8), "guidance": 3.5, "reference_latents": [tensor]}
+    stored = conditioning.stored_conditioning([[tensor, more]], "a caption")
+    found = conditioning.restored_conditioning(stored, torch.device("cpu"))
+    assert found.keys() == {"cross_attn", *more}
+    assert torch.equal(found["cross_attn"], tensor)
+    assert torch.equal(found["reference_latents"][0], tensor)
+    assert torch.equal(found["pooled_output"], more["pooled_output"])
+    assert found["guidance"] == 3.5

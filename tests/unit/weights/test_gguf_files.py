@@ -35,8 +35,6 @@ from trainer_core.families.registry import get_family
 from trainer_core.weights.header import check_formats, open_weights
 from trainer_core.weights.reading import TensorReader
 
-QKV = "double_blocks.0.img_attn.qkv.weight"
-
 
 @pytest.fixture
 def gguf():
@@ -97,17 +95,6 @@ def test_a_packed_model_has_the_numbers_of_the_dense_one(gguf, tmp_path):
     y = layer(x)
     assert torch.equal(y, torch.nn.functional.linear(x, layer.dense(), layer.bias))
     assert torch.autograd.grad(y.sum(), x)[0].any()
-
-
-def test_packed_rows_are_the_rows_of_the_dense_weight(gguf, tmp_path):
-    base = open_base(write(tmp_path / "base.gguf", "flux", gguf)[0])
-    (file,) = base.files
-    reader = TensorReader(file.weights, file.formats, torch.device("cpu"))
-    place = base.place("transformer_blocks.0.attn.to_k.weight")
-    assert (place.name, place.rows) == (QKV, (128, 256))
-    stored, parts = reader.packed(place.name, place.rows)
-    found = stored.dense(parts, place.shape, torch.float32)
-    assert torch.equal(found, base.weight("transformer_blocks.0.attn.to_k"))
 
 
 def test_nothing_is_merged_into_packed_weights(gguf, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -166,12 +165,6 @@ def test_eight_bits_become_another_format_by_their_numbers(tmp_path, name):
         assert all(torch.equal(part, layer.parts()[key]) for key, part in parts.items())
 
 
-def test_a_file_without_eight_bits_is_dense(tmp_path):
-    path = tmp_path / "base.safetensors"
-    save_file(flux_to_native(make_native_flux().state_dict()), path)
-    assert not packed_layers(FLUX.load_transformer(place(path), torch.float32, "cpu", "file"))
-
-
 def odd_flux():
     """A width of 36: no matrix of attention has a multiple of 64 numbers, those between have."""
     from diffusers import FluxTransformer2DModel
@@ -226,25 +219,3 @@ def test_a_folder_that_lacks_a_weight_or_has_another_shape_is_refused(tmp_path):
     tensors.pop(wrong)
     save_file(tensors, path)
     assert f"1 weights are missing, {wrong} first" in refusal(location).found
-
-
-def documented():
-    """Format to bytes a weight and relative error, as docs/memory.md has them."""
-    page = (Path(__file__).parents[3] / "docs" / "memory.md").read_text(encoding="utf-8")
-    rows = (line.split("|") for line in page.splitlines() if line.startswith("| `"))
-    cells = {row[1].strip().strip("`"): row for row in rows if row[1].strip().strip("`") in FORMATS}
-    return {name: (float(row[3]), float(row[4])) for name, row in cells.items()}
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_the_page_says_what_a_format_takes_and_loses(name):
-    qwen = get_family("qwen_image")
-    location = locate_base(BaseSection(), qwen, False, needs_encoders=False)
-    dense = qwen.load_transformer(location, torch.float32, "cpu")
-    layers = packed_layers(qwen.load_transformer(location, torch.float32, "cpu", name))
-    wrong = [(layer.dense() - dense.get_submodule(at).weight) for at, layer in layers.items()]
-    right = [dense.get_submodule(at).weight for at in layers]
-    lost, whole = (sum(float(each.square().sum()) for each in side) for side in (wrong, right))
-    size, error = documented()[name]
-    assert (lost / whole) ** 0.5 == pytest.approx(error, abs=6e-5 if error < 0.01 else 6e-4)
-    assert FORMATS[name].stored_bytes((3072, 3072)) / 3072**2 == pytest.approx(size, abs=6e-4)

@@ -69,13 +69,6 @@ def test_other_runs_keep_the_schedule_of_their_run_file(now, before, step):
     assert planned_anew(now, None) is None
 
 
-def test_a_checkpoint_that_knows_nothing_of_it_is_of_a_plain_schedule():
-    old = stopped(run(40), 20)
-    del old.settings[SCHEDULE]
-    assert planned_anew(run(40), old) is None
-    assert planned_anew(run(60), old) == planned_anew(run(60), stopped(run(40), 20))
-
-
 @given(
     lengths=st.lists(st.integers(2, 60), min_size=1, max_size=4),
     warmup=st.integers(0, 8),

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from benchmarks.loop_work import (
-    META,
     MICRO_BATCHES,
     HostWork,
     UnreadDevice,
@@ -16,7 +15,6 @@ from benchmarks.loop_work import (
     make_loop,
 )
 from trainer_core.families.diffusers_parts import computing_dtype
-from trainer_core.training.processes import SingleProcess
 
 MOST_CALLS = 4300
 """3,875 with torch 2.13, nine of ten of them in torch's arithmetic on the meta device."""
@@ -67,17 +65,6 @@ def test_a_step_waits_for_the_device_once(tmp_path, checkpointing):
         assert processes.reads == step
     assert MICRO_BATCHES > 1
     assert {state["step"].item() for state in optimizer.state.values()} == {3}
-
-
-def test_a_second_wait_would_be_noticed():
-    with pytest.raises(RuntimeError, match="meta"):
-        torch.ones((), device=META).item()
-
-
-def test_numbers_of_a_device_are_read_together():
-    processes = SingleProcess(torch.device("cpu"))
-    scalars = [torch.tensor(2.5), torch.tensor(0.1)]
-    assert processes.sum_numbers([1.0], scalars) == [1.0, 2.5, torch.tensor(0.1).item()]
 
 
 def test_the_format_that_a_model_computes_in_is_asked_again_when_its_weights_have_changed():

@@ -37,11 +37,6 @@ def test_a_step_with_fewer_samples_is_spread_over_all_of_them(plan):
     assert sorted(found) == pytest.approx([0.125, 0.375, 0.625, 0.875])
 
 
-def test_a_place_behind_the_step_has_a_level_too(plan):
-    """That of a point that the base is held to once more."""
-    assert stratified(plan, 7, 1, 1, SAMPLES + 2, 0.5) == stratified(plan, 7, 1, 1, 2, 0.5)
-
-
 def test_over_many_steps_each_position_is_everywhere_alike(plan):
     whole = [step for step in range(1, 3000) if plan.samples(step) == SAMPLES]
     generator = torch.Generator().manual_seed(0)

@@ -33,7 +33,7 @@ from trainer_core.training.objective import (
 )
 from trainer_core.training.observer import RunRequests
 from trainer_core.training.processes import SingleProcess
-from trainer_core.training.run_batches import all_passes, places
+from trainer_core.training.run_batches import places
 from trainer_core.types import Bucket
 
 
@@ -233,12 +233,3 @@ def test_a_section_becomes_the_weighting_that_it_names():
     learned = make_learned(section)
     assert isinstance(learned, LearnedWeight)
     assert make_weighting(section, learned) is learned
-
-
-def test_what_looks_at_inputs_goes_through_the_same_passes():
-    plan, found = plan_of(), []
-    for place in all_passes(plan, 2):
-        if place[0] == 3:
-            break
-        found.append(place)
-    assert found == [(step, m) for step in (1, 2) for m in micro_batches(plan, (0, 1), 2)(step)]

@@ -7,7 +7,7 @@ import torch
 
 from tests.fixtures.small_device import SmallDevice
 from tests.fixtures.swapped_blocks import MAKERS, place
-from trainer_core.device import is_out_of_memory, spare_at_peak
+from trainer_core.device import is_out_of_memory
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.machine import Machine
@@ -227,13 +227,4 @@ def test_others_that_need_memory_do_not_end_a_run_without_ram_for_its_blocks():
     assert placed.count == 2
     assert len(heard) == 1
     assert "0.0 GiB are free" in heard[0]
-    placed.close()
-
-
-def test_a_device_that_does_not_tell_leaves_the_plan():
-    assert spare_at_peak(torch.device("cpu"), lambda: 10**12) is None
-    placed, device_room = room(None, may_grow=True)
-    device_room.compute(1, lambda: None)
-    device_room.between_steps()
-    assert placed.count == 4
     placed.close()

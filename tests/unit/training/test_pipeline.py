@@ -98,23 +98,6 @@ def test_control_images_choose_the_editing_base(tmp_path, cache):
         sample_images(run_config(cache, controls=listed, **preview), None, tmp_path)
 
 
-def test_a_negative_prompt_is_encoded_once_and_with_controls_each_time(cache):
-    pipeline = open_pipeline(run_config(cache), has_controls=False)
-    encoders, calls = pipeline.encoders.open(), []
-    encoders.text_encoder.model.register_forward_hook(lambda *given: calls.append(given))
-    requests = [pipeline.request(text, 0) for text in PROMPTS]
-    requests += [pipeline.request(PROMPTS[0], 1, negative="a red square")]
-    assert len(calls) == len(requests) + 2, "the prompts, and two different negative ones"
-    for request, text in zip(requests, ["", "", "a red square"], strict=True):
-        expected = encoders.encode_text(text, ())["text_embeddings"]
-        assert torch.equal(request.negative["text_embeddings"], expected)
-
-    editing = open_pipeline(run_config(cache), has_controls=True)
-    images = [Image.new("RGB", (64, 64), color) for color in ("red", "blue")]
-    one, two = (editing.request(PROMPTS[0], 0, [image]).negative for image in images)
-    assert not torch.equal(one["text_embeddings"], two["text_embeddings"])
-
-
 def test_encoders_are_gone_before_the_denoiser_is_loaded(tmp_path, adapter_file):
     """Together they would need the memory of both."""
     seen = []

@@ -9,9 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, DatasetSection, PreviewSection
-from trainer_core.data.image import fit_to_bucket, open_image, resize_exact, to_pixels
+from trainer_core.data.image import fit_to_bucket, open_image, to_pixels
 from trainer_core.demo.run import dataset_folder
-from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.inference.encoders import encode_prompts
 from trainer_core.types import Bucket
@@ -152,15 +151,6 @@ def test_controls_are_encoded_at_the_size_of_the_preview(edits, image):
     assert torch.equal(edits.encode()[0].controls[0], latents)
 
 
-def test_controls_with_an_area_of_their_own_are_encoded_whole(edits, image):
-    edits.dataset["control_area"] = 16384
-    width, height = FAMILY.control_size(96, 64, 16384)
-    assert width > height
-    shown = resize_exact(open_image(image, "error"), width, height)
-    (latents,) = edits.encode()[0].controls
-    assert torch.equal(latents, edits.encoders.encode_image(to_pixels(shown)[None])[0])
-
-
 def test_a_changed_control_image_is_encoded_again_and_a_moved_one_is_not(edits, image):
     before = edits.encode()[0].controls[0]
     moved = image.with_name("moved.png")
@@ -170,14 +160,6 @@ def test_a_changed_control_image_is_encoded_again_and_a_moved_one_is_not(edits, 
     Image.new("RGB", (96, 64), "orange").save(moved)
     assert edits.count() == 1
     assert not torch.equal(edits.encode()[0].controls[0], before)
-
-
-def test_a_missing_control_image_is_named(edits, image):
-    image.unlink()
-    with pytest.raises(ConfigError) as caught:
-        edits.encode()
-    assert f"preview.controls: {image} is not a file" in caught.value.found
-    assert edits.opened == 0
 
 
 def truncate(path):

@@ -155,47 +155,6 @@ def test_leaving_a_version_gives_up_its_lock_and_an_error_marks_it_failed(tmp_pa
     assert not (folder.path / "lock.json").exists()
 
 
-def test_a_version_whose_record_is_gone_is_left_all_the_same(tmp_path):
-    folder = create_version(tmp_path, {}, "")
-    (folder.path / "run.json").unlink()
-    with pytest.raises(ZeroDivisionError), folder:
-        raise ZeroDivisionError
-    assert not (folder.path / "lock.json").exists()
-
-
-_WITHOUT_PSUTIL = """
-import json, os, socket, subprocess, sys
-from pathlib import Path
-sys.modules["psutil"] = None
-from trainer_core.training.run_folder import create_version, is_live
-root = Path(sys.argv[1])
-folder = create_version(root, {}, "")
-own = is_live(folder.path)
-folder.release()
-host = socket.gethostname()
-def lock(pid):
-    text = json.dumps({"host": host, "pid": pid, "process_started": None})
-    (folder.path / "lock.json").write_text(text)
-    return is_live(folder.path)
-child = subprocess.Popen([sys.executable, "-c", "pass"])
-child.wait()
-print(own, lock(os.getppid()), lock(child.pid))
-"""
-
-
-def test_without_psutil_locks_are_still_kept_and_the_dead_known(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_PSUTIL, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    assert done.stdout.split() == ["True", "True", "False" if os.name != "nt" else "True"], (
-        done.stderr
-    )
-
-
 def test_live_version_cannot_be_resumed_by_a_second_process(tmp_path):
     folder = create_version(tmp_path, {}, "")
     with pytest.raises(InputError, match=f"in use by process {os.getpid()}"):

@@ -63,20 +63,6 @@ def test_parts_sum_up_to_the_whole(shape, other, masked):
         torch.testing.assert_close(found[3], expected[3])
 
 
-def test_a_whole_one_has_the_bits_that_it_had():
-    model, batch = Model(SHAPES["plain"]), batch_of(SHAPES["plain"])
-    given = maker(model, batch)
-    for found, expected in zip(
-        trained(model, SplitBatches(given)(given, 1, 0)),
-        trained(model, as_a_whole(given, 1, 0)),
-        strict=True,
-    ):
-        if isinstance(found, torch.Tensor):
-            assert torch.equal(found, torch.as_tensor(expected))
-        else:
-            assert found == expected
-
-
 def test_it_ends_where_each_goes_alone():
     model = Model(SHAPES["plain"])
     given = maker(model, batch_of(SHAPES["plain"], positions=(0, 1, 2, 3, 4)))

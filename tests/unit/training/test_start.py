@@ -11,7 +11,6 @@ from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.filesystem.storage import write_json
 from trainer_core.tensors.safetensors_writer import save_tensors
-from trainer_core.training.processes import SingleProcess
 from trainer_core.training.run_folder import create_version, open_version
 from trainer_core.training.start import find_start
 
@@ -87,9 +86,3 @@ def test_processes_that_found_different_checkpoints_all_refuse(tmp_path, make_ve
         assert "found another checkpoint than the first" in error.found
         assert "the first step 5 of v0" in error.found
         assert "output.dir" in error.remedy
-
-
-def test_one_process_alone_needs_nobody(tmp_path, make_version):
-    named = config(tmp_path, resume=str(make_version(7)))
-    start = find_start(named, FAMILY, "fp32", SingleProcess(torch.device("cpu")))
-    assert (start.folder.name, start.checkpoint.step) == ("000007", 7)

@@ -16,7 +16,7 @@ from trainer_core.adapter_files.factors.base_adapters import BaseAdapterFile, pu
 from trainer_core.adapter_files.factors.outlines import outlines_of
 from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
-from trainer_core.config import AdapterConfig, MemorySection, RunConfig
+from trainer_core.config import AdapterConfig, RunConfig
 from trainer_core.families.registry import get_family
 from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks
 from trainer_core.offload.host_inputs import HostArena, HostInputs
@@ -34,7 +34,7 @@ from trainer_core.training.optimizers import make_optimizer
 from trainer_core.training.step import StepMaker
 from trainer_core.training.step_marks import Marks, Phase
 from trainer_core.training.step_simulation import StepInputs, StepSimulation
-from trainer_core.types import AdapterState, Batch, LayerState
+from trainer_core.types import AdapterState, Batch
 
 CPU = torch.device("cpu")
 QWEN: dict[str, Any] = {"num_layers": 3, "attention_head_dim": 128, "num_attention_heads": 2}
@@ -236,21 +236,6 @@ def test_the_peak_follows_the_checkpointed_blocks_and_where_their_inputs_wait(fa
 
 
 @pytest.mark.exhaustive
-def test_few_blocks_tell_of_every_choice():
-    family, sizes = "flux", {"num_layers": 8, "num_single_layers": 7}
-    given = (get_family(family), make_config(family), StepInputs((IMAGE,), TEXT, torch.float32))
-    few, all_of_them = (
-        StepSimulation(make_model(family, "meta", **sizes), *given, worth=1, whole=whole)
-        for whole in (False, True)
-    )
-    for count, place in ((5, "device"), (5, "ram"), (0, "device"), (None, "ram")):
-        memory = MemorySection(blocks_to_checkpoint=count, checkpoint_inputs=place)
-        found, whole = few.step(memory=memory), all_of_them.step(memory=memory)
-        assert found.activations == pytest.approx(whole.activations, rel=1e-3)
-        assert found.flops == pytest.approx(whole.flops, rel=1e-3)
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FORMATS)
 def test_reading_a_stored_weight_counts(name):
     config, dense = make_config(), simulate(make_config(), torch.float32)
@@ -355,25 +340,6 @@ def test_adapters_of_the_base_are_counted(kind):
     assert agree(found, real_peak(config, torch.float32, stored, [real]))
     assert found.adapter > plain.adapter + 1000
     assert not agree(plain, found.adapter + found.activations)
-
-
-@pytest.mark.exhaustive
-def test_adapters_of_some_blocks_alone_make_blocks_unlike():
-    config = make_config(adapter=ADAPTERS["lora"])
-    layer = LayerState({"lora_up": meta(256, 8), "lora_down": meta(8, 256)}, 8.0, 8)
-    names = [f"transformer_blocks.{index}.attn.to_q" for index in range(9)]
-    found = []
-    for count in (4, 9):
-        state = AdapterState("lora", dict.fromkeys(names[:count], layer))
-        beside = [BaseAdapterFile("base.adapters.0", "a", state, 1.0, "training")]
-        sizes = {"num_layers": 9}
-        found.append(simulate(config, torch.float32, sizes=sizes, beside=beside).adapter)
-    each = 2 * 8 * 256 * 4
-    assert found[1] - found[0] == 5 * each
-
-
-def meta(*shape):
-    return torch.empty(*shape, device="meta")
 
 
 def test_averages_of_the_factors_are_counted_and_nothing_else_grows():

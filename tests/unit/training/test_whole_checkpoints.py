@@ -72,12 +72,10 @@ def empty(path):
 
 DAMAGES = {
     "tensors cut in half": lambda p: cut(p / TENSORS, 0.5),
-    "tensors empty": lambda p: cut(p / TENSORS, 0.0),
     "last byte lost": lambda p: cut(p / TENSORS, 0.9999),
     "tensors gone": lambda p: (p / TENSORS).unlink(),
     "tensors a folder": lambda p: ((p / TENSORS).unlink(), (p / TENSORS).mkdir()),
     "state gone": lambda p: (p / STATE).unlink(),
-    "state cut in half": lambda p: cut(p / STATE, 0.5),
     "state empty": lambda p: cut(p / STATE, 0.0),
     "state a list": lambda p: (p / STATE).write_text("[1]"),
     "state nested": lambda p: (p / STATE).write_text("[" * 100_000),

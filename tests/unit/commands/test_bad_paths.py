@@ -4,12 +4,10 @@ import os
 
 import pytest
 
-from tests.fixtures.family_states import key_map
 from tests.fixtures.tables import table
 from trainer_core.adapter_files.read.peft_config import WEIGHTS_NAME
 from trainer_core.cli import main
 
-FLUX = key_map("flux")
 NOBODY = 65534
 
 

@@ -3,7 +3,6 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -18,8 +17,6 @@ from trainer_core.training.run_folder import (
     remove_dead_versions,
     versions,
 )
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def dead_lock():

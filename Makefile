@@ -116,7 +116,7 @@ matrix: matrix-old matrix-new
 	$(BIN)/python .ci/tier.py proven
 
 MATRIX_PYTEST = MATRIX=1 MATRIX_HOSTS=$* MATRIX_TORCH='$(TORCH)' OMP_NUM_THREADS=1 \
-	$(BIN)/pytest -p no:cacheprovider tests/matrix -m matrix
+	$(BIN)/pytest -p no:cacheprovider -o faulthandler_timeout=0 tests/matrix -m matrix
 
 matrix-old matrix-new: matrix-%: $(READY)
 	$(MATRIX_PYTEST)

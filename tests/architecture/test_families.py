@@ -9,23 +9,11 @@ from functools import cache
 from pathlib import Path
 
 from architecture.source import ROOT, Source, sources
+from fixtures.tables import table
 
 from trainer_core.families.registry import FAMILIES
 
-ELSEWHERE = {
-    "trainer_core/families/registry.py": "the one line",
-    "trainer_core/families/qwen_vae.py": "a VAE that several families share, by its own name",
-    "trainer_core/config/run.py": "the run-file format's default, that of the embedded base",
-    "trainer_core/bases/foreign_models.py": "models that are no family, some of a similar name",
-    "trainer_core/bases/adapter_family.py": "how ComfyUI's text encoders are called in any file",
-    "trainer_core/adapter_files/names/key_parsing.py": "the same",
-    "trainer_core/foreign_runs/tsiendragon.py": "the name of another trainer, and of its trainers",
-    "trainer_core/foreign_runs/ai_toolkit_keys.py": "keys of another trainer's files",
-    "trainer_core/foreign_runs/ai_toolkit_noise.py": "words of another trainer's files",
-    "trainer_core/foreign_runs/musubi.py": "keys and words of another trainer's files",
-    "trainer_core/commands/__init__.py": "the name of another trainer, in the help of `template`",
-    "trainer_core/families/flux_vae.py": "a VAE that several families have, called by its first",
-}
+ELSEWHERE = table(__file__, "families elsewhere")
 """Files that may name a family, and why."""
 
 

@@ -14,72 +14,21 @@ from functools import cache
 
 import pytest
 from architecture.source import ROOT, sources
+from fixtures.tables import table
 
-WORDS = {
-    r"\bpictures?\b": "image",
-    r"\b(draw|draws|drawn|drawing)\b[^.\n]{0,24}\b(image|preview|prompt|base|adapter)": "generate",
-    r"\b(image|preview|prompt)s?( that)? (is|are|was|were) drawn\b": "generated",
-    r"\b(first|starting) values\b": "initialization",
-    r"\b(on the|own) way back\b|\bfor the way back\b": "backward pass",
-    r"\bgraphics cards?\b|\bvideo cards?\b": "GPU, and VRAM for its memory",
-    r"\b(the|a|this|one) processors?\b(?! of images)": "CPU",
-    r"quantis": "quantize",
-    r"\bmade anew\b|\bmended\b|\bmend (the|it|that)\b": "recomputed, made again, fixed",
-    r"\b(wanted|wished) error\b": "target error",
-    r"\btold guidance\b": "conditioned on guidance",
-    r"DoRA('s)? lengths?\b|\bhas a length\b": "magnitude",
-    r"\bnarrow products?\b": "low-rank path",
-}
+WORDS = table(__file__, "glossary words")
 """What is searched for in running text, without regard to case, and what to say instead."""
 
-NAMES = {
-    r"^(first_values?|starting_values?)$": "initialization",
-    r"^(kept_norm|KeptNorm)$": "dora_norm, CachedNorm",
-    r"^input_directions$": "eva",
-    r"^(Branch|Narrow|WayBack|Visit)$": "AdapterKernel, LowRankPath, gradient accumulator",
-    r"^(Studio|Painter)$": "pipeline, Sampler",
-    r"^(Wishes|wish_bar)$": "run requests, action bar",
-    r"^(Folder|File|Vae|Image|Run|Picture)Facts$": "...Spec, ...Info",
-    r"^CacheWatch$": "OutputWatch",
-    r"(^|_)pictures?(_|$)|Picture": "image",
-    r"(^|_)draw(n|s)?_(previews?|settings|images?)": "sample",
-}
+NAMES = table(__file__, "glossary names")
 """What is searched for in names of Python, and what to say instead."""
 
-MODULES = {
-    "injection": "attach",
-    "tuners": "peft_tuner",
-    "baking": "diffusers_layout",
-    "placing": "module_mapping",
-    "pieces": "write_plan",
-    "streaming": "safetensors_writer",
-    "lazy": "safetensors_reader",
-    "board": "tensorboard",
-    "studio": "pipeline",
-    "quiet": "progress_bars",
-    "packing": "patchify",
-    "first_values": "an own name of the initialization",
-    "host_arithmetic": "comfyui_arithmetic",
-    "beginning": "start",
-    "findings": "problems",
-    "entries": "cache_file",
-}
+MODULES = table(__file__, "glossary modules")
 """Modules that are called otherwise now."""
 
-ALLOWED = {
-    "trainer_core/config/defaults.py": "prompts, which a base was trained to read",
-    "trainer_core/demo/vocabulary.py": "captions, which the embedded base was trained on",
-    "docs/embedded-base.md": "captions and edits, which the embedded base was trained on",
-    "trainer_core/families/qwen_image/encode.py": "the template of Qwen-Image-Edit-Plus",
-}
+ALLOWED = table(__file__, "glossary allowed")
 """Files in which an old word is data, and why."""
 
-KEPT = {
-    "pictures": "a key of what `train --json` and `demo --json` print, and a folder of output",
-    "picture": "an event of what `sample --json` prints",
-    "picture_sizes": "a key of what `dataset --json` prints",
-    "picture_hashes.json": "a file of a cache on users' disks",
-}
+KEPT = table(__file__, "glossary kept")
 """Old words in what users and their programs have: only these, alone in quotes or as a field."""
 
 TEXTS = ("README.md", "CONTRIBUTING.md", "docs/*.md", "js/docs/*.md", "js/**/*.js")

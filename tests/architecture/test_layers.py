@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from architecture.source import (
     absolute_imports,
     imported_names,
@@ -9,50 +11,17 @@ from architecture.source import (
     module_name,
     sources,
 )
+from fixtures.tables import table
 
-_GROUND = {"config", "counters", "errors", "filesystem", "printable", "tensors", "types", "version"}
-_WORKSHOP = _GROUND | {
-    "device",
-    "data",
-    "diffusion",
-    "adapters",
-    "adapter_files",
-    "weights",
-    "families",
-    "quantization",
-}
+GROUPS = table(__file__, "layers groups")
 
-ALLOWED = {
-    "errors": set(),
-    "types": set(),
-    "counters": set(),
-    "version": set(),
-    "printable": set(),
-    "requirements": {"errors", "version"},
-    "filesystem": {"errors"},
-    "tensors": {"errors", "filesystem"},
-    "config": {"errors", "filesystem", "printable"},
-    "device": {"config", "errors"},
-    "diffusion": {"errors"},
-    "data": _GROUND,
-    "quantization": {"errors", "tensors"},
-    "adapters": _GROUND | {"quantization"},
-    "adapter_files": _GROUND | {"adapters"},
-    "weights": _GROUND | {"quantization"},
-    "families": _GROUND | {"adapter_files", "data", "diffusion", "quantization", "weights"},
-    "foreign_runs": _GROUND | {"families"},
-    "offload": _GROUND | {"device", "families", "quantization", "weights"},
-    "bases": _GROUND | {"adapter_files", "families", "weights"},
-    "inference": _WORKSHOP | {"bases", "offload"},
-    "training": _WORKSHOP | {"bases", "inference", "offload", "requirements"},
-    "demo": _WORKSHOP | {"bases", "inference", "offload", "training"},
-    "commands": _WORKSHOP
-    | {"bases", "foreign_runs", "inference", "offload", "training", "demo", "requirements"},
-    "cli": {"commands", "errors", "version"},
-    "__main__": {"cli"},
-    # The public names are resolved on first use.
-    "__init__": {"adapters", "config", "errors", "families", "training", "version"},
-}
+
+def packages(names: Iterable[str]) -> set[str]:
+    """Packages and modules, each group of them by its members."""
+    return set().union(*(packages(GROUPS[each]) if each in GROUPS else {each} for each in names))
+
+
+ALLOWED = {name: packages(may) for name, may in table(__file__, "layers allowed").items()}
 """Package or module of trainer_core, to what it may import of trainer_core besides itself."""
 
 _HOST = {"comfy", "comfy_api", "comfy_extras", "folder_paths", "server", "execution", "nodes"}

@@ -7,7 +7,7 @@ from diffusers import FluxTransformer2DModel
 from packaging.version import Version
 
 from tests.fixtures.combinations import each_once
-from tests.fixtures.small_transformers import make_small_qwen
+from tests.fixtures.qwen_base import make_qwen_transformer
 from tests.fixtures.tables import table
 from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
 from trainer_core.adapter_files.write.adapter_file import write_adapter
@@ -20,7 +20,7 @@ TARGETS = [r".*\.to_[qkv]", r".*\.to_out\.0", r".*(net|net_2)?\.proj(_mlp)?", r"
 
 
 def make_qwen():
-    return make_small_qwen(2).eval()
+    return make_qwen_transformer(2, joint_attention_dim=24)
 
 
 def make_flux():

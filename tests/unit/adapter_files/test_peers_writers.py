@@ -8,7 +8,7 @@ from peft import LoHaConfig, LoKrConfig, LoraConfig, get_peft_model
 from peft.utils import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
-from tests.fixtures.small_transformers import make_small_qwen
+from tests.fixtures.qwen_base import make_qwen_transformer
 from tests.fixtures.tables import table
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.read.adapter_file import adapter_files, read_adapter, read_file
@@ -23,7 +23,7 @@ TARGETS = r".*\.attn\.(to_q|to_k|to_out\.0)"
 
 
 def make_model():
-    return make_small_qwen(1).requires_grad_(False)
+    return make_qwen_transformer(1, joint_attention_dim=24)
 
 
 def fill(model):

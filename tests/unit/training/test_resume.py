@@ -3,7 +3,7 @@ import json
 import pytest
 from pydantic import BaseModel
 
-from tests.fixtures.other_values import CHANGES, DECIDES, FREE, ONE_VALUE
+from tests.fixtures.tables import table
 from trainer_core.config import RunConfig
 from trainer_core.config.defaults import resolved_length
 from trainer_core.config.reading import load_config
@@ -17,6 +17,9 @@ from trainer_core.training.settings_changes import (
     recorded_changes,
     refuse_changes,
 )
+
+DECIDES, CHANGES, FREE = (table(__file__, name) for name in ("decides", "changes", "free"))
+ONE_VALUE = {"config_version"}
 
 
 def setting_paths(model=RunConfig, prefix=""):

@@ -136,10 +136,6 @@ class Browser:
         """Forget them."""
         self._do("forget")
 
-    def screenshot(self, path: Path, selector: str | None = None) -> None:
-        """Save an image of the page or of one element."""
-        self._do("screenshot", path=str(path), selector=selector)
-
     def _do(self, operation: str, **fields: Any) -> Any:
         assert self._process.stdin
         self._process.stdin.write(json.dumps({"op": operation, **fields}) + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,20 +32,10 @@ def browser(server) -> Iterator[Browser]:
     browser.close()
 
 
-@pytest.fixture(scope="session")
-def screenshots(tmp_path_factory) -> Path:
-    """Where images of the page go: $ADAPTER_TRAINER_SCREENSHOTS keeps them."""
-    folder = os.environ.get("ADAPTER_TRAINER_SCREENSHOTS")
-    if not folder:
-        return tmp_path_factory.mktemp("screenshots")
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return Path(folder)
-
-
 @pytest.fixture(scope="module", params=some(RENDERERS, "canvas"))
-def opened(request, server, browser, screenshots) -> GraphPage:
+def opened(request, server, browser) -> GraphPage:
     """ComfyUI's page in one renderer."""
-    page = GraphPage(server, browser, screenshots, request.param)
+    page = GraphPage(server, browser, request.param)
     page.open()
     return page
 

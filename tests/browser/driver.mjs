@@ -3,10 +3,9 @@
 //   {"op": "wait", "body", "argument", "ms"}
 //   {"op": "click" | "hover", "selector", "position"?}   {"op": "drop", "paths", "x", "y"}
 //   {"op": "press", "key"}   {"op": "fill", "selector", "value"}
-//   {"op": "screenshot", "path", "selector"?}     {"op": "problems" | "forget"}
+//   {"op": "problems" | "forget"}
 //   {"op": "offline", "value"}
 // "body" is the body of an async function of `argument`, run in the page.
-import { writeFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
 
@@ -70,16 +69,6 @@ const OPERATIONS = {
       }
     }
     await session.detach();
-  },
-  // Straight from the browser: Playwright's own waits for quiet frames, which a running graph on a
-  // machine without a GPU does not give.
-  async screenshot({ path, selector }) {
-    const box = selector && (await page.locator(selector).first().boundingBox());
-    const session = await page.context().newCDPSession(page);
-    const clip = box ? { clip: { ...box, scale: 1 } } : {};
-    const { data } = await session.send("Page.captureScreenshot", { format: "png", ...clip });
-    await session.detach();
-    await writeFile(path, Buffer.from(data, "base64"));
   },
   problems: () => problems,
   forget() {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 from browser.browser import Browser
@@ -50,16 +49,12 @@ class GraphPage:
     Args:
         server: The server.
         browser: The browser.
-        screenshots: Where images go.
         renderer: ``canvas`` or ``nodes2``.
     """
 
-    def __init__(
-        self, server: ComfyServer, browser: Browser, screenshots: Path, renderer: str
-    ) -> None:
+    def __init__(self, server: ComfyServer, browser: Browser, renderer: str) -> None:
         self.server = server
         self.browser = browser
-        self.screenshots = screenshots
         self.renderer = renderer
 
     def open(self) -> None:
@@ -187,20 +182,3 @@ class GraphPage:
         """Errors on the page that this pack has made; ComfyUI's own are not looked at."""
         found = (each for each in self.browser.problems() if any(word in each for word in _OURS))
         return [each for each in found if not any(word in each for word in _EXPECTED)]
-
-    def shoot_themes(self, name: str) -> None:
-        """Take an image in each theme; the theme is changed while the page is open."""
-        for palette in ("light", "dark"):
-            self.browser.evaluate(
-                "await window.app.extensionManager.setting.set('Comfy.ColorPalette', argument)",
-                palette,
-            )
-            time.sleep(0.5)
-            self.shoot(f"{name}_{palette}")
-
-    def shoot(self, name: str) -> Path:
-        """Take an image of the page."""
-        path = self.screenshots / f"{name}_{self.renderer}.png"
-        self.browser.screenshot(path)
-        assert path.stat().st_size > 10_000
-        return path

@@ -8,9 +8,7 @@ import uuid
 import pytest
 from browser.page import RENDERERS, GraphPage
 from fixtures.combinations import some
-from PIL import Image
 
-STRIP = ".adapter-trainer-dataset"
 THUMBNAIL = ".adapter-trainer-dataset-image"
 DIALOG = ".adapter-trainer-dataset-dialog"
 TEXT = ".adapter-trainer-dataset-text"
@@ -92,8 +90,8 @@ def upload(page, name: str, files: dict[str, str]) -> None:
 
 
 @pytest.fixture(scope="module", params=some(RENDERERS, "nodes2"))
-def opened(request, server, browser, screenshots) -> GraphPage:
-    page = GraphPage(server, browser, screenshots, request.param)
+def opened(request, server, browser) -> GraphPage:
+    page = GraphPage(server, browser, request.param)
     page.open()
     return page
 
@@ -104,7 +102,6 @@ def test_dropped_images_are_shown_and_their_captions_edited_and_taken_back(page)
     add_node(page)
     assert part(page, "count").startswith("40 images")
     assert_inside(page)
-    page.shoot("dataset_bundled")
 
     upload(page, name, {"a.png": "", "a.txt": "a golden box", "b.png": "", "c.png": "broken"})
     assert page.browser.evaluate(_FOLDER) == f"input/{name}"
@@ -116,7 +113,6 @@ def test_dropped_images_are_shown_and_their_captions_edited_and_taken_back(page)
         f"{THUMBNAIL} img",
     )
     assert_inside(page)
-    page.shoot("dataset_dropped")
 
     page.browser.click(f"{THUMBNAIL}.adapter-trainer-grave")
     page.browser.wait("return document.querySelector(argument)?.disabled === false", TEXT)
@@ -127,7 +123,6 @@ def test_dropped_images_are_shown_and_their_captions_edited_and_taken_back(page)
     page.browser.press("PageUp")
     wait_for_text(page, "title", "a.png")
     assert (folder / "b.txt").read_text() == "another box\n"
-    page.shoot("dataset_dialog")
     page.browser.press("Escape")
     page.browser.wait("return !document.querySelector(argument)", DIALOG)
     wait_for_text(page, "count", "2 images")
@@ -146,21 +141,6 @@ def test_dropped_images_are_shown_and_their_captions_edited_and_taken_back(page)
 
 
 @pytest.mark.exhaustive
-def test_a_file_from_the_desktop_on_the_node_is_added_to_its_folder(page, tmp_path):
-    name = f"more_{uuid.uuid4().hex[:6]}"
-    add_node(page)
-    upload(page, name, {"a.png": "", "a.txt": "box"})
-    wait_for_text(page, "count", "1 image")
-    Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
-    page.browser.drop(tmp_path / "red.png", 480, 108)
-    wait_for_text(page, "line", "added to this folder")
-    page.browser.click(".adapter-trainer-dataset-form .adapter-trainer-main")
-    wait_for_text(page, "notice", "1 file added to")
-    wait_for_text(page, "count", "2 images")
-    assert page.problems() == []
-
-
-@pytest.mark.exhaustive
 def test_another_programs_text_is_not_written_over(page):
     name = f"both_{uuid.uuid4().hex[:6]}"
     add_node(page)
@@ -173,7 +153,6 @@ def test_another_programs_text_is_not_written_over(page):
     page.browser.press("Escape")
     wait_for_text(page, "status", "changed by another program")
     assert file.read_text() == "theirs"
-    page.shoot("dataset_conflict")
     page.browser.click(".adapter-trainer-dataset-buttons button:not([hidden])")
     page.browser.wait("return document.querySelector(argument)?.value === 'theirs'", TEXT)
     page.browser.press("Escape")

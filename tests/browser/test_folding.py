@@ -112,20 +112,17 @@ def test_advanced_inputs_fold_and_what_is_changed_stays_in_sight(page):
     page.browser.wait(f"const seen = (() => {{{_SEEN}}})(); return seen.length === argument", 7)
     assert seen(page) == FIRST
     assert_nothing_outside(page)
-    page.shoot("folded")
 
     press(page)
     every = seen(page)
     assert len(every) > 20
     assert set(FIRST) <= set(every)
     assert_nothing_outside(page)
-    page.shoot("unfolded")
     page.browser.evaluate(_SET, {"dropout": 0.1, "kind.unbalanced": True})
     press(page)
     changed = [*FIRST[:3], "kind.unbalanced", *FIRST[3:6], "dropout", "start_from"]
     assert seen(page) == changed
     assert_nothing_outside(page)
-    page.shoot("folded_changed")
 
     queued = inputs(page)
     assert queued["dropout"] == 0.1

@@ -162,7 +162,6 @@ def test_empty_panel_says_what_will_appear(page):
     assert page.count(f"{PANEL} [data-request]:disabled") == 3
     assert_well_laid_out(page)
     assert page.browser.evaluate(_BUTTON_ROWS) == 1
-    page.shoot_themes("before")
     assert page.problems() == []
 
 
@@ -178,7 +177,6 @@ def test_training_draws_curve_and_images_and_survives_a_reload(page):
     page.wait_for_count(THUMBNAIL, 2)
     time.sleep(0.5)
     assert_well_laid_out(page)
-    page.shoot("during")
 
     page.browser.reload()
     page.show_train_node()
@@ -200,7 +198,6 @@ def test_training_draws_curve_and_images_and_survives_a_reload(page):
     assert page.browser.evaluate(_BUTTON_ROWS) == 1
     assert page.text("version").endswith("/v0")
     assert page.text("prompt") == "a red diamond"
-    page.shoot_themes("after")
 
     page.browser.reload()
     page.show_train_node()
@@ -225,7 +222,6 @@ def test_the_buttons_reach_the_training(page):
     page.browser.click(f"{PANEL} [data-request=save]")
     page.browser.wait("return document.querySelector('.adapter-trainer-feedback').textContent")
     page.server.wait(lambda: bool(checkpoints(run_folder(page.server, name))), 30)
-    page.shoot("buttons")
 
     page.browser.click(f"{PANEL} [data-request=stop]")
     page.wait_for("Stopped, kept")
@@ -233,7 +229,6 @@ def test_the_buttons_reach_the_training(page):
     assert page.text("feedback") == ""
     assert (run_folder(page.server, name) / f"{name}.safetensors").is_file()
     assert page.browser.evaluate(_BUTTON_ROWS) == 1
-    page.shoot("stopped")
 
     # A server that was restarted reads the whole course from the disk.
     places = curve_places(page)
@@ -264,7 +259,6 @@ def test_the_buttons_reach_the_training(page):
     assert steps == list(range(1, len(steps) + 1))
     # What ComfyUI itself shows of the node would say it again.
     assert page.browser.evaluate(_LINES_OF_COMFYUI) == []
-    page.shoot("cancelled")
     assert page.problems() == []
 
 
@@ -285,7 +279,6 @@ def compare_steps(page) -> None:
     page.browser.press("ArrowLeft")
     split = "return document.querySelector('.adapter-trainer-split').value"
     assert page.browser.evaluate(split) == "55"
-    page.shoot("compared")
     width = boxes[0][2]
     page.browser.click("dialog .adapter-trainer-frame", (width / 4, 20))
     assert page.browser.evaluate(split) == "25"
@@ -300,7 +293,6 @@ def test_images_open_large_and_keys_stay_in_the_dialog(page, finished):
     page.browser.press("ArrowDown")
     assert page.text("caption") == "Step 20, prompt 2"
     page.browser.wait("return document.querySelector('.adapter-trainer-large').naturalWidth > 0")
-    page.shoot("large")
     assert page.text("prompt-text") == "a blue circle"
     compare_steps(page)
     page.browser.press("Delete")
@@ -320,7 +312,6 @@ def test_a_narrow_node_cuts_nothing_off(page, finished):
     )
     time.sleep(0.5)
     assert_well_laid_out(page)
-    page.shoot("narrow")
 
 
 def test_pointer_smoothing_and_rate_change_what_is_read(page, finished):
@@ -377,23 +368,15 @@ def test_the_memory_plan_is_a_line_and_a_table_and_survives_a_reload(page):
     assert page.text("memory summary") == said
     assert page.count(f"{PANEL} .adapter-trainer-memory[open]") == 0
     assert_well_laid_out(page)
-    page.shoot("plan_line")
 
     page.browser.evaluate("document.querySelector('.adapter-trainer-memory summary').click()")
     page.wait_for_count(f"{PANEL} .adapter-trainer-memory[open] tbody tr", 3)
     assert page.text("taken").startswith("✓fp8")
     assert page.count(f"{PANEL} tbody tr") == 3
     assert_well_laid_out(page)
-    page.shoot_themes("plan_table")
     page.browser.evaluate(_MAKE_NARROW)
     time.sleep(0.5)
     assert_well_laid_out(page)
-    page.shoot("plan_narrow")
-
-    page.browser.evaluate(_LOSE_CONNECTION)
-    page.browser.wait("return window.seenWords.includes('No connection')")
-    page.wait_for("Loading", 30)
-    assert page.text("memory summary") == said
     assert page.problems() == []
 
 
@@ -433,13 +416,11 @@ def test_train_longer_goes_on_from_the_end(page, finished):
     page.wait_for_count(f"{PANEL} [data-large=true]", 1)
     time.sleep(0.3)
     assert_well_laid_out(page)
-    page.shoot("larger")
     page.browser.click(f"{PANEL} [data-go-on=longer]")
     assert page.text("total") == "to 45"
     page.browser.fill(f"{PANEL} .adapter-trainer-more", "3")
     assert page.browser.evaluate(_BUTTON_ROWS) == 1
     assert_well_laid_out(page)
-    page.shoot("longer")
     page.browser.click(f"{PANEL} [data-go-on=train]")
     page.browser.wait(
         "return document.querySelector('.adapter-trainer-panel dd').textContent === '33 / 33'",

@@ -94,7 +94,6 @@ def test_a_few_answers_train_and_open_as_the_full_graph(page):
     seen = page.browser.evaluate(_SEEN)
     assert seen["rows"] >= 6
     assert seen["hidden_buttons"] == []
-    page.shoot("quick_done")
     page.browser.evaluate("document.querySelector('.adapter-trainer-choices').open = false")
     assert page.browser.evaluate(_SEEN)["hidden_buttons"] == []
 
@@ -106,7 +105,6 @@ def test_a_few_answers_train_and_open_as_the_full_graph(page):
     assert kinds(page) == CHAIN | {"AdapterTrainerQuick", "ImageInvert"}
     assert page.browser.evaluate(_OVERLAPS) == []
     time.sleep(0.6)  # the view moves to the new nodes
-    page.shoot("quick_full_graph")
 
     queued = page.queued()
     status, told = page.server.post("/adapter_trainer/full_graph", {**ANSWERS, "name": name})

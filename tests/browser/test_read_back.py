@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-import pytest
-from comfyui.graphs import forget_panel, graph, run_folder
+from comfyui.graphs import graph, run_folder
 
 LABEL = "Load workflow"
 
@@ -46,30 +45,4 @@ def test_a_dropped_adapter_file_opens_the_workflow_that_made_it(page):
     page.browser.wait(_PANEL_DONE)
     assert page.browser.evaluate(_GRAPH) == made
     assert page.browser.evaluate(_TABS)[-1] == file.stem
-    page.shoot("dropped")
-    assert page.problems() == []
-
-
-@pytest.mark.exhaustive
-def test_load_run_opens_the_workflow_of_a_run_whose_file_tells_nothing(page):
-    file, run, made = trained(page, "shareable")
-    page.browser.drop(file, 600, 400)
-    page.browser.wait("return document.body.textContent.includes(argument)", file.name)
-    assert page.browser.evaluate(_GRAPH) == []
-
-    page.open()
-    node = {"class_type": "AdapterTrainerLoadRun", "inputs": {"run": run, "checkpoint": 0}}
-    page.load_api({"1": node})
-    assert page.queued()["1"]["inputs"] == node["inputs"]
-    tabs = page.browser.evaluate(_TABS)
-    # The run is shown from the disk: it may have been trained before the server was started.
-    forget_panel(page.server)
-    page.shoot("load_run")
-    page.press_button(LABEL)
-    page.browser.wait(_PANEL_DONE)
-    assert page.browser.evaluate(_GRAPH) == made
-    assert page.text("version") == run
-    # The graph that was there is still open beside it.
-    assert page.browser.evaluate(_TABS) == [*tabs, run.replace("/", " ")]
-    page.shoot("loaded")
     assert page.problems() == []

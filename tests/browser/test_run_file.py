@@ -81,7 +81,6 @@ def test_a_dropped_run_file_opens_as_a_graph_and_one_undo_takes_it_back(emptied,
     assert "Batch Images makes all as large as the first" in told
     page.settle()
     time.sleep(0.6)  # the view moves to the new nodes
-    page.shoot("run_file_dropped")
     boxes = page.browser.evaluate(_BOXES)
     # The node that was there has no frame.
     assert faults({**boxes, "nodes": boxes["nodes"][1:]}) == []
@@ -125,7 +124,6 @@ def test_files_of_another_program_open_together(emptied, tmp_path):
     assert "Unable" not in page.browser.evaluate(TOASTS)
     types = page.browser.evaluate("return window.app.graph.nodes.map((n) => n.type)")
     assert types.count("AdapterTrainerTrain") == 1
-    page.shoot("run_file_musubi")
     assert page.problems() == []
 
 
@@ -156,7 +154,6 @@ def test_load_run_opens_the_settings_of_a_run_and_menus_have_the_entry(emptied):
     page.browser.wait("return window.app.graph.nodes.length === 7")
     toast(page, f"{name}/v0/run.yaml was read as a run file of Adapter Trainer")
     time.sleep(0.6)
-    page.shoot("run_file_of_a_run")
     boxes = page.browser.evaluate(_BOXES)
     assert not any("covers" in fault for fault in faults(boxes))
     for items in page.browser.evaluate(MENUS):

@@ -29,7 +29,6 @@ class Loaders:
             "t5xxl_model_config": jobs["t5"],
             "qwen25_7b_model_config": jobs["qwen"],
             "qwen25_7b_class": small_qwen(jobs["vision"]),
-            "clip_g_model_config": {"hidden_size": 64, "intermediate_size": 64},
         }
 
     def clip(self, kind, *names):
@@ -147,7 +146,9 @@ def encode_images(session, vaes):
 
 
 def encode_transparency(session, loaders, plain):
-    """Qwen-Image-Layered's VAE, which reads four channels of a pixel."""
+    """Qwen-Image-Layered's VAE, which reads four channels of a pixel, and FLUX.1 Fill's mask."""
+    fill = session.make("flux", "fill", None, loaders.vae("flux_vae"), None)
+    session.tensors["vae fill/latents"] = fill.open().encode_image(session.images["rgba"])
     vae, pixels = loaders.vae("qwen_layered_vae"), session.images["rgba"]
     encoders = session.make("qwen_image", "layered", None, vae, None)
     latents = encoders.open().encode_image(pixels)
@@ -220,7 +221,6 @@ def errors(session, loaders, clips, vaes):
     taesd = comfy.taesd.taesd.TAESD(latent_channels=16).state_dict()
     wrong = {
         "flux clip_l": ("flux", loaders.clip("STABLE_DIFFUSION", "clip_l"), None),
-        "flux sdxl": ("flux", loaders.clip("STABLE_DIFFUSION", "clip_l", "clip_g"), None),
         "flux sd3": ("flux", loaders.sd3(), None),
         "flux qwen": ("flux", clips["qwen_image"], None),
         "qwen flux": ("qwen_image", clips["flux"], None),

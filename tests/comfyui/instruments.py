@@ -71,8 +71,6 @@ class Disturbance:
         self.fired = True
         if self.what == "memory":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 12.00 GiB")
-        if self.what == "other":
-            raise ZeroDivisionError("a pack of somebody else")
         if self.what in {"poison", "worse"}:
             next(module.parameters()).data.mul_(float("inf") if self.what == "poison" else -1)
             return

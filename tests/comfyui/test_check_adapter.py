@@ -51,10 +51,6 @@ def double_alpha(tensors):
     tensors[f"{IMAGE}.alpha"] *= 2
 
 
-def drop_alpha(tensors):
-    del tensors[f"{IMAGE}.alpha"]
-
-
 def turn(tensors):
     for factor in ("lora_up", "lora_down"):
         key = f"{IMAGE}.{factor}.weight"

@@ -10,8 +10,7 @@ import pytest
 import torch
 from fixtures.flux2_base import flux2_to_native, make_flux2_transformer
 from fixtures.small_chat_models import small_qwen3
-from fixtures.stand_in_flux2 import klein_vae
-from fixtures.stand_in_z_image import TEXT
+from fixtures.stand_ins import TEXT, klein_vae
 from safetensors.torch import load_file, save_file
 
 from trainer_core.families.chat_text import ChatEncoders

@@ -65,28 +65,6 @@ def test_changed_settings_start_a_new_version_and_say_so(server, whole):
     assert weights(second / "moved.safetensors") != whole
 
 
-@pytest.mark.exhaustive
-def test_a_cancel_in_the_last_step_is_heard(server):
-    nodes = graph("last")
-    failure = cancelled(server, nodes, at=STEPS)
-    assert failure["node_id"] == TRAIN
-    server.run(nodes)
-    folder = run_folder(server, "last")
-    assert record(folder)["status"] == "done"
-    assert len((folder / "metrics.jsonl").read_text().splitlines()) == STEPS
-
-
-@pytest.mark.exhaustive
-def test_a_cancel_while_previews_are_drawn_is_heard(server):
-    nodes = graph("drawing", previews=True, settings={"preview_every": 4})
-    failure = cancelled(server, nodes, at=2)
-    assert failure["node_id"] == TRAIN
-    assert record(run_folder(server, "drawing"))["status"] == "cancelled"
-    server.run(nodes)
-    folder = run_folder(server, "drawing")
-    assert {path.name for path in (folder / "samples").iterdir()} >= {"000004", f"{STEPS:06}"}
-
-
 def test_a_cancel_while_encoding_keeps_what_is_encoded(server):
     # Another size: nothing of it is in the cache yet.
     nodes = graph("encoding", dataset={"resolution": 32})

@@ -1,10 +1,10 @@
-"""Combine Datasets: several folders with roles and weights, trained as one run."""
+"""Combine Datasets and Concept Slider: several folders as one run, and a run without images."""
 
 import pytest
 import yaml
 from comfyui.conftest import write_images
 from comfyui.graphs import CACHE, DATASET, cached_nodes, graph, record, run_folder
-from comfyui.test_graph_errors import assert_alive, refused
+from comfyui.test_graph_errors import assert_alive, refused, refused_at_once
 
 pytestmark = pytest.mark.comfy
 
@@ -59,3 +59,29 @@ def test_what_differs_and_cannot_be_kept_is_told_on_the_node_that_joins(server):
     assert "Combine Datasets" in message
     assert "the output ADAPTER_TRAINER_DATASET" in message
     assert_alive(server)
+
+
+def slider(name, negative="a blue circle"):
+    """The small graph with a slider in the place of the folder."""
+    nodes = graph(name, train={"steps": 2})
+    given = {"positive": "a red circle", "negative": negative, "neutral": "a purple circle"}
+    given |= {"resolution": 64, "slider_strength": 1.0, "slider_images": 2, "slider_steps": 2}
+    nodes[DATASET] = {"class_type": "AdapterTrainerConceptSlider", "inputs": given}
+    return nodes
+
+
+@pytest.mark.exhaustive
+def test_a_slider_is_trained_alone_and_with_two_prompts(server):
+    server.run(slider("dial"))
+    folder = run_folder(server, "dial")
+    assert record(folder)["status"] == "done"
+    assert list(folder.glob("*.safetensors"))
+    dataset = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))["dataset"]
+    assert (dataset["path"], dataset["slider"]["neutral"]) == ("", ["a purple circle"])
+    same = slider("same", negative="a red circle")
+    assert "two different prompts" in refused_at_once(server, same, DATASET)
+    nodes = slider("joined")
+    links = {f"datasets.dataset{place}": [DATASET, 0] for place in range(2)}
+    nodes[JOIN] = {"class_type": "AdapterTrainerDatasetCombine", "inputs": links}
+    nodes[CACHE]["inputs"]["dataset"] = [JOIN, 0]
+    assert "trained alone" in refused(server, nodes, JOIN)

@@ -17,6 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from trainer_core.families.flux.encode import FluxEncoders
+from trainer_core.families.flux.fill import MASK, masked_latents
 from trainer_core.families.flux_vae import shifted_vae as flux_vae
 from trainer_core.families.qwen_image.encode import QwenEncoders, prompt_text
 from trainer_core.families.qwen_vae import qwen_vae
@@ -106,9 +107,6 @@ def found(comfy_host, models, pixels, tmp_path_factory):
     """Everything that one process of ComfyUI's loaders found: tensors and facts."""
     folder = tmp_path_factory.mktemp("encoders")
     graph_models.write_files(folder, models)
-    # All that ComfyUI's detection looks at; the weights of SDXL's second encoder do not matter.
-    mark = {"text_model.encoder.layers.30.mlp.fc1.weight": torch.zeros(64, 64)}
-    save_file(mark, folder / "clip_g.safetensors")
     controls = {name: torch.from_numpy(numpy.array(each)) for name, each in IMAGES.items()}
     given = {"pixels": pixels, "rgba": with_alpha(pixels), **controls}
     save_file(given, folder / "images.safetensors")
@@ -210,8 +208,9 @@ def test_an_edit_text_sees_the_image_as_in_transformers(length, found, models, q
     assert grid.tolist() == [[1, STILL[1] // 14, STILL[0] // 14]]
     text = prompt_text("edit_plus", INSTRUCTION, (count,))
     ids = qwen_tokenizer(text, return_tensors="pt").input_ids
+    token = models["qwen_vl"].config.image_token_id
     # The image and the token that closes it stay, whatever the length.
-    last = int((ids[0] == graph_models.QWEN_IMAGE_TOKEN).nonzero()[-1])
+    last = int((ids[0] == token).nonzero()[-1])
     ids = ids if length is None else ids[:, : max(64 + length + count, last + 2)]
     with torch.no_grad():
         output = models["qwen_vl"].model(
@@ -219,7 +218,7 @@ def test_an_edit_text_sees_the_image_as_in_transformers(length, found, models, q
             attention_mask=torch.ones_like(ids),
             pixel_values=prepared["pixel_values"],
             image_grid_thw=grid,
-            mm_token_type_ids=(ids == graph_models.QWEN_IMAGE_TOKEN).int(),
+            mm_token_type_ids=(ids == token).int(),
         )
     mine = result(found, variant="edit_plus", length=length, controls=["still"])
     assert relative(mine["text_embeddings"], output.last_hidden_state[0, 64:]) < TOLERANCE
@@ -268,6 +267,15 @@ def test_layers_are_encoded_with_their_transparency(found, models, pixels):
     assert decoded.shape == given.shape
     opaque = torch.cat([pixels, torch.ones_like(given[:, 3:])], dim=1)
     assert relative(latents, reference.encode(opaque)) > 100 * TOLERANCE
+
+
+def test_what_is_to_be_filled_is_left_out_and_its_mask_kept(found, models, pixels):
+    reference, latents = flux_vae(models["flux_vae"]), found.tensors["vae fill/latents"]
+    expected = masked_latents(with_alpha(pixels), reference.encode)
+    channels = latents.shape[1] - MASK
+    torch.testing.assert_close(latents[:, channels:], expected[:, channels:], rtol=0, atol=1e-6)
+    assert relative(latents[:, :channels], expected[:, :channels]) < TOLERANCE
+    assert relative(latents[:, :channels], reference.encode(pixels)) > 100 * TOLERANCE
 
 
 def test_a_text_for_layers_sees_no_image(found):
@@ -325,7 +333,6 @@ def test_the_identity_tells_every_change_apart_and_nothing_else(found):
 
 ERRORS = {
     "flux clip_l": ("clip_l (SD1ClipModel)", "DualCLIPLoader, type flux"),
-    "flux sdxl": ("clip_g, clip_l", "DualCLIPLoader, type flux"),
     "flux sd3": ("SD3ClipModel", "DualCLIPLoader, type flux"),
     "flux qwen": ("qwen25_7b", "DualCLIPLoader, type flux"),
     "qwen flux": ("clip_l, t5xxl", "Load CLIP, type qwen_image"),

@@ -10,7 +10,6 @@ from comfyui.graphs import (
     BASE,
     CACHE,
     DATASET,
-    ENCODER,
     SAVE,
     SETTINGS,
     STEPS,
@@ -186,11 +185,6 @@ def test_an_image_that_cannot_be_read_is_refused(server):
     assert_alive(server)
 
 
-def test_layers_that_the_base_has_not_are_refused(server):
-    refused(server, graph("targets", adapter={"include": "no_such_layer"}), TRAIN)
-    assert runs(server, "targets") == []
-
-
 def test_a_place_that_cannot_be_written_is_said(server):
     # A file where a folder has to be; rights do not stop a test that runs as root.
     place = server.data / "output" / "adapter_trainer" / "blocked"
@@ -235,26 +229,6 @@ def test_full_memory_is_explained_and_given_back(server):
     server.run(nodes)
     assert record(run_folder(server, "full"))["status"] == "done"
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == STEPS
-
-
-def test_full_memory_names_a_checkpoint_only_where_there_is_one(server):
-    disturb(server, "memory", at=1)
-    nodes = graph("no-checkpoint", settings={"recovery_smaller": False})
-    message = refused(server, nodes, TRAIN)
-    assert "memory is full" in message
-    assert "is saved" not in message
-    folder = run_folder(server, "no-checkpoint")
-    assert (record(folder)["status"], checkpoints(folder)) == ("failed", [])
-
-
-def test_full_memory_while_encoding_is_explained(server):
-    write_images(server.data / "datasets" / "full", first=20)
-    nodes = graph("full-cache", dataset={"folder": "datasets/full"})
-    disturb(server, "memory", at=2, where=ENCODER)
-    message = refused(server, nodes, CACHE)
-    assert "memory is full" in message
-    assert "checkpoint" not in message
-    server.run(nodes)
 
 
 def test_what_is_lost_of_a_cache_is_made_again(server):

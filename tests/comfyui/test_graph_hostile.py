@@ -12,7 +12,6 @@ from comfyui.graphs import (
     BASE,
     CACHE,
     DATASET,
-    PREVIEW,
     PROMPTS,
     SAVE,
     SETTINGS,
@@ -79,22 +78,9 @@ def test_a_choice_that_is_no_text(server, node, name):
         refused_at_once(server, changed(graph("choice"), node, **{name: value}), node)
 
 
-def test_a_number_that_is_none(server):
-    nodes = graph("number", previews=True, behind=True, train={"steps": 1})
-    nodes[PREVIEW]["inputs"]["strength"] = "nan"
-    refused(server, nodes, PREVIEW)
-
-
 def test_settings_that_are_out_of_range_name_themselves(server):
     text = json.dumps(changed(graph("x"), SETTINGS, beta1="nan"))
     assert "beta1" in refused_at_once(server, json.loads(text), SETTINGS)
-
-
-def test_half_an_emoji_is_no_text(server):
-    quick = {"folder": "datasets/four", "base": "embedded", "goal": "style", "quality": "fast"}
-    quick |= {"name": "", "trigger_word": "\ud83d", "kind": "auto"}
-    nodes = {"1": {"class_type": "AdapterTrainerQuick", "inputs": quick}}
-    assert "trigger_word" in refused_at_once(server, nodes, "1")
 
 
 @contextlib.contextmanager
@@ -127,19 +113,6 @@ def test_a_link_inside_of_a_dataset(server, secret):
                 assert "link" in message
                 assert "secret" not in message
         server.run(nodes)
-    finally:
-        shutil.rmtree(folder)
-
-
-def test_a_link_to_a_part_of_a_paired_dataset(server, secret):
-    folder = server.data / "datasets" / "pairs"
-    for name in ("control_images", "training_images"):
-        write_images(folder / name)
-    nodes = graph("pairs", dataset={"folder": "datasets/pairs"})
-    try:
-        for name in ("control_images", "training_images"):
-            with linked(folder / name, secret):
-                refused_at_once(server, nodes, DATASET)
     finally:
         shutil.rmtree(folder)
 
@@ -199,13 +172,11 @@ def raw_post(server, path, body):
     "body",
     [
         b"[" * 100_000 + b"]" * 100_000,
-        b'{"a":' * 900 + b"1" + b"}" * 900,
         b"\xff\xfe",
         b"",
-        b"9" * 100_000,
         b'{"node_id": "1", "wish": "' + b"x" * 1_000_000 + b'"}',
     ],
-    ids=["deep", "less deep", "bytes", "nothing", "number", "long"],
+    ids=["deep", "bytes", "nothing", "long"],
 )
 def test_a_body_that_no_client_sends(server, body):
     assert raw_post(server, "/adapter_trainer/wish", body) == 400

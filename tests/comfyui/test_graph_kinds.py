@@ -2,9 +2,6 @@
 
 import io
 import json
-import shutil
-import subprocess
-import sys
 import urllib.parse
 
 import numpy
@@ -25,7 +22,6 @@ from comfyui.graphs import (
     run_folder,
     weights,
 )
-from comfyui.server import ROOT
 from comfyui.test_graph_errors import refused
 from fixtures.combinations import some
 from PIL import Image
@@ -183,42 +179,6 @@ def test_the_run_file_says_what_was_trained(done):
     assert (adapter["rank"], adapter["targets"]) == (4, "attention")
     expected = (4, True) if kind == "lokr" else (2, False)
     assert (adapter["factor"], adapter["full_matrix"]) == expected
-
-
-@pytest.mark.exhaustive
-def test_the_command_line_trains_the_copied_file_without_encoders(shared_server, tmp_path):
-    server = shared_server
-    server.run(everything("lokr"))
-    source = server.data / "output" / "adapter_trainer" / "kind-lokr-copied" / "run-file"
-    folder = tmp_path / "elsewhere"
-    shutil.copytree(source, folder)
-    text = (folder / "run.yaml").read_text(encoding="utf-8")
-    assert str(server.data) not in text
-    # A base that has no encoders: neither texts nor images can be encoded with it.
-    assets = ROOT / "trainer_core" / "assets" / "tiny-qwen-image"
-    for name in ("transformer", "scheduler"):
-        shutil.copytree(assets / name, tmp_path / "bare" / name)
-    (tmp_path / "bare" / "vae").mkdir()
-    for name in ("model_index.json", "vae/config.json"):
-        shutil.copy(assets / name, tmp_path / "bare" / name)
-    command = [sys.executable, "-m", "trainer_core", "train", str(folder / "run.yaml")]
-    command += [f"base.path={tmp_path / 'bare'}", "preview.every=0", "memory.threads=1"]
-    ended = subprocess.run(
-        [*command, f"output.dir={tmp_path / 'runs'}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    (adapter,) = (tmp_path / "runs").glob("*/v0/*.safetensors")
-    ours = weights(run_folder(server, "kind-lokr") / "kind-lokr.safetensors")
-    theirs = weights(adapter)
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        pair = [numpy.frombuffer(each, numpy.float32) for each in (value, theirs[name])]
-        numpy.testing.assert_allclose(*pair, rtol=1e-3, atol=1e-5)
 
 
 def load_run(server, run, checkpoint=0, save="loaded"):

@@ -3,10 +3,7 @@
 import time
 
 import pytest
-from comfyui.conftest import write_images
 from comfyui.graphs import (
-    CACHE,
-    ENCODER,
     TRAIN,
     cancelled,
     disturb,
@@ -14,7 +11,6 @@ from comfyui.graphs import (
     graph,
     hold,
     panel,
-    plan,
     release,
     wait_until_held,
 )
@@ -102,31 +98,6 @@ def test_the_census_counts_what_a_training_holds(server, warm):
     assert held["bytes"] > warm["bytes"] + 1_000_000
 
 
-@pytest.mark.exhaustive
-def test_an_error_of_another_pack_in_the_middle_leaves_nothing(server, warm):
-    disturb(server, "other", at=4)
-    failure = server.failure(server.result(server.queue(graph("error-other"))))
-    assert failure["exception_type"] == "ZeroDivisionError"
-    assert_nothing_stays(server, warm)
-
-
-@pytest.mark.exhaustive
-def test_an_error_while_encoding_leaves_nothing(server, warm):
-    write_images(server.data / "datasets" / "unseen", first=40)
-    disturb(server, "memory", at=1, where=ENCODER)
-    nodes = graph("error-cache", dataset={"folder": "datasets/unseen"})
-    failure = server.failure(server.result(server.queue(nodes)))
-    assert failure["node_id"] == CACHE
-    assert_nothing_stays(server, warm)
-
-
-@pytest.mark.exhaustive
-def test_a_cancel_while_encoding_leaves_nothing(server, warm):
-    write_images(server.data / "datasets" / "cancel", first=60)
-    cancelled(server, graph("cancel-cache", dataset={"folder": "datasets/cancel"}), 2, ENCODER)
-    assert_nothing_stays(server, warm)
-
-
 def test_a_run_with_swapped_blocks_leaves_nothing(server, warm):
     """Finished, and cancelled while a block computes: no tensor, and no byte that counts as pinned.
 
@@ -139,17 +110,6 @@ def test_a_run_with_swapped_blocks_leaves_nothing(server, warm):
     cancelled(server, graph("swapped-cancel", settings=swapped), 4, "QwenImageTransformerBlock")
     assert_nothing_stays(server, warm)
     assert server.get("/instruments/pinned") == before
-
-
-def test_the_plan_of_a_run_is_kept_for_the_panel(server):
-    row = ("fp8", 20, "pinned", 60, "device", 11 << 30, 7 << 30, 2.5)
-    plan(server, "planned", "any", row, row)
-    memory = panel(server, "planned")["memory"]
-    assert (memory["device_free"], memory["ram_free"], memory["blocks"]) == (12 << 30, 56 << 30, 60)
-    assert tuple(memory["rows"][0].values()) == row
-    assert [*memory["rows"][0]][:3] == ["base_format", "blocks_to_swap", "master"]
-    plan(server, "planned", "any")
-    assert panel(server, "planned")["memory"] is None
 
 
 def test_a_preview_that_fails_leaves_nothing(server, warm):

@@ -8,7 +8,6 @@ import pytest
 from comfyui.graphs import (
     BASE,
     CACHE,
-    PROMPTS,
     TRAIN,
     cached_nodes,
     cancelled,
@@ -112,15 +111,3 @@ def test_an_encoder_of_another_model_is_told(server):
     failure = server.failure(server.result(server.queue(nodes)))
     assert failure["node_id"] == CACHE
     assert "4 channels" in failure["exception_message"]
-
-
-def test_previews_are_made_while_it_trains(server):
-    nodes = graph("shown", previews=True, train={"steps": 2}, settings={"preview_every": 2})
-    plain = model_graph("shown", steps=2)
-    nodes |= {each: plain[each] for each in (MODEL, BASE)}
-    nodes[CACHE]["inputs"] |= {"clip": [MODEL, 1], "vae": [MODEL, 2]}
-    nodes[TRAIN]["inputs"]["vae"] = [MODEL, 2]
-    nodes[PROMPTS]["inputs"] |= {"width": 64, "height": 64, "steps": 2}
-    server.run(nodes)
-    folder = run_folder(server, "shown")
-    assert sorted(each.parent.name for each in folder.glob("samples/*/0.png"))[-1] == "000002"

@@ -12,7 +12,6 @@ from comfyui.conftest import write_images
 from comfyui.graphs import (
     BASE,
     CACHE,
-    PREVIEW,
     PROMPTS,
     SAVE,
     TRAIN,
@@ -90,17 +89,6 @@ def test_a_deleted_run_is_trained_again_when_its_adapter_is_wanted(server):
     assert TRAIN in cached_nodes(server.run(changed(nodes, SAVE, name="deleted-4")))
 
 
-def test_a_damaged_record_is_said(server, landmarks):
-    folder = landmarks.parent / "v90"
-    folder.mkdir()
-    try:
-        for content in (b"{", b"\xff", b'{"status": "done", "step": null}'):
-            (folder / "run.json").write_bytes(content)
-            assert "run.json" in refused(server, loaded_run("landmarks/v90"), LOAD)
-    finally:
-        shutil.rmtree(folder)
-
-
 def test_a_run_that_wrote_another_layout_alone_is_loaded_or_refused(server, landmarks):
     """Only a run file can ask for that."""
     file = convert("none", lora=[LOAD, 0], layout="diffusers", name="layouts/one", overwrite=True)
@@ -123,16 +111,9 @@ def test_a_run_that_wrote_another_layout_alone_is_loaded_or_refused(server, land
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "found"),
-    [
-        ("bf16", "torch.bfloat16"),
-        pytest.param("fp16", "torch.float16", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_an_adapter_keeps_its_number_format(server, dtype, found):
-    name = f"kept-{dtype}"
-    server.run(graph(name, behind=True, settings={"dtype": dtype}, train={"steps": 1}))
+def test_an_adapter_keeps_its_number_format(server):
+    name, found = "kept-format", "torch.bfloat16"
+    server.run(graph(name, behind=True, settings={"dtype": "bf16"}, train={"steps": 1}))
     first = loras(server) / f"{name}.safetensors"
     assert dtypes(run_folder(server, name) / f"{name}.safetensors") == {found}
     assert dtypes(first) == {found}
@@ -220,12 +201,25 @@ def statuses(listener):
     return [each for n, each in enumerate(found) if n == 0 or each != found[n - 1]]
 
 
-def test_full_memory_while_drawing_speaks_of_the_image(server):
-    nodes = graph("drawn", previews=True, behind=True, train={"steps": 2})
+@pytest.mark.exhaustive
+def test_a_graph_names_adapters_of_the_base_by_the_loras_folder(server, landmarks):
+    for name in ("turbo.safetensors", "style.safetensors"):
+        shutil.copyfile(landmarks / "landmarks.safetensors", loras(server) / name)
+    server.get("/object_info/AdapterTrainerBase")
+    base = {
+        "training_adapter": "turbo.safetensors",
+        "base_adapters": "style.safetensors = 0.5, always",
+    }
+    nodes = graph("with-adapters", train={"steps": 1}, base=base)
     server.run(nodes)
-    nodes = changed(nodes, PREVIEW, strength=0.5)
-    disturb(server, "memory", at=1)
-    message = refused(server, nodes, PREVIEW)
-    assert "width and height of Preview Prompts" in message
-    assert "checkpoint" not in message
-    server.run(nodes)
+    told = (run_folder(server, "with-adapters") / "run.yaml").read_text(encoding="utf-8")
+    assert told.count("when: training") == told.count("when: always") == 1
+    assert "strength: 0.5" in told
+    for wrong, word in (
+        ({"base_adapters": "style.safetensors = much"}, "base_adapters has the line"),
+        ({"base_adapters": "../style.safetensors"}, "style.safetensors"),
+        ({"training_adapter": "absent.safetensors"}, "absent.safetensors"),
+    ):
+        status, answer = server.post("/prompt", {"prompt": changed(nodes, BASE, **wrong)})
+        assert status == 400
+        assert word in str(answer)

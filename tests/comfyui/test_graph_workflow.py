@@ -9,7 +9,7 @@ import urllib.parse
 import urllib.request
 
 import pytest
-from comfyui.graphs import graph, panel, run_folder
+from comfyui.graphs import graph, run_folder
 from safetensors import safe_open
 
 pytestmark = pytest.mark.comfy
@@ -66,13 +66,17 @@ def shared(shared_server):
     return run_folder(shared_server, "workflow-shareable"), nodes
 
 
-def test_a_shareable_file_has_no_workflow_and_the_run_has_it(server, shared):
+def test_a_shareable_file_has_no_workflow_and_the_page_gets_it(server, shared):
     folder, nodes = shared
     assert kept(folder) == {"workflow.json": WORKFLOW, "prompt.json": nodes}
     (path,) = folder.glob("*.safetensors")
     assert header(path)["modelspec.architecture"] == "Qwen-Image/lora"
     assert not {"workflow", "prompt"} & header(path).keys()
     assert SECRET not in json.dumps(header(path))
+    status, answer, headers = ask(server, f"workflow-shareable/{folder.name}")
+    assert (status, answer) == (200, WORKFLOW)
+    assert headers["Content-Type"].startswith("application/json")
+    assert headers["X-Content-Type-Options"] == "nosniff"
 
 
 def test_a_full_file_has_it_and_so_has_what_save_adapter_makes_of_it(server):
@@ -105,22 +109,6 @@ def test_nothing_is_kept_where_comfyui_may_not_keep_it(server):
     assert not {"workflow", "prompt"} & header(path).keys()
     status, answer, _ = ask(server, f"workflow-disabled/{folder.name}")
     assert (status, answer) == (404, {"reason": "workflow-disabled/v0 has no workflow"})
-
-
-def test_a_workflow_that_is_no_json_does_not_stop_a_training(server):
-    """Pages send null for it; other programs may not."""
-    run(server, small("workflow-broken"), workflow={"nodes": [float("nan")]})
-    assert kept(run_folder(server, "workflow-broken")).keys() == {"prompt.json"}
-    (warning,) = (text for text in panel(server)["warnings"] if "workflow" in text)
-    assert warning.startswith("The workflow of this run is not kept: it is no JSON")
-
-
-def test_the_page_gets_the_workflow_as_it_lies_there(server, shared):
-    folder, _ = shared
-    status, answer, headers = ask(server, f"workflow-shareable/{folder.name}")
-    assert (status, answer) == (200, WORKFLOW)
-    assert headers["Content-Type"].startswith("application/json")
-    assert headers["X-Content-Type-Options"] == "nosniff"
 
 
 def test_a_name_that_is_no_run_is_refused(server, shared):

@@ -26,12 +26,11 @@ FAMILY = get_family("qwen_image")
 IMAGE = "with reference"
 KINDS = {
     "lora": {"kind": "lora"},
-    "loha": {"kind": "loha"},
     "lokr": {"kind": "lokr", "factor": 4},
     "oft": {"kind": "oft"},
     "lora dora": {"kind": "lora", "dora": True},
 }
-LAYOUTS = ("comfyui", "kohya", "lycoris")
+LAYOUTS = ("comfyui", "kohya")
 
 
 def inputs(frames=3, side=16):

@@ -232,14 +232,3 @@ def test_of_two_names_for_a_layer_the_later_is_taken(host):
     change = facts["after"] - facts["before"]
     expected = change_by_our_rules(patch, tensors, facts["before"].double())
     assert relative(change, expected) < 1e-5
-
-
-def test_the_forms_go_wrong_in_every_way():
-    """The cases above show each outcome, so that none is only claimed."""
-    reasons = []
-    for form, (shape, _) in FORMS.items():
-        reasons += [
-            fault.reason for _, fault in make_reading(make_tensors(form), shape)[1] if fault
-        ]
-    for what in ("stops", "leaves the layer", "leaves it out", "another order", "columns by them"):
-        assert any(what in reason for reason in reasons), what

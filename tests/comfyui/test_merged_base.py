@@ -1,4 +1,4 @@
-"""A merged single file holds the weights that ComfyUI makes of base and adapter by itself."""
+"""Adapters of the base, merged into a file or put on at loading: as ComfyUI itself patches them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from fixtures.flux_files import FLUX, random_adapter
 from fixtures.native_files import flux_to_native, make_native_flux, to_scaled
 from safetensors.torch import load_file, save_file
 
+from trainer_core.adapter_files.factors.base_adapters import put_on_base
 from trainer_core.adapter_files.read.adapter_file import open_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapters.base.weight import dense_weight
+from trainer_core.bases.base_adapters import read_base_adapters
+from trainer_core.bases.locate import locate_base
 from trainer_core.bases.open import open_base
 from trainer_core.bases.write_merged import merge_into_base
+from trainer_core.config import BaseAdapter, BaseSection
 
 pytestmark = pytest.mark.comfy
 
@@ -29,6 +34,12 @@ CASES = [
     *(("fp32", name) for name in (*KINDS, "differences")),
     ("old", "lora"),
     ("new", "lora"),
+]
+PUT_ON = [
+    ("training", "fp32", "lora"),
+    ("always", "fp32", "lokr"),
+    ("training", "fp32", "dora"),
+    ("always", "new", "lora"),
 ]
 
 
@@ -76,8 +87,8 @@ def differences(native):
 
 
 @pytest.fixture(scope="module")
-def weights(comfy_host, folder):
-    """(base, adapter or None, whether merged) to ComfyUI's weights."""
+def results(comfy_host, folder):
+    """(base, adapter or None, whether merged) to a file of ComfyUI's weights."""
     wanted = {}
     for base in dict.fromkeys(base for base, _ in CASES):
         wanted[base, None] = (f"{base}.safetensors", None)
@@ -89,13 +100,18 @@ def weights(comfy_host, folder):
             str(folder / file),
             None if adapter is None else str(folder / adapter),
             STRENGTH,
-            str(folder / f"{number}.result"),
+            str(folder / f"result-{number}.safetensors"),
         ]
         for number, (file, adapter) in enumerate(wanted.values())
     ]
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
     comfy_host.run("merging_process.py", folder / "jobs.json")
-    return {key: load_file(result) for key, (*_, result) in zip(wanted, jobs, strict=True)}
+    return {key: result for key, (*_, result) in zip(wanted, jobs, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def weights(results):
+    return {key: load_file(result) for key, result in results.items()}
 
 
 def change_errors(found, expected, base):
@@ -144,3 +160,27 @@ def test_merged_8_bit_weights_are_no_further_off_than_comfyuis_own_patches(spell
     assert statistics.median(ours.values()) <= 1.05 * statistics.median(theirs.values())
     # What is left is the rounding to 8 bits: not nothing, and far from all.
     assert 0.01 < statistics.median(ours.values()) < 0.4
+
+
+@pytest.mark.parametrize(("when", "base", "name"), PUT_ON)
+def test_the_base_computes_with_what_comfyui_patches(when, base, name, folder, results):
+    path = str(folder / f"adapter-{name}.safetensors")
+    adapter = BaseAdapter(path=path, strength=STRENGTH, when=when)
+    section = BaseSection(path=str(folder / f"{base}.safetensors"), adapters=[adapter])
+    location = locate_base(section, FLUX, has_controls=False, needs_encoders=False)
+    stored = "dense" if base == "fp32" else "file"
+    model = FLUX.load_transformer(location, torch.float32, "cpu", stored)
+    plain = FLUX.load_transformer(location, torch.float32, "cpu", stored)
+    put = put_on_base(model, FLUX.key_map, read_base_adapters(section, FLUX), merge=True)
+    assert bool(put.merged) is (when == "always")
+    exact, found = open_base(results[base, name, "patched"]), {}
+    for module in exact.modules:
+        if not isinstance(model.get_submodule(module), torch.nn.Linear):
+            continue
+        own = dense_weight(model.get_submodule(module), torch.float32)
+        change = own - dense_weight(plain.get_submodule(module), torch.float32)
+        if bool(change.any()):
+            found[module] = float((own - exact.weight(module)).norm() / change.norm())
+    assert len(found) >= 30
+    # ComfyUI's patch of 8-bit weights is rounded to 8 bits again, and ours is not.
+    assert max(found.values()) <= (1e-5 if base == "fp32" else 0.5), found

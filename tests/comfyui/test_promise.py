@@ -91,11 +91,8 @@ def exchange_layers(tensors, first, second):
 
 CONTROLS = {
     ("lora", "a key renamed"): lambda t, one, two: rename(t, one, ".lora_up.weight"),
-    ("loha", "a key renamed"): lambda t, one, two: rename(t, one, ".hada_w1_a"),
-    ("lokr factor", "a key renamed"): lambda t, one, two: rename(t, two, ".alpha"),
     ("lora", "alpha doubled"): lambda t, one, two: double_alpha(t, two),
     ("loha", "alpha doubled"): lambda t, one, two: double_alpha(t, one),
-    ("lokr factor", "alpha doubled"): lambda t, one, two: double_alpha(t, one),
     ("lokr both", "alpha doubled"): lambda t, one, two: double_alpha(t, one),
     ("lokr full", "w1 and w2 swapped"): lambda t, one, two: exchange(
         t, f"{one}.lokr_w1", f"{one}.lokr_w2"

@@ -132,10 +132,6 @@ def test_the_places_that_make_names_are_found():
         assert any(temporary_names(source) for source in _PRODUCT if source.path == path), path
 
 
-def test_the_console_is_found_printing():
-    assert called(["print"], sources("trainer_core"))
-
-
 def test_no_data_becomes_code():
     assert called(_RUNS_DATA, _SHIPPED) == []
     imported = {name.split(".")[0] for s in _SHIPPED for name, _ in absolute_imports(s)}

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from tests.fixtures import shared_block
+from tests.fixtures.shared_block import OPTIONS, assert_same, everything, group, make, shares
 from tests.fixtures.small_module import config, each_kind, make_input, make_module, randomize
 from tests.gpu.memory import relative
 from trainer_core.adapters import attach
@@ -98,3 +100,17 @@ def test_the_embedded_base_with_an_adapter_predicts_the_cpus_velocity(kind):
     assert relative(velocity(kind, DEVICE, torch.float32), expected) < 1e-3
     assert relative(velocity(kind, DEVICE, torch.bfloat16), expected) < 2 * BF16_TOLERANCE
     assert relative(velocity(None, cpu, torch.float32), expected) > 5 * BF16_TOLERANCE
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_outputs_and_gradients_are_those_of_separate_layers(name):
+    found = []
+    for shared in (True, False):
+        block, adapter = make(OPTIONS[name], shared)
+        block.to("cuda")
+        x = shared_block.make_input().detach().to("cuda").requires_grad_(True)
+        found.append([each.cpu() for each in everything(block, adapter, x)])
+        if shared:
+            assert "dora" in name or all(map(shares, block(x)))
+            assert group(adapter).waits_for == ()
+    assert_same(*found)

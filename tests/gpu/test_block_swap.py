@@ -6,6 +6,7 @@ from runs import run_config
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.fixtures.machines import CountingMachine
 from tests.gpu.memory import given_back
 from trainer_core.errors import RunError
 from trainer_core.inference.pipeline import sample_prompts
@@ -20,19 +21,9 @@ CUDA = torch.device("cuda", 0)
 WIDTH, BLOCKS = 2048, 8
 
 
-class LimitedMachine(Machine):
-    """Lets so many bytes be pinned."""
-
-    def __init__(self, limit):
-        self.limit = limit
-
-    def pinned_limit(self):
-        return self.limit
-
-
 MASTERS = {
     "pinned": lambda: PinnedMaster(True, Machine()),
-    "half pinned": lambda: PinnedMaster(False, LimitedMachine(BLOCKS // 2 * WIDTH**2 * 4 + 99)),
+    "half pinned": lambda: PinnedMaster(False, CountingMachine(BLOCKS // 2 * WIDTH**2 * 4 + 99)),
     "pageable": PageableMaster,
     "as they lie": lambda: MappedMaster(required=False),
 }
@@ -83,7 +74,7 @@ def test_pinned_memory_is_counted_and_given_back():
 def test_what_is_not_pinned_is_refused_or_left_pageable():
     blocks = make_blocks("cpu")
     with pytest.raises(RunError, match="cannot be pinned"):
-        StreamedBlocks(blocks, CUDA, 2, PinnedMaster(True, LimitedMachine(0)), CudaTransfer(CUDA))
+        StreamedBlocks(blocks, CUDA, 2, PinnedMaster(True, CountingMachine(0)), CudaTransfer(CUDA))
     assert not any(block._forward_pre_hooks for block in blocks)
 
 

@@ -1,4 +1,4 @@
-"""Plans that change on CUDA: the same bits, no byte left, and a full device that is survived."""
+"""Plans on CUDA: chosen for little room, changed with the same bits, and a full device survived."""
 
 import gc
 
@@ -6,6 +6,8 @@ import pytest
 import torch
 from runs import CancelAfter, run_config
 
+from tests.fixtures.machines import SmallMachine
+from tests.gpu.memory import given_back
 from tests.gpu.test_block_swap import CUDA, MASTERS, make_blocks, passes
 from trainer_core.device import begin_peak, spare_at_peak
 from trainer_core.offload.host_weights import block_spans
@@ -13,7 +15,7 @@ from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.offload.swapped import evenly_spread
 from trainer_core.offload.transfer import CudaTransfer
 from trainer_core.training import train
-from trainer_core.training.observer import RunStarted, Warned
+from trainer_core.training.observer import MemoryPlanned, RunStarted, Warned
 
 pytestmark = pytest.mark.gpu
 
@@ -89,3 +91,22 @@ def test_a_full_device_is_survived(tmp_path, cache):
     notes = [each.message for each in observer.events if isinstance(each, Warned)]
     assert any("blocks are swapped" in each for each in notes)
     assert found.losses == pytest.approx(wanted, rel=2e-2)
+
+
+def test_a_run_that_has_to_swap_learns_as_a_resident_one(tmp_path, cache):
+    def run(name, free):
+        memory = {"device": "cuda", "gradient_checkpointing": True, "base_format": "dense"}
+        training = {"steps": 4, "precision": "bf16"}
+        observer = CancelAfter(99)
+        config = run_config(tmp_path / name, cache, memory=memory, training=training)
+        losses = train(config, observer, machine=SmallMachine(free)).losses
+        return losses, [each for each in observer.events if isinstance(each, MemoryPlanned)]
+
+    reserve = 1 << 30
+    resident, (plan,) = run("resident", reserve + (60 << 20))
+    assert plan.rows[0].blocks_to_swap == 0
+    with given_back():
+        swapped, (plan,) = run("swapped", reserve + plan.rows[0].device_bytes - 1)
+    assert plan.rows[0].blocks_to_swap > 0
+    assert plan.rows[0].seconds > 0
+    assert swapped == pytest.approx(resident, rel=2e-2)

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.fixtures.machines import CountingMachine
 from trainer_core.offload.host_inputs import HostArena, HostInputs
-from trainer_core.offload.machine import Machine
 from trainer_core.offload.pinned_memory import PinnedMemory
 from trainer_core.offload.transfer import CudaTransfer
 
@@ -16,19 +16,6 @@ pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda", 0)
 WIDTH, BLOCKS, ROWS = 2048, 12, 4096
 INPUT = ROWS * WIDTH * 4
-
-
-class CountingMachine(Machine):
-    """Lets so many bytes be pinned, and counts them."""
-
-    def __init__(self, limit):
-        self.limit, self.pinned = limit, 0
-
-    def pinned_limit(self):
-        return self.limit
-
-    def count_pinned(self, change):
-        self.pinned += change
 
 
 def make_blocks():

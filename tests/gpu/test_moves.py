@@ -6,9 +6,8 @@ from fixtures.combinations import pairwise
 from fixtures.quantized_bases import INPUTS, make_dense, make_quantized
 from torch import nn
 
+from tests.fixtures.small_module import DORA, attached
 from tests.gpu.memory import relative
-from trainer_core.adapters import attach
-from trainer_core.config import AdapterConfig
 
 pytestmark = pytest.mark.gpu
 
@@ -20,7 +19,6 @@ KINDS = [
     {"kind": "loha", "rank": 2},
     {"kind": "lokr", "rank": 2, "factor": 4},
 ]
-DORA = [{}, {"dora": True, "dora_axis": "input"}, {"dora": True, "dora_axis": "output"}]
 POINTS = ("before the first pass", "between the passes", "between the steps", "before detaching")
 each_kind = pytest.mark.parametrize("options", KINDS)
 each_axis = pytest.mark.parametrize("dora", DORA)
@@ -29,16 +27,6 @@ each_axis = pytest.mark.parametrize("dora", DORA)
 def make_module():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(24, 16), nn.GELU(), nn.Linear(16, 12, bias=False))
-
-
-def attached(module, options, seed=2):
-    adapter = attach(module, AdapterConfig(**options))
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in adapter.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            parameter += 0.3 * noise.to(parameter.device)
-    return adapter
 
 
 def bases(module):
@@ -146,6 +134,19 @@ def test_merged_weights_may_move(dora):
         assert torch.equal(parameter, value.cpu())
 
 
+def quantized_pass(make, name, options, away=False):
+    """Output and gradients of a layer, and its output again; it may be away between the passes."""
+    module = make(name, torch.bfloat16).to(DEVICE)
+    adapter = attached(module, options)
+    x = torch.randn(4, 5, INPUTS, generator=torch.Generator().manual_seed(3))
+    x = x.to(DEVICE, torch.bfloat16).requires_grad_(True)
+    y = module(x)
+    if away:
+        module[0].get_base_layer().to(HOST).to(DEVICE)
+    grads = torch.autograd.grad(y.float().square().mean(), [x, *adapter.parameters()])
+    return [y, *grads, module(x)]
+
+
 @pytest.mark.parametrize(
     ("name", "options", "dora"),
     pairwise(
@@ -153,36 +154,20 @@ def test_merged_weights_may_move(dora):
     ),
 )
 def test_a_quantized_layer_computes_with_its_numbers(name, options, dora):
-    results = []
-    for make in (make_dense, make_quantized):
-        module = make(name, torch.bfloat16).to(DEVICE)
-        adapter = attached(module, {**options, **dora})
-        x = torch.randn(4, 5, INPUTS, generator=torch.Generator().manual_seed(3))
-        x = x.to(DEVICE, torch.bfloat16).requires_grad_(True)
-        y = module(x)
-        grads = torch.autograd.grad(y.float().square().mean(), [x, *adapter.parameters()])
-        results.append([y, *grads])
-    assert_close(results[1], results[0], 2 * BF16_TOLERANCE)
-    assert {each.device.type for each in results[1]} == {"cuda"}
+    found, expected = (
+        quantized_pass(make, name, {**options, **dora}) for make in (make_quantized, make_dense)
+    )
+    assert_close(found, expected, 2 * BF16_TOLERANCE)
+    assert {each.device.type for each in found} == {"cuda"}
 
 
 @pytest.mark.parametrize("dora", DORA)
 @pytest.mark.parametrize("name", ["bnb_nf4", "bnb_nf4_nested", "ao_int8"])
 def test_a_quantized_layer_may_be_away_between_the_passes(name, dora):
-    results = []
-    for away in (False, True):
-        module = make_quantized(name, torch.bfloat16).to(DEVICE)
-        adapter = attached(module, {**KINDS[0], **dora})
-        x = torch.randn(4, 5, INPUTS, generator=torch.Generator().manual_seed(3))
-        x = x.to(DEVICE, torch.bfloat16).requires_grad_(True)
-        y = module(x)
-        if away:
-            layer = module[0].get_base_layer()
-            layer.to(HOST)
-            layer.to(DEVICE)
-        grads = torch.autograd.grad(y.float().square().mean(), [x, *adapter.parameters()])
-        results.append([y, *grads, module(x)])
-    assert_close(results[1], results[0], 1e-3)
+    stays, goes = (
+        quantized_pass(make_quantized, name, {**KINDS[0], **dora}, away) for away in (False, True)
+    )
+    assert_close(goes, stays, 1e-3)
 
 
 @each_axis

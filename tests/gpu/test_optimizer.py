@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.unit.training.test_adamw8bit import make, parameters, same
+from tests.unit.training.test_adamw8bit import make, parameters, run_steps, same
 from trainer_core.training.optimizers import (
     allocate_state,
     load_optimizer_tensors,
@@ -19,19 +19,11 @@ def on_device(weights):
     return [torch.nn.Parameter(each.detach().to(CUDA)) for each in weights]
 
 
-def steps(optimizer, weights, count, seed):
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(count):
-        for each in weights:
-            each.grad = torch.randn(each.shape, generator=generator).to(each.device)
-        optimizer.step()
-
-
 @NAMES
 def test_a_step_is_that_of_a_cpu(name):
     host, device = parameters(), on_device(parameters())
-    steps(make(host, name, learning_rate=0.01), host, 5, seed=1)
-    steps(make(device, name, learning_rate=0.01), device, 5, seed=1)
+    run_steps(make(host, name, learning_rate=0.01), host, 5, seed=1)
+    run_steps(make(device, name, learning_rate=0.01), device, 5, seed=1)
     for start, one, other in zip(parameters(), host, device, strict=True):
         bound = 1e-5 if name == "adamw" else 5e-3
         assert (one - other.cpu()).norm() <= bound * (one - start).norm()
@@ -42,23 +34,23 @@ def test_a_state_goes_on_bit_for_bit_and_from_a_cpu_too(name):
     whole = on_device(parameters())
     optimizer = make(whole, name)
     allocate_state(optimizer)
-    steps(optimizer, whole, 3, seed=1)
+    run_steps(optimizer, whole, 3, seed=1)
     stored = {key: each.cpu() for key, each in optimizer_tensors(optimizer).items()}
     copies = on_device(whole)
     other = make(copies, name)
     load_optimizer_tensors(other, stored)
-    steps(optimizer, whole, 3, seed=2)
-    steps(other, copies, 3, seed=2)
+    run_steps(optimizer, whole, 3, seed=2)
+    run_steps(other, copies, 3, seed=2)
     assert all(same(whole, copies))
     # A run of a CPU, whose counters lie there, goes on here.
     host = parameters()
     before = make(host, name)
-    steps(before, host, 1, seed=1)
+    run_steps(before, host, 1, seed=1)
     moved = on_device(host)
     after = make(moved, name)
     load_optimizer_tensors(after, optimizer_tensors(before))
-    steps(after, moved, 1, seed=2)
-    steps(before, host, 1, seed=2)
+    run_steps(after, moved, 1, seed=2)
+    run_steps(before, host, 1, seed=2)
     for one, two in zip(host, moved, strict=True):
         assert torch.allclose(one, two.cpu(), atol=1e-4)
 

@@ -10,7 +10,9 @@ from PIL import Image
 from runs import CancelAfter, metrics, run_config, tensors
 
 from tests.fixtures.small_module import each_kind
+from tests.gpu.memory import given_back, relative
 from trainer_core.training import train
+from trainer_core.training.compiled_blocks import missing_compiler
 
 pytestmark = pytest.mark.gpu
 
@@ -20,10 +22,6 @@ MIB = 2**20
 def cuda_config(folder, cache, precision="bf16", training=None, **sections):
     training = {"precision": precision, **(training or {})}
     return run_config(folder, cache, memory={"device": "cuda"}, training=training, **sections)
-
-
-def relative(found, expected):
-    return float((found - expected).norm() / expected.norm())
 
 
 @each_kind
@@ -125,3 +123,27 @@ def test_previews_are_drawn_and_the_first_is_the_cpus(tmp_path, cache):
         expected = np.asarray(Image.open(path), dtype=np.float32)
         assert np.abs(found - expected).mean() < 2.0
     assert np.abs(pixels[0] - pixels[1]).mean() > 20, "the two prompts look alike"
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize(
+    "options", [{}, {"blocks_to_swap": 5}, {"base_format": "int8", "compute": "8bit"}]
+)
+def test_it_learns_as_a_run_that_is_not_compiled_and_gives_all_memory_back(
+    tmp_path, cache, options, precision
+):
+    missing = missing_compiler(torch.device("cuda"))
+    if missing is not None:
+        pytest.skip(missing)
+    told = CancelAfter()
+
+    def run(name, compiled):
+        memory = {"device": "cuda", "gradient_checkpointing": True, "compile": compiled, **options}
+        training = {"steps": 6, "precision": precision}
+        config = run_config(tmp_path / name, cache, memory=memory, training=training)
+        return train(config, told).losses
+
+    plain = run("plain", False)
+    with given_back():
+        assert run("compiled", True) == pytest.approx(plain, rel=5e-2)
+    assert not [each for each in told.said() if "memory.compile" in each]

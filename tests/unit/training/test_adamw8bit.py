@@ -29,7 +29,7 @@ def run_steps(optimizer, weights, steps, seed):
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         for each in weights:
-            each.grad = torch.randn(each.shape, generator=generator)
+            each.grad = torch.randn(each.shape, generator=generator).to(each.device)
         optimizer.step()
 
 
@@ -99,16 +99,6 @@ def test_steps_are_close_to_those_in_fp32_and_small_parameters_have_just_those()
         assert optimizer.state[each]["exp_avg"].dtype == (
             torch.uint8 if index < PACKED else torch.float32
         )
-
-
-def test_magnitudes_stay_in_fp32():
-    section = OptimizerSection(name="adamw8bit")
-    factor, magnitude = parameters(shapes=((8192,), (8192,)))
-    groups = [ParameterGroup((factor,)), ParameterGroup((magnitude,), decays=False)]
-    optimizer = make_optimizer(section, groups)
-    allocate_state(optimizer)
-    assert optimizer.state[factor]["exp_avg"].dtype == torch.uint8
-    assert optimizer.state[magnitude]["exp_avg"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", ["adamw", "adamw8bit"])

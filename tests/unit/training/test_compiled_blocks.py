@@ -15,6 +15,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from tests.fixtures.flux_base import make_flux_transformer
 from tests.fixtures.qwen_base import make_qwen_transformer
 from tests.fixtures.swapped_blocks import Trained
+from tests.fixtures.tables import table
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
 from trainer_core.families.registry import get_family
@@ -29,17 +30,7 @@ GRAPHS = {"qwen_image": 3, "flux": 4}
 """qwen_image: the first block, whose input learns nothing, the last, whose text goes nowhere, and
 the others. flux: two for each of its two lists."""
 TO_Q = r"transformer_blocks\..*\.to_q"
-ADAPTERS = {
-    "lora": {"kind": "lora"},
-    "loha": {"kind": "loha"},
-    "lokr": {"kind": "lokr"},
-    "oft": {"kind": "oft"},
-    "lora, DoRA": {"kind": "lora", "dora": True},
-    "loha, DoRA over inputs": {"kind": "loha", "dora": True, "dora_axis": "input"},
-    "pissa": {"kind": "lora", "init": "pissa"},
-    "dropouts": {"kind": "lora", "dropout": 0.2, "rank_dropout": 0.2},
-    "exact delta": {"kind": "lora", "exact_delta": True},
-}
+ADAPTERS = table(__file__, "compiled adapters")
 SWAPPED = set(ADAPTERS) - {"exact delta"}
 ONE_LAYER = {"kind": "lora", "targets": [TO_Q]}
 SKIPPED = ONE_LAYER | {"module_dropout": 0.5}

@@ -9,7 +9,6 @@ from trainer_core.device import (
     borrowed_threads,
     resolve_device,
     resolve_precision,
-    seed_generators,
 )
 from trainer_core.errors import ConfigError
 
@@ -90,20 +89,3 @@ def test_the_global_generator_goes_on_as_if_nothing_was_drawn(fails):
         pass
     assert torch.equal(torch.rand(4), expected)
     assert not torch.equal(inside, expected)
-
-
-@pytest.mark.skipif(not HAS_CUDA, reason="torch sees no CUDA device")
-def test_a_seed_reaches_the_runs_device_and_no_other():
-    gpu = torch.device("cuda", 0)
-    others = [torch.device("cuda", index) for index in range(1, torch.cuda.device_count())]
-    before = {device: torch.cuda.get_rng_state(device) for device in [gpu, *others]}
-    with borrowed_random_state(CPU):
-        seed_generators(5, CPU)
-    assert torch.equal(torch.cuda.get_rng_state(gpu), before[gpu])
-    with borrowed_random_state(gpu):
-        seed_generators(5, gpu)
-        first = torch.rand(4, device=gpu)
-        seed_generators(5, gpu)
-        assert torch.equal(torch.rand(4, device=gpu), first)
-        assert all(torch.equal(torch.cuda.get_rng_state(o), before[o]) for o in others)
-    assert torch.equal(torch.cuda.get_rng_state(gpu), before[gpu])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.fixtures.small_steps import CPU, SHAPES, Model, batch_of, maker, preserved_of, random
+from tests.fixtures.small_steps import CPU, SHAPES, Model, batch_of, maker, preserved_of
 from trainer_core.diffusion.parameterization import EPS
 from trainer_core.training.velocity_error import velocity_error
 
@@ -56,19 +56,6 @@ def test_points_that_preserve_the_base_count_alike_everywhere(shape):
     other, unmasked = Model(shape), batch_of(shape, range(2))
     maker(other, unmasked, preserved)(1, 0).loss.backward()
     assert not torch.allclose(other.factors.grad, model.factors.grad), "masks would do nothing"
-
-
-def test_parts_of_a_batch_sum_up_to_the_whole():
-    shape = SHAPES["plain"]
-    masks = random(4, 1, 6, 8, seed=9).square()
-    whole_loss, whole = gradient(shape, batch_of(shape, range(4), masks=masks))
-    # The second process's part may have no mask at all: its weights are then 1.
-    parts = [
-        gradient(shape, batch_of(shape, range(2), masks=masks[:2])),
-        gradient(shape, batch_of(shape, (2, 3), masks=masks[2:])),
-    ]
-    torch.testing.assert_close(parts[0][0] + parts[1][0], whole_loss)
-    torch.testing.assert_close(parts[0][1] + parts[1][1], whole)
 
 
 def test_the_error_of_fewer_bits_is_that_of_velocities():

@@ -12,6 +12,7 @@ import torch
 from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel
 
 from tests.fixtures.full_size import full_size_transformer
+from tests.fixtures.tables import table
 from trainer_core.adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
 from trainer_core.adapter_files.factors.outlines import outlines_of
 from trainer_core.adapters import attach
@@ -133,18 +134,7 @@ def simulate(config, dtype, stored=None, sizes=None, **options):
     return simulation(config, dtype, sizes, **options).step(stored=stored)
 
 
-ADAPTERS = {
-    "lora": {"kind": "lora", "rank": 4},
-    "loha": {"kind": "loha", "rank": 4},
-    "lokr": {"kind": "lokr", "rank": 4},
-    "oft": {"kind": "oft", "rank": 4},
-    "lora with DoRA": {"kind": "lora", "rank": 4, "dora": True},
-    "lokr with DoRA, inputs": {"kind": "lokr", "rank": 4, "dora": True, "dora_axis": "input"},
-    "exact": {"kind": "lora", "rank": 4, "exact_delta": True},
-    "dropout": {"kind": "lora", "rank": 4, "dropout": 0.1, "rank_dropout": 0.1},
-    "frozen factors": {"kind": "lora", "rank": 4, "init": "pissa"},
-    "two ranks": {"kind": "lora", "rank": 2, "rank_pattern": {r"transformer_blocks\.1\..*": 16}},
-}
+ADAPTERS = table(__file__, "simulated adapters")
 CASES = [
     *(("qwen_image", each, at % 2 == 0, "float32") for at, each in enumerate(ADAPTERS)),
     ("qwen_image", "exact", False, "float32"),

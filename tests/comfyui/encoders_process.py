@@ -26,6 +26,8 @@ class Loaders:
         self.folder, self.sd = folder, comfy.sd
         self.options = {
             "dtype": torch.float32,
+            "model_config": jobs["clip_l"],
+            "clip_l_model_config": jobs["clip_l"],
             "t5xxl_model_config": jobs["t5"],
             "qwen25_7b_model_config": jobs["qwen"],
             "qwen25_7b_class": small_qwen(jobs["vision"]),
@@ -188,9 +190,10 @@ def identities(session, loaders, clips, vaes):
     skipped.clip_layer(-2)
     found["layer"] = identity(skipped)
     path = "text_encoders.clip_l.transformer.text_model.encoder.layers.0.self_attn.q_proj"
+    width = session.jobs["clip_l"]["hidden_size"]
     lora = {
-        f"{path}.lora_up.weight": torch.ones(768, 2),
-        f"{path}.lora_down.weight": torch.ones(2, 768),
+        f"{path}.lora_up.weight": torch.ones(width, 2),
+        f"{path}.lora_down.weight": torch.ones(2, width),
     }
     patched = comfy.sd.load_lora_for_models(None, clips["flux"], lora, 1.0, 1.0)[1]
     found["lora"] = identity(patched)

@@ -13,6 +13,7 @@ from comfyui.readings import relative
 from comfyui.test_chat_encoders import CASES
 from fixtures import graph_models
 from fixtures.families import hosted
+from fixtures.stand_ins import CLIP_L as SMALLEST
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -24,6 +25,9 @@ from trainer_core.families.qwen_vae import qwen_vae
 from trainer_core.families.registry import get_family
 
 pytestmark = pytest.mark.comfy
+
+CLIP_L = {**SMALLEST, "num_hidden_layers": 3}
+"""SD3 reads the last layer but one."""
 
 TOLERANCE = 1e-4
 ROUNDING = 1e-5
@@ -80,7 +84,7 @@ JOBS = text_jobs()
 @pytest.fixture(scope="module")
 def models():
     return {
-        "clip_l": graph_models.make_clip_l(),
+        "clip_l": graph_models.make_clip_l(**CLIP_L),
         "t5xxl": graph_models.make_t5(),
         "qwen_vl": graph_models.make_qwen_vl(),
         "qwen_vae": graph_models.make_qwen_image_vae(),
@@ -115,6 +119,7 @@ def found(comfy_host, models, pixels, tmp_path_factory):
         "texts": JOBS,
         "captions": [*CAPTIONS, WEIGHTED],
         "instruction": INSTRUCTION,
+        "clip_l": CLIP_L,
         "t5": graph_models.T5_CONFIG,
         "qwen": graph_models.QWEN_CONFIG,
         "vision": vision,

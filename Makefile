@@ -42,7 +42,9 @@ FILES ?=
 demo: $(READY)
 	$(BIN)/adapter-trainer demo kind=$(KIND) task=$(TASK) output=$(OUTPUT)
 
-test: said lint unit checks
+test: said lint
+	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory checks
 
 said:
 	@echo "make test: ruff, the tests, pyright and the panel's checks. About 8 minutes on two cores, 6 without"

@@ -2,10 +2,10 @@
 
 Usage:
     tier.py files    the test files whose exhaustive cases run: the third whose turn it is, by the
-                     number in .ci/turn, and every file that changed since the turn before
+                     number in .ci/turn, and every test file that changed since the turn before
     tier.py matrix   the targets of `make` that are run for the hosts of the matrix
     tier.py proven   keep the fingerprint of what the whole matrix has just proven
-    tier.py report   what ran, and what the next submissions run
+    tier.py report TARGETS    what ran, the targets of the matrix among it, and what comes next
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def matrix_targets() -> str:
     return f"guest-{HOSTS[turn() % len(HOSTS)]}" if matrix_is_proven() else "matrix"
 
 
-def report() -> str:
+def report(targets: str) -> str:
     """Say in two lines what this submission ran and what is left to the next."""
     part = turn() % PARTS
     lines = [
-        f"Exhaustive cases: part {part + 1} of {PARTS} and the files that changed; "
+        f"Exhaustive cases: part {part + 1} of {PARTS} and the changed test files; "
         f"the next submission runs part {(part + 1) % PARTS + 1}.",
-        f"Matrix: {matrix_targets()}.",
+        f"Matrix: {targets}.",
     ]
     return "\n".join(lines)
 
@@ -110,8 +110,8 @@ def main() -> int:
             print(matrix_targets())
         case ["proven"]:
             PROVEN.write_text(_matrix_fingerprint() + "\n", encoding="utf-8")
-        case ["report"]:
-            print(report())
+        case ["report", *targets]:
+            print(report(" ".join(targets)))
         case _:
             print(__doc__, file=sys.stderr)
             return 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 SECONDS = Path(__file__).with_name("seconds.json")
-"""Seconds of each test file, quick and exhaustive, on one core of a quiet machine."""
+"""Seconds of each test file, of its quick and its exhaustive cases."""
 
 _INTERVAL = 10.0
 _UNKNOWN = 1.0
@@ -23,6 +23,7 @@ def expected_seconds(config: pytest.Config) -> dict[str, float]:
     return {
         file: sum(seconds for kind, seconds in kinds.items() if kind != left_out)
         for file, kinds in _read().items()
+        if kinds.keys() - {left_out}
     }
 
 
@@ -68,7 +69,9 @@ class Progress:
         """Count, print a failure with its reason, and now and then how far it is."""
         file = report.nodeid.split("::")[0]
         markers = dict(report.user_properties).get("markers", ())
-        self._spent[file, "exhaustive" if "exhaustive" in markers else "quick"] += report.duration
+        if not report.skipped:
+            kind = "exhaustive" if "exhaustive" in markers else "quick"
+            self._spent[file, kind] += report.duration
         if report.failed:
             self._counts["failed"] += 1
             self._write(f"\nFAILED {report.nodeid}, {report.when}\n{report.longreprtext}\n")
@@ -80,9 +83,10 @@ class Progress:
             self._printed = time.monotonic()
             self._write(self._line(file))
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Keep the seconds where that was asked for; cases that did not run keep theirs."""
-        if not self._config.getoption("--write-seconds"):
+        ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if not (ended and self._config.getoption("--write-seconds")):
             return
         table = {file: kinds for file, kinds in _read().items() if Path(file).is_file()}
         for (file, kind), seconds in self._spent.items():

@@ -43,6 +43,8 @@ class ComfyHost:
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         ready, _, _ = select.select([self._process.stdout], [], [], 900)
+        if not ready:
+            self.close()  # its answer would be taken for that of the next script
         code = self._process.stdout.readline().strip() if ready else "none within 900 s"
         printed = self.log.read_text(encoding="utf-8", errors="replace")
         assert code == "0", f"exit code {code or 'of a process that ended'}\n{printed[-3000:]}"
@@ -50,5 +52,7 @@ class ComfyHost:
 
     def close(self) -> None:
         """End the process, also one that is still at work."""
+        assert self._process.stdin
+        self._process.stdin.close()
         self._process.terminate()
         self._process.wait()

@@ -170,7 +170,8 @@ class ComfyServer:
         def up() -> bool:
             with contextlib.suppress(OSError):
                 self.get("/system_stats")
-                return True
+                # Another's server may have taken the port in the meantime.
+                return self._process.poll() is None
             return False
 
         self.wait(up, _START_SECONDS)

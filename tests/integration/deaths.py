@@ -1,6 +1,6 @@
 """Runs in children that kill, or signal, themselves at their n-th file event.
 
-What is on the disk changes at file events alone, so that deaths at other events leave other states.
+Names come and go at file events alone, so that deaths at other events leave other states.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,8 @@ def in_child(work: Callable[[], int], folder: Path, *signals: tuple[int, int]) -
             sys.addaudithook(events.hear)
             code = work()
             tell()
+        except BaseException:  # noqa: BLE001 - a child tells of everything
+            traceback.print_exc()
         finally:
             os._exit(code)
     os.close(told)

@@ -83,7 +83,7 @@ class Rounds:
         self.name, self.place, self.cache = name, tmp_path, cache
         self.settings = settings_of(name, tmp_path)
         reference = self.config("reference")
-        # In this process, so that the cache is filled and what is imported is there for all.
+        # Fills the cache, whose file events are not the run's.
         prepared, _ = in_child(lambda: trained(reference), tmp_path / "nowhere")
         assert prepared == 0
         self.reference = self.version("reference")

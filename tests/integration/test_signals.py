@@ -13,7 +13,10 @@ from runs import record, run_config
 from trainer_core.config.reading import dump_config
 from trainer_core.training import train
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
+]
 
 
 def test_while_it_encodes_what_is_encoded_stays(tmp_path):

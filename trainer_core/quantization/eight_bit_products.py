@@ -85,9 +85,9 @@ def _tried_on_cpu(dtype: torch.dtype) -> bool:
     oneDNN's of int8 adds in 16 bits without VNNI, and old CPUs have none of e4m3.
     """
     with _disable_current_modes():
-        values = torch.full((32, 64), _STEPS[dtype]).to(dtype)
+        values = torch.full((32, 64), _STEPS[dtype], device="cpu").to(dtype)
         try:
-            sums = _multiply(values, values, torch.ones(32, 1), torch.float32)
+            sums = _multiply(values, values, torch.ones(32, 1, device="cpu"), torch.float32)
         except RuntimeError:
             return False
         return bool((sums == 64 * _STEPS[dtype] ** 2).all())

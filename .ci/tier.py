@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import subprocess
 import sys
 import zlib
 from pathlib import Path
+
+import tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 TURN = ROOT / ".ci" / "turn"
 PROVEN = ROOT / ".ci" / "matrix_proven"
 PARTS = 3
 HOSTS = ("old", "new")
-MATRIX_FILES = ("pyproject.toml", "install.py", "requirements.txt", "trainer_core/requirements.py")
+MATRIX_FILES = ("install.py", "requirements.txt", "trainer_core/requirements.py")
 MATRIX_FOLDERS = ("constraints", "tests/matrix")
 
 
@@ -78,7 +81,9 @@ def _matrix_fingerprint() -> str:
     paths = sorted({*(ROOT / file for file in MATRIX_FILES), *filter(Path.is_file, folders)})
     for path in paths:
         digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
-    digest.update("\n".join(sorted(_imported_libraries())).encode())
+    # The rest of it is of tools.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    digest.update(json.dumps([project, sorted(_imported_libraries())]).encode())
     return digest.hexdigest()
 
 

@@ -15,7 +15,6 @@ import hashlib
 import json
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import tomllib
@@ -63,7 +62,7 @@ def report(targets: str) -> str:
 
 
 def _part(file: str) -> int:
-    return zlib.crc32(file.encode()) % PARTS
+    return int(hashlib.sha256(file.encode()).hexdigest(), 16) % PARTS
 
 
 def _changed_since_the_last_turn(files: list[str]) -> set[str]:

@@ -55,8 +55,8 @@ checks: $(READY)
 	@$(MAKE) --no-print-directory -j2 types js
 
 # A file's tests stay together, because they share a server or a trained adapter. Each process
-# computes on one core, so that they do not wait for each other. What imports no torch comes first,
-# alone: its first result is there in seconds.
+# computes on one core, so that they do not wait for each other. A quick folder comes first, alone:
+# its first result is there in seconds.
 unit: $(READY) packages
 	MARKER_REPORT= $(BIN)/pytest --quiet --progress $(FIRST)
 	$(PYTEST) -m "not exhaustive" $(addprefix --ignore ,$(FIRST))

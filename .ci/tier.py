@@ -1,4 +1,4 @@
-"""Which of the slow checks a submission runs, so that three submissions in a row run them all.
+"""Which of the slow checks a submission runs, so that three in a row run every exhaustive case.
 
 Usage:
     tier.py files    the test files whose exhaustive cases run: the third whose turn it is, by the

@@ -16,7 +16,7 @@ LARGEST_CAPTION = 2**20
 """Bytes of a caption; text encoders read some hundred words."""
 
 READABLE = (
-    "a readable text file in UTF-8",
+    "a readable text file in UTF-8, or in UTF-16 with its mark",
     "Save it as UTF-8 in a text editor, give read access to it, or remove it.",
 )
 """What is expected of a caption that cannot be read, and what is to do."""
@@ -84,20 +84,32 @@ def long_caption_notes(tokens: dict[str, int], limit: int, setting: int | None) 
 
 
 def read_caption(path: Path | str) -> str:
-    """Read a caption file in UTF-8, without blanks at its ends; line breaks inside stay.
+    """Read a caption file, without marks of byte order and without blanks at its ends.
+
+    Line breaks inside stay.
 
     Raises:
-        DatasetError: When the file is not UTF-8, too large for a caption, or cannot be read.
+        DatasetError: As `read_text`, and when it is too large for a caption, or holds a NUL.
     """
 
     def refuse(reason: str) -> DatasetError:
         return DatasetError(f"{path} cannot be read as a caption ({reason})", *READABLE)
 
-    return read_text(path, refuse, LARGEST_CAPTION).strip()
+    text = read_text(path, refuse, LARGEST_CAPTION)
+    if broken := broken_letter(text):
+        raise refuse(broken)
+    return without_marks(text).strip()
+
+
+def without_marks(text: str) -> str:
+    """A text without marks of byte order, which programs leave in front and between lines."""
+    return text.replace("\ufeff", "")
 
 
 def broken_letter(text: str) -> str:
-    """What is wrong with a text that JSON can spell and no text encoder can read; else nothing."""
+    """What is wrong with a text that a file can spell and no text encoder can read; or nothing."""
+    if "\0" in text:
+        return f"letter {text.index(chr(0)) + 1} is NUL, which no text can have"
     if text.isascii():
         return ""
     try:

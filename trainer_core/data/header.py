@@ -15,7 +15,8 @@ import struct
 import zlib
 from pathlib import Path
 
-from .image import MAX_PIXELS, ImageInfo, image_info
+from .image import ImageInfo, image_info
+from .image_file import MAX_PIXELS
 
 _FIRST = 4096  # bytes that are read at once; most headers are shorter
 _LARGEST = 1 << 16  # bytes of a part of a header that is looked at

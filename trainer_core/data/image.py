@@ -10,28 +10,20 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import struct
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageChops, ImageCms, ImageFile, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageChops, ImageCms, ImageFile
 from torch import Tensor
 
 from ..errors import DatasetError
 from ..types import Bucket
-
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
-"""What is looked for in a file, whatever its name says; fewer decoders are fewer surprises."""
-
-MAX_PIXELS = 178_956_970
-"""Larger images are taken for decompression bombs; twice Pillow's own threshold of warning."""
+from .image_file import BROKEN, is_cut_short, opened_image
 
 Crop = Literal["center", "top", "mask", "stretch"]
 """As ``dataset.crop``."""
@@ -39,29 +31,9 @@ Crop = Literal["center", "top", "mask", "stretch"]
 CENTER = (0.5, 0.5)
 """The middle of an image, as shares of its width and height."""
 
-_MOST_TOLD = 32 << 20  # bytes in front of the pixels of a JPEG; colour profiles take some
-_JPEG_ENDS = (0xD9, 0xDA)
-
 _WHITE = (255, 255, 255, 255)
 _MODE = {3: "RGB", 4: "RGBA"}
 """Channels of an image to Pillow's name of them."""
-
-_READABLE = "a whole PNG, JPEG, WebP or BMP image"
-_REPLACE = "Save the image again with an image editor, or set dataset.unreadable: skip."
-
-# Pillow's decoders raise whatever the broken bytes lead them into.
-_BROKEN = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    RuntimeError,
-    EOFError,
-    struct.error,
-    zlib.error,
-)
 
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -101,7 +73,7 @@ def image_info(path: Path, descriptor: int | None = None) -> ImageInfo:
     Raises:
         DatasetError: When the file is not a readable image or is implausibly large.
     """
-    with _opened(path, descriptor) as image:
+    with opened_image(path, descriptor) as image:
         width, height = image.size
         if _orientation(image, path) >= 5:
             width, height = height, width
@@ -175,12 +147,12 @@ def open_mask(path: Path, animated: str = "error", *, transparency: bool = False
 
 
 def _upright(path: Path, animated: str, plain: Callable[[Image.Image], Image.Image]) -> Image.Image:
-    with _opened(path) as image:
+    with opened_image(path) as image:
         if _is_animated(image) and animated != "first_frame":
             raise animated_error(path)
         orientation = _orientation(image, path)
         image.load()
-        if ImageFile.LOAD_TRUNCATED_IMAGES and _is_cut_short(path, image.format):
+        if ImageFile.LOAD_TRUNCATED_IMAGES and is_cut_short(path, image.format):
             # A host program may have told Pillow to fill the missing part with grey.
             raise OSError("the file ends before the image does")
         upright = plain(image)
@@ -297,70 +269,9 @@ def animated_error(path: Path) -> DatasetError:
     )
 
 
-@contextmanager
-def _opened(path: Path, descriptor: int | None = None) -> Iterator[Image.Image]:
-    try:
-        with _file(path, descriptor) as file, Image.open(_checked(file), formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise _too_large(path, f"{image.width} x {image.height} pixels")
-            yield image
-    except DatasetError:
-        raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(path, str(error)) from error
-    except _BROKEN as error:
-        raise DatasetError(_what_is_wrong(path, error), _READABLE, _REPLACE) from error
-
-
-def _file(path: Path, descriptor: int | None) -> BinaryIO:
-    if descriptor is None:
-        return path.open("rb")
-    return os.fdopen(descriptor, "rb", closefd=False)
-
-
-def _checked(file: BinaryIO) -> BinaryIO:
-    """See that a JPEG has no endless description: Pillow copies all of it for each part.
-
-    Raises:
-        ValueError: When it has.
-    """
-    place, told = 2, 0
-    if file.read(2) == b"\xff\xd8":
-        while len(head := file.read(4)) == 4 and head[0] == 0xFF and head[1] not in _JPEG_ENDS:
-            length = int.from_bytes(head[2:], "big")
-            told += length
-            if told > _MOST_TOLD:
-                raise ValueError(f"its pixels come behind more than {_MOST_TOLD} bytes")
-            place += 2 + length
-            file.seek(place)
-    file.seek(0)
-    return file
-
-
-def _too_large(path: Path, size: str) -> DatasetError:
-    return DatasetError(
-        f"{path} claims an implausible size ({size})",
-        f"at most {MAX_PIXELS} pixels",
-        "Make the image smaller, or set dataset.unreadable: skip.",
-    )
-
-
-def _what_is_wrong(path: Path, error: BaseException) -> str:
-    if path.is_dir():
-        return f"{path} is a folder"
-    if not path.exists():
-        return f"{path} does not exist"
-    if path.stat().st_size == 0:
-        return f"{path} is empty (0 bytes)"
-    # Pillow's own words name an object of Python's.
-    unknown = isinstance(error, UnidentifiedImageError)
-    reason = "its content is no image" if unknown else error or type(error).__name__
-    return f"{path} cannot be read as an image ({reason})"
-
-
 def _is_animated(image: Image.Image) -> bool:
-    # Phones keep previews or a gain map as further frames of a JPEG (MPO); that moves nothing.
-    return image.format != "MPO" and bool(getattr(image, "is_animated", False))
+    # Phones keep previews or a gain map as further frames (MPO, HEIC); that moves nothing.
+    return image.format not in {"MPO", "HEIF"} and bool(getattr(image, "is_animated", False))
 
 
 def _orientation(image: Image.Image, path: Path) -> int:
@@ -372,7 +283,7 @@ def _orientation(image: Image.Image, path: Path) -> int:
         else:
             exif = image.getexif()
         value = int(exif.get(ExifTags.Base.Orientation, 1))
-    except _BROKEN:
+    except BROKEN:
         return 1
     return value if 1 <= value <= 8 else 1
 
@@ -389,19 +300,6 @@ def _png_metadata_follows(path: Path) -> bool:
             if pixels_seen and kind in {b"eXIf", b"iTXt", b"tEXt", b"zTXt"}:
                 return True
             file.seek(length + 4, 1)
-    return False
-
-
-def _is_cut_short(path: Path, format_name: str | None) -> bool:
-    data = path.read_bytes()
-    if format_name == "PNG":
-        return b"IEND\xaeB`\x82" not in data
-    if format_name in {"JPEG", "MPO"}:
-        return b"\xff\xd9" not in data[-(1 << 16) :]
-    if format_name == "WEBP":
-        return len(data) < int.from_bytes(data[4:8], "little") + 8
-    if format_name == "BMP":
-        return len(data) < int.from_bytes(data[2:6], "little")
     return False
 
 

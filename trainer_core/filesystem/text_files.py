@@ -6,6 +6,7 @@ that no device, pipe, huge file or deep nesting is met anywhere else.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import stat
@@ -28,6 +29,7 @@ LARGEST_LIST = 512 * 2**20
 DEEPEST = 100
 """Levels of values inside values. Python's own limit depends on what was called before."""
 
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _LONGEST_LINE = 2**16
 _PIECE = 2**20
 
@@ -48,13 +50,15 @@ def read_text(path: Path | str, refuse: Refuse, largest: int = LARGEST_TEXT) -> 
 
     Raises:
         TrainerError: What ``refuse`` made, when it is no ordinary file, cannot be read, is too
-            large or is not UTF-8.
+            large, or neither UTF-8 nor UTF-16 with its mark.
     """
     try:
         content = _content(path, largest)
-        text = content.decode("utf-8-sig")
+        # Windows writes UTF-16 with its mark, by which it is certain.
+        text = content.decode("utf-16" if content[:2] in _UTF_16 else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise refuse(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        name = "UTF-16" if "16" in error.encoding else "UTF-8"
+        raise refuse(f"it is not {name} text: {error.reason} at byte {error.start}") from error
     except FileNotFoundError as error:
         raise refuse("there is no file of this name") from error
     except OSError as error:

@@ -60,3 +60,41 @@ def test_a_json_file_of_something_else_is_no_caption_unless_it_is_asked_for(tmp_
     assert texts(tmp_path, missing_caption="empty") == [("",)]
     with pytest.raises(DatasetError, match=r"a\.json cannot be read as a caption.*source"):
         texts(tmp_path, caption_extension=".json", missing_caption="empty")
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
+def test_captions_of_windows_are_read_without_their_marks(tmp_path, encoding, mark):
+    write_image(tmp_path / "a.png")
+    text = "\ufeff" + mark + "a red diamond\r\n\ufeffon bl\u00fc"
+    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+    assert texts(tmp_path) == [("a red diamond\non bl\u00fc",)]
+
+
+MARKED = '{"image": "a.png", "caption": "\ufeffa %s"}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.txt", b"a red\0 diamond", "letter 6 is NUL"),
+        ("a.txt", "a red".encode("utf-16-le"), "letter 2 is NUL"),
+        ("a.txt", "a red".encode("utf-16") + b"!", "not UTF-16 text"),
+        ("a.txt", b"it\x92s", "not UTF-8 text: invalid start byte at byte 2"),
+        ("a.json", b'"a\\u0000"', "letter 2 is NUL"),
+        ("metadata.jsonl", (MARKED % r"\u0000").encode(), "letter 4 is NUL"),
+        ("metadata.csv", b"image,caption\na.png,a\0", "NUL"),
+    ],
+)
+def test_a_caption_that_no_encoder_can_read_is_refused_by_name(tmp_path, name, content, said):
+    write_image(tmp_path / "a.png")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DatasetError, match=said) as refused:
+        texts(tmp_path, caption_extension=f".{name.rpartition('.')[2]}")
+    assert name in refused.value.found
+
+
+def test_metadata_of_windows_is_read_without_marks(tmp_path):
+    write_image(tmp_path / "a.png")
+    (tmp_path / "metadata.jsonl").write_bytes((MARKED % "red one").encode("utf-16"))
+    assert texts(tmp_path) == [("a red one",)]

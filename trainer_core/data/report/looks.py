@@ -23,7 +23,8 @@ from PIL import Image, ImageOps
 
 from ...errors import TrainerError
 from ...filesystem.storage import atomic_write
-from ..image import FORMATS, MAX_PIXELS, on_white, to_srgb
+from ..image import on_white, to_srgb
+from ..image_file import MAX_PIXELS, decoded
 from .facts import Looked
 from .likeness import ACROSS, DOWN, Looks
 
@@ -141,7 +142,7 @@ def small_image(data: bytes, side: int, mode: str = "RGB") -> Image.Image:
     Raises:
         Exception: Whatever Pillow's decoders raise.
     """
-    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+    with decoded(io.BytesIO(data)) as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError("the image is implausibly large")
         profile = image.info.get("icc_profile")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ...config import DatasetSection
 from ...errors import DatasetError
 from ...filesystem.text_files import parse_json
-from ..captions import READABLE, broken_letter, read_caption
+from ..captions import READABLE, broken_letter, read_caption, without_marks
 from .listing import ListedFile, Listing
 from .problems import Problems
 
@@ -94,7 +94,7 @@ def caption_texts_of_json(value: Any, length: Literal["both", "long", "short"]) 
         KeyError: When an object has none of the known names.
         ValueError: When something else than a text is where one should be.
     """
-    found = dict.fromkeys(text.strip() for text in _texts(value, length))
+    found = dict.fromkeys(without_marks(text).strip() for text in _texts(value, length))
     return tuple(text for text in found if text)
 
 

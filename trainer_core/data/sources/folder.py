@@ -17,6 +17,7 @@ from ...config import DatasetSection
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
+from ..image_file import READABLE
 from .controls import (
     control_in_folder,
     controls_beside,
@@ -185,5 +186,5 @@ def _nothing_left(settings: DatasetSection, problems: Sequence[str]) -> DatasetE
         remedy = "Fix what was left out, or change the policies of the dataset section."
     else:
         found = f"dataset.path: there are no images in {folder}"
-        remedy = "Put png, jpg, jpeg, webp or bmp files with captions there, or set dataset.path."
+        remedy = f"Put images ({READABLE}) with captions there, or set dataset.path."
     return DatasetError(found, "at least one image with its caption", remedy)

@@ -19,6 +19,7 @@ from ...types import Sample
 from ..caption_rules import caption_texts
 from ..captions import with_trigger
 from ..image import ImageInfo
+from ..image_file import NoDecoderError
 from ..wildcards import CaptionRuleError
 from .caption_files import caption_file, caption_of
 from .controls import tell_unread
@@ -273,7 +274,8 @@ class _Survey:
         try:
             facts = read_facts(self.listing.path(file), self.remembered)
         except DatasetError as error:
-            self.problems.add("unreadable", error.found, image)
+            cure = error.cure if isinstance(error, NoDecoderError) else ""
+            self.problems.add("unreadable", error.found, image, cure=cure)
             return None
         if facts.animated and self.settings.animated != "first_frame":
             self.problems.add("animated", f"{file.shown} has several frames", image)

@@ -13,11 +13,12 @@ from typing import NamedTuple
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 
-IMAGE_EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
+_JPEG = {".jpg", ".jpeg", ".jpe", ".jfif", ".pjpeg", ".pjp"}
+_HEIC = {".heic", ".heif", ".hif"}
+IMAGE_EXTENSIONS = frozenset({".png", ".webp", ".bmp", ".avif"} | _JPEG | _HEIC)
+"""Extensions of images that are read, those of phones and cameras where their decoder is there."""
 
-FOREIGN_EXTENSIONS = frozenset(
-    {".gif", ".tif", ".tiff", ".avif", ".heic", ".heif", ".jxl", ".jfif", ".jp2", ".tga", ".apng"}
-)
+FOREIGN_EXTENSIONS = frozenset({".gif", ".tif", ".tiff", ".jxl", ".jp2", ".tga", ".apng"})
 """Extensions of images that are not read; leaving them out in silence would surprise."""
 
 CAPTION_EXTENSIONS = (".txt", ".caption", ".json")
@@ -138,15 +139,17 @@ def shown_name(path: Path, folder: Path) -> str:
 
 def caption_beside(image: Path, extension: str) -> Path | None:
     """The caption file of an image, found as `list_folder` finds it; None where there is none."""
-    stem = unicodedata.normalize("NFC", image.stem)
+    stem = _composed_stem(image)
     with _opened(str(image.parent)) as entries:
         names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
-    for name in names:
-        path = image.with_name(name)
-        same = unicodedata.normalize("NFC", path.stem) == stem
-        if same and path.suffix.lower() == extension.lower():
-            return path
-    return None
+    beside = [path for path in map(image.with_name, names) if _composed_stem(path) == stem]
+    # JSON that is not asked for may hold several texts, or none.
+    wanted = (extension.lower(), *(each for each in CAPTION_EXTENSIONS if each != ".json"))
+    return next((path for end in wanted for path in beside if path.suffix.lower() == end), None)
+
+
+def _composed_stem(path: Path) -> str:
+    return unicodedata.normalize("NFC", path.stem)
 
 
 def list_folder(

@@ -10,6 +10,7 @@ from ...errors import DatasetError
 from ...printable import listed
 from ...types import Sample
 from ..captions import READABLE
+from ..image_file import READABLE as READABLE_IMAGES
 from ..wildcards import EXPECTED_RULES
 from .layers import BAD_LAYERS, EXPECTED_LAYERS
 from .metadata_file import BAD_METADATA, EXPECTED_TABLE
@@ -35,7 +36,7 @@ _NO_SETTING = (BAD_CAPTION, BAD_RULES, BAD_LAYERS, NO_MASK, BAD_MASK, BAD_METADA
 _EXPECTED = {
     BAD_METADATA: EXPECTED_TABLE,
     "unreadable": (
-        "whole images as PNG, JPEG, WebP or BMP",
+        f"whole images as {READABLE_IMAGES}",
         "Save the images again with an image editor, or set dataset.unreadable: skip.",
     ),
     BAD_CAPTION: READABLE,
@@ -81,11 +82,13 @@ class Fault:
             for which there is none.
         text: What was found, naming the file.
         image: The training image that it keeps out; None for a control image or a caption alone.
+        cure: What cures it and all of its kind at once, such as a package to install; else empty.
     """
 
     policy: str
     text: str
     image: Path | None = None
+    cure: str = ""
 
 
 @dataclass(slots=True)
@@ -104,15 +107,16 @@ class Problems:
     _errors: dict[str, list[str]] = field(default_factory=dict)
     _notes: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, policy: str, text: str, image: Path | None = None) -> None:
+    def add(self, policy: str, text: str, image: Path | None = None, *, cure: str = "") -> None:
         """Note something that a policy decides about.
 
         Args:
             policy: Name of the setting under ``dataset``, or one that has none (`Fault`).
             text: What was found, naming the file.
             image: The training image that it keeps out.
+            cure: As in `Fault`.
         """
-        self.faults.append(Fault(policy, text, image))
+        self.faults.append(Fault(policy, text, image, cure))
         if policy in _NO_SETTING or getattr(self.settings, policy) == "error":
             self._errors.setdefault(policy, []).append(text)
         self.problems.append(f"left out: {text}")
@@ -147,6 +151,8 @@ class Problems:
         for policy, (expected, remedy) in _EXPECTED.items():
             texts = self._errors.get(policy)
             if texts:
+                cures = dict.fromkeys(each.cure for each in self.faults if each.policy == policy)
+                remedy = " ".join(filter(None, (*cures, remedy)))
                 return DatasetError(listed(texts, SHOWN, "; "), expected, remedy)
         return None
 

@@ -18,7 +18,7 @@ from ...config import DatasetSection
 from ...config.folders import FolderSection
 from ...config.section import bounds_in_words
 from ...printable import shortened
-from ..captions import LARGEST_CAPTION, broken_letter
+from ..captions import LARGEST_CAPTION, broken_letter, without_marks
 from .metadata_columns import Columns
 from .metadata_file import as_list
 
@@ -145,7 +145,7 @@ def _captions(values: Mapping[str, Any], column: str) -> tuple[str, ...] | None:
         raise ValueError(f"{column}: {broken}")
     if sum(map(len, texts)) > LARGEST_CAPTION:
         raise ValueError(f"{column} is longer than {LARGEST_CAPTION} letters")
-    return texts
+    return tuple(map(without_marks, texts))
 
 
 def _controls(values: Mapping[str, Any], columns: Columns) -> tuple[str, ...]:

@@ -1,0 +1,117 @@
+"""Images of phones, cameras and the web, by what they hold; and files that are no image."""
+
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFile, features
+
+from tests.fixtures.bad_input import write_image
+from tests.fixtures.scanned_folder import names, settings
+from trainer_core.data.image import image_info, open_image
+from trainer_core.data.image_file import NoDecoderError
+from trainer_core.data.report.looks import small_image
+from trainer_core.data.sources.folder import scan
+from trainer_core.errors import DatasetError
+
+avif = pytest.mark.skipif(not features.check("avif"), reason="this Pillow reads no AVIF")
+
+
+def picture(mode="RGB"):
+    """Red to the left, blue to the right; half transparent where it can be."""
+    colours = np.zeros((64, 96, 3), np.uint8)
+    colours[:, :48], colours[:, 48:] = (220, 30, 30), (30, 30, 220)
+    image = Image.fromarray(colours).convert(mode)
+    if mode == "RGBA":
+        image.putalpha(128)
+    return image
+
+
+def write(path, *, orientation=1, mode="RGB", kind=""):
+    tags = Image.Exif()
+    tags[0x0112] = orientation
+    kind = kind or path.suffix[1:].lower()
+    if kind in {"heic", "heif", "hif"}:
+        heif = pytest.importorskip("pillow_heif", reason="pillow-heif is not installed")
+        heif.from_pillow(picture(mode)).save(path, quality=90, exif=tags.tobytes())
+    else:
+        picture(mode).save(path, format={"avif": "AVIF"}.get(kind, "JPEG"), exif=tags, quality=90)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "orientation", "mode"),
+    [
+        *[(name, 6, "RGB") for name in ("a.heic", "a.HIF", "a.heif", "a.jfif", "a.jpe", "a.PJPEG")],
+        *[("a.heic", 1, "RGBA"), ("a.heic", 8, "RGB")],
+        *[pytest.param("a.avif", *each, marks=avif) for each in ((6, "RGB"), (1, "RGBA"))],
+    ],
+)
+def test_what_phones_and_the_web_write_is_read_upright(tmp_path, name, orientation, mode):
+    path = write(tmp_path / name, orientation=orientation, mode=mode)
+    (tmp_path / "a.txt").write_text("a flag")
+    size = (64, 96) if orientation > 4 else (96, 64)
+    (sample,) = scan(settings(tmp_path)).samples
+    assert (sample.width, sample.height) == size
+    assert (image_info(path).alpha, image_info(path).animated) == (mode == "RGBA", False)
+    image = open_image(path)
+    assert (image.mode, image.size, image.info) == ("RGB", size, {})
+    first = np.asarray(image)[5, 5]
+    last = np.asarray(image)[-6, -6]
+    if orientation == 8:
+        first, last = last, first
+    white = 127 if mode == "RGBA" else 0
+    wanted = [(220, 30, 30), (30, 30, 220)]
+    for found, colour in zip((first, last), wanted, strict=True):
+        meant = np.array(colour) * (1 - white / 255) + white
+        assert np.abs(found.astype(int) - meant).max() < 6
+    assert small_image(path.read_bytes(), 96).size == size
+
+
+@pytest.mark.parametrize("kind", ["heic", pytest.param("avif", marks=avif)])
+@pytest.mark.parametrize("host", [False, True])
+def test_names_do_not_matter_and_what_is_cut_short_is_refused(tmp_path, kind, host, monkeypatch):
+    # A host program may have told Pillow to fill the missing part.
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", host)
+    path = write(tmp_path / "a.jpg", kind=kind)
+    assert open_image(path).size == (96, 64)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(DatasetError, match=r"a\.jpg cannot be read as an image"):
+        open_image(path)
+    assert "HEIF" not in Image.OPEN
+
+
+def test_without_its_decoder_heic_is_told_in_one_line(tmp_path, monkeypatch):
+    for name in ("a.heic", "b.HEIC", "c.jpg"):
+        write(tmp_path / name, kind="heic")
+        (tmp_path / name).with_suffix(".txt").write_text("x")
+    write_image(tmp_path / "d.png")
+    (tmp_path / "d.txt").write_text("x")
+    assert len(scan(settings(tmp_path)).samples) == 4
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(NoDecoderError):
+        open_image(tmp_path / "c.jpg")
+    with pytest.raises(DatasetError) as refused:
+        scan(settings(tmp_path))
+    assert [f"{name} is HEIC" in refused.value.found for name in ("a.heic", "b.HEIC", "c.jpg")]
+    assert refused.value.remedy.count("pip install pillow-heif") == 1
+    found = scan(settings(tmp_path, unreadable="skip"))
+    assert names(found) == ["d.png"]
+    assert sum("is HEIC" in each for each in found.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"<!DOCTYPE html><html><body>Sign in", "a web page"),
+        (b"\xef\xbb\xbf\n <HTML>", "a web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "git lfs pull"),
+        (b"II*\0rest", "TIFF"),
+        (b"8BPS\0\1", "Photoshop"),
+        (b"hello", "no image"),
+    ],
+)
+def test_what_lies_in_the_place_of_an_image_is_named(tmp_path, content, said):
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(DatasetError, match=said):
+        open_image(tmp_path / "a.png")

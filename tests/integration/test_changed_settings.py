@@ -14,6 +14,7 @@ from tests.fixtures.combinations import some
 from trainer_core.config.reading import dump_config, load_config
 from trainer_core.errors import ConfigError, NonFiniteError
 from trainer_core.training import train
+from trainer_core.training.observer import StepDone
 from trainer_core.training.schedules import make_schedule
 
 LOWER = {"training": {"optimizer": {"learning_rate": 8e-4}}}
@@ -157,6 +158,35 @@ def test_a_finished_run_under_auto(tmp_path, cache):
             assert "because run/v0 is finished: training.optimizer.learning_rate was" in said
             assert "resume=latest would go on from its end" in said
         shutil.rmtree(tmp_path / "run" / "v1", ignore_errors=True)
+
+
+def test_the_version_that_the_settings_belong_to_goes_on(tmp_path, cache):
+    """Whichever of a name it is: a finished one is not trained again, a longer one stays longer."""
+    rate = {"optimizer": {"learning_rate": 1e-4}}
+    for change, resume, version, step, steps_made in (
+        ({}, "auto", "v0", 2, 2),
+        ({"seed": 8}, "auto", "v1", 2, 2),
+        ({}, "auto", "v0", 2, 0),
+        (rate, "auto", "v2", 2, 2),
+        ({"seed": 8, "steps": 3}, "auto", "v1", 3, 1),
+        ({"seed": 8}, "auto", "v3", 2, 2),
+        # The settings of v2 with the course of v0: v0 is finished, and v2 is not the newest.
+        ({}, "auto", "v0", 2, 0),
+        # Whoever names a run makes it longer, and its settings stay.
+        ({"steps": 3}, "v0", "v0", 3, 1),
+        ({}, "auto", "v0", 3, 0),
+        ({"steps": 4}, "auto", "v0", 4, 1),
+        ({}, "auto", "v4", 2, 2),
+    ):
+        own = {**SHORT, "steps": 2, **{k: v for k, v in change.items() if k != "seed"}}
+        resume = resume if resume == "auto" else str(tmp_path / "run" / resume)
+        seed = change.get("seed", 7)
+        config = run_config(tmp_path, cache, training=own, resume=resume, seed=seed)
+        observer = CancelAfter()
+        result = train(config, observer)
+        assert (result.folder.name, result.step) == (version, step), change
+        made = sum(isinstance(each, StepDone) for each in observer.events)
+        assert made == steps_made, change
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,13 @@ def resolved_length(config: RunConfig, images: int) -> RunConfig:
     # What a slider learns is one direction, however many images it is seen on.
     seen = _OF_SLIDER if config.dataset.slider.is_on else _SAMPLES_SEEN * math.sqrt(images)
     steps = math.ceil(seen / own / _ROUNDED_TO) * _ROUNDED_TO
-    steps = max(steps, training.schedule.warmup_steps)
-    return config.model_copy(update={"training": training.model_copy(update={"steps": steps})})
+    return with_length(config, max(steps, training.schedule.warmup_steps))
+
+
+def with_length(config: RunConfig, steps: int) -> RunConfig:
+    """The same run file with a number of steps."""
+    training = config.training.model_copy(update={"steps": steps})
+    return config.model_copy(update={"training": training})
 
 
 def resolved_density(config: RunConfig, density: str) -> RunConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,13 @@ def find_checkpoint(config: RunConfig, precision: str | None = None) -> Path | N
     if config.resume == "best":
         return best_checkpoint(root)
     if config.resume == "auto":
-        return _newest_idle(root, precision)
+        return next(filter(None, idle_checkpoints(root, precision)), None)
     if config.resume != "latest" and not names_step(config.resume):
-        return _named_checkpoint(Path(config.resume))
+        return _named_checkpoint(Path(config.resume), precision)
     for version in reversed(versions(root)):
         found = checkpoint_folders(version / "checkpoints")
         if config.resume == "latest" and found:
-            promising = [path for path in found if not leads_nowhere(path, precision)]
-            return (promising or found)[-1]
+            return (_promising(found, precision) or found)[-1]
         for path in found:
             if config.resume != "latest" and int(path.name) == int(config.resume):
                 return path
@@ -53,14 +53,24 @@ def find_checkpoint(config: RunConfig, precision: str | None = None) -> Path | N
     )
 
 
-def _newest_idle(root: Path, precision: str | None) -> Path | None:
-    """The newest promising checkpoint of the newest version that nobody works in."""
+def idle_checkpoints(root: Path, precision: str | None) -> Iterator[Path | None]:
+    """The newest promising checkpoint of each version that has any and that nobody works in.
+
+    Args:
+        root: ``<output.dir>/<output.name>``.
+        precision: As `find_checkpoint` has it.
+
+    Yields:
+        Newest version first; None for one whose checkpoints all lead nowhere.
+    """
     for version in reversed(versions(root)):
         found = checkpoint_folders(version / "checkpoints")
         if found and not is_live(version):
-            promising = [path for path in found if not leads_nowhere(path, precision)]
-            return promising[-1] if promising else None
-    return None
+            yield next(reversed(_promising(found, precision)), None)
+
+
+def _promising(found: list[Path], precision: str | None) -> list[Path]:
+    return [path for path in found if not leads_nowhere(path, precision)]
 
 
 def best_checkpoint(root: Path) -> Path:
@@ -100,7 +110,7 @@ def best_step(version: Path) -> int | None:
     return step if is_checkpoint(version / "checkpoints" / f"{step:06d}") else None
 
 
-def _named_checkpoint(path: Path) -> Path:
+def _named_checkpoint(path: Path, precision: str | None) -> Path:
     # Absolute, because the run's folder is named by going up from the checkpoint's.
     path = path.absolute()
     found: list[Path] = []
@@ -108,6 +118,7 @@ def _named_checkpoint(path: Path) -> Path:
         found = [path]
     elif path.is_dir():
         found = checkpoint_folders(path / "checkpoints") or checkpoint_folders(path)
+        found = _promising(found, precision) or found
     if found and is_version(found[-1].parent.parent):
         return found[-1]
     if found:

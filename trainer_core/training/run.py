@@ -54,16 +54,15 @@ from .observer import (
     RunFinished,
     RunStarted,
     SilentObserver,
-    Warned,
 )
 from .optimizers import require_optimizer
 from .processes import Processes, Shares, SingleProcess, end_where_asked
 from .recorder import Recorder, run_header
 from .run_batches import batch_plan, describe_levels, require_trained
-from .run_folder import RunFolder, create_version, open_version
+from .run_folder import ASKED, RunFolder, create_version, open_version
 from .settings_changes import compared_settings, recorded_changes
 from .sharding import check_settings
-from .start import Start, find_start, start_identity
+from .start import Start, belonging_start, find_start, start_identity
 
 
 def train(
@@ -134,28 +133,29 @@ def _train(
     machine: Machine,
 ) -> RunResult:
     # What can be refused without loading anything is refused first.
+    told = observer if processes.index == 0 else SilentObserver()
     shares = Shares(config.training, processes.index, processes.count)
     _require_possible(config, family, processes)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)
-    for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():
-        observer.notify(Warned(note))
     data = prepare(config, observer, processes, make_source, within, machine, family)
     require_trained(config, data.dataset)
     config = resolved_density(config, data.family.usual_density)
     config, note = fitted_warmup(resolved_length(config, data.dataset.own_images))
-    if note and processes.index == 0:
-        observer.notify(Noted(note))
+    if note:
+        told.notify(Noted(note))
     hashes = content_hashes(data)
     given = start_identity(config, start.checkpoint)
     marks = base_adapter_marks(config.base)
-    told = distilled_note(config.base, data.family, data.location)
-    if told and processes.index == 0:
-        observer.notify(Noted(told))
+    if note := distilled_note(config.base, data.family, data.location):
+        told.notify(Noted(note))
     source, full = data.dataset.source, with_text(config)
     settings = compared_settings(
         full, precision, hashes["base"], hashes["dataset"], given, source, marks
     )
+    asked, belonging = run_length(config), (data.family, precision, processes, told)
+    start, config = belonging_start(start, settings, config, *belonging)
+    full, settings = with_text(config), {**settings, "training.steps": run_length(config)}
     settled = settle(full, data, precision, start, settings, processes, observer, machine)
     start, planned = settled.start, settled.config
     end_where_asked(processes, observer.cancelled())
@@ -171,7 +171,7 @@ def _train(
             return attempts.train(None)
         key_map = data.family.key_map
         # The run file keeps the user's words, so that another machine may choose anew.
-        with _open_folder(config, start, hashes, workflow, planned.memory) as folder:
+        with _open_folder(config, start, hashes, workflow, planned.memory, asked) as folder:
             header = run_header(settled.told, data, precision, hashes, workflow, observer, marks)
 
             def recorder() -> Recorder:
@@ -215,6 +215,7 @@ def _open_folder(
     hashes: Mapping[str, str],
     workflow: Mapping[str, str],
     memory: MemorySection,
+    asked: int,
 ) -> RunFolder:
     record: dict[str, Any] = {
         "memory": memory.model_dump(mode="json", include=_PLANNED),
@@ -232,8 +233,12 @@ def _open_folder(
     folder = open_version(found.parent.parent)
     try:
         require_newest(folder.checkpoints, checkpoint)
-        told = recorded_changes(folder.read_record(), start.changes, int(found.name))
-        folder.go_on({**record, "changes": told}, dump_config(config), workflow)
+        before = folder.read_record()
+        told = recorded_changes(before, start.changes, int(found.name))
+        if config.resume != "auto":
+            asked = before.get(ASKED, before.get("steps", asked))
+        going = {**record, "changes": told, ASKED: asked}
+        folder.go_on(going, dump_config(config), workflow)
     except BaseException:
         folder.release()
         raise

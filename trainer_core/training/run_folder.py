@@ -40,6 +40,8 @@ _SAMPLES = re.compile(r"\d{6,}")
 _LOCK = "lock.json"
 _RECORD = "run.json"
 _RUN_FILE = "run.yaml"
+ASKED = "asked_steps"
+"""Where ``run.json`` keeps the steps that the settings asked for, of a run that was made longer."""
 _ENDS = frozenset({"stopped_by", "non_finite"})
 """What ``run.json`` tells of how an attempt ended; the next one ends otherwise."""
 
@@ -378,3 +380,20 @@ def read_record(version: Path) -> dict[str, Any]:
         )
 
     return read_object(version / _RECORD, refuse)
+
+
+def made_longer(version: Path, asked: int) -> int:
+    """How long a run is for settings that ask for a number of steps.
+
+    Whoever names a run and makes it longer does so once: it stays as long, and its settings are
+    those that it began with.
+
+    Args:
+        version: The run's version folder.
+        asked: Steps that the settings ask for.
+    """
+    try:
+        record = read_record(version)
+        return max(asked, int(record["steps"])) if record[ASKED] == asked else asked
+    except (InputError, ValueError, LookupError, TypeError, OverflowError):
+        return asked

@@ -16,16 +16,17 @@ from ..adapter_files.names.text_names import text_layers
 from ..adapter_files.read.adapter_file import adapter_files
 from ..bases.family_adapter import read_of_family
 from ..config import RunConfig
+from ..config.defaults import run_length, with_length
 from ..data.file_memory import hash_file
 from ..errors import AdapterFileError, ConfigError, InputError, RunError
 from ..families.family import Family
 from ..types import AdapterState
-from .checkpoint import Checkpoint, read_whole_checkpoint
-from .checkpoint_search import find_checkpoint
-from .observer import Noted, Observer
+from .checkpoint import Checkpoint, read_facts, read_whole_checkpoint
+from .checkpoint_search import find_checkpoint, idle_checkpoints
+from .observer import Noted, Observer, Warned
 from .processes import Processes
-from .run_folder import read_record, version_number
-from .settings_changes import START, Change, refuse_changes
+from .run_folder import made_longer, read_record, version_number
+from .settings_changes import FORMAT, START, Change, begun_format, refuse_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,85 @@ def find_start(config: RunConfig, family: Family, precision: str, processes: Pro
     return start if start.checkpoint else Start(adapter=read_start(config, family))
 
 
+def belonging_start(
+    start: Start,
+    settings: Mapping[str, Any],
+    config: RunConfig,
+    family: Family,
+    precision: str,
+    processes: Processes,
+    observer: Observer,
+) -> tuple[Start, RunConfig]:
+    """Of all versions of the run's name, go on from the one that the settings belong to.
+
+    ``resume: auto`` takes the one that is as long as was asked, else the newest that only becomes
+    longer. The newest of all goes on with another course too, unless it is finished.
+
+    Args:
+        start: What `find_start` gave.
+        settings: What `compared_settings` gave for the run.
+        config: The run file, with its length.
+        family: The base's family.
+        precision: The resolved precision.
+        processes: All of them come to the same start.
+        observer: Told why a new version starts.
+
+    Returns:
+        The start, and the run file with the length of a run that was made longer.
+    """
+    if start.folder is None or start.checkpoint is None:
+        return start, config
+    version = start.folder.parent.parent
+    if config.resume == "auto":
+        best = _best_fit(settings, config, precision, observer)
+        if best is None:
+            start = Start(adapter=read_start(config, family))
+        elif best.parent.parent != version:
+            start = Start(*read_whole_checkpoint(best, named=False))
+        _require_same(config, processes, start)
+    for note in start.checkpoint.damaged if start.checkpoint else ():
+        observer.notify(Warned(note))
+    # Whoever names a checkpoint may want fewer steps; whoever names a run wants its own.
+    own = config.resume == "auto" or Path(config.resume).absolute() == version
+    return start, _own_length(start.folder, config) if own and start.folder else config
+
+
+def _best_fit(
+    settings: Mapping[str, Any], config: RunConfig, precision: str, observer: Observer
+) -> Path | None:
+    ranked: list[tuple[int, int, Path]] = []
+    reasons: list[str] = []
+    root = Path(config.output.dir) / config.output.name
+    for age, folder in enumerate(idle_checkpoints(root, precision)):
+        state = None if folder is None else _state(folder)
+        if folder is None or state is None:
+            continue
+        longer = _own_length(folder, config)
+        own = {"training.steps": run_length(longer), FORMAT: begun_format(state)}
+        changes, reason = _fit(folder.parent.parent, state, {**settings, **own}, longer)
+        course = any(each.of_course for each in changes)
+        if not reason and (age == 0 or not course):
+            steps = any(each.setting == "training.steps" for each in changes)
+            ranked.append((2 * course + steps, age, folder))
+        reasons += [reason] if reason else []
+    if not ranked and reasons:
+        observer.notify(Noted(reasons[0]))
+    return min(ranked)[-1] if ranked else None
+
+
+def _own_length(checkpoint: Path, config: RunConfig) -> RunConfig:
+    return with_length(config, made_longer(checkpoint.parent.parent, run_length(config)))
+
+
+def _state(folder: Path) -> Checkpoint | None:
+    """What a checkpoint says of its run, without its tensors; None where it says nothing."""
+    try:
+        facts = read_facts(folder)
+        return Checkpoint(int(facts["step"]), dict(facts["settings"]), {})
+    except (InputError, ValueError, LookupError, TypeError, OverflowError):
+        return None
+
+
 def _accepted_changes(
     version: Path,
     checkpoint: Checkpoint,
@@ -112,33 +192,40 @@ def _accepted_changes(
     config: RunConfig,
     observer: Observer,
 ) -> list[Change] | None:
-    """Tell what has changed since a checkpoint; None where the run does not go on from it.
+    """Tell what has changed since a checkpoint; None where the run does not go on from it."""
+    # Whoever names a checkpoint wants that one; "auto" wants a run that fits the settings.
+    if config.resume != "auto":
+        changes, reason = refuse_changes(checkpoint, settings, config), ""
+    else:
+        changes, reason = _fit(version, checkpoint, settings, config)
+    if reason:
+        observer.notify(Noted(reason))
+        return None
+    if changes:
+        name, said = f"{version.parent.name}/{version.name}", "; ".join(map(str, changes))
+        observer.notify(Noted(f"{name} goes on from step {checkpoint.step} changed: {said}."))
+    return changes
 
-    ``resume: auto`` means a run that fits the settings: it starts a new version where another one
-    would be refused, and where a finished run would go on learning in another way. A run that
-    is not finished goes on with other settings, and so does one that only becomes longer.
+
+def _fit(
+    version: Path, checkpoint: Checkpoint, settings: Mapping[str, Any], config: RunConfig
+) -> tuple[list[Change], str]:
+    """What has changed since a checkpoint, and why a new version starts; empty where it goes on.
+
+    A run that is not finished goes on with other settings, and so does one that only becomes
+    longer; a finished one does not go on learning in another way.
     """
     try:
         changes = refuse_changes(checkpoint, settings, config)
     except ConfigError as error:
-        # Whoever names a checkpoint wants that one; "auto" wants a run that fits the settings.
-        if config.resume != "auto":
-            raise
-        observer.notify(Noted(f"A new version starts. {error.found}."))
-        return None
-    said = "; ".join(map(str, changes))
-    name = f"{version.parent.name}/{version.name}"
-    if config.resume == "auto" and any(each.of_course for each in changes) and _is_done(version):
-        observer.notify(
-            Noted(
-                f"A new version starts, because {name} is finished: {said}. "
-                "resume=latest would go on from its end."
-            )
-        )
-        return None
-    if changes:
-        observer.notify(Noted(f"{name} goes on from step {checkpoint.step} changed: {said}."))
-    return changes
+        return [], f"A new version starts. {error.found}."
+    if not any(each.of_course for each in changes) or not _is_done(version):
+        return changes, ""
+    name, said = f"{version.parent.name}/{version.name}", "; ".join(map(str, changes))
+    return changes, (
+        f"A new version starts, because {name} is finished: {said}. "
+        "resume=latest would go on from its end."
+    )
 
 
 def _is_done(version: Path) -> bool:

@@ -277,10 +277,12 @@ def test_a_state_that_leads_to_no_finite_loss_is_passed_over(
     assert int(find_checkpoint(config, precision).name) == step
 
 
-def test_where_nothing_else_is_left_auto_starts_anew_and_latest_takes_it(tmp_path, make_version):
-    make_version(3)
+def test_where_nothing_else_is_left_auto_looks_further_and_latest_takes_it(tmp_path, make_version):
     record_broken(make_version(14), 15)
     assert found(tmp_path, "auto") is None
+    make_version(3)
+    record_broken(make_version(14), 15)
+    assert found(tmp_path, "auto").name == "000003"
     assert found(tmp_path, "latest").name == "000014"
     assert found(tmp_path, "14").name == "000014"
 

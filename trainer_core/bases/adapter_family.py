@@ -30,7 +30,7 @@ from ..families.given_family import named_family
 from ..families.registry import FAMILIES, get_family
 from ..tensors.safetensors_reader import Source, open_tensors
 from .foreign_models import ARCHITECTURES, Architecture
-from .open import base_shapes, embedded_sizes, published_sizes
+from .open import base_shapes, known_sizes
 
 if TYPE_CHECKING:
     from ..families.family import Family
@@ -147,7 +147,7 @@ def require_base(path: Source, base: BaseWeights) -> None:
         for name, shape in wanted.items():
             found = shapes.get(name)
             # Not every layer has a bias, and no factors are for one.
-            if found == shape or (found is None and not name.endswith(".weight")):
+            if _same(shape, found) or (found is None and not name.endswith(".weight")):
                 continue
             here = "is not in the base" if found is None else f"is {_times(found)} in the base"
             raise AdapterFileError(
@@ -228,13 +228,26 @@ def _fits(file: AdapterFile, name: str, strange: Mapping[str, Sequence[str]]) ->
     return not strange[name] and not _oddity(file, FAMILIES[name])
 
 
+def nearest_base(file: AdapterFile, family: Family) -> tuple[str, str]:
+    """Find the base of a family that a file is for by its sizes, of those that are known.
+
+    Returns:
+        What messages call the base, and why the file is not for it either; empty where it may be.
+    """
+    known = known_sizes(family)
+    odd = {title: [*_oddities(file, family, sizes)] for title, sizes in known.items()}
+
+    def distance(title: str) -> tuple[int, int]:
+        # Weight patches need not have the sizes of a base, and tell bases apart all the same.
+        return len(odd[title]), [*_fitting_patches(file, family, known[title])].count(False)
+
+    nearest = min(known, key=distance)
+    return nearest, next((f"{each} in {nearest}" for each in odd[nearest]), "")
+
+
 def _oddity(file: AdapterFile, family: Family) -> str:
     """Why a file is for no base of a family whose sizes are known; empty where it may be."""
-    found = next(_oddities(file, family, published_sizes(family)), "")
-    embedded = embedded_sizes(family)
-    if found and embedded and not any(_oddities(file, family, embedded)):
-        return ""
-    return found
+    return nearest_base(file, family)[1]
 
 
 def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Iterator[str]:
@@ -249,34 +262,38 @@ def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Itera
                 yield f"has the layer {name!r}, and {missing}"
         if name in file.layers and modules:
             rows, columns = matrix_sizes(file.kind, outline_of(file.layers, name))
-            known = _whole_sizes(modules, sizes)
-            if known and (rows, columns) not in known:
-                there = " or ".join(map(_times, known))
-                yield f"changes {rows} x {columns} of {name!r}, which is {there}"
+            known = _whole_size(modules, sizes)
+            if known and not _same((rows, columns), known):
+                yield f"changes {rows} x {columns} of {name!r}, which is {_times(known)}"
 
 
 def _patches_fit(file: AdapterFile, family: Family) -> bool:
     """Whether weight patches have the sizes of a base of a family, which they need not have."""
-    bases = (published_sizes(family), embedded_sizes(family))
-    return any(all(_fitting_patches(file, family, sizes)) for sizes in bases if sizes is not None)
+    return any(all(_fitting_patches(file, family, sizes)) for sizes in known_sizes(family).values())
 
 
 def _fitting_patches(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Iterator[bool]:
     """For each weight patch of an adapted layer, whether it has the size of weight or bias."""
     for name, patches in file.extras.items():
         place = match_layer(name, family.key_map)
-        known = _whole_sizes([module for module, _ in place.modules], sizes) if place else []
-        for ending in patches if known else ():
-            shape = patches.outline(ending).shape
-            yield any(shape in (size, size[:1]) for size in known)
+        known = _whole_size([module for module, _ in place.modules], sizes) if place else None
+        if known:
+            yield from (patches.outline(e).shape in (known, known[:1]) for e in patches)
 
 
-def _whole_sizes(modules: list[str], sizes: PublishedSizes) -> list[Size]:
-    """The sizes that a file's layer may have; one of several modules has all of their rows."""
-    each = [sizes.of(module) for module in modules]
-    if not all(each) or len(each) == 1:
-        return [*each[0]]
-    return [(sum(rows for rows, _ in known), known[0][1]) for known in zip(*each, strict=True)]
+def _whole_size(modules: list[str], sizes: PublishedSizes) -> Size | None:
+    """The size of a file's layer; one of several modules has all of their rows."""
+    each = [size for module in modules if (size := sizes.of(module))]
+    return (sum(rows for rows, _ in each), each[0][1]) if len(each) == len(modules) else None
+
+
+def _same(shape: Sequence[int], known: Sequence[int] | None) -> bool:
+    """Whether shapes are the same; what an adapter does not tell of its weight is 0."""
+    return (
+        known is not None
+        and len(shape) == len(known)
+        and all(wanted in (0, found) for wanted, found in zip(shape, known, strict=True))
+    )
 
 
 def _foreign(
@@ -325,12 +342,12 @@ def _other_size(
     if others:
         fitting_ones = " or ".join(FAMILIES[name].title for name in others)
         return AdapterFileError(
-            f"{path} {oddity} in {family.title} as published: it is an adapter for {fitting_ones}",
+            f"{path} {oddity}: it is an adapter for {fitting_ones}",
             f"an adapter for {family.title}, as it was said to be",
             f"Say --family {others[0]}, or leave it out.",
         )
     return AdapterFileError(
-        f"{path} {oddity} in {family.title} as published",
+        f"{path} {oddity}",
         "an adapter for the published base, whose sizes are known",
         f"If it was made for a smaller or pruned {family.title}, name that base: --base PATH, or "
         "the node's input base. Else it is for another model.",

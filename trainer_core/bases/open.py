@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..config import BaseSection
 from ..errors import BaseModelError
@@ -283,32 +283,43 @@ def _base_file(weights: WeightFile, family: Family) -> BaseFile:
 Shape = tuple[int, ...]
 
 
-def published_sizes(family: Family) -> PublishedSizes:
-    """The sizes of the layers of a family's published base, from its bundled settings."""
-    return _config_sizes(family, family.file.configs / family.variants[0])
+def known_bases(family: Family) -> dict[str, Mapping[str, Any]]:
+    """The bases whose sizes are known: the published ones, and the embedded one at the end.
+
+    Returns:
+        What messages call each, to its transformer's configuration.
+    """
+    usual = _config(family.file.configs / family.variants[0])
+    published = family.published or {f"{family.title} as published": {}}
+    found = {title: {**usual, **own} for title, own in published.items()}
+    return found | ({"the embedded base": _config(family.embedded)} if family.embedded else {})
 
 
-def embedded_sizes(family: Family) -> PublishedSizes | None:
-    """The sizes of the layers of the embedded base; None for a family that it is not of."""
-    return None if family.embedded is None else _config_sizes(family, family.embedded)
+def _config(folder: Path) -> Mapping[str, Any]:
+    return read_json(folder / "transformer" / "config.json")
 
 
-def _config_sizes(family: Family, folder: Path) -> PublishedSizes:
-    return family.sizes(read_json(folder / "transformer" / "config.json"))
+def known_sizes(family: Family) -> dict[str, PublishedSizes]:
+    """The sizes of the layers of each of the `known_bases`."""
+    return {title: family.sizes(config) for title, config in known_bases(family).items()}
 
 
-def published_shapes(family: Family) -> dict[str, Shape]:
-    """ComfyUI's name of each tensor of a family's published base, such as ``img_in.weight``.
+def published_shapes(family: Family, title: str = "") -> dict[str, Shape]:
+    """ComfyUI's name of each tensor of one of the `known_bases`, such as ``img_in.weight``.
 
-    To its shape, from the bundled settings.
+    To its shape.
+
+    Args:
+        family: The family.
+        title: Which base; empty for the first.
     """
     import torch
 
-    path = family.file.configs / family.variants[0] / "transformer" / "config.json"
+    bases = known_bases(family)
     library, name = family.file.transformer.split(".")
     kind = getattr(importlib.import_module(library), name)
     with torch.device("meta"):
-        model = kind.from_config(read_json(path))
+        model = kind.from_config(dict(bases[title or next(iter(bases))]))
     return _native(family, ((key, tuple(each.shape)) for key, each in model.state_dict().items()))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import AdapterFileError, BaseModelError
 from ..filesystem.text_files import parse_json
+from ..printable import listed
 from . import VERBS
 from .arguments import Arguments
 from .console import show, show_report
@@ -231,27 +232,39 @@ def _family_of(path: Path, name: str | None) -> Family:
 
 
 def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:
-    """The name of the base that an adapter is most likely for, and its shapes."""
-    from ..bases.open import base_shapes, open_base, published_shapes
-    from ..weights.base_location import EMBEDDED
+    """The name of the base whose sizes an adapter has, and its shapes.
 
-    published = f"{family.title} as published"
-    shapes = published_shapes(family)
-    if family.embedded is not None and not _fits(path, family, shapes):
-        small = base_shapes(open_base(EMBEDDED, family.name))
-        if _fits(path, family, small):
-            return "the embedded base", small
-    return published, shapes
-
-
-def _fits(path: Path, family: Family, shapes: Shapes) -> bool:
-    """Whether an adapter has the sizes of a base."""
-    from ..adapter_files.read.adapter_file import open_adapter
-    from ..adapter_files.verify.proof import adapter_shapes
+    Raises:
+        AdapterFileError: When it has those of no base that is known.
+    """
+    from ..adapter_files.read.adapter_file import open_file
+    from ..bases.adapter_family import nearest_base
+    from ..bases.open import known_bases, published_shapes
 
     try:
-        with open_adapter(path, family.key_map) as adapter:
-            wanted = adapter_shapes(adapter.state, family.key_map)
+        with open_file(path) as file:
+            title, odd = nearest_base(file, family)
     except AdapterFileError:
-        return False
-    return all(shapes[name] == shape for name, shape in wanted.items() if name in shapes)
+        title, odd = _most_loaded(path, family)
+    if odd:
+        raise AdapterFileError(
+            f"{path} {odd}, and no other {family.title} that is known has its sizes",
+            f"the sizes of {listed(known_bases(family))}, or a base",
+            "Name the base that it was made for: --base PATH. Without it nothing is known of what "
+            "ComfyUI makes of the file.",
+        )
+    return title, published_shapes(family, title)
+
+
+def _most_loaded(path: Path, family: Family) -> tuple[str, str]:
+    """As `nearest_base`, by what ComfyUI loads of a file that the trainer does not read."""
+    from ..adapter_files.verify.proof import prove
+    from ..bases.open import known_bases, published_shapes
+
+    fates = {
+        title: list(prove(path, family.key_map, published_shapes(family, title)).tensors.values())
+        for title in known_bases(family)
+    }
+    best = max(fates, key=lambda title: sum(each.outcome == "loaded" for each in fates[title]))
+    wrong = [each for each in fates[best] if each.outcome == "wrong shape"]
+    return best, f"does not fit {best} ({wrong[0].reason})" if wrong else ""

@@ -158,6 +158,8 @@ class Family:
         key_map: The layers' names in adapter files and in ComfyUI's model.
         sizes: The sizes of a base's layers and how many blocks it has, from the configuration of
             Diffusers' transformer.
+        published: Each published base to what its transformer's configuration has that the first
+            variant's has not; empty where all have the same.
         header_hint: Regular expression of what headers of adapter files call the model
             (`header_hint` of `bases.adapter_family`).
         header_names: A variant to its names in adapter files' headers.
@@ -218,6 +220,7 @@ class Family:
     key_map: KeyMap
     sizes: Callable[[Mapping[str, Any]], PublishedSizes]
     header_hint: str
+    published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     header_names: Mapping[str, HeaderNames] = field(default_factory=dict)
     convolutional_presets: frozenset[str] = frozenset()
     twin: str = ""

@@ -169,7 +169,7 @@ SHARED_INPUTS = (
 """`Family.shared_inputs`."""
 
 
-def block_sizes(width: int) -> dict[str, tuple[Size, ...]]:
+def block_sizes(width: int) -> dict[str, Size]:
     """Layers of the blocks, without modulation, to their sizes (`PublishedSizes.layers`)."""
     square, wide, narrow = (width, width), (MLP_SHARE * width, width), (width, MLP_SHARE * width)
     double = dict.fromkeys(DOUBLE, square) | {
@@ -184,7 +184,7 @@ def block_sizes(width: int) -> dict[str, tuple[Size, ...]]:
     }
     own = (names[0] for names in BLOCKS)
     parts = zip(own, (double, single), strict=True)
-    return {block + name: (size,) for block, sizes in parts for name, size in sizes.items()}
+    return {block + name: size for block, sizes in parts for name, size in sizes.items()}
 
 
 def block_counts(config: Mapping[str, Any]) -> dict[str, int]:

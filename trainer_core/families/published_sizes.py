@@ -1,4 +1,4 @@
-"""How large the layers of a family's published bases are, and how many blocks they have."""
+"""How large the layers of a published base are, and how many blocks it has."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ class PublishedSizes:
     """The layers of a base.
 
     Attributes:
-        layers: Path in Diffusers' transformer, with ``{}`` for a block's number, to the sizes that
-            the layer has in the published variants.
+        layers: Path in Diffusers' transformer, with ``{}`` for a block's number, to the size.
         blocks: A list of blocks, by Diffusers' and by ComfyUI's name, to how many it has.
         width: Of the hidden state.
     """
 
-    layers: Mapping[str, tuple[Size, ...]]
+    layers: Mapping[str, Size]
     blocks: Mapping[str, int]
     width: int
 
-    def of(self, module: str) -> tuple[Size, ...]:
-        """The sizes that a layer may have; none for a layer that the architecture lacks."""
+    def of(self, module: str) -> Size | None:
+        """The size of a layer; None for one that the architecture lacks."""
         block = None if module in self.layers else _BLOCK.fullmatch(module)
         template = module if block is None else f"{block[1]}.{{}}.{block[3]}"
-        return self.layers.get(template, ())
+        return self.layers.get(template)
 
     def lacks_block(self, path: str) -> str:
         """What is wrong with the number of a path's block; empty where nothing is."""

@@ -16,8 +16,9 @@ from tests.fixtures.foreign_models import (
 )
 from tests.fixtures.full_size import full_size_transformer
 from tests.fixtures.tables import table
+from trainer_core.adapter_files.names.key_map import native_layer
 from trainer_core.bases.adapter_family import adapter_family, other_models
-from trainer_core.bases.open import published_sizes
+from trainer_core.bases.open import known_sizes, published_shapes
 from trainer_core.cli import main
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import FAMILIES
@@ -105,10 +106,9 @@ def test_the_commands_refuse_it_by_name(words, tmp_path, capsys):
 
 @pytest.mark.parametrize("family", OURS)
 def test_the_sizes_are_those_of_diffusers_own_class(family):
-    sizes = published_sizes(FAMILIES[family])
-    known = own_layers(family)
+    sizes, known = next(iter(known_sizes(FAMILIES[family]).values())), own_layers(family)
     for name, size in known.items():
-        assert size in sizes.of(name), name
+        assert size == sizes.of(name), name
         assert sizes.lacks_block(name) == ""
     templates = {name for name in sizes.layers if "{}" not in name}
     assert templates <= set(known) | {f"time_text_embed.guidance_embedder.linear_{n}" for n in "12"}
@@ -116,6 +116,18 @@ def test_the_sizes_are_those_of_diffusers_own_class(family):
     assert blocks
     for stack in blocks:
         assert sizes.lacks_block(f"{stack}.{sizes.blocks[stack]}.x")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_known_base_has_the_layers_of_diffusers_own_class(family):
+    for title, sizes in known_sizes(FAMILIES[family]).items():
+        shapes = published_shapes(FAMILIES[family], title)
+        for path, size in sizes.layers.items():
+            stack, _, _ = path.partition(".{}")
+            last = path.replace("{}", str(sizes.blocks.get(stack, 1) - 1))
+            native = native_layer(FAMILIES[family].key_map, last)
+            found = shapes.get(f"{native.name}.weight")
+            assert native.part or found == size or "guidance" in path, (title, last)
 
 
 ODD = {

@@ -1,6 +1,7 @@
 """``inspect --prove``: whose shapes are taken, what is printed, and the exit code."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -9,8 +10,16 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.adapter_states import make_state
 from tests.fixtures.family_states import key_map
 from tests.fixtures.hollow_files import write_hollow
+from trainer_core.adapter_files.metadata import SETTINGS_KEY
 from trainer_core.adapter_files.write.adapter_file import write_adapter
-from trainer_core.bases.open import base_shapes, open_base, published_shapes
+from trainer_core.adapters.kinds.registry import KINDS
+from trainer_core.bases.open import (
+    base_shapes,
+    known_bases,
+    known_sizes,
+    open_base,
+    published_shapes,
+)
 from trainer_core.cli import main
 from trainer_core.families.registry import FAMILIES
 
@@ -87,11 +96,50 @@ def test_of_a_base_only_the_header_is_read(capsys, tmp_path):
     )
 
 
-def test_an_adapter_of_another_size_fails_with_code_one(capsys, tmp_path):
-    path = write(tmp_path, "flux", {"x_embedder": (12, 12), "proj_out": (12, 8)}, "lycoris")
-    code, proof = report_of(capsys, path)
-    assert (code, proof["ok"]) == (1, False)
-    assert {each["outcome"] for each in proof["tensors"].values()} == {"wrong shape"}
+BASES = [
+    (name, title)
+    for name, family in FAMILIES.items()
+    for title in ([] if family.headless else known_bases(family))
+]
+QUICK = {("flux2", "FLUX.2 klein 4B"), ("flux", "FLUX.1 Fill")}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.exhaustive) for case in BASES],
+)
+def test_what_was_exported_for_any_published_size_is_proven_without_a_base(
+    name, title, kind, capsys, tmp_path
+):
+    family = FAMILIES[name]
+    known, sizes = known_sizes(family)[title], {}
+    for path, (outputs, inputs) in known.layers.items():
+        last = known.blocks.get(path.partition(".{}")[0], 1) - 1
+        for module in (path.replace("{}", str(number)) for number in {0, last}):
+            if any(re.fullmatch(p, module) for p in (*family.presets["default"], "x_embedder")):
+                sizes[module] = (inputs, outputs)
+    state, path = make_state(kind, rank=2, sizes=sizes), tmp_path / "a.safetensors"
+    for header in ({}, {SETTINGS_KEY: json.dumps({"family": name})}):
+        write_adapter(path, state, "comfyui", family.key_map, header)
+        code, proof = report_of(capsys, path)
+        assert (code, proof["ok"], proof["layers compared"]) == (0, True, len(sizes)), proof
+        assert set(proof["tensors"]) == set(load_file(path))
+    assert proof["base"] == title or kind == "oft"  # whose factors do not tell the inputs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_an_unknown_size_the_base_is_asked_for_and_nothing_is_said_of_comfyui(
+    kind, capsys, tmp_path
+):
+    state, path = make_state(kind, sizes={"x_embedder": (64, 640)}), tmp_path / "a.safetensors"
+    for family in ("flux", "flux2"):
+        write_adapter(path, state, "lycoris", key_map(family), {})
+        assert main(["inspect", str(path), "--prove", "--family", family]) == 2
+        shown = capsys.readouterr()
+        assert f"no other {FAMILIES[family].title} that is known has its sizes" in shown.err
+        assert "--base PATH" in shown.err
+        assert "NOT FINE" not in shown.out
 
 
 def test_a_person_reads_only_what_is_wrong(capsys, tmp_path):

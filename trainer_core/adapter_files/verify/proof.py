@@ -310,7 +310,7 @@ def adapter_shapes(state: AdapterState, key_map: KeyMap) -> dict[str, tuple[int,
         # columns is not known, and nothing is compared with it.
         bias = shapes.get(f"{native}.bias")
         if bias is not None:
-            shapes.setdefault(f"{native}{WEIGHT}", (*bias[:1], 1))
+            shapes.setdefault(f"{native}{WEIGHT}", (*bias[:1], 0))
     return shapes
 
 

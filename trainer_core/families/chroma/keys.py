@@ -67,12 +67,12 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
     hidden, channels = config["approximator_hidden_dim"], config["in_channels"]
     sizes = {
         **block_sizes(width),
-        **dict.fromkeys(_APPROXIMATOR, ((hidden, hidden),)),
-        f"{_MODULATION}.in_proj": ((hidden, config["approximator_num_channels"]),),
-        f"{_MODULATION}.out_proj": ((width, hidden),),
-        "x_embedder": ((width, channels),),
-        "context_embedder": ((width, config["joint_attention_dim"]),),
-        "proj_out": ((config.get("out_channels") or channels, width),),
+        **dict.fromkeys(_APPROXIMATOR, (hidden, hidden)),
+        f"{_MODULATION}.in_proj": (hidden, config["approximator_num_channels"]),
+        f"{_MODULATION}.out_proj": (width, hidden),
+        "x_embedder": (width, channels),
+        "context_embedder": (width, config["joint_attention_dim"]),
+        "proj_out": (config.get("out_channels") or channels, width),
     }
     blocks = {**block_counts(config), f"{_MODULATION}.layers": config["approximator_layers"]}
     return PublishedSizes(sizes, blocks, width)

@@ -75,9 +75,6 @@ _OTHERS = re.compile(
 _TIME = 256
 """Numbers that a time is spread to before it is embedded."""
 
-_FILL, _CONTROL = 384, 128
-"""What FLUX.1 Fill, Canny and Depth read for each patch, besides what their base does."""
-
 _MASK = 4 * MASK
 """Values of a mask for each patch of 2 x 2 latents."""
 
@@ -90,16 +87,16 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
     time = "time_text_embed.{}_embedder.linear_{}"
     sizes = {
         **block_sizes(width),
-        "transformer_blocks.{}.norm1.linear": ((6 * width, width),),
-        "transformer_blocks.{}.norm1_context.linear": ((6 * width, width),),
-        "single_transformer_blocks.{}.norm.linear": ((3 * width, width),),
-        **{time.format(each, 1): ((width, _TIME),) for each in ("timestep", "guidance")},
-        **{time.format(each, 2): (square,) for each in ("timestep", "guidance", "text")},
-        time.format("text", 1): ((width, config["pooled_projection_dim"]),),
-        "x_embedder": tuple((width, each) for each in (patch, _CONTROL, _FILL)),
-        "context_embedder": ((width, text),),
-        "norm_out.linear": ((2 * width, width),),
-        "proj_out": ((out, width),),
+        "transformer_blocks.{}.norm1.linear": (6 * width, width),
+        "transformer_blocks.{}.norm1_context.linear": (6 * width, width),
+        "single_transformer_blocks.{}.norm.linear": (3 * width, width),
+        **{time.format(each, 1): (width, _TIME) for each in ("timestep", "guidance")},
+        **{time.format(each, 2): square for each in ("timestep", "guidance", "text")},
+        time.format("text", 1): (width, config["pooled_projection_dim"]),
+        "x_embedder": (width, patch),
+        "context_embedder": (width, text),
+        "norm_out.linear": (2 * width, width),
+        "proj_out": (out, width),
     }
     return PublishedSizes(sizes, block_counts(config), width)
 

@@ -67,6 +67,11 @@ FAMILY = Family(
     control_size=control_size,
     key_map=KEY_MAP,
     sizes=published_sizes,
+    published={
+        "FLUX.1 as published": {},
+        "FLUX.1 Fill": {"in_channels": 384, "out_channels": 64},
+        "FLUX.1 Canny or Depth": {"in_channels": 128, "out_channels": 64},
+    },
     trainable_text=CLIP_L,
     graph=GRAPH,
     header_hint=r"flux(?!2|3)",

@@ -30,7 +30,7 @@ from ..flux_blocks import (
     in_blocks,
     tidy,
 )
-from ..published_sizes import PublishedSizes, Size
+from ..published_sizes import PublishedSizes
 
 _FEED = {
     "ff.linear_in": "img_mlp.0",
@@ -105,21 +105,12 @@ _OWN = re.compile(
 
 _TIME = 256
 """Numbers that a time is spread to before it is embedded."""
-_KLEIN = ((3072, 7680), (4096, 12288))
-"""Widths of klein 4B and 9B and of their texts."""
 
 
 def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
-    """`Family.sizes`, those of klein among them."""
+    """`Family.sizes`."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
-    sizes: dict[str, tuple[Size, ...]] = {}
-    for model in dict.fromkeys([(width, config["joint_attention_dim"]), *_KLEIN]):
-        for name, size in _sizes(*model, config["in_channels"]).items():
-            sizes[name] = (*sizes.get(name, ()), size)
-    return PublishedSizes(sizes, block_counts(config), width)
-
-
-def _sizes(width: int, text: int, channels: int) -> dict[str, Size]:
+    channels = config["in_channels"]
     wide, narrow = (2 * _MLP * width, width), (width, _MLP * width)
     feed = {name: wide if name.endswith("_in") else narrow for name in _FEED}
     single = {
@@ -133,15 +124,16 @@ def _sizes(width: int, text: int, channels: int) -> dict[str, Size]:
         "single_stream_modulation.linear": (3 * width, width),
         **{name: (width, _TIME) for name in _SHARED if name.endswith("linear_1")},
     }
-    return {
+    sizes = {
         **{f"transformer_blocks.{{}}.{name}": size for name, size in blocks.items()},
         **{f"single_transformer_blocks.{{}}.{name}": size for name, size in single.items()},
         **shared,
         "x_embedder": (width, channels),
-        "context_embedder": (width, text),
+        "context_embedder": (width, config["joint_attention_dim"]),
         "norm_out.linear": (2 * width, width),
         "proj_out": (channels, width),
     }
+    return PublishedSizes(sizes, block_counts(config), width)
 
 
 def detect(keys: Iterable[str]) -> bool:

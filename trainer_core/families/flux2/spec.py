@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...weights.file_spec import FolderSpec
 from ..family import Family, HeaderNames
 from ..flux_blocks import ATTENTION, REPEATED_BLOCKS, SHARED_INPUTS, UNEXPORTABLE
@@ -29,6 +31,17 @@ PRESETS = {
     "musubi": (*_ATTENTION, _MLP),
 }
 _HEADER = HeaderNames("Flux.2", "flux_2")
+
+
+def _klein(double: int, single: int, heads: int, text: int) -> dict[str, Any]:
+    return {
+        "num_layers": double,
+        "num_single_layers": single,
+        "num_attention_heads": heads,
+        "joint_attention_dim": text,
+        "guidance_embeds": False,
+    }
+
 
 FAMILY = Family(
     name="flux2",
@@ -65,6 +78,11 @@ FAMILY = Family(
     control_size=control_size,
     key_map=KEY_MAP,
     sizes=published_sizes,
+    published={
+        "FLUX.2 dev": {},
+        "FLUX.2 klein 4B": _klein(5, 20, 24, 7680),
+        "FLUX.2 klein 9B": _klein(8, 24, 32, 12288),
+    },
     graph=GRAPH,
     # Attention alone of klein 4B has the names and sizes of FLUX.1's.
     twin="flux",

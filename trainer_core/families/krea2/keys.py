@@ -216,7 +216,7 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
         for names, count in zip(_BLOCKS.items(), counts, strict=True)
         for name in names
     }
-    return PublishedSizes({name: (size,) for name, size in sizes.items()}, blocks, width)
+    return PublishedSizes(sizes, blocks, width)
 
 
 FILE = FileSpec(

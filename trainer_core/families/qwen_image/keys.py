@@ -82,8 +82,7 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
         "norm_out.linear": (2 * width, width),
         "proj_out": (_PATCH * config["out_channels"], width),
     }
-    counts = {"transformer_blocks": config["num_layers"]}
-    return PublishedSizes({name: (size,) for name, size in sizes.items()}, counts, width)
+    return PublishedSizes(sizes, {"transformer_blocks": config["num_layers"]}, width)
 
 
 def detect(keys: Iterable[str]) -> bool:

@@ -68,12 +68,8 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
         "time_text_embed.timestep_embedder.linear_1": (width, _TIME),
         "proj_out": (config["out_channels"], width),
     }
-    layers = {f"transformer_blocks.{{}}.{path}": (size,) for path, size in block.items()}
-    return PublishedSizes(
-        {**layers, **{path: (size,) for path, size in outer.items()}},
-        {"transformer_blocks": config["num_layers"]},
-        width,
-    )
+    layers = {f"transformer_blocks.{{}}.{path}": size for path, size in block.items()}
+    return PublishedSizes(layers | outer, {"transformer_blocks": config["num_layers"]}, width)
 
 
 _OWN = re.compile(

@@ -103,12 +103,10 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
         "t_embedder.mlp.2": (time, _TIME_INNER),
     }
     paths = _in_blocks({name: name for name in _BLOCK})
-    sizes = {path: (block[path.split(".", 2)[2]],) for path in paths}
+    sizes = {path: block[path.split(".", 2)[2]] for path in paths}
     refiners = int(config["n_refiner_layers"])
     counts = dict.fromkeys(STACKS, refiners) | {"layers": int(config["n_layers"])}
-    return PublishedSizes(
-        {**sizes, **{name: (size,) for name, size in outer.items()}}, counts, width
-    )
+    return PublishedSizes(sizes | outer, counts, width)
 
 
 def detect(keys: Iterable[str]) -> bool:

@@ -44,6 +44,9 @@ class Sample:
         folder: Which of `config.dataset_folders` it lies in.
         repeats: How often it appears in an epoch, times the folder's ``num_repeats``.
         weight: Factor on its loss, times the folder's ``weight``.
+        focus: Place, as shares of width and height, that a person put in the middle of what is
+            kept; None where nobody did.
+        alpha: Whether it may be transparent, and what is counts as white.
     """
 
     name: str
@@ -60,6 +63,8 @@ class Sample:
     folder: int = 0
     repeats: int = 1
     weight: float = 1.0
+    focus: tuple[float, float] | None = None
+    alpha: bool = False
 
     @property
     def captions(self) -> tuple[str, ...]:

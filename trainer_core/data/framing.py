@@ -11,7 +11,7 @@ from torch import Tensor
 from ..config import DatasetSection
 from ..errors import DatasetError
 from ..types import Bucket, Sample
-from .image import CENTER, Crop, fit_to_bucket
+from .image import CENTER, Crop, fit_to_bucket, moved
 from .masks import VERSION, center_of_mass, fit_mask, pool_mask, read_mask, same_shape
 
 
@@ -56,10 +56,12 @@ class Framing:
     Attributes:
         crop: As ``dataset.crop``.
         mask: The image's; needed where it decides.
+        focus: As `Sample.focus`; it decides before a mask.
     """
 
     crop: Crop = "center"
     mask: MaskSource | None = None
+    focus: tuple[float, float] | None = None
 
     def fit(self, image: Image.Image, bucket: Bucket, animated: str) -> Image.Image:
         """Cut and resize an image to a size.
@@ -69,14 +71,16 @@ class Framing:
         Raises:
             DatasetError: When the mask decides and cannot be read.
         """
-        if self.crop != "mask":
-            return fit_to_bucket(image, bucket, self.crop)
+        if self.crop != "mask" or self.focus is not None:
+            return fit_to_bucket(image, bucket, *moved(self.crop, self.focus))
         if self.mask is None or not same_shape(image.size, self.mask.size):
             return fit_to_bucket(image, bucket)
         return fit_to_bucket(image, bucket, "mask", center_of_mass(self.mask.read(animated)))
 
     def parts(self) -> tuple[str | int, ...]:
         """Everything that what is kept depends on; nothing for the middle."""
+        if self.focus is not None and self.crop != "stretch":
+            return ("crop around", *map(repr, self.focus))
         if self.crop == "center":
             return ()
         # Where no mask says what to keep, it is the middle.
@@ -100,27 +104,24 @@ class Framing:
         """
         if self.mask is None:
             raise ValueError("an image without a mask has none at the size of its latents")
-        mask = fit_mask(self.mask.read(animated), self.mask.size, bucket, self.crop)
+        mask = fit_mask(self.mask.read(animated), self.mask.size, bucket, self.crop, self.focus)
         return pool_mask(mask, latents, patch)
 
 
-def focus_of(sample: Sample, settings: DatasetSection) -> tuple[float, float]:
-    """The place of an image that is to be in the middle of what is kept: its mask's, or its own.
+def crop_of(sample: Sample, settings: DatasetSection) -> tuple[Crop, tuple[float, float]]:
+    """Crop and focus of an image for `kept_box`: a person's, its mask's, or its own.
 
     The mask is decoded where ``dataset.crop`` is mask; one that cannot be read decides nothing.
-
-    Returns:
-        Shares of the image's width and height.
     """
-    if settings.crop != "mask" or sample.mask is None:
-        return CENTER
+    if settings.crop != "mask" or sample.mask is None or sample.focus is not None:
+        return moved(settings.crop, sample.focus)
     size = sample.width, sample.height
     transparency = sample.mask == sample.image
     source = MaskSource(sample.mask, "", size, transparency, settings.mask.invert)
     try:
-        return center_of_mass(source.read(settings.animated))
+        return "mask", center_of_mass(source.read(settings.animated))
     except DatasetError:
-        return CENTER
+        return "mask", CENTER
 
 
 MIDDLE = Framing()

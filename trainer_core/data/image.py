@@ -222,6 +222,11 @@ def kept_box(
     return max(left, 0.0), max(top, 0.0), right, bottom
 
 
+def moved(crop: Crop, focus: tuple[float, float] | None) -> tuple[Crop, tuple[float, float]]:
+    """Crop and focus for `kept_box` where a person may have moved what is kept."""
+    return (crop, CENTER) if focus is None or crop == "stretch" else ("mask", focus)
+
+
 def _start(
     size: tuple[int, int], kept: tuple[float, float], crop: Crop, focus: tuple[float, float]
 ) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..config.masks import MaskSection
 from ..errors import DatasetError
 from ..types import Bucket, Sample
-from .image import CENTER, Crop, kept_box, open_mask
+from .image import CENTER, Crop, kept_box, moved, open_mask
 
 VERSION = 1
 """Of the way masks are brought to the latents: another one gives other cached files."""
@@ -91,7 +91,11 @@ def center_of_mass(mask: Image.Image) -> tuple[float, float]:
 
 
 def fit_mask(
-    mask: Image.Image, size: tuple[int, int], bucket: Bucket, crop: Crop = "center"
+    mask: Image.Image,
+    size: tuple[int, int],
+    bucket: Bucket,
+    crop: Crop = "center",
+    focus: tuple[float, float] | None = None,
 ) -> Tensor:
     """Cut and resize a mask as `image.fit_to_bucket` does its image.
 
@@ -100,12 +104,14 @@ def fit_mask(
         size: Width and height of the image in pixels.
         bucket: The size that the image is trained at.
         crop: As ``dataset.crop``.
+        focus: As `Sample.focus`.
 
     Returns:
         `[H, W]` of the bucket, float32 in [0, 1]: the mean of the mask's pixels in each.
     """
-    focus = center_of_mass(mask) if crop == "mask" else CENTER
-    left, top, right, bottom = kept_box(size, bucket, crop, focus)
+    if crop == "mask":
+        focus = focus or center_of_mass(mask)
+    left, top, right, bottom = kept_box(size, bucket, *moved(crop, focus))
     across, down = mask.width / size[0], mask.height / size[1]
     box = left * across, top * down, right * across, bottom * down
     # Unlike the image's filter it never goes beyond black and white.

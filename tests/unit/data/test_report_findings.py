@@ -129,6 +129,10 @@ CASES: dict[str, tuple[Callable[[Path], object], dict]] = {
     "cropped": (lambda f: caption(paint(f / "z.png", (320, 64)), "ohwx wide"), {}),
     "upscaled": (lambda f: caption(paint(f / "z.png", (40, 40)), "ohwx"), {"upscale": True}),
     "small": (lambda f: caption(paint(f / "z.png", (32, 32)), "ohwx little"), {}),
+    "transparent": (
+        lambda f: Image.new("RGBA", (64, 64), (9, 9, 9, 9)).save(caption(f / "z.png", "ohwx")),
+        {},
+    ),
     "stretched": (lambda f: caption(paint(f / "z.png", (320, 64)), "ohwx"), {"crop": "stretch"}),
     "control_shape": (lambda f: pairs(f, (96, 64)), {}),
     "mask_shape": (lambda f: masks(f, 0, (64, 32), count=1), {}),

@@ -371,7 +371,8 @@ class Recipes:
 
     def _framing(self, sample: Sample) -> Framing:
         if sample.mask is None:
-            return self._maskless
+            own = sample.focus is not None
+            return Framing(self.settings.crop, focus=sample.focus) if own else self._maskless
         mask = MaskSource(
             sample.mask,
             self.hashes.of(sample.mask),
@@ -379,7 +380,7 @@ class Recipes:
             transparency=sample.mask == sample.image,
             invert=self.settings.mask.invert,
         )
-        return Framing(self.settings.crop, mask)
+        return Framing(self.settings.crop, mask, sample.focus)
 
     def _entry(self, kind: str, *parts: str | int) -> Entry:
         return make_entry(self.folder, kind, self.identity, *parts)

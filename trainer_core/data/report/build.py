@@ -13,6 +13,7 @@ from ...config import DatasetFolder, DatasetSection, dataset_folders
 from ...config.folders import Role
 from ...types import Bucket, PlannedSample, Sample
 from ..captions import TextLimit, caption_tokens
+from ..image import moved
 from ..plan_text import describe_plan, planned_batches
 from ..sources.folder import Fault, Scan
 from .facts import (
@@ -109,7 +110,10 @@ def quick_findings(samples: Sequence[Sample], dataset: DatasetSection) -> list[F
     findings = [*_held_out_twice(samples), *caption_findings(samples, dataset)]
     own = [each for each in samples if not each.regularization and not each.validation]
     if 0 < len(own) < FEW:
-        findings.append(Finding("few_images", "note", tuple(each.name for each in own)))
+        grave = "warning" if len(own) == 1 else "note"
+        findings.append(Finding("few_images", grave, tuple(each.name for each in own)))
+    if clear := tuple(each.name for each in samples if each.alpha):
+        findings.append(Finding("transparent", KINDS["transparent"].severity, clear))
     return findings
 
 
@@ -243,7 +247,8 @@ def reported_images(
     for item in planned:
         sample = item.sample
         settings = _settings(folders, sample, dataset)
-        at = place((sample.width, sample.height), item.bucket, settings.crop)
+        size = sample.width, sample.height
+        at = place(size, item.bucket, *moved(settings.crop, sample.focus))
         key = (sample.folder, sample.name)
         if known := images.get(key):
             images[key] = dataclasses.replace(known, placements=(*known.placements, at))
@@ -264,6 +269,7 @@ def reported_images(
             else BesideImage(sample.mask, inverted=settings.mask.invert),
             repeats=sample.repeats * settings.num_repeats,
             flipped=item.flipped,
+            moved=sample.focus is not None,
         )
     return tuple(images.values())
 

@@ -115,6 +115,7 @@ class ReportedImage:
         mask: Its mask, or None.
         repeats: How often it appears in an epoch, all factors in.
         flipped: Whether it is trained mirrored as well.
+        moved: Whether a person has moved what is kept of it.
     """
 
     name: str
@@ -130,6 +131,7 @@ class ReportedImage:
     mask: BesideImage | None = None
     repeats: int = 1
     flipped: bool = False
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)

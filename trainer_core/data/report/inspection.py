@@ -186,7 +186,7 @@ def _mask_of(image: ReportedImage, dataset: DatasetSection) -> _Mask | None:
 
 def _focused(image: ReportedImage, mask: _Mask | None, dataset: DatasetSection) -> ReportedImage:
     """Where the mask decides what is kept, it is known now."""
-    if mask is None or dataset.crop != "mask":
+    if mask is None or dataset.crop != "mask" or image.moved:
         return image
     size = image.width, image.height
     placements = tuple(

@@ -156,6 +156,11 @@ _TABLE: tuple[FindingKind, ...] = (
         "Take larger images where you have them; they are trained at their own size.",
     ),
     FindingKind(
+        *("transparent", "warning", "quick", "has an alpha channel", "have an alpha channel"),
+        "What is transparent is trained as white: lay the images on a background of your own, or "
+        "set dataset.mask.source: alpha to learn only what is there.",
+    ),
+    FindingKind(
         *("stretched", "warning", "plan"),
         *("changes its proportions", "change their proportions"),
         "Set dataset.crop: center to cut off instead of stretching.",

@@ -27,6 +27,7 @@ from .controls import (
 )
 from .facts import HeaderMemory
 from .hugging_face import refuse_images_inside
+from .image_choices import read_choices
 from .kohya import looks_like_kohya, repeated_folders, tell_unused_numbers
 from .layers import BAD_LAYERS, Layer, layers_by_image
 from .layout import CONTROL_FOLDER, LAYERS_FOLDER, TRAINING_FOLDER, dataset_layout
@@ -104,6 +105,7 @@ def survey(
     listing = list_folder(root / prefix, settings.caption_extension, within)
     images, masks = masks_beside(listing, problems)
     reader = Reader(listing, prefix, settings, problems, masks=masks, remembered=remembered)
+    reader.choices = read_choices(root, within)
     if prefix:
         masks_in_folder(root, {file.key for file in images}, masks, problems, within)
     if layout == "layered":

@@ -25,6 +25,7 @@ from .caption_files import caption_file, caption_of
 from .controls import tell_unread
 from .facts import HeaderMemory, read_facts
 from .hugging_face import PartFolder, part_folders
+from .image_choices import LEFT_OUT, ImageChoices, read_choices
 from .listing import ListedFile, Listing, list_folder
 from .mask_files import shape_problem
 from .metadata_columns import Columns, find_columns
@@ -75,7 +76,8 @@ def survey_metadata(
             if part.metadata is not None:
                 within.require(part.metadata, "dataset.metadata", DatasetError)
     listing = list_folder(root, settings.caption_extension, within)
-    survey = _Survey(root, settings, listing, Problems(settings), remembered)
+    choices = read_choices(root, within)
+    survey = _Survey(root, settings, listing, Problems(settings), remembered, choices)
     for part in parts:
         survey.read(part)
     return survey.result(parts)
@@ -113,6 +115,7 @@ class _Survey:
     listing: Listing
     problems: Problems
     remembered: HeaderMemory | None
+    choices: ImageChoices
     samples: list[Sample] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     trained: dict[str, str] = field(default_factory=dict)
@@ -222,6 +225,9 @@ class _Survey:
             return None
         self.trained[name] = place
         file = self._files[name]
+        if self.choices.leaves_out(file.shown):
+            self.problems.count(LEFT_OUT, file.shown)
+            return None
         image = self.listing.path(file)
         facts = self._facts(file, image)
         controls = [self._control(place, text, known, image) for text in entry.controls]
@@ -244,6 +250,8 @@ class _Survey:
             validation=held_out,
             repeats=entry.repeats,
             weight=entry.weight,
+            focus=self.choices.focus_of(file.shown),
+            alpha=facts.alpha and self.settings.mask.source != "alpha",
         )
 
     def _misses_controls(self, place: str, file: ListedFile, image: Path) -> bool:

@@ -18,6 +18,7 @@ from ..wildcards import CaptionRuleError
 from .caption_files import caption_file, caption_of
 from .controls import Controls, ordered
 from .facts import HeaderMemory, read_facts
+from .image_choices import LEFT_OUT, ImageChoices
 from .kohya import RepeatedFolder
 from .layers import BAD_LAYERS, Layer, layer_problem, layers_problem
 from .listing import ListedFile, Listing
@@ -43,6 +44,7 @@ class Reader:
         repeats: Of folders that are named as kohya's; None in other layouts.
         layers: Layers by image; None in other layouts.
         remembered: What is known of headers already.
+        choices: What a person chose for single images.
         without_mask: Names of the samples that have none.
     """
 
@@ -56,6 +58,7 @@ class Reader:
     repeats: Mapping[str, RepeatedFolder] | None = None
     layers: Mapping[str, list[Layer]] | None = None
     remembered: HeaderMemory | None = None
+    choices: ImageChoices = field(default_factory=ImageChoices)
     without_mask: list[str] = field(default_factory=list)
     _lower: dict[str, str] | None = None
 
@@ -63,6 +66,9 @@ class Reader:
         """Read one training image and what belongs to it; None when it is left out."""
         path, name = self.listing.path(file), self.prefix + file.shown
         tell_name(file, name, self.problems)
+        if self.choices.leaves_out(name):
+            self.problems.count(LEFT_OUT, name)
+            return None
         layers = self.layers
         controls = () if layers is not None else self._controls_of(file, path, name)
         facts = self._facts(path, path, name)
@@ -91,6 +97,8 @@ class Reader:
             more_captions=captions[1:],
             mask=mask,
             repeats=self._repeats_of(file),
+            focus=self.choices.focus_of(name),
+            alpha=facts.alpha and layers is None and self.settings.mask.source != "alpha",
         )
 
     def _repeats_of(self, file: ListedFile) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Collection, Generator, Mapping
 from pathlib import Path
@@ -106,6 +107,13 @@ def _settled_objects() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    """Draw the same weights whatever ran before, and in whichever process."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -14,6 +14,7 @@ from .setting_inputs import (
     CAPTIONING,
     FRAMING,
     KEEPING,
+    LATER,
     METADATA,
     READING,
     SettingInput,
@@ -31,7 +32,7 @@ _ORDINARY = (
 class DatasetFolder(io.ComfyNode):
     """A folder with images and captions."""
 
-    SETTINGS = (*READING, *KEEPING, *_ORDINARY, *CAPTIONING, *FRAMING, METADATA)
+    SETTINGS = (*READING, *KEEPING, *_ORDINARY, *CAPTIONING, *FRAMING, METADATA, *LATER)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -71,6 +72,7 @@ class DatasetFolder(io.ComfyNode):
                 ),
                 *(each.input() for each in (*_ORDINARY, *CAPTIONING, *FRAMING, METADATA)),
                 *role_inputs(),
+                *(each.input() for each in LATER),
             ],
             outputs=[sockets.Dataset.Output(display_name="dataset")],
         )

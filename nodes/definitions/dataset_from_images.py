@@ -79,7 +79,7 @@ class DatasetImages(io.ComfyNode):
         values = section_values(cls.SETTINGS, first)["dataset"]
         whole = GivenImages(images, texts, controls or (), masks or ())
         values = image_dataset(comfy_host.output_folder() / "pictures", whole, values)
-        return io.NodeOutput(DatasetChoice(values, role, weight, captioned=all(texts)))
+        return io.NodeOutput(DatasetChoice(values, role, weight))
 
 
 def _refuse_others(given: dict[str, Any]) -> None:

@@ -275,6 +275,12 @@ FRAMING = (
 METADATA = SettingInput("dataset.metadata", optional=True)
 """The file of a folder that lists its images."""
 
+LATER = (
+    SettingInput("dataset.subfolders", optional=True),
+    SettingInput("dataset.captions.default", "default_caption", optional=True),
+)
+"""Inputs of a folder that stand behind those of older workflows."""
+
 SIZING = tuple(
     each
     for each in READING

@@ -27,14 +27,12 @@ class DatasetChoice:
         values: The run file's ``dataset`` section.
         role: What its images are for, where it is joined with others.
         weight: Factor on its images' loss, where it is joined with others.
-        captioned: Whether every image is known to have a caption.
         parts: What it was joined of; empty for one folder.
     """
 
     values: Values
     role: str = "train"
     weight: float = 1.0
-    captioned: bool = False
     parts: tuple[DatasetChoice, ...] = ()
 
 

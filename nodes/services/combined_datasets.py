@@ -18,7 +18,6 @@ _OF_FILES = {"missing_image", "missing_control", "unreadable", "animated"}
 """What images of a graph say nothing of."""
 
 _OF_THE_RUN = ("preservation.", "validation.")
-_MISSING_CAPTION = "missing_caption"
 _SHOWN = 5
 Values = Mapping[str, Any]
 
@@ -97,11 +96,10 @@ def _shared(first: DatasetChoice, others: Sequence[DatasetChoice]) -> dict[str, 
     """The settings that hold for all folders; refuses what differs."""
     found: dict[str, tuple[Any, str]] = {}
     differing = [line for each in others for line in _unset(first, each)]
-    # Where every caption is there, no rule about missing ones is needed.
-    for each in sorted((first, *others), key=lambda part: part.captioned):
+    for each in (first, *others):
         for path, value in _of_all_folders(each).items():
             before, name = found.setdefault(path, (value, _name(each)))
-            if value == before or (path == _MISSING_CAPTION and each.captioned):
+            if value == before:
                 continue
             # What holds for the whole run is said by whoever says something.
             silent = path.startswith(_OF_THE_RUN) and _default(path) in (value, before)

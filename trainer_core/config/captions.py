@@ -23,6 +23,11 @@ class CaptionSection(Section):
         "caption as it stands: begin it with a comma where you want one.",
         advanced=True,
     )
+    default: str = setting(
+        "",
+        "Leave it empty unless one text describes every image that has no caption of its own.",
+        advanced=True,
+    )
     variants: Literal["one", "lines"] = setting(
         "one",
         "Leave it on one unless your caption files hold several captions of one image. 'one': a "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_PLACES = frozenset({"path", "metadata"})
+_PLACES = frozenset({"path", "metadata", "control_folders", "mask_folder", "subfolders"})
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

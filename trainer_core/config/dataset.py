@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from .captions import CaptionSection
-from .folders import FolderSection, Layout
+from .folders import FolderSection, Layout, MissingCaption
 from .masks import MaskSection
 from .preservation import PreservationSection
 from .section import Section, setting
@@ -63,6 +63,25 @@ class DatasetSection(Section):
         "metadata file lists the images.",
         advanced=True,
     )
+    subfolders: bool = setting(
+        True,
+        "Leave it on; switch it off when the folder holds others that are not to be trained. Reads "
+        "images in sub-folders, too.",
+        advanced=True,
+    )
+    control_folders: list[str] = setting(
+        [],
+        "Leave it empty unless control images lie somewhere else than in control_images. Folders "
+        "of control images that have the names of their training images; the second holds the "
+        "second control image of each, and so on.",
+        advanced=True,
+    )
+    mask_folder: str = setting(
+        "",
+        "Leave it empty unless masks lie somewhere else than beside the images or in masks. A "
+        "folder of masks that have the names of their images.",
+        advanced=True,
+    )
     metadata: str | None = setting(
         None,
         "Leave it unset unless the folder's metadata file has an unusual name. A .jsonl, .csv or "
@@ -78,11 +97,12 @@ class DatasetSection(Section):
         pattern=r"^\.[A-Za-z0-9]+$",
         pattern_in_words="a dot with letters or digits behind it",
     )
-    missing_caption: Literal["error", "skip", "empty"] = setting(
+    missing_caption: MissingCaption = setting(
         "error",
         "Leave it on error, so that no caption is forgotten; change it when some images have none "
         "on purpose. 'error' stops and names them, 'skip' leaves such an image out, 'empty' "
-        "trains it with empty text.",
+        "trains it with empty text, 'filename' with the file's name. dataset.captions.default is "
+        "used before any of these.",
     )
     missing_image: Policy = setting(
         "error",
@@ -113,8 +133,8 @@ class DatasetSection(Section):
     trigger_word: str = setting(
         "",
         "Set it to call up what you train with a word of your own, best one that means nothing "
-        "yet. Leave it empty when your captions say it already. It is put in front of every "
-        "caption, followed by a comma.",
+        "yet. It stands for [trigger] in captions, and is put in front of each caption that does "
+        "not have it, followed by a comma.",
     )
     num_repeats: int = setting(
         1,

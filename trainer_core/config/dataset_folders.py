@@ -42,8 +42,8 @@ def _folders(dataset: DatasetSection) -> Iterator[DatasetFolder]:
         update={"folders": [], "regularization": type(dataset.regularization)()}
     )
     yield DatasetFolder("dataset.path", "train", 1.0, alone)
-    # The name of a file in the first folder says nothing about the others.
-    other = alone.model_copy(update={"metadata": None})
+    # Files and folders of the first one say nothing about the others.
+    other = alone.model_copy(update={"metadata": None, "control_folders": [], "mask_folder": ""})
     for index, folder in enumerate(dataset.folders):
         own = {name: value for name in OVERRIDES if (value := getattr(folder, name)) is not None}
         if folder.role == "regularization":

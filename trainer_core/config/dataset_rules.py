@@ -24,6 +24,7 @@ def dataset_contradictions(dataset: DatasetSection, cache: CacheSection) -> Iter
     yield from _folders_without_path(dataset, cache)
     yield from mask_contradictions(dataset)
     yield from _unread_metadata(dataset)
+    yield from _controls_twice(dataset)
     yield from size_contradictions(dataset, cache)
 
 
@@ -48,4 +49,19 @@ def _unread_metadata(dataset: DatasetSection) -> Iterator[Contradiction]:
                 f"{place}.metadata is set and its layout is {layout}",
                 "a metadata file only with layout auto or metadata",
                 f"Leave {place}.metadata out, or set {place}.layout to metadata.",
+            )
+
+
+def _controls_twice(dataset: DatasetSection) -> Iterator[Contradiction]:
+    named = [("dataset", dataset.control_folders, dataset.layout)]
+    named += [
+        (f"dataset.folders[{number}]", folder.control_folders, folder.layout or dataset.layout)
+        for number, folder in enumerate(dataset.folders)
+    ]
+    for place, folders, layout in named:
+        if folders and layout in {"paired", "layered", "metadata"}:
+            yield (
+                f"{place}.control_folders is set and its layout is {layout}",
+                "control images in one way",
+                f"Leave {place}.control_folders out, or set {place}.layout to flat.",
             )

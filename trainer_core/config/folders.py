@@ -8,11 +8,13 @@ from .captions import CaptionSection
 from .section import Section, setting
 
 Role = Literal["train", "regularization", "validation"]
+MissingCaption = Literal["error", "skip", "empty", "filename"]
 Layout = Literal["auto", "flat", "paired", "layered", "kohya", "metadata"]
 
 OVERRIDES = (
     *("layout", "caption_extension", "trigger_word", "captions", "caption_dropout"),
     *("control_dropout", "resolution", "more_resolutions", "batch_size", "num_repeats"),
+    *("subfolders", "control_folders", "mask_folder", "missing_caption"),
 )
 """Settings of a folder that are those of ``dataset`` where it says nothing."""
 
@@ -57,6 +59,18 @@ class FolderSection(Section):
         None, "Leave it unset, or give this folder a share of its own.", ge=0.0, le=1.0
     )
     layout: Layout | None = setting(None, "Leave it unset unless the folder is read wrongly.")
+    subfolders: bool | None = setting(
+        None, "Leave it unset, or say whether images in sub-folders are read."
+    )
+    control_folders: list[str] | None = setting(
+        None, "Leave it unset, or name the folders of this one's control images; [] for none."
+    )
+    mask_folder: str | None = setting(
+        None, "Leave it unset, or name the folder of this one's masks; '' for none."
+    )
+    missing_caption: MissingCaption | None = setting(
+        None, "Leave it unset, or say what becomes of an image without caption."
+    )
     metadata: str | None = setting(
         None, "Leave it unset unless the folder's metadata file has an unusual name."
     )

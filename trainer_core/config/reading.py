@@ -38,6 +38,8 @@ PATH_SETTINGS = (
     "base.adapters",
     "dataset.path",
     "dataset.regularization.path",
+    "dataset.control_folders",
+    "dataset.mask_folder",
     "dataset.folders",
     "cache.dir",
     "cache.manifest",
@@ -46,12 +48,15 @@ PATH_SETTINGS = (
     "output.dir",
     "resume",
 )
-"""Settings that hold a path, a list of them, or a list of sections with a ``path``."""
+"""Settings that hold a path, a list of them, or a list of sections with `_PATHS_INSIDE`."""
+
+_PATHS_INSIDE = ("path", "control_folders", "mask_folder")
 
 _NO_PATH = {
     "base.path": {"embedded"},
     "resume": {"none", "latest", "auto", "best"},
     "dataset.path": {""},
+    "dataset.mask_folder": {""},
     "dataset.regularization.path": {""},
 }
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -226,8 +231,9 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
 def _anchor_value(setting: str, value: Any, folder: Path) -> Any:
     if isinstance(value, list):
         return [_anchor_value(setting, item, folder) for item in value]
-    if isinstance(value, dict) and value.get("path"):
-        return {**value, "path": _anchor_value(setting, value["path"], folder)}
+    if isinstance(value, dict):
+        named = {name: value[name] for name in _PATHS_INSIDE if value.get(name)}
+        return {**value, **{name: _anchor_value(setting, named[name], folder) for name in named}}
     return anchored(setting, value, folder) if isinstance(value, str) else value
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..config import DatasetSection
 from ..config.dataset_folders import dataset_folders
 from ..types import Sample
+from .captions import PLACEHOLDERS
 
 _NAMED = 3
 
@@ -19,9 +20,14 @@ def caption_notes(samples: Sequence[Sample], dataset: DatasetSection) -> tuple[s
         dataset: The run file's section; each folder may have rules of its own.
 
     Returns:
-        At most two notes for each set of rules.
+        At most one note for all, and two for each set of rules.
     """
-    notes: list[str] = []
+    left = [each.name for each in samples if any(map(each.caption.count, PLACEHOLDERS))]
+    notes = _named(
+        left,
+        f"{len(left)} captions have {PLACEHOLDERS[0]} and there is no trigger word for it, so that "
+        "it is trained as it stands; set dataset.trigger_word",
+    )
     folders = dataset_folders(dataset)
     groups: dict[tuple[object, ...], list[Sample]] = {}
     for each in samples:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ..config import DatasetSection
 from ..counters import counter_order, counter_seed
-from .captions import with_trigger
+from .captions import with_trigger, without_placeholders
 from .wildcards import EXPECTED_RULES, CaptionRuleError, Choices, read_choices
 
 _TRIES = 20
@@ -130,13 +130,15 @@ class _Tags:
 
     @classmethod
     def of(cls, text: str, settings: DatasetSection, key: str) -> _Tags:
-        rules = settings.captions
+        rules, text = settings.captions, without_placeholders(settings.trigger_word, text)
         if not rules.shuffle:
             return cls(text, settings)
         # The trigger word stays in front, also where the caption begins with it.
         _, own = _trigger_and_rest(text, settings)
         mark = rules.separator
         tags = [tag for each in own.split(mark) if (tag := each.strip())]
+        if (trigger := settings.trigger_word.strip()) in tags:
+            tags.remove(trigger)  # It comes to stand in front.
         if len(tags) > _MOST_TAGS:
             found = f"{key}: a caption of {len(tags)} tags cannot be shuffled"
             raise CaptionRuleError(found, *EXPECTED_RULES)

@@ -25,6 +25,12 @@ _NAMED = 5
 # What templates and end tokens add, and no more.
 _AROUND = 32
 
+PLACEHOLDERS = ("[trigger]", "[name]")
+"""What stands for the trigger word in captions that were written for ai-toolkit."""
+
+# Chinese, Japanese and Korean are written without blanks between words.
+_LETTER = r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+
 CountTokens = Callable[[str, int], int]
 """A caption and its number of control images to the tokens that count against the limit."""
 
@@ -121,11 +127,31 @@ def broken_letter(text: str) -> str:
 
 
 def with_trigger(trigger_word: str, caption: str) -> str:
-    """Put the trigger word in front of a caption, unless it stands there already."""
+    """Put the trigger word into a caption: for `PLACEHOLDERS`, else in front, unless it has it."""
     trigger = trigger_word.strip()
-    if not trigger or caption == trigger or caption.startswith(f"{trigger},"):
+    if not trigger:
+        return caption
+    caption = without_placeholders(trigger, caption)
+    if has_word(caption, trigger):
         return caption
     return f"{trigger}, {caption}" if caption else trigger
+
+
+def without_placeholders(trigger_word: str, caption: str) -> str:
+    """Put the trigger word, where there is one, in the place of `PLACEHOLDERS`."""
+    trigger = trigger_word.strip()
+    for placeholder in PLACEHOLDERS if trigger else ():
+        caption = caption.replace(placeholder, trigger)
+    return caption
+
+
+def has_word(text: str, word: str) -> bool:
+    """Whether a text has a word or several as a whole, in any case of the letters."""
+    return word.lower() in text.lower() and re.search(_whole(word), text, re.IGNORECASE) is not None
+
+
+def _whole(word: str) -> str:
+    return rf"(?<!{_LETTER}){re.escape(word)}(?!{_LETTER})"
 
 
 def with_class_word(caption: str, trigger_word: str, class_word: str) -> str:
@@ -137,8 +163,8 @@ def with_class_word(caption: str, trigger_word: str, class_word: str) -> str:
             follows it already, as in "a photo of TRIGGER woman", is not written twice.
         class_word: The ordinary word.
     """
-    trigger, word = (re.escape(each.strip()) for each in (trigger_word, class_word))
-    whole = rf"(?<!\w){trigger}(?!\w)(?:\s+{word}(?!\w))?"
+    word = re.escape(class_word.strip())
+    whole = rf"{_whole(trigger_word.strip())}(?:\s+{word}(?!{_LETTER}))?"
     return re.sub(whole, lambda _: class_word.strip(), caption, flags=re.IGNORECASE)
 
 

@@ -20,10 +20,11 @@ from .rules import (
     texts,
     whole,
 )
-from .vocabulary import AUGMENTED, ENCODED, PAIRED, Folder, set_image_folder
+from .vocabulary import AUGMENTED, ENCODED, Folder, set_image_folder, set_reading
 
 _VIDEO = "Videos and sounds are not trained here."
 _ADAPTERS = "Only adapters of the denoiser are trained here."
+_NEIGHBOURS = "An image is no control image of another one."
 _READER = "Reading needs no such setting here."
 
 
@@ -32,6 +33,8 @@ def _extension(value: Any) -> str:
     return found if found.startswith(".") else f".{found}"
 
 
+TRIGGER = "In front of a caption it is followed by a comma here, there by a blank."
+
 DATASET: Table = {
     "type": Lacks("Only images are trained here.", (None, "image")),
     "folder_path": Together("dataset.path"),
@@ -39,12 +42,8 @@ DATASET: Table = {
     "resolution": Together("dataset.resolution, dataset.more_resolutions"),
     "caption_ext": Maps("dataset.caption_extension", _extension),
     "caption_type": Maps("dataset.caption_extension", _extension),
-    "default_caption": Lacks("Captions that are missing are empty; see dataset.captions.prefix."),
-    "trigger_word": Maps(
-        "dataset.trigger_word",
-        text,
-        near="There it stands for [trigger], or in front of captions that lack it.",
-    ),
+    "default_caption": Maps("dataset.captions.default", text),
+    "trigger_word": Maps("dataset.trigger_word", text, near=TRIGGER),
     "caption_dropout_rate": Maps("dataset.caption_dropout", number),
     "shuffle_tokens": Together("dataset.captions.shuffle"),
     "keep_tokens": Maps("dataset.captions.keep", whole),
@@ -64,12 +63,12 @@ DATASET: Table = {
     "random_scale": Lacks(AUGMENTED),
     "scale": Lacks(AUGMENTED, (None, 1, 1.0)),
     "square_crop": Lacks("Buckets keep the shape of images."),
-    "control_path": Together("dataset.path"),
-    "control_path_1": Together("dataset.path"),
-    "control_path_2": Together("dataset.path"),
-    "control_path_3": Together("dataset.path"),
-    "control_from_same_folder": Lacks(PAIRED),
-    "num_controls_from_same_folder": Lacks(PAIRED, (None, 1)),
+    "control_path": Together("dataset.control_folders"),
+    "control_path_1": Together("dataset.control_folders"),
+    "control_path_2": Together("dataset.control_folders"),
+    "control_path_3": Together("dataset.control_folders"),
+    "control_from_same_folder": Lacks(_NEIGHBOURS),
+    "num_controls_from_same_folder": Lacks(_NEIGHBOURS, (None, 1)),
     "full_size_control_images": Lacks(
         "dataset.control_area sets the size of control images.", (None, True, False)
     ),
@@ -77,9 +76,9 @@ DATASET: Table = {
     "controls": Lacks("Control images are not made here."),
     "inpaint_path": Lacks("Bases that fill read the image's own transparency."),
     "alpha_mask": Together("dataset.mask.source"),
-    "mask_path": Together("dataset.mask.source"),
+    "mask_path": Together("dataset.mask_folder"),
     "invert_mask": Maps("dataset.mask.invert", flag),
-    "mask_min_value": Maps("dataset.mask.background", number, near="The weight of black."),
+    "mask_min_value": Together("dataset.mask.background"),
     "unconditional_path": Lacks("There are no images for the blank prompt."),
     "random_triggers": Lacks("A trigger word is the same for all; see dataset.captions."),
     "random_triggers_max": Lacks("A trigger word is the same for all.", (None, 1)),
@@ -146,12 +145,11 @@ def dataset_folder(source: Source, regularization_weight: float) -> Folder:
     if source.read("alpha_mask", flag, False):
         to.say("dataset.mask.source", "alpha", f"{key}alpha_mask", True)
     elif source.given("mask_path"):
-        to.lack(
-            f"{key}mask_path",
-            source.values["mask_path"],
-            "Masks lie beside the images here, as NAME_mask.png or in a folder masks.",
-        )
-    to.say("dataset.missing_caption", "empty", f"{key}caption_ext", "", given=False)
+        source.say(to, "dataset.mask_folder", source.read("mask_path", text), "mask_path")
+    if source.read("alpha_mask", flag, False) or source.given("mask_path"):
+        weight = source.read("mask_min_value", number, 0.0)
+        source.say(to, "dataset.mask.background", weight, "mask_min_value")
+    set_reading(to, f"{key}folder_path", missing_caption="empty", subfolders=True)
     reg = source.read("is_reg", flag, False)
     if reg:
         to.tell("dataset.folders", f"{key}is_reg", True)

@@ -6,6 +6,7 @@ Source: ostris/ai-toolkit at 27a03a91, ``toolkit/config_modules.py`` and
 
 from __future__ import annotations
 
+from .ai_toolkit_datasets import TRIGGER
 from .rules import EVERY, Lacks, Maps, Table, Together, flag, number, text, whole, word_of
 from .vocabulary import FILE_DTYPE, PRECISION, PRECISION_EXACT, PRECISION_NEAR, containing
 
@@ -34,7 +35,7 @@ PROCESS: Table = {
     "trigger_word": Maps(
         "dataset.trigger_word",
         text,
-        near="There it stands for [trigger], or in front of captions that lack it.",
+        near=TRIGGER,
     ),
     "network": Together("adapter"),
     "save": Together("training, output"),

@@ -17,6 +17,7 @@ from .vocabulary import (
     ending,
     set_image_folder,
     set_optimizer,
+    set_reading,
     set_schedule,
     set_trackers,
 )
@@ -27,7 +28,7 @@ _ENCODED = "Texts and images are always encoded once, and kept on disk."
 TABLE: Table = {
     "pretrained_model_name_or_path": Maps("base.path", text),
     "data_config.img_dir": Together("dataset.path"),
-    "data_config.control_dir": Together("dataset.path"),
+    "data_config.control_dir": Together("dataset.control_folders"),
     "data_config.img_size": Maps(
         "dataset.resolution", whole, 512, "There images are enlarged to it as well."
     ),
@@ -138,6 +139,7 @@ def _dataset(source: Source, to: Conversion) -> None:
     control = source.read("data_config.control_dir", text, "")
     controls = [("data_config.control_dir", control)] if control else []
     set_image_folder(to, ("data_config.img_dir", path), controls)
+    set_reading(to, "data_config.img_dir", missing_caption="skip")
 
 
 PROGRAM = Program(

@@ -6,6 +6,7 @@ Source: kohya-ss/musubi-tuner at 30c658c4, ``dataset/config_utils.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from .rules import (
@@ -21,7 +22,7 @@ from .rules import (
     text,
     whole,
 )
-from .vocabulary import Folder, set_folders, set_image_folder, sides
+from .vocabulary import Folder, set_folders, set_image_folder, set_reading, sides
 
 _VIDEO = "Videos are not trained here."
 
@@ -41,10 +42,8 @@ GENERAL: Table = _SHARED
 DATASET: Table = {
     **_SHARED,
     "image_directory": Together("dataset.path"),
-    "image_jsonl_file": Lacks(
-        "A metadata.jsonl in the folder lists images here (dataset.metadata)."
-    ),
-    "control_directory": Together("dataset.path"),
+    "image_jsonl_file": Together("dataset.metadata"),
+    "control_directory": Together("dataset.control_folders"),
     "cache_directory": Maps("cache.dir", text, near="One folder for all datasets."),
     "multiple_target": Lacks("Layers of an image lie in layers/NAME_0.png and so on."),
     "no_resize_control": Lacks("Control images have the size of their target."),
@@ -99,4 +98,11 @@ def _folder(source: Source, whole_run: Conversion) -> Folder:
     control = source.read("control_directory", text, "")
     controls = [(f"{key}control_directory", control)] if control else []
     set_image_folder(to, (f"{key}image_directory", image), controls)
+    if image:
+        set_reading(to, f"{key}image_directory", missing_caption="skip")
+    elif source.given("image_jsonl_file"):
+        table = PurePath(source.read("image_jsonl_file", text))
+        near = "The images it lists have to lie in its folder."
+        to.say("dataset.path", str(table.parent), f"{key}image_jsonl_file", str(table), near)
+        to.say("dataset.metadata", table.name, f"{key}image_jsonl_file", str(table), near)
     return Folder(to, key=key.rstrip("."))

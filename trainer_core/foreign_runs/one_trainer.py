@@ -389,7 +389,8 @@ def _concepts(given: Given, source: Source, to: Conversion) -> None:
     for place, values in enumerate(items):
         one = Source(given.name, values, CONCEPT, f"concepts[{place}].")
         if one.read("enabled", flag, True):
-            folders.append(concept_folder(one))
+            prompts = given.lines(one.read("text.prompt_path", text, ""))
+            folders.append(concept_folder(one, prompts))
         else:
             to.off(f"concepts[{place}]", values.get("path", ""), "It is switched off there.")
     set_folders(to, folders)

@@ -24,7 +24,7 @@ from .rules import (
     text,
     whole,
 )
-from .vocabulary import AUGMENTED, Folder, sides
+from .vocabulary import AUGMENTED, Folder, set_reading, sides
 
 _TEXTS = "Captions keep their words here; see dataset.captions."
 _SHARED = "All previews share it here."
@@ -36,7 +36,7 @@ CONCEPT: Table = {
     "enabled": Together("dataset.folders"),
     "type": Together("dataset.folders (role)"),
     "seed": Lacks("The run's seed holds for all.", EVERY),
-    "include_subdirectories": Lacks("Name each folder in dataset.folders."),
+    "include_subdirectories": Maps("dataset.subfolders", flag, False),
     "image_variations": Lacks("An image has one view, or two with dataset.flip.", (None, 1)),
     "text_variations": Lacks("dataset.captions says how many texts there are.", (None, 1)),
     "balancing": Together("dataset.num_repeats"),
@@ -62,8 +62,8 @@ CONCEPT: Table = {
     "image.enable_resolution_override": Together("dataset.resolution"),
     "image.resolution_override": Together("dataset.resolution"),
     "text.__version": Lacks("It is about the program.", (None, *range(20))),
-    "text.prompt_source": Together("dataset.caption_extension"),
-    "text.prompt_path": Lacks("Captions lie beside the images; see dataset.metadata."),
+    "text.prompt_source": Together("dataset.captions.variants, dataset.missing_caption"),
+    "text.prompt_path": Together("dataset.captions.default"),
     "text.enable_tag_shuffling": Together("dataset.captions.shuffle"),
     "text.tag_delimiter": Together("dataset.captions.separator"),
     "text.keep_tags_count": Together("dataset.captions.keep"),
@@ -124,8 +124,13 @@ def sizes_of(value: Any) -> list[int]:
     return sorted({sides([whole(side) for side in part]) for part in parts}, reverse=True)
 
 
-def concept_folder(source: Source) -> Folder:
-    """One concept as a folder."""
+def concept_folder(source: Source, prompts: Sequence[str] | None) -> Folder:
+    """One concept as a folder.
+
+    Args:
+        source: Its keys.
+        prompts: The lines of ``text.prompt_path``; None where it cannot be read.
+    """
     to = Conversion()
     source.apply(to)
     key = source.prefix
@@ -133,7 +138,7 @@ def concept_folder(source: Source) -> Folder:
     if path:
         to.say("dataset.path", path, f"{key}path", path)
     _repeats(source, to)
-    _captions(source, to)
+    _captions(source, prompts, to)
     if source.read("image.enable_resolution_override", flag, False):
         said = source.read("image.resolution_override", text, "512")
         found = source.read("image.resolution_override", sizes_of, [512])
@@ -163,11 +168,25 @@ def _repeats(source: Source, to: Conversion) -> None:
         source.say(to, "dataset.num_repeats", round(value), "balancing", value, near)
 
 
-def _captions(source: Source, to: Conversion) -> None:
+_NO_TEXT_FILE = "Only of images without a text file of their own."
+
+
+def _captions(source: Source, prompts: Sequence[str] | None, to: Conversion) -> None:
     key, kind = f"{source.prefix}text.", source.read("text.prompt_source", text, "sample")
     if kind == "filename":
-        to.lack(f"{key}prompt_source", kind, "File names are no captions here.")
-    to.say("dataset.missing_caption", "empty", f"{key}prompt_source", kind, given=False)
+        to.say("dataset.missing_caption", kind, f"{key}prompt_source", kind, _NO_TEXT_FILE)
+    if kind == "sample":
+        source.say(to, "dataset.captions.variants", "lines", "text.prompt_source", kind)
+        source.off(to, "text.prompt_path", why="Captions lie beside the images.")
+    elif kind == "concept" and prompts:
+        said = source.values.get("text.prompt_path")
+        found = "\n".join(prompts)
+        to.say("dataset.captions.default", found, f"{key}prompt_path", said, _NO_TEXT_FILE)
+        to.say("dataset.captions.variants", "lines", f"{key}prompt_source", kind)
+    elif kind == "concept":
+        path = source.values.get("text.prompt_path")
+        to.lack(f"{key}prompt_path", path, "It cannot be read; set dataset.captions.default.")
+    set_reading(to, f"{source.prefix}path", missing_caption="empty", lines=kind != "filename")
     shuffled = source.read("text.enable_tag_shuffling", flag, False)
     if shuffled:
         to.say(

@@ -38,6 +38,7 @@ from .vocabulary import (
     PRECISION_NEAR,
     ending,
     set_optimizer,
+    set_reading,
     set_schedule,
     set_trackers,
     side_of,
@@ -312,7 +313,7 @@ def _dataset(source: Source, to: Conversion) -> None:
     if paths[1:]:
         to.say("dataset.folders", [{"path": each} for each in paths[1:]], folder, paths[1:])
     if paths:
-        to.say("dataset.layout", "auto", folder, paths[0], given=False)
+        set_reading(to, folder, missing_caption="skip")
     _sizes(source, to)
     key = f"{_PROCESS}process_type"
     if crop := source.read(key, _CROPS, "center"):

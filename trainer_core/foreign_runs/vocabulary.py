@@ -19,10 +19,6 @@ Said = tuple[str, Any]
 
 ENCODED = "Images and captions are always encoded once, and kept on disk."
 AUGMENTED = "Images are only mirrored and cropped here: all views are encoded once."
-PAIRED = (
-    "Control images lie in a folder of their own here: put both into one folder, as "
-    "training_images and control_images, and name that as dataset.path."
-)
 """Why what several programs have is left out."""
 
 _NO_SUCH = "There is no such optimizer here; adamw stands in its place."
@@ -230,7 +226,7 @@ def set_trackers(source: Source, key: str, to: Conversion, usual: str = "") -> N
 
 
 def set_image_folder(to: Conversion, images: Said, controls: Sequence[Said] = ()) -> None:
-    """Say which folder is trained; one of control images is told, unless it lies as it does here.
+    """Say which folder is trained, and where its control images lie.
 
     Args:
         to: Gets the settings.
@@ -245,9 +241,36 @@ def set_image_folder(to: Conversion, images: Said, controls: Sequence[Said] = ()
             to.say("dataset.layout", "paired", key, control)
             return
     if images[1]:
-        to.say("dataset.path", images[1], *images, PAIRED if controls else "")
-        for key, control in controls:
-            to.lack(key, control, PAIRED)
+        to.say("dataset.path", images[1], *images)
+        for place, (key, control) in enumerate(controls):
+            named = [each for _, each in controls[: place + 1]]
+            to.say("dataset.control_folders", named, key, control)
+
+
+def set_reading(
+    to: Conversion,
+    key: str,
+    *,
+    missing_caption: str,
+    lines: bool = False,
+    subfolders: bool = False,
+) -> None:
+    """Say how a program reads a folder, where nothing else says it.
+
+    Args:
+        to: Gets the settings.
+        key: The key of the folder.
+        missing_caption: What becomes of an image without caption.
+        lines: Whether each line of a caption file is a caption.
+        subfolders: Whether it reads folders below.
+    """
+    for setting, value in (
+        ("dataset.missing_caption", missing_caption),
+        ("dataset.captions.variants", "lines" if lines else "one"),
+        ("dataset.subfolders", subfolders),
+    ):
+        if setting not in to.values:
+            to.say(setting, value, key, value, given=False)
 
 
 def side_of(width: float, height: float) -> int:
@@ -395,7 +418,7 @@ def _entry(folder: Folder, first: Folder) -> tuple[dict[str, Any], set[str]]:
         name = setting.removeprefix("dataset.")
         if setting == "dataset.path" or value == main.get(setting):
             continue
-        if name in OVERRIDES:
+        if name in (*OVERRIDES, "metadata"):
             entry[name] = value
         elif name.startswith("captions."):
             captions[name.removeprefix("captions.")] = value

@@ -30,6 +30,31 @@ def expanded(text):
     }
 
 
+@pytest.mark.parametrize(
+    ("caption", "trained"),
+    [
+        ("a photo of [trigger], [name]", "a photo of ohwx, ohwx"),
+        ("Ohwx smiling", "Ohwx smiling"),
+        ("a photo of (ohwx)", "a photo of (ohwx)"),
+        ("一只ohwx猫", "一只ohwx猫"),
+        ("ohwxes in a row", "ohwx, ohwxes in a row"),
+        ("an éohwx", "ohwx, an éohwx"),
+        ("", "ohwx"),
+    ],
+)
+def test_a_caption_has_the_trigger_word_once(caption, trained):
+    assert with_trigger("ohwx", caption) == trained
+    assert texts(caption, "ohwx") == (trained,)
+    assert with_trigger("", caption) == caption
+
+
+def test_the_trigger_word_among_moved_tags_comes_in_front():
+    found = texts("red, [trigger], blue, green", "ohwx", shuffle=4)
+    assert found[0] == "red, ohwx, blue, green"
+    assert len(found) == 4
+    assert all(text.startswith("ohwx, ") and text.count("ohwx") == 1 for text in found[1:])
+
+
 @pytest.mark.parametrize("trigger", ["", "ohwx", " ohwx "])
 @pytest.mark.parametrize(
     "caption",

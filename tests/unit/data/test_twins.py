@@ -115,7 +115,7 @@ def test_every_text_with_the_class_word_is_encoded_once_and_no_other(world):
     world.add("b.png", "one", control=True)
     dataset = world.build()
     given = Counter(world.encoders.texts)
-    own = {"a": ["ohwx, one", "ohwx, two of ohwx"], "b": ["ohwx, one"]}
+    own = {"a": ["ohwx, one", "two of ohwx"], "b": ["ohwx, one"]}
     held = {name: [text.replace("ohwx", "woman") for text in texts] for name, texts in own.items()}
     seen = ((64, 64),)
     # Beside each control image as it is and mirrored, and once for both without.

@@ -10,9 +10,9 @@ CROSS = {"flip": False, "mask": {"source": "auto", "background": 0.1}}
 
 @pytest.fixture(scope="module")
 def choice(combined_datasets):
-    def make(path, role="train", weight=1.0, captioned=False, **values):
+    def make(path, role="train", weight=1.0, **values):
         values = {**CROSS, "path": f"/data/{path}", **values}
-        return combined_datasets.DatasetChoice(values, role, weight, captioned)
+        return combined_datasets.DatasetChoice(values, role, weight)
 
     return make
 
@@ -99,7 +99,6 @@ def test_ordinary_images_have_the_word_that_their_node_says(choice, joined, said
             {"validation": {"share": 0.2}},
             ("dataset.flip is True", "dataset.validation.share is 0.1 for a and 0.2 for b"),
         ),
-        ({"missing_caption": "skip"}, {"missing_caption": "error"}, ("dataset.missing_caption",)),
     ],
 )
 def test_what_no_folder_can_have_for_itself_is_refused(
@@ -121,19 +120,14 @@ def test_what_holds_for_the_whole_run_is_said_by_one_of_them(choice, combined_da
         assert values["preservation"]["share"] == 0.25
 
 
-def test_images_of_a_graph_that_have_captions_go_with_any_rule_about_missing_ones(
-    choice, joined, combined_datasets
-):
-    images = choice("images", captioned=True, missing_caption="empty", layout="flat")
+def test_each_folder_keeps_its_rule_about_missing_captions(choice, joined):
+    images = choice("images", missing_caption="empty", layout="flat")
     folder = choice("folder", missing_caption="error", layout="auto")
     for pair in ((images, folder), (folder, images)):
-        found = joined(*pair)
-        assert {each.settings.missing_caption for each in found} == {"error"}
-        layouts = {each.settings.path: each.settings.layout for each in found}
-        assert layouts == {"/data/images": "flat", "/data/folder": "auto"}
-    wordless = choice("images", missing_caption="empty", layout="flat")
-    with pytest.raises(combined_datasets.InputError, match=r"dataset\.missing_caption"):
-        joined(wordless, folder)
+        found = {each.settings.path: each.settings for each in joined(*pair)}
+        images_read, folder_read = found["/data/images"], found["/data/folder"]
+        assert (images_read.missing_caption, images_read.layout) == ("empty", "flat")
+        assert (folder_read.missing_caption, folder_read.layout) == ("error", "auto")
 
 
 def test_a_folder_of_ordinary_images_stays_with_its_dataset(choice, joined):

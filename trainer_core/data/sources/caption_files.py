@@ -51,6 +51,18 @@ def caption_file(listing: Listing, key: str, problems: Problems) -> ListedFile |
     return own
 
 
+def stated_caption(settings: DatasetSection, key: str) -> tuple[str, ...]:
+    """The caption of an image that has none of its own, by ``dataset``; none where it says none.
+
+    Args:
+        settings: Of its folder.
+        key: The image's name, without extension.
+    """
+    if settings.captions.default.strip():
+        return (settings.captions.default,)
+    return (key.rpartition("/")[2],) if settings.missing_caption == "filename" else ()
+
+
 def caption_of(
     path: Path | str, extension: str, settings: DatasetSection, *, asked_for: bool = True
 ) -> tuple[str, ...]:

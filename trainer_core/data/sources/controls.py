@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...filesystem.allowed_folders import AllowedFolders
-from .layout import control_folders
-from .listing import ListedFile, Listing, list_folder
+from .layout import masked_image
+from .listing import ListedFile, Listing, MaskFile, Masks, list_folder
 from .problems import Problems
 
-_MARKED = re.compile(r"^(?P<stem>.+)_control(?:_(?P<number>\d{1,2}))?$", re.DOTALL)
-_NUMBERED = re.compile(r"^(?P<stem>.+)_(?P<number>\d{1,2})$", re.DOTALL)
+_MARKED = re.compile(r"^(?P<stem>.+)_control(?:_(?P<number>\d{1,4}))?$", re.DOTALL)
+_NUMBERED = re.compile(r"^(?P<stem>.+)_(?P<number>\d{1,4})$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +114,35 @@ def ordered(controls: Iterable[Control]) -> tuple[list[Control], str | None]:
 
 
 def controls_in_folders(
-    root: Path, targets: Listing, problems: Problems, within: AllowedFolders | None
+    folders: Iterable[Path],
+    targets: Listing,
+    masks: Masks,
+    problems: Problems,
+    within: AllowedFolders | None,
 ) -> Controls:
-    """Read ``control_images`` and, where they are, ``control_images_1``, ``control_images_2`` ...
+    """Read folders of control images.
 
     Args:
-        root: The dataset's folder.
+        folders: The first holds the first control image of each training image.
         targets: The training images.
+        masks: Gets those that lie among the control images, as in qwen-image-finetune's datasets.
         problems: Told of control images without training image, and of what is not read.
         within: As for `list_folder`.
     """
     keys = {file.key for file in targets.images}
     known = keys | set(targets.captions) | {file.key for file in targets.foreign}
+    by_name = {key.rpartition("/")[2]: key for key in keys}
     controls: Controls = {}
-    for place, folder in enumerate(control_folders(root)):
-        listing = list_folder(root / folder, problems.settings.caption_extension, within)
+    for place, folder in enumerate(folders):
+        listing = list_folder(folder, problems.settings.caption_extension, within)
         for file in listing.images:
-            name, shown = control_in_folder(file.key, keys), f"{folder}/{file.shown}"
+            name, shown = control_in_folder(file.key, keys), f"{folder.name}/{file.shown}"
+            if name is None and (found := control_in_folder(file.key, by_name)) is not None:
+                name = ControlName(by_name[found.target], found.number)
+            masked = masked_image(file.key) if name is None else None
+            if masked in keys:
+                masks.setdefault(masked, MaskFile(listing.path(file), shown))
+                continue
             if name is not None:
                 control = Control(name, listing.path(file), shown, place)
                 controls.setdefault(name.target, []).append(control)
@@ -138,7 +150,7 @@ def controls_in_folders(
                 problems.add("missing_control", f"{shown} has no training image")
             else:
                 problems.tell(f"left out: {shown}, because its training image cannot be read")
-        tell_unread(listing, problems, f"{folder}/", captions=True)
+        tell_unread(listing, problems, f"{folder.name}/", captions=True)
     return controls
 
 
@@ -183,6 +195,9 @@ def tell_unread(
     for file in listing.foreign:
         image = None if captions else listing.path(file)
         problems.add("unreadable", f"{prefix}{file.shown} is of a type that is not read", image)
+    for name, reason in listing.passed_over.items():
+        made = reason if reason.startswith("dataset.") else f"made by {reason}"
+        problems.count(f"{{count}} folder(s) are not read ({made}): {{names}}", f"{prefix}{name}")
     for name in listing.linked_twice:
         problems.tell(f"left out: {prefix}{name} links to a folder that was read already")
     for name in listing.special:

@@ -30,7 +30,14 @@ from .hugging_face import refuse_images_inside
 from .image_choices import read_choices
 from .kohya import looks_like_kohya, repeated_folders, tell_unused_numbers
 from .layers import BAD_LAYERS, Layer, layers_by_image
-from .layout import CONTROL_FOLDER, LAYERS_FOLDER, TRAINING_FOLDER, dataset_layout
+from .layout import (
+    CONTROL_FOLDER,
+    LAYERS_FOLDER,
+    MASK_FOLDER,
+    TRAINING_FOLDER,
+    control_folders,
+    dataset_layout,
+)
 from .listed_images import survey_metadata
 from .listing import ListedFile, Listing, dataset_root, list_folder
 from .mask_files import masks_beside, masks_in_folder, tell_masks
@@ -98,21 +105,31 @@ def survey(
     root = dataset_root(settings.path)
     found = survey_metadata(root, settings, within, remembered)
     if found is not None:
+        _refuse_folders_beside_metadata(settings)
         return found
     problems = Problems(settings)
     layout = dataset_layout(root, settings)
     prefix = f"{TRAINING_FOLDER}/" if layout in _IN_A_FOLDER else ""
-    listing = list_folder(root / prefix, settings.caption_extension, within)
+    controls, mask_folder = _folders_elsewhere(settings)
+    listing = list_folder(
+        root / prefix,
+        settings.caption_extension,
+        within,
+        subfolders=settings.subfolders,
+        without=(*controls, *mask_folder),
+    )
     images, masks = masks_beside(listing, problems)
     reader = Reader(listing, prefix, settings, problems, masks=masks, remembered=remembered)
     reader.choices = read_choices(root, within)
-    if prefix:
-        masks_in_folder(root, {file.key for file in images}, masks, problems, within)
+    for folder in mask_folder or ([root / MASK_FOLDER] if prefix else []):
+        masks_in_folder(folder, {file.key for file in images}, masks, problems, within)
     if layout == "layered":
         reader.layers = _layers_in_folder(root, listing, problems, within)
-    elif layout == "paired":
-        reader.controls = controls_in_folders(root, listing, problems, within)
+    elif controls or layout == "paired":
+        folders = controls or [root / name for name in control_folders(root)]
+        reader.controls = controls_in_folders(folders, listing, masks, problems, within)
         reader.expects_controls = True
+        images = _repeated(settings, layout, reader, images) if controls else images
     else:
         images, reader.controls = controls_beside(images, listing, problems)
         reader.expects_controls = bool(reader.controls)
@@ -122,7 +139,38 @@ def survey(
     samples = [sample for file in images if (sample := reader.sample(file)) is not None]
     tell_masks(masks, reader.without_mask, settings, problems)
     _find_lonely_captions(listing, problems, prefix)
-    return Scan(tuple(samples), problems.told(), problems.refusal(), tuple(problems.faults))
+    return problems.scan(samples)
+
+
+def _folders_elsewhere(settings: DatasetSection) -> tuple[list[Path], list[Path]]:
+    """``dataset.control_folders`` and ``dataset.mask_folder``.
+
+    Raises:
+        DatasetError: When one of them is missing.
+    """
+    found: dict[str, list[Path]] = {"control_folders": [], "mask_folder": []}
+    named = [("control_folders", name) for name in settings.control_folders]
+    named += [("mask_folder", settings.mask_folder)] if settings.mask_folder else []
+    for setting, name in named:
+        folder = Path(name).expanduser()
+        if not folder.is_dir():
+            raise DatasetError(
+                f"dataset.{setting}: {folder} is no folder",
+                "a folder of images that have the names of the training images",
+                f"Correct dataset.{setting}, or leave it out.",
+            )
+        found[setting].append(folder)
+    return found["control_folders"], found["mask_folder"]
+
+
+def _refuse_folders_beside_metadata(settings: DatasetSection) -> None:
+    for setting in ("control_folders", "mask_folder"):
+        if getattr(settings, setting):
+            raise DatasetError(
+                f"dataset.{setting} is set, and a metadata file lists the images",
+                "control images and masks in the columns of that file",
+                f"Leave dataset.{setting} out, or set dataset.layout: flat.",
+            )
 
 
 def _repeated(

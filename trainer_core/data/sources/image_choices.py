@@ -18,7 +18,6 @@ from ...filesystem.storage import write_json
 from ...filesystem.text_files import read_object
 
 FILE = ".adapter_trainer.json"
-LEFT_OUT = "{count} image(s) are left out by hand: {names}"
 
 Place = tuple[float, float]
 

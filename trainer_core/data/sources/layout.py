@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...config import DatasetSection
 from ...errors import DatasetError
+from .other_programs import MASK
 
 TRAINING_FOLDER = "training_images"
 CONTROL_FOLDER = "control_images"
@@ -16,6 +17,7 @@ FOLDERS = (TRAINING_FOLDER, CONTROL_FOLDER, LAYERS_FOLDER)
 """Folders whose names say what lies in them."""
 
 
+_MASK_ENDINGS = ("_mask", MASK)
 _MORE_CONTROLS = re.compile(rf"{CONTROL_FOLDER}_(?P<number>\d{{1,2}})")
 
 
@@ -28,6 +30,20 @@ def control_folders(root: Path) -> list[str]:
     )
     first = [CONTROL_FOLDER] if (root / CONTROL_FOLDER).is_dir() else []
     return [*first, *(name for _, name in sorted(numbered))]
+
+
+def masked_image(key: str) -> str | None:
+    """The key of the image that a file is the mask of by its name; None where it is no mask."""
+    if "mask" not in key:
+        return None
+    folders, _, stem = key.rpartition("/")
+    image = next((stem[: -len(end)] for end in _MASK_ENDINGS if stem.endswith(end)), stem) or stem
+    parts = folders.split("/") if folders else []
+    if MASK_FOLDER in parts:
+        parts.remove(MASK_FOLDER)
+    elif image == stem:
+        return None
+    return "/".join([*parts, image])
 
 
 def dataset_layout(root: Path, settings: DatasetSection) -> str:
@@ -47,6 +63,8 @@ def dataset_layout(root: Path, settings: DatasetSection) -> str:
     training, control, layers = ((root / name).is_dir() for name in FOLDERS)
     control = control or bool(control_folders(root))
     wanted = settings.layout
+    if settings.control_folders and wanted == "auto":
+        return "flat"
     if wanted in {"flat", "kohya"}:
         return wanted
     if wanted == "auto" and not training | control:

@@ -21,11 +21,11 @@ from ..captions import with_trigger
 from ..image import ImageInfo
 from ..image_file import NoDecoderError
 from ..wildcards import CaptionRuleError
-from .caption_files import caption_file, caption_of
+from .caption_files import caption_file, caption_of, stated_caption
 from .controls import tell_unread
 from .facts import HeaderMemory, read_facts
 from .hugging_face import PartFolder, part_folders
-from .image_choices import LEFT_OUT, ImageChoices, read_choices
+from .image_choices import ImageChoices, read_choices
 from .listing import ListedFile, Listing, list_folder
 from .mask_files import shape_problem
 from .metadata_columns import Columns, find_columns
@@ -171,8 +171,7 @@ class _Survey:
             words = f"{{count}} image(s) have no {kind}, and count everywhere alike: {{names}}"
             self.problems.count(words, place)
         self.samples.sort(key=lambda sample: sample.name)
-        refusal, faults = self.problems.refusal(), tuple(self.problems.faults)
-        return Scan(tuple(self.samples), self.problems.told(), refusal, faults)
+        return self.problems.scan(self.samples)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
@@ -225,10 +224,10 @@ class _Survey:
             return None
         self.trained[name] = place
         file = self._files[name]
-        if self.choices.leaves_out(file.shown):
-            self.problems.count(LEFT_OUT, file.shown)
-            return None
         image = self.listing.path(file)
+        if self.choices.leaves_out(file.shown):
+            self.problems.leave_out(file.shown, image)
+            return None
         facts = self._facts(file, image)
         controls = [self._control(place, text, known, image) for text in entry.controls]
         captions = self._captions(place, file, entry, image)
@@ -304,6 +303,7 @@ class _Survey:
             if texts is None:
                 texts = self._beside(file)
             raw = [text for text in texts if text.strip()]
+            raw = raw or stated_caption(self.settings, file.key)
             if not raw and self.settings.missing_caption != "empty":
                 what = f"{place}: {file.shown} has no caption, and no caption file beside it"
                 if entry.captions is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
+from .other_programs import FOLDERS
 
 _JPEG = {".jpg", ".jpeg", ".jpe", ".jfif", ".pjpeg", ".pjp"}
 _HEIC = {".heic", ".heif", ".hif"}
@@ -48,6 +49,18 @@ class ListedFile(NamedTuple):
         return _shown(self.name)
 
 
+@dataclass(frozen=True, slots=True)
+class MaskFile:
+    """A mask: the file, and its name for a message."""
+
+    path: Path
+    shown: str
+
+
+Masks = dict[str, MaskFile]
+"""Key of an image to its mask."""
+
+
 @dataclass(slots=True)
 class Listing:
     """The files of a folder and its sub-folders, sorted by name.
@@ -60,6 +73,7 @@ class Listing:
         foreign: Images of types that are not read.
         unread: Files that are neither, such as a README.
         special: What is no ordinary file, such as a pipe.
+        passed_over: Folders that were not read, each with the reason.
         linked_twice: Folders that were reached a second time through a link and not read again.
     """
 
@@ -70,6 +84,7 @@ class Listing:
     foreign: list[ListedFile] = field(default_factory=list)
     unread: list[ListedFile] = field(default_factory=list)
     special: list[str] = field(default_factory=list)
+    passed_over: dict[str, str] = field(default_factory=dict)
     linked_twice: list[str] = field(default_factory=list)
 
     def path(self, file: ListedFile) -> Path:
@@ -153,7 +168,12 @@ def _composed_stem(path: Path) -> str:
 
 
 def list_folder(
-    folder: Path, caption_extension: str, within: AllowedFolders | None = None
+    folder: Path,
+    caption_extension: str,
+    within: AllowedFolders | None = None,
+    *,
+    subfolders: bool = True,
+    without: Collection[Path] = (),
 ) -> Listing:
     """Read names in a folder and below; hidden ones are left out, links are followed once.
 
@@ -161,6 +181,8 @@ def list_folder(
         folder: An existing folder.
         caption_extension: Such as ``.txt``; upper or lower case makes no difference.
         within: What images, captions and folders really have to lie in; None follows every link.
+        subfolders: Whether to read what lies in folders below.
+        without: Folders that are read for something else.
 
     Returns:
         What was found.
@@ -172,7 +194,8 @@ def list_folder(
     listing = Listing(folder)
     caption = caption_extension.lower()
     _require_within(folder, within)
-    for name, linked in _walk(folder, listing, within):
+    elsewhere = {os.path.realpath(each) for each in without}
+    for name, linked in _walk(folder, listing, within, subfolders, elsewhere):
         if listing.take(name, caption) and linked:
             _require_within(folder / name, within)
     listing._sort()
@@ -186,7 +209,11 @@ class _Folder(NamedTuple):
 
 
 def _walk(
-    folder: Path, listing: Listing, within: AllowedFolders | None
+    folder: Path,
+    listing: Listing,
+    within: AllowedFolders | None,
+    subfolders: bool,
+    elsewhere: Collection[str],
 ) -> Iterator[tuple[str, bool]]:
     """Names of the files below a folder, and whether each is a link; folders in order of names."""
     top, depth = str(folder), len(folder.parts)
@@ -212,12 +239,25 @@ def _walk(
             if entry.is_file(follow_symlinks=False):
                 yield place.prefix + name, False
             elif _is_folder(entry):
-                below.append(_below(place, entry))
+                inner = _below(place, entry)
+                if _is_read(inner, listing, subfolders, elsewhere):
+                    below.append(inner)
             elif _is_file(entry):
                 yield place.prefix + name, True
             else:
                 listing.special.append(place.prefix + name)
         waiting.extend(reversed(below))
+
+
+def _is_read(
+    folder: _Folder, listing: Listing, subfolders: bool, elsewhere: Collection[str]
+) -> bool:
+    """Whether a folder is a part of the one that is listed; the listing notes why it is not."""
+    name = folder.prefix[:-1].rpartition("/")[2].lower()
+    reason = FOLDERS.get(name) or ("" if subfolders else "dataset.subfolders")
+    if reason and folder.real not in elsewhere:
+        listing.passed_over[_shown(folder.prefix)] = reason
+    return not reason and folder.real not in elsewhere
 
 
 def _below(above: _Folder, entry: os.DirEntry[str]) -> _Folder:

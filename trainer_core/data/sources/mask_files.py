@@ -1,37 +1,24 @@
 """Which files are masks, and of which image.
 
-``NAME_mask.png`` beside ``NAME``, or a file of the image's name in a folder ``masks``: beside the
-images, at the top of the dataset, or for the paired layout beside ``training_images``. What is a
-mask by its name and has its image is never trained as an image itself.
+``NAME_mask.png`` or OneTrainer's ``NAME-masklabel.png`` beside ``NAME``, or a file of the image's
+name in a folder ``masks``: beside the images, at the top of the dataset, or for the paired layout
+beside ``training_images``; or in ``dataset.mask_folder``. What is a mask by its name and has its
+image is never trained as an image itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...config import DatasetSection
 from ...filesystem.allowed_folders import AllowedFolders
 from ..masks import same_shape
 from .controls import tell_unread
-from .layout import MASK_FOLDER
-from .listing import ListedFile, Listing, list_folder
+from .layout import masked_image
+from .listing import ListedFile, Listing, MaskFile, Masks, list_folder
+from .other_programs import CONDITION, MASK
 from .problems import Problems
-
-_ENDING = "_mask"
-
-
-@dataclass(frozen=True, slots=True)
-class MaskFile:
-    """A mask: the file, and its name for a message."""
-
-    path: Path
-    shown: str
-
-
-Masks = dict[str, MaskFile]
-"""Key of an image to its mask."""
 
 
 def masks_beside(listing: Listing, problems: Problems) -> tuple[list[ListedFile], Masks]:
@@ -44,58 +31,67 @@ def masks_beside(listing: Listing, problems: Problems) -> tuple[list[ListedFile]
     Returns:
         The images that are no masks, and the masks.
     """
-    marked = {file: key for file in listing.images if (key := _image_key(file.key)) is not None}
+    found = [file for file in listing.images if not file.key.endswith(CONDITION)]
+    for file in listing.images if len(found) < len(listing.images) else ():
+        if file.key.endswith(CONDITION):
+            words = "{count} file(s) are not trained (made by OneTrainer: condition image): {names}"
+            problems.count(words, file.shown)
+    marked = {file: key for file in found if (key := masked_image(file.key)) is not None}
     if not marked:
-        return listing.images, {}
-    images = [file for file in listing.images if file not in marked]
+        return found, {}
+    images = [file for file in found if file not in marked]
     keys = {file.key for file in images}
     masks: Masks = {}
     strays: list[ListedFile] = []
     for file, key in marked.items():
         captioned = file.key in listing.captions
+        foreign = file.key.endswith(MASK)
+        if foreign:
+            problems.count("{count} mask(s) made by OneTrainer: {names}", file.shown)
         if key in keys:
             _take(masks, key, MaskFile(listing.path(file), file.shown), problems)
             if captioned:
                 caption = listing.captions.pop(file.key).shown
                 words = "{count} caption(s) of masks are not read: {names}"
                 problems.count(words, caption)
-        elif captioned or problems.settings.mask.source == "none":
+        elif not foreign and (captioned or problems.settings.mask.source == "none"):
             # A training image that happens to be called so.
             strays.append(file)
         else:
             problems.add("missing_image", f"{file.shown} is a mask without image")
-    order = {file: place for place, file in enumerate(listing.images)} if strays else {}
+    order = {file: place for place, file in enumerate(found)} if strays else {}
     return sorted(images + strays, key=order.__getitem__) if strays else images, masks
 
 
 def masks_in_folder(
-    root: Path,
+    folder: Path,
     keys: Collection[str],
     masks: Masks,
     problems: Problems,
     within: AllowedFolders | None,
 ) -> None:
-    """Add the masks of the folder ``masks`` beside ``training_images``, where there is one.
+    """Add the masks of a folder: ``dataset.mask_folder``, or ``masks`` beside ``training_images``.
 
     Args:
-        root: The dataset's folder.
+        folder: Need not be there.
         keys: Those of the training images.
         masks: Gets them.
         problems: As for `masks_beside`.
         within: As for `list_folder`.
     """
-    folder = root / MASK_FOLDER
     if not folder.is_dir():
         return
     listing = list_folder(folder, problems.settings.caption_extension, within)
+    by_name = {key.rpartition("/")[2]: key for key in keys}
     for file in listing.images:
-        shown = f"{MASK_FOLDER}/{file.shown}"
-        key = file.key if file.key in keys else file.key.removesuffix(_ENDING)
+        shown = f"{folder.name}/{file.shown}"
+        key = file.key if file.key in keys else masked_image(file.key) or file.key
+        key = key if key in keys else by_name.get(key, key)
         if key in keys:
             _take(masks, key, MaskFile(listing.path(file), shown), problems)
         else:
             problems.add("missing_image", f"{shown} is a mask without image")
-    tell_unread(listing, problems, f"{MASK_FOLDER}/", captions=True)
+    tell_unread(listing, problems, f"{folder.name}/", captions=True)
 
 
 def tell_masks(
@@ -134,20 +130,6 @@ def shape_problem(shown: str, image: tuple[int, int], mask: tuple[int, int]) -> 
     return (
         f"the mask {shown} has {mask[0]} x {mask[1]} pixels, and its image {image[0]} x {image[1]}"
     )
-
-
-def _image_key(key: str) -> str | None:
-    """The key of the image that a file is the mask of by its name; None where it is no mask."""
-    if "mask" not in key:
-        return None
-    folders, _, stem = key.rpartition("/")
-    parts = folders.split("/") if folders else []
-    if MASK_FOLDER in parts:
-        parts.remove(MASK_FOLDER)
-        return "/".join([*parts, stem.removesuffix(_ENDING) or stem])
-    if stem.endswith(_ENDING) and stem != _ENDING:
-        return key.removesuffix(_ENDING)
-    return None
 
 
 def _take(masks: Masks, key: str, mask: MaskFile, problems: Problems) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,11 +100,13 @@ class Problems:
         settings: The policies.
         problems: What was left out, and what may be a mistake, in words.
         faults: What policies decided about, with their images.
+        left_out: Images that a person left out.
     """
 
     settings: DatasetSection
     problems: list[str] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    left_out: list[Path] = field(default_factory=list)
     _errors: dict[str, list[str]] = field(default_factory=dict)
     _notes: dict[str, list[str]] = field(default_factory=dict)
 
@@ -120,6 +123,11 @@ class Problems:
         if policy in _NO_SETTING or getattr(self.settings, policy) == "error":
             self._errors.setdefault(policy, []).append(text)
         self.problems.append(f"left out: {text}")
+
+    def leave_out(self, name: str, image: Path) -> None:
+        """Note an image that a person left out."""
+        self.left_out.append(image)
+        self.count("{count} image(s) are left out by hand: {names}", name)
 
     def tell(self, text: str) -> None:
         """Note something that may be a mistake, in words of its own."""
@@ -141,6 +149,11 @@ class Problems:
             for words, names in self._notes.items()
         )
         return (*self.problems, *notes)
+
+    def scan(self, samples: Sequence[Sample]) -> Scan:
+        """What a folder holds, with all that was noted of it."""
+        noted = tuple(self.faults), tuple(self.left_out)
+        return Scan(tuple(samples), self.told(), self.refusal(), *noted)
 
     def refusal(self) -> DatasetError | None:
         """Why a policy says to stop; None when none does.
@@ -166,9 +179,11 @@ class Scan:
         problems: What the policies left out, and what may be a mistake, in words.
         refusal: Why a policy says to stop; None when none does.
         faults: Those of the problems that a policy decided about.
+        left_out: Images that a person left out.
     """
 
     samples: tuple[Sample, ...]
     problems: tuple[str, ...]
     refusal: DatasetError | None = None
     faults: tuple[Fault, ...] = ()
+    left_out: tuple[Path, ...] = ()

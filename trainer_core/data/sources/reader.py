@@ -15,10 +15,10 @@ from ..captions import with_trigger
 from ..image import ImageInfo
 from ..image_file import NoDecoderError
 from ..wildcards import CaptionRuleError
-from .caption_files import caption_file, caption_of
+from .caption_files import caption_file, caption_of, stated_caption
 from .controls import Controls, ordered
 from .facts import HeaderMemory, read_facts
-from .image_choices import LEFT_OUT, ImageChoices
+from .image_choices import ImageChoices
 from .kohya import RepeatedFolder
 from .layers import BAD_LAYERS, Layer, layer_problem, layers_problem
 from .listing import ListedFile, Listing
@@ -67,7 +67,7 @@ class Reader:
         path, name = self.listing.path(file), self.prefix + file.shown
         tell_name(file, name, self.problems)
         if self.choices.leaves_out(name):
-            self.problems.count(LEFT_OUT, name)
+            self.problems.leave_out(name, path)
             return None
         layers = self.layers
         controls = () if layers is not None else self._controls_of(file, path, name)
@@ -188,6 +188,7 @@ class Reader:
             elif self.repeats is not None:
                 named = self.repeats[file.name.partition("/")[0]].caption
                 raw = () if named is None or self.settings.missing_caption == "skip" else (named,)
+            raw = raw or stated_caption(self.settings, file.key)
             if not raw and self.settings.missing_caption != "empty":
                 self.problems.add("missing_caption", self._no_caption(file, name, own), path)
                 return None

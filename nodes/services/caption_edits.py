@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...trainer_core.errors import InputError
+from ...trainer_core.errors import DatasetError, InputError
 from ...trainer_core.filesystem.allowed_folders import AllowedFolders
 from ...trainer_core.filesystem.storage import unlink, write_json, write_text
+from ...trainer_core.printable import listed
 from ..host.folders import clear_leftovers
 
 KEPT = 100
@@ -27,7 +29,11 @@ _KEPT_TEXT = 2**22
 ABSENT = "absent"
 """What stands for the text of a caption that has no file."""
 
+_NAMED = 5
 _LOCK = threading.Lock()
+
+Change = Callable[[str | None], str]
+"""The text of a caption, None where there is no file, to what it becomes."""
 
 
 class Caption(NamedTuple):
@@ -79,7 +85,7 @@ class Edits:
 
     def count(self) -> int:
         """How many edits can be taken back."""
-        return len(self._noted())
+        return _count(self._noted())
 
     def save(self, image: Path, extension: str, text: str, token: str) -> Caption:
         """Write a caption.
@@ -109,53 +115,107 @@ class Edits:
                 )
             if now.text == text or (now.text is None and not text):
                 return now
-            self._note(self._noted(), now, text)
+            self._note(self._noted(), (now, text))
             write_text(now.file, text + "\n")
             return Caption(now.file, text)
 
-    def undo(self) -> Path | None:
+    def save_all(self, images: Iterable[Path], extension: str, change: Change) -> tuple[int, int]:
+        """Change the captions of many images, as one edit.
+
+        Args:
+            images: Of the dataset.
+            extension: Of caption files.
+            change: What becomes of each text.
+
+        Returns:
+            How many were changed, and how many stay because they are no plain text.
+
+        Raises:
+            InputError: When a text would be none, or there is more of it than can be taken back.
+            StorageError: When one cannot be written; undo takes back those before it.
+        """
+        with _LOCK:
+            changes, unread = [], 0
+            for image in images:
+                self._within.require(image, "image")
+                try:
+                    now = read(image, extension, self._within)
+                except DatasetError:
+                    unread += 1
+                    continue
+                if now.file.suffix == ".json":
+                    unread += 1
+                elif (text := _plain(change(now.text))) != (now.text or ""):
+                    changes.append((now, text))
+            if changes:
+                self._note(self._noted(), *changes)
+            for now, text in changes:
+                write_text(now.file, text + "\n")
+            return len(changes), unread
+
+    def undo(self) -> list[Path]:
         """Take back the last edit that is still as it was left.
 
         Returns:
-            The caption's file, below the dataset; None when there is nothing to take back.
+            The caption files, below the dataset; none when there is nothing to take back.
 
         Raises:
-            InputError: When the file was changed since; the edit is then forgotten.
+            InputError: When a file was changed since; its edit is then forgotten.
             StorageError: When it cannot be written.
         """
+        with _LOCK:
+            noted, done, changed = self._noted(), list[Path](), list[str]()
+            while noted and not (done or changed):
+                begins = (at for at, edit in enumerate(noted) if not edit["more"])
+                first = max(begins, default=0)
+                for edit in reversed(noted[first:]):
+                    self._take_back(edit, done, changed)
+                del noted[first:]
+                self._keep(noted)
+            if changed:
+                raise InputError(
+                    f"{listed(changed, _NAMED)} was changed by another program after the edit",
+                    "the text that was written here",
+                    "It stays as it is; undo once more takes back the edit before.",
+                )
+            return done
+
+    def _take_back(self, edit: Mapping[str, Any], done: list[Path], changed: list[str]) -> None:
         from ...trainer_core.data.captions import read_caption
 
-        with _LOCK:
-            noted = self._noted()
-            while noted:
-                edit = noted.pop()
-                file = self._folder / edit["file"]
-                self._within.require(file, "caption")
-                text = read_caption(file) if file.is_file() else None
-                if text == edit["before"]:
-                    # The program ended between the note and the edit.
-                    continue
-                if text != edit["after"]:
-                    self._keep(noted)
-                    raise InputError(
-                        f"{edit['file']} was changed by another program after the edit",
-                        "the text that was written here",
-                        "It stays as it is; undo once more takes back the edit before.",
-                    )
-                if edit["before"] is None:
-                    unlink(file)
-                else:
-                    write_text(file, edit["before"] + "\n")
-                self._keep(noted)
-                return Path(edit["file"])
-            self._keep(noted)
-            return None
+        file = self._folder / edit["file"]
+        self._within.require(file, "caption")
+        text = read_caption(file) if file.is_file() else None
+        if text == edit["before"]:
+            return  # The program ended between the note and the edit.
+        if text != edit["after"]:
+            changed.append(edit["file"])
+            return
+        if edit["before"] is None:
+            unlink(file)
+        else:
+            write_text(file, edit["before"] + "\n")
+        done.append(Path(edit["file"]))
 
-    def _note(self, noted: list[dict[str, Any]], now: Caption, text: str) -> None:
-        file = now.file.relative_to(self._folder).as_posix()
-        noted = [*noted, {"file": file, "before": now.text, "after": text}][-KEPT:]
-        while sum(len(each["before"] or "") + len(each["after"]) for each in noted) > _KEPT_TEXT:
-            del noted[0]
+    def _note(self, noted: list[dict[str, Any]], *changes: tuple[Caption, str]) -> None:
+        edits: list[dict[str, Any]] = [
+            {
+                "file": now.file.relative_to(self._folder).as_posix(),
+                "before": now.text,
+                "after": text,
+                "more": at > 0,
+            }
+            for at, (now, text) in enumerate(changes)
+        ]
+        if _size(edits) > _KEPT_TEXT:
+            raise InputError(
+                f"{len(edits)} captions with more text than can be taken back",
+                f"at most {_KEPT_TEXT} letters in one edit",
+                "Edit them in another program.",
+            )
+        noted = [*noted, *edits]
+        while _size(noted) > _KEPT_TEXT or _count(noted) > KEPT:
+            del noted[: next(at for at, each in enumerate(noted) if at and not each["more"])]
         self._keep(noted)
 
     def _keep(self, noted: list[dict[str, Any]]) -> None:
@@ -173,11 +233,45 @@ class Edits:
         if not self._journal.is_file():
             return []
         edits = read_object(self._journal, refuse).get("edits")
-        return [each for each in edits if _is_edit(each)] if isinstance(edits, list) else []
+        found = [each for each in edits if _is_edit(each)] if isinstance(edits, list) else []
+        return [{"more": False} | each for each in found]
+
+
+def change_of(way: object, text: object, find: object) -> Change:
+    """What becomes of the captions of all images.
+
+    Args:
+        way: ``fill`` writes where there is none, ``all`` everywhere, ``replace`` what was found.
+        text: What is written.
+        find: What is replaced; upper and lower case are told apart.
+
+    Raises:
+        InputError: When it is none of these.
+    """
+    if isinstance(text, str) and isinstance(find, str):
+        if way == "fill" and text.strip():
+            return lambda before: before or text
+        if way == "all" and text.strip():
+            return lambda before: text
+        if way == "replace" and find:
+            return lambda before: (before or "").replace(find, text)
+    raise InputError(
+        "an edit of all captions without a text",
+        "a text to write, or one to find",
+        "Type it beside the button.",
+    )
+
+
+def _size(edits: Sequence[Mapping[str, Any]]) -> int:
+    return sum(len(each["before"] or "") + len(each["after"]) for each in edits)
+
+
+def _count(edits: Sequence[Mapping[str, Any]]) -> int:
+    return sum(not each["more"] for each in edits)
 
 
 def _is_edit(value: Any) -> bool:
-    if not isinstance(value, dict) or value.keys() != {"file", "before", "after"}:
+    if not isinstance(value, dict) or value.keys() - {"more"} != {"file", "before", "after"}:
         return False
     file = value["file"]
     inside = isinstance(file, str) and ".." not in file.split("/") and not Path(file).is_absolute()

@@ -50,6 +50,7 @@ _KINDS = {
     "tiny": "too small",
     "small": "smaller than the training size",
     "cropped": "much cut off",
+    "transparent": "with an alpha channel",
 }
 """Kinds of what is wrong, the gravest first, in words for a count."""
 
@@ -63,6 +64,7 @@ _WORDS = {
     "missing_caption": "There is no caption. Write what is to be seen here.",
 }
 _LEFT_OUT = " It is left out."
+_TRANSPARENT = "What is transparent of it is trained as white. Lay it on a background of your own."
 
 
 class Report:
@@ -71,11 +73,13 @@ class Report:
     Attributes:
         items: One mapping for each training image, in the order of names.
         others: What is wrong with files that are no training image, in words.
+        listed: Whether a metadata file has the captions.
     """
 
     def __init__(self, settings: DatasetSection, within: AllowedFolders) -> None:
         from ...trainer_core.data.buckets import standard_buckets
         from ...trainer_core.data.sources.folder import survey
+        from ...trainer_core.data.sources.listed_images import metadata_parts
 
         self._settings = settings
         self._root = Path(settings.path)
@@ -85,10 +89,19 @@ class Report:
         found = survey(settings.model_copy(update=relaxed), within)
         size = settings.resolution, settings.max_aspect_ratio, _size_multiple()
         self._buckets = standard_buckets(*size)
+        self.listed = any(each.metadata for each in metadata_parts(self._root, settings))
         self.items = self._items(found)
-        self.others = [fault.text for fault in found.faults if fault.image is None]
+        cures = dict.fromkeys(fault.cure for fault in found.faults if fault.cure)
+        self.others = [*cures, *(fault.text for fault in found.faults if fault.image is None)]
         if not self.items:
             self.others.append("There are no images here yet. Drop some on this node.")
+        elif len(self.items) - self.left_out == 1:
+            self.others.append("One image is learned by heart. Add some more where you can.")
+
+    @property
+    def left_out(self) -> int:
+        """How many of the items a person left out."""
+        return sum(item["left_out"] for item in self.items)
 
     def page(self, first: int, count: int) -> dict[str, Any]:
         """The counts, and so many of the items from one on."""
@@ -103,6 +116,8 @@ class Report:
         }
         return {
             "total": len(self.items),
+            "left_out": self.left_out,
+            "listed": self.listed,
             "uncaptioned": sum(not item["captioned"] for item in self.items),
             "paired": any(item["controls"] for item in self.items),
             "problems": [
@@ -121,6 +136,8 @@ class Report:
             if fault.image is not None:
                 item = items.setdefault(fault.image, self._without_facts(fault.image))
                 item["problems"].append(self._problem(fault.policy, _words(fault)))
+        for image in found.left_out:
+            items[image] = self._without_facts(image) | {"left_out": True}
         return sorted(items.values(), key=lambda item: item["name"])
 
     def _item(self, sample: Sample) -> dict[str, Any]:
@@ -131,6 +148,8 @@ class Report:
         item["controls"] = [self._named(path) for path in sample.layers or sample.controls]
         if not sample.caption and self._settings.missing_caption != "empty":
             item["problems"].append(self._problem("missing_caption", _WORDS["missing_caption"]))
+        if sample.alpha:
+            item["problems"].append({"kind": "transparent", "grave": False, "text": _TRANSPARENT})
         self._place(sample, item)
         return item
 
@@ -144,7 +163,8 @@ class Report:
             changed = path.stat().st_mtime_ns
         except OSError:
             changed = 0
-        return {"name": shown_name(path, self._root), "version": str(changed), "problems": []}
+        named = {"name": shown_name(path, self._root), "version": str(changed), "problems": []}
+        return named | {"left_out": False}
 
     def _problem(self, policy: str, text: str) -> dict[str, Any]:
         skips = getattr(self._settings, policy, "error") == "skip"
@@ -153,7 +173,7 @@ class Report:
     def _place(self, sample: Sample, item: dict[str, Any]) -> None:
         """Say at which size it is trained, and what of it."""
         from ...trainer_core.data.buckets import choose_bucket
-        from ...trainer_core.data.framing import focus_of
+        from ...trainer_core.data.framing import crop_of
         from ...trainer_core.data.image import kept_box
 
         settings, problems = self._settings, item["problems"]
@@ -164,8 +184,7 @@ class Report:
             told = f"{error.found.removeprefix(sample.name)[1:]}: {error.expected}. {error.remedy}"
             problems.append({"kind": "tiny", "grave": True, "text": f"It {told}"})
             return
-        focus = focus_of(sample, settings)
-        left, top, right, bottom = kept_box(size, bucket, settings.crop, focus)
+        left, top, right, bottom = kept_box(size, bucket, *crop_of(sample, settings))
         item["bucket"] = [bucket.width, bucket.height]
         across, down = size
         item["crop"] = [left / across, top / down, right / across, bottom / down]
@@ -180,7 +199,8 @@ class Report:
 def _words(fault: Fault) -> str:
     if fault.policy == "layers":
         return f"{fault.text}. Export its layers again: PNG with transparency, of the image's size."
-    return _WORDS.get(fault.policy) or f"{fault.text}. Add or rename it; names have to be the same."
+    said = fault.cure or _WORDS.get(fault.policy)
+    return said or f"{fault.text}. Add or rename it; names have to be the same."
 
 
 def _told_small(bucket: Bucket, size: tuple[int, int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,14 +27,18 @@ _LONGEST_NAME = 200
 
 def _report(query: _Query, body: bytes) -> Any:
     folder = comfy_host.dataset_path(query["folder"])
-    given = dict(_json(query.get("settings", "{}").encode()))
-    given |= _planned(given.pop("answers", None))
-    settings = dataset_report.read_settings(folder, given)
-    report = dataset_report.REPORTS.get(settings, comfy_host.allowed_folders())
+    report = _report_of(folder, query)
     first, count = max(0, _number(query, "first")), _number(query, "count", dataset_report.PAGE)
     edits = _edits(folder).count() if _is_own(query["folder"]) else 0
     found = report.page(first, max(1, min(count, _MOST_ITEMS)))
     return {**found, "editable": _is_own(query["folder"]), "edits": edits}
+
+
+def _report_of(folder: Path, query: _Query) -> dataset_report.Report:
+    given = dict(_json(query.get("settings", "{}").encode()))
+    given |= _planned(given.pop("answers", None))
+    settings = dataset_report.read_settings(folder, given)
+    return dataset_report.REPORTS.get(settings, comfy_host.allowed_folders())
 
 
 def _planned(answers: object) -> Mapping[str, Any]:
@@ -92,8 +96,37 @@ def _save(query: _Query, body: bytes) -> Any:
 
 def _undo(query: _Query, body: bytes) -> Any:
     edits = _edits(_own(query["folder"]))
-    file = edits.undo()
-    return {"file": None if file is None else file.as_posix(), "edits": edits.count()}
+    return {"files": [file.as_posix() for file in edits.undo()], "edits": edits.count()}
+
+
+def _write(query: _Query, body: bytes) -> Any:
+    """Captions of all images at once; those that are left out keep theirs."""
+    folder, given = _own(query["folder"]), _json(body, _LARGEST_TEXT)
+    change = caption_edits.change_of(*(given.get(each) for each in ("way", "text", "find")))
+    report, edits = _report_of(folder, query), _edits(folder)
+    if report.listed:
+        raise InputError(
+            "the captions of this folder stand in its metadata file",
+            "caption files beside the images",
+            "Edit the metadata file in another program.",
+        )
+    fills = given.get("way") == "fill"
+    images = [
+        folder / item["name"]
+        for item in report.items
+        if not (item["left_out"] or (fills and item["captioned"]))
+    ]
+    changed, unread = edits.save_all(images, _extension(query), change)
+    return {"changed": changed, "unread": unread, "edits": edits.count()}
+
+
+def _choose(query: _Query, body: bytes) -> Any:
+    """Leave an image out, or keep another part of it."""
+    from ...trainer_core.data.sources.image_choices import choose
+
+    folder, image = _own(query["folder"]), _named_image(query)
+    choose(folder, image.relative_to(folder).as_posix(), _json(body))
+    return {}
 
 
 def _begin(query: _Query, body: bytes) -> Any:
@@ -115,11 +148,24 @@ def _file(query: _Query, body: bytes) -> Any:
         return {"taken": 0}
 
 
+def _look(query: _Query, body: bytes) -> Any:
+    """What would be trained of a drop, and what is wrong with it, before its folder is named."""
+    drop = DROPS.get(query["drop"])
+    return {**_report_of(drop.look(), query).page(0, 1), **_skipped(drop.skipped)}
+
+
 def _finish(query: _Query, body: bytes) -> Any:
+    adds = query.get("add") == "1"
+    if adds:
+        _own(f"input/{query['folder']}")
     skipped = DROPS.get(query["drop"]).skipped
-    name, added = DROPS.finish(query["drop"])
+    name, added = DROPS.finish(query["drop"], query.get("folder", ""), adds=adds)
+    return {"folder": f"input/{name}", "added": added, **_skipped(skipped)}
+
+
+def _skipped(skipped: Sequence[tuple[str, str]]) -> dict[str, Any]:
     told = [{"name": each, "reason": reason} for each, reason in skipped[:_SHOWN]]
-    return {"folder": f"input/{name}", "added": added, "skipped": told, "left_out": len(skipped)}
+    return {"skipped": told, "left_out": len(skipped)}
 
 
 def _cancel(query: _Query, body: bytes) -> Any:
@@ -204,6 +250,6 @@ ROUTES = {
     each.__name__[1:]: _answering(each)
     for each in (
         *(_report, _image, _caption),
-        *(_save, _undo, _begin, _file, _finish, _cancel),
+        *(_save, _undo, _write, _choose, _begin, _file, _look, _finish, _cancel),
     )
 }

@@ -33,8 +33,8 @@ LARGEST_DROP = 8 * 2**30
 
 ARCHIVE = ".zip"
 _USABLE = (
-    "PNG, JPEG, WebP or BMP images, captions in UTF-8 (.txt, .caption, .json), a metadata file "
-    "(metadata.jsonl, .csv or .parquet), or a .zip of them"
+    "images (PNG, JPEG, WebP, AVIF, HEIC or BMP), captions in UTF-8 (.txt, .caption, .json), a "
+    "metadata file (metadata.jsonl, .csv or .parquet), or a .zip of them"
 )
 _SAVE_AS = "Save it as PNG or JPEG (a text: as UTF-8), or leave it out."
 _MOST_DROPS = 16
@@ -152,6 +152,14 @@ class Drop:
         atomic_write(target, write, replace=False)
         self.files += 1
 
+    def look(self) -> Path:
+        """Where that lies which will be the dataset, once all of it is here."""
+        with self.lock:
+            self._require_open()
+            self.touched = time.monotonic()
+            _unwrap(self.staging)
+            return self.staging
+
     def _require_open(self) -> None:
         if self.closed:
             raise _over()
@@ -173,7 +181,7 @@ class Drop:
                 why = f": {self.skipped[0][1]}" if self.skipped else ""
                 raise DatasetError(
                     f"nothing that was dropped can be used{why}",
-                    "PNG, JPEG, WebP or BMP images, and text files of the same names",
+                    "images, and text files of the same names",
                     "Save the images as PNG or JPEG, and drop them again.",
                 )
             _unwrap(self.staging)
@@ -207,9 +215,7 @@ class Drops:
             InputError: When the name is none, or the folder is not there.
             StorageError: When nothing can be written there.
         """
-        name = _folder_name(name, new=not adds)
-        if adds and (not (root / name).is_dir() or (root / name).is_symlink()):
-            raise InputError(f"there is no folder {name}", "one that is there", "Make a new one.")
+        name = _folder_below(root, name, adds=adds)
         self._forget_idle()
         clear_leftovers(root)
         closing = contextlib.ExitStack()
@@ -238,9 +244,18 @@ class Drops:
                 return self._open[token]
         raise _over()
 
-    def finish(self, token: str) -> tuple[str, int]:
-        """End a drop, and say as `Drop.finish` does what came of it."""
+    def finish(self, token: str, name: str = "", *, adds: bool = False) -> tuple[str, int]:
+        """End a drop, and say as `Drop.finish` does what came of it.
+
+        Args:
+            token: What the browser calls it.
+            name: As for `begin`, where another folder was chosen since; a name that is none leaves
+                the drop as it is.
+            adds: As for `begin`.
+        """
         drop = self.get(token)
+        if name:
+            drop.name, drop.adds = _folder_below(drop.root, name, adds=adds), adds
         # One at a time: of two that want the same name, the second gets another.
         with self._lock:
             self._open.pop(token, None)
@@ -274,6 +289,13 @@ def free_name(root: Path, name: str) -> str:
         number += 1
         tried = f"{name}_{number}"
     return tried
+
+
+def _folder_below(root: Path, name: str, *, adds: bool) -> str:
+    name = _folder_name(name, new=not adds)
+    if adds and (not (root / name).is_dir() or (root / name).is_symlink()):
+        raise InputError(f"there is no folder {name}", "one that is there", "Make a new one.")
+    return name
 
 
 def _folder_name(name: str, *, new: bool) -> str:
@@ -328,6 +350,7 @@ def _safe_parts(name: str) -> tuple[str, ...]:
 def _check(path: Path, name: str, extension: str) -> None:
     from ...trainer_core.config import DatasetSection
     from ...trainer_core.data.image import open_image
+    from ...trainer_core.data.image_file import NoDecoderError
     from ...trainer_core.data.sources.caption_files import caption_of
     from ...trainer_core.data.sources.listing import CAPTION_EXTENSIONS
     from ...trainer_core.data.sources.metadata_file import read_table, refuse_table
@@ -343,7 +366,8 @@ def _check(path: Path, name: str, extension: str) -> None:
             open_image(path, "first_frame")
     except DatasetError as error:
         found = error.found.replace(str(path), name)
-        raise DatasetError(found, _USABLE, _SAVE_AS) from error
+        cure = error.cure if isinstance(error, NoDecoderError) else _SAVE_AS
+        raise DatasetError(found, _USABLE, cure) from error
 
 
 def _over() -> InputError:

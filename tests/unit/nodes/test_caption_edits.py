@@ -43,13 +43,13 @@ def test_edits_are_saved_and_taken_back_one_after_another(
     # Another server, after a reload.
     again = caption_edits.Edits(folder, tmp_path / "journals")
     assert again.count() == 3
-    assert again.undo().as_posix() == "in/b.txt"
+    assert [each.as_posix() for each in again.undo()] == ["in/b.txt"]
     assert not (folder / "in" / "b.txt").exists()
-    assert again.undo().as_posix() == "a.txt"
+    assert [each.as_posix() for each in again.undo()] == ["a.txt"]
     assert (folder / "a.txt").read_text() == "two\nlines\n"
     again.undo()
     assert (folder / "a.txt").read_text() == "one\n"
-    assert again.undo() is None
+    assert again.undo() == []
     assert sorted(path.name for path in folder.iterdir()) == ["a.png", "a.txt", "e\u0301.png", "in"]
 
 
@@ -139,7 +139,7 @@ def test_a_journal_of_a_stranger_reaches_nothing(caption_edits, edits, folder, t
     entry = '{"file": "../outside.txt", "before": null, "after": "x"}'
     edits._journal.write_text(f'{{"edits": [{entry}, 3, {{}}, {{"file": 1}}]}}')
     assert edits.count() == 0
-    assert edits.undo() is None
+    assert edits.undo() == []
     assert (tmp_path / "outside.txt").exists()
 
 
@@ -159,4 +159,80 @@ def test_a_byte_order_mark_in_a_text_is_no_change_by_another_program(
 ):
     saved = edit(caption_edits, allowed, edits, folder / "a.png", "\ufefftwo")
     assert token(caption_edits, allowed, folder / "a.png") == saved.token
-    assert edits.undo().name == "a.txt"
+    assert [each.name for each in edits.undo()] == ["a.txt"]
+
+
+def captions(folder):
+    return {path.name: path.read_text() for path in sorted(folder.rglob("*.txt"))}
+
+
+@pytest.mark.parametrize(
+    ("way", "text", "find", "wanted"),
+    [
+        ("fill", "ohwx", "", ["one\r\n", "ohwx\n", "ohwx\n"]),
+        ("all", "ohwx", "", ["ohwx\n"] * 3),
+        ("replace", "two $& \\1", "one", ["two $& \\1\n", None, None]),
+        ("replace", "", "one", ["\n", None, None]),
+        ("replace", "x", "One", ["one\r\n", None, None]),
+    ],
+)
+def test_all_captions_are_changed_and_taken_back_at_once(
+    caption_edits, edits, folder, way, text, find, wanted
+):
+    before = captions(folder)
+    names = ("a.png", "in/b.png", "e\u0301.png")
+    change = caption_edits.change_of(way, text, find)
+    count = len({"fill": (1, 2), "all": (1, 2, 3)}.get(way, (1,) if find == "one" else ()))
+    assert edits.save_all([folder / name for name in names], TXT, change) == (count, 0)
+    written = [(folder / name).with_suffix(TXT) for name in names]
+    found = [path.read_bytes().decode("utf-8-sig") if path.exists() else None for path in written]
+    assert found == wanted
+    assert edits.count() == (count > 0)
+    assert len(edits.undo()) == count
+    assert {name: text.strip("\ufeff") for name, text in before.items()} == {
+        name: text.strip("\ufeff") for name, text in captions(folder).items()
+    }
+
+
+def test_of_a_large_edit_what_others_changed_stays_and_is_named(caption_edits, edits, folder):
+    images = [folder / name for name in ("a.png", "in/b.png", "e\u0301.png")]
+    (folder / "in" / "b.txt").write_bytes(b"it\x92s")
+    assert edits.save_all(images, TXT, caption_edits.change_of("all", "two", "")) == (2, 1)
+    (folder / "a.txt").write_text("theirs")
+    with pytest.raises(Exception, match=r"a\.txt was changed by another program"):
+        edits.undo()
+    assert (folder / "a.txt").read_text() == "theirs"
+    assert not (folder / "e\u0301.txt").exists()
+    assert edits.undo() == []
+
+
+def test_a_kill_in_the_middle_of_a_large_edit_loses_nothing(
+    caption_edits, edits, folder, monkeypatch
+):
+    real, images = caption_edits.write_text, [folder / "a.png", folder / "in" / "b.png"]
+
+    def killed(path, text):
+        if path.name == "b.txt":
+            raise KeyboardInterrupt
+        real(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(caption_edits, "write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            edits.save_all(images, TXT, caption_edits.change_of("all", "two", ""))
+    assert [each.name for each in edits.undo()] == ["a.txt"]
+    assert (folder / "a.txt").read_text() == "one\n"
+
+
+def test_an_edit_of_all_that_cannot_be_is_refused_and_changes_nothing(
+    caption_edits, edits, folder, monkeypatch
+):
+    before = captions(folder)
+    for asked in (("fill", " ", ""), ("all", "", ""), ("replace", "x", ""), ("other", "x", "x")):
+        with pytest.raises(Exception, match="without a text"):
+            caption_edits.change_of(*asked)
+    monkeypatch.setattr(caption_edits, "_KEPT_TEXT", 10)
+    for text, said in (("a\0b", "no letter"), ("too long for the journal", "taken back")):
+        with pytest.raises(Exception, match=said):
+            edits.save_all([folder / "a.png"], TXT, caption_edits.change_of("all", text, ""))
+    assert captions(folder) == before

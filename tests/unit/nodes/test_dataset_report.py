@@ -1,5 +1,8 @@
 """What the strip and the dialog say of a folder is what the trainer would do with it."""
 
+import json
+import sys
+
 import pytest
 from PIL import Image
 
@@ -222,3 +225,41 @@ def test_thumbnails_are_upright_small_and_kept_within_a_limit(tmp_path, dataset_
     for number in range(3):
         small.get(tmp_path / f"{number}.jpg", large=False)
     assert len(small._kept) == 1
+
+
+def test_what_is_left_out_stays_to_be_seen_and_transparency_is_told(folder, report):
+    choices = {"left_out": ["3.png", "gone.png", "../a.png", "/etc/hosts"]}
+    (folder / ".adapter_trainer.json").write_text(json.dumps(choices))
+    Image.new("RGBA", (256, 256)).save(folder / "5.png")
+    (folder / "5.txt").write_text("glass")
+    made = report(folder)
+    assert [item["name"] for item in made.items if item["left_out"]] == ["3.png"]
+    assert (made.page(0, 9)["left_out"], made.page(0, 9)["total"]) == (1, len(made.items))
+    assert kinds(made.items[5]) == ["transparent"]
+    assert not made.items[5]["problems"][0]["grave"]
+
+
+def test_one_image_is_warned_of_and_never_refused(tmp_path, report):
+    for name in ("a", "b"):
+        Image.new("RGB", (512, 512)).save(tmp_path / f"{name}.png")
+        (tmp_path / f"{name}.txt").write_text("text")
+    assert report(tmp_path).others == []
+    (tmp_path / ".adapter_trainer.json").write_text('{"left_out": ["b.png"]}')
+    made = report(tmp_path)
+    assert [problem for item in made.items for problem in item["problems"]] == []
+    assert made.others == ["One image is learned by heart. Add some more where you can."]
+
+
+def test_captions_of_a_metadata_file_are_told_from_those_beside_images(tmp_path, report):
+    Image.new("RGB", (512, 512)).save(tmp_path / "a.png")
+    (tmp_path / "metadata.jsonl").write_text('{"image": "a.png", "caption": "text"}')
+    assert (report(tmp_path).listed, report(tmp_path, layout="flat").listed) == (True, False)
+
+
+def test_a_missing_decoder_is_one_line(folder, report, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    for number in (5, 6):
+        (folder / f"{number}.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    made = report(folder)
+    assert [each for each in made.others if "pip install pillow-heif" in each] == made.others[:1]
+    assert "pillow-heif" in made.items[5]["problems"][0]["text"]

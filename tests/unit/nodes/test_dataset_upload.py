@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+import sys
 import threading
 import zipfile
 import zlib
@@ -252,6 +253,27 @@ def test_captions_in_json_and_a_metadata_file_are_taken_and_read_first(drops, tm
         with pytest.raises(Exception, match="Found: ") as refusal:
             begun.take(name, content)
         assert str(begun.staging) not in str(refusal.value)
+    drops.cancel(begun.token)
+
+
+def test_a_drop_is_looked_at_and_named_when_it_is_here(drops, tmp_path):
+    drop(drops, tmp_path, [("a.png", image())], "cats")
+    begun = drops.begin(tmp_path, "my_images", adds=False)
+    begun.take("set/b.png", image("blue"))
+    assert names(begun.look()) == ["b.png"]
+    for name, adds in (("../x", False), ("dogs", True)):
+        with pytest.raises(Exception, match="folder"):
+            drops.finish(begun.token, name, adds=adds)
+    assert drops.finish(begun.token, "cats", adds=True) == ("cats", 1)
+    assert names(tmp_path) == ["cats/a.png", "cats/b.png"]
+
+
+def test_a_missing_decoder_is_named_with_the_file(drops, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    begun = drops.begin(tmp_path, "cats", adds=False)
+    head = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
+    with pytest.raises(Exception, match=r"a\.HEIC is HEIC[\s\S]*pip install pillow-heif"):
+        begun.take("a.HEIC", head)
     drops.cancel(begun.token)
 
 

@@ -66,9 +66,7 @@ def survey_metadata(
     Raises:
         DatasetError: When the folder or its metadata file cannot be read, or the file is missing.
     """
-    if settings.layout not in _LAYOUTS:
-        return None
-    parts = _parts(root, settings)
+    parts = metadata_parts(root, settings)
     if not parts:
         return None
     if within is not None:
@@ -83,7 +81,10 @@ def survey_metadata(
     return survey.result(parts)
 
 
-def _parts(root: Path, settings: DatasetSection) -> Sequence[PartFolder]:
+def metadata_parts(root: Path, settings: DatasetSection) -> Sequence[PartFolder]:
+    """The parts of a dataset whose images are listed; none in another layout."""
+    if settings.layout not in _LAYOUTS:
+        return ()
     file = metadata_file(root, settings.metadata)
     if file is not None:
         return (PartFolder("train", root, file),)

@@ -12,6 +12,7 @@ import { serverFrom } from "./panel/server.js";
 import { addStyle } from "./panel/style.js";
 import { handOnWheel } from "./panel/wheel.js";
 import { inputsIn, panels as errorPanels } from "./errors/boxes.js";
+import { addElement } from "./living.js";
 import { addWorkflowButton } from "./run/workflow.js";
 
 /** @typedef {import("./comfyui.js").GraphNode} GraphNode */
@@ -67,11 +68,8 @@ function addPanel(node) {
     binding.onExecuted(output);
   };
 
-  node.addDOMWidget("training", "adapter_trainer_panel", panel.element, {
-    serialize: false,
-    hideOnZoom: false,
-    getMinHeight: () => MIN_HEIGHT,
-  });
+  const widget = { name: "training", type: "adapter_trainer_panel", element: panel.element };
+  addElement(node, app, widget, { getMinHeight: () => MIN_HEIGHT });
   const [width, height] = node.computeSize();
   node.setSize([Math.max(MIN_WIDTH, node.size[0], width), Math.max(node.size[1], height)]);
 }

@@ -1,6 +1,7 @@
 // @ts-check
 /** Puts the strip on a node that has a widget `folder`. */
 
+import { addElement } from "../living.js";
 import { handOnWheel } from "../panel/wheel.js";
 import { Dialog } from "./dialog.js";
 import { holdsFiles } from "./files.js";
@@ -58,9 +59,7 @@ export function addStrip(node, server, app) {
   };
   for (const name of new Set([...SETTINGS, ...ANSWERS])) follow(widget(name), soon);
   handOnWheel(strip.element, () => app.canvas?.canvas);
-  node.addDOMWidget(WIDGET, "adapter_trainer_dataset", strip.element, {
-    serialize: false,
-    hideOnZoom: false,
+  addElement(node, app, { name: WIDGET, type: "adapter_trainer_dataset", element: strip.element }, {
     margin: MARGIN,
     getMinHeight: () => HEIGHT + 2 * MARGIN,
     getMaxHeight: () => HEIGHT + 2 * MARGIN,

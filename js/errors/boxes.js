@@ -1,10 +1,12 @@
 // @ts-check
 /**
  * Boxes under the nodes that have a fault. They stay until the node's inputs change or the graph is
- * queued again. A run that failed has told its panel already; then there is no box.
+ * queued again, also where undo or another tab makes the node anew. A run that failed has told its
+ * panel already; then there is no box.
  */
 
 import { unfold } from "../folding/advanced_inputs.js";
+import { isLiving } from "../living.js";
 import { ErrorView, toError, toldError } from "./error_view.js";
 
 /**
@@ -14,6 +16,9 @@ import { ErrorView, toError, toldError } from "./error_view.js";
  * @typedef {import("./error_view.js").NodeError} NodeError
  *
  * @typedef {object} Box
+ * @property {string} id of the node in prompts
+ * @property {string} workflow that it is in
+ * @property {NodeError} error
  * @property {GraphNode} node
  * @property {any} widget null where a panel shows the error
  * @property {string} inputs what they were when the error was told
@@ -40,7 +45,7 @@ export class ErrorBoxes {
   /** @param {() => App} page */
   constructor(page) {
     this.page = page;
-    /** @type {Map<GraphNode, Box>} */
+    /** @type {Map<string, Box>} by workflow and id */
     this.boxes = new Map();
     /** @type {ReturnType<typeof setInterval> | undefined} */
     this.timer = undefined;
@@ -57,33 +62,47 @@ export class ErrorBoxes {
   tell(payload) {
     const error = toError(payload);
     const app = this.page();
-    const node = nodeOf(String(payload.node_id), app.rootGraph ?? app.graph);
-    if (!error || !node) return;
+    const root = app.rootGraph ?? app.graph;
+    const id = String(payload.node_id);
+    // Another workflow may have a node of the same id, of its class or not.
+    const elsewhere = payload.workflow && root.id && payload.workflow !== root.id;
+    const node = elsewhere ? undefined : nodeOf(id, root);
+    if (!error || !(node || elsewhere)) return;
     const detail = toldError(error) ?? "";
-    const summary = node.title ?? "";
+    const summary = node?.title ?? String(payload.title ?? "");
     app.extensionManager.toast.add({ severity: "error", summary, detail, life: TOAST });
-    if (!payload.in_panel) this.show(node, error);
+    const other = payload.class_type && node?.comfyClass && payload.class_type !== node.comfyClass;
+    if (node && !other && !payload.in_panel) this.show(id, node, error);
   }
 
   /**
+   * @param {string} id of the node in prompts
    * @param {GraphNode} node
    * @param {NodeError} error
    */
-  show(node, error) {
-    this.remove(node);
+  show(id, node, error) {
+    const workflow = this.workflow();
+    const key = `${workflow} ${id}`;
+    this.remove(key);
     const taken = panels.get(node);
     taken?.(error);
-    const widget = taken ? null : this.addBox(node, error);
-    this.boxes.set(node, { node, widget, inputs: inputsOf(node) });
+    const widget = taken ? null : this.addBox(key, node, error);
+    this.boxes.set(key, { id, workflow, error, node, widget, inputs: inputsOf(node) });
     if (widget) grow(node);
     this.timer ??= setInterval(() => this.look(), LOOK);
   }
 
+  workflow() {
+    const app = this.page();
+    return (app.rootGraph ?? app.graph).id ?? "";
+  }
+
   /**
+   * @param {string} key
    * @param {GraphNode} node
    * @param {NodeError} error
    */
-  addBox(node, error) {
+  addBox(key, node, error) {
     const view = new ErrorView(inputsIn(node, this.page()));
     view.draw(error);
     let height = LEAST_HEIGHT;
@@ -95,33 +114,42 @@ export class ErrorBoxes {
     // How high the sentences are is known once they are laid out at the node's width.
     new ResizeObserver(() => {
       const wanted = contentHeight(view.element);
-      if (!wanted || wanted === height || !this.boxes.has(node)) return;
+      if (!wanted || wanted === height || this.boxes.get(key)?.node !== node || !isLiving(node)) return;
       height = wanted;
       grow(node);
     }).observe(view.element);
     return widget;
   }
 
-  /** Removes the boxes of nodes whose inputs have changed, or that are gone. */
+  /** Removes the boxes of nodes whose inputs have changed, or that are gone for good. */
   look() {
-    for (const { node, inputs } of [...this.boxes.values()]) {
-      if (!node.graph || inputsOf(node) !== inputs) this.remove(node);
+    const app = this.page();
+    const root = app.rootGraph ?? app.graph;
+    for (const [key, { id, workflow, error, node, inputs }] of [...this.boxes]) {
+      // Another tab is open; its nodes are no business of this one.
+      if (workflow !== (root.id ?? "")) continue;
+      const now = nodeOf(id, root);
+      const same = now?.comfyClass === node.comfyClass && now && inputsOf(now) === inputs;
+      if (!same) this.remove(key);
+      else if (now !== node) this.show(id, now, error);
     }
   }
 
   clear() {
-    for (const node of [...this.boxes.keys()]) this.remove(node);
+    for (const key of [...this.boxes.keys()]) this.remove(key);
   }
 
-  /** @param {GraphNode} node */
-  remove(node) {
-    const box = this.boxes.get(node);
+  /** @param {string} key */
+  remove(key) {
+    const box = this.boxes.get(key);
     if (!box) return;
-    this.boxes.delete(node);
+    this.boxes.delete(key);
+    const { node, widget } = box;
     panels.get(node)?.(null);
-    if (box.widget && node.widgets?.includes(box.widget)) {
+    // In Nodes 2.0 the size of a node that is gone would be that of the one that has its id now.
+    if (widget && isLiving(node) && node.widgets?.includes(widget)) {
       const room = Math.max(0, node.size[1] - node.computeSize()[1]);
-      node.removeWidget(box.widget);
+      node.removeWidget(widget);
       node.setSize([node.size[0], node.computeSize()[1] + room]);
     }
     if (this.boxes.size === 0) {

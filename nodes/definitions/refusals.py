@@ -72,7 +72,7 @@ def as_shown(node: type[io.ComfyNode], error: TrainerError) -> TrainerError:
 
     node_id = comfy_host.current_node()
     in_panel = PANEL.explain(node_id, comfy_host.current_prompt(), told)
-    comfy_host.send(EVENT, {"node_id": node_id, "in_panel": in_panel, **told})
+    comfy_host.send(EVENT, {**_address(node), "in_panel": in_panel, **told})
     shown = ShownInputError if isinstance(error, InputError) else ShownRunError
     return shown(told["found"], told["expected"], told["remedy"])
 
@@ -80,8 +80,19 @@ def as_shown(node: type[io.ComfyNode], error: TrainerError) -> TrainerError:
 def as_refused(node: type[io.ComfyNode], error: TrainerError) -> str:
     """What ComfyUI is to say of an error in a prompt that it therefore does not queue."""
     told = told_by(node, error)
-    queued.tell_sender(EVENT, {"node_id": comfy_host.current_node(), **told})
+    queued.tell_sender(EVENT, {**_address(node), **told})
     return str(InputError(told["found"], told["expected"], told["remedy"]))
+
+
+def _address(node: type[io.ComfyNode]) -> dict[str, str]:
+    """Whose error it is: another workflow may have a node of the same id."""
+    schema = _schema(node)
+    return {
+        "node_id": comfy_host.current_node(),
+        "workflow": queued.workflow(),
+        "class_type": schema.node_id,
+        "title": schema.display_name or "",
+    }
 
 
 def told_by(node: type[io.ComfyNode], error: TrainerError) -> dict[str, str]:

@@ -437,6 +437,12 @@ def current_node() -> str:
     return "" if context is None else str(context.node_id)
 
 
+def running() -> dict[str, Any]:
+    """What was sent with the prompt that runs, under ``extra_data``."""
+    found, _ = PromptServer.instance.prompt_queue.get_current_queue_volatile()
+    return {"extra_data": found[0][3]} if found else {}
+
+
 def is_busy() -> bool:
     """Whether a prompt runs or waits."""
     return PromptServer.instance.prompt_queue.get_tasks_remaining() > 0

@@ -49,6 +49,14 @@ def _inputs(node_id: str) -> Mapping[str, Any] | None:
     return inputs if isinstance(inputs, Mapping) else None
 
 
+def workflow() -> str:
+    """The id of the workflow whose prompt is checked or runs; empty without a page."""
+    extra = (_asked.get() or comfy_host.running()).get("extra_data")
+    for name in ("extra_pnginfo", "workflow"):
+        extra = extra.get(name) if isinstance(extra, Mapping) else None
+    return str(extra.get("id") or "") if isinstance(extra, Mapping) else ""
+
+
 def tell_sender(event: str, payload: dict[str, Any]) -> None:
     """Send an event to the browser that is queueing the prompt; without one nobody hears it."""
     client = (_asked.get() or {}).get("client_id")

@@ -294,7 +294,7 @@ test("the node gets the strip, its drops, and a new folder in every list", async
     addDOMWidget(name, type, element, options) { Object.assign(this, { element, options }); },
   });
   const [node, other] = [makeNode("AdapterTrainerQuick"), makeNode("AdapterTrainerDatasetFolder")];
-  node.graph = { nodes: [node, other] };
+  node.graph = { nodes: [node, other], getNodeById: () => node };
   addStrip(node, server, {});
   expect(node.size).toEqual([300, 400]);
   expect(node.options.getMinHeight()).toBeLessThanOrEqual(150);

@@ -10,7 +10,8 @@ function makeNode(id = 7) {
   const node = {
     id,
     title: "Dataset From Folder",
-    graph: {},
+    comfyClass: "Folder",
+    graph: { getNodeById: () => node },
     size: [300, 100],
     inputs: [{ name: "clip", link: null }],
     widgets: [{ name: "unreadable", value: "error", hidden: true, options: {} }],
@@ -34,7 +35,7 @@ function makePage(node) {
   const toasts = [];
   const listeners = {};
   const app = {
-    graph: { nodes: [node] },
+    graph: { id: "w", nodes: [node] },
     extensionManager: { toast: { add: (message) => toasts.push(message) } },
   };
   const boxes = new ErrorBoxes(() => app);
@@ -129,6 +130,49 @@ describe("a box", () => {
     send("promptQueueing", {});
     expect(told).toEqual([null, ERROR, null].slice(1));
     expect(node.widgets).toHaveLength(1);
+  });
+});
+
+describe("a box and other nodes of its id", () => {
+  /** As undo or a tab does it: another object under the id, in the same graph. */
+  function renewed(app, old, values = {}) {
+    const node = Object.assign(makeNode(), values);
+    app.graph.nodes = [node];
+    node.graph = old.graph = { getNodeById: () => node };
+    return node;
+  }
+
+  it("goes over to the node that undo has made", () => {
+    const node = makeNode();
+    const { app, send } = makePage(node);
+    send(EVENT, { node_id: "7", ...ERROR });
+    const next = renewed(app, node);
+    vi.advanceTimersByTime(2000);
+    expect(next.widgets.map((each) => each.name)).toEqual(["unreadable", "error"]);
+  });
+
+  it("leaves another workflow's node as it is, and is there again with its own", () => {
+    const node = makeNode();
+    const { app, boxes, send } = makePage(node);
+    send(EVENT, { node_id: "7", workflow: "w", class_type: "Folder", ...ERROR });
+    const other = renewed(app, node);
+    app.graph.id = "v";
+    const sized = vi.spyOn(node, "setSize");
+    vi.advanceTimersByTime(2000);
+    expect([other.widgets.length, boxes.boxes.size]).toEqual([1, 1]);
+    const own = renewed(app, other);
+    app.graph.id = "w";
+    vi.advanceTimersByTime(2000);
+    expect(own.widgets).toHaveLength(2);
+    send("promptQueueing", {});
+    expect([own.widgets.length, sized.mock.calls]).toEqual([1, []]);
+  });
+
+  it.each([["workflow", { workflow: "v" }], ["class", { class_type: "Other" }]])("is not made for an error of another %s, which a toast tells", (_, values) => {
+    const node = makeNode();
+    const { send, toasts } = makePage(node);
+    send(EVENT, { node_id: "7", ...values, ...ERROR });
+    expect([node.widgets.length, toasts.length]).toEqual([1, 1]);
   });
 });
 

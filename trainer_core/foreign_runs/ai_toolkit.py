@@ -39,6 +39,7 @@ from .rules import (
     Together,
     UnfitError,
     flag,
+    leaves,
     mapping,
     mappings,
     name_of,
@@ -138,8 +139,8 @@ def _outside(
     told = Lacks(DISPLAY, EVERY)
     top = {"job": told, "config": Together("all"), "meta": Together("nothing")}
     Source(given.name, document, top).apply(to)
-    if document.get("meta"):
-        to.off("meta", document["meta"], "Files say what they were made with by themselves.")
+    for key, value in leaves("meta", document["meta"]) if document.get("meta") else ():
+        to.off(key, value, "Files say what they were made with by themselves.")
     inside: Table = {"name": Maps("output.name", text), "process": Together("all")}
     Source(given.name, config, inside, "config.").apply(to)
 

@@ -16,7 +16,7 @@ from ..printable import listed
 from .documents import LARGEST, Document, open_document, split_command
 from .program import Given, Program, other_script
 from .registry import PROGRAMS
-from .rules import Conversion, Note, UnfitError, name_of
+from .rules import Conversion, Note, UnfitError, name_of, with_one_outcome
 
 _SURE, _LIKELY = "certain", "likely"
 
@@ -156,8 +156,9 @@ def read_foreign(
     _require_controls(to)
     _leave_out_contradictions(to)
     certainty = _SURE if len(marks) == len(program.marks) else _LIKELY
+    notes = with_one_outcome(to.notes)
     return ForeignRun(
-        documents[0].name, program.name, program.version, certainty, marks, to.values, to.notes
+        documents[0].name, program.name, program.version, certainty, marks, to.values, notes
     )
 
 

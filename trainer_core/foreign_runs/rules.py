@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -26,6 +26,8 @@ ABSENT: Any = object()
 EVERY: tuple[Any, ...] = (object(),)
 """For `Lacks.off`: whatever it says, nothing is learned otherwise."""
 
+_APPLIED: Sequence[Outcome] = ("exact", "near")
+_WEAKNESS: Sequence[Outcome] = ("default", "off", "exact", "near", "unknown", "lacking")
 _LONGEST = 120
 _LARGEST = 1e100
 """So that no product of a few numbers of a file is infinite."""
@@ -208,6 +210,27 @@ class Conversion:
         self.sources = []
 
 
+def with_one_outcome(notes: Sequence[Note]) -> list[Note]:
+    """Say one thing of each key: what it sets nearly is not set exactly, nor left out."""
+    said: dict[str, list[Note]] = {}
+    for note in notes:
+        if note.outcome != "default":
+            said.setdefault(note.key, []).append(note)
+    found: list[Note] = []
+    for note in notes:
+        own = [note] if note.outcome == "default" else said[note.key]
+        weakest = max(own, key=lambda each: _WEAKNESS.index(each.outcome))
+        if any(each.outcome in _APPLIED for each in own):
+            if note.outcome not in (*_APPLIED, "default"):
+                continue
+            if weakest.outcome in {"near", "lacking"}:
+                note = replace(note, outcome="near", why=note.why or weakest.why)
+        elif note.outcome != weakest.outcome:
+            continue
+        found.append(note)
+    return found
+
+
 def _ends_of(key: str) -> list[int]:
     """Where the parts of a key end, such as ``datasets`` and ``datasets[0]``."""
     return [place for place, sign in enumerate(key) if sign in ".[ "]
@@ -270,14 +293,15 @@ class Source:
             elif isinstance(rule, Lacks) and key in self.values:
                 value = self.values[key]
                 asks = rule.off is not EVERY and not rule.is_off(value)
-                (to.lack if asks else to.off)(self.prefix + key, value, rule.why)
+                for path, said in leaves(key, value):
+                    (to.lack if asks else to.off)(self.prefix + path, said, rule.why)
         self.tell_unknown(to)
 
     def tell_unknown(self, to: Conversion) -> None:
         """Note what is in no table, in the file's order."""
         for key, value in self.values.items():
-            if key not in self.table:
-                to.unknown(self.prefix + key, value)
+            for path, said in leaves(key, value) if key not in self.table else ():
+                to.unknown(self.prefix + path, said)
 
     def say(
         self,
@@ -329,6 +353,15 @@ def _flattened(
         else:
             found.append((key, value))
     return found
+
+
+def leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A value with its key, or those inside a section."""
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from leaves(f"{key}.{name}", inner)
+    else:
+        yield key, value
 
 
 def _fits(setting: str, value: Any) -> bool:

@@ -264,13 +264,13 @@ def set_reading(
         lines: Whether each line of a caption file is a caption.
         subfolders: Whether it reads folders below.
     """
-    for setting, value in (
-        ("dataset.missing_caption", missing_caption),
-        ("dataset.captions.variants", "lines" if lines else "one"),
-        ("dataset.subfolders", subfolders),
+    for what, setting, value in (
+        ("images without caption", "dataset.missing_caption", missing_caption),
+        ("captions of a file", "dataset.captions.variants", "lines" if lines else "one"),
+        ("folders below", "dataset.subfolders", subfolders),
     ):
         if setting not in to.values:
-            to.say(setting, value, key, value, given=False)
+            to.say(setting, value, f"{key} ({what})", value, given=False)
 
 
 def side_of(width: float, height: float) -> int:
@@ -359,9 +359,11 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
         if each is first:
             continue
         entry, lost = _entry(each, first)
+        if not entry:
+            to.notes += [_of_none(note) for note in each.said.notes if note.outcome != "default"]
+            continue
         to.notes += [_of_further(note, lost) for note in each.said.notes]
-        if entry:
-            further.append(entry)
+        further.append(entry)
     if further:
         to.say("dataset.folders", further, f"{len(further)} further folder(s)", "see above")
 

@@ -83,6 +83,8 @@ def refusal(document: Document, family: str) -> str:
     try:
         run = read_foreign([document], family=family)
         text = run.run_file()
+        outcomes = {(note.key, note.outcome) for note in run.notes if note.outcome != "default"}
+        assert len(outcomes) == len({key for key, _ in outcomes})
         config = run.config()
     except TrainerError as error:
         return str(error)

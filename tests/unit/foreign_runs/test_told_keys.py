@@ -34,7 +34,9 @@ def test_what_decides_the_role_and_the_weight_of_a_folder_is_told():
     assert run.values["dataset.folders"][0]["weight"] == 1.5
     for key in ("is_reg", "loss_multiplier"):
         assert told(run, f"datasets[1].{key}") == ("exact", "dataset.folders")
-    assert "ai-toolkit: datasets[1].is_reg = true" in " ".join(run.run_file().split())
+    assert "ai-toolkit: datasets[1].is_reg = true" in " ".join(
+        run.run_file().replace("#", "").split()
+    )
 
 
 def test_the_type_and_the_weight_of_a_concept_are_told():
@@ -103,3 +105,17 @@ def test_a_slider_section_of_another_job_asks_for_nothing():
     assert not any(path.startswith("dataset.slider") for path in run.values)
     assert run.values["dataset.path"] == "faces"
     assert "slider" in {note.key for note in run.outcome("off")}
+
+
+def test_what_is_applied_is_not_left_out_and_sections_are_told_key_by_key():
+    more = {"lora_decompose": True, "unet": {"odd": 1, "b": {"c": 2}}}
+    run = read(json.dumps(json.loads(files.ONE_TRAINER) | more))
+    assert told(run, "lora_decompose") == ("exact", "adapter.dora")
+    assert [told(run, key) for key in ("unet.odd", "unet.b.c")] == [("off", "")] * 2
+    text = files.AI_TOOLKIT + "meta: {odd: {name: x}, version: 1.0}\n"
+    assert told(read(text), "meta.odd.name") == ("off", "")
+
+
+def test_a_concept_without_a_folder_keeps_its_keys():
+    run = one_trainer({"path": "a"}, {"text": {"prompt_source": "filename"}})
+    assert told(run, "concepts[1].text.prompt_source") == ("lacking", "")

@@ -20,7 +20,7 @@ const FOLDER = "folder";
 const LISTS = [FOLDER, "regularization_folder"];
 /** Widgets that the report depends on. */
 const SETTINGS = [
-  "layout", "caption_extension", "resolution", "max_aspect_ratio", "upscale", "crop", "metadata",
+  "layout", "caption_extension", "trigger_word", "resolution", "max_aspect_ratio", "upscale", "crop", "metadata",
   "missing_caption", "missing_image", "missing_control", "unreadable", "animated",
 ];
 /** Those of Train LoRA (Quick), from which the server chooses the settings. */

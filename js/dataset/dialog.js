@@ -1,14 +1,18 @@
 // @ts-check
-/** An image large, what of it is trained, and its caption, which can be edited. */
+/** An image large, what of it is trained, which can be moved, and its caption, which can be edited. */
 
 import { html, setText } from "../panel/dom.js";
-import { button } from "./strip.js";
+import { Bulk } from "./bulk.js";
+import { button, triggerWord } from "./strip.js";
 
 /**
  * @typedef {import("./server.js").DatasetServer} DatasetServer
  * @typedef {import("./server.js").Item} Item
  * @typedef {import("./server.js").Report} Report
  */
+
+/** Shares of a side below which nothing of it is cut off. */
+const HARDLY = 0.001;
 
 export class Dialog {
   /**
@@ -25,6 +29,8 @@ export class Dialog {
     this.total = 0;
     this.index = 0;
     this.editable = false;
+    /** Whether a metadata file has the captions. */
+    this.listed = false;
     this.token = "";
     /** The text as it is on the disk. */
     this.saved = "";
@@ -32,7 +38,7 @@ export class Dialog {
     this.saving = undefined;
 
     this.image = html("img", "dataset-large");
-    this.frame = html("div", "dataset-frame");
+    this.frame = html("div", "dataset-frame", { title: "Drag to keep another part; double-click for the usual one" });
     this.framed = html("div", "dataset-framed", {}, [this.image, this.frame]);
     this.controls = html("div", "dataset-controls");
     this.title = html("div", "dataset-title");
@@ -42,6 +48,9 @@ export class Dialog {
     this.text.disabled = true;
     this.status = html("div", "dataset-status", { "aria-live": "polite" });
     this.undoButton = button("dataset-button", "Undo last edit", () => void this.undo());
+    this.unwritten = button("dataset-button", "Next without caption", () => void this.goUnwritten());
+    this.leave = button("dataset-button", "Leave out", () => void this.choose({ left_out: !this.items.get(this.index)?.left_out }));
+    this.bulk = new Bulk((edit) => void this.write(edit));
     this.reload = button("dataset-button", "Show the file's text", () => void this.show(this.index));
     this.previous = button("previous", "‹", () => void this.go(-1));
     this.next = button("next", "›", () => void this.go(1));
@@ -53,11 +62,14 @@ export class Dialog {
       html("div", "dataset-shown", {}, [this.previous, this.framed, this.controls, this.next]),
       html("div", "dataset-side", {}, [
         this.title, this.size, this.problems, this.text, this.status,
-        html("div", "dataset-buttons", {}, [this.undoButton, this.reload]),
+        html("div", "dataset-buttons", {}, [this.undoButton, this.reload, this.unwritten, this.leave]),
+        this.bulk.element,
       ]),
       close,
     ]);
     this.text.addEventListener("change", () => void this.save());
+    this.frame.addEventListener("pointerdown", (event) => this.drag(event));
+    this.frame.addEventListener("dblclick", () => void this.choose({ focus: null }));
     this.element.addEventListener("keydown", (event) => this.key(event));
     this.element.addEventListener("cancel", (event) => {
       event.preventDefault();
@@ -72,6 +84,7 @@ export class Dialog {
     if (folder === null) return;
     this.folder = folder;
     this.items.clear();
+    this.bulk.offer(triggerWord(this.host.settings()));
     document.body.append(this.element);
     if (!this.element.open) this.element.showModal();
     await this.show(index);
@@ -119,6 +132,10 @@ export class Dialog {
       for (const [at, item] of page.items.entries()) this.items.set(page.first + at, item);
       this.total = page.total;
       this.editable = page.editable;
+      this.listed = page.listed;
+      this.unwritten.hidden = !page.uncaptioned;
+      this.leave.hidden = !page.editable;
+      this.bulk.element.hidden = !page.editable || page.listed;
       this.countEdits(page.edits);
     }
     return this.items.get(index);
@@ -130,6 +147,8 @@ export class Dialog {
     const url = this.server.imageUrl(this.folder, item, true);
     if (this.image.getAttribute("src") !== url) this.image.src = url;
     this.image.alt = item.name;
+    this.element.classList.toggle("adapter-trainer-out", item.left_out);
+    setText(this.leave, item.left_out ? "Take in again" : "Leave out");
     this.drawFrame(item);
     this.problems.replaceChildren(
       ...item.problems.map(({ text, grave }) => html("li", grave ? "grave" : "", {}, [text])),
@@ -149,15 +168,83 @@ export class Dialog {
   drawFrame(item) {
     const { bucket, crop, width, height } = item;
     this.frame.hidden = !crop;
+    if (item.left_out) return setText(this.size, "Left out: it is not trained.");
     setText(
       this.size,
       bucket ? `${width} × ${height}, trained at ${bucket[0]} × ${bucket[1]} (the frame)` : "",
     );
-    if (!crop) return;
-    const [left, top, right, bottom] = crop.map((part) => part * 100);
-    Object.assign(this.frame.style, {
-      left: `${left}%`, top: `${top}%`, width: `${right - left}%`, height: `${bottom - top}%`,
-    });
+    if (crop) this.place(...crop);
+  }
+
+  /**
+   * @param {number} left
+   * @param {number} top
+   * @param {number} right
+   * @param {number} bottom
+   */
+  place(left, top, right, bottom) {
+    const [x, y, width, height] = [left, top, right - left, bottom - top].map((part) => `${part * 100}%`);
+    Object.assign(this.frame.style, { left: x, top: y, width, height });
+  }
+
+  /** Moves what is kept of the image as far as the image reaches. @param {PointerEvent} event */
+  drag(event) {
+    const { crop } = this.items.get(this.index) ?? {};
+    if (!crop || !this.editable) return;
+    const [left, top, right, bottom] = crop;
+    const [width, height] = [right - left, bottom - top];
+    if (Math.max(1 - width, 1 - height) < HARDLY) return;
+    const box = this.framed.getBoundingClientRect();
+    const within = (/** @type {number} */ at, /** @type {number} */ most) => Math.min(Math.max(at, 0), most);
+    let [x, y] = [left, top];
+    this.frame.setPointerCapture?.(event.pointerId);
+    this.frame.onpointermove = (to) => {
+      x = within(left + (to.clientX - event.clientX) / box.width, 1 - width);
+      y = within(top + (to.clientY - event.clientY) / box.height, 1 - height);
+      this.place(x, y, x + width, y + height);
+    };
+    this.frame.onpointerup = this.frame.onpointercancel = () => {
+      this.frame.onpointermove = this.frame.onpointerup = this.frame.onpointercancel = null;
+      if (x !== left || y !== top) void this.choose({ focus: [x + width / 2, y + height / 2] });
+    };
+  }
+
+  /** @param {import("./server.js").Choice} choice for the image that is shown */
+  async choose(choice) {
+    const { index } = this;
+    const item = this.items.get(index);
+    if (!item || !this.editable || !(await this.save())) return;
+    try {
+      await this.server.choose(this.folder, item.name, choice);
+      const fresh = await this.item(index, true);
+      if (fresh && this.index === index) this.draw(fresh);
+    } catch (error) {
+      this.say(error);
+    }
+  }
+
+  async goUnwritten() {
+    if (!(await this.save())) return;
+    for (let step = 1; step <= this.total; step += 1) {
+      const index = (this.index + step) % this.total;
+      const item = await this.item(index).catch(() => null);
+      if (item && !item.captioned && !item.left_out) return this.show(index);
+    }
+    this.say("Every image has a caption.");
+  }
+
+  /** @param {import("./server.js").Edit} edit of all captions */
+  async write(edit) {
+    if (!(await this.save())) return;
+    try {
+      const { changed, unread } = await this.server.write(this.folder, this.host.settings(), edit);
+      this.items.clear();
+      await this.show(this.index);
+      const stay = unread ? `; ${unread} that cannot be read or are JSON stay` : "";
+      this.say(`${changed} caption${changed === 1 ? "" : "s"} changed${stay}`);
+    } catch (error) {
+      this.say(error);
+    }
   }
 
   /** @param {import("./server.js").Caption} caption @param {string} message */
@@ -165,9 +252,10 @@ export class Dialog {
     this.token = caption.token;
     this.saved = caption.text;
     this.text.value = caption.text;
-    this.text.disabled = !this.editable;
+    this.text.disabled = !this.editable || this.listed;
     this.reload.hidden = true;
-    this.say(this.editable ? message : "This folder can only be looked at.");
+    const where = this.listed ? "The captions stand in the metadata file." : message;
+    this.say(this.editable ? where : "This folder can only be looked at.");
     if (caption.edits !== undefined) this.countEdits(caption.edits);
   }
 
@@ -209,12 +297,15 @@ export class Dialog {
   async undo() {
     if (!(await this.save())) return;
     try {
-      const { file } = await this.server.undo(this.folder);
+      const { files } = await this.server.undo(this.folder);
+      const [file] = files;
       const stem = (/** @type {string} */ name) => name.replace(/\.[^./]*$/, "").normalize("NFC");
+      this.items.clear();
       await this.item(this.index, true);
-      const at = [...this.items].find(([, item]) => file && stem(item.name) === stem(file));
+      const at = [...this.items].find(([, item]) => files.length === 1 && stem(item.name) === stem(file));
       await this.show(at ? at[0] : this.index);
-      this.say(file ? `${file} is as it was before` : "There is nothing to take back.");
+      const what = files.length > 1 ? `${files.length} captions are as they were` : `${file} is as it was`;
+      this.say(file ? `${what} before` : "There is nothing to take back.");
     } catch (error) {
       this.say(error);
       await this.item(this.index, true).catch(() => {});
@@ -225,7 +316,7 @@ export class Dialog {
   key(event) {
     // The graph behind the dialog has its own use for these keys.
     event.stopPropagation();
-    const inText = event.target === this.text;
+    const inText = event.target instanceof HTMLInputElement || event.target === this.text;
     /** @type {Record<string, 1 | -1>} */
     const moves = inText ? { PageUp: -1, PageDown: 1 } : { ArrowLeft: -1, ArrowRight: 1, PageUp: -1, PageDown: 1 };
     if (moves[event.key]) {

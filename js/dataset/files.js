@@ -9,13 +9,13 @@
 
 import { Refusal } from "./server.js";
 
-const IMAGES = /\.(png|jpe?g|webp|bmp)$/i;
+const IMAGES = /\.(png|jpe?g|jpe|jfif|p?jpeg|pjp|webp|bmp|avif|hei[cf]|hif)$/i;
 /** The server says of them why they are not read. */
-const FOREIGN = /\.(gif|tiff?|avif|hei[cf]|jxl|jfif|jp2|tga|apng)$/i;
+const FOREIGN = /\.(gif|tiff?|jxl|jp2|tga|apng)$/i;
 const OTHERS = /\.(txt|caption|json|zip)$|(^|\/)metadata\.(jsonl|csv|parquet)$/i;
 
 export const ACCEPTED =
-  ".png,.jpg,.jpeg,.webp,.bmp,.txt,.caption,.json,.jsonl,.csv,.parquet,.zip";
+  ".png,.jpg,.jpeg,.jfif,.webp,.bmp,.avif,.heic,.heif,.hif,.txt,.caption,.json,.jsonl,.csv,.parquet,.zip";
 
 /** @param {string} path whether it may belong to a dataset; what a system adds by itself does not */
 export function isUsable(path) {
@@ -96,13 +96,13 @@ export function suggestedName(files, taken) {
  *
  * @param {DatasetServer} server
  * @param {Dropped[]} files
- * @param {{ folder: string, add: boolean }} place
+ * @param {import("./server.js").Place} place which may be another one in the end
  * @param {(done: number) => void} onProgress
  * @param {AbortSignal} signal
- * @returns {Promise<import("./server.js").Finished>}
+ * @returns {Promise<{ drop: string, refused: LeftOut[] }>}
  */
-export async function upload(server, files, place, onProgress, signal) {
-  const { drop } = await server.begin(place.folder, place.add);
+export async function send(server, files, place, onProgress, signal) {
+  const { drop } = await server.begin(place);
   /** @type {LeftOut[]} */
   const refused = [];
   try {
@@ -118,12 +118,32 @@ export async function upload(server, files, place, onProgress, signal) {
     }
     onProgress(files.length);
     signal.throwIfAborted();
-    const finished = await server.finish(drop);
-    const left_out = finished.left_out + refused.length;
-    return { ...finished, left_out, skipped: [...refused, ...finished.skipped] };
   } catch (error) {
     await server.cancel(drop).catch(() => {});
-    const all = refused.length === files.length && refused.length > 0;
-    throw all ? new Error(refused[0].reason) : error;
+    throw error;
+  }
+  if (refused.length < files.length) return { drop, refused };
+  await server.cancel(drop).catch(() => {});
+  throw new Error(refused[0].reason);
+}
+
+const LEFT_OUT = "adapter_trainer.left_out.";
+
+/**
+ * Keeps what an upload did not take, so that it can still be read after a reload of the page.
+ *
+ * @param {string} folder
+ * @param {LeftOut[]} left
+ */
+export function keepLeftOut(folder, left) {
+  sessionStorage.setItem(LEFT_OUT + folder, JSON.stringify(left));
+}
+
+/** @param {string} folder @returns {LeftOut[]} */
+export function keptLeftOut(folder) {
+  try {
+    return JSON.parse(sessionStorage.getItem(LEFT_OUT + folder) ?? "[]");
+  } catch {
+    return [];
   }
 }

@@ -5,14 +5,18 @@
  *
  * @typedef {{ kind: string, grave: boolean, text: string }} Problem
  * @typedef {{ name: string, version: string }} Named
- * @typedef {Named & { width: number, height: number, captioned: boolean, problems: Problem[],
- *   controls: Named[], bucket?: [number, number], crop?: [number, number, number, number] }} Item
+ * @typedef {Named & { width: number, height: number, captioned: boolean, left_out: boolean,
+ *   problems: Problem[], controls: Named[], bucket?: [number, number], crop?: [number, number, number, number] }} Item
  * @typedef {{ kind: string, count: number, words: string, first: number }} Kind
- * @typedef {{ total: number, uncaptioned: number, paired: boolean, problems: Kind[],
- *   others: string[], first: number, items: Item[], editable: boolean, edits: number }} Report
+ * @typedef {{ total: number, left_out: number, uncaptioned: number, paired: boolean, listed: boolean,
+ *   problems: Kind[], others: string[], first: number, items: Item[] }} Found
+ * @typedef {Found & { editable: boolean, edits: number }} Report
+ * @typedef {{ way: "fill" | "all" | "replace", text: string, find: string }} Edit of all captions
+ * @typedef {{ left_out: boolean } | { focus: [number, number] | null }} Choice
+ * @typedef {{ folder: string, add: boolean }} Place
  * @typedef {{ text: string, token: string, file: string, edits?: number }} Caption
- * @typedef {{ folder: string, added: number, left_out: number,
- *   skipped: { name: string, reason: string }[] }} Finished
+ * @typedef {{ left_out: number, skipped: { name: string, reason: string }[] }} Skipped
+ * @typedef {Skipped & { folder: string, added: number }} Finished
  */
 
 const ROUTE = "/adapter_trainer/dataset";
@@ -68,13 +72,30 @@ export class DatasetServer {
     return this.ask("save", { folder, name, extension }, JSON.stringify(edit));
   }
 
-  /** @param {string} folder @returns {Promise<{ file: string | null, edits: number }>} */
+  /**
+   * @param {string} folder
+   * @param {Record<string, unknown>} settings
+   * @param {Edit} edit
+   * @returns {Promise<{ changed: number, unread: number, edits: number }>}
+   */
+  write(folder, settings, edit) {
+    const extension = String(settings.caption_extension ?? ".txt");
+    const query = { folder, extension, settings: JSON.stringify(settings) };
+    return this.ask("write", query, JSON.stringify(edit));
+  }
+
+  /** @param {string} folder @param {string} name @param {Choice} choice */
+  choose(folder, name, choice) {
+    return this.ask("choose", { folder, name }, JSON.stringify(choice));
+  }
+
+  /** @param {string} folder @returns {Promise<{ files: string[], edits: number }>} */
   undo(folder) {
     return this.ask("undo", { folder }, "");
   }
 
-  /** @param {string} folder @param {boolean} add @returns {Promise<{ drop: string }>} */
-  begin(folder, add) {
+  /** @param {Place} place @returns {Promise<{ drop: string }>} */
+  begin({ folder, add }) {
     return this.ask("begin", { folder, add: add ? "1" : "0" }, "");
   }
 
@@ -89,9 +110,18 @@ export class DatasetServer {
     return this.ask("file", { drop, name }, content, signal);
   }
 
-  /** @param {string} drop @returns {Promise<Finished>} */
-  finish(drop) {
-    return this.ask("finish", { drop }, "");
+  /**
+   * @param {string} drop
+   * @param {Record<string, unknown>} settings
+   * @returns {Promise<Found & Skipped>} what would be trained of it
+   */
+  look(drop, settings) {
+    return this.ask("look", { drop, settings: JSON.stringify(settings) }, "");
+  }
+
+  /** @param {string} drop @param {Place} place @returns {Promise<Finished>} */
+  finish(drop, { folder, add }) {
+    return this.ask("finish", { drop, folder, add: add ? "1" : "0" }, "");
   }
 
   /** @param {string} drop */

@@ -2,11 +2,15 @@
 /** The strip on a node: how many images, small ones to click at, what is wrong, and the upload. */
 
 import { html, setText } from "../panel/dom.js";
-import { ACCEPTED, filesOf, holdsFiles, suggestedName, upload } from "./files.js";
+import {
+  ACCEPTED, filesOf, holdsFiles, keepLeftOut, keptLeftOut, send, suggestedName,
+} from "./files.js";
 
 /**
  * @typedef {import("./server.js").DatasetServer} DatasetServer
  * @typedef {import("./server.js").Report} Report
+ * @typedef {import("./server.js").Found} Found
+ * @typedef {import("./server.js").Place} Place
  * @typedef {import("./server.js").Item} Item
  * @typedef {import("./files.js").Dropped} Dropped
  *
@@ -101,7 +105,9 @@ export class Strip {
     }
     try {
       const report = await this.server.report(folder, this.host.settings());
-      if (asked === this.asked) this.show(report, "");
+      if (asked !== this.asked) return;
+      if (!this.failed) this.leftOut = keptLeftOut(folder);
+      this.show(report, "");
     } catch (error) {
       if (asked === this.asked) this.show(null, told(error));
     }
@@ -117,20 +123,26 @@ export class Strip {
     setText(this.count, report ? counted(report) : "");
     this.images.replaceChildren();
     this.addImages(this.items, 0);
+    if (!this.items.length) this.images.append(html("p", "dataset-empty", {}, ["Drop images here"]));
     this.message = message;
     this.drawLine();
   }
 
   drawLine() {
     if (this.uploading || !this.form.hidden) return;
-    const { leftOut, notice, report } = this;
-    const list = button("dataset-problem", this.failed ? "Why?" : `${leftOut.length} left out`, () => showLeftOut(leftOut));
+    const { notice, report } = this;
     this.line.replaceChildren(
       ...(notice ? [html("span", "dataset-notice", {}, [notice])] : []),
-      ...(leftOut.length ? [list] : []),
+      ...this.list(),
       ...(report ? this.problems(report) : [this.message]),
     );
-    this.line.title = this.line.textContent ?? "";
+  }
+
+  /** What leads to the files that an upload did not take. */
+  list() {
+    const { leftOut } = this;
+    const label = this.failed ? "Why?" : `${leftOut.length} left out`;
+    return leftOut.length ? [button("dataset-problem", label, () => showLeftOut(leftOut))] : [];
   }
 
   /** @param {Report} report */
@@ -138,9 +150,26 @@ export class Strip {
     const kinds = report.problems.map(({ count, words, first }) =>
       button("dataset-problem", `${count} × ${words}`, () => this.host.open(first)),
     );
-    const rest = report.others.length ? [html("span", "", {}, [report.others[0]])] : [];
+    const word = triggerWord(this.host.settings());
+    const silent = report.problems.some(({ kind }) => kind === "missing_caption");
+    if (silent && word && report.editable && !report.listed) {
+      kinds.push(button("dataset-problem", `Use “${word}” there`, () => void this.fill(word)));
+    }
+    const rest = report.others.slice(0, 2).map((text) => html("span", "dataset-other", {}, [text]));
     if (kinds.length || rest.length || this.notice) return [...kinds, ...rest];
     return [report.editable ? "Click an image for its caption." : "A bundled example. Drop your own images here."];
+  }
+
+  /** Writes a caption where there is none. @param {string} text */
+  async fill(text) {
+    const edit = { way: /** @type {const} */ ("fill"), text, find: "" };
+    try {
+      const { changed } = await this.server.write(this.host.folder() ?? "", this.host.settings(), edit);
+      this.tell(`${changed} caption${changed === 1 ? "" : "s"} written`, this.leftOut);
+      await this.refresh();
+    } catch (error) {
+      this.say(told(error));
+    }
   }
 
   /**
@@ -153,8 +182,10 @@ export class Strip {
       const source = this.server.imageUrl(folder, item, false);
       const image = html("img", "", { src: source, alt: item.name, loading: "lazy", draggable: "false" });
       const grave = item.problems.some((problem) => problem.grave);
-      const name = `dataset-image${grave ? " adapter-trainer-grave" : ""}`;
-      const title = [item.name, ...item.problems.map((problem) => problem.text)].join("\n");
+      const marks = [grave && "grave", item.left_out && "out"].filter(Boolean);
+      const name = ["dataset-image", ...marks].join(" adapter-trainer-");
+      const told = item.left_out ? ["Left out"] : item.problems.map((problem) => problem.text);
+      const title = [item.name, ...told].join("\n");
       const cell = html("button", name, { type: "button", title }, [image]);
       image.addEventListener("error", () => cell.classList.add("adapter-trainer-missing"));
       cell.addEventListener("click", () => this.host.open(first + index));
@@ -176,13 +207,14 @@ export class Strip {
   }
 
   /**
-   * Asks where the files are to go.
+   * Sends the files, and asks meanwhile where they are to go: what is wrong with them is known then.
    *
    * @param {Dropped[]} files
    */
   offer(files) {
     if (!files.length || this.uploading) return;
     this.tell("", []);
+    this.failed = false;
     const folders = this.host.folders().filter((name) => name.startsWith(INPUT));
     const taken = folders.map((name) => name.slice(INPUT.length));
     const own = this.ownFolder();
@@ -190,23 +222,51 @@ export class Strip {
       type: "text", "aria-label": "Folder", maxlength: "80", spellcheck: "false",
     });
     name.value = own ?? suggestedName(files, taken);
-    const count = `${files.length} file${files.length === 1 ? "" : "s"}`;
-    const adds = () => name.value.trim() === own;
+    const place = () => ({ folder: name.value.trim(), add: name.value.trim() === own });
+    const stop = new AbortController();
+    this.uploading = stop;
+    let progress = "";
+    /** @type {Found | null} */
+    let found = null;
     const hint = () => {
-      const exists = taken.includes(name.value.trim()) && !adds();
-      const where = adds() ? "added to this folder" : exists ? "new folder with a number" : "new folder";
-      this.say(`${count}, ${where} below ComfyUI's input`);
+      const { folder, add } = place();
+      const where = add ? "added to this folder" : taken.includes(folder) ? "new folder with a number" : "new folder";
+      const what = found ? counted(found) : `${files.length} file${files.length === 1 ? "" : "s"}${progress}`;
+      const wrong = found?.problems.map(({ count, words }) => `${count} × ${words}`) ?? [];
+      if (!add) wrong.push(...(found?.others ?? []));
+      this.line.replaceChildren([`${what}, ${where} below ComfyUI's input`, ...wrong].join(". "), ...this.list());
     };
-    const send = () => void this.send(files, { folder: name.value.trim(), add: adds() });
+    const sent = this.stage(files, place(), stop.signal, (done) => {
+      progress = done < files.length ? `, ${done} sent` : "";
+      hint();
+    }).then((staged) => {
+      found = staged?.found ?? null;
+      if (staged) hint();
+      return staged;
+    });
+    let waits = false;
+    const finish = async () => {
+      if (waits || !place().folder) return;
+      waits = true;
+      const staged = await sent;
+      const refusal = staged && (await this.finish(staged.drop, place()));
+      waits = false;
+      if (refusal) this.say(refusal);
+    };
     name.addEventListener("input", hint);
     name.addEventListener("keydown", (event) => {
-      if (event.key === "Enter") send();
-      if (event.key === "Escape") this.close();
+      if (event.key === "Enter") void finish();
+      if (event.key === "Escape") stop.abort();
+    });
+    stop.signal.addEventListener("abort", async () => {
+      const staged = await sent;
+      if (staged) await this.server.cancel(staged.drop).catch(() => {});
+      this.end("Cancelled, nothing was kept.", []);
     });
     this.ask([
       name,
-      button("dataset-button adapter-trainer-main", "Upload", send),
-      button("dataset-button", "Cancel", () => this.close()),
+      button("dataset-button adapter-trainer-main", "Upload", () => void finish()),
+      button("dataset-button", "Cancel", () => stop.abort()),
     ]);
     hint();
     name.focus();
@@ -223,36 +283,54 @@ export class Strip {
 
   /**
    * @param {Dropped[]} files
-   * @param {{ folder: string, add: boolean }} place
+   * @param {Place} place
+   * @param {AbortSignal} signal
+   * @param {(done: number) => void} progress
+   * @returns {Promise<{ drop: string, found: Found } | null>} null where nothing of it can be used
    */
-  async send(files, place) {
-    if (this.uploading || !place.folder) return;
-    const stop = new AbortController();
-    this.uploading = stop;
-    this.failed = false;
-    const bar = html("progress", "bar", { max: String(files.length), value: "0" });
-    this.ask([bar, button("dataset-button", "Cancel", () => stop.abort())]);
-    const progress = (/** @type {number} */ done) => {
-      bar.value = done;
-      this.say(`${done} of ${files.length} uploaded`);
-    };
-    let message = "";
-    /** @type {import("./files.js").LeftOut[]} */
-    let left = [];
+  async stage(files, place, signal, progress) {
     try {
-      const done = await upload(this.server, files, place, progress, stop.signal);
-      left = done.skipped;
-      message = `${done.added} file${done.added === 1 ? "" : "s"} ${place.add ? "added to" : "in"} ${done.folder}`;
-      this.host.choose(done.folder);
+      const { drop, refused } = await send(this.server, files, place, progress, signal);
+      const found = await this.server.look(drop, this.host.settings());
+      this.leftOut = [...refused, ...found.skipped];
+      return { drop, found };
     } catch (error) {
-      message = stop.signal.aborted ? "Cancelled, nothing was kept." : "Nothing was uploaded.";
-      this.failed = !stop.signal.aborted;
-      if (this.failed) left = [{ name: "", reason: told(error) }];
+      this.failed = !signal.aborted;
+      if (this.failed) this.end("Nothing was uploaded.", [{ name: "", reason: told(error) }]);
+      return null;
     }
+  }
+
+  /**
+   * @param {string} drop
+   * @param {Place} place
+   * @returns {Promise<string>} why not; empty when it is done
+   */
+  async finish(drop, place) {
+    try {
+      const { folder, added, skipped } = await this.server.finish(drop, place);
+      // Those that were refused one by one came before.
+      const left = [...this.leftOut.filter(({ name }) => !skipped.some((each) => each.name === name)), ...skipped];
+      keepLeftOut(folder, left);
+      this.host.choose(folder);
+      this.end(`${added} file${added === 1 ? "" : "s"} ${place.add ? "added to" : "in"} ${folder}`, left);
+      return "";
+    } catch (error) {
+      return told(error);
+    }
+  }
+
+  /**
+   * Takes the form away, and says what came of it.
+   *
+   * @param {string} message
+   * @param {import("./files.js").LeftOut[]} left
+   */
+  end(message, left) {
     this.uploading = null;
     this.tell(message, left);
     this.close();
-    await this.refresh();
+    void this.refresh();
   }
 
   /**
@@ -287,7 +365,6 @@ export class Strip {
   /** @param {string} message */
   say(message) {
     this.line.replaceChildren(message);
-    this.line.title = message;
   }
 
   disconnect() {
@@ -295,6 +372,12 @@ export class Strip {
     this.asked += 1;
     clearTimeout(this.fading);
   }
+}
+
+/** @param {Record<string, unknown>} settings of the node, which may be answers @returns {string} */
+export function triggerWord(settings) {
+  const { trigger_word } = /** @type {any} */ (settings.answers ?? settings);
+  return String(trigger_word ?? "").trim();
 }
 
 /** @param {import("./files.js").LeftOut[]} left */
@@ -310,11 +393,11 @@ function showLeftOut(left) {
   dialog.showModal();
 }
 
-/** @param {Report} report */
-function counted(report) {
-  const { total, uncaptioned, paired } = report;
+/** @param {Found} found */
+function counted({ total, left_out, uncaptioned, paired }) {
   const what = paired ? "pair" : "image";
-  const number = `${total} ${what}${total === 1 ? "" : "s"}`;
+  const kept = left_out ? `${total - left_out} of ` : "";
+  const number = `${kept}${total} ${what}${total === 1 ? "" : "s"}`;
   return uncaptioned ? `${number}, ${uncaptioned} without a caption` : number;
 }
 

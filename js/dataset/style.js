@@ -5,7 +5,7 @@ import { THEME, addOnce } from "../panel/theme.js";
 
 const ID = "adapter-trainer-dataset-style";
 
-export const HEIGHT = 126;
+export const HEIGHT = 140;
 
 /** Space around it in the classic renderer, where the widget takes it from its height. */
 export const MARGIN = 5;
@@ -37,7 +37,7 @@ const CSS = `
 }
 .adapter-trainer-dataset-form .adapter-trainer-bar { flex: 1; }
 .adapter-trainer-dataset-images {
-  flex: none; display: flex; gap: 4px; height: 64px; overflow-x: auto; overflow-y: hidden; overscroll-behavior: contain; scrollbar-width: thin;
+  position: relative; flex: none; display: flex; gap: 4px; height: 62px; overflow-x: auto; overflow-y: hidden; overscroll-behavior: contain; scrollbar-width: thin;
 }
 .adapter-trainer-dataset-image {
   flex: none; width: 54px; height: 54px; padding: 0; overflow: hidden; cursor: zoom-in; border: 1px solid var(--at-line); border-radius: 4px; background: var(--at-line);
@@ -45,17 +45,23 @@ const CSS = `
 .adapter-trainer-dataset-image.adapter-trainer-grave { border: 2px solid var(--at-bad); }
 .adapter-trainer-dataset-image img { display: block; width: 100%; height: 100%; object-fit: cover; font-size: 9px; color: var(--at-quiet); }
 .adapter-trainer-dataset-more { flex: none; height: 54px; padding: 0 10px; font: inherit; color: inherit; cursor: pointer; border: 1px dashed var(--at-line); border-radius: 4px; background: none; }
-.adapter-trainer-dataset-line { flex: 1; min-height: 0; color: var(--at-quiet); overflow: hidden; white-space: nowrap; text-overflow: ellipsis; }
+.adapter-trainer-dataset-image.adapter-trainer-out img, .adapter-trainer-out .adapter-trainer-dataset-large { opacity: 0.3; filter: grayscale(1); }
+.adapter-trainer-dataset-empty {
+  flex: 1; display: flex; align-items: center; justify-content: center; height: 54px; margin: 0; font-size: 14px;
+  color: var(--at-quiet); border: 1px dashed var(--at-line); border-radius: 6px;
+}
+.adapter-trainer-dataset-line { flex: 1; min-height: 0; color: var(--at-quiet); overflow: hidden auto; overflow-wrap: anywhere; line-height: 15px; }
+.adapter-trainer-dataset-other { margin-right: 10px; }
 .adapter-trainer-dataset-notice { margin-right: 10px; color: var(--at-text); }
 .adapter-trainer-dataset-list { max-width: 640px; padding-right: 56px; }
 .adapter-trainer-dataset-list li { margin: 4px 0; overflow-wrap: anywhere; }
-.adapter-trainer-dataset-problem { margin: 0 10px 0 0; padding: 0; font: inherit; color: var(--at-rate); cursor: pointer; border: 0; background: none; text-decoration: underline dotted; }
+.adapter-trainer-dataset-problem { margin: 0 10px 0 6px; padding: 0; font: inherit; color: var(--at-rate); cursor: pointer; border: 0; background: none; text-decoration: underline dotted; }
 .adapter-trainer-dataset :focus-visible { outline: 2px solid var(--at-loss); outline-offset: -2px; }
 .adapter-trainer-dataset-dialog[open] { display: flex; gap: 16px; width: 94vw; height: 90vh; }
 .adapter-trainer-dataset-shown { flex: 1; display: flex; align-items: center; justify-content: center; gap: 10px; min-width: 0; min-height: 0; }
 .adapter-trainer-dataset-framed { position: relative; min-width: 0; overflow: hidden; border-radius: 4px; line-height: 0; }
 .adapter-trainer-dataset-large { max-width: 100%; max-height: calc(90vh - 40px); min-width: 128px; object-fit: contain; }
-.adapter-trainer-dataset-frame { position: absolute; border: 2px solid var(--at-loss); box-shadow: 0 0 0 9999px rgb(0 0 0 / 55%); pointer-events: none; }
+.adapter-trainer-dataset-frame { position: absolute; border: 2px solid var(--at-loss); box-shadow: 0 0 0 9999px rgb(0 0 0 / 55%); cursor: move; touch-action: none; }
 .adapter-trainer-dataset-controls { display: flex; flex-direction: column; gap: 8px; max-height: 100%; overflow-y: auto; }
 .adapter-trainer-dataset-controls:empty { display: none; }
 .adapter-trainer-dataset-controls figure { margin: 0; text-align: center; color: var(--at-quiet); }
@@ -71,6 +77,9 @@ const CSS = `
   flex: 1 1 120px; max-height: 320px; padding: 8px; resize: none; font: inherit; font-size: 14px; color: inherit;
   border: 1px solid var(--at-line); border-radius: 6px; background: var(--at-surface);
 }
+.adapter-trainer-dataset-bulk summary { cursor: pointer; }
+.adapter-trainer-dataset-bulk > * { margin-top: 6px; }
+.adapter-trainer-dataset-bulk .adapter-trainer-dataset-name { width: 100%; }
 .adapter-trainer-dataset-buttons { display: flex; flex-wrap: wrap; gap: 6px; }
 `;
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 
@@ -137,6 +138,86 @@ def test_dropped_images_are_shown_and_their_captions_edited_and_taken_back(page)
     assert not (folder / "b.txt").exists()
     page.browser.press("Escape")
     wait_for_text(page, "count", "2 images, 1 without a caption")
+    assert page.problems() == []
+
+
+_PRESS = """
+const [place, words] = argument;
+const all = [...document.querySelectorAll(`${place} button`)];
+const found = all.find((button) => button.textContent.includes(words));
+if (!found || found.offsetParent === null) return false;
+found.click();
+return true;
+"""
+
+_DRAG = """
+const frame = document.querySelector(".adapter-trainer-dataset-frame");
+const box = frame.getBoundingClientRect();
+const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
+for (const [type, by] of [["pointerdown", 0], ["pointermove", 4000], ["pointerup", 4000]]) {
+  const options = { clientX: x + by, clientY: y + by, pointerId: 1 };
+  frame.dispatchEvent(new PointerEvent(type, options));
+}
+"""
+
+_TRIGGER = """
+const widget = window.app.graph.nodes[0].widgets.find((w) => w.name === "trigger_word");
+widget.value = argument;
+widget.callback?.(argument);
+"""
+
+
+def press(page, place: str, words: str) -> None:
+    page.browser.wait(_PRESS, [place, words])
+
+
+def test_a_folder_without_captions_is_made_ready_on_the_node(page):
+    """The trigger word everywhere, one text replaced, an image left out, another cut elsewhere."""
+    name = f"bare_{uuid.uuid4().hex[:6]}"
+    folder = page.server.data / "input" / name
+    add_node(page)
+    page.browser.evaluate(_DROP, {"a.png": "", "b.png": "", "c.png": "", "d.heic": "x"})
+    # Before the folder has a name.
+    wait_for_text(page, "line", "3 images, 3 without a caption")
+    wait_for_text(page, "line", "1 left out")
+    page.browser.fill(".adapter-trainer-dataset-name", name)
+    page.browser.press("Enter")
+    wait_for_text(page, "count", "3 images, 3 without a caption")
+    page.browser.evaluate(_TRIGGER, "ohwx")
+    press(page, ".adapter-trainer-dataset-line", "ohwx")
+    page.browser.wait(
+        "return document.querySelector(argument).textContent === '3 images'",
+        ".adapter-trainer-dataset-count",
+    )
+    assert {path.read_text() for path in folder.glob("*.txt")} == {"ohwx\n"}
+
+    page.browser.click(THUMBNAIL)
+    page.browser.wait("return document.querySelector(argument)?.value === 'ohwx'", TEXT)
+    press(page, ".adapter-trainer-dataset-buttons", "Leave out")
+    wait_for_text(page, "size", "Left out")
+    page.browser.focus(TEXT)
+    page.browser.press("PageDown")
+    wait_for_text(page, "title", "b.png")
+    page.browser.evaluate("document.querySelector('.adapter-trainer-dataset-bulk').open = true")
+    fields = ".adapter-trainer-dataset-bulk .adapter-trainer-dataset-name"
+    page.browser.fill(f"{fields}[aria-label=Find]", "ohwx")
+    page.browser.fill(f"{fields}[aria-label=Text]", "a box, ohwx")
+    press(page, ".adapter-trainer-dataset-bulk", "Replace")
+    wait_for_text(page, "status", "2 captions changed")
+    assert [(folder / f"{each}.txt").read_text() for each in "abc"] == [
+        *("ohwx\n", "a box, ohwx\n", "a box, ohwx\n")
+    ]
+    page.browser.evaluate(_DRAG)
+    choices = folder / ".adapter_trainer.json"
+    page.browser.press("Escape")
+    wait_for_text(page, "count", "2 of 3 images")
+    page.browser.evaluate("await new Promise((done) => setTimeout(done, 1500))")
+    page.browser.reload()
+    wait_for_text(page, "count", "2 of 3 images")
+    wait_for_text(page, "line", "1 left out")
+    chosen = json.loads(choices.read_text())
+    assert (chosen["left_out"], list(chosen["focus"])) == (["a.png"], ["b.png"])
+    assert_inside(page)
     assert page.problems() == []
 
 

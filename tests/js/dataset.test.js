@@ -1,11 +1,11 @@
 import { afterEach, expect, test, vi } from "vitest";
-import { filesOf, isUsable, suggestedName, upload } from "../../js/dataset/files.js";
+import { filesOf, isUsable, send, suggestedName } from "../../js/dataset/files.js";
 import { DatasetServer } from "../../js/dataset/server.js";
 import { Strip } from "../../js/dataset/strip.js";
 import { addStrip } from "../../js/dataset/attach.js";
 import { Dialog } from "../../js/dataset/dialog.js";
 
-const ITEM = { version: "1", width: 64, height: 64, captioned: true, problems: [], controls: [] };
+const ITEM = { version: "1", width: 64, height: 64, captioned: true, left_out: false, problems: [], controls: [] };
 const settled = () => new Promise((done) => setTimeout(done, 5));
 
 /** A report of so many images. */
@@ -15,7 +15,8 @@ function report(total, given = {}) {
     ...ITEM, name: `${first + index}.png`,
   }));
   return {
-    total, uncaptioned: 0, paired: false, problems: [], others: [], first, items, editable: true, edits: 0,
+    total, left_out: 0, uncaptioned: 0, paired: false, listed: false, problems: [], others: [], first, items,
+    editable: true, edits: 0, skipped: [],
     ...given,
   };
 }
@@ -38,10 +39,13 @@ function serverWith(answers) {
 const refused = (status, found) => new Response(JSON.stringify({ found, remedy: "Do." }), { status });
 const named = (...names) => names.map((path) => ({ path, file: new File(["x"], path) }));
 
-afterEach(() => document.body.replaceChildren());
+afterEach(() => {
+  document.body.replaceChildren();
+  sessionStorage.clear();
+});
 
 test("what may belong to a dataset is told from the rest", () => {
-  const yes = ["a.png", "in/B.JPEG", "a.txt", "a.json", "set.zip", "phone.HEIC", "in/metadata.csv"];
+  const yes = ["a.png", "in/B.JPEG", "a.txt", "a.json", "set.zip", "phone.HEIC", "in/metadata.csv", "a.jfif", "b.avif"];
   const no = [".DS_Store", ".hidden/a.png", "__MACOSX/a.png", "a.csv", "a", "in/.a.png"];
   expect(yes.filter(isUsable)).toEqual(yes);
   expect(no.filter(isUsable)).toEqual([]);
@@ -66,21 +70,21 @@ test("files in dropped folders are found, with their paths", async () => {
   expect((await filesOf(transfer)).map(({ path }) => path)).toEqual(["cats/a.png", "cats/in/b.txt"]);
 });
 
-test("an upload is ended when all are sent, and says what was left out", async () => {
+test("what one file is refused for is kept, and the others go on", async () => {
   const { server, asked } = serverWith({
     begin: () => ({ drop: "d" }),
     file: ({ name }) => (name === "b.zip" ? new Response("", { status: 413 }) : { taken: 1 }),
-    finish: () => ({ folder: "input/x", added: 1, left_out: 1, skipped: [{ name: "c", reason: "r" }] }),
   });
   const seen = [];
   const place = { folder: "x", add: true };
   const signal = new AbortController().signal;
-  const done = await upload(server, named("a.png", "b.zip"), place, (n) => seen.push(n), signal);
-  expect(asked.map(([name]) => name)).toEqual(["begin", "file", "file", "finish"]);
+  const sent = await send(server, named("a.png", "b.zip"), place, (n) => seen.push(n), signal);
+  expect(asked.map(([name]) => name)).toEqual(["begin", "file", "file"]);
   expect(asked[0][1]).toEqual({ folder: "x", add: "1" });
-  expect(seen).toEqual([0, 1, 2]);
-  expect(done.left_out).toBe(2);
-  expect(done.skipped[0].reason).toContain("--max-upload-size");
+  expect([seen, sent.drop]).toEqual([[0, 1, 2], "d"]);
+  expect(sent.refused[0].reason).toContain("--max-upload-size");
+  await expect(send(server, named("b.zip"), place, () => {}, signal)).rejects.toThrow("--max-upload-size");
+  expect(asked.at(-1)[0]).toBe("cancel");
 });
 
 test.each([
@@ -96,16 +100,17 @@ test.each([
     },
   });
   const place = { folder: "x", add: false };
-  await expect(upload(server, named("a.png", "b.png"), place, () => {}, stop.signal)).rejects.toThrow();
+  await expect(send(server, named("a.png", "b.png"), place, () => {}, stop.signal)).rejects.toThrow();
   expect(asked.map(([name]) => name)).toEqual(["begin", "file", "cancel"]);
 });
 
 /** A strip over a server, and what it asked its node for. */
-function stripWith(answers, folder = "input/cats", folders = ["demo/x", "input/cats"]) {
-  const { server, asked } = serverWith({ report: () => report(2), begin: () => ({ drop: "d" }), ...answers });
+function stripWith(answers, folder = "input/cats", settings = {}) {
+  const folders = ["demo/x", "input/cats"];
+  const { server, asked } = serverWith({ report: () => report(2), look: () => report(1), begin: () => ({ drop: "d" }), ...answers });
   const told = [];
   const strip = new Strip(server, {
-    folder: () => folder, settings: () => ({}), folders: () => folders,
+    folder: () => folder, settings: () => settings, folders: () => folders,
     choose: (name) => told.push(["choose", name]), open: (index) => told.push(["open", index]),
   });
   document.body.append(strip.element);
@@ -157,7 +162,7 @@ test("files go to a new folder by default, and are added to one of the person's 
   expect(bundled.line()).toContain("new folder below ComfyUI's input");
   bundled.strip.form.querySelector("button").click();
   await settled();
-  expect(bundled.asked.find(([name]) => name === "begin")[1]).toEqual({ folder: "my_images", add: "0" });
+  expect(bundled.asked.find(([name]) => name === "finish")[1]).toEqual({ drop: "d", folder: "my_images", add: "0" });
   expect(bundled.told).toEqual([["choose", "input/my_images"]]);
   expect(bundled.line()).toContain("1 file in input/my_images");
 
@@ -170,23 +175,88 @@ test("files go to a new folder by default, and are added to one of the person's 
   name.dispatchEvent(new Event("input"));
   expect(own.line()).toContain("new folder");
   name.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
-  expect([own.strip.form.hidden, own.asked.length]).toEqual([true, 1]);
+  await settled();
+  expect([own.strip.form.hidden, own.asked.at(-2)[0]]).toEqual([true, "cancel"]);
+  expect(own.line()).toContain("nothing was kept");
+});
+
+test("what is wrong with an upload is told before its folder is named, and a bad name can be mended", async () => {
+  const skipped = [{ name: "c.heic", reason: "c.heic is HEIC. To read HEIC install pillow-heif." }];
+  const problems = [{ kind: "small", count: 2, words: "smaller than the training size", first: 0 }];
+  let refusals = 1;
+  const { strip, asked, line, told } = stripWith({
+    look: () => report(3, { uncaptioned: 3, problems, others: ["x.txt has no image of the same name"], skipped }),
+    finish: ({ folder }) => (refusals-- > 0 ? refused(409, `folder: ${folder}`) : { folder: "input/d", added: 2, left_out: 1, skipped }),
+  }, "demo/x", { resolution: 64 });
+  await strip.refresh();
+  strip.offer(named("a.png", "b.png", "c.heic"));
+  await settled();
+  for (const part of ["3 images, 3 without a caption", "2 × smaller", "x.txt has no image", "1 left out"]) {
+    expect(line()).toContain(part);
+  }
+  expect(asked.find(([name]) => name === "look")[1]).toEqual({ drop: "d", settings: '{"resolution":64}' });
+  const upload = strip.form.querySelector("button");
+  upload.click();
+  await settled();
+  expect([line(), strip.form.hidden, told]).toEqual(["folder: my_images. Do.", false, []]);
+  upload.click();
+  await settled();
+  expect([strip.form.hidden, told]).toEqual([true, [["choose", "input/d"]]]);
+  const again = stripWith({}, "input/d");
+  await again.strip.refresh();
+  expect(again.line()).toContain("1 left out");
+  const other = stripWith({});
+  await other.strip.refresh();
+  expect(other.line()).not.toContain("left out");
+});
+
+test("the trigger word is written where there is no caption, by one click", async () => {
+  const problems = [{ kind: "missing_caption", count: 3, words: "no caption", first: 0 }];
+  for (const settings of [{ trigger_word: " ohwx " }, { answers: { trigger_word: "ohwx" } }]) {
+    const write = () => ({ changed: 3, unread: 0, edits: 1 });
+    const { strip, asked, line } = stripWith({ report: () => report(3, { problems }), write }, "input/cats", settings);
+    await strip.refresh();
+    const button = [...strip.line.querySelectorAll("button")].find((each) => each.textContent.includes("ohwx"));
+    button.click();
+    await settled();
+    const [, query, body] = asked.find(([name]) => name === "write");
+    expect([query.folder, JSON.parse(body)]).toEqual(["input/cats", { way: "fill", text: "ohwx", find: "" }]);
+    expect(line()).toContain("3 captions written");
+  }
+  for (const given of [{ editable: false }, { listed: true }, { problems: [] }]) {
+    const { strip, line } = stripWith({ report: () => report(3, { problems, ...given }) }, "x", { trigger_word: "ohwx" });
+    await strip.refresh();
+    expect(line()).not.toContain("ohwx");
+  }
+});
+
+test("an empty strip says where to drop, and images that are left out stay to be seen", async () => {
+  const none = stripWith({ report: () => report(0, { others: ["There are no images here yet."] }) });
+  await none.strip.refresh();
+  expect(none.strip.images.textContent).toBe("Drop images here");
+  const items = [{ ...ITEM, name: "a.png" }, { ...ITEM, name: "b.png", left_out: true }];
+  const { strip } = stripWith({ report: () => report(2, { items, left_out: 1 }) });
+  await strip.refresh();
+  expect(strip.count.textContent).toBe("1 of 2 images");
+  expect([...strip.images.querySelectorAll(".adapter-trainer-out")].map((each) => each.title)).toEqual(["b.png\nLeft out"]);
 });
 
 test("names from outside stay text", async () => {
   const bad = "<img src=x onerror=alert(1)>.png";
   const { strip } = stripWith({
     report: () => report(1, { items: [{ ...ITEM, name: bad }], others: [bad] }),
-    finish: () => ({ folder: bad, added: 0, left_out: 1, skipped: [{ name: bad, reason: bad }] }),
+    finish: () => ({ folder: "input/cats", added: 0, left_out: 1, skipped: [{ name: bad, reason: bad }] }),
   });
-  await strip.send(named("a.png"), { folder: "x", add: false });
+  strip.offer(named("a.png"));
+  strip.form.querySelector("button").click();
+  await settled();
   strip.line.querySelector("button").click();
   expect(document.querySelectorAll("[onerror]").length).toBe(0);
   expect(document.querySelector("dialog").textContent).toContain(bad);
 });
 
 /** A dialog over captions that are kept here. */
-function dialogWith(texts, given = {}) {
+function dialogWith(texts, given = {}, answers = {}) {
   const names = Object.keys(texts);
   const tokens = (name) => ({ text: texts[name], token: `t${texts[name]}`, file: `${name}.txt` });
   const { server, asked } = serverWith({
@@ -198,11 +268,12 @@ function dialogWith(texts, given = {}) {
       texts[name] = text;
       return { ...tokens(name), edits: 1 };
     },
-    undo: () => ({ file: "b.txt", edits: 0 }),
+    undo: () => ({ files: ["b.txt"], edits: 0 }),
+    ...answers,
   });
   const told = [];
   const dialog = new Dialog(server, {
-    folder: () => "input/cats", settings: () => ({}), closed: () => told.push("closed"),
+    folder: () => "input/cats", settings: () => ({ trigger_word: "ohwx" }), closed: () => told.push("closed"),
   });
   return { dialog, asked, told };
 }
@@ -277,6 +348,80 @@ test("the frame lies where the crop is, and what is bundled cannot be edited", a
   const { left, top, width, height } = dialog.frame.style;
   expect([left, top, width, height]).toEqual(["0%", "25%", "100%", "50%"]);
   expect(dialog.text.disabled).toBe(true);
+});
+
+test("captions of all images are edited at once, and the next one without is found", async () => {
+  const texts = { "a.png": "one", "b.png": "", "c.png": "three", "d.png": "" };
+  const items = () => Object.keys(texts).map((name) => ({
+    ...ITEM, name, captioned: Boolean(texts[name]), left_out: name === "d.png",
+  }));
+  const { dialog, asked } = dialogWith(texts, { uncaptioned: 2 }, {
+    report: () => report(4, { items: items(), uncaptioned: 2 }),
+    write: () => ({ changed: 1, unread: 2, edits: 1 }),
+    undo: () => ({ files: ["a.txt", "b.txt"], edits: 0 }),
+  });
+  await dialog.open(2);
+  dialog.unwritten.click();
+  await settled();
+  expect(dialog.title.textContent).toBe("2 of 4: b.png");
+  const [fill, all, replace] = dialog.bulk.element.querySelectorAll("button");
+  dialog.bulk.find.value = "cat";
+  for (const [button, way] of [[fill, "fill"], [all, "all"], [replace, "replace"]]) {
+    button.click();
+    await settled();
+    const [, query, body] = asked.findLast(([name]) => name === "write");
+    expect([query.folder, query.extension, JSON.parse(body)]).toEqual(["input/cats", ".txt", { way, text: "ohwx", find: "cat" }]);
+    expect(dialog.status.textContent).toBe("1 caption changed; 2 that cannot be read or are JSON stay");
+  }
+  texts["b.png"] = "two";
+  dialog.items.clear();
+  await dialog.goUnwritten();
+  expect(dialog.status.textContent).toBe("Every image has a caption.");
+  await dialog.undo();
+  expect(dialog.status.textContent).toBe("2 captions are as they were before");
+  const listed = dialogWith({ "a.png": "" }, { listed: true });
+  await listed.dialog.open(0);
+  expect([listed.dialog.text.disabled, listed.dialog.bulk.element.hidden]).toEqual([true, true]);
+  expect(listed.dialog.status.textContent).toContain("metadata file");
+});
+
+test("an image is left out and taken in again, and what is kept of it is dragged", async () => {
+  const item = { ...ITEM, name: "a.png", bucket: [64, 64], crop: [0, 0.25, 1, 0.75] };
+  const { dialog, asked } = dialogWith({ "a.png": "one" }, {}, {
+    report: () => report(1, { items: [{ ...item }] }),
+    choose: (_, body) => {
+      if ("left_out" in JSON.parse(body)) item.left_out = JSON.parse(body).left_out;
+      return {};
+    },
+  });
+  const chosen = () => JSON.parse(asked.findLast(([name]) => name === "choose")[2]);
+  await dialog.open(0);
+  for (const [out, label] of [[true, "Take in again"], [false, "Leave out"]]) {
+    dialog.leave.click();
+    await settled();
+    expect([chosen(), dialog.leave.textContent]).toEqual([{ left_out: out }, label]);
+    expect(dialog.element.classList.contains("adapter-trainer-out")).toBe(out);
+  }
+  dialog.framed.getBoundingClientRect = () => ({ width: 200, height: 100 });
+  const pointer = (type, x, y) => dialog.frame.dispatchEvent(new MouseEvent(type, { clientX: x, clientY: y }));
+  pointer("pointerdown", 50, 50);
+  pointer("pointermove", 90, 65);
+  pointer("pointerup", 90, 65);
+  await settled();
+  // Nothing of its width is cut off, so it moves down alone.
+  expect(chosen().focus.map((share) => Math.round(share * 100))).toEqual([50, 65]);
+  pointer("pointerdown", 50, 50);
+  pointer("pointermove", 50, 900);
+  expect(dialog.frame.style.top).toBe("50%");
+  pointer("pointerup", 50, 900);
+  dialog.frame.dispatchEvent(new MouseEvent("dblclick"));
+  await settled();
+  expect(chosen()).toEqual({ focus: null });
+  const count = asked.filter(([name]) => name === "choose").length;
+  pointer("pointerdown", 50, 50);
+  pointer("pointerup", 50, 50);
+  await settled();
+  expect(asked.filter(([name]) => name === "choose").length).toBe(count);
 });
 
 test("the node gets the strip, its drops, and a new folder in every list", async () => {

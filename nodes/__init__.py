@@ -66,13 +66,13 @@ NODES = tuple(map(checked, _NODES))
 
 
 def _state(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
-    from .services.panel import shown_state
+    from .services.run_choice import shown_state
 
-    return shown_state(query)
+    return shown_state(query, body)
 
 
 def _request(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
-    from .services.panel import taken_request
+    from .services.run_choice import taken_request
 
     return taken_request(body)
 
@@ -121,7 +121,8 @@ class AdapterTrainerExtension(ComfyExtension):
 
     async def on_load(self) -> None:
         """Add the routes to the server, and hear what is queued."""
-        comfy_host.add_route("GET", "/adapter_trainer/state", _state)
+        for method in ("GET", "POST"):
+            comfy_host.add_route(method, "/adapter_trainer/state", _state)
         comfy_host.add_route("POST", "/adapter_trainer/wish", _request)
         comfy_host.add_route("GET", "/adapter_trainer/workflow", _workflow)
         comfy_host.add_route("GET", "/adapter_trainer/report", _page)

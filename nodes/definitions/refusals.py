@@ -16,6 +16,7 @@ from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError, RunError, TrainerError
 from ..host import comfy_host, queued
+from ..services import asked_settings
 
 EVENT = "adapter_trainer.error"
 
@@ -63,6 +64,17 @@ for _shown, _words in ((ShownInputError, "Wrong input"), (ShownRunError, "Run fa
 def know(node: type[io.ComfyNode]) -> None:
     """Let messages name the inputs of a node."""
     _NODES.append(node)
+
+
+def settings_of(node_class: str) -> Mapping[str, str] | None:
+    """Ids of a node's inputs to the YAML paths of their settings; None for a node of others."""
+    for each in _NODES:
+        if _schema(each).node_id == node_class:
+            return {own: path for path, own in _inputs(each).items()}
+    return None
+
+
+asked_settings.know(settings_of)
 
 
 def as_shown(node: type[io.ComfyNode], error: TrainerError) -> TrainerError:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...trainer_core.config import RunConfig
-from ...trainer_core.errors import TrainerError
+from ...trainer_core.errors import ConfigError, TrainerError
 from ...trainer_core.families.given import GRAPH_MODEL
 from ..host import comfy_host
 from .adapter_files import adapter_tensors, as_source
@@ -26,6 +26,7 @@ from .choices import (
 )
 from .kept_adapters import LoraKeeper
 from .panel import NodeObserver
+from .run_files import CONTINUED, GoingOn
 
 if TYPE_CHECKING:
     import torch
@@ -239,6 +240,7 @@ def run_training(
     workflow: Mapping[str, object],
     keep_in_loras: int = 0,
     observer: NodeObserver | None = None,
+    going: GoingOn | None = None,
 ) -> tuple[RunHandle, Sequence[float]]:
     """Train what a node's inputs describe.
 
@@ -253,6 +255,7 @@ def run_training(
         workflow: What `queued_graph` gave; kept with the run.
         keep_in_loras: The adapter of every so many checkpoints goes to the loras folder; 0: none.
         observer: Of a node that has encoded before; unset: the node only trains.
+        going: What its panel has promised; unset: nothing was asked before.
 
     Returns:
         The run, and its losses.
@@ -267,10 +270,10 @@ def run_training(
 
     can_preview = base.embedded or vae is not None
     output = str(comfy_host.output_folder())
+    going = going or CONTINUED.take(node_id)
     config = training_config(base, cache, adapter, settings, own, output, can_preview=can_preview)
-    observer = observer or NodeObserver(
-        node_id, config.output.name, trains=True, workflow=workflow_id(workflow)
-    )
+    config = going.applied(config)
+    observer = observer or NodeObserver(node_id, config.output.name, trains=True, queued=workflow)
     observer.describe(config.preview.prompts, config.seed)
     if keep_in_loras:
         kept = config.output.name, keep_in_loras, config.training.checkpoint_every
@@ -283,17 +286,27 @@ def run_training(
         within, machine = comfy_host.allowed_folders(), ComfyMachine()
         where, family = SingleProcess(device), family_of(base, cache.trained_clip, config)
         source = source_of(cache.trained_clip, vae, base)
-        result = train(config, observer, where, source, texts, within, machine, family)
+        with _promised(going):
+            result = train(config, observer, where, source, texts, within, machine, family)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()
     return RunHandle(result.folder, result.adapters[0], result.step), result.losses
 
 
-def workflow_id(queued: Mapping[str, object]) -> str:
-    """What the page knows the workflow by; nothing without a page."""
-    workflow = queued.get("workflow")
-    return str(workflow.get("id") or "") if isinstance(workflow, Mapping) else ""
+@contextlib.contextmanager
+def _promised(going: GoingOn) -> Iterator[None]:
+    """Say what to do where a run cannot go on as its panel has promised: it begins no other one."""
+    try:
+        yield
+    except ConfigError as error:
+        if going.folder is None or not error.found.startswith("resume:"):
+            raise
+        raise ConfigError(
+            error.found,
+            "the images and settings that this run was trained with",
+            "Undo the change, or press Run: these settings start a new run.",
+        ) from None
 
 
 def _warn_of_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:

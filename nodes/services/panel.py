@@ -13,7 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...trainer_core.errors import InputError
 from ...trainer_core.training.observer import (
     TENSORBOARD_ABSENT,
     CacheProgress,
@@ -31,8 +30,9 @@ from ...trainer_core.training.observer import (
     WentBack,
 )
 from ..host import comfy_host
-from .run_files import CONTINUED
-from .run_history import Ending, HeldOut, read_ending, read_run_file, sample_of
+from ..host.folders import saved_checkpoints
+from .asked_settings import Asked, asked_settings
+from .run_history import Ending, HeldOut, sample_of
 from .run_state import RunState
 
 if TYPE_CHECKING:
@@ -42,10 +42,8 @@ _EVENTS_PER_SECOND = 5
 _SMOOTH = 0.9
 _KEPT_STATES = 64
 _REQUESTS = frozenset({"save", "preview", "stop"})
-_CONTINUE = "continue"
-_LARGEST_REQUEST = 4096  # bytes
-_LONGEST_ID = 200
-_ACTIVE = frozenset({"caching", "loading", "training"})
+ACTIVE = frozenset({"caching", "loading", "training"})
+"""What a run is while something is computed for it."""
 
 
 class Panel:
@@ -69,7 +67,7 @@ class Panel:
         """Show a run that is read from the disk, unless the node trains by now."""
         with self.lock:
             present = self._states.get(state.node_id)
-            if present is None or present.status not in _ACTIVE:
+            if present is None or present.status not in ACTIVE:
                 self._open(state)
 
     def _open(self, state: RunState) -> None:
@@ -77,7 +75,7 @@ class Panel:
         self._states[state.node_id] = state
         self._requests[state.node_id] = set()
         # A run that trains is kept: its buttons have to reach it.
-        old = [node for node, each in self._states.items() if each.status not in _ACTIVE]
+        old = [node for node, each in self._states.items() if each.status not in ACTIVE]
         for node in old[: max(0, len(self._states) - _KEPT_STATES)]:
             del self._states[node], self._requests[node]
 
@@ -98,23 +96,19 @@ class Panel:
         comfy_host.send("adapter_trainer.state", shown)
         return True
 
-    def request(self, node_id: str, asked: str) -> str:
-        """Note that a button was pressed; says why not, or nothing.
-
-        ``save``, ``preview`` and ``stop`` are for a run that trains; ``continue`` lets the node's
-        next run go on, where ComfyUI would take what it remembers.
-        """
+    def asked(self, node_id: str) -> Asked | None:
+        """What a node's last run was asked for, where that is known."""
         with self.lock:
             state = self._states.get(node_id)
-            active = state is not None and state.status in _ACTIVE
-            if asked == _CONTINUE and 0 < len(node_id) <= _LONGEST_ID:
-                if active:
-                    return "this node is training"
-                CONTINUED.note(node_id)
-                return ""
+            return None if state is None else state.asked
+
+    def request(self, node_id: str, asked: str) -> str:
+        """Note that ``save``, ``preview`` or ``stop`` was pressed; says why not, or nothing."""
+        with self.lock:
+            state = self._states.get(node_id)
             if asked not in _REQUESTS:
                 return f"unknown request {asked[:20]!r}"
-            if not active:
+            if state is None or state.status not in ACTIVE:
                 return "this node is not training"
             self._requests[node_id].add(asked)
             return ""
@@ -146,62 +140,10 @@ class _Throttle:
 PANEL = Panel()
 
 
-def shown_state(query: Mapping[str, str]) -> tuple[Any, int]:
-    """What the browser is told when it asks for a node's run, and the HTTP status.
-
-    Args:
-        query: ``node_id``; ``name`` and ``workflow`` of the node, if the browser knows them, which
-            nodes of other workflows do not share; ``run``, the name and version that the node
-            shows, and ``exact`` when it has to be that one.
-    """
-    node_id, run = query.get("node_id", ""), query.get("run", "")
-    found = PANEL.snapshot(node_id)
-    if query.get("exact"):
-        mine = found.get("run") == run or found.get("status") in _ACTIVE
-    else:
-        mine = found and all(
-            not query.get(name) or found[name] in {"", query[name]} for name in ("name", "workflow")
-        )
-    if not mine:
-        kept = _state_on_disk(node_id, run, query.get("workflow", ""))
-        if kept is not None and query.get("exact") and len(node_id) <= _LONGEST_ID:
-            # ComfyUI has just given the node this run's outputs again.
-            PANEL.show_again(kept)
-        found = {} if kept is None else kept.snapshot()
-    return found, 200 if found else 404
-
-
-def _state_on_disk(node_id: str, run: str, workflow: str) -> RunState | None:
-    """A run that the server has forgotten, or never had; the names may come from anybody."""
-    try:
-        folder = comfy_host.run_path(run) if run else None
-        if folder is None:
-            return None
-        ending = read_ending(folder)
-    except InputError:
-        return None
-    state = RunState(node_id, run, folder.parent.name, ending.steps, workflow)
-    state.status = "lost" if ending.status == "running" else ending.status
-    prompts, state.seed = read_run_file(folder)
-    state.take_history(folder, comfy_host.output_place, prompts)
-    state.step, state.message = max(state.step, ending.step), ending.message
-    state.resumable = _has_checkpoint(folder)
-    return state
-
-
-def _has_checkpoint(folder: Path) -> bool:
-    return any(folder.glob("checkpoints/[0-9]*"))
-
-
-def taken_request(body: bytes) -> tuple[Any, int]:
-    """What the browser is told when a button of the panel was pressed, and the HTTP status."""
-    from ...trainer_core.filesystem.text_files import parse_object
-
-    asked = parse_object(body, _LARGEST_REQUEST)
-    if asked is None:
-        return {"taken": False, "reason": "not a JSON object"}, 400
-    reason = PANEL.request(str(asked.get("node_id", "")), str(asked.get("wish", "")))
-    return ({"taken": False, "reason": reason}, 409) if reason else ({"taken": True}, 200)
+def workflow_id(queued: Mapping[str, object]) -> str:
+    """What the page knows the workflow by; nothing without a page."""
+    workflow = queued.get("workflow")
+    return str(workflow.get("id") or "") if isinstance(workflow, Mapping) else ""
 
 
 class NodeObserver:
@@ -218,10 +160,13 @@ class NodeObserver:
         trains: bool,
         steps: int = 0,
         choices: Sequence[Mapping[str, str]] = (),
-        workflow: str = "",
+        queued: Mapping[str, object] | None = None,
     ) -> None:
         # Where nobody says how many steps there are, it is known when the images are counted.
+        workflow, prompt = workflow_id(queued or {}), (queued or {}).get("prompt")
         self.state = RunState(node_id, comfy_host.current_prompt(), name, steps, workflow)
+        if isinstance(prompt, Mapping):
+            self.state.asked = asked_settings(prompt, node_id)
         self.state.choices = [dict(choice) for choice in choices]
         self._prompts: Sequence[str] = ()
         self._trains = trains
@@ -285,7 +230,7 @@ class NodeObserver:
     @property
     def has_checkpoint(self) -> bool:
         """Whether the run that has started can go on from the disk."""
-        return self._folder is not None and _has_checkpoint(self._folder)
+        return self._folder is not None and bool(saved_checkpoints(self._folder))
 
     def warn(self, message: str) -> None:
         """Show something that the user should know."""
@@ -309,12 +254,12 @@ class NodeObserver:
 
     def ended(self) -> None:
         """Show that the run has failed, unless that is known already."""
-        if self.state.status in _ACTIVE:
+        if self.state.status in ACTIVE:
             self.failed("")
 
     def interrupted(self) -> None:
         """Show that the user has cancelled before the run could end by itself."""
-        if self._trains and self.state.status in _ACTIVE:
+        if self._trains and self.state.status in ACTIVE:
             self._set("cancelled", Ending("cancelled", 0, 0).message)
 
     def cancelled(self) -> bool:

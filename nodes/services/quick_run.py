@@ -7,9 +7,10 @@ from typing import Any
 
 from ...trainer_core.errors import TrainerError
 from .choices import RunHandle
-from .graph_run import encode, run_training, workflow_id
+from .graph_run import encode, run_training
 from .panel import NodeObserver
 from .quick_plan import Answers, parts_of, plan_run, require_encoders
+from .run_files import CONTINUED
 
 
 def run_quick(
@@ -30,24 +31,24 @@ def run_quick(
     Raises:
         TrainerError: As `plan_run`, `encode` and `run_training`.
     """
-    plan = plan_run(answers)
-    parts = parts_of(plan)
+    going = CONTINUED.take(node_id)
+    plan = plan_run(answers, model)
+    parts = parts_of(plan, model)
     require_encoders(parts.base, clip, vae)
-    steps = int(plan.values.get("training.steps") or 0)
+    steps = going.steps or int(plan.values.get("training.steps") or 0)
     observer = NodeObserver(
         node_id,
         answers.run_name,
         trains=True,
         steps=steps,
         choices=plan.choices,
-        workflow=workflow_id(workflow),
+        queued=workflow,
     )
     try:
         cache = encode(node_id, parts.dataset, parts.base, clip, vae, parts.previews, {}, observer)
         adapter, settings, own = parts.adapter, parts.settings, parts.own
-        return run_training(
-            node_id, parts.base, cache, adapter, settings, vae, own, workflow, observer=observer
-        )
+        given = (node_id, parts.base, cache, adapter, settings, vae, own, workflow)
+        return run_training(*given, observer=observer, going=going)
     except TrainerError:
         # A setting that is refused before anything is computed; else the panel knows already.
         observer.ended()

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...trainer_core.config import BaseAdapter, DatasetSection, RunConfig
 from ...trainer_core.config.reading import dump_config
@@ -306,6 +306,29 @@ class AdapterWatch:
             return self._missing.get(key, 0)
 
 
+class GoingOn(NamedTuple):
+    """What a button of the panel has promised of a node's next run.
+
+    Attributes:
+        folder: The version folder that it goes on in; None leaves that to the settings.
+        seed: The run's own, which ComfyUI may have changed since.
+        steps: How long it is from now on; 0 as it was.
+    """
+
+    folder: Path | None = None
+    seed: int | None = None
+    steps: int = 0
+
+    def applied(self, config: RunConfig) -> RunConfig:
+        """The run file that keeps the promise."""
+        from ...trainer_core.config.defaults import with_length
+
+        if self.folder is not None:
+            seed = config.seed if self.seed is None else self.seed
+            config = config.model_copy(update={"resume": str(self.folder), "seed": seed})
+        return with_length(config, self.steps) if self.steps else config
+
+
 class ContinueCount:
     """Counts how often it was asked that a train node's finished or stopped run goes on.
 
@@ -317,13 +340,20 @@ class ContinueCount:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked: OrderedDict[str, int] = OrderedDict()
+        self._going: dict[str, GoingOn] = {}
 
-    def note(self, node_id: str) -> None:
+    def note(self, node_id: str, going: GoingOn) -> None:
         """Let the node's next run go on."""
         with self._lock:
             self._asked[node_id] = self._asked.pop(node_id, 0) + 1
+            self._going[node_id] = going
             while len(self._asked) > self._MOST:
-                self._asked.popitem(last=False)
+                self._going.pop(self._asked.popitem(last=False)[0], None)
+
+    def take(self, node_id: str) -> GoingOn:
+        """What the node's run is to go on with, which is asked for once."""
+        with self._lock:
+            return self._going.pop(node_id, GoingOn())
 
     def count(self, node_id: str) -> int:
         """How often it was asked."""

@@ -56,12 +56,14 @@ class Ending(NamedTuple):
         step: Steps that its last checkpoint or its end has made.
         steps: How many it was to make.
         best: The step of the checkpoint that is best on held-out images, if there is one.
+        asked: Steps that its settings ask for, where it was made longer since.
     """
 
     status: str
     step: int
     steps: int
     best: int | None = None
+    asked: int = 0
 
     @property
     def message(self) -> str:
@@ -122,6 +124,7 @@ def read_ending(folder: Path) -> Ending:
         steps = int(record.get("steps", step))
         best = record.get("best")
         best = None if best is None else int(best["step"])
+        asked = int(record.get("asked_steps") or 0)
     except (ValueError, TypeError, LookupError, OverflowError) as error:
         raise _refused(f"{type(error).__name__}: {error}") from error
     if status == "running":
@@ -129,7 +132,7 @@ def read_ending(folder: Path) -> Ending:
     elif status == "done" and step < steps:
         status = "stopped"
     known = status in {"done", "stopped", "cancelled", "failed", "running"}
-    return Ending(status if known else "lost", step, steps, best)
+    return Ending(status if known else "lost", step, steps, best, asked)
 
 
 def _refused(reason: str) -> InputError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .asked_settings import Asked
 from .run_history import POINTS, HeldOut, Place, read_history, thinned_losses
 
 
@@ -29,6 +30,8 @@ class RunState:
         choices: What a preset chose and why: ``setting``, ``value`` and ``why`` of each.
         returns: How often it has gone back to an older state; what is shown of another course is
             none of this one's.
+        encoded: How many images and captions of how many are encoded; empty before.
+        asked: The settings that it was asked for; None where they are not known.
     """
 
     node_id: str
@@ -52,6 +55,8 @@ class RunState:
     memory: dict[str, Any] | None = None
     choices: list[dict[str, str]] = field(default_factory=list)
     returns: int = 0
+    encoded: list[int] = field(default_factory=list)
+    asked: Asked | None = None
 
     def address(self) -> dict[str, Any]:
         """What every event says of itself."""

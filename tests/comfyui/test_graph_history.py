@@ -1,21 +1,30 @@
 """What the panel shows of a run's earlier steps, and how its buttons make a node go on."""
 
+import urllib.parse
+
 import pytest
+from comfyui.conftest import write_images
 from comfyui.graphs import (
+    ADAPTER,
     PROMPTS,
+    SETTINGS,
     STEPS,
     TRAIN,
     cached_nodes,
+    cancelled,
     changed,
+    forget,
     forget_panel,
     graph,
     hold,
     panel,
+    record,
     release,
     runs,
     wait_until_held,
     wish,
 )
+from comfyui.test_graph_errors import refused
 
 pytestmark = pytest.mark.comfy
 
@@ -46,7 +55,7 @@ def test_a_stopped_run_goes_on_when_asked_and_its_course_is_whole(server):
     assert TRAIN in cached_nodes(server.run(nodes))
     assert panel(server)["status"] == "stopped"
 
-    assert wish(server, "continue") == (200, {"taken": True})
+    assert wish(server, "continue") == (200, {"taken": True, "reason": "Queued."})
     again = changed(nodes, PROMPTS, prompts="a blue circle")
     server.run(again)
     state = panel(server)
@@ -64,6 +73,91 @@ def test_a_stopped_run_goes_on_when_asked_and_its_course_is_whole(server):
     for same in ("status", "step", "steps", "points", "samples", "run", "seed"):
         assert kept[same] == state[same]
     assert kept["step_seconds"] > 0
+
+
+def asked(server, nodes, node=TRAIN, **about):
+    """What the panel of a graph that is not queued yet shows: a run, or what it says instead."""
+    query = urllib.parse.urlencode({"node_id": node, **about})
+    status, answer = server.post(f"/adapter_trainer/state?{query}", {"prompt": nodes})
+    return answer.get("run", answer.get("reason")) if status in (200, 404) else status
+
+
+def going_on(server, nodes, run, **about):
+    said = {"node_id": TRAIN, "wish": "continue", "run": run, "prompt": nodes, **about}
+    return server.post("/adapter_trainer/wish", said)[1]["reason"]
+
+
+NEW = "These settings start a new run: "
+OTHERS = {
+    "another folder": (
+        {"dataset": {"folder": "datasets/four (2)"}},
+        "folder was datasets/four and is",
+    ),
+    "another word": ({"dataset": {"trigger_word": "sks"}}, "trigger_word was empty and is sks"),
+    "another rank": ({"adapter": {"rank": 2}}, "rank was 8 and is 2"),
+    "a shorter run": ({"train": {"steps": 2}}, "steps is 2, and 4 are trained"),
+    "another rate": ({"train": {"learning_rate": 1e-4}}, "learning_rate was 0.001 and is 0.0001"),
+}
+
+
+def test_a_run_belongs_to_its_settings_whichever_version_it_is(server):
+    """Of A, B and A again the last is not trained, and each panel shows its own."""
+    one = graph("belongs", train={"steps": 4})
+    two = changed(one, ADAPTER, rank=8)
+    for nodes in (one, two, one):
+        server.run(nodes)
+    assert [record(folder)["step"] for folder in runs(server, "belongs")] == [4, 4]
+    assert panel(server)["run"] == "belongs/v0"
+    forget_panel(server)
+    assert asked(server, one) == "belongs/v0"
+    assert asked(server, two) == "belongs/v1"
+    assert asked(server, two, run="belongs/v0") == "belongs/v1"
+    # Previews, checkpoints and a longer run are the same run's.
+    for node, same in ((TRAIN, {"steps": 9}), (SETTINGS, {"checkpoint_every": 3})):
+        assert asked(server, changed(one, node, **same)) == "belongs/v0"
+    for changes, said in OTHERS.values():
+        other = graph("belongs", **{**changes, "train": {"steps": 4, **changes.get("train", {})}})
+        told = asked(server, other)
+        assert told.startswith(NEW + said), told
+        assert going_on(server, other, "belongs/v0").startswith(NEW + said.replace("8", "4"))
+    assert asked(server, graph("nobody")) == ""
+    seed = changed(one, TRAIN, seed=5)
+    query = f"/adapter_trainer/state?node_id={TRAIN}"
+    notes = server.post(query, {"prompt": seed})[1]["notes"]
+    assert "Run starts a new run: seed was 0 and is 5" in notes[-1]
+
+
+def test_a_run_that_was_made_longer_stays_so_and_the_next_dataset_does_not(server):
+    nodes = graph("longer", train={"steps": 4})
+    server.run(nodes)
+    assert going_on(server, nodes, "longer/v0", steps=6) == "Queued. It goes on from step 4."
+    seed = changed(nodes, TRAIN, seed=5)  # as ComfyUI may do it before the next prompt
+    server.run(seed)
+    (folder,) = runs(server, "longer")
+    assert (record(folder)["step"], record(folder)["asked_steps"]) == (6, 4)
+    forget_panel(server)
+    assert (asked(server, nodes), panel(server, run="longer/v0")["step"]) == ("longer/v0", 6)
+    # Neither ComfyUI nor the trainer does anything for the settings that it was begun with.
+    forget(server)
+    server.run(nodes)
+    assert [record(each)["step"] for each in runs(server, "longer")] == [6]
+    server.run(changed(nodes, ADAPTER, rank=2))
+    assert [record(each)["step"] for each in runs(server, "longer")] == [6, 4]
+
+
+def test_what_continue_has_promised_is_kept_or_refused_and_never_another_run(server):
+    images = write_images(server.data / "datasets" / "promised")
+    nodes = graph(
+        "promised", dataset={"folder": "datasets/promised"}, settings={"checkpoint_every": 2}
+    )
+    cancelled(server, nodes, 6)
+    assert going_on(server, nodes, "promised/v0") == "Queued. It goes on from step 6."
+    (images / "1.txt").write_text("something else", encoding="utf-8")
+    message = refused(server, nodes, TRAIN)
+    assert "the images, their captions or their sizes are others now" in message
+    assert "press Run: these settings start a new run" in message
+    server.run(nodes)
+    assert [record(each)["step"] for each in runs(server, "promised")] == [6, STEPS]
 
 
 def test_a_node_is_told_of_the_version_that_its_outputs_come_from(server):

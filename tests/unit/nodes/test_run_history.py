@@ -145,12 +145,13 @@ def test_a_run_file_that_cannot_be_read_names_no_prompts(run_history, tmp_path):
 
 
 def test_whoever_asks_makes_a_node_go_on(run_files):
-    count = run_files.ContinueCount()
-    count.note("1")
-    count.note("1")
+    count, going = run_files.ContinueCount(), run_files.GoingOn(steps=9)
+    count.note("1", going)
+    count.note("1", going)
     assert (count.count("1"), count.count("2")) == (2, 0)
+    assert [count.take("1").steps, count.take("1").steps] == [9, 0], "asked for once"
     for number in range(2, 1100):
-        count.note(str(number))
+        count.note(str(number), going)
     assert (count.count("1"), count.count("1099")) == (0, 1)
 
 

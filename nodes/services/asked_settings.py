@@ -1,0 +1,143 @@
+"""Which settings a graph asks a training node to train, and how two of them differ.
+
+What a run trains is known when its images are encoded; which settings it was asked for is in the
+prompt that is kept with it. So a page can be told which run its settings mean before it is queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...trainer_core.errors import InputError
+from ...trainer_core.filesystem.text_files import read_object
+from ...trainer_core.printable import shortened
+
+TRAINING = frozenset({"AdapterTrainerTrain", "AdapterTrainerQuick"})
+"""The nodes that train."""
+
+SEED, STEPS = "seed", "steps"
+LARGEST_PROMPT = 16 * 2**20
+"""Bytes of a prompt that is looked at."""
+
+_MOST_NODES = 500
+_LONGEST_VALUE = 40
+# Encoders, previews and how a run is begun: they change no run into another.
+_BESIDE = frozenset({"clip", "vae", "previews"})
+_OF_TRAINING = frozenset({"name", "resume", "resume_from", "keep_in_loras", STEPS})
+# What happens where something is not there.
+_POLICIES = ("dataset.missing_", "dataset.unreadable")
+_settings_of: list[Callable[[str], Mapping[str, str] | None]] = []
+
+
+class Asked(NamedTuple):
+    """What a graph asks a training node for.
+
+    Attributes:
+        decides: Values of what makes another run, by place: the inputs from the training node on,
+            such as ``cache/dataset/folder``; a node's class with a slash behind its place.
+        course: Of what a run that is not finished may change on its way.
+        steps: How long it trains; 0 where it is not said.
+    """
+
+    decides: Mapping[str, Any]
+    course: Mapping[str, Any]
+    steps: int
+
+    def differences(self, before: Asked, *, finished: bool) -> dict[str, str]:
+        """How another graph that was asked for before differs, in words, by input.
+
+        Args:
+            before: The other one.
+            finished: Whether its run is: then another course is another run, too.
+        """
+        pairs = [(before.decides, self.decides)]
+        pairs += [(before.course, self.course)] if finished else []
+        found: dict[str, str] = {}
+        for old, new in pairs:
+            for place in sorted(old.keys() | new.keys()):
+                # An input that one of them lacks is of another version of the pack.
+                both = place in old and place in new
+                if (both or place.endswith("/")) and old.get(place) != new.get(place):
+                    name = place.rstrip("/").rpartition("/")[2]
+                    found[name] = f"{name} was {_shown(old, place)} and is {_shown(new, place)}"
+        return found
+
+
+def know(settings_of: Callable[[str], Mapping[str, str] | None]) -> None:
+    """Know which setting each input of a node is.
+
+    Args:
+        settings_of: From a node's class to the YAML paths by its inputs; None for one of others.
+    """
+    _settings_of.append(settings_of)
+
+
+def asked_settings(prompt: Mapping[str, Any], node_id: str) -> Asked:
+    """What a prompt of ComfyUI's API asks a training node for; it may come from anybody."""
+    found: dict[str, dict[str, Any]] = {"decides": {}, "course": {}, "beside": {}}
+    ahead = [(node_id, "")]
+    while ahead and len(found["decides"]) < _MOST_NODES:
+        here, place = ahead.pop()
+        kind, inputs = node_of(prompt, here)
+        found["decides"][f"{place}/"] = kind
+        for name, value in inputs.items():
+            part = _part(kind, name)
+            at = f"{place}/{name}".lstrip("/")
+            if not (isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)):
+                found[part][at] = value
+            elif part != "beside":
+                ahead.append((value[0], at))
+    steps = node_of(prompt, node_id)[1].get(STEPS)
+    return Asked(found["decides"], found["course"], steps if isinstance(steps, int) else 0)
+
+
+def kept_settings(version: Path, node_class: str) -> Iterator[Asked]:
+    """What was asked for when a run was started: of each node of a class in the kept prompt."""
+    try:
+        prompt = read_object(version / "prompt.json", _unreadable, LARGEST_PROMPT)
+    except InputError:
+        return
+    for node_id in prompt:
+        if node_of(prompt, node_id)[0] == node_class:
+            yield asked_settings(prompt, node_id)
+
+
+def _unreadable(reason: str) -> InputError:
+    return InputError(
+        f"prompt.json cannot be read ({reason})",
+        "the graph that is kept with a run",
+        "Look at the run's other files.",
+    )
+
+
+def node_of(prompt: Mapping[str, Any], node_id: str) -> tuple[str, Mapping[str, Any]]:
+    """Class and inputs of a prompt's node; nothing where it has no such node."""
+    node = prompt.get(node_id)
+    node = node if isinstance(node, Mapping) else {}
+    inputs = node.get("inputs")
+    return str(node.get("class_type", "")), inputs if isinstance(inputs, Mapping) else {}
+
+
+def _part(kind: str, name: str) -> str:
+    """What an input of a node is for: which run it is, its course, or neither."""
+    from ...trainer_core.training.settings_changes import AROUND, COURSE, is_in
+
+    paths = next((found for of in _settings_of if (found := of(kind)) is not None), None)
+    if paths is None:
+        return "decides"
+    # The inputs of a choice have its name in front.
+    path = paths.get(name) or paths.get(name.rpartition(".")[2], "")
+    if name in _BESIDE or (kind in TRAINING and name in _OF_TRAINING):
+        return "beside"
+    if is_in(path, COURSE):
+        return "course"
+    return "beside" if is_in(path, AROUND) or path.startswith(_POLICIES) else "decides"
+
+
+def _shown(values: Mapping[str, Any], place: str) -> str:
+    if place not in values:
+        return "not there"
+    text = str(values[place])
+    return shortened(text, _LONGEST_VALUE) if text else "empty"

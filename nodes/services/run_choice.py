@@ -1,0 +1,241 @@
+"""Which run a node's settings mean: what its panel shows, and what Continue goes on with.
+
+A run belongs to its settings. Of all versions of a name the one is meant that was asked for the
+same; where there is none, these settings start a new run, and that is what is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...trainer_core.errors import InputError
+from ...trainer_core.filesystem.text_files import parse_object
+from ..host import comfy_host
+from ..host.folders import saved_checkpoints
+from .asked_settings import (
+    LARGEST_PROMPT,
+    SEED,
+    STEPS,
+    Asked,
+    asked_settings,
+    kept_settings,
+    node_of,
+)
+from .panel import ACTIVE, PANEL
+from .run_files import CONTINUED, GoingOn
+from .run_history import Ending, read_ending, read_run_file
+from .run_state import RunState
+
+_CONTINUE, _LEAVE = "continue", "leave"
+_LONGEST_ID = 200
+_MOST_VERSIONS = 64
+_MOST_STEPS = 10_000_000
+
+Differences = dict[str, str]
+"""In words, by input."""
+
+
+def shown_state(query: Mapping[str, str], body: bytes = b"") -> tuple[Any, int]:
+    """What the browser is told when it asks for a node's run, and the HTTP status.
+
+    Args:
+        query: ``node_id``; ``name`` and ``workflow`` of the node, if the browser knows them, which
+            nodes of other workflows do not share; ``run``, the name and version that the node
+            shows, and ``exact`` when it has to be that one.
+        body: The graph as it would be queued, as ``prompt``; without it the last run is shown.
+
+    Returns:
+        The run, or with 404 a ``reason``, which is empty where there is nothing to say.
+    """
+    node_id, run, exact = query.get("node_id", ""), query.get("run", ""), query.get("exact")
+    found = PANEL.snapshot(node_id)
+    active = found.get("status") in ACTIVE
+    mine = bool(found) and all(
+        not query.get(name) or found[name] in {"", query[name]} for name in ("name", "workflow")
+    )
+    if exact:
+        mine = active or found.get("run") == run
+    prompt = (parse_object(body, LARGEST_PROMPT) or {}).get("prompt") if body else None
+    if isinstance(prompt, Mapping) and not exact and not (mine and active):
+        return _of_settings(query, prompt, found if mine else {})
+    if not mine:
+        state = _state_on_disk(node_id, run, query.get("workflow", ""))
+        if state is not None and exact and len(node_id) <= _LONGEST_ID:
+            # ComfyUI has just given the node this run's outputs again.
+            PANEL.show_again(state)
+        found = {} if state is None else state.snapshot()
+    return found, 200 if found else 404
+
+
+def _of_settings(
+    query: Mapping[str, str], prompt: Mapping[str, Any], found: dict[str, Any]
+) -> tuple[Any, int]:
+    """The run that a graph asks for; what is known of the node's last one saves a look."""
+    node_id, kept = query["node_id"], query.get("run", "")
+    asked, last = asked_settings(prompt, node_id), PANEL.asked(node_id)
+    if found and not found["run"] and (last is None or not asked.differences(last, finished=True)):
+        return found, 200  # it has failed before it had a folder
+    nearest = _nearest(
+        _versions(_name(query, prompt), kept or found.get("run", "")),
+        asked,
+        node_of(prompt, node_id)[0],
+        {kept, found.get("run")},
+    )
+    if nearest is None:
+        return {"reason": ""}, 404
+    far, run, differences = nearest
+    said = "; ".join(differences.values())
+    if far > 1:
+        return {"reason": f"These settings start a new run: {said}."}, 404
+    if run != found.get("run"):
+        state = _state_on_disk(node_id, run, query.get("workflow", ""))
+        found = {} if state is None else state.snapshot()
+    if found and differences:
+        note = f"Run starts a new run: {said}. Continue goes on with the seed of this one."
+        found["notes"] = [*found["notes"], note]
+    return found or {"reason": ""}, 200 if found else 404
+
+
+def _nearest(
+    versions: Iterator[Path], asked: Asked, node_class: str, own: Collection[str]
+) -> tuple[int, str, Differences] | None:
+    """How far the settings are from a run, 0 where it is theirs and 1 where its seed is another."""
+    nearest: tuple[int, str, Differences] | None = None
+    for folder in versions:
+        run = f"{folder.parent.name}/{folder.name}"
+        differences = _differences(folder, asked, node_class)
+        if differences is None and run in own:
+            differences = {}  # it keeps no graph, and is the node's own
+        if differences is None:
+            continue
+        far = len(differences) + (differences.keys() != {SEED}) if differences else 0
+        if nearest is None or far < nearest[0]:
+            nearest = far, run, differences
+        if not far:
+            break
+    return nearest
+
+
+def _name(query: Mapping[str, str], prompt: Mapping[str, Any]) -> str:
+    """The run's name; nothing where it comes over a link."""
+    from .quick_plan import Answers
+
+    _, inputs = node_of(prompt, query["node_id"])
+    name, folder = query.get("name") or inputs.get("name"), inputs.get("folder", "")
+    if not (isinstance(name, str) and isinstance(folder, str)):
+        return ""
+    return Answers(folder, "", "", "", name).run_name
+
+
+def _versions(name: str, kept: str) -> Iterator[Path]:
+    """Version folders of a name: the one that the node has shown, then the newest first."""
+    first = [kept] if kept and name in {"", kept.split("/")[0]} else []
+    found: list[str] = []
+    if name:
+        runs = [each for each in comfy_host.run_names() if each.split("/")[0] == name]
+        found = sorted(runs, key=_version_number, reverse=True)[:_MOST_VERSIONS]
+    for run in dict.fromkeys([*first, *found]):
+        try:
+            yield comfy_host.run_path(run)
+        except InputError:
+            continue
+
+
+def _version_number(run: str) -> int:
+    digits = run.rpartition("/v")[2]
+    return int(digits) if digits.isdecimal() else -1
+
+
+def _differences(folder: Path, asked: Asked, node_class: str) -> Differences | None:
+    """How a run's settings differ from what is asked now, at its nearest; None: not comparable."""
+    try:
+        ending = read_ending(folder)
+    except InputError:
+        return None
+    if ending.status == "running":
+        return None
+    finished = ending.status in {"done", "stopped"}
+    ways = [
+        asked.differences(before, finished=finished) for before in kept_settings(folder, node_class)
+    ]
+    nearest = min(ways, key=len, default=None)
+    return None if nearest is None else nearest | _shorter(ending, asked.steps)
+
+
+def _shorter(ending: Ending, steps: int) -> Differences:
+    """A run cannot become shorter than it is, unless it was made longer since it was asked for."""
+    if 0 < steps < ending.step and steps != ending.asked:
+        return {STEPS: f"steps is {steps}, and {ending.step} are trained"}
+    return {}
+
+
+def _state_on_disk(node_id: str, run: str, workflow: str) -> RunState | None:
+    """A run that the server has forgotten, or never had; the names may come from anybody."""
+    try:
+        folder = comfy_host.run_path(run) if run else None
+        if folder is None:
+            return None
+        ending = read_ending(folder)
+    except InputError:
+        return None
+    state = RunState(node_id, run, folder.parent.name, ending.steps, workflow)
+    state.status = "lost" if ending.status == "running" else ending.status
+    prompts, state.seed = read_run_file(folder)
+    state.take_history(folder, comfy_host.output_place, prompts)
+    state.step, state.message = max(state.step, ending.step), ending.message
+    state.resumable = bool(saved_checkpoints(folder))
+    return state
+
+
+def taken_request(body: bytes) -> tuple[Any, int]:
+    """What the browser is told when a button of the panel was pressed, and the HTTP status."""
+    asked = parse_object(body, LARGEST_PROMPT)
+    if asked is None:
+        return {"taken": False, "reason": "not a JSON object"}, 400
+    node_id, wish = str(asked.get("node_id", "")), str(asked.get("wish", ""))
+    if wish == _LEAVE:
+        CONTINUED.take(node_id)
+        return {"taken": True}, 200
+    if wish == _CONTINUE and 0 < len(node_id) <= _LONGEST_ID:
+        reason, taken = _continued(node_id, asked)
+        return {"taken": taken, "reason": reason}, 200 if taken else 409
+    reason = PANEL.request(node_id, wish)
+    return ({"taken": False, "reason": reason}, 409) if reason else ({"taken": True}, 200)
+
+
+def _continued(node_id: str, asked: Mapping[str, Any]) -> tuple[str, bool]:
+    """Let a node's run go on, for more steps where ``steps`` says how many in all.
+
+    Returns:
+        What is to be said, and whether it goes on.
+    """
+    run, prompt, steps = str(asked.get("run") or ""), asked.get("prompt"), asked.get("steps")
+    if PANEL.snapshot(node_id).get("status") in ACTIVE:
+        return "this node is training", False
+    if steps is not None and not (isinstance(steps, int) and 0 < steps <= _MOST_STEPS):
+        return f"steps is {str(steps)[:20]!r}, not a number of steps", False
+    try:
+        folder = comfy_host.run_path(run) if run else None
+    except InputError as error:
+        return error.found, False
+    if folder is None:
+        CONTINUED.note(node_id, GoingOn(steps=steps or 0))
+        return "Queued.", True
+    if isinstance(prompt, Mapping):
+        node_class = node_of(prompt, node_id)[0]
+        differences = _differences(folder, asked_settings(prompt, node_id), node_class) or {}
+        # It keeps its seed, and is as long as it is asked to be.
+        differences.pop(SEED, None)
+        if steps is not None:
+            differences.pop(STEPS, None)
+        if differences:
+            said = "; ".join(differences.values())
+            return f"These settings start a new run: {said}. Press Run to start it.", False
+    saved = saved_checkpoints(folder)
+    if not saved:
+        CONTINUED.note(node_id, GoingOn())
+        return f"Queued. {run} has no checkpoint, so it begins anew.", True
+    CONTINUED.note(node_id, GoingOn(folder, read_run_file(folder)[1], steps or 0))
+    return f"Queued. It goes on from step {int(saved[-1].name)}.", True

@@ -6,6 +6,9 @@ prints them as they are; the class decides the exit code.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 RESUME = "resume=latest (in ComfyUI: run the graph again)"
 """How a remedy says to go on, wherever the run was started."""
 
@@ -75,3 +78,17 @@ class NonFiniteError(RunError):
 
 class PrecisionError(RunError):
     """A number format is too coarse for what was to be written in it."""
+
+
+@contextmanager
+def told_of(source: object) -> Iterator[None]:
+    """Let errors of an adapter that does not fit name its file.
+
+    Args:
+        source: The file, or what messages call the adapter.
+    """
+    try:
+        yield
+    except AdapterError as error:
+        found = error.found if str(source) in error.found else f"{source}: {error.found}"
+        raise type(error)(found, error.expected, error.remedy) from error

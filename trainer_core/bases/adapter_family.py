@@ -16,7 +16,13 @@ from ..adapter_files.factors.fused_layers import matrix_sizes
 from ..adapter_files.factors.outlines import outline_of
 from ..adapter_files.metadata import own_facts
 from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
-from ..adapter_files.names.key_parsing import is_native, match_layer, misfits, native_of_patch
+from ..adapter_files.names.key_parsing import (
+    PATCH_ENDINGS,
+    is_native,
+    match_layer,
+    misfits,
+    native_of_patch,
+)
 from ..adapter_files.read.adapter_file import (
     AdapterFile,
     adapter_weights,
@@ -79,9 +85,13 @@ def _published(
             odd = {name: _oddity(file, family) for name, family in named.items()}
             patched = [name for name, family in named.items() if _patches_fit(file, family)]
             others = _others(file, families, strange) if all(odd.values()) else []
+            far = {
+                name: len(strange[name]) + len(nearest_base(file, family)[1])
+                for name, family in (() if named else families.items())
+            }
     except AdapterFileError as error:
         # Why it cannot be read is of no interest in a file that is not for here at all.
-        models = foreign or nearest(layers)
+        models = () if own_families(layers) else foreign or nearest(layers)
         raise _foreign(path, models, layers) if models else error from error
     told = _told(metadata)
     if told in named:
@@ -105,7 +115,7 @@ def _published(
     if models:
         raise _foreign(path, models, layers, named=[*named])
     if not named:
-        raise _no_family(path, names, strange, [*families])
+        raise _no_family(path, names, strange, far)
     ordered = sorted(named, key=lambda name: not _is_native(names, named[name].key_map))
     if any_size:
         if len(ordered) > 1 and not _is_native(names, named[ordered[0]].key_map):
@@ -176,7 +186,7 @@ def other_models(path: Source, family: Family | None = None) -> str:
     """
     layers, metadata = _look(path)
     if family is None:
-        return titles(fitting(layers) or nearest(layers))
+        return titles(own_families(layers) or fitting(layers) or nearest(layers))
     hint = header_hint(metadata)
     sure = re.search(family.header_hint, hint) or _told(metadata) == family.name
     return "" if sure else titles((*_twins(path, family), *fitting(layers)))
@@ -228,11 +238,11 @@ def _fits(file: AdapterFile, name: str, strange: Mapping[str, Sequence[str]]) ->
     return not strange[name] and not _oddity(file, FAMILIES[name])
 
 
-def nearest_base(file: AdapterFile, family: Family) -> tuple[str, str]:
+def nearest_base(file: AdapterFile, family: Family) -> tuple[str, list[str]]:
     """Find the base of a family that a file is for by its sizes, of those that are known.
 
     Returns:
-        What messages call the base, and why the file is not for it either; empty where it may be.
+        What messages call the base, and how the file differs from it.
     """
     known = known_sizes(family)
     odd = {title: [*_oddities(file, family, sizes)] for title, sizes in known.items()}
@@ -242,12 +252,12 @@ def nearest_base(file: AdapterFile, family: Family) -> tuple[str, str]:
         return len(odd[title]), [*_fitting_patches(file, family, known[title])].count(False)
 
     nearest = min(known, key=distance)
-    return nearest, next((f"{each} in {nearest}" for each in odd[nearest]), "")
+    return nearest, [f"{each} in {nearest}" for each in odd[nearest]]
 
 
 def _oddity(file: AdapterFile, family: Family) -> str:
     """Why a file is for no base of a family whose sizes are known; empty where it may be."""
-    return nearest_base(file, family)[1]
+    return next(iter(nearest_base(file, family)[1]), "")
 
 
 def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Iterator[str]:
@@ -355,10 +365,17 @@ def _other_size(
 
 
 def _no_family(
-    path: Source, names: list[str], odd: Mapping[str, list[str]], asked: Sequence[str]
+    path: Source, names: list[str], odd: Mapping[str, list[str]], far: Mapping[str, int]
 ) -> AdapterFileError:
-    """None of the families that were asked about has every layer; another one may, of any size."""
-    nearest_one = min(asked, key=lambda name: len(odd[name]))
+    """None of the families that were asked about has every layer; another one may, of any size.
+
+    Args:
+        path: The file.
+        names: Of its layers.
+        odd: Family to the names that it lacks.
+        far: Family that was asked about to how many layers it lacks, or has in another size.
+    """
+    nearest_one = min(far, key=far.__getitem__)
     title = FAMILIES[nearest_one].title
     fitted = [name for name, strange in odd.items() if not strange]
     if fitted:
@@ -368,13 +385,13 @@ def _no_family(
             f"an adapter for {title}, as it was said to be",
             f"Say --family {fitted[0]}, or leave it out.",
         )
-    if len(odd[nearest_one]) < len(names):
+    if far[nearest_one] < len(names):
         return AdapterFileError(
             f"{path}: {odd[nearest_one][0]!r} is no layer of {title}, which others of its layers "
             "fit",
             "an adapter of one family, whose every layer the family has",
-            "Check what the file was made for. If it was made for this family, leave out the layer "
-            "that does not fit.",
+            "Use it as it is with the program that made it. What ComfyUI makes of it: "
+            f"adapter-trainer inspect FILE --prove --family {nearest_one}.",
         )
     return AdapterFileError(
         f"{path}: an adapter with layers such as {names[0]!r}, of no model that is known here",
@@ -413,10 +430,13 @@ _TEXT_ENCODER = re.compile(
 _ENDING = re.compile(
     r"[._](?P<factor>lora_linear_layer\.(up|down)|lora[._](down|up|mid|[AB])|hada_[wt]\w+"
     r"|lokr_[wt]\w+|alpha|dora_scale|diff|diff_b|set_weight|magnitude|lora_magnitude_vector"
-    r"|[wb]_norm|oft_\w+|boft_\w+|rescale|[ab][12]|on_input|reshape_weight"
+    r"|[wb]_norm|oft_\w+|boft_\w+|rescale|[ab][12]|on_input|ia3_l|vera_lambda_[bd]|reshape_weight"
     r"|lora_(bias|embedding_[AB])|scale|bias)"
     r"(\.default)?(\.(weight|bias))?$"
 )
+_FLAT = "lora_unet_"
+"""What flat names may begin with in any family."""
+
 _INPUTS = ("lora_down", "lora_A", "lora.down", "lora_linear_layer.down")
 _HEADER = ("modelspec.architecture", "ss_base_model_version", "ss_base_model")
 
@@ -429,9 +449,10 @@ def layer_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int | None]:
 
     Returns:
         A layer's flat name (`architectures`) to how many inputs it has, None where its factors do
-        not tell; text encoders are left out.
+        not tell. Text encoders are left out, and weight patches where others have factors.
     """
     inputs: dict[str, int | None] = {}
+    patched: dict[str, int | None] = {}
     firsts: dict[str, int] = {}
     for key, info in itertools.islice(tensors.items(), _MOST_NAMES):
         short = key[:_LONGEST]
@@ -443,9 +464,12 @@ def layer_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int | None]:
         name = name[prefix.end() if prefix else 0 :].replace(".", "_")
         if not name:
             continue
+        factor = ending["factor"]
+        if factor in PATCH_ENDINGS:
+            patched[name] = None
+            continue
         inputs.setdefault(name, None)
         columns = info.shape[1] if len(info.shape) > 1 else None
-        factor = ending["factor"]
         if factor in _INPUTS or factor == "hada_w1_b":
             inputs[name] = columns
         elif factor in ("lokr_w1", "lokr_w1_b", "lokr_w2", "lokr_w2_b") and columns:
@@ -454,7 +478,32 @@ def layer_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int | None]:
                 firsts[name] = columns
             else:
                 inputs[name] = first * columns
-    return inputs
+    # Patches are of norms too, which no table has.
+    return inputs or patched
+
+
+def own_families(layers: Mapping[str, int | None]) -> list[Family]:
+    """The families that have every layer of a file, in a known base as many inputs, without twins.
+
+    Args:
+        layers: As `layer_inputs`.
+    """
+
+    def has(family: Family, sizes: PublishedSizes) -> bool:
+        places = {name: match_layer(f"{_FLAT}{name}", family.key_map) for name in layers}
+        modules = {name: place.modules[0][0] for name, place in places.items() if place}
+        known = {name: sizes.of(module) for name, module in modules.items()}
+        return len(modules) == len(layers) > 0 and not any(
+            sizes.lacks_block(modules[name]) or (size and layers[name] not in (None, size[1]))
+            for name, size in known.items()
+        )
+
+    found = {
+        name: family
+        for name, family in FAMILIES.items()
+        if any(has(family, sizes) for sizes in known_sizes(family).values())
+    }
+    return [family for family in found.values() if family.twin not in found]
 
 
 def fitting(layers: Mapping[str, int | None], *, by_size: bool = False) -> tuple[Architecture, ...]:

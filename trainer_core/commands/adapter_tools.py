@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import AdapterError, InputError
+from ..errors import AdapterError, InputError, told_of
 from ..families.run_files import load_config
 from . import VERBS
 from .arguments import Arguments
@@ -55,6 +55,7 @@ def merge(arguments: Arguments) -> int:
     existing_base(base_path)
     adapters = [existing(path, "an adapter file") for path in adapter_paths]
     from ..adapter_files.read.adapter_file import open_adapter
+    from ..bases.merge import plan_jobs
     from ..bases.open import open_base
     from ..bases.write_merged import DTYPES, merge_into_base
 
@@ -72,6 +73,9 @@ def merge(arguments: Arguments) -> int:
     clear_leftovers(target.parent, as_json=arguments.json)
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(open_adapter(path, base.family.key_map)) for path in adapters]
+        for path, each in zip(adapters, opened, strict=True):
+            with told_of(path):
+                plan_jobs(base, [(each.state, 1.0)])
         progress = stack.enter_context(LayerProgress("merged", as_json=arguments.json))
         report = merge_into_base(
             base,

@@ -6,6 +6,7 @@ Most of it is the default of a field of `family.Family`, so that a new family na
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -294,6 +295,14 @@ def _template(path: str, known: Container[str] = ()) -> tuple[str, str]:
     return f"{block[1]}.{{}}.{block[3]}", block[2]
 
 
+_FUSED = {
+    "to_qkv": ("to_q", "to_k", "to_v"),
+    "to_kv": ("to_k", "to_v"),
+    "to_added_qkv": ("add_q_proj", "add_k_proj", "add_v_proj"),
+}
+"""What Diffusers calls layers that it fuses on request (``fuse_qkv_projections``), to the parts."""
+
+
 def layer_names(
     names: Mapping[str, str],
     shares: Mapping[str, int] | None = None,
@@ -308,7 +317,8 @@ def layer_names(
         names: Every layer in Diffusers' transformer to its name in ComfyUI's model, both with
             ``{}`` for a block's number. Layers of one name are the parts of a fused layer, in the
             order in which they lie in it.
-        shares: Parts that have several of a fused layer's shares of rows, to how many (`Part`).
+        shares: Parts that have several of a fused layer's shares of rows, to how many (`Part`);
+            also of a layer that only other programs fuse.
         comfyui_spellings: As `KeyMap.comfyui_spellings`.
         comfyui_names: As `KeyMap.comfyui_names`.
         aliases: As `KeyMap.aliases`.
@@ -317,6 +327,14 @@ def layer_names(
     modules: dict[str, list[str]] = {}
     for module, native in names.items():
         modules.setdefault(native, []).append(module)
+    known = dict(aliases or {})
+    for module, (fused, own) in itertools.product(names, _FUSED.items()):
+        stem, _, end = module.rpartition(".")
+        name, found = f"{stem}.{fused}", [f"{stem}.{part}" for part in own]
+        if end == own[0] and all(part in names for part in found):
+            # ComfyUI's layer where it holds just these, else one that only others have.
+            known[name] = names[module] if modules[names[module]] == found else name
+            modules.setdefault(known[name], found)
 
     def native_key(path: str) -> NativeKey | None:
         template, number = _template(path, names)
@@ -344,7 +362,7 @@ def layer_names(
         tuple(names),
         comfyui_spellings,
         comfyui_names,
-        aliases or {},
+        known,
         native_only,
     )
 

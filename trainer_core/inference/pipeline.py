@@ -36,6 +36,7 @@ from ..device import (
     resolve_precision,
 )
 from ..diffusion.flow import SamplingStopped
+from ..errors import told_of
 from ..families.family import Family
 from ..families.filled import control_channels
 from ..families.registry import get_family
@@ -136,11 +137,11 @@ class Pipeline:
         """Sample images, `[B, 3 or 4, H, W]` in [-1, 1], on the CPU."""
         return self.sampler.sample(requests, settings)
 
-    def put_on(self, adapter_file: Path) -> AttachedAdapter:
+    def put_on(self, adapter_file: Source) -> AttachedAdapter:
         """Attach the adapter of a file.
 
         Args:
-            adapter_file: A safetensors file of any layout that is read.
+            adapter_file: A safetensors file of any layout that is read, or an adapter in memory.
 
         Returns:
             The adapter; its ``strength`` may be changed, `detach` takes it off.
@@ -149,7 +150,8 @@ class Pipeline:
             AdapterFileError: When the file cannot be read.
             AdapterError: When it does not fit the base.
         """
-        return self.attach(read_adapter(adapter_file, self.key_map))
+        with told_of(adapter_file):
+            return self.attach(read_adapter(adapter_file, self.key_map))
 
     def attach(self, state: AdapterState) -> AttachedAdapter:
         """Attach an adapter that was read before; as `put_on`.
@@ -157,7 +159,8 @@ class Pipeline:
         Raises:
             AdapterError: When it does not fit the base.
         """
-        refuse_undivided(state, self.key_map, "the model that generates", attached=True)
+        whole = self.key_map.is_fused_only
+        refuse_undivided(state, self.key_map, "the model that generates", welcome=whole)
         refuse_texts(state, self.sampler.location)
         transformer = self.sampler.transformer
         whole = self.key_map.whole_layers(dict(transformer.named_modules()))
@@ -407,7 +410,9 @@ def _largest(place: _Place, candidates: Sequence[Candidate]) -> AdapterState | N
         if candidate.adapter is None or repeated:
             continue
         state = read_adapter(candidate.adapter, place.key_map)
-        refuse_undivided(state, place.key_map, "the model that generates", attached=True)
+        whole = place.key_map.is_fused_only
+        with told_of(candidate.adapter):
+            refuse_undivided(state, place.key_map, "the model that generates", welcome=whole)
         if largest is None or state_bytes(state) > state_bytes(largest):
             largest = state
     return largest
@@ -425,7 +430,7 @@ def _exchanged(
     """Put another adapter, or none, in the place of the one that is on the base."""
     if on is not None:
         on.detach()
-    return None if source is None else pipeline.attach(read_adapter(source, pipeline.key_map))
+    return None if source is None else pipeline.put_on(source)
 
 
 def sample_images(

@@ -284,7 +284,8 @@ def read_start(config: RunConfig, family: Family) -> AdapterState | None:
         raise _no_file(path)
     state = read_of_family(path, family)
     remedy = "Start from a LoRA of it, with adapter.kind: lora."
-    refuse_undivided(state, family.key_map, "adapter.start_from", remedy, attached=True)
+    whole = family.key_map.is_fused_only
+    refuse_undivided(state, family.key_map, "adapter.start_from", remedy, welcome=whole)
     if not config.training.text_encoder.train and (texts := text_layers(state.layers)):
         raise AdapterFileError(
             f"adapter.start_from: {path} has {len(texts)} layers of a text encoder, {texts[0]} "

@@ -62,6 +62,7 @@ BESIDE = {
     "a LoRA's bias": ({f"transformer.{QWEN}.lora_B.bias": torch.ones(ROWS)}, "bias that was"),
     "PEFT's bias": ({f"transformer.{QWEN}.base_layer.bias": torch.ones(ROWS)}, "whole bias"),
     "PEFT's modules_to_save": ({"transformer.proj_out.weight": torch.ones(4, 4)}, "whole weight"),
+    "a modulation": ({"diffusion_model.blocks.0.diff_m": torch.ones(1, 6, 4)}, "neither ComfyUI"),
     "an embedding": ({"transformer.x.lora_embedding_A": torch.ones(2, 4)}, "embedding's LoRA"),
 }
 
@@ -99,6 +100,7 @@ def test_what_lies_beside_is_named_and_dropped_on_purpose(case, tmp_path):
         ("oft_R.weight", "OFT or BOFT"),
         ("rescale", "OFT with a rescale"),
         ("a1.weight", "GLoRA"),
+        ("on_input", "IA3"),
         ("reshape_weight", "change of the layer's size"),
         ("lokr_t1", "LoKr core"),
         ("lora_down.other.weight", "unknown key"),

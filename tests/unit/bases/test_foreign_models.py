@@ -81,6 +81,65 @@ def test_a_file_of_another_model_is_named(model, spelling, tmp_path):
                 adapter_family(path, mine)
 
 
+def flux_layers():
+    """The first and the last of every layer of FLUX.1, with their sizes."""
+    sizes = next(iter(known_sizes(FAMILIES["flux"]).values()))
+    for path, size in sizes.layers.items():
+        for number in {0, sizes.blocks.get(path.partition(".{}")[0], 1) - 1}:
+            yield path.replace("{}", str(number)), size
+
+
+UNREAD = {
+    "GLoRA": lambda name, o, i: {
+        f"lycoris_{name.replace('.', '_')}.{end}.weight": ones(rows, 1)
+        for end, rows in {"a1": i, "a2": 1, "b1": o, "b2": 1}.items()
+    },
+    "another method of PEFT": lambda name, o, i: {f"base_model.model.{name}.ia3_l": ones(1, i)},
+    "IA3": lambda name, o, i: {
+        f"lycoris_{name.replace('.', '_')}.{end}": ones(1, 1) for end in ("weight", "on_input")
+    },
+    "alpha is nan": lambda name, o, i: {
+        f"transformer.{name}.lora_down.weight": ones(1, i),
+        f"transformer.{name}.lora_up.weight": ones(o, 1),
+        f"transformer.{name}.alpha": ones(()) * float("nan"),
+    },
+    "mixes layouts": lambda name, o, i: {
+        f"{prefix}{name}.lora_{end}.weight": ones(*size)
+        for prefix in ("transformer." if "attn" in name else "base_model.model.",)
+        for end, size in {"A": (1, i), "B": (o, 1)}.items()
+    },
+}
+
+
+@pytest.mark.parametrize("what", UNREAD)
+def test_a_file_of_ours_that_is_not_read_says_why_and_is_no_other_models(what, tmp_path, capsys):
+    path, tensors = tmp_path / "a.safetensors", {}
+    for name, (outputs, inputs) in flux_layers():
+        tensors |= UNREAD[what](name, outputs, inputs)
+    save_file(tensors, path)
+    assert other_models(path) == "FLUX.1"
+    with pytest.raises(AdapterFileError, match=what):
+        adapter_family(path)
+    assert main(["inspect", str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert what in shown
+    assert "It is an adapter for FLUX.1" in shown
+
+
+def test_a_key_that_nobody_reads_does_not_hide_the_rest(tmp_path, capsys):
+    path = write_lora(tmp_path / "a.safetensors", attention(model_layers("wan 1.3b")), "lora_unet_")
+    more = {
+        "diffusion_model.blocks.0.diff_m": ones(1, 6, 1536),
+        "lora_unet_blocks_0_norm3.diff": ones(4),
+    }
+    save_file({**load_file(path), **more}, path)
+    assert main(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "for Wan 2.1 or 2.2" in shown
+    assert "blocks.0.diff_m" in shown
+    assert "rank" in shown
+
+
 NATIVE = table(__file__, "native_names")
 
 

@@ -46,7 +46,7 @@ def test_inspect_is_short_whatever_the_file_holds(tmp_path, capsys):
     assert "60 layers" in short.splitlines()[0]
     main(["inspect", str(path), "--verbose"])
     assert len(capsys.readouterr().out.splitlines()) > 300
-    main(["inspect", str(path), "--prove", "--family", "qwen_image"])
+    main(["inspect", str(path), "--prove", "--base", "embedded"])
     proved = capsys.readouterr().out
     assert len(proved.splitlines()) <= MOST_LINES
     assert proved.startswith(("Fine", "NOT FINE"))

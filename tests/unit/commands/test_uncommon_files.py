@@ -146,6 +146,70 @@ def test_windows_of_one_place_are_left_out(tensors, capsys, tmp_path):
         assert torch.equal(written[key], tensor.flatten(1)), key
 
 
+MIXED = {
+    "lora": {**lora(), f"{LAYER}.lora_up.weight": values(SIZE, 4).double()},
+    "loha": {
+        **{f"{LAYER}.hada_w{at}_a": values(SIZE, 2) for at in (1, 2)},
+        **{f"{LAYER}.hada_w{at}_b": values(2, SIZE).double() for at in (1, 2)},
+    },
+    "lokr": {**LOKR, f"{LAYER}.lokr_w1": values(4, 4).double()},
+    "dora": {**lora(), f"{LAYER}.dora_scale": values(1, SIZE).double().abs() + 1.0},
+}
+
+
+@pytest.mark.parametrize("kind", MIXED)
+def test_factors_of_two_number_formats_are_proven_merged_and_converted(kind, capsys, tmp_path):
+    path, out = saved(tmp_path, MIXED[kind]), tmp_path / "out.safetensors"
+    for words in ([], ["--base", "embedded"]):
+        assert main(["inspect", str(path), "--prove", *words]) == 0
+    assert main(["convert", str(path), str(out), "--to", "comfyui"]) == 0
+    assert main(["merge", "embedded", str(path), str(tmp_path / "merged")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("layer", "outputs", "told"),
+    [(LAYER, SIZE + 16, "144 x 128"), (LAYER.replace("0", "99"), SIZE, "transformer_blocks.99")],
+)
+def test_an_adapter_that_does_not_fit_is_told_with_its_file(layer, outputs, told, capsys, tmp_path):
+    path = saved(tmp_path, lora(layer, outputs))
+    good = tmp_path / "good.safetensors"
+    save_file(lora(), good)
+    words = f"base.path=embedded cache.dir={tmp_path}/c preview.width=64 preview.height=64".split()
+    for command in (
+        ["merge", "embedded", str(good), str(path), str(tmp_path / "merged")],
+        [
+            "sample",
+            f"adapter={path}",
+            "prompt=x",
+            f"output={tmp_path}/o",
+            "preview.steps=1",
+            *words,
+        ],
+    ):
+        assert main(command) == 2
+        shown = capsys.readouterr().err
+        assert str(path) in shown
+        assert told in shown or "(144, 4)" in shown
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1e6])
+def test_an_oft_of_comfyui_is_told_by_its_alpha_with_a_base_too(alpha, capsys, tmp_path):
+    tensors = {
+        f"{LAYER}.oft_blocks": values(SIZE // 4, 4, 4),
+        f"{LAYER}.alpha": torch.tensor(alpha),
+    }
+    path, out = saved(tmp_path, tensors), tmp_path / "out.safetensors"
+    for words in (
+        ["inspect", str(path), "--prove"],
+        ["convert", str(path), str(out), "--to", "kohya"],
+    ):
+        code = main([*words, "--base", "embedded"])
+        shown = capsys.readouterr().err
+        assert (code == 0) == (alpha > 1.0), shown
+        assert ("an alpha of 1 that limits" in shown) == (alpha == 1.0)
+        assert "x 0" not in shown
+
+
 @pytest.mark.parametrize("zero", ["all", "one", "difference"])
 def test_layers_that_change_nothing_are_told(zero, capsys, tmp_path):
     tensors = lora() if zero != "difference" else {f"{LAYER}.diff": torch.zeros(SIZE, SIZE)}

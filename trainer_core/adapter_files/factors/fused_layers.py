@@ -291,7 +291,7 @@ def refuse_undivided(
     place: str,
     remedy: str = "",
     *,
-    attached: bool = False,
+    welcome: Callable[[str], bool] = lambda name: False,
 ) -> None:
     """Refuse undivided layers where the modules themselves are needed.
 
@@ -300,14 +300,12 @@ def refuse_undivided(
         key_map: The family's names.
         place: What needs them, such as ``layout 'peft'``.
         remedy: What can be done besides a LoRA.
-        attached: Whether layers that are trained whole are welcome.
+        welcome: Which of them may stay, such as those that are trained whole.
 
     Raises:
         AdapterError: When there is one; the message names the first.
     """
-    names = undivided_layers(state.layers, key_map)
-    if attached:
-        names = [name for name in names if not key_map.is_fused_only(name)]
+    names = [name for name in undivided_layers(state.layers, key_map) if not welcome(name)]
     if not names:
         return
     modules = ", ".join(module for module, _ in undivided_parts(names[0], key_map))

@@ -119,7 +119,8 @@ class KeyMap:
         comfyui_names: What ComfyUI names besides `layers`.
         native_only: Those of `layers` that ComfyUI knows by their native names alone.
         aliases: Names that another trainer has of its own to ComfyUI's, both with ``{}`` for the
-            block's number.
+            block's number. A layer that neither ComfyUI's model nor Diffusers' fuses stands for
+            itself, and has `parts` too.
         fused_only: ComfyUI's names, with ``{}`` for the block's number, of fused layers for whose
             parts it has no names. Their parts are trained as one layer.
         text_encoders: The text encoders whose layers files may hold too (`with_text_encoders`), to
@@ -152,6 +153,10 @@ class KeyMap:
         """Whether a layer of ComfyUI's is several modules here, or has its halves swapped there."""
         swapped = any(name.native == native for name in self.swapped_names)
         return swapped or bool(self.parts(native))
+
+    def is_comfyuis(self, native: str) -> bool:
+        """Whether a fused layer is one of ComfyUI's model, and not of another program alone."""
+        return self.aliases.get(_template(native)) != _template(native)
 
     def is_fused_only(self, native: str) -> bool:
         """Whether ComfyUI has no names for the parts of one of its layers."""
@@ -211,7 +216,8 @@ class KeyMap:
             for each, key in found
             if key is not None
         ]
-        return {template.replace(".", "_"): template for template in templates}
+        known = dict(zip(templates, templates, strict=True)) | dict(self.aliases)
+        return {name.replace(".", "_"): native for name, native in known.items()}
 
 
 def with_text_encoders(key_map: KeyMap, prefixes: Mapping[str, str]) -> KeyMap:

@@ -53,6 +53,7 @@ _METHODS = {
     r"\.[ab][12]\.weight$": "GLoRA",
     r"\.reshape_weight$": "a change of the layer's size",
     **{each: what for rules in FILE_RULES.values() for each, what in rules.other_methods},
+    r"\.on_input$": "IA3",
     r"\.(ia3_l|vera_lambda|lora_E|ranknum)": "another method of PEFT",
 }
 """Where a key is of another method, so that the factors beside it mean something else."""
@@ -61,8 +62,9 @@ _BESIDE = {each: what for rules in FILE_RULES.values() for each, what in rules.b
 _WHOLE = {
     r"(^|\.)bias$": "a whole bias, such as of PEFT's bias",
     r"(^|\.)weight$|_norm\.scale$": "a whole weight, such as of PEFT's modules_to_save",
+    "": "what neither ComfyUI nor the trainer reads",
 }
-"""What is no difference and no factor, but the new value itself."""
+"""What is no difference and no factor, but the new value itself, or not known at all."""
 
 _FACTOR_LIKE = re.compile(
     "|".join([*(rules.mark for rules in FILE_RULES.values()), "dora", "adapter"]),
@@ -239,13 +241,16 @@ def match_layer(name: str, key_map: KeyMap) -> LayerMatch | None:
     if layout not in FLAT_PREFIXES.values():
         readers = (_by_native, _by_module) if layout == "comfyui" else (_by_module, _by_native)
         found = (reader(rest, key_map) for reader in readers)
-        return next((place for place in found if place is not None), None)
+        place = next((place for place in found if place is not None), None)
+        if place is not None:
+            return place
+        rest = rest.replace(".", "_")  # some programs put it for a part of the dots
     native, module = key_map.native_of_flat(rest), key_map.module_of_flat(rest)
     places = [
         None if native is None else _by_native(native, key_map),
         None if module is None else _by_module(module, key_map),
     ]
-    ordered = places if layout == "kohya" else reversed(places)
+    ordered = places if layout in ("kohya", "comfyui") else reversed(places)
     found = itertools.chain(ordered, _flat_comfyui_matches(rest, key_map))
     return next((place for place in found if place is not None), None)
 
@@ -434,14 +439,14 @@ def beside_factors(name: str) -> str | None:
     """What a key without its prefix is that fits no factor's ending, if factors mean the same.
 
     Returns:
-        None where nothing is known of it, or it is of another method.
+        None where it may change what the factors mean, or is of another method.
     """
     if other_method(name) is not None:
         return None
     known = next((what for pattern, what in _BESIDE.items() if re.search(pattern, name)), None)
     if known is not None or _FACTOR_LIKE.search(name):
         return known
-    return next((what for pattern, what in _WHOLE.items() if re.search(pattern, name)), None)
+    return next(what for pattern, what in _WHOLE.items() if re.search(pattern, name))
 
 
 def other_method(key: str) -> str | None:

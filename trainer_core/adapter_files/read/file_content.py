@@ -224,7 +224,10 @@ def _read_layer(file: TensorFile, name: str, rules: FileRules, draft: Draft) -> 
     tensors: dict[str, Tensor] = {}
     for factor, key in draft.keys.items():
         given = rules.own_form({factor: _finite(file, key)})[factor]
-        tensor = given.reshape(draft.outline.tensors[factor].shape)
+        like = draft.outline.tensors[factor]
+        tensor = given.reshape(like.shape)
+        if like.dtype == torch.float64:
+            tensor = tensor.double()  # as another factor of the layer is
         tensors[factor] = tensor * draft.scale if factor == draft.scaled else tensor
     problem = draft.check(tensors)
     if problem:

@@ -18,6 +18,7 @@ from ..factors.fused_layers import (
     FusedLayer,
     fused_layer,
     may_share_factors,
+    refuse_undivided,
     refuse_unfusable,
     shares_factors,
     undivided_layers,
@@ -85,6 +86,7 @@ def plan_native(
             return kohya_name(native, key_map.text_encoders)
         return spell(native)
 
+    refuse_undivided(state, key_map, "ComfyUI's model", welcome=key_map.is_comfyuis)
     outlines = outlines_of(state)
     refuse_magnitude(
         outlines,

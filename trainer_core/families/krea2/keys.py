@@ -58,6 +58,8 @@ _SHORT_OUT = _in_blocks({"attn.to_out": "attn.wo"})
 
 KEY_MAP = layer_names(
     {**_in_blocks(_IN_BLOCKS), **_OUTER},
+    # Heads of queries to those of keys and values, where another program fuses the three.
+    {"transformer_blocks.{}.attn.to_q": 4},
     comfyui_spellings=(
         "diffusion_model.{path}",
         "transformer.{path}",

@@ -32,8 +32,8 @@ def run_quick(
         TrainerError: As `plan_run`, `encode` and `run_training`.
     """
     going = CONTINUED.take(node_id)
-    plan = plan_run(answers, model)
-    parts = parts_of(plan, model)
+    plan = plan_run(answers)
+    parts = parts_of(plan)
     require_encoders(parts.base, clip, vae)
     steps = going.steps or int(plan.values.get("training.steps") or 0)
     observer = NodeObserver(

@@ -30,6 +30,15 @@ hub.listen(api);
 /** @type {WeakMap<GraphNode, TrainPanel>} */
 const panels = new WeakMap();
 
+/** @returns {Promise<import("./panel/server.js").Prompt>} */
+async function prompt() {
+  try {
+    return (await app.graphToPrompt()).output;
+  } catch {
+    return null; // a graph that cannot be queued means no run
+  }
+}
+
 /** @param {GraphNode} node */
 function addPanel(node) {
   /** @type {Binding} */
@@ -43,7 +52,7 @@ function addPanel(node) {
       node.properties[LOOK_PROPERTY] = { ...look };
     },
   });
-  binding = new Binding(node, panel, server, () => app.rootGraph ?? app.graph);
+  binding = new Binding(node, panel, server, () => app.rootGraph ?? app.graph, prompt);
   panels.set(node, panel);
   errorPanels.set(node, (error) => panel.tell(error));
   handOnWheel(panel.element, () => app.canvas?.canvas);

@@ -118,6 +118,8 @@ export interface App {
   };
   /** Presses Run; says whether the server took it. */
   queuePrompt(number: number): Promise<boolean>;
+  /** What Run would send. */
+  graphToPrompt(): Promise<{ output: Record<string, unknown> }>;
   registerExtension(extension: Extension): void;
   /** What the key R does, without its messages. */
   reloadNodeDefs?(): Promise<void>;

@@ -7,6 +7,7 @@ import { fromSnapshot, isActive, NO_RUN, withProgress, withSample } from "./run.
  * @typedef {import("./run.js").Run} Run
  * @typedef {import("./server.js").Server} Server
  * @typedef {import("./server.js").RunRequest} RunRequest
+ * @typedef {import("./server.js").Prompt} Prompt
  * @typedef {import("../comfyui.js").GraphNode} GraphNode
  * @typedef {import("../comfyui.js").Graph} Graph
  *
@@ -27,12 +28,14 @@ export class Binding {
    * @param {Screen} screen
    * @param {Server} server
    * @param {() => Graph} rootGraph
+   * @param {() => Promise<Prompt>} prompt the graph as it would be queued
    */
-  constructor(node, screen, server, rootGraph) {
+  constructor(node, screen, server, rootGraph, prompt) {
     this.node = node;
     this.screen = screen;
     this.server = server;
     this.rootGraph = rootGraph;
+    this.prompt = prompt;
     /** @type {Run} */
     this.run = NO_RUN;
     this.offline = false;
@@ -40,6 +43,8 @@ export class Binding {
     this.heard = 0;
     /** The prompt whose snapshot was asked for: once is enough. */
     this.askedFor = "";
+    /** The graph that what is shown was asked for with. */
+    this.meant = "";
     /** The node's id in the running prompt; inside a subgraph it is a path. */
     this.nodeId = "";
   }
@@ -104,7 +109,8 @@ export class Binding {
   }
 
   /**
-   * Shows what the server knows of this node's run, if it is the run that the node names.
+   * Shows the run that the node's settings mean, as far as the server knows; where there is none,
+   * what it says instead.
    *
    * @param {string} [exact] the version that it has to be
    */
@@ -117,10 +123,14 @@ export class Binding {
       run: exact ?? (typeof kept === "string" ? kept : ""),
       exact: exact !== undefined,
     };
+    const prompt = about.exact ? null : await this.prompt();
+    if (prompt) this.meant = JSON.stringify(prompt);
+    let reason = null;
     for (const id of this.ids()) {
+      /** @type {any} */
       let payload;
       try {
-        payload = await this.server.state(id, about);
+        payload = await this.server.state(id, about, prompt);
       } catch {
         return;
       }
@@ -131,12 +141,21 @@ export class Binding {
         this.show(run);
         return;
       }
+      reason = payload?.reason ?? reason;
     }
     if (isActive(this.run)) this.show({ ...this.run, status: "lost", message: LOST });
+    else if (reason !== null) this.show({ ...NO_RUN, message: reason });
+  }
+
+  /** Shows the run of other settings, once what is computed for these is over. */
+  async restoreChanged() {
+    const prompt = JSON.stringify(await this.prompt());
+    if (!isActive(this.run) && prompt !== this.meant) await this.restore();
   }
 
   /** A prompt ended, in whatever way; the last message may have been missed. @param {string} promptId */
   onPromptEnd(promptId) {
+    this.meant = "";
     if (promptId === this.run.promptId && isActive(this.run)) void this.restore();
   }
 
@@ -147,9 +166,9 @@ export class Binding {
     if (!offline) void this.restore();
   }
 
-  /** @param {RunRequest} request */
-  ask(request) {
-    return this.server.request(this.nodeId || (this.ids()[0] ?? ""), request);
+  /** @param {RunRequest} request @param {object} [more] */
+  ask(request, more) {
+    return this.server.request(this.nodeId || (this.ids()[0] ?? ""), request, more);
   }
 
   /** @param {Run} run */

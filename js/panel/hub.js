@@ -4,21 +4,34 @@
 /** @typedef {import("./binding.js").Binding} Binding */
 
 const PROMPT_ENDS = ["execution_success", "execution_error", "execution_interrupted"];
+/** Milliseconds: a change seldom comes alone. */
+const SOON = 300;
 
 export class Hub {
   constructor() {
     /** @type {Set<Binding>} */
     this.bindings = new Set();
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.waiting = undefined;
   }
 
   /** @param {Binding} binding */
   add(binding) {
     this.bindings.add(binding);
+    this.restoreSoon();
   }
 
   /** @param {Binding} binding */
   delete(binding) {
     this.bindings.delete(binding);
+  }
+
+  /** After the settings may have changed, and with them the run that they mean. */
+  restoreSoon() {
+    clearTimeout(this.waiting);
+    this.waiting = setTimeout(() => {
+      for (const binding of this.bindings) void binding.restoreChanged();
+    }, SOON);
   }
 
   /** Asks the server for the state of every node's run. */
@@ -42,8 +55,10 @@ export class Hub {
     this.on(api, "adapter_trainer.sample", (binding, payload) => binding.onSample(payload));
     this.on(api, "reconnecting", (binding) => binding.onConnection(true));
     this.on(api, "reconnected", (binding) => binding.onConnection(false));
+    api.addEventListener("graphChanged", () => this.restoreSoon());
     for (const type of PROMPT_ENDS) {
       this.on(api, type, (binding, payload) => binding.onPromptEnd(String(payload.prompt_id ?? "")));
+      api.addEventListener(type, () => this.restoreSoon());
     }
   }
 

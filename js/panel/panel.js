@@ -158,7 +158,7 @@ export class TrainPanel {
     const { buckets } = run.series;
     const drawn = buckets.length > 0;
     this.empty.hidden = drawn;
-    setText(this.empty, EMPTY[run.status]);
+    setText(this.empty, (run.status === "idle" && run.message) || EMPTY[run.status]);
     this.chart.element.style.display = drawn ? "" : "none";
     // Large samples need the room more than the curve's details do.
     const details = drawn && !(this.look.large && run.samples.length > 0);

@@ -2,7 +2,8 @@
 /**
  * The pack's HTTP routes. Only same-origin requests, all through ComfyUI's own `api`.
  *
- * @typedef {"save" | "preview" | "stop" | "continue"} RunRequest
+ * @typedef {"save" | "preview" | "stop" | "continue" | "leave"} RunRequest
+ * @typedef {Record<string, unknown> | null} Prompt the graph as it would be queued now
  * @typedef {import("./run.js").Sample} Sample
  *
  * @typedef {object} About what a node knows of its run; empty texts where it does not
@@ -12,9 +13,9 @@
  * @property {boolean} exact whether it has to be this version
  *
  * @typedef {object} Server
- * @property {(nodeId: string, about: About) => Promise<unknown>} state the snapshot, or null when
- *   there is none; rejects when the server cannot be asked
- * @property {(nodeId: string, request: RunRequest) => Promise<{ taken: boolean, reason: string }>} request
+ * @property {(nodeId: string, about: About, prompt: Prompt) => Promise<unknown>} state the snapshot;
+ *   when there is none a `reason`, or null; rejects when the server cannot be asked
+ * @property {(nodeId: string, request: RunRequest, more?: object) => Promise<{ taken: boolean, reason: string }>} request
  * @property {(sample: Sample, thumbnail: boolean) => string} imageUrl
  * @property {(run: string) => Promise<unknown>} workflow what a run was started from; rejects with
  *   the server's reason
@@ -27,20 +28,21 @@
  */
 export function serverFrom(api) {
   return {
-    async state(nodeId, { name, workflow, run, exact }) {
+    async state(nodeId, { name, workflow, run, exact }, prompt) {
       const query = new URLSearchParams({ node_id: nodeId, name, workflow, run });
       if (exact) query.set("exact", "1");
-      const response = await api.fetchApi(`/adapter_trainer/state?${query}`, { cache: "no-store" });
-      if (response.status === 404) return null;
+      const response = await api.fetchApi(`/adapter_trainer/state?${query}`, {
+        cache: "no-store",
+        ...(prompt ? posted({ prompt }) : {}),
+      });
+      const none = response.status === 404 ? await response.json().catch(() => null) : null;
+      if (response.status === 404) return typeof none?.reason === "string" ? none : null;
       if (!response.ok) throw new Error(`the server answered ${response.status}`);
       return response.json();
     },
-    async request(nodeId, request) {
-      const response = await api.fetchApi("/adapter_trainer/wish", {
-        method: "POST",
-        headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ node_id: nodeId, wish: request }),
-      });
+    async request(nodeId, request, more = {}) {
+      const asked = posted({ node_id: nodeId, wish: request, ...more });
+      const response = await api.fetchApi("/adapter_trainer/wish", asked);
       const answer = await response.json();
       return {
         taken: response.ok && answer?.taken === true,
@@ -63,4 +65,10 @@ export function serverFrom(api) {
       return api.apiURL(`/view?${query}`);
     },
   };
+}
+
+/** @param {object} content */
+function posted(content) {
+  const headers = { "Content-Type": "application/json" };
+  return { method: "POST", headers, body: JSON.stringify(content) };
 }

@@ -59,7 +59,9 @@ export class StatusView {
     const over = earlier && ENDED.includes(run.status);
     this.element.dataset.status = offline ? "lost" : over ? "failed" : run.status;
     setText(this.word, offline ? "No connection" : over ? `Not started. Before: ${word}` : word);
-    const message = offline ? "Waiting for the server." : run.message;
+    // Of a run that has not begun it stands where its curve will be.
+    const known = run.status === "idle" ? "" : run.message;
+    const message = offline ? "Waiting for the server." : known;
     setText(this.message, message);
     this.message.title = message;
     // A long name may be cut, the number never.

@@ -81,7 +81,7 @@ def _of_settings(
         _versions(_name(query, prompt), kept or found.get("run", "")),
         asked,
         node_of(prompt, node_id)[0],
-        {kept, found.get("run")},
+        {kept, found.get("run", "")},
     )
     if nearest is None:
         return {"reason": ""}, 404
@@ -106,10 +106,9 @@ def _nearest(
     for folder in versions:
         run = f"{folder.parent.name}/{folder.name}"
         differences = _differences(folder, asked, node_class)
-        if differences is None and run in own:
-            differences = {}  # it keeps no graph, and is the node's own
-        if differences is None:
-            continue
+        if differences is None and run not in own:
+            continue  # it keeps no graph, and is not the node's own
+        differences = differences or {}
         far = len(differences) + (differences.keys() != {SEED}) if differences else 0
         if nearest is None or far < nearest[0]:
             nearest = far, run, differences
@@ -138,7 +137,10 @@ def _versions(name: str, kept: str) -> Iterator[Path]:
         found = sorted(runs, key=_version_number, reverse=True)[:_MOST_VERSIONS]
     for run in dict.fromkeys([*first, *found]):
         try:
-            yield comfy_host.run_path(run)
+            folder = comfy_host.run_path(run)
+            # One that is trained elsewhere is shown there.
+            if read_ending(folder).status != "running":
+                yield folder
         except InputError:
             continue
 
@@ -150,12 +152,7 @@ def _version_number(run: str) -> int:
 
 def _differences(folder: Path, asked: Asked, node_class: str) -> Differences | None:
     """How a run's settings differ from what is asked now, at its nearest; None: not comparable."""
-    try:
-        ending = read_ending(folder)
-    except InputError:
-        return None
-    if ending.status == "running":
-        return None
+    ending = read_ending(folder)
     finished = ending.status in {"done", "stopped"}
     ways = [
         asked.differences(before, finished=finished) for before in kept_settings(folder, node_class)
@@ -216,13 +213,14 @@ def _continued(node_id: str, asked: Mapping[str, Any]) -> tuple[str, bool]:
         return "this node is training", False
     if steps is not None and not (isinstance(steps, int) and 0 < steps <= _MOST_STEPS):
         return f"steps is {str(steps)[:20]!r}, not a number of steps", False
-    try:
-        folder = comfy_host.run_path(run) if run else None
-    except InputError as error:
-        return error.found, False
-    if folder is None:
+    if not run:
         CONTINUED.note(node_id, GoingOn(steps=steps or 0))
         return "Queued.", True
+    try:
+        folder = comfy_host.run_path(run)
+        read_ending(folder)
+    except InputError as error:
+        return error.found, False
     if isinstance(prompt, Mapping):
         node_class = node_of(prompt, node_id)[0]
         differences = _differences(folder, asked_settings(prompt, node_id), node_class) or {}

@@ -354,6 +354,30 @@ PLANS = (
 )
 
 
+_SET_RANK = """
+const { canvas, graph } = window.app;
+const node = graph.nodes.find((n) => n.type === "AdapterTrainerAdapter");
+canvas.emitBeforeChange();
+node.widgets.find((w) => w.name.endsWith("rank")).value = argument;
+canvas.emitAfterChange();
+"""
+
+
+def test_other_settings_show_that_they_start_a_new_run_and_their_own_show_theirs(page, finished):
+    """Also where the node says that it showed this run last, as a template never does."""
+    show(page, finished)
+    page.browser.evaluate(_SET_RANK, 9)
+    page.wait_for("Not started")
+    assert page.text("empty").startswith("These settings start a new run: rank was 4 and is 9")
+    assert page.browser.evaluate("return !document.querySelector('[data-go-on]').offsetHeight")
+    page.browser.reload()
+    page.wait_for("Not started")
+    page.browser.evaluate(_SET_RANK, 4)
+    page.wait_for("Done")
+    page.wait_for_count(THUMBNAIL, 6)
+    assert page.problems() == []
+
+
 @pytest.mark.exhaustive
 def test_the_memory_plan_is_a_line_and_a_table_and_survives_a_reload(page):
     name, node = unique("planned"), "80"

@@ -5,8 +5,8 @@ import { Hub } from "../../js/panel/hub.js";
 import { losses, progress, sampleAt, snapshot } from "./messages.js";
 
 function makeNode(values = {}) {
-  const graph = { id: "w", nodes: [], isRootGraph: true };
-  return { id: 7, graph, properties: {}, widgets: [{ name: "name", value: "my_adapter" }], inputs: [{ name: "base", link: 4 }], ...values };
+  const node = { id: 7, graph: { id: "w", nodes: [], isRootGraph: true, getNodeById: () => node } };
+  return Object.assign(node, { properties: {}, widgets: [{ name: "name", value: "my_adapter" }], inputs: [{ name: "base", link: 4 }], ...values });
 }
 
 /** A node's binding with a server that answers what `states` says, and what was shown last. */
@@ -14,19 +14,27 @@ function setUp(node = makeNode(), states = {}) {
   const shown = { run: null, offline: null };
   const asked = [];
   const abouts = [];
+  const prompts = [];
+  const requests = [];
+  const queued = { now: { 7: "graph" } };
   const server = {
-    state: async (id, about) => {
+    state: async (id, about, prompt) => {
       asked.push(id);
       abouts.push(about);
+      prompts.push(prompt);
       const answer = states[id] ?? null;
       if (answer instanceof Error) throw answer;
       return typeof answer === "function" ? answer() : answer;
     },
-    request: async (id, request) => ({ taken: true, reason: `${id} ${request}` }),
+    request: async (id, request, more) => {
+      requests.push([request, more]);
+      return { taken: true, reason: `${id} ${request}` };
+    },
     imageUrl: () => "",
   };
   const screen = { show: (run, offline) => Object.assign(shown, { run, offline }) };
-  return { binding: new Binding(node, screen, server, () => node.graph), shown, states, asked, abouts };
+  const binding = new Binding(node, screen, server, () => node.graph, async () => queued.now);
+  return { binding, shown, states, asked, abouts, prompts, requests, queued };
 }
 
 const settled = () => new Promise((resolve) => setTimeout(resolve, 0));
@@ -105,6 +113,7 @@ describe("restoring", () => {
     let answer;
     const { binding, shown } = setUp(makeNode(), { 7: () => new Promise((resolve) => { answer = resolve; }) });
     const restored = binding.restore();
+    await settled();
     binding.onState(snapshot({ prompt_id: "p2" }));
     answer(snapshot({ prompt_id: "p1", status: "done" }));
     await restored;
@@ -148,56 +157,55 @@ describe("the version of the run", () => {
   });
 });
 
+describe("the settings", () => {
+  test("say which run is shown, or that they start a new one", async () => {
+    const { binding, shown, states, prompts, queued } = setUp(makeNode(), { 7: snapshot({ status: "done", run: "my_adapter/v0" }) });
+    await binding.restore();
+    expect([shown.run.version, prompts]).toEqual(["my_adapter/v0", [{ 7: "graph" }]]);
+    await binding.restoreChanged();
+    expect(prompts).toHaveLength(1);
+    queued.now = { 7: "other" };
+    states[7] = { reason: "These settings start a new run: folder was a and is b." };
+    await binding.restoreChanged();
+    expect(shown.run).toMatchObject({ status: "idle", version: "", message: states[7].reason });
+  });
+
+  test("change nothing of what is being computed, until it is over", async () => {
+    const { binding, shown, states, queued } = setUp();
+    binding.onState(snapshot());
+    queued.now = { 7: "other" };
+    states[7] = { reason: "These settings start a new run." };
+    await binding.restoreChanged();
+    expect(shown.run.status).toBe("training");
+    binding.onState(snapshot({ status: "done" }));
+    binding.onPromptEnd("p1");
+    await binding.restoreChanged();
+    expect(shown.run.status).toBe("idle");
+  });
+});
+
 describe("going on", () => {
   function trained(values = {}, node = {}) {
-    const widgets = [{ name: "name", value: "my_adapter" }, { name: "steps", value: 0 }, { name: "resume", value: true }, { name: "resume_from", value: "newest" }];
-    const set = setUp(makeNode({ widgets, ...node }));
-    set.binding.onState(snapshot({ status: "done", step: 60, steps: 60, ...values }));
-    const queued = [];
-    const press = (more, taken = true) => goOn(set.binding, more, async () => { queued.push(more); return taken; });
-    const value = (name) => widgets.find((widget) => widget.name === name).value;
-    return { ...set, widgets, queued, press, value };
+    const set = setUp(makeNode(node));
+    set.binding.onState(snapshot({ status: "done", run: "my_adapter/v2", step: 60, steps: 60, ...values }));
+    const pressed = [];
+    const press = (more, taken = true) => goOn(set.binding, more, async () => { pressed.push(more); return taken; });
+    return { ...set, pressed, press };
   }
 
-  test("to the planned end changes nothing and queues", async () => {
-    const { press, queued, widgets, value } = trained({ status: "stopped", step: 14 });
-    const before = structuredClone(widgets);
-    expect(await press(null)).toEqual({ taken: true, reason: "Queued. It goes on from step 14." });
-    expect(queued).toEqual([null]);
-    expect(widgets).toEqual(before);
-    expect(value("steps")).toBe(0);
+  test.each([["to the planned end", null, null], ["for more steps", 30, 90]])("%s names the run, changes no input and queues", async (_, more, steps) => {
+    const { binding, press, pressed, requests } = trained();
+    const before = structuredClone(binding.node.widgets);
+    expect(await press(more)).toEqual({ taken: true, reason: "7 continue" });
+    expect(requests).toEqual([["continue", { run: "my_adapter/v2", steps, prompt: { 7: "graph" } }]]);
+    expect([pressed, binding.node.widgets]).toEqual([[more], before]);
   });
 
-  test("for more steps sets the node's number, also where a preset has chosen it", async () => {
-    const { press, value } = trained();
-    await press(30);
-    expect(value("steps")).toBe(90);
-  });
-
-  test("switches resume on and goes on from the newest, and says so", async () => {
-    const { press, widgets, value } = trained();
-    widgets[2].value = false;
-    widgets[3].value = "my_adapter/v0/000010";
-    expect((await press(null)).reason).toContain("resume was off, and is on now");
-    expect([value("resume"), value("resume_from")]).toEqual([true, "newest"]);
-  });
-
-  test("takes the run's own seed, which ComfyUI may have changed", async () => {
-    const { press, widgets, value } = trained({ seed: 3 });
-    widgets.push({ name: "seed", value: 8 }, { name: "control_after_generate", value: "randomize" });
-    await press(null);
-    expect([value("seed"), value("control_after_generate")]).toEqual([3, "fixed"]);
-  });
-
-  test("leaves alone what comes from another node, and says what to set there", async () => {
-    const { press, queued, value } = trained({}, { inputs: [{ name: "steps", link: 5 }] });
-    expect(await press(30)).toEqual({ taken: false, reason: "steps comes from another node: set it to 90 there, and press Run." });
-    expect([queued, value("steps")]).toEqual([[], 0]);
-  });
-
-  test("says that ComfyUI refused the graph", async () => {
-    const { press } = trained();
-    expect(await press(null, false)).toMatchObject({ taken: false });
+  test.each([["ComfyUI refused the graph", false, {}], ["its node is gone", true, { getNodeById: () => null }]])("is taken back where %s", async (_, taken, graph) => {
+    const { binding, press, requests } = trained();
+    Object.assign(binding.node.graph, graph);
+    expect(await press(null, taken)).toMatchObject({ taken: false });
+    expect(requests.map(([request]) => request)).toEqual(["continue", "leave"]);
   });
 });
 

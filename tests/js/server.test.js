@@ -18,13 +18,14 @@ test("a state is asked for by node id, also inside a subgraph", async () => {
   expect(await server.state("5:7&x", about)).toEqual(snapshot());
   const route = "/adapter_trainer/state?node_id=5%3A7%26x&name=cats&workflow=w&run=cats%2Fv1";
   expect(calls[0].route).toBe(`${route}&exact=1`);
-  await server.state("5:7&x", { ...about, exact: false });
-  expect(calls[1].route).toBe(route);
+  await server.state("5:7&x", { ...about, exact: false }, { 7: {} });
+  expect(calls[1]).toMatchObject({ route, method: "POST", body: '{"prompt":{"7":{}}}' });
 });
 
 test("no state is null, a broken server an error", async () => {
   const about = { name: "", workflow: "", run: "", exact: false };
   expect(await setUp(404, "{}").server.state("7", about)).toBeNull();
+  expect(await setUp(404, '{"reason": "new"}').server.state("7", about)).toEqual({ reason: "new" });
   await expect(setUp(500, "oops").server.state("7", about)).rejects.toThrow("500");
 });
 

@@ -26,6 +26,9 @@ const SETTINGS = [
 /** Those of Train LoRA (Quick), from which the server chooses the settings. */
 const ANSWERS = [FOLDER, "base", "goal", "quality", "trigger_word", "kind"];
 const SOON = 250;
+const NAME = "name";
+/** The node's property that keeps whether its name was typed: one that was not is the folder's. */
+const TYPED = "adapter_trainer_named";
 
 /**
  * @param {GraphNode} node
@@ -57,6 +60,14 @@ export function addStrip(node, server, app) {
   const back = () => {
     if (!strip.uploading && !dialog.element.open && strip.form.hidden) soon();
   };
+  follow(widget(NAME), () => {
+    node.properties[TYPED] = widget(NAME)?.value !== "";
+  });
+  follow(widget(FOLDER), () => {
+    const own = widget(NAME);
+    // Empty, it follows the folder; that of a template is no name of other images.
+    if (own && !node.properties[TYPED]) own.value = "";
+  });
   for (const name of new Set([...SETTINGS, ...ANSWERS])) follow(widget(name), soon);
   handOnWheel(strip.element, () => app.canvas?.canvas);
   addElement(node, app, { name: WIDGET, type: "adapter_trainer_dataset", element: strip.element }, {
@@ -153,8 +164,11 @@ function choose(node, folder, app) {
   }
   const widget = node.widgets?.find((each) => each.name === FOLDER);
   if (!widget) return;
+  // Seen as a change at once, which else waits for the next click.
+  app.canvas?.emitBeforeChange?.();
   widget.value = folder;
   widget.callback?.(folder);
+  app.canvas?.emitAfterChange?.();
   app.canvas?.setDirty?.(true, true);
   // Nodes that are added later read their lists from there.
   void app.reloadNodeDefs?.()?.catch(() => {});

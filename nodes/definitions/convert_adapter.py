@@ -99,10 +99,12 @@ class ConvertAdapter(sockets.FileOrLora):
         cls, file: str, layout: str, name: str, lora: Any = None, **given: Any
     ) -> io.NodeOutput:
         """Read, convert, write."""
-        from ..services.adapter_files import adapter_tensors, weights_file, write_adapter_file
+        from ..services import adapter_files
 
         comfy_host.require_libraries()
         source = sockets.chosen_lora(file, lora)
-        path, said = write_adapter_file(source, name, layout, **given)
+        path, notes = adapter_files.write_adapter_file(source, name, layout, **given)
+        said = f"{adapter_files.written_text(path, name)} {notes}".strip()
         comfy_host.show_text(cls.hidden.unique_id, said)
-        return io.NodeOutput(adapter_tensors(weights_file(path)), str(path))
+        weights = adapter_files.adapter_tensors(adapter_files.weights_file(path))
+        return io.NodeOutput(weights, str(path), ui={"text": (said,)})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError
+from ..host import comfy_host
 from . import sockets
 from .setting_inputs import form_inputs, layout_input, overwrite_input
 
@@ -54,6 +55,7 @@ class SaveAdapter(io.ComfyNode):
                 *form_inputs(),
             ],
             outputs=[io.String.Output(display_name="path")],
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
@@ -73,7 +75,7 @@ class SaveAdapter(io.ComfyNode):
         dtype: str = "keep",
     ) -> io.NodeOutput:
         """Write the file."""
-        from ..services.adapter_files import write_adapter_file
+        from ..services.adapter_files import write_adapter_file, written_text
 
         if (run is None) == (lora is None):
             raise InputError(
@@ -84,7 +86,9 @@ class SaveAdapter(io.ComfyNode):
         form = {"overwrite": overwrite, "fused": fused, "dtype": dtype}
         name = name or (run.folder.parent.name if run else "adapter")
         path, _ = write_adapter_file(run.adapter if run else lora, name, layout, **form)
-        return io.NodeOutput(str(path))
+        said = written_text(path, name, run.step if run else 0)
+        comfy_host.show_text(cls.hidden.unique_id, said)
+        return io.NodeOutput(str(path), ui={"text": (said,)})
 
 
 def _check(given: Mapping[str, Any]) -> None:

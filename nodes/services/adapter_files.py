@@ -93,6 +93,22 @@ def write_adapter_file(
     return target, ". ".join((*report.notes, *report.differences()))
 
 
+def written_text(path: Path, name: str, step: int = 0) -> str:
+    """What a node says of the file that it has written.
+
+    Args:
+        path: The file or folder.
+        name: What it was to be called; a number behind it says that there was one.
+        step: Steps that the adapter was trained; 0 where that is not known.
+    """
+    trained = f", trained {step} steps" if step else ""
+    text = f"Wrote {path.relative_to(comfy_host.loras_folder()).as_posix()}{trained}."
+    first = check_file_name(name)[-1]
+    if path.name.removesuffix(_SUFFIX) == first:
+        return text
+    return f"{text} {first} was there already: overwrite would replace it."
+
+
 def weights_file(path: Path) -> Path:
     """The file with the tensors of a written adapter, which is a folder in layout ``peft``."""
     from ...trainer_core.adapter_files.read.peft_config import WEIGHTS_NAME

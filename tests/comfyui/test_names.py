@@ -4,7 +4,7 @@ import json
 import urllib.parse
 
 import pytest
-from comfyui.graphs import SAVE, SETTINGS, TRAIN, graph, panel, run_folder
+from comfyui.graphs import SAVE, SETTINGS, STEPS, TRAIN, graph, panel, run_folder
 
 pytestmark = pytest.mark.comfy
 
@@ -43,14 +43,18 @@ def test_a_run_and_its_adapter_have_a_name_in_any_script(server):
     assert server.get(f"/adapter_trainer/workflow?run={run}")
     load = {"run": f"{NAME}/v0", "checkpoint": 0}
     again = {"run": ["1", 3], "name": "", "layout": "comfyui", "overwrite": False}
-    server.run(
-        {
-            "1": {"class_type": "AdapterTrainerLoadRun", "inputs": load},
-            "2": {"class_type": "AdapterTrainerSave", "inputs": again},
-        }
-    )
-    # Nothing there is replaced.
+    nodes = {
+        "1": {"class_type": "AdapterTrainerLoadRun", "inputs": load},
+        "2": {"class_type": "AdapterTrainerSave", "inputs": again},
+    }
+    said = [server.run(nodes)["outputs"]["2"]["text"]]
+    # Nothing there is replaced, and which file it is now is told, with its steps.
     assert (loras / f"{NAME}_2.safetensors").is_file()
+    nodes["2"]["inputs"] = {**again, "overwrite": True}
+    said += [server.run(nodes)["outputs"]["2"]["text"]]
+    there = f" {NAME} was there already: overwrite would replace it."
+    files = (f"Wrote {NAME}_2.safetensors", there), (f"Wrote {NAME}.safetensors", "")
+    assert said == [[f"{file}, trained {STEPS} steps.{more}"] for file, more in files]
 
 
 def test_an_adapter_without_a_run_needs_no_name(server):

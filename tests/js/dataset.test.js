@@ -424,6 +424,23 @@ test("an image is left out and taken in again, and what is kept of it is dragged
   expect(asked.filter(([name]) => name === "choose").length).toBe(count);
 });
 
+test("a name follows the folder until somebody types one", () => {
+  const { server } = serverWith({ report: () => report(1) });
+  const node = {
+    comfyClass: "AdapterTrainerQuick", size: [200, 100], properties: {}, inputs: [], graph: null,
+    widgets: [{ name: "folder", value: "demo/x" }, { name: "name", value: "diamond" }],
+    computeSize: () => [300, 400], setSize() {}, addDOMWidget() {},
+  };
+  addStrip(node, server, {});
+  const [folder, name] = node.widgets;
+  const names = [["folder"], ["name", "mine"], ["folder"], ["name", ""], ["folder"]].map(([which, value]) => {
+    if (which === "name") name.value = value;
+    (which === "name" ? name : folder).callback(value);
+    return name.value;
+  });
+  expect(names).toEqual(["", "mine", "mine", "", ""]);
+});
+
 test("the node gets the strip, its drops, and a new folder in every list", async () => {
   vi.useFakeTimers();
   const { server, asked } = serverWith({ report: () => report(1) });

@@ -11,6 +11,7 @@ import { TrainPanel } from "./panel/panel.js";
 import { serverFrom } from "./panel/server.js";
 import { addStyle } from "./panel/style.js";
 import { handOnWheel } from "./panel/wheel.js";
+import { watchZoom } from "./panel/zoom.js";
 import { inputsIn, panels as errorPanels } from "./errors/boxes.js";
 import { addElement } from "./living.js";
 import { addWorkflowButton } from "./run/workflow.js";
@@ -87,6 +88,7 @@ app.registerExtension({
   name: "AdapterTrainer.TrainPanel",
   init() {
     addStyle(document);
+    watchZoom();
   },
   nodeCreated(node) {
     if (TRAIN_CLASSES.has(node.comfyClass ?? "") && !panels.has(node)) addPanel(node);

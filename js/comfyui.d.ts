@@ -116,6 +116,8 @@ export interface App {
     toast: { add(message: ToastMessage): void };
     command: { execute(id: string): Promise<void> };
   };
+  /** What refused the last prompt, by node. */
+  lastNodeErrors?: Record<string, { errors: { type?: string; extra_info?: { input_name?: string } }[] }> | null;
   /** Presses Run; says whether the server took it. */
   queuePrompt(number: number): Promise<boolean>;
   /** What Run would send. */

@@ -1,8 +1,9 @@
-"""Writes the table of inputs into each node's help page, ``js/docs/<node id>.md``.
+"""Writes the list of inputs into each node's help page, ``js/docs/<node id>.md``.
 
-The table is made from what the node itself says, which comes from the run file's settings; the rest
-of a page is written by hand. Run from the root of the repository, with a running ComfyUI that has
-the pack: ``python -m scripts.build_help_pages http://127.0.0.1:8188``.
+A list, because ComfyUI shows the pages in a narrow panel. It is made from what the node itself
+says, which comes from the run file's settings; the rest of a page is written by hand. Run from the
+root of the repository, with a running ComfyUI that has the pack:
+``python -m scripts.build_help_pages http://127.0.0.1:8188``.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _OF_THIS_MACHINE = {
 }
 
 
-def with_table(page: str, node: str, schema: Mapping[str, Any]) -> str:
-    """A page with its table of inputs made again.
+def with_inputs(page: str, node: str, schema: Mapping[str, Any]) -> str:
+    """A page with its list of inputs made again.
 
     Args:
         page: The page's text.
@@ -49,10 +50,8 @@ def with_table(page: str, node: str, schema: Mapping[str, Any]) -> str:
     Raises:
         ValueError: When the page has no section "Inputs" with another one behind it.
     """
-    rows = "\n".join(_rows(node, schema))
-    head = "| Input | Takes | Default | Meaning |\n|---|---|---|---|"
-    table = f"\n{head}\n{rows}\n\n" if rows else "\nNone.\n\n"
-    made, count = _SECTION.subn(lambda _: table, page)
+    listed = "\n".join(_rows(node, schema)) or "None."
+    made, count = _SECTION.subn(lambda _: f"\n{listed}\n\n", page)
     if count != 1:
         raise ValueError(f"{node}: the page has {count} sections 'Inputs'")
     return made
@@ -69,20 +68,21 @@ def _rows(node: str, schema: Mapping[str, Any]) -> Iterator[str]:
                 for inner in inputs_of(schema, {each.name: key}):
                     if inner.name.startswith(f"{each.name}."):
                         name = inner.name.partition(".")[2]
-                        yield _row(node, name, inner, f" (only {key})")
+                        yield _row(node, name, inner, f"only {key}")
 
 
 def _row(node: str, name: str, each: Input, note: str) -> str:
     where = _OF_THIS_MACHINE.get(f"{node}.{name}")
+    notes = [note] if note else []
     if each.options.get("advanced"):
-        note += " (advanced)"
+        notes.append("advanced")
     if not each.is_widget and not each.required:
-        note += " (optional)"
+        notes.append("optional")
     takes = where or (_takes(each) if each.is_widget else f"link: {_linked(each)}")
     unknown = not each.is_widget or (where and "default" not in each.options)
     default = "" if unknown else _shown(each.default)
-    meaning = str(each.options.get("tooltip", "")).replace("|", "\\|")
-    return f"| **{name}**{note} | {takes} | {default} | {meaning} |"
+    facts = "; ".join([*notes, takes, *([f"default {default}"] if default else [])])
+    return f"- **{name}** ({facts}): {each.options.get('tooltip', '')}"
 
 
 def _linked(each: Input) -> str:
@@ -112,7 +112,7 @@ def _shown(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return f"`{value:g}`"
-    # A line of its own would end the table.
+    # A line of its own would end the item.
     return ", ".join(f"`{line}`" for line in str(value).splitlines())
 
 
@@ -126,7 +126,7 @@ def main() -> None:
     for node in sorted(name for name in schemas if name.startswith(PREFIX)):
         path = PAGES / f"{node}.md"
         path.write_text(
-            with_table(path.read_text(encoding="utf-8"), node, schemas[node]), encoding="utf-8"
+            with_inputs(path.read_text(encoding="utf-8"), node, schemas[node]), encoding="utf-8"
         )
         print(f"wrote {path.relative_to(ROOT)}")
 

@@ -77,6 +77,7 @@ const CSS = `
   flex: 1 1 120px; max-height: 320px; padding: 8px; resize: none; font: inherit; font-size: 14px; color: inherit;
   border: 1px solid var(--at-line); border-radius: 6px; background: var(--at-surface);
 }
+.adapter-trainer-dataset[data-far] :is(.adapter-trainer-dataset-count, .adapter-trainer-dataset-line, .adapter-trainer-dataset-empty) { font-size: 20px; line-height: 24px; }
 .adapter-trainer-dataset-bulk summary { cursor: pointer; }
 .adapter-trainer-dataset-bulk > * { margin-top: 6px; }
 .adapter-trainer-dataset-bulk .adapter-trainer-dataset-name { width: 100%; }

@@ -36,6 +36,8 @@ export const panels = new WeakMap();
 /** Milliseconds between two looks whether an input has changed; no hook tells it everywhere. */
 const LOOK = 500;
 const TOAST = 12_000;
+/** What ComfyUI calls the refusal of a node's own check. */
+const CHECK = "custom_validation_failed";
 const LEAST_HEIGHT = 90;
 const PADDING = 10;
 /** What ComfyUI leaves free around an element of a widget. */
@@ -132,6 +134,7 @@ export class ErrorBoxes {
       const same = now?.comfyClass === node.comfyClass && now && inputsOf(now) === inputs;
       if (!same) this.remove(key);
       else if (now !== node) this.show(id, now, error);
+      if (same) markCure(app.lastNodeErrors?.[id]?.errors, error.input);
     }
   }
 
@@ -156,6 +159,19 @@ export class ErrorBoxes {
       clearInterval(this.timer);
       this.timer = undefined;
     }
+  }
+}
+
+/**
+ * Lets ComfyUI mark the input that the remedy names: by itself it marks what the check looks at.
+ *
+ * @param {{ type?: string, extra_info?: { input_name?: string } }[] | undefined} errors of a node
+ * @param {string} input
+ */
+function markCure(errors, input) {
+  for (const { type, extra_info } of input ? (errors ?? []) : []) {
+    const other = type === CHECK && extra_info && extra_info.input_name !== input;
+    if (other) extra_info.input_name = input;
   }
 }
 

@@ -47,6 +47,7 @@
  * @property {number | null} seed that decides which run it is
  * @property {boolean} resumable whether there is a checkpoint that it can go on from
  * @property {Status} status
+ * @property {[number, number] | null} encoded how many images and captions of how many
  * @property {number} step
  * @property {number} steps
  * @property {Series} series
@@ -84,6 +85,7 @@ export const NO_RUN = Object.freeze({
   seed: null,
   resumable: false,
   status: "idle",
+  encoded: null,
   step: 0,
   steps: 0,
   series: emptySeries(0),
@@ -248,6 +250,7 @@ function progressFields(message, run) {
     status: STATUSES.has(status) ? status : run.status,
     step: natural(message.step) ?? run.step,
     steps: natural(message.steps) ?? run.steps,
+    encoded: toPair(message.encoded),
     stepSeconds,
     // Before the first step both are zero, which nobody should read as "done at once".
     secondsLeft: stepSeconds === null ? null : positive(message.seconds_left, 0),
@@ -259,6 +262,12 @@ function progressFields(message, run) {
 /** @param {Record<string, unknown>} message */
 function returnsOf(message) {
   return natural(message.returns) ?? 0;
+}
+
+/** @param {unknown} value @returns {[number, number] | null} */
+function toPair(value) {
+  const [done, total] = (Array.isArray(value) ? value : []).map(natural);
+  return typeof done === "number" && total ? [done, total] : null;
 }
 
 /**

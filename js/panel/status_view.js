@@ -71,9 +71,13 @@ export class StatusView {
     this.version.title = `The run and its version, in output/adapter_trainer: ${run.version}`;
     this.version.hidden = !run.version;
     const idle = run.status === "idle";
+    // Encoding has a progress of its own; of the training nothing is known before it begins.
+    const encoded = run.status === "caching" ? run.encoded : null;
+    const [done, total] = encoded ?? [run.step, run.steps];
     this.bar.hidden = idle;
-    this.stats.hidden = idle;
-    this.bar.value = run.steps > 0 ? Math.min(1, run.step / run.steps) : 0;
+    this.stats.hidden = idle || encoded !== null;
+    this.bar.ariaLabel = encoded ? "Encoding progress" : "Training progress";
+    this.bar.value = total > 0 ? Math.min(1, done / total) : 0;
     const active = isActive(run);
     const texts = [
       formatStep(run.step, run.steps),

@@ -114,6 +114,12 @@ const CSS = `
 }
 .adapter-trainer-thumbnail img { display: block; width: 100%; height: 100%; object-fit: contain; color: var(--at-quiet); font-size: 11px; }
 .adapter-trainer-missing img { visibility: hidden; }
+.adapter-trainer-panel[data-far] :is(.adapter-trainer-readout, .adapter-trainer-controls, .adapter-trainer-notes, .adapter-trainer-memory, .adapter-trainer-choices, .adapter-trainer-version, .adapter-trainer-heading) { display: none; }
+.adapter-trainer-panel[data-far] :is(.adapter-trainer-headline, .adapter-trainer-stats dd, .adapter-trainer-empty, .adapter-trainer-action) { font-size: 24px; line-height: 1.2; }
+.adapter-trainer-panel[data-far] :is(.adapter-trainer-stats dt, .adapter-trainer-warnings, .adapter-trainer-error, .adapter-trainer-tick, .adapter-trainer-row-label) { font-size: 18px; }
+.adapter-trainer-panel[data-far] :is(.adapter-trainer-headline, .adapter-trainer-message) { flex-wrap: wrap; max-height: none; }
+.adapter-trainer-panel[data-far] .adapter-trainer-stats { grid-template-columns: repeat(2, minmax(0, auto)); }
+.adapter-trainer-panel[data-far] .adapter-trainer-bar { height: 12px; }
 /* The buttons stay in sight when an opened table makes the panel scroll; 8px are its padding. */
 .adapter-trainer-actions {
   flex: none; position: sticky; bottom: -8px; z-index: 2; margin: auto 0 -8px; padding: 2px 0 8px; background: var(--at-surface);

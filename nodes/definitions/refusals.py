@@ -119,11 +119,16 @@ def told_by(node: type[io.ComfyNode], error: TrainerError) -> dict[str, str]:
     named = next((own for path, own in inputs.items() if _has(parts[2], path)), "")
     if not named:
         ids = sorted({each.id for each in schema.inputs}, key=len, reverse=True)
-        named = next((own for own in ids if _has(parts[2], own)), "")
+        # A sentence may write an input's name as words.
+        named = next((own for own in ids if _has(parts[2].replace(*_as_words(own)), own)), "")
     parts = [_short_paths(_in_words(part, node)) for part in parts]
     found, expected, remedy = parts
     remedy = _ASSIGNED.sub(r"\1 to ", remedy)
     return {"found": found, "expected": expected, "remedy": remedy, "input": named}
+
+
+def _as_words(name: str) -> tuple[str, str]:
+    return name.replace("_", " "), name
 
 
 def _schema(node: type[io.ComfyNode]) -> io.Schema:

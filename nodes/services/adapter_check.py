@@ -79,7 +79,6 @@ def check_adapter(
             "a loader with a CLIP input, such as Load LoRA, loads them."
         )
         proof = dataclasses.replace(proof, warnings=(*proof.warnings, told))
-    comfy_host.show_text(node_id, proof.text())
     if on_problem == "stop" and not proof.ok:
         raise RunError(
             proof.text(most=3).replace("\n", " "),

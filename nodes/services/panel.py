@@ -170,8 +170,7 @@ class NodeObserver:
         self.state.choices = [dict(choice) for choice in choices]
         self._prompts: Sequence[str] = ()
         self._trains = trains
-        # What is encoded before the first step: which kind, so many, after so many of other kinds.
-        self._what, self._items, self._earlier = "", 0, 0
+        self._what = ""
         self._folder: Path | None = None
         self.keeper: LoraKeeper | None = None
         self._bar: comfy_host.ProgressBar | None = None
@@ -196,8 +195,7 @@ class NodeObserver:
                 self.state.memory = asdict(event)
             self._refresh()
         elif isinstance(event, RunStarted):
-            total = self._earlier + self._items + event.summary.steps
-            self._bar = comfy_host.ProgressBar(self.state.node_id, total)
+            self._bar = comfy_host.ProgressBar(self.state.node_id, event.summary.steps)
             self._folder = event.summary.folder
             with PANEL.lock:
                 self.state.steps = event.summary.steps
@@ -285,7 +283,7 @@ class NodeObserver:
         # What does not pass goes with what follows; the end of the run sends everything.
         if not self._throttle.passes():
             return
-        if self._bar is not None and self._bar.show(self._place(result.step)):
+        if self._bar is not None and self._bar.show(result.step):
             self._cancel = True
         if self._behind:
             self._send_state()
@@ -321,25 +319,21 @@ class NodeObserver:
         if self.keeper is not None:
             self.keeper.keep(event, self)
 
-    def _place(self, step: int) -> int:
-        """Where a step is on the bar, behind all that was encoded."""
-        return self._earlier + self._items + step
-
     def _encoded(self, event: CacheProgress) -> None:
         if self._bar is None or event.what != self._what:
-            self._earlier += self._items
-            self._what, self._items = event.what, event.total
-            total = self._place(self.state.steps)
-            self._bar = comfy_host.ProgressBar(self.state.node_id, total)
-        if self._bar.show(self._earlier + event.done) or comfy_host.interrupted():
+            # A bar of its own for each kind of work: together they would say nothing of either.
+            self._what = event.what
+            self._bar = comfy_host.ProgressBar(self.state.node_id, event.total)
+        if self._bar.show(event.done) or comfy_host.interrupted():
             # What is encoded is on disk already: the next run goes on there.
             comfy_host.raise_interrupted()
         if self._throttle.passes() or event.done == event.total:
-            text = f"encoded {event.done}/{event.total} images and captions"
+            text = f"{event.done}/{event.total} {event.what}"
             if not self._trains:
                 comfy_host.show_text(self.state.node_id, text)
             with PANEL.lock:
                 self.state.status, self.state.message = "caching", text
+                self.state.encoded = [event.done, event.total]
             self._send("progress", self.state.progress([]))
 
     def _preview(self, event: PreviewDone) -> None:
@@ -354,7 +348,7 @@ class NodeObserver:
             self._send_state()
         else:
             self._send("sample", sample)
-        if self._bar is not None and self._bar.show(self._place(self.state.step)):
+        if self._bar is not None and self._bar.show(self.state.step):
             self._cancel = True
 
     def _refresh(self) -> None:

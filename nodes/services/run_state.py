@@ -96,6 +96,7 @@ class RunState:
             "step_seconds": self.step_seconds,
             "seconds_left": max(0.0, (self.steps - self.step) * self.step_seconds),
             "message": self.message,
+            "encoded": list(self.encoded),
             "returns": self.returns,
         }
 

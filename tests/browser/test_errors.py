@@ -43,6 +43,12 @@ widget.value = value;
 widget.callback?.(value);
 """
 
+_RED = """
+const [type, name] = argument;
+const node = window.app.graph.nodes.find((n) => n.type === type);
+return node.inputs.filter((each) => each.hasErrors).map((each) => each.name).join() === name;
+"""
+
 DATASET_CLASS = "AdapterTrainerDatasetFolder"
 
 
@@ -80,7 +86,7 @@ def test_a_torn_image_is_told_under_the_dataset(page, torn):
     press_run(page, DATASET_CLASS)
     sentences = [
         "datasets/torn/2.png cannot be read as an image (its content is no image)",
-        "Expected: whole images as PNG, JPEG, WebP or BMP",
+        "Expected: whole images as PNG, JPEG, WebP, AVIF, HEIC or BMP",
         "To do: Save the images again with an image editor, or set unreadable to skip.",
     ]
     assert said(page) == [*sentences, "Show unreadable"]
@@ -89,6 +95,8 @@ def test_a_torn_image_is_told_under_the_dataset(page, torn):
     assert page.browser.evaluate(toast, f"{TOAST}-text .p-toast-detail").split("\n") == sentences
     errors = page.browser.evaluate("return Object.values(window.app.lastNodeErrors)")
     assert [(each["class_type"], len(each["errors"])) for each in errors] == [(DATASET_CLASS, 1)]
+    # Red is the input that cures, not the one that was looked at.
+    page.browser.wait(_RED, [DATASET_CLASS, "unreadable"])
     assert_inside(page, DATASET_CLASS)
 
     page.browser.click(f"{BOX} button")

@@ -121,3 +121,45 @@ def test_what_leaves_a_frame_or_covers_another_is_found():
     assert faults({"nodes": [inside, ["on it", 40, 40, 60, 60]], "frames": frames}) == [
         "on it covers inside"
     ]
+
+
+_TWO_NODES = """
+const { app, LiteGraph } = window;
+app.graph.clear();
+for (const [at, type] of ["AdapterTrainerQuick", "AdapterTrainerCheck"].entries()) {
+  const node = LiteGraph.createNode(type);
+  app.graph.add(node);
+  node.pos = [100 + 600 * at, 80];
+}
+"""
+_ZOOM = """
+const { canvas } = window.app;
+canvas.ds.scale = argument;
+canvas.ds.offset = [0, 0];
+canvas.setDirty(true, true);
+"""
+_LETTERS = """
+const { scale } = window.app.canvas.ds;
+return [".adapter-trainer-word", ".adapter-trainer-dataset-count"].map((each) =>
+  parseFloat(getComputedStyle(document.querySelector(each)).fontSize) * scale);
+"""
+_VERDICT = """
+const node = window.app.graph.nodes.find((each) => each.type === "AdapterTrainerCheck");
+if (argument) node.onExecuted({ text: [argument] });
+const text = document.querySelector(".adapter-trainer-verdict-text");
+const box = text?.parentElement;
+return Boolean(box) && box.scrollHeight <= box.clientHeight + 1
+  && text.offsetHeight > 150 && node.size[1] > text.offsetHeight;
+"""
+
+
+def test_letters_stay_legible_from_far_and_a_verdict_is_whole(page):
+    page.browser.evaluate(_TWO_NODES)
+    page.browser.evaluate(_ZOOM, 0.4)
+    page.wait_for_count("[data-far]", 2)
+    assert min(page.browser.evaluate(_LETTERS)) >= 8
+    page.browser.evaluate(_ZOOM, 1)
+    page.browser.wait("return !document.querySelector('[data-far]')")
+    page.browser.evaluate(_VERDICT, "\n".join(f"layer {n} is another" for n in range(12)))
+    page.browser.wait(_VERDICT)
+    assert page.problems() == []

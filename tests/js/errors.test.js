@@ -101,6 +101,19 @@ describe("a box", () => {
     expect(boxes.timer).toBe(undefined);
   });
 
+  it("has ComfyUI mark the input that cures, and leaves its own faults as they are", () => {
+    const { app, send } = makePage(makeNode());
+    const error = (type, input_name) => ({ type, extra_info: { input_name } });
+    const errors = [error("custom_validation_failed", "folder"), error("value_not_in_list", "folder"), { type: "other" }];
+    send(EVENT, { node_id: "7", ...ERROR });
+    app.lastNodeErrors = { 7: { errors } };
+    vi.advanceTimersByTime(1000);
+    expect(errors.map((each) => each.extra_info?.input_name)).toEqual(["unreadable", "folder", undefined]);
+    send(EVENT, { node_id: "7", ...ERROR, input: "" });
+    vi.advanceTimersByTime(1000);
+    expect(errors[0].extra_info.input_name).toBe("unreadable");
+  });
+
   it("goes when the graph is queued again, and there is one", () => {
     const node = makeNode();
     const { send } = makePage(node);

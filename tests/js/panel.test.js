@@ -97,6 +97,18 @@ test("while training it shows step, loss, time, and the curve", () => {
   expect(text("readout")).toContain("step 40");
 });
 
+test("encoding has a progress of its own, and the training's begins at nothing", () => {
+  const bar = () => [find("progress").value, find("progress").ariaLabel, find("dl").hidden];
+  show({ status: "caching", encoded: [24, 96], step: 0, steps: 50 });
+  expect(bar()).toEqual([0.25, "Encoding progress", true]);
+  show({ status: "training", encoded: [96, 96], step: 10, steps: 50 });
+  expect(bar()).toEqual([0.2, "Training progress", false]);
+  for (const encoded of [[], [1, 0], ["1", 2], null]) {
+    show({ status: "caching", encoded, step: 0, steps: 50 });
+    expect(bar()).toEqual([0, "Training progress", false]);
+  }
+});
+
 test("a run with one point and a run of constant loss draw finite paths", () => {
   for (const points of [[[1, 0.5, 1e-4]], [[1, 0, 0], [2, 0, 0], [3, 0, 0]]]) {
     show({ points });

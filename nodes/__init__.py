@@ -100,7 +100,7 @@ def _dataset(name: str) -> Callable[[Mapping[str, str], bytes], tuple[Any, int]]
 
 _OF_DATASETS = {
     "GET": ("report", "image", "caption"),
-    "POST": ("begin", "file", "finish", "cancel", "save", "undo"),
+    "POST": ("begin", "file", "look", "finish", "cancel", "save", "write", "choose", "undo"),
 }
 
 

@@ -303,6 +303,19 @@ _FUSED = {
 """What Diffusers calls layers that it fuses on request (``fuse_qkv_projections``), to the parts."""
 
 
+def _fused_names(names: Mapping[str, str], modules: dict[str, list[str]]) -> dict[str, str]:
+    """Diffusers' names of fused layers to what they are, whose parts come into ``modules``."""
+    found: dict[str, str] = {}
+    for module, (fused, own) in itertools.product(names, _FUSED.items()):
+        stem, _, end = module.rpartition(".")
+        name, parts = f"{stem}.{fused}", [f"{stem}.{part}" for part in own]
+        if end == own[0] and all(part in names for part in parts):
+            # ComfyUI's layer where it holds just these, else one that only others have.
+            found[name] = names[module] if modules[names[module]] == parts else name
+            modules.setdefault(found[name], parts)
+    return found
+
+
 def layer_names(
     names: Mapping[str, str],
     shares: Mapping[str, int] | None = None,
@@ -327,14 +340,7 @@ def layer_names(
     modules: dict[str, list[str]] = {}
     for module, native in names.items():
         modules.setdefault(native, []).append(module)
-    known = dict(aliases or {})
-    for module, (fused, own) in itertools.product(names, _FUSED.items()):
-        stem, _, end = module.rpartition(".")
-        name, found = f"{stem}.{fused}", [f"{stem}.{part}" for part in own]
-        if end == own[0] and all(part in names for part in found):
-            # ComfyUI's layer where it holds just these, else one that only others have.
-            known[name] = names[module] if modules[names[module]] == found else name
-            modules.setdefault(known[name], found)
+    fused = _fused_names(names, modules)
 
     def native_key(path: str) -> NativeKey | None:
         template, number = _template(path, names)
@@ -362,7 +368,7 @@ def layer_names(
         tuple(names),
         comfyui_spellings,
         comfyui_names,
-        known,
+        {**fused, **(aliases or {})},
         native_only,
     )
 

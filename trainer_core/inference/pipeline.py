@@ -154,13 +154,8 @@ class Pipeline:
             return self.attach(read_adapter(adapter_file, self.key_map))
 
     def attach(self, state: AdapterState) -> AttachedAdapter:
-        """Attach an adapter that was read before; as `put_on`.
-
-        Raises:
-            AdapterError: When it does not fit the base.
-        """
-        whole = self.key_map.is_fused_only
-        refuse_undivided(state, self.key_map, "the model that generates", welcome=whole)
+        """Attach an adapter that was read before; arguments and errors as `put_on`."""
+        refuse_undivided(state, self.key_map, _PLACE, welcome=KeyMap.is_fused_only)
         refuse_texts(state, self.sampler.location)
         transformer = self.sampler.transformer
         whole = self.key_map.whole_layers(dict(transformer.named_modules()))
@@ -172,6 +167,7 @@ class Pipeline:
         return adapter
 
 
+_PLACE = "the model that generates"
 _ReadAdapters = Callable[[BaseSection, Family], tuple[BaseAdapterFile, ...]]
 
 
@@ -410,9 +406,8 @@ def _largest(place: _Place, candidates: Sequence[Candidate]) -> AdapterState | N
         if candidate.adapter is None or repeated:
             continue
         state = read_adapter(candidate.adapter, place.key_map)
-        whole = place.key_map.is_fused_only
         with told_of(candidate.adapter):
-            refuse_undivided(state, place.key_map, "the model that generates", welcome=whole)
+            refuse_undivided(state, place.key_map, _PLACE, welcome=KeyMap.is_fused_only)
         if largest is None or state_bytes(state) > state_bytes(largest):
             largest = state
     return largest

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..adapter_files.factors.fused_layers import refuse_undivided
+from ..adapter_files.names.key_map import KeyMap
 from ..adapter_files.names.key_parsing import DROP
 from ..adapter_files.names.text_names import text_layers
 from ..adapter_files.read.adapter_file import adapter_files
@@ -284,7 +285,7 @@ def read_start(config: RunConfig, family: Family) -> AdapterState | None:
         raise _no_file(path)
     state = read_of_family(path, family)
     remedy = "Start from a LoRA of it, with adapter.kind: lora."
-    whole = family.key_map.is_fused_only
+    whole = KeyMap.is_fused_only
     refuse_undivided(state, family.key_map, "adapter.start_from", remedy, welcome=whole)
     if not config.training.text_encoder.train and (texts := text_layers(state.layers)):
         raise AdapterFileError(

@@ -117,7 +117,7 @@ def adapt_to_layout(state: AdapterState, key_map: KeyMap, wanted: ConversionOpti
         unheld = set(outlines)
     if wanted.form == LOW_RANK:
         return _as_low_rank(state, unheld, key_map, wanted)
-    refuse_undivided(state, key_map, "ComfyUI's model", welcome=key_map.is_comfyuis)
+    refuse_undivided(state, key_map, "ComfyUI's model", welcome=KeyMap.is_comfyuis)
     adapted = Adapted(state, Options(fused=wanted.fused), {})
     if unheld and wanted.weight_of is not None and wanted.layout in _HOSTS:
         adapted = _merged(state, outlines, unheld, key_map, wanted.weight_of, adapted.options)

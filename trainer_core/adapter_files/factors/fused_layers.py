@@ -291,7 +291,7 @@ def refuse_undivided(
     place: str,
     remedy: str = "",
     *,
-    welcome: Callable[[str], bool] = lambda name: False,
+    welcome: Callable[[KeyMap, str], bool] = lambda key_map, name: False,
 ) -> None:
     """Refuse undivided layers where the modules themselves are needed.
 
@@ -305,7 +305,7 @@ def refuse_undivided(
     Raises:
         AdapterError: When there is one; the message names the first.
     """
-    names = [name for name in undivided_layers(state.layers, key_map) if not welcome(name)]
+    names = [name for name in undivided_layers(state.layers, key_map) if not welcome(key_map, name)]
     if not names:
         return
     modules = ", ".join(module for module, _ in undivided_parts(names[0], key_map))

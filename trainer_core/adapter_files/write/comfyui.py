@@ -86,7 +86,7 @@ def plan_native(
             return kohya_name(native, key_map.text_encoders)
         return spell(native)
 
-    refuse_undivided(state, key_map, "ComfyUI's model", welcome=key_map.is_comfyuis)
+    refuse_undivided(state, key_map, "ComfyUI's model", welcome=KeyMap.is_comfyuis)
     outlines = outlines_of(state)
     refuse_magnitude(
         outlines,

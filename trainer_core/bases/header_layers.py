@@ -1,0 +1,159 @@
+"""The layers that an adapter file's header names, whatever method it is of, and who has them.
+
+Also of files that cannot be read: only names, and how many inputs a layer has, are looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..adapter_files.names.key_parsing import PATCH_ENDINGS, match_layer
+from ..families.registry import FAMILIES
+from .foreign_models import ARCHITECTURES, Architecture
+from .open import known_sizes
+
+if TYPE_CHECKING:
+    from ..families.family import Family
+    from ..families.published_sizes import PublishedSizes
+    from ..tensors.safetensors_writer import TensorInfo
+
+_MOST_NAMES = 20_000
+"""Names of a file that are looked at: more than any model has."""
+
+_LONGEST = 500
+_MOST = 0.9
+"""Share of a file's layers that the model has which it is nearest to."""
+
+_PREFIX = re.compile(
+    r"(base_model\.model\.|model\.diffusion_model\.|diffusion_model\.|transformer\.|unet\.|dit\."
+    r"|pipe\.dit\.|lora_unet_|lora_transformer_|lycoris_(unet_)?|oft_unet_|model\.)*"
+)
+_TEXT_ENCODER = re.compile(
+    r"(base_model\.model\.)?(lora_(prior_)?te\d*_|lycoris_te|text_encoders?(_\d+)?\.|text_model\."
+    r"|conditioner\.|(clip_[lgh]|t5|t5xxl|qwen25_7b|bundle_emb|te\d?)\.)"
+)
+_ENDING = re.compile(
+    r"[._](?P<factor>lora_linear_layer\.(up|down)|lora[._](down|up|mid|[AB])|hada_[wt]\w+"
+    r"|lokr_[wt]\w+|alpha|dora_scale|diff|diff_b|set_weight|magnitude|lora_magnitude_vector"
+    r"|[wb]_norm|oft_\w+|boft_\w+|rescale|[ab][12]|on_input|ia3_l|vera_lambda_[bd]|reshape_weight"
+    r"|lora_(bias|embedding_[AB])|scale|bias)"
+    r"(\.default)?(\.(weight|bias))?$"
+)
+_FLAT = "lora_unet_"
+"""What flat names may begin with in any family."""
+
+_INPUTS = ("lora_down", "lora_A", "lora.down", "lora_linear_layer.down")
+_HEADER = ("modelspec.architecture", "ss_base_model_version", "ss_base_model")
+
+
+def layer_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int | None]:
+    """The layers of an adapter file of any method.
+
+    Args:
+        tensors: A file's key to shape and format.
+
+    Returns:
+        A layer's flat name (`architectures`) to how many inputs it has, None where its factors do
+        not tell. Text encoders are left out, and weight patches where others have factors.
+    """
+    inputs: dict[str, int | None] = {}
+    patched: dict[str, int | None] = {}
+    firsts: dict[str, int] = {}
+    for key, info in itertools.islice(tensors.items(), _MOST_NAMES):
+        short = key[:_LONGEST]
+        ending = _ENDING.search(short)
+        if ending is None or _TEXT_ENCODER.match(short):
+            continue
+        name = short[: ending.start()]
+        prefix = _PREFIX.match(name)
+        name = name[prefix.end() if prefix else 0 :].replace(".", "_")
+        if not name:
+            continue
+        factor = ending["factor"]
+        if factor in PATCH_ENDINGS:
+            patched[name] = None
+            continue
+        inputs.setdefault(name, None)
+        columns = info.shape[1] if len(info.shape) > 1 else None
+        if factor in _INPUTS or factor == "hada_w1_b":
+            inputs[name] = columns
+        elif factor in ("lokr_w1", "lokr_w1_b", "lokr_w2", "lokr_w2_b") and columns:
+            first = firsts.pop(name, None)
+            if first is None:
+                firsts[name] = columns
+            else:
+                inputs[name] = first * columns
+    # Patches are of norms too, which no table has.
+    return inputs or patched
+
+
+def own_families(layers: Mapping[str, int | None]) -> list[Family]:
+    """The families that have every layer of a file, in a known base as many inputs, without twins.
+
+    Args:
+        layers: As `layer_inputs`.
+    """
+
+    def has(family: Family, sizes: PublishedSizes) -> bool:
+        places = {name: match_layer(f"{_FLAT}{name}", family.key_map) for name in layers}
+        modules = {name: place.modules[0][0] for name, place in places.items() if place}
+        known = {name: sizes.of(module) for name, module in modules.items()}
+        return len(modules) == len(layers) > 0 and not any(
+            sizes.lacks_block(modules[name]) or (size and layers[name] not in (None, size[1]))
+            for name, size in known.items()
+        )
+
+    found = {
+        name: family
+        for name, family in FAMILIES.items()
+        if any(has(family, sizes) for sizes in known_sizes(family).values())
+    }
+    return [family for family in found.values() if family.twin not in found]
+
+
+def fitting(layers: Mapping[str, int | None], *, by_size: bool = False) -> tuple[Architecture, ...]:
+    """The models that have every layer of a file.
+
+    Args:
+        layers: As `layer_inputs`.
+        by_size: Whether the size of at least one layer has to speak for a model too, and not names
+            alone.
+    """
+    if not layers:
+        return ()
+    found = (each for each in ARCHITECTURES if all(itertools.starmap(each.has, layers.items())))
+    if not by_size:
+        return tuple(found)
+    return tuple(e for e in found if any(itertools.starmap(e.fits_size, layers.items())))
+
+
+def nearest(layers: Mapping[str, int | None]) -> tuple[Architecture, ...]:
+    """The models that have most layers of a file; none where too many are in none.
+
+    Args:
+        layers: As `layer_inputs`.
+    """
+    counts = {each: sum(itertools.starmap(each.has, layers.items())) for each in ARCHITECTURES}
+    most = max(counts.values())
+    if not layers or most < _MOST * len(layers):
+        return ()
+    return tuple(each for each, count in counts.items() if count == most)
+
+
+def header_hint(metadata: Mapping[str, str]) -> str:
+    """What the header of a file says of its model, in small letters and digits alone.
+
+    Args:
+        metadata: The header's strings, of any program.
+    """
+    told = " ".join(metadata.get(name, "")[:_LONGEST] for name in _HEADER)
+    return re.sub(r"[^a-z0-9 ]", "", told.lower())
+
+
+def titles(models: Sequence[Architecture | Family]) -> str:
+    """Names of models for a message, such as ``Chroma1, HunyuanVideo or Mochi``."""
+    *others, last = [each.title for each in models] or [""]
+    return f"{', '.join(others)} or {last}" if others else last

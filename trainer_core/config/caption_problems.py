@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..filesystem.file_names import FOREIGN_EXTENSIONS, IMAGE_EXTENSIONS
 from .captions import CaptionSection
 from .dataset import DatasetSection
 
@@ -12,6 +13,18 @@ Contradiction = tuple[str, str, str]
 
 def caption_contradictions(dataset: DatasetSection) -> Iterator[Contradiction]:
     """What contradicts itself in ``dataset.captions``, and in those of its folders."""
+    extensions = [("dataset", dataset.caption_extension)]
+    extensions += [
+        (f"dataset.folders[{number}]", folder.caption_extension or "")
+        for number, folder in enumerate(dataset.folders)
+    ]
+    for place, extension in extensions:
+        if extension.lower() in IMAGE_EXTENSIONS | FOREIGN_EXTENSIONS:
+            yield (
+                f"{place}.caption_extension is {extension}, which images end in",
+                "the extension of text files, such as .txt or .caption",
+                f"Leave {place}.caption_extension out for .txt.",
+            )
     named = [("dataset.captions", dataset.captions)]
     for number, folder in enumerate(dataset.folders):
         if folder.captions is not None:

@@ -23,6 +23,12 @@ SIZE_LIMIT = 1_000_000
 LONGEST_VALUE = 80
 """Of a value in a message, in characters."""
 
+BACKSLASHES = (
+    "Write / for each \\, or put the path into single quotes: double quotes take \\n for a line "
+    "break, \\t for a tab, and others for what they do not know."
+)
+"""What to do about a path of Windows in double quotes."""
+
 _PLAIN_VALUES = (
     ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -118,7 +124,9 @@ def parse_yaml(text: str, source: str) -> Any:
         raise ConfigError(
             f"{source}{_place(error)}: {_problem(error)}",
             "plain YAML: 'name: value' lines, sections indented by spaces, each name once",
-            "Fix that line; text with ':', '#' or quotes in it needs quotes around it.",
+            BACKSLASHES
+            if "escape" in str(error)
+            else "Fix that line; text with ':', '#' or quotes in it needs quotes around it.",
         ) from error
     except (RecursionError, ValueError) as error:
         deep = isinstance(error, RecursionError)

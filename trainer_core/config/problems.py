@@ -25,6 +25,7 @@ from .loss_rules import loss_contradictions
 from .memory_rules import memory_contradictions
 from .noise_rules import noise_contradictions
 from .optimizer_rules import optimizer_contradictions
+from .path_rules import path_contradictions
 from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
 from .run import CONFIG_VERSION, RunConfig, find_setting, walk_settings
 from .section import choices_of, expectation, listed_section, section_of
@@ -217,6 +218,7 @@ def check_config(config: RunConfig, source: str = "the settings") -> None:
 def contradictions(config: RunConfig) -> list[Problem]:
     """Everything in the settings that contradicts something else, in the run file's order."""
     return [
+        *(Problem(*each) for each in path_contradictions(config.model_dump())),
         *_dataset_problems(config),
         *_adapter_problems(config.adapter),
         *(Problem(*each) for each in noise_contradictions(config.training)),

@@ -20,6 +20,7 @@ from ..errors import ConfigError
 from ..filesystem.text_files import read_text
 from .adapter import INIT_OF_EVERY_KIND, OF_KIND, AdapterConfig
 from .dialect import SIZE_LIMIT, format_value, format_yaml, parse_yaml, value_in_words
+from .path_rules import NO_PATH, PATH_SETTINGS, PATHS_INSIDE, can_be_path
 from .problems import (
     Problem,
     contradictions,
@@ -32,33 +33,6 @@ from .problems import (
 from .run import RunConfig, find_setting, names_step
 from .section import bounds_in_words, choices_of, is_advanced, section_of
 
-PATH_SETTINGS = (
-    "base.path",
-    "base.encoders",
-    "base.adapters",
-    "dataset.path",
-    "dataset.regularization.path",
-    "dataset.control_folders",
-    "dataset.mask_folder",
-    "dataset.folders",
-    "cache.dir",
-    "cache.manifest",
-    "adapter.start_from",
-    "preview.controls",
-    "output.dir",
-    "resume",
-)
-"""Settings that hold a path, a list of them, or a list of sections with `_PATHS_INSIDE`."""
-
-_PATHS_INSIDE = ("path", "control_folders", "mask_folder")
-
-_NO_PATH = {
-    "base.path": {"embedded"},
-    "resume": {"none", "latest", "auto", "best"},
-    "dataset.path": {""},
-    "dataset.mask_folder": {""},
-    "dataset.regularization.path": {""},
-}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -232,7 +206,7 @@ def _anchor_value(setting: str, value: Any, folder: Path) -> Any:
     if isinstance(value, list):
         return [_anchor_value(setting, item, folder) for item in value]
     if isinstance(value, dict):
-        named = {name: value[name] for name in _PATHS_INSIDE if value.get(name)}
+        named = {name: value[name] for name in PATHS_INSIDE if value.get(name)}
         return {**value, **{name: _anchor_value(setting, named[name], folder) for name in named}}
     return anchored(setting, value, folder) if isinstance(value, str) else value
 
@@ -259,7 +233,11 @@ def anchored(setting: str, value: str, folder: Path) -> str:
     Returns:
         The absolute path; words and hub ids as they are. A folder that exists wins over a hub id.
     """
-    if value in _NO_PATH.get(setting, ()) or (setting == "resume" and names_step(value)):
+    if (
+        not can_be_path(value)
+        or value in NO_PATH.get(setting, ())
+        or (setting == "resume" and names_step(value))
+    ):
         return value
     path = folder / _expanded(value, setting)
     if setting == "base.path" and _HUB_ID.fullmatch(value) and not path.exists():

@@ -11,6 +11,14 @@ import unicodedata
 LONGEST_NAME = 120
 """Bytes in UTF-8 of a new name: endings, numbers and temporary names still fit behind it."""
 
+_JPEG = {".jpg", ".jpeg", ".jpe", ".jfif", ".pjpeg", ".pjp"}
+_HEIC = {".heic", ".heif", ".hif"}
+IMAGE_EXTENSIONS = frozenset({".png", ".webp", ".bmp", ".avif"} | _JPEG | _HEIC)
+"""Extensions of images that are read, those of phones and cameras where their decoder is there."""
+
+FOREIGN_EXTENSIONS = frozenset({".gif", ".tif", ".tiff", ".jxl", ".jp2", ".tga", ".apng"})
+"""Extensions of images that are not read; leaving them out in silence would surprise."""
+
 EXPECTED = (
     'letters of any script, digits, spaces and signs such as - _ . ( ) +; no / \\ : * ? " < > |, '
     f"no dot or space at the end, at most {LONGEST_NAME} bytes"

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from ..config.dialect import BACKSLASHES
 from ..errors import InputError
 from ..filesystem.text_files import parse_json, read_text, refuse_deep
 
@@ -151,6 +152,8 @@ def _format(name: str, text: str) -> str:
 
 def _refusal(name: str) -> Callable[[str], InputError]:
     def refuse(reason: str) -> InputError:
+        if "escape" in reason.lower():
+            return InputError(f"{name} cannot be read ({reason})", _EXPECTED, BACKSLASHES)
         remedy = "Check the path and the file; see docs/other-trainers.md for what is read."
         return InputError(f"{name} cannot be read ({reason})", _EXPECTED, remedy)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..config.dialect import BACKSLASHES
 from ..config.problems import contradictions
 from ..config.run import RunConfig, nested
 from ..errors import ConfigError, InputError, TrainerError
@@ -166,7 +167,8 @@ def _leave_out_contradictions(to: Conversion) -> None:
     """Leave out what does not go together here, one setting after the other, and say so."""
     while True:
         wrong = contradictions(RunConfig.model_validate(nested(to.values)))
-        named = {problem.found.split()[0]: problem for problem in wrong}
+        # A path that was misread is no contradiction, and is told by the settings' own check.
+        named = {each.found.split()[0]: each for each in wrong if each.remedy != BACKSLASHES}
         path = next((path for path in named if path in to.values), None)
         if path is None:
             return  # what is left is told by the settings' own check

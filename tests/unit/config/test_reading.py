@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fixtures import foreign_files as files
 from tests.fixtures.tables import table
 from trainer_core.config import PreviewSection, RunConfig
 from trainer_core.config.reading import dump_config, parse_override
-from trainer_core.errors import ConfigError
+from trainer_core.errors import ConfigError, InputError
 from trainer_core.families.registry import FAMILIES
 from trainer_core.families.run_files import load_config
+from trainer_core.foreign_runs import read_foreign
+from trainer_core.foreign_runs.documents import parse_document
 
 
 @pytest.fixture
@@ -31,6 +34,20 @@ def refusal(source, *overrides: str) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         load_config(source, overrides)
     return caught.value
+
+
+@pytest.mark.parametrize("path", [r"D:\new\train", r"D:\photos", r"C:\Users\me", r"D:\0\xa"])
+def test_a_windows_path_in_double_quotes_is_told_on_one_line_with_the_cure(path, run_file):
+    error = refusal(run_file(f'dataset: {{path: "{path}"}}'))
+    assert "\n" not in error.found
+    assert "dataset.path is 'D:\\new\\train'" in error.found or path[3] != "n"
+    for kept in (f"'{path}'", '"' + path.replace("\\", "/") + '"'):
+        assert load_config(run_file(f"dataset: {{path: {kept}}}"))
+    for cure in ("single quotes", "/ for each"):
+        assert cure in error.remedy
+    text = files.AI_TOOLKIT.replace("folder_path: photos/boats", f'folder_path: "{path}"')
+    with pytest.raises(InputError, match="single quotes"):
+        read_foreign([parse_document("x.yaml", text)]).config()
 
 
 def test_empty_file_gives_every_default(run_file, tmp_path):

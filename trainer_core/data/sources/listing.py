@@ -12,15 +12,8 @@ from typing import NamedTuple
 
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
+from ...filesystem.file_names import FOREIGN_EXTENSIONS, IMAGE_EXTENSIONS
 from .other_programs import FOLDERS
-
-_JPEG = {".jpg", ".jpeg", ".jpe", ".jfif", ".pjpeg", ".pjp"}
-_HEIC = {".heic", ".heif", ".hif"}
-IMAGE_EXTENSIONS = frozenset({".png", ".webp", ".bmp", ".avif"} | _JPEG | _HEIC)
-"""Extensions of images that are read, those of phones and cameras where their decoder is there."""
-
-FOREIGN_EXTENSIONS = frozenset({".gif", ".tif", ".tiff", ".jxl", ".jp2", ".tga", ".apng"})
-"""Extensions of images that are not read; leaving them out in silence would surprise."""
 
 CAPTION_EXTENSIONS = (".txt", ".caption", ".json")
 """Extensions that captions may have beside the one that is set, the first before the others."""

@@ -26,7 +26,7 @@ from .choices import (
 )
 from .kept_adapters import LoraKeeper
 from .panel import NodeObserver
-from .run_files import CONTINUED, GoingOn
+from .run_files import GoingOn
 
 if TYPE_CHECKING:
     import torch
@@ -240,7 +240,6 @@ def run_training(
     workflow: Mapping[str, object],
     keep_in_loras: int = 0,
     observer: NodeObserver | None = None,
-    going: GoingOn | None = None,
 ) -> tuple[RunHandle, Sequence[float]]:
     """Train what a node's inputs describe.
 
@@ -255,7 +254,6 @@ def run_training(
         workflow: What `queued_graph` gave; kept with the run.
         keep_in_loras: The adapter of every so many checkpoints goes to the loras folder; 0: none.
         observer: Of a node that has encoded before; unset: the node only trains.
-        going: What its panel has promised; unset: nothing was asked before.
 
     Returns:
         The run, and its losses.
@@ -270,10 +268,9 @@ def run_training(
 
     can_preview = base.embedded or vae is not None
     output = str(comfy_host.output_folder())
-    going = going or CONTINUED.take(node_id)
     config = training_config(base, cache, adapter, settings, own, output, can_preview=can_preview)
-    config = going.applied(config)
     observer = observer or NodeObserver(node_id, config.output.name, trains=True, queued=workflow)
+    config = observer.going.applied(config)
     observer.describe(config.preview.prompts, config.seed)
     if keep_in_loras:
         kept = config.output.name, keep_in_loras, config.training.checkpoint_every
@@ -286,7 +283,7 @@ def run_training(
         within, machine = comfy_host.allowed_folders(), ComfyMachine()
         where, family = SingleProcess(device), family_of(base, cache.trained_clip, config)
         source = source_of(cache.trained_clip, vae, base)
-        with _promised(going):
+        with _promised(observer.going):
             result = train(config, observer, where, source, texts, within, machine, family)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():

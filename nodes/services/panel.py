@@ -32,6 +32,7 @@ from ...trainer_core.training.observer import (
 from ..host import comfy_host
 from ..host.folders import saved_checkpoints
 from .asked_settings import Asked, asked_settings
+from .run_files import CONTINUED, GoingOn
 from .run_history import Ending, HeldOut, sample_of
 from .run_state import RunState
 
@@ -164,6 +165,9 @@ class NodeObserver:
     ) -> None:
         # Where nobody says how many steps there are, it is known when the images are counted.
         workflow, prompt = workflow_id(queued or {}), (queued or {}).get("prompt")
+        # What the panel has promised of this run.
+        self.going = CONTINUED.take(node_id) if trains else GoingOn()
+        steps = self.going.steps or steps
         self.state = RunState(node_id, comfy_host.current_prompt(), name, steps, workflow)
         if isinstance(prompt, Mapping):
             self.state.asked = asked_settings(prompt, node_id)

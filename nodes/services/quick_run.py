@@ -48,7 +48,7 @@ def run_quick(
         cache = encode(node_id, parts.dataset, parts.base, clip, vae, parts.previews, {}, observer)
         adapter, settings, own = parts.adapter, parts.settings, parts.own
         given = (node_id, parts.base, cache, adapter, settings, vae, own, workflow)
-        return run_training(*given, observer=observer, going=going)
+        return run_training(*given, observer=observer)
     except TrainerError:
         # A setting that is refused before anything is computed; else the panel knows already.
         observer.ended()

@@ -75,9 +75,9 @@ def test_a_stopped_run_goes_on_when_asked_and_its_course_is_whole(server):
     assert kept["step_seconds"] > 0
 
 
-def asked(server, nodes, node=TRAIN, **about):
+def asked(server, nodes, **about):
     """What the panel of a graph that is not queued yet shows: a run, or what it says instead."""
-    query = urllib.parse.urlencode({"node_id": node, **about})
+    query = urllib.parse.urlencode({"node_id": TRAIN, **about})
     status, answer = server.post(f"/adapter_trainer/state?{query}", {"prompt": nodes})
     return answer.get("run", answer.get("reason")) if status in (200, 404) else status
 
@@ -113,8 +113,8 @@ def test_a_run_belongs_to_its_settings_whichever_version_it_is(server):
     assert asked(server, two) == "belongs/v1"
     assert asked(server, two, run="belongs/v0") == "belongs/v1"
     # Previews, checkpoints and a longer run are the same run's.
-    for node, same in ((TRAIN, {"steps": 9}), (SETTINGS, {"checkpoint_every": 3})):
-        assert asked(server, changed(one, node, **same)) == "belongs/v0"
+    for place, same in ((TRAIN, {"steps": 9}), (SETTINGS, {"checkpoint_every": 3})):
+        assert asked(server, changed(one, place, **same)) == "belongs/v0"
     for changes, said in OTHERS.values():
         other = graph("belongs", **{**changes, "train": {"steps": 4, **changes.get("train", {})}})
         told = asked(server, other)
@@ -125,6 +125,25 @@ def test_a_run_belongs_to_its_settings_whichever_version_it_is(server):
     query = f"/adapter_trainer/state?node_id={TRAIN}"
     notes = server.post(query, {"prompt": seed})[1]["notes"]
     assert "Run starts a new run: seed was 0 and is 5" in notes[-1]
+
+
+def test_the_quick_node_belongs_to_its_answers_and_longer_to_its_run(server):
+    answers = {"folder": "datasets/four", "base": "embedded", "goal": "style", "quality": "fast"}
+    answers |= {"name": "swift", "trigger_word": "", "kind": "lora", "prompts": "x", "steps": 4}
+    quick = {TRAIN: {"class_type": "AdapterTrainerQuick", "inputs": answers}}
+    server.run(quick)
+    forget_panel(server)
+    other = changed(quick, TRAIN, folder="demo/demo-own", trigger_word="sks")
+    said = "folder was datasets/four and is demo/demo-own; trigger_word was empty and is sks"
+    assert asked(server, other) == f"{NEW}{said}."
+    assert going_on(server, other, "swift/v0") == f"{NEW}{said}. Press Run to start it."
+    assert asked(server, changed(quick, TRAIN, prompts="y", steps=9)) == "swift/v0"
+    # A name that follows its folder has no run of another folder's.
+    assert asked(server, changed(other, TRAIN, name="")) == ""
+    assert going_on(server, quick, "swift/v0", steps=5).endswith("from step 4.")
+    server.run(quick)
+    server.run(changed(other, TRAIN, trigger_word="", prompts="x"))
+    assert [record(each)["step"] for each in runs(server, "swift")] == [5, 4]
 
 
 def test_a_run_that_was_made_longer_stays_so_and_the_next_dataset_does_not(server):

@@ -10,7 +10,6 @@ from .choices import RunHandle
 from .graph_run import encode, run_training
 from .panel import NodeObserver
 from .quick_plan import Answers, parts_of, plan_run, require_encoders
-from .run_files import CONTINUED
 
 
 def run_quick(
@@ -31,11 +30,10 @@ def run_quick(
     Raises:
         TrainerError: As `plan_run`, `encode` and `run_training`.
     """
-    going = CONTINUED.take(node_id)
     plan = plan_run(answers)
     parts = parts_of(plan)
     require_encoders(parts.base, clip, vae)
-    steps = going.steps or int(plan.values.get("training.steps") or 0)
+    steps = int(plan.values.get("training.steps") or 0)
     observer = NodeObserver(
         node_id,
         answers.run_name,

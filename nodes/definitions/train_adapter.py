@@ -58,10 +58,9 @@ class TrainAdapter(io.ComfyNode):
                     "resume",
                     default=True,
                     tooltip="Leave it on, to go on where a run stopped; switch it off to start "
-                    "again from nothing, as a new version. Goes on with the newest "
-                    "checkpoint of this name, if it is of the same base, images, "
-                    "adapter, batch and seed. Other settings may have changed; a "
-                    "finished run only gets longer.",
+                    "again from nothing, as a new version. Goes on with the run of this "
+                    "name that is of the same base, images, adapter, batch and seed. "
+                    "Other settings may have changed; a finished run only gets longer.",
                 ),
                 io.Combo.Input(
                     "resume_from",

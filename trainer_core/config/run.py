@@ -341,8 +341,8 @@ class RunConfig(Section):
         "none",
         "Leave it on 'none' for a new version; 'latest' goes on with the newest checkpoint; "
         "'best' with the one whose loss on held-out images is lowest; "
-        "'auto' does so if there is one of the same run, and starts a new version where a "
-        "finished run would learn in another way; a number names the checkpoint of a step, a path "
+        "'auto' with that of the version which the settings belong to, and starts a new one where "
+        "a finished run would learn in another way; a number names the checkpoint of a step, a path "
         "a checkpoint's or a version's folder.",
     )
     seed: int = setting(

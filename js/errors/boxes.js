@@ -25,7 +25,6 @@ import { ErrorView, toError, toldError } from "./error_view.js";
  */
 
 export const EVENT = "adapter_trainer.error";
-const WIDGET = "adapter_trainer_error";
 /**
  * Nodes that show an error in a panel of their own, with what takes it; null takes it away.
  *
@@ -107,20 +106,7 @@ export class ErrorBoxes {
   addBox(key, node, error) {
     const view = new ErrorView(inputsIn(node, this.page()));
     view.draw(error);
-    let height = LEAST_HEIGHT;
-    const widget = node.addDOMWidget("error", WIDGET, view.element, {
-      serialize: false,
-      hideOnZoom: false,
-      getMinHeight: () => height,
-    });
-    // How high the sentences are is known once they are laid out at the node's width.
-    new ResizeObserver(() => {
-      const wanted = contentHeight(view.element);
-      if (!wanted || wanted === height || this.boxes.get(key)?.node !== node || !isLiving(node)) return;
-      height = wanted;
-      grow(node);
-    }).observe(view.element);
-    return widget;
+    return addMeasured(node, "error", view.element, () => this.boxes.get(key)?.node === node);
   }
 
   /** Removes the boxes of nodes whose inputs have changed, or that are gone for good. */
@@ -160,6 +146,31 @@ export class ErrorBoxes {
       this.timer = undefined;
     }
   }
+}
+
+/**
+ * Adds an element to a node, as high as its sentences are at the node's width.
+ *
+ * @param {GraphNode} node
+ * @param {string} name
+ * @param {HTMLElement} element
+ * @param {() => boolean} [stands] whether it is still on the node
+ */
+export function addMeasured(node, name, element, stands = () => true) {
+  let height = LEAST_HEIGHT;
+  const widget = node.addDOMWidget(name, `adapter_trainer_${name}`, element, {
+    serialize: false,
+    hideOnZoom: false,
+    getMinHeight: () => height,
+  });
+  const observer = new ResizeObserver(() => {
+    const wanted = contentHeight(element);
+    if (!wanted || wanted === height || !stands() || !isLiving(node)) return;
+    height = wanted;
+    grow(node);
+  });
+  for (const each of [element, ...element.children]) observer.observe(each);
+  return widget;
 }
 
 /**

@@ -6,6 +6,8 @@ import { THEME, addOnce } from "../panel/theme.js";
 const ID = "adapter-trainer-error-style";
 
 const STYLE = `
+.adapter-trainer-verdict { ${THEME} position: relative; width: 100%; overflow: hidden auto; user-select: text; }
+.adapter-trainer-verdict p { margin: 0; padding: 4px; white-space: pre-line; overflow-wrap: anywhere; }
 .adapter-trainer-error {
   ${THEME}
   box-sizing: border-box; position: relative; width: 100%; flex: none; padding: 8px 10px; overflow: hidden auto;

@@ -30,9 +30,6 @@ SETTINGS = (
 """The settings of a node that a report depends on."""
 
 PAGE = 60
-_MUCH_CROPPED = 0.25
-# A little less than the training size is nothing that a person would do something about.
-_SMALL_SHARE = 0.7
 _KEPT_REPORTS = 8
 _MOST_OTHERS = 20
 _SMALL = 256
@@ -175,6 +172,7 @@ class Report:
         from ...trainer_core.data.buckets import choose_bucket
         from ...trainer_core.data.framing import crop_of
         from ...trainer_core.data.image import kept_box
+        from ...trainer_core.data.report.kinds import MUCH_CROPPED, SMALL_SHARE
 
         settings, problems = self._settings, item["problems"]
         size = sample.width, sample.height
@@ -189,10 +187,10 @@ class Report:
         across, down = size
         item["crop"] = [left / across, top / down, right / across, bottom / down]
         kept = (right - left) * (bottom - top) / (across * down)
-        if kept < 1 - _MUCH_CROPPED:
+        if kept < 1 - MUCH_CROPPED:
             text = f"{1 - kept:.0%} of its area is cut off at the training size."
             problems.append({"kind": "cropped", "grave": False, "text": text})
-        if across * down < _SMALL_SHARE * settings.resolution**2:
+        if across * down < SMALL_SHARE * settings.resolution**2:
             problems.append({"kind": "small", "grave": False, "text": _told_small(bucket, size)})
 
 

@@ -145,11 +145,11 @@ return [".adapter-trainer-word", ".adapter-trainer-dataset-count"].map((each) =>
 """
 _VERDICT = """
 const node = window.app.graph.nodes.find((each) => each.type === "AdapterTrainerCheck");
-if (argument) node.onExecuted({ text: [argument] });
+if (argument[0]) node.onExecuted({ text: [argument[0]] });
 const text = document.querySelector(".adapter-trainer-verdict-text");
 const box = text?.parentElement;
 return Boolean(box) && box.scrollHeight <= box.clientHeight + 1
-  && text.offsetHeight > 150 && node.size[1] > text.offsetHeight;
+  && text.offsetHeight > argument[1] && node.size[1] > text.offsetHeight;
 """
 
 
@@ -160,6 +160,8 @@ def test_letters_stay_legible_from_far_and_a_verdict_is_whole(page):
     assert min(page.browser.evaluate(_LETTERS)) >= 8
     page.browser.evaluate(_ZOOM, 1)
     page.browser.wait("return !document.querySelector('[data-far]')")
-    page.browser.evaluate(_VERDICT, "\n".join(f"layer {n} is another" for n in range(12)))
-    page.browser.wait(_VERDICT)
+    for lines, height in ((12, 150), (24, 300)):
+        text = "\n".join(f"layer {n} is another" for n in range(lines))
+        page.browser.evaluate(_VERDICT, [text, height])
+        page.browser.wait(_VERDICT, ["", height])
     assert page.problems() == []

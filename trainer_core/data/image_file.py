@@ -43,12 +43,6 @@ _INSTALL = {"AVIF": "pip install --upgrade pillow", "HEIC": "pip install pillow-
 _OTHERS = {
     b"II*\0": "TIFF",
     b"MM\0*": "TIFF",
-    b"\0\0\0\x0cJXL ": "JPEG XL",
-    b"\xff\x0a": "JPEG XL",
-    b"\0\0\0\x0cjP  ": "JPEG 2000",
-    b"8BPS": "a Photoshop document",
-    b"%PDF": "a PDF",
-    b"<svg": "an SVG drawing",
     b"<!doctype html": "a web page, such as that of a login",
     b"<html": "a web page, such as that of a login",
     b"version https://git-lfs": "a pointer of Git LFS (git lfs pull fetches the image)",
@@ -83,10 +77,6 @@ class NoDecoderError(DatasetError):
         super().__init__(f"{path} is {kind}", expected, f"{self.cure} {_REPLACE}")
 
 
-class _NoDecoderError(RuntimeError):
-    """Its message is the type of the image."""
-
-
 @contextmanager
 def opened_image(path: Path, descriptor: int | None = None) -> Iterator[Image.Image]:
     """Open an image; what fails while it is used is told as well.
@@ -99,14 +89,12 @@ def opened_image(path: Path, descriptor: int | None = None) -> Iterator[Image.Im
         DatasetError: When the file is not a readable image or is implausibly large.
     """
     try:
-        with _file(path, descriptor) as file, decoded(file) as image:
+        with _file(path, descriptor) as file, decoded(file, path) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise _too_large(path, f"{image.width} x {image.height} pixels")
             yield image
     except DatasetError:
         raise
-    except _NoDecoderError as error:
-        raise NoDecoderError(path, str(error)) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(path, str(error)) from error
     except BROKEN as error:
@@ -114,20 +102,23 @@ def opened_image(path: Path, descriptor: int | None = None) -> Iterator[Image.Im
         raise DatasetError(found, f"a whole {READABLE} image", _REPLACE) from error
 
 
-def decoded(file: BinaryIO) -> Image.Image:
-    """The image of an open file; no pixel is decoded.
+def decoded(file: BinaryIO, path: Path | str) -> Image.Image:
+    """The image of an open file, named for messages; no pixel is decoded.
 
     Raises:
-        Exception: Whatever the decoder raises, or that it is not installed.
+        NoDecoderError: When what reads it is not installed.
+        Exception: Whatever the decoder raises.
     """
     kind = _boxed_kind(file)
-    if kind and not _has_decoder(kind):
-        raise _NoDecoderError(kind)
     if kind == "HEIC":
-        # Not registered with Pillow, which is the host's.
-        from pillow_heif import HeifImageFile
-
+        try:
+            # Not registered with Pillow, which is the host's.
+            from pillow_heif import HeifImageFile
+        except ImportError as error:
+            raise NoDecoderError(path, kind) from error
         return HeifImageFile(file)
+    if kind and not ("avif" in features.modules and features.check("avif")):
+        raise NoDecoderError(path, kind)
     return Image.open(_checked(file), formats=(kind,) if kind else _FORMATS)
 
 
@@ -142,22 +133,7 @@ def is_cut_short(path: Path, format_name: str | None) -> bool:
         return len(data) < int.from_bytes(data[4:8], "little") + 8
     if format_name == "BMP":
         return len(data) < int.from_bytes(data[2:6], "little")
-    if format_name in {"AVIF", "HEIF"}:
-        return _boxes_end(data) > len(data)
     return False
-
-
-def _boxes_end(data: bytes) -> int:
-    """Where the last box of an ISO media file ends."""
-    place = 0
-    while place + 8 <= len(data):
-        size = int.from_bytes(data[place : place + 4], "big")
-        if size == 1:
-            size = int.from_bytes(data[place + 8 : place + 16], "big")
-        if size < 8:  # to the end of the file
-            return len(data)
-        place += size
-    return place
 
 
 def _boxed_kind(file: BinaryIO) -> str:
@@ -169,16 +145,6 @@ def _boxed_kind(file: BinaryIO) -> str:
     size = min(int.from_bytes(head[:4], "big"), len(head))
     brands = {head[place : place + 4] for place in (8, *range(16, size - 3, 4))}
     return next((kind for kind, known in _BRANDS.items() if known & brands), "")
-
-
-def _has_decoder(kind: str) -> bool:
-    if kind == "AVIF":
-        return "avif" in features.modules and bool(features.check("avif"))
-    try:
-        import pillow_heif  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def _file(path: Path, descriptor: int | None) -> BinaryIO:

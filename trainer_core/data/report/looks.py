@@ -10,9 +10,7 @@ import contextlib
 import hashlib
 import io
 import os
-import struct
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,10 +19,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from ...errors import TrainerError
+from ...errors import DatasetError, TrainerError
 from ...filesystem.storage import atomic_write
 from ..image import on_white, to_srgb
-from ..image_file import MAX_PIXELS, decoded
+from ..image_file import BROKEN, MAX_PIXELS, decoded
 from .facts import Looked
 from .likeness import ACROSS, DOWN, Looks
 
@@ -39,9 +37,8 @@ _MOST_RECORDS = 4_000_000
 _LARGEST = 1 << 30  # bytes of an image file
 _SMALL = 64  # pixels of a draft; nine greys across need no more
 _BROKEN = (
-    *(OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError),
-    *(EOFError, struct.error, zlib.error, Image.DecompressionBombError),
-    *(Image.DecompressionBombWarning, MemoryError),
+    *(*BROKEN, DatasetError, MemoryError),
+    *(Image.DecompressionBombError, Image.DecompressionBombWarning),
 )
 
 
@@ -142,7 +139,7 @@ def small_image(data: bytes, side: int, mode: str = "RGB") -> Image.Image:
     Raises:
         Exception: Whatever Pillow's decoders raise.
     """
-    with decoded(io.BytesIO(data)) as image:
+    with decoded(io.BytesIO(data), "the image") as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError("the image is implausibly large")
         profile = image.info.get("icc_profile")

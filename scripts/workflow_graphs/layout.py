@@ -48,6 +48,7 @@ _SIZES: Mapping[str, tuple[int, int]] = {
     "EmptyFlux2LatentImage": (340, 118),
     "LatentCutToBatch": (340, 82),
     "ImageScale": (340, 154),
+    "ImageScaleBy": (340, 106),
     "ImageScaleToTotalPixels": (340, 130),
     "ModelSamplingAuraFlow": (340, 62),
     "ModelSamplingFlux": (340, 142),

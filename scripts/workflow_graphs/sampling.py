@@ -24,10 +24,13 @@ def before_and_after() -> Subgraph:
     after = sampled(flow, Given("with_adapter"), *sides, size["LATENT"], 4.0, VAE, **seed)
     images = {"image1": before[-1][0]["IMAGE"], "image2": after[-1][0]["IMAGE"]}
     both = flow.node("ImageStitch", {**images, "spacing_width": 4}, title="Side by side")
+    # Two images of 64 pixels are too small to be seen on a node.
+    scale = {"upscale_method": "lanczos", "scale_by": 6.0}
+    large = flow.node("ImageScaleBy", {"image": both["IMAGE"], **scale})
     columns = [[*one, *other] for one, other in zip(before, after, strict=True)]
-    flow.row(Section("", [[size], *columns, [both]]))
+    flow.row(Section("", [[size], *columns, [both, large]]))
     inputs = ("model", "with_adapter", "positive", "negative", "vae", "seed")
-    return Subgraph(flow, inputs, {"IMAGE": both["IMAGE"]}, (_WIDTH, 190))
+    return Subgraph(flow, inputs, {"IMAGE": large["IMAGE"]}, (_WIDTH, 190))
 
 
 def qwen_image() -> Subgraph:

@@ -98,7 +98,7 @@ def test_three_clicks_from_an_empty_comfyui_to_an_image_of_ksampler(page):
     name = f"walk_{uuid.uuid4().hex[:6]}"
     browser.evaluate(_SHORTEN, {"steps": 2, "name": name, "prompts": "a red diamond"})
     walker.click(RUN)
-    assert browser.wait(_IMAGE, "PreviewImage", 300) == [132, 64]
+    assert browser.wait(_IMAGE, "PreviewImage", 300) == [792, 384]
     assert walker.clicks <= MOST_CLICKS
     assert (page.server.data / "models" / "loras" / f"{name}.safetensors").is_file()
     assert page.problems() == []

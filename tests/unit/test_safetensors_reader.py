@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from trainer_core.errors import AdapterFileError, StorageError
+from trainer_core.errors import AdapterFileError, StorageError, TrainerError
 from trainer_core.tensors.safetensors_reader import HeldTensors, Wording, map_tensor, open_tensors
+from trainer_core.weights.header import open_weights
 
 TENSORS = {
     "a": torch.arange(12, dtype=torch.float32).reshape(4, 3),
@@ -42,6 +44,28 @@ def test_a_file_and_tensors_in_memory_are_read_alike(path, held):
     assert torch.equal(rows, TENSORS["a"][1:3])
     rows.zero_()
     assert TENSORS["a"][1].any(), "what is read has memory of its own"
+
+
+TEXTS = {
+    "a git-LFS pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 9\n",
+    "a web page": b"\n<!DOCTYPE html><html><title>Sign in</title>",
+    "a web page,": b"\xef\xbb\xbf<html lang='de'><title>\xc3\x9cber</title>",
+    '{"error": "Unauthorized"}': b'{"error": "Unauthorized"}',
+    "Access to model x is restricted": b"Access to model x is restricted.",
+}
+
+
+@pytest.mark.parametrize("what", TEXTS)
+def test_a_text_in_place_of_tensors_is_named_with_the_cure(what, tmp_path):
+    for name, wording in (("a.safetensors", Wording()), ("b.gguf", None)):
+        path = tmp_path / name
+        path.write_bytes(TEXTS[what])
+        with pytest.raises(TrainerError, match=re.escape(what)) as caught:
+            open_tensors(path, wording).__enter__() if wording else open_weights(path)
+        assert str(path) in caught.value.found
+        if wording is not None:
+            cure = "git lfs pull" if "LFS" in what else "Download it again"
+            assert cure in caught.value.remedy
 
 
 def test_what_cannot_be_read_from_memory_is_named():

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from .safetensors_reader import LARGEST_HEADER, MOST_TENSORS
+from .safetensors_reader import LARGEST_HEADER, MOST_TENSORS, text_instead
 from .safetensors_writer import TensorInfo
 
 GGUF_TYPES = {
@@ -74,7 +74,9 @@ class _Header:
 
     def read(self) -> tuple[dict[str, TensorInfo], dict[str, str]]:
         if self._bytes(4) != _MAGIC:
-            raise ValueError("it does not begin with GGUF")
+            self._file.seek(0)
+            what, _ = text_instead(self._file.read(_LONGEST_NAME))
+            raise ValueError(f"it is {what}" if what else "it does not begin with GGUF")
         version = self._number(4)
         if version not in _VERSIONS:
             raise ValueError(f"it is of version {version}; 2 and 3 in little-endian order are read")

@@ -37,6 +37,9 @@ MOST_TENSORS = 100_000
 _MOST_AXES = 16
 _PICKLE_SUFFIXES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
 _LENGTH = 8
+_START = 1000  # bytes that are looked at to tell what else a file is
+_SHOWN = 120  # characters of a text in a message
+_TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))
 # Zip archives, as torch writes them today, and pickles of the protocols 2 to 5.
 _PICKLE_STARTS = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
@@ -221,7 +224,7 @@ def open_tensors(
         ) from error
     with opened as file:
         try:
-            _refuse_pickle(source, file, wording)
+            _refuse_others(source, file, wording)
             tensors = TensorFile(source, file, wording, any_format=any_format)
         except OSError as error:
             raise wording.unreadable(source, error) from error
@@ -299,8 +302,31 @@ def map_tensor(path: Path, info: TensorInfo) -> Tensor:
     return values.view(info.dtype).reshape(info.shape)
 
 
-def _refuse_pickle(path: Path, file: IO[bytes], wording: Wording) -> None:
-    start = file.read(_LENGTH + 1)
+def text_instead(start: bytes) -> tuple[str, str]:
+    """What a text is that came in place of a file of tensors, and the cure; empty for no text.
+
+    Args:
+        start: The first bytes of the file.
+    """
+    text = start.removeprefix(b"\xef\xbb\xbf").strip()
+    if not text or not all(each in _TEXT for each in text[:_LENGTH]):
+        return "", ""
+    again = "Download it again, with a login where the source asks for one, and its terms accepted."
+    if text.startswith(b"version https://git-lfs"):
+        return "a git-LFS pointer, not the file itself", "Run git lfs pull there, or download it."
+    if text[:1] == b"<":
+        return "a web page, such as one to log in", again
+    shown = text.decode("utf-8", "replace")[:_SHOWN]
+    return f"a text, such as a server's answer: {shown!r}", again
+
+
+def _refuse_others(path: Path, file: IO[bytes], wording: Wording) -> None:
+    """Refuse what is surely no safetensors file, by its first bytes."""
+    start = file.read(_START)
+    what, cure = text_instead(start)
+    if what:
+        raise wording.error(f"{wording.place}{path} is {what}", wording.whole, cure)
+    start = start[: _LENGTH + 1]
     # A safetensors file begins with the length of its header, which then opens with a brace.
     looks = start.startswith(_PICKLE_STARTS) and start[_LENGTH:] != b"{"
     if looks or path.suffix.lower() in _PICKLE_SUFFIXES:

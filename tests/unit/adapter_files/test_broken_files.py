@@ -139,7 +139,7 @@ def test_files_that_are_no_safetensors_are_refused(tmp_path):
     path = tmp_path / "a.safetensors"
     write_adapter(path, STATES["lora"], "comfyui", KEY_MAP, {})
     whole = path.read_bytes()
-    text, huge, bad = b"hello, this is not a tensor file", struct.pack("<Q", 2**60), b"{{{{"
+    text, huge, bad = b"he\x00llo, no tensor file", struct.pack("<Q", 2**60), b"{{{{"
     spoilt = [text, whole[:5], whole[:40], whole[:-7], whole + b"1234", huge + whole[8:]]
     spoilt.append(struct.pack("<Q", 4) + bad)
     for content in (b"", *spoilt):

@@ -76,7 +76,7 @@ def test_the_files_of_these_tests_are_good_before_they_are_spoilt(tmp_path):
     ("content", "found"),
     [
         (b"", "no whole safetensors file"),
-        (b"hello, this is a text and no file of weights", "no whole safetensors file"),
+        (b"hello, this is a text and no file of weights", "is a text, such as a server's answer"),
         (struct.pack("<Q", 1 << 60) + b"{}", "no whole safetensors file"),
         (struct.pack("<Q", 2) + b"{}", "no tensor"),
         (b"PK\x03\x04" + b"\0" * 60, "is a pickle"),

@@ -15,7 +15,7 @@
  * @typedef {{ left_out: boolean } | { focus: [number, number] | null }} Choice
  * @typedef {{ folder: string, add: boolean }} Place
  * @typedef {{ text: string, token: string, file: string, edits?: number }} Caption
- * @typedef {{ left_out: number, skipped: { name: string, reason: string }[] }} Skipped
+ * @typedef {{ skipped: { name: string, reason: string }[] }} Skipped
  * @typedef {Skipped & { folder: string, added: number }} Finished
  */
 

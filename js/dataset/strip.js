@@ -151,9 +151,10 @@ export class Strip {
       button("dataset-problem", `${count} × ${words}`, () => this.host.open(first)),
     );
     const word = triggerWord(this.host.settings());
-    const silent = report.problems.some(({ kind }) => kind === "missing_caption");
-    if (silent && word && report.editable && !report.listed) {
-      kinds.push(button("dataset-problem", `Use “${word}” there`, () => void this.fill(word)));
+    const silent = report.problems.findIndex(({ kind }) => kind === "missing_caption");
+    if (silent >= 0 && word && report.editable && !report.listed) {
+      const use = button("dataset-problem", `Use “${word}” there`, () => void this.fill(word));
+      kinds.splice(silent + 1, 0, use);
     }
     const rest = report.others.slice(0, 2).map((text) => html("span", "dataset-other", {}, [text]));
     if (kinds.length || rest.length || this.notice) return [...kinds, ...rest];
@@ -232,9 +233,11 @@ export class Strip {
       const { folder, add } = place();
       const where = add ? "added to this folder" : taken.includes(folder) ? "new folder with a number" : "new folder";
       const what = found ? counted(found) : `${files.length} file${files.length === 1 ? "" : "s"}${progress}`;
-      const wrong = found?.problems.map(({ count, words }) => `${count} × ${words}`) ?? [];
+      // Those without a caption are counted already.
+      const kinds = found?.problems.filter(({ kind }) => kind !== "missing_caption") ?? [];
+      const wrong = kinds.map(({ count, words }) => `${count} × ${words}`);
       if (!add) wrong.push(...(found?.others ?? []));
-      this.line.replaceChildren([`${what}, ${where} below ComfyUI's input`, ...wrong].join(". "), ...this.list());
+      this.line.replaceChildren(...this.list(), [`${what}, ${where} below ComfyUI's input`, ...wrong].join(". "));
     };
     const sent = this.stage(files, place(), stop.signal, (done) => {
       progress = done < files.length ? `, ${done} sent` : "";

@@ -180,6 +180,7 @@ def test_a_folder_without_captions_is_made_ready_on_the_node(page):
     # Before the folder has a name.
     wait_for_text(page, "line", "3 images, 3 without a caption")
     wait_for_text(page, "line", "1 left out")
+    assert "of 3 images" not in part(page, "line")
     page.browser.fill(".adapter-trainer-dataset-name", name)
     page.browser.press("Enter")
     wait_for_text(page, "count", "3 images, 3 without a caption")

@@ -154,7 +154,7 @@ test("a refused folder says why, and an answer that comes late is forgotten", as
 });
 
 test("files go to a new folder by default, and are added to one of the person's own", async () => {
-  const finish = () => ({ folder: "input/my_images", added: 1, left_out: 0, skipped: [] });
+  const finish = () => ({ folder: "input/my_images", added: 1, skipped: [] });
   const bundled = stripWith({ report: () => report(40, { editable: false }), finish }, "demo/x");
   await bundled.strip.refresh();
   bundled.strip.offer(named("a.png"));
@@ -186,7 +186,7 @@ test("what is wrong with an upload is told before its folder is named, and a bad
   let refusals = 1;
   const { strip, asked, line, told } = stripWith({
     look: () => report(3, { uncaptioned: 3, problems, others: ["x.txt has no image of the same name"], skipped }),
-    finish: ({ folder }) => (refusals-- > 0 ? refused(409, `folder: ${folder}`) : { folder: "input/d", added: 2, left_out: 1, skipped }),
+    finish: ({ folder }) => (refusals-- > 0 ? refused(409, `folder: ${folder}`) : { folder: "input/d", added: 2, skipped }),
   }, "demo/x", { resolution: 64 });
   await strip.refresh();
   strip.offer(named("a.png", "b.png", "c.heic"));
@@ -245,7 +245,7 @@ test("names from outside stay text", async () => {
   const bad = "<img src=x onerror=alert(1)>.png";
   const { strip } = stripWith({
     report: () => report(1, { items: [{ ...ITEM, name: bad }], others: [bad] }),
-    finish: () => ({ folder: "input/cats", added: 0, left_out: 1, skipped: [{ name: bad, reason: bad }] }),
+    finish: () => ({ folder: "input/cats", added: 0, skipped: [{ name: bad, reason: bad }] }),
   });
   strip.offer(named("a.png"));
   strip.form.querySelector("button").click();

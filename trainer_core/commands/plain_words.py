@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _EXACT = 1e-5
 _LONGEST = 110  # characters of a line
+_LONGEST_NOTE = 500
 _NAMED = 5
 _MOST_PROOF_LINES = 10
 _MOST_NOTES = 3
@@ -76,7 +77,9 @@ def inspected_text(report: Mapping[str, Any], proof: Proof | None) -> str:
         lines = [_verdict(report)]
     lines = [shortened(single_line(line), 2 * _LONGEST) for line in lines]
     for name, value in _facts(report) if report else ():
-        lines.append(f"{name + ':':<12} {shortened(single_line(value), _LONGEST)}")
+        # What a note says last is often what it is for.
+        most = _LONGEST_NOTE if name == "note" else _LONGEST
+        lines.append(f"{name + ':':<12} {shortened(single_line(value), most)}")
     unproved = proof is not None or "comfyui" in report
     proving = "" if unproved else " --prove asks whether ComfyUI loads all of it."
     return "\n".join([*lines, f"All there is: --verbose.{proving}"])

@@ -225,6 +225,35 @@ def test_layers_that_change_nothing_are_told(zero, capsys, tmp_path):
     assert ("changes nothing: the change of every layer" in out) == (zero != "one")
 
 
+@pytest.mark.parametrize(
+    ("alpha", "dim", "told"),
+    [
+        (1.0, "32", "1 / 32, the change is 32 times too strong"),
+        (4.0, "8", "4 / 8, the change is 2 times too strong"),
+        (1.0, None, "the scale is 1"),
+        (2.0, "Dynamic", "the scale is 1"),
+        (32.0, "32", ""),
+        (1e10, "32", ""),
+        (0.0, "32", ""),
+    ],
+)
+def test_an_alpha_of_whole_factors_is_told_to_have_no_effect(alpha, dim, told, capsys, tmp_path):
+    whole = {f"{LAYER}.lokr_w1": values(4, 4), f"{LAYER}.lokr_w2": values(32, 32)}
+    path = saved(
+        tmp_path,
+        {**whole, f"{LAYER}.alpha": torch.tensor(alpha)},
+        **({"ss_network_dim": dim} if dim else {}),
+    )
+    report = report_of(capsys, "inspect", path)[1]
+    assert report["scales"] == {"1.0": 1}
+    assert (len(report["notes"]), told in " ".join(report["notes"])) == (bool(told), True)
+    assert main(["inspect", str(path)]) == 0
+    assert (told or "scales:") in capsys.readouterr().out
+    # With a rank alpha has its effect, and nothing is said.
+    path = saved(tmp_path, {**LOKR, f"{LAYER}.alpha": torch.tensor(1.0)}, ss_network_dim="32")
+    assert report_of(capsys, "inspect", path)[1]["notes"] == []
+
+
 def test_an_alpha_of_nought_is_told(capsys, tmp_path):
     path = saved(tmp_path, {**lora(), f"{LAYER}.alpha": torch.tensor(0.0)})
     (note,) = report_of(capsys, "inspect", path)[1]["notes"]

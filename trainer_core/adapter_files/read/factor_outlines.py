@@ -21,7 +21,9 @@ from ...tensors.safetensors_writer import TensorInfo
 from ...types import LayerState
 from ..names.key_parsing import MAGNITUDE
 
-_LARGEST_RANK = 2**31
+LARGEST_RANK = 2**31
+"""Beyond what a rank can be; some programs write such an alpha where none has an effect."""
+
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -162,7 +164,7 @@ def _whole_layer(
     rules: FileRules, factors: Mapping[str, Tensor], alpha: float | None
 ) -> LayerState:
     """All factors whole: the scale is 1, and alpha only remembers the rank (or is junk)."""
-    if alpha is not None and rules.unused_alpha is None and 1.0 <= alpha < _LARGEST_RANK:
+    if alpha is not None and rules.unused_alpha is None and 1.0 <= alpha < LARGEST_RANK:
         rank = round(alpha)
     else:
         rank = rules.guessed_rank(factors)

@@ -84,6 +84,7 @@ class AdapterFile:
         metadata: The header's strings.
         extras: Name in the file to ending to a weight patch (`AdapterState`).
         zero_alpha: Layers of alpha 0, by which ComfyUI multiplies; the trainer takes the rank.
+        unused_alpha: Layer to an alpha that has no effect, because no factor has a rank.
         unread: Key that lies beside the factors and is not read, to what it is of.
         texts: Those of these keys that are of text encoders that some families read, to which.
         text_layers: Gives the layers of some of these keys, as ``layers``.
@@ -100,6 +101,7 @@ class AdapterFile:
     metadata: Mapping[str, str]
     extras: Mapping[str, LazyMapping[Tensor]]
     zero_alpha: tuple[str, ...]
+    unused_alpha: Mapping[str, float]
     unread: Mapping[str, str]
     rows: Callable[[str, str, int, int], Tensor]
     assumed: str
@@ -160,7 +162,7 @@ def read_content(
         config.check(kind, next(bare, None))
     drafts = {name: _draft(file.path, name, kind, found, config) for name in found.factors}
     rules = FILE_RULES[kind]
-    zero_alpha = (name for name, alpha in found.alphas.items() if alpha == 0.0)
+    ranked = {n for n, factors in found.outlines.items() if rules.alpha_rank(factors) is not None}
     return AdapterFile(
         file.path,
         kind,
@@ -169,7 +171,8 @@ def read_content(
         _lazy(file, kind, drafts),
         file.metadata,
         {name: _tensors(file, keys) for name, keys in found.extras.items()},
-        tuple(name for name in zero_alpha if rules.alpha_rank(found.outlines[name]) is not None),
+        tuple(n for n, alpha in found.alphas.items() if n in ranked and alpha == 0.0),
+        {n: a for n, a in found.alphas.items() if n not in ranked and rules.unused_alpha is None},
         found.unread,
         lambda name, factor, first, last: _rows(file, drafts[name].keys[factor], first, last),
         _assumed(file) if asked and config is None else "",

@@ -15,7 +15,10 @@ from ..metadata import own_facts
 from ..names.key_map import KeyMap
 from ..names.key_parsing import DROP, count_kinds, match_layer, patch_kinds, told
 from ..read.adapter_file import open_file, with_text_layers
+from ..read.factor_outlines import LARGEST_RANK
 from ..read.file_content import AdapterFile
+
+_DIGITS = 9  # of a header's rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,7 @@ def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
             f"alpha is 0 in {len(file.zero_alpha)} of {len(norms)} layers, {file.zero_alpha[0]} "
             "first: ComfyUI computes nothing with them, and the trainer takes their rank for it"
         )
+    yield from _alpha_notes(file)
     if file.assumed:
         yield f"the scale is a guess (alpha = rank): {file.assumed}"
     if file.unread:
@@ -157,6 +161,26 @@ def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
     still = [name for name, norm in norms.items() if norm == 0.0]
     if still:
         yield f"{len(still)} of {len(norms)} layers change nothing, {still[0]} first"
+
+
+def _alpha_notes(file: AdapterFile) -> Iterator[str]:
+    """What is to be known of alphas that have no effect; those beyond every rank are known to."""
+    text = file.metadata.get("ss_network_dim", "")[:_DIGITS]
+    dim = int(text) if text.isdecimal() else 0
+    odd = {n: a for n, a in file.unused_alpha.items() if 0 < a < LARGEST_RANK and a != dim}
+    if not odd:
+        return
+    name, alpha = next(iter(odd.items()))
+    note = (
+        f"alpha {alpha:g} of {len(odd)} layers is not used, {name} first: their factors are whole, "
+        "so that the scale is 1 in LyCORIS, in ComfyUI and here"
+    )
+    if dim:
+        note += (
+            f". If the program that made it multiplied by alpha / dim, {alpha:g} / {dim}, the "
+            f"change is {dim / alpha:g} times too strong"
+        )
+    yield note
 
 
 def _text(value: object) -> str | None:

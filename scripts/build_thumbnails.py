@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from scripts.workflow_graphs.bases import FULL_SIZE
-from scripts.workflow_graphs.graph_models import GRAPH_BASES
 from scripts.workflow_graphs.shipped import WORKFLOWS
 from scripts.workflow_graphs.thumbnail import of_images, of_words
 
@@ -162,27 +161,10 @@ def cards() -> dict[str, Image.Image]:
         images = "pairs of images" if base.edits else "your images"
         if base.layered:
             images = "images with layers"
-        for name in names:
-            _, _, rest = name.partition("_")
-            if rest == f"quick_{base.file}":
-                words = (
-                    "Train LoRA (Quick)",
-                    "then KSampler",
-                    f"{len(base.texts) + 2} model files",
-                )
-                found[name] = of_words(
-                    f"A LoRA from {images}\nwith a few answers", base.name, words
-                )
-            elif rest == f"advanced_{base.file}":
-                words = ("every setting", "then KSampler", f"{len(base.texts) + 2} model files")
-                found[name] = of_words(
-                    f"An adapter from {images}\nwith every setting", base.name, words
-                )
-    for base in GRAPH_BASES:
-        (name,) = (each for each in names if each.endswith(f"_advanced_{base.file}"))
-        found[name] = of_words(
-            "An adapter for the model\nthat is on the graph", base.name, base.facts
-        )
+        (name,) = (each for each in names if each.endswith(f"_quick_{base.file}"))
+        files = f"{len(base.files)} model files" if base.files[1:] else "one checkpoint"
+        words = ("Train LoRA (Quick)", "then KSampler", files)
+        found[name] = of_words(f"A LoRA from {images}\nwith a few answers", base.name, words)
     return found
 
 

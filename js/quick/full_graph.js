@@ -92,6 +92,7 @@ async function fullGraphOf(node, api) {
   const linked = new Set(node.inputs?.filter((i) => i.link != null).map((i) => i.name));
   const own = (node.widgets ?? []).filter((w) => w.serialize !== false && !linked.has(w.name));
   const values = Object.fromEntries(own.map((widget) => [widget.name, widget.value]));
+  values.loader = loaderOf(node);
   const response = await api.fetchApi("/adapter_trainer/full_graph", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
@@ -100,6 +101,22 @@ async function fullGraphOf(node, api) {
   const answer = await response.json().catch(() => null);
   if (response.ok && answer) return answer;
   throw new Error(toldError(answer) ?? `The server answered ${response.status}.`);
+}
+
+/**
+ * The class of the node that gives the model, a slash, and its file; nothing without a link.
+ *
+ * @param {GraphNode} node
+ * @returns {string}
+ */
+export function loaderOf(node) {
+  const id = node.inputs?.find((input) => input.name === "model")?.link;
+  const link = id == null ? null : node.graph?.getLink(id);
+  const loader = link ? node.graph?.getNodeById(link.origin_id) : null;
+  if (!loader) return "";
+  const files = ["unet_name", "ckpt_name"];
+  const file = loader.widgets?.find((widget) => files.includes(widget.name))?.value ?? "";
+  return `${loader.comfyClass}/${file}`;
 }
 
 /**

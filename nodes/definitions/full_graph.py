@@ -10,6 +10,7 @@ from comfy_api.latest import io
 from ..host import comfy_host
 from . import adapter_settings, sockets
 from .adapter_settings import AdapterSettings
+from .base_from_model import BaseFromModel
 from .cache_embeddings import CacheEmbeddings
 from .dataset_from_folder import DatasetFolder
 from .load_base import LoadBase
@@ -52,9 +53,10 @@ def full_graph(plan: QuickPlan) -> dict[str, Any]:
     adapter = {**kinds, **settings_values(adapter_settings.SHARED, values)}
     base = {"source": answers.base, "family": "auto"}
     base |= {"training_adapter": sockets.NO_FILE, "base_adapters": ""}
+    model = node(BaseFromModel, values, {}) if plan.borrows else node(LoadBase, values, base)
     return {
         DATASET: node(DatasetFolder, values, dataset),
-        BASE: node(LoadBase, values, base),
+        BASE: model,
         PROMPTS: node(PreviewPrompts, values, {"controls_from": controls}),
         CACHE: node(CacheEmbeddings, values, {"dataset": [DATASET, 0], **linked}),
         ADAPTER: {
@@ -80,10 +82,12 @@ def shown_graph(body: bytes) -> tuple[Any, int]:
     try:
         answers = answers_of(parse_object(body, _LARGEST_REQUEST))
         requirements.require_libraries()
-        nodes = full_graph(plan_run(answers))
+        plan = plan_run(answers)
+        nodes = full_graph(plan)
     except TrainerError as error:
         return {"found": error.found, "expected": error.expected, "remedy": error.remedy}, 400
-    return {"nodes": nodes, "columns": COLUMNS, "train": TRAIN, "inputs": INPUTS}, 200
+    inputs = {**INPUTS, "model": [(BASE, "model")]} if plan.borrows else INPUTS
+    return {"nodes": nodes, "columns": COLUMNS, "train": TRAIN, "inputs": inputs}, 200
 
 
 def node(

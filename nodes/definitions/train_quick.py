@@ -45,6 +45,12 @@ class TrainQuick(io.ComfyNode):
             is_output_node=True,
             inputs=[
                 *_questions(),
+                io.Model.Input(
+                    "model",
+                    optional=True,
+                    tooltip="Connect the model that you generate with, whatever loader made it; "
+                    "base is then not asked. Leave it open to choose a base by its file.",
+                ),
                 io.Clip.Input(
                     "clip",
                     optional=True,
@@ -80,7 +86,9 @@ class TrainQuick(io.ComfyNode):
         return f"{images} {stamp} {train_stamp(str(cls.hidden.unique_id), name)}"
 
     @classmethod
-    def execute(cls, clip: Any = None, vae: Any = None, **given: Any) -> io.NodeOutput:
+    def execute(
+        cls, model: Any = None, clip: Any = None, vae: Any = None, **given: Any
+    ) -> io.NodeOutput:
         """Plan, encode and train."""
         from ..services.graph_run import run_outputs, shown_run
         from ..services.quick_plan import Answers
@@ -90,7 +98,8 @@ class TrainQuick(io.ComfyNode):
         comfy_host.require_libraries()
         node_id = str(cls.hidden.unique_id)
         workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
-        handle, losses = run_quick(node_id, Answers(**given), clip, vae, workflow)
+        answers = Answers(**given, loader=queued.loader_of(cls.hidden.prompt, node_id, "model"))
+        handle, losses = run_quick(node_id, answers, model, clip, vae, workflow)
         ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
 
@@ -104,7 +113,8 @@ def _check(given: Mapping[str, Any]) -> None:
         answers = Answers(
             given["folder"], given["base"], given["goal"], "", name, given["trigger_word"]
         )
-        check_answers(answers, [socket for socket in ("clip", "vae") if socket not in linked])
+        sockets_of_models = ("model", "clip", "vae")
+        check_answers(answers, [socket for socket in sockets_of_models if socket not in linked])
 
 
 def _questions() -> list[io.Input]:

@@ -29,6 +29,9 @@ _OF_A_STEP = 3
 _OF_A_FACTOR = 16
 """Bytes of a number of the adapter: itself, its gradient and AdamW's two moments in float32."""
 
+SMALL = {"SD15"}
+"""ComfyUI's configurations of models that were trained at 512 pixels."""
+
 _GUIDED = ("guidance_in.", "guidance_embed")
 _NO_IMAGES: Mapping[str, str] = {
     "TripoSplat": "makes 3D objects",
@@ -290,6 +293,16 @@ class GraphModel:
         begins = getattr(self.model, "image_to_video", False) and self.kind not in _WITH_OR_WITHOUT
         if self.model.concat_keys or begins:
             raise self._refused("is given an image or a mask beside the noise, as for inpainting")
+
+    @property
+    def traits(self) -> frozenset[str]:
+        """What its presets depend on, as `families.presets.plan_preset` takes it."""
+        known = {
+            "discrete": self.parameterization.name != "flow",
+            "guided": self.guided,
+            "small": type(getattr(self.model, "model_config", None)).__name__ in SMALL,
+        }
+        return frozenset(name for name, has in known.items() if has)
 
     def _refused(self, why: str) -> BaseModelError:
         return BaseModelError(

@@ -42,6 +42,27 @@ def links(node_id: str) -> set[str]:
     return {name for name, value in (_inputs(node_id) or {}).items() if isinstance(value, list)}
 
 
+def loader_of(prompt: object, node_id: str, name: str) -> str:
+    """The class of the node that an input is linked to, a slash, and the file that it loads.
+
+    Args:
+        prompt: The hidden input ``prompt``.
+        node_id: Whose input it is.
+        name: Of the input.
+
+    Returns:
+        Nothing where the input has no link, or nobody knows what is behind it.
+    """
+    nodes = prompt if isinstance(prompt, Mapping) else {}
+    link = nodes.get(node_id, {}).get("inputs", {}).get(name)
+    if not _is_link(link) or link[0] not in nodes:
+        return ""
+    loader = nodes[link[0]]
+    files = [loader.get("inputs", {}).get(each) for each in ("unet_name", "ckpt_name")]
+    file = next((each for each in files if isinstance(each, str)), "")
+    return f"{loader.get('class_type', '')}/{file}"
+
+
 def _inputs(node_id: str) -> Mapping[str, Any] | None:
     nodes = (_asked.get() or {}).get("prompt")
     node = nodes.get(node_id) if isinstance(nodes, Mapping) else None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...trainer_core.errors import DatasetError, InputError
+from ...trainer_core.errors import DatasetError, InputError, TrainerError
+from ...trainer_core.families.given import GRAPH_MODEL
 from ...trainer_core.printable import listed
 from ..host import comfy_host
 from .choices import (
@@ -19,6 +21,7 @@ from .choices import (
     check_run_name,
     run_config,
 )
+from .graph_base import base_of_model
 from .node_checks import require_in_comfyui
 
 if TYPE_CHECKING:
@@ -28,6 +31,10 @@ _MOST_CONTROLS = 16
 _NAMED = 5  # files that a message gives as examples
 _NUMBERS = frozenset({"steps", "seed"})
 _WORD_IS_ENOUGH = ("person", "object")
+_CONNECTED = "Connected to model."
+_DIFFUSION_MODEL = "UNETLoader"
+_FOLDERS = {_DIFFUSION_MODEL: "diffusion_models", "CheckpointLoaderSimple": "checkpoints"}
+"""Core's loaders of a MODEL, to the kind of folder that their file is in."""
 # What a setting is called where its own name says too little.
 _LABELS = {
     "dataset.preservation.share": "preservation",
@@ -37,7 +44,11 @@ _LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the node is told, by the ids of its inputs."""
+    """What the node is told, by the ids of its inputs.
+
+    Attributes:
+        loader: Of the MODEL that is connected: its class, a slash, and the file that it loads.
+    """
 
     folder: str
     base: str
@@ -50,6 +61,7 @@ class Answers:
     steps: int = 0
     seed: int = 0
     resume: bool = True
+    loader: str = ""
 
     @property
     def run_name(self) -> str:
@@ -72,6 +84,33 @@ class QuickPlan:
     family: str
     values: Mapping[str, Any]
     choices: Sequence[Mapping[str, str]]
+
+    @property
+    def borrows(self) -> bool:
+        """Whether the MODEL of the graph itself is trained."""
+        return self.family == GRAPH_MODEL
+
+
+class _Base(NamedTuple):
+    """The base of a plan.
+
+    Attributes:
+        name: As `comfy_host.base_names` has it; of a MODEL of the graph what was answered.
+        family: Of the base.
+        title: What people call it.
+        source: Where it was read from, for the panel.
+        variant: Of the base; None for the one that fits the goal.
+        values: Of the section ``base``, by YAML path.
+        traits: As `plan_preset` takes them.
+    """
+
+    name: str
+    family: str
+    title: str
+    source: str
+    variant: str | None
+    values: Mapping[str, Any]
+    traits: frozenset[str] = frozenset()
 
 
 class Parts(NamedTuple):
@@ -111,49 +150,48 @@ def check_answers(answers: Answers, unlinked: Sequence[str]) -> None:
 
     Args:
         answers: What the node is told; the quality does not matter.
-        unlinked: Which of its sockets for CLIP and VAE have no link.
+        unlinked: Which of its sockets for MODEL, CLIP and VAE have no link.
 
     Raises:
         InputError: When folder and goal or the name do not fit, or a base from a file is without
             CLIP or VAE.
     """
     check_run_name({"name": answers.run_name})
-    if answers.base != comfy_host.EMBEDDED and unlinked:
-        raise _unconnected(unlinked, "Add their loaders, Load CLIP and Load VAE, and connect them.")
+    needed = [socket for socket in unlinked if socket != "model"]
+    if needed and ("model" not in unlinked or answers.base != comfy_host.EMBEDDED):
+        raise _unconnected(needed, "Add their loaders, Load CLIP and Load VAE, and connect them.")
     _images(answers)
 
 
-def plan_run(answers: Answers, *, complete: bool = True) -> QuickPlan:
+def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> QuickPlan:
     """Choose everything that was not asked.
 
     Args:
         answers: What was asked.
+        model: The MODEL that is connected; None where it is not loaded yet, or there is none.
         complete: Whether captions and pairs have to be there already.
 
     Raises:
         InputError: When folder and goal, base and goal, or the name do not fit, or the base cannot
             be trained on.
     """
-    from ...trainer_core.bases.locate import detect_base, detect_variant
     from ...trainer_core.config.presets.prompts import preview_prompts
     from ...trainer_core.families.presets import plan_preset
-    from ...trainer_core.families.registry import get_family
 
-    path = comfy_host.base_path(answers.base)
-    family = require_in_comfyui(get_family(detect_base(path))).name
-    embedded = path == comfy_host.EMBEDDED
-    variant = detect_variant(path, get_family(family))
+    base = _base_of(answers, model)
+    embedded = base.values.get("base.path") == comfy_host.EMBEDDED
     samples, captions = _images(answers) if complete else (_scan(answers.folder), "error")
     vram = comfy_host.total_vram()
     preset = plan_preset(
-        family,
+        base.family,
         answers.goal,
         answers.quality,
         images=len(samples),
-        variant=variant,
+        variant=base.variant,
         kind=answers.kind,
         embedded=embedded,
         vram=vram,
+        traits=base.traits,
     )
     texts = [sample.caption for sample in samples]
     prompts = [line.strip() for line in answers.prompts.splitlines() if line.strip()]
@@ -162,7 +200,7 @@ def plan_run(answers: Answers, *, complete: bool = True) -> QuickPlan:
     )
     values = {
         **preset.values,
-        "base.path": path,
+        **base.values,
         "dataset.path": str(comfy_host.dataset_path(answers.folder)),
         "dataset.trigger_word": answers.trigger_word.strip(),
         "dataset.missing_caption": captions,
@@ -176,17 +214,78 @@ def plan_run(answers: Answers, *, complete: bool = True) -> QuickPlan:
     values.pop("family", None)
     if answers.steps:
         _shorten(values, answers.steps)
-    title = get_family(family).title
-    rows = [*_facts(answers, samples, captions, title, vram, values)]
+    rows = [*_facts(answers, samples, captions, base, vram, values)]
     for setting, value, why in preset.chosen:
         if setting == "training.steps" and answers.steps:
             value, why = answers.steps, "Your own number."
         rows.append(_row(_LABELS.get(setting) or setting.rpartition(".")[2], value, why))
-    return QuickPlan(answers, family, values, rows)
+    return QuickPlan(replace(answers, base=base.name), base.family, values, rows)
 
 
-def parts_of(plan: QuickPlan) -> Parts:
-    """A plan in the parts that graph_run takes."""
+def _base_of(answers: Answers, model: Any) -> _Base:
+    """The base: that of a file whose family is known by name, else the MODEL of the graph.
+
+    Raises:
+        InputError: When the MODEL's loader is none whose file can be read before it is loaded, or
+            the base cannot be trained on.
+    """
+    from ...trainer_core.bases.locate import detect_base, detect_variant
+    from ...trainer_core.families.registry import get_family
+
+    loader, _, file = answers.loader.partition("/")
+    name = answers.base
+    if loader == _DIFFUSION_MODEL and _has_family(f"diffusion_models/{file}"):
+        name = f"diffusion_models/{file}"
+    elif loader or model is not None:
+        return _graph_base(answers, loader, file, model)
+    path = comfy_host.base_path(name)
+    family = require_in_comfyui(get_family(detect_base(path)))
+    variant = detect_variant(path, family)
+    source = f"Read from {name}."
+    return _Base(name, family.name, family.title, source, variant, {"base.path": path})
+
+
+def _has_family(name: str) -> bool:
+    from ...trainer_core.bases.locate import detect_base
+
+    try:
+        detect_base(comfy_host.base_path(name))
+    except TrainerError:
+        return False
+    return True
+
+
+def _graph_base(answers: Answers, loader: str, file: str, model: Any) -> _Base:
+    """The MODEL of the graph itself, by what it tells, or by its file where it is not loaded."""
+    variant = "edit_plus" if answers.goal == "edit" else "generate"
+    if model is None:
+        folder = _FOLDERS.get(loader)
+        if folder is None:
+            raise InputError(
+                f"model is connected to a node that is not known here ({loader or 'no name'})",
+                "Load Diffusion Model or Load Checkpoint, whose file says what the model is",
+                "Press Run, which reads the model itself; or connect one of these loaders.",
+            )
+        from ..host.model_files import traits_of_file
+
+        traits = traits_of_file(Path(comfy_host.base_path(f"{folder}/{file}")))
+        return _Base(answers.base, GRAPH_MODEL, file, _CONNECTED, variant, {}, traits)
+    from ..host.graph_model import GraphModel
+
+    found = GraphModel(model)
+    if not found.takes_references:
+        variant = "generate"
+    title, traits = found.title, found.traits
+    return _Base(answers.base, GRAPH_MODEL, title, _CONNECTED, variant, {}, traits)
+
+
+def parts_of(plan: QuickPlan, model: Any = None) -> Parts:
+    """A plan in the parts that graph_run takes.
+
+    Args:
+        plan: The plan.
+        model: The MODEL that is trained, where the plan borrows it.
+    """
     sections: dict[str, Any] = {}
     for path, value in plan.values.items():
         *names, last = path.split(".")
@@ -200,7 +299,9 @@ def parts_of(plan: QuickPlan) -> Parts:
     every = {"every": preview.pop("every")} if "every" in preview else {}
     return Parts(
         DatasetChoice(sections.pop("dataset")),
-        BaseChoice(plan.family, sections.pop("base"), precision),
+        base_of_model(model, precision)
+        if plan.borrows
+        else BaseChoice(plan.family, sections.pop("base"), precision),
         PreviewChoice(sections.pop("preview")),
         AdapterChoice(sections.pop("adapter", {})),
         SettingsChoice({**sections, "preview": every}),
@@ -221,6 +322,8 @@ def require_encoders(base: BaseChoice, clip: Any, vae: Any) -> None:
     missing = [name for name, value in given.items() if value is None]
     if base.embedded or not missing:
         return
+    if base.model is not None:
+        raise _unconnected(missing, "Connect those that you generate with.")
     family, settings = get_family(base.family), run_config(base).base
     remedies: dict[str, str] = {}
     if family.graph is not None:
@@ -289,7 +392,7 @@ def _silent(answers: Answers, silent: Sequence[str], images: int, *, words: bool
         found = f"{len(silent)} of {images} images in {answers.folder} have no caption: {named}"
         remedy = "Write the missing captions."
         if words:
-            remedy += " Or remove the others and type a trigger word."
+            remedy += " Or type a trigger word, and press Use it there below the images."
     also = ", or a trigger word and no caption at all" if words else ""
     return DatasetError(
         found, f"a text file beside each image that says what it shows{also}", remedy
@@ -318,7 +421,7 @@ def _facts(
     answers: Answers,
     samples: Sequence[Sample],
     captions: str,
-    title: str,
+    base: _Base,
     vram: int | None,
     values: Mapping[str, Any],
 ) -> Sequence[dict[str, str]]:
@@ -326,7 +429,7 @@ def _facts(
         _row("name", answers.run_name, "You gave it." if answers.name.strip() else "The folder's."),
         _row("images", len(samples), f"In {answers.folder}."),
         *_found(samples),
-        _row("base", title, f"Read from {answers.base}."),
+        _row("base", base.title, base.source),
     ]
     if vram is not None:
         rows.append(_row("VRAM", f"{vram / 2**30:.1f} GiB", "Of the GPU that ComfyUI uses."))

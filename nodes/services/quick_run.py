@@ -13,13 +13,19 @@ from .quick_plan import Answers, parts_of, plan_run, require_encoders
 
 
 def run_quick(
-    node_id: str, answers: Answers, clip: Any, vae: Any, workflow: Mapping[str, object]
+    node_id: str,
+    answers: Answers,
+    model: Any,
+    clip: Any,
+    vae: Any,
+    workflow: Mapping[str, object],
 ) -> tuple[RunHandle, Sequence[float]]:
     """Encode what is missing, and train.
 
     Args:
         node_id: The node that shows both.
         answers: What it is told.
+        model: The graph's MODEL; None for a base that the answers name.
         clip: The graph's text encoder; None for a base with its own.
         vae: Its image encoder; None for a base with its own.
         workflow: What `queued_graph` gave; kept with the run.
@@ -30,8 +36,8 @@ def run_quick(
     Raises:
         TrainerError: As `plan_run`, `encode` and `run_training`.
     """
-    plan = plan_run(answers)
-    parts = parts_of(plan)
+    plan = plan_run(answers, model)
+    parts = parts_of(plan, model)
     require_encoders(parts.base, clip, vae)
     steps = int(plan.values.get("training.steps") or 0)
     observer = NodeObserver(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import sampling
 from .figures import WORDS
-from .graph import Node, Subgraph, Workflow
+from .graph import Node, Output, Subgraph, Workflow
 
 _HUB = "https://huggingface.co"
 _WHERE = {
@@ -100,48 +100,44 @@ def model(name: str) -> dict[str, str]:
     return {"name": name, "url": f"{_HUB}/{place}/{name}", "directory": folder}
 
 
+class Loaded(NamedTuple):
+    """ComfyUI's loaders, and what they give."""
+
+    nodes: Sequence[Node]
+    model: Output
+    clip: Output
+    vae: Output
+
+
 @dataclass(frozen=True, slots=True)
 class FullSize:
     """A base of full size.
 
     Attributes:
-        file: What its workflows are called behind ``quick`` and ``advanced``.
+        file: What its workflow is called behind ``quick``.
         name: What people call it.
-        family: As in a run file.
-        base: File of the diffusion model.
-        clip: Class and settings of the text encoders' loader.
-        vae: File of the VAE.
+        base: File of the diffusion model, or of a checkpoint that has all in one.
+        clip: Class and settings of the text encoders' loader; None for a checkpoint.
+        vae: File of the VAE; empty for a checkpoint.
         sampling: Makes what generates with an adapter.
-        kind: Of the adapter that the full graph trains.
-        guidance: Of the previews.
         run: The run's name.
         edits: Whether it learns an edit, from pairs of images.
         several: Said of control images, where an image may have several.
         layered: Whether it learns to take images apart, from images with their layers.
-        sizes: Settings of the diffusion model that are not those of the bundled configuration.
+        note: What its note says in the place of the usual one.
     """
 
     file: str
     name: str
-    family: str
     base: str
-    clip: tuple[str, Mapping[str, Any]]
+    clip: tuple[str, Mapping[str, Any]] | None
     vae: str
     sampling: Callable[[], Subgraph]
-    kind: str
-    guidance: float
     run: str
     edits: bool = False
     several: str = ""
     layered: bool = False
-    sizes: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def layout(self) -> Mapping[str, str]:
-        """How its dataset is laid out, where that is said."""
-        if self.layered:
-            return {"layout": "layered"}
-        return {"layout": "paired"} if self.edits else {}
+    note: str = ""
 
     @property
     def folder(self) -> str:
@@ -151,44 +147,50 @@ class FullSize:
         return "datasets/my_pairs" if self.edits else "datasets/my_images"
 
     @property
-    def texts(self) -> Sequence[str]:
-        """Files of the text encoders."""
-        return [name for key, name in self.clip[1].items() if key.startswith("clip_name")]
+    def files(self) -> Sequence[str]:
+        """All model files."""
+        if self.clip is None:
+            return [self.base]
+        texts = [name for key, name in self.clip[1].items() if key.startswith("clip_name")]
+        return [*texts, self.vae, self.base]
 
     def about(self) -> Mapping[str, Any]:
         """What notes say of it."""
-        files = WORDS[len(self.texts) + 2]
+        files = WORDS[len(self.files)]
         return {"name": self.name, "files": files, "several": self.several}
 
-    def loaders(self, flow: Workflow) -> tuple[Node, Node, Node]:
-        """Add ComfyUI's loaders: of text encoders, VAE and diffusion model."""
+    def loaders(self, flow: Workflow) -> Loaded:
+        """Add ComfyUI's loaders."""
+        if self.clip is None:
+            values, files = {"ckpt_name": self.base}, [model(self.base)]
+            one = flow.node("CheckpointLoaderSimple", values, models=files)
+            return Loaded([one], one["MODEL"], one["CLIP"], one["VAE"])
         kind, values = self.clip
-        return (
-            flow.node(kind, values, models=[model(name) for name in self.texts]),
-            flow.node("VAELoader", {"vae_name": self.vae}, models=[model(self.vae)]),
-            flow.node("UNETLoader", {"unet_name": self.base}, models=[model(self.base)]),
-        )
+        texts = [model(name) for name in self.files[:-2]]
+        clip = flow.node(kind, values, models=texts)
+        vae = flow.node("VAELoader", {"vae_name": self.vae}, models=[model(self.vae)])
+        unet = flow.node("UNETLoader", {"unet_name": self.base}, models=[model(self.base)])
+        return Loaded([unet, clip, vae], unet["MODEL"], clip["CLIP"], vae["VAE"])
 
     def generating(
-        self, flow: Workflow, lora: Any, loaders: tuple[Node, Node, Node], image: Any, prompt: str
+        self, flow: Workflow, lora: Any, loaded: Loaded, image: Any, prompt: str
     ) -> list[Node]:
         """Add what generates with the adapter and saves the image.
 
         Args:
             flow: The workflow.
             lora: The trained adapter.
-            loaders: Those of `loaders`.
+            loaded: That of `loaders`.
             image: What is edited.
             prompt: What is generated, or how the image is edited.
         """
-        clip, vae, unet = loaders
-        given = {"clip": clip["CLIP"], "vae": vae["VAE"], "prompt": prompt}
+        given = {"clip": loaded.clip, "vae": loaded.vae, "prompt": prompt}
         if self.edits:
-            given |= {"model": unet["MODEL"], "lora": lora, "image": image, "strength_model": 1.0}
+            given |= {"model": loaded.model, "lora": lora, "image": image, "strength_model": 1.0}
             does = "Take apart" if self.layered else "Edit"
             made = [flow.several(self.sampling(), given, title=f"{does} with the adapter")]
         else:
-            loader = flow.node("LoraModelLoader", {"model": unet["MODEL"], "lora": lora})
+            loader = flow.node("LoraModelLoader", {"model": loaded.model, "lora": lora})
             given |= {"model": loader["model"]}
             made = [loader, flow.several(self.sampling(), given, title="Generate with the adapter")]
         prefix = f"adapter_trainer/{self.run}"
@@ -197,6 +199,31 @@ class FullSize:
         return [*made, saved]
 
 
+_CHECKPOINT = """
+## Train SDXL, or any checkpoint made from it
+
+1. Drop your images on **Train LoRA (Quick)**, or choose their *folder*.
+2. Say in *goal* what you teach. *trigger_word* is a made-up word that calls it up: it stands in
+   the *prompt* on the right as well.
+3. Choose your checkpoint below: SDXL, or one of its kind such as Illustrious or Pony, also one of
+   v-prediction, or SD1.5.
+4. Press **Run**. The panel shows what was chosen for you, and why.
+
+**Then** KSampler generates the *prompt* with your adapter, and **Save Adapter** has written the
+file for *Load LoRA* (key R lists it).
+"""
+_ANY = """
+## Train any model that ComfyUI loads
+
+1. Exchange the three loaders below for those that you generate with, whatever they are. Anima
+   stands here as an example. A LoRA on the model becomes a part of the base.
+2. Drop your images on **Train LoRA (Quick)**, or choose their *folder*. Say in *goal* what you
+   teach; *trigger_word* is a made-up word that calls it up.
+3. Set size and steps in **Generate** to what your model wants.
+4. Press **Run**. The panel shows what was chosen for you, and why.
+
+A model that cannot be trained is refused by its name.
+"""
 _QWEN = ("CLIPLoader", {"clip_name": "qwen_2.5_vl_7b_fp8_scaled.safetensors", "type": "qwen_image"})
 _FLUX = (
     "DualCLIPLoader",
@@ -207,37 +234,23 @@ _FLUX = (
     },
 )
 _KLEIN = ("CLIPLoader", {"clip_name": "qwen_3_4b.safetensors", "type": "flux2"})
-# transformer/config.json of black-forest-labs/FLUX.2-klein-base-4B.
-_KLEIN_4B = (
-    ("num_layers", 5),
-    ("num_single_layers", 20),
-    ("num_attention_heads", 24),
-    ("joint_attention_dim", 7680),
-    ("guidance_embeds", False),
-)
 FULL_SIZE = (
     FullSize(
         "qwen_image",
         "Qwen-Image",
-        "qwen_image",
         "qwen_image_fp8_e4m3fn.safetensors",
         _QWEN,
         "qwen_image_vae.safetensors",
         sampling.qwen_image,
-        "lokr",
-        4.0,
         "my_qwen_image",
     ),
     FullSize(
         "qwen_image_edit",
         "Qwen-Image-Edit",
-        "qwen_image",
         "qwen_image_edit_2509_fp8_e4m3fn.safetensors",
         _QWEN,
         "qwen_image_vae.safetensors",
         sampling.qwen_image_edit,
-        "lokr",
-        4.0,
         "my_qwen_edit",
         edits=True,
         several=" Several control images of one: *cat_0.png*, *cat_1.png*.",
@@ -245,38 +258,29 @@ FULL_SIZE = (
     FullSize(
         "flux_dev",
         "FLUX.1-dev",
-        "flux",
         "flux1-dev.safetensors",
         _FLUX,
         "ae.safetensors",
         sampling.flux,
-        "lora",
-        3.5,
         "my_flux",
     ),
     FullSize(
         "flux_kontext",
         "FLUX.1 Kontext",
-        "flux",
         "flux1-dev-kontext_fp8_scaled.safetensors",
         _FLUX,
         "ae.safetensors",
         sampling.flux_kontext,
-        "lora",
-        2.5,
         "my_kontext",
         edits=True,
     ),
     FullSize(
         "qwen_image_layered",
         "Qwen-Image-Layered",
-        "qwen_image",
         "qwen_image_layered_bf16.safetensors",
         _QWEN,
         "qwen_image_layered_vae.safetensors",
         sampling.qwen_image_layered,
-        "lokr",
-        4.0,
         "my_qwen_layers",
         edits=True,
         layered=True,
@@ -284,59 +288,44 @@ FULL_SIZE = (
     FullSize(
         "flux2_klein",
         "FLUX.2 klein base 4B",
-        "flux2",
         "flux-2-klein-base-4b.safetensors",
         _KLEIN,
         "flux2-vae.safetensors",
         sampling.flux2,
-        "lora",
-        4.0,
         "my_klein",
-        sizes=_KLEIN_4B,
     ),
     FullSize(
         "flux2_klein_edit",
         "FLUX.2 klein base 4B",
-        "flux2",
         "flux-2-klein-base-4b.safetensors",
         _KLEIN,
         "flux2-vae.safetensors",
         sampling.flux2_edit,
-        "lora",
-        4.0,
         "my_klein_edit",
         edits=True,
-        sizes=_KLEIN_4B,
         several=" Several control images of one: *cat_0.png*, *cat_1.png*.",
     ),
     FullSize(
         "z_image",
         "Z-Image",
-        "z_image",
         "z_image_bf16.safetensors",
         ("CLIPLoader", {"clip_name": "qwen_3_4b.safetensors", "type": "lumina2"}),
         "ae.safetensors",
         sampling.z_image,
-        "lora",
-        4.0,
         "my_z_image",
     ),
     FullSize(
         "krea2_raw",
         "Krea 2 raw",
-        "krea2",
         "krea2_raw_bf16.safetensors",
         ("CLIPLoader", {"clip_name": "qwen3vl_4b_fp8_scaled.safetensors", "type": "krea2"}),
         "qwen_image_vae.safetensors",
         sampling.krea2,
-        "lora",
-        5.5,
         "my_krea2",
     ),
     FullSize(
         "chroma",
         "Chroma1-HD",
-        "chroma",
         "Chroma1-HD-fp8mixed.safetensors",
         (
             "CLIPLoader",
@@ -344,9 +333,27 @@ FULL_SIZE = (
         ),
         "ae.safetensors",
         sampling.chroma,
-        "lora",
-        3.5,
         "my_chroma",
+    ),
+    FullSize(
+        "sdxl",
+        "SDXL",
+        "sd_xl_base_1.0.safetensors",
+        None,
+        "",
+        sampling.sdxl,
+        "my_sdxl",
+        note=_CHECKPOINT,
+    ),
+    FullSize(
+        "any_model",
+        "Any model",
+        "anima-base-v1.0.safetensors",
+        ("CLIPLoader", {"clip_name": "qwen_3_06b_base.safetensors"}),
+        "qwen_image_vae.safetensors",
+        sampling.any_model,
+        "my_model",
+        note=_ANY,
     ),
 )
 """In the order of their workflows."""

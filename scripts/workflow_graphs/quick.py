@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from . import figures, sampling
 from .bases import FullSize
-from .full_size import image_to_change, instruction
 from .graph import Node, Section, Workflow
 
 _TRIGGER = "ohwx"
+_INSTRUCTION = "turn the image into a watercolour"
+_CAPTION = "a poster with a cat in front of a house"
 _FIRST = """
 ## Your first adapter: press Run
 
@@ -29,7 +30,7 @@ _GENERATE = """
 1. Drop your images on **Train LoRA (Quick)**, or choose their *folder*.
 2. Say in *goal* what you teach. *trigger_word* is a made-up word that calls it up: it stands in
    the *prompt* on the right as well.
-3. Choose the {files} model files below, and in *base* the same diffusion model.
+3. Choose the {files} model files below.
 4. Press **Run**. The panel shows what was chosen for you, and why.
 
 **Then** KSampler generates the *prompt* with your adapter, and **Save Adapter** has written the
@@ -40,8 +41,7 @@ _EDIT = """
 
 1. Your folder needs pairs: *control_images* (before) and *training_images* (after), with the same
    file names. A text file beside each image after says what was done.{several}
-2. Choose that *folder* in **Train LoRA (Quick)**, the {files} model files below, and in *base* the
-   same diffusion model.
+2. Choose that *folder* in **Train LoRA (Quick)**, and the {files} model files below.
 3. Choose an *Image to edit*, and press **Run**. The panel shows what was chosen for you, and why.
 
 **Then** KSampler edits that image with your adapter, and **Save Adapter** has written the file for
@@ -53,8 +53,7 @@ _LAYERED = """
 1. Your folder needs *training_images*, each whole image with a text file of the same name that
    holds its caption, and *layers* with its layers from the lowest to the topmost: *cat_0.png*,
    *cat_1.png* ... of *cat.png*, PNG with transparency and of the image's size.
-2. Choose that *folder* in **Train LoRA (Quick)**, the {files} model files below, and in *base* the
-   same diffusion model.
+2. Choose that *folder* in **Train LoRA (Quick)**, and the {files} model files below.
 3. Choose an *Image to take apart*, and press **Run**. The panel shows what was chosen for you.
 
 **Then** KSampler takes that image apart with your adapter, and **Save Adapter** has written the
@@ -102,32 +101,34 @@ def quick(number: int, choice: FullSize) -> Workflow:
     flow = Workflow(
         f"{number:02}_quick_{choice.file}", f"{choice.name} from a few answers, then KSampler"
     )
-    loaders = clip, vae, unet = choice.loaders(flow)
+    loaded = choice.loaders(flow)
     goal = {"goal": "edit"} if choice.edits else {"goal": "person", "trigger_word": _TRIGGER}
     trained = flow.node(
         "AdapterTrainerQuick",
         {
             "folder": choice.folder,
-            "base": f"diffusion_models/{choice.base}",
             "name": choice.run,
-            "clip": clip["CLIP"],
-            "vae": vae["VAE"],
+            "model": loaded.model,
+            "clip": loaded.clip,
+            "vae": loaded.vae,
             **goal,
         },
     )
     save = flow.node("AdapterTrainerSave", {"run": trained["run"]})
     shown: list[Node] = []
     if choice.edits:
-        shown = [image_to_change(flow, choice)]
+        title = "Image to take apart" if choice.layered else "Image to edit"
+        shown = [flow.node("LoadImage", {"image": "example.png"}, title=title)]
     image = shown[0]["IMAGE"] if shown else None
-    prompt = instruction(choice) if choice.edits else f"a portrait of {_TRIGGER} in a garden"
-    *first, last, saved = choice.generating(flow, trained["lora"], loaders, image, prompt)
-    # In the order in which what they give is taken, so that few links cross.
-    ordered = (clip, vae, unet) if choice.edits else (unet, clip, vae)
-    words = _LAYERED if choice.layered else _EDIT if choice.edits else _GENERATE
-    note = flow.note(words.format(**choice.about()), 290 if choice.layered else 270)
+    prompt = f"a portrait of {_TRIGGER} in a garden"
+    if choice.edits:
+        prompt = _CAPTION if choice.layered else _INSTRUCTION
+    *first, last, saved = choice.generating(flow, trained["lora"], loaded, image, prompt)
+    usual = _LAYERED if choice.layered else _EDIT if choice.edits else _GENERATE
+    words = choice.note or usual.format(**choice.about())
+    note = flow.note(words, 290 if choice.layered or choice.note else 270)
     flow.row(
-        Section("1. Model files", [[note, *ordered]]),
+        Section("1. Model files", [[note, *loaded.nodes]]),
         Section("2. Train", [[trained]]),
         Section("3. Save, and generate", [[*first, save, *shown, last], [saved]]),
     )

@@ -6,6 +6,7 @@ the full graph says, and what was chosen; or the three parts of an error.
 """
 
 import json
+import runpy
 import sys
 from pathlib import Path
 
@@ -19,15 +20,50 @@ ELSEWHERE = {
 }
 
 
-def by_quick(plan):
+HEADERS = {
+    "sd15": {
+        "num_res_blocks": [2, 2, 2, 2], "channel_mult": [1, 2, 4, 4], "num_heads": 8,
+        "transformer_depth": [1, 1, 1, 1, 1, 1, 0, 0], "transformer_depth_middle": 1,
+        "transformer_depth_output": [1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0], "context_dim": 768,
+    },
+    "sdxl": {
+        "num_res_blocks": [2, 2, 2], "channel_mult": [1, 2, 4], "num_head_channels": 64,
+        "transformer_depth": [0, 0, 2, 2, 10, 10], "transformer_depth_middle": 10,
+        "transformer_depth_output": [0, 0, 0, 2, 2, 2, 10, 10, 10], "context_dim": 2048,
+        "adm_in_channels": 2816, "num_classes": "sequential", "use_linear_in_transformer": True,
+    },
+}  # fmt: skip
+"""UNets as published."""
+
+
+def traits_of_header(name):
+    """What the header of a checkpoint says, of which no weight is there."""
+    import comfy.ops
+    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
+
+    hollow = Path(__file__).parents[1] / "fixtures" / "hollow_files.py"
+    write_hollow = runpy.run_path(str(hollow))["write_hollow"]
+    unet = UNetModel(
+        image_size=32, in_channels=4, out_channels=4, model_channels=320, device="meta",
+        use_spatial_transformer=True, legacy=False, operations=comfy.ops.disable_weight_init,
+        **HEADERS[name],
+    )  # fmt: skip
+    path = Path(folder_paths.get_input_directory(), f"{name}.safetensors")
+    write_hollow(
+        path, {f"model.diffusion_model.{k}": v.shape for k, v in unet.state_dict().items()}
+    )
+    return sorted(part("nodes.host.model_files").traits_of_file(path))
+
+
+def by_quick(plan, model=None):
     choices = part("nodes.services.choices")
-    parts = part("nodes.services.quick_plan").parts_of(plan)
+    parts = part("nodes.services.quick_plan").parts_of(plan, model)
     cache = choices.EncodedCache(Path("none"), parts.base, parts.dataset, parts.previews)
     given = (parts.base, cache, parts.adapter, parts.settings, parts.own, "output")
     return choices.training_config(*given, can_preview=True)
 
 
-def by_graph(prompt):
+def by_graph(prompt, model=None):
     """As ComfyUI runs it, but for the nodes that encode and train."""
     choices = part("nodes.services.choices")
     classes = {
@@ -35,6 +71,7 @@ def by_graph(prompt):
         for name, kind in (
             ("dataset_from_folder", "DatasetFolder"),
             ("load_base", "LoadBase"),
+            ("base_from_model", "BaseFromModel"),
             ("preview_prompts", "PreviewPrompts"),
             ("adapter_settings", "AdapterSettings"),
             ("training_settings", "TrainingSettings"),
@@ -49,6 +86,8 @@ def by_graph(prompt):
         if nested or kind == "AdapterTrainerAdapter":
             own = {name.partition(".")[2]: value for name, value in nested.items()}
             inputs["kind"] = {"kind": inputs["kind"], **own}
+        if kind == "AdapterTrainerBaseFromModel":
+            inputs["model"] = model
         (value,) = classes[kind].execute(**inputs).args
         return value
 
@@ -118,14 +157,19 @@ def lost_settings():
 def answer(given):
     quick = part("nodes.services.quick_plan")
     dump = part("trainer_core.config.reading").dump_config
+    model = None
+    if name := given.pop("model", ""):
+        from tiny_models.denoisers import tiny_model
+
+        model = tiny_model(name)
     try:
-        plan = quick.plan_run(quick.answers_of(given))
+        plan = quick.plan_run(quick.answers_of(given), model)
     except part("trainer_core.errors").TrainerError as error:
         return {"error": [error.found, error.expected, error.remedy]}
     prompt = part("nodes.definitions.full_graph").full_graph(plan)
     return {
-        "quick": dump(by_quick(plan)),
-        "graph": dump(by_graph(prompt)),
+        "quick": dump(by_quick(plan, model)),
+        "graph": dump(by_graph(prompt, model)),
         "silent": sorted(set(plan.values) - said(prompt) - ELSEWHERE),
         "choices": list(plan.choices),
     }
@@ -136,6 +180,7 @@ def main():
     folder_paths.set_input_directory(str(Path(request).with_name("input")))
     answers = [answer(given) for given in json.loads(Path(request).read_text())]
     answers.append(lost_settings())
+    answers.append({name: traits_of_header(name) for name in HEADERS})
     Path(request).with_suffix(".answers").write_text(json.dumps(answers))
 
 

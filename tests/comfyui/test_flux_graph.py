@@ -107,7 +107,7 @@ def graph(apply, name):
         apply: The node that puts the adapter on model and CLIP.
         name: Of the latents and the conditioning that are saved.
     """
-    shipped = ROOT / "tests" / "workflows" / "63_advanced_flux_dev.json"
+    shipped = ROOT / "tests" / "fixtures" / "flux_graph.json"
     nodes = json.loads(shipped.read_text(encoding="utf-8"))
     nodes[ENCODERS] = {"class_type": "SmallFluxEncoders", "inputs": {}}
     changes = {

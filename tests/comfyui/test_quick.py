@@ -40,6 +40,10 @@ ASKED = {
     "no captions and no word": {**answers("person"), "folder": "input/my cät 20%"},
     "edit without pairs": {**answers("edit"), "folder": "demo/demo-own"},
     "pairs without edit": {**answers("style"), "folder": "demo/demo-edit"},
+    "SDXL": answers("person", model="sdxl"),
+    "SD1.5": answers("style", "thorough", model="sd15"),
+    "a flow model": answers("person", model="lumina2"),
+    "no loader": {**answers("person"), "loader": "SomeLoader/"},
     "no such folder": {**answers("style"), "folder": "../../etc"},
 }
 
@@ -53,14 +57,33 @@ def planned(comfy_host, tmp_path_factory):
     request.write_text(json.dumps(list(ASKED.values())), encoding="utf-8")
     comfy_host.run("quick_process.py", request)
     found = json.loads(request.with_suffix(".answers").read_text(encoding="utf-8"))
-    return dict(zip((*ASKED, "lost settings"), found, strict=True))
+    return dict(zip((*ASKED, "lost settings", "headers"), found, strict=True))
 
 
-@pytest.mark.parametrize("case", [*GOALS, "own answers", "no captions", "masks and repeats"])
+MODELS = ("SDXL", "SD1.5", "a flow model")
+
+
+@pytest.mark.parametrize(
+    "case", [*GOALS, "own answers", "no captions", "masks and repeats", *MODELS]
+)
 def test_the_full_graph_says_what_the_quick_node_trains(planned, case):
     plan = planned[case]
     assert plan["silent"] == []
     assert plan["graph"] == plan["quick"]
+
+
+def test_a_model_of_the_graph_has_the_figures_of_its_kind(planned):
+    sdxl, small, flow = (yaml.safe_load(planned[name]["quick"]) for name in MODELS)
+    found = [
+        (run["training"]["sigma"]["density"], run["preview"]["guidance"])
+        for run in (sdxl, small, flow)
+    ]
+    assert found == [("auto", 7.0), ("auto", 7.0), ("logit_normal", 4.0)]
+    assert (sdxl["family"], sdxl["dataset"]["resolution"]) == ("graph_model", 512)
+    assert small["dataset"]["resolution"] == small["preview"]["width"] == 512
+    assert rows(planned["SDXL"])["base"]["why"] == "Connected to model."
+    # What is read of a file before it is loaded is what the MODEL says.
+    assert planned["headers"] == {"sd15": ["discrete", "small"], "sdxl": ["discrete"]}
 
 
 def test_settings_of_datasets_and_cache_come_back_from_a_graph_as_they_were(planned):
@@ -84,6 +107,7 @@ def test_what_was_asked_for_is_trained(planned):
         ("edit without pairs", "has no control images, and goal is edit", "control_images"),
         ("pairs without edit", "has control images, and goal is style", "Set goal to edit."),
         ("no such folder", "folder: '../../etc'", "Choose a name from the list"),
+        ("no loader", "a node that is not known here (SomeLoader)", "Press Run"),
     ],
 )
 def test_what_does_not_fit_is_told_in_three_parts(planned, case, found, remedy):

@@ -43,8 +43,8 @@ GENERATE, EDIT, FOLDERS, CONVERT = (
     "53_advanced_several_folders",
     "41_convert_and_compare",
 )
-SDXL, ANY_MODEL = "91_advanced_sdxl", "92_advanced_any_model"
-QUICK = ("01_first_adapter", CONVERT, "63_advanced_flux_dev", SDXL)
+SDXL, ANY_MODEL = "21_quick_sdxl", "22_quick_any_model"
+QUICK = ("01_first_adapter", CONVERT, "13_quick_flux_dev", SDXL)
 # They run as they are but for size and length.
 WHOLE = ["01_first_adapter", GENERATE, EDIT, FOLDERS, CONVERT]
 # ComfyUI's loaders build their text encoders in full size only.
@@ -52,10 +52,6 @@ WITHOUT_THEIR_TEXT_ENCODER = [name for name in NAMES if name not in {*WHOLE, SDX
 # The tiny MODEL that stands for each; its node's outputs are those of Load Checkpoint.
 OF_TINY_MODELS = {SDXL: "sdxl", ANY_MODEL: "anima"}
 LOADERS = ("UNETLoader", "CLIPLoader", "VAELoader")
-# Train LoRA (Quick) previews a full-size base at 768 pixels, for which a CPU takes minutes;
-# the full graph of the same base, which generates in the same way, is run.
-NOT_RUN = [name for name in WITHOUT_THEIR_TEXT_ENCODER if "_quick_" in name]
-RUN = [name for name in NAMES if name not in NOT_RUN]
 SIZE = 64
 # Every change to a workflow that runs here, by the node's class: another class, inputs, and
 # inputs that are taken away.
@@ -71,7 +67,7 @@ SMALL = {
         (),
     ),
     "AdapterTrainerTrain": ("", {"steps": 2, "learning_rate": 0.01}, ()),
-    "AdapterTrainerQuick": ("", {"steps": 2, "prompts": "a red diamond"}, ()),
+    "AdapterTrainerQuick": ("", {"steps": 2, "quality": "fast", "prompts": "a red diamond"}, ()),
     "KSampler": ("", {"steps": 1, "cfg": 1.0}, ()),
     "EmptyLatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
     "EmptySD3LatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
@@ -100,9 +96,11 @@ def ui(name):
     return json.loads((DRAWN / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def small(name):
+def small(name, server):
     """The workflow at a size that a CPU trains in seconds."""
     nodes = copy.deepcopy(api(name))
+    if name in WITHOUT_THEIR_TEXT_ENCODER:
+        open_as_full_graph(nodes, server)
     if name in OF_TINY_MODELS:
         with_tiny_model(nodes, OF_TINY_MODELS[name])
     for node in nodes.values():
@@ -112,6 +110,31 @@ def small(name):
         for input_name in gone:
             del node["inputs"][input_name]
     return nodes
+
+
+def open_as_full_graph(nodes, server):
+    """Put the nodes of *Open as full graph* in the quick one's place: they have sizes to set."""
+    quick = only(nodes, "AdapterTrainerQuick")
+    given = nodes.pop(quick)["inputs"]
+    links = {name: value for name, value in given.items() if isinstance(value, list)}
+    answers = {name: value for name, value in given.items() if name not in links}
+    loader = nodes[links["model"][0]]
+    file = next(v for k, v in loader["inputs"].items() if k in {"unet_name", "ckpt_name"})
+    answers["loader"] = f"{loader['class_type']}/{file}"
+    status, opened = server.post("/adapter_trainer/full_graph", answers)
+    assert status == 200, opened
+    for node, content in opened["nodes"].items():
+        for name, value in content["inputs"].items():
+            if isinstance(value, list):
+                content["inputs"][name] = [f"{quick}:{value[0]}", value[1]]
+        nodes[f"{quick}:{node}"] = content
+    for name, targets in opened["inputs"].items():
+        for node, target in targets if name in links else ():
+            nodes[f"{quick}:{node}"]["inputs"][target] = links[name]
+    for content in nodes.values():
+        for name, value in content["inputs"].items():
+            if isinstance(value, list) and value[0] == quick:
+                content["inputs"][name] = [f"{quick}:{opened['train']}", value[1]]
 
 
 def with_tiny_model(nodes, model):
@@ -163,7 +186,7 @@ class Ran:
             self._has_large = True
         if name not in self._outputs:
             begin = len(self.server.log.read_bytes())
-            result = self.server.run(small(name))
+            result = self.server.run(small(name, self.server))
             said = self.server.log.read_bytes()[begin:].decode(errors="replace")
             assert not [text for text in COMPLAINTS if text in said], said[-3000:]
             self._outputs[name] = result["outputs"]
@@ -280,9 +303,9 @@ def test_the_embedded_workflows_train_as_the_demonstration_does(name, purpose):
     assert adapter["targets"] == preset.adapter.targets
 
 
-@pytest.mark.parametrize("name", some(RUN, *QUICK))
+@pytest.mark.parametrize("name", some(NAMES, *QUICK))
 def test_it_runs_to_its_end_and_the_adapter_lies_in_the_loras_folder(name, server, ran):
-    images, nodes = ran.images(name), small(name)
+    images, nodes = ran.images(name), small(name, server)
     showing = {"PreviewImage", "SaveImage", "LossGraphNode"}
     assert images.keys() == {node for node in nodes if nodes[node]["class_type"] in showing}
     for drawn in images.values():
@@ -299,8 +322,10 @@ def test_the_first_template_shows_both_images_side_by_side(ran):
     (both,) = ran.images("01_first_adapter")[
         titled("01_first_adapter", "Without and with the adapter")
     ]
-    assert both.shape[:2] == (SIZE, 2 * SIZE + 4)
-    assert (both[:, :SIZE] != both[:, -SIZE:]).any()
+    # Six times as large as it was generated, with a line of four pixels between the two.
+    side = 6 * SIZE
+    assert both.shape[:2] == (side, 2 * side + 24)
+    assert (both[:, :side] != both[:, -side:]).any()
 
 
 @pytest.mark.exhaustive

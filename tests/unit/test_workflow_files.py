@@ -11,9 +11,7 @@ from fixtures.workflow_view import crossings, fit_scale
 from PIL import Image
 
 from scripts.workflow_graphs.bases import FULL_SIZE
-from scripts.workflow_graphs.figures import WORDS, bundled_images, first_run, gibibytes
-from scripts.workflow_graphs.shipped import ADVANCED as ADVANCED_FROM
-from scripts.workflow_graphs.shipped import MODELS as MODELS_FROM
+from scripts.workflow_graphs.figures import WORDS, bundled_images, first_run
 from scripts.workflow_graphs.shipped import QUICK as QUICK_FROM
 from scripts.workflow_graphs.thumbnail import BADGE
 
@@ -26,13 +24,6 @@ CROSSINGS = {
     "52_advanced_first_edit": 13,
     "53_advanced_several_folders": 10,
     **{f"{QUICK_FROM + at}_quick_{base.file}": 4 + base.edits for at, base in enumerate(FULL_SIZE)},
-    **{
-        f"{ADVANCED_FROM + at}_advanced_{base.file}": 20 + 2 * base.edits
-        for at, base in enumerate(FULL_SIZE)
-    },
-    # The three outputs of Load Checkpoint come from one place.
-    f"{MODELS_FROM}_advanced_sdxl": 22,
-    f"{MODELS_FROM + 1}_advanced_any_model": 18,
 }
 NAMES = sorted(path.stem for path in (ROOT / "workflows").glob("*.json"))
 QUICK = [name for name in NAMES if "_quick_" in name or name.startswith("01_")]
@@ -57,7 +48,7 @@ def note(name):
 
 def test_their_names_say_the_order_of_a_learner():
     assert sorted(CROSSINGS) == NAMES
-    kinds = ["first", *["quick"] * len(FULL_SIZE), "convert", *["advanced"] * (len(FULL_SIZE) + 5)]
+    kinds = ["first", *["quick"] * len(FULL_SIZE), "convert", *["advanced"] * 3]
     assert [name.split("_")[1] for name in NAMES] == kinds
     # Or ComfyUI does not open them by their address: ?template=NAME&source=FOLDER.
     assert all(re.fullmatch(r"[a-zA-Z0-9_.-]+", name) for name in NAMES)
@@ -111,32 +102,19 @@ def test_notes_say_the_figures_that_hold():
         for name in (each for each in NAMES if each.partition("_")[2].endswith(f"_{base.file}")):
             files = [n for n in nodes(name) if n["properties"].get("models")]
             count = sum(len(n["properties"]["models"]) for n in files)
-            assert f"the {WORDS[count]} " in note(name)
-            assert ("GiB" in note(name)) == ("advanced" in name)
+            assert base.note or f"the {WORDS[count]} " in note(name)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if int(n[:2]) >= MODELS_FROM])
-def test_a_model_of_the_graph_is_one_object_for_training_and_generating(name):
-    """A loader whose MODEL is generated with, and the same is the base: no second copy."""
+@pytest.mark.parametrize("name", [n for n in NAMES if n.partition("_")[2].startswith("quick_")])
+def test_a_model_is_chosen_once_for_training_and_generating(name):
     kinds = {node["id"]: node["type"] for node in nodes(name)}
     takers = {}
     for _, source, _, target, _, kind in workflow(name)["links"]:
         if kind == "MODEL":
-            takers.setdefault(source, set()).add(kinds[target])
-    assert {"AdapterTrainerBaseFromModel", "LoraModelLoader"} in takers.values()
-    (settings,) = (n for n in nodes(name) if n["type"] == "AdapterTrainerSettings")
-    assert "auto" in settings["widgets_values"]
-
-
-@pytest.mark.exhaustive
-def test_the_size_of_a_base_is_that_of_its_weights():
-    # As published, in billions of weights of two bytes: 20.4, 11.9, 3.9, 6.2, 12.8, 8.9.
-    published = {"qwen_image": 38, "flux": 22, "flux2": 7, "z_image": 11, "krea2": 24, "chroma": 17}
-    for base in FULL_SIZE:
-        size = gibibytes(base.family, base.sizes)
-        assert size == published[base.family]
-        (name,) = (n for n in NAMES if n.endswith(f"advanced_{base.file}"))
-        assert f"about {size} GiB" in note(name)
+            takers.setdefault(source, []).append(kinds[target])
+    assert any("AdapterTrainerQuick" in found and found[1:] for found in takers.values())
+    (quick,) = (n for n in nodes(name) if n["type"] == "AdapterTrainerQuick")
+    assert "embedded" in quick["widgets_values"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, get_args
 from ..config.adapter import AdapterKind
 from ..config.presets import FOLDER, PLAN, Figure, Layer, merged, read_layers
 from ..errors import ConfigError
+from .given import GRAPH_MODEL
 from .registry import PACKAGES
 
 GOALS = ("person", "style", "object", "edit")
@@ -86,6 +87,7 @@ def plan_preset(
     kind: str = "auto",
     embedded: bool = False,
     vram: int | None = None,
+    traits: Collection[str] = (),
 ) -> Preset:
     """Choose every setting of a run.
 
@@ -98,6 +100,7 @@ def plan_preset(
         kind: Of the adapter; ``auto`` leaves it to the preset.
         embedded: Whether the base is the tiny one that ships with the trainer.
         vram: Bytes of the GPU's memory; None where they are not known or there is no GPU.
+        traits: What a model of the graph tells about itself, by the layers ``trait.NAME``.
 
     Raises:
         ConfigError: When a word is unknown, the base cannot do what the goal wants, or there is no
@@ -110,7 +113,7 @@ def plan_preset(
         raise ConfigError(f"{images} images", "at least one", "Put images into the folder.")
     own = _own_layers(family)
     base = _variant(family, own, goal, variant, embedded=embedded)
-    figures = _figures(own, goal, quality, base, kind, embedded=embedded)
+    figures = _figures(own, goal, quality, base, kind, embedded=embedded, traits=traits)
     values = {key: each.value for key, each in figures.items() if key not in PLAN}
     plan = {key: figures[key].value for key in PLAN}
     words = {key: each.why for key, each in figures.items()} | {"training.steps": _STEPS}
@@ -148,12 +151,19 @@ def variants_of(family: str) -> tuple[str, ...]:
 
 
 def _figures(
-    own: Mapping[str, Layer], goal: str, quality: str, variant: str, kind: str, *, embedded: bool
+    own: Mapping[str, Layer],
+    goal: str,
+    quality: str,
+    variant: str,
+    kind: str,
+    *,
+    embedded: bool,
+    traits: Collection[str],
 ) -> dict[str, Figure]:
     """Lay the figures over each other, from what every run shares to what only this one has."""
     general = _general()
     layers = [general["defaults"]["every"], general["goals"][goal], general["qualities"][quality]]
-    names = [f"variant.{variant}", f"goal.{goal}"]
+    names = [f"variant.{variant}", f"goal.{goal}", *(f"trait.{each}" for each in sorted(traits))]
     if embedded:
         names += ["embedded", f"embedded.variant.{variant}", f"embedded.goal.{goal}"]
         names += [f"embedded.quality.{quality}"]
@@ -228,6 +238,8 @@ def _general() -> Mapping[str, Mapping[str, Layer]]:
 
 @cache
 def _own_layers(family: str) -> Mapping[str, Layer]:
+    if family == GRAPH_MODEL:
+        return read_layers(FOLDER / f"{GRAPH_MODEL}.yaml")
     _known("family", family, PACKAGES)
     found = importlib.util.find_spec(PACKAGES[family], __package__)
     assert found is not None

@@ -31,7 +31,7 @@ BASES = [*((name, False) for name in PACKAGES), (TINY, True)]
 KINDS = ("auto", *get_args(AdapterKind))
 GIGABYTE = 1 << 30
 GENERAL = [FOLDER / f"{name}.yaml" for name in ("defaults", "goals", "qualities", "kinds")]
-FILES = [*GENERAL, *ROOT.glob("trainer_core/families/*/presets.yaml")]
+FILES = [*GENERAL, FOLDER / "graph_model.yaml", *ROOT.glob("trainer_core/families/*/presets.yaml")]
 
 
 def preset(goal: str = "person", quality: str = "standard", family: str = TINY, **more) -> Preset:

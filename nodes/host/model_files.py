@@ -1,0 +1,43 @@
+"""What a model file says of the MODEL that ComfyUI would make of it, before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...trainer_core.errors import InputError
+from ...trainer_core.weights.header import read_header
+from . import comfy_host
+from .graph_model import SMALL
+
+_FLOWS = {"FLOW", "FLUX", "FLOW_COSMOS"}
+
+
+def traits_of_file(path: Path) -> frozenset[str]:
+    """The same as `graph_model.GraphModel.traits`, from the header of a file alone.
+
+    Raises:
+        InputError: When ComfyUI knows no model with such tensors.
+    """
+    import torch
+
+    detection = comfy_host.comfyui_module("comfy.model_detection")
+    header, _ = read_header(path)
+    tensors = {name: torch.empty(info.shape, device="meta") for name, info in header.items()}
+    prefix = detection.unet_prefix_from_state_dict(tensors)
+    config = detection.model_config_from_unet(tensors, prefix)
+    if config is None:
+        raise InputError(
+            f"{path.name} holds no model that ComfyUI knows",
+            "a file with a diffusion model",
+            "Choose another file in the loader.",
+        )
+    try:
+        flow = config.model_type(tensors, prefix).name in _FLOWS
+    except (RuntimeError, NotImplementedError):
+        flow = False  # SD2 is told from its v-prediction by values, and is discrete in both.
+    known = {
+        "discrete": not flow,
+        "guided": bool(config.unet_config.get("guidance_embed")),
+        "small": type(config).__name__ in SMALL,
+    }
+    return frozenset(name for name, has in known.items() if has)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -195,6 +196,16 @@ def test_a_finding_is_told_where_it_is(folder, kind):
         # None of the others that a case may bring along stops a training.
         grave = {each.kind for each in report.findings if each.severity == "error"}
         assert grave <= {kind, "missing_image", "unreadable"}
+
+
+def test_a_missing_decoder_is_told_once_with_how_to_install_it(folder, monkeypatch):
+    for number in (5, 4):
+        gone(folder / f"{number}.png")
+        (folder / f"{number}.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    text = report_text(report_of(folder))
+    assert text.count("pip install pillow-heif") == 1
+    assert "2 images cannot be read" in text
 
 
 def test_a_policy_makes_an_error_a_warning(folder):

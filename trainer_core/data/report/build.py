@@ -155,6 +155,7 @@ def scan_findings(found: Scan, dataset: DatasetSection) -> Iterator[Finding]:
                 Path(name).name if name else text for name, text in zip(names, told, strict=True)
             ),
             told,
+            cure=" ".join(filter(None, dict.fromkeys(each.cure for each in faults))),
         )
     known = Counter(f"left out: {fault.text}" for fault in found.faults)
     others = []

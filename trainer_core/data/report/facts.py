@@ -22,6 +22,7 @@ class Finding:
         names: The images (or files) that it is about, in order.
         details: What was found of each, or of all, in words; may be empty.
         groups: Images that belong together, such as those that look alike; else empty.
+        cure: What cures all of it at once, such as a package to install; else empty.
     """
 
     kind: str
@@ -29,6 +30,7 @@ class Finding:
     names: tuple[str, ...] = ()
     details: tuple[str, ...] = ()
     groups: tuple[tuple[str, ...], ...] = ()
+    cure: str = ""
 
     @property
     def count(self) -> int:
@@ -51,7 +53,7 @@ class Finding:
     @property
     def remedy(self) -> str:
         """What to do."""
-        return KINDS[self.kind].remedy
+        return f"{self.cure} {KINDS[self.kind].remedy}".strip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,11 +54,21 @@ def test_wide_colours_become_srgb(tmp_path, colors, name):
     assert np.abs(expected - colors).max() > 15, "the profile hardly moves a colour"
 
 
-@pytest.mark.parametrize("options", [{"quality": 100, "subsampling": 0}, {"lossless": True}])
-def test_profiles_in_jpeg_and_webp_count_too(tmp_path, options):
-    path = tmp_path / ("a.webp" if "lossless" in options else "a.jpg")
-    color = np.full((16, 16, 3), (60, 180, 90), np.uint8)
-    Image.fromarray(color).save(path, icc_profile=rgb_profile(*WIDE["Adobe RGB"]), **options)
+@pytest.mark.parametrize("extension", ["jpg", "webp", "avif", "heic"])
+def test_profiles_in_other_formats_count_too(tmp_path, extension):
+    path = tmp_path / f"a.{extension}"
+    color = np.full((64, 64, 3), (60, 180, 90), np.uint8)
+    image = Image.fromarray(color)
+    image.info["icc_profile"] = profile = rgb_profile(*WIDE["Adobe RGB"])
+    if extension == "heic":
+        heif = pytest.importorskip("pillow_heif", reason="pillow-heif is not installed")
+        heif.from_pillow(image).save(path, quality=100, chroma=444)
+    elif extension != "avif" or features.check("avif"):
+        options = {"webp": {"lossless": True}}.get(extension, {"subsampling": 0})
+        options = {"subsampling": "4:4:4"} if extension == "avif" else options
+        image.save(path, icc_profile=profile, quality=100, **options)
+    else:
+        pytest.skip("this Pillow reads no AVIF")
     expected = as_srgb(color.astype(float), *WIDE["Adobe RGB"])
     assert np.abs(pixels(open_image(path)) - expected).max() <= 3
     assert np.abs(expected - color).max() > 15

@@ -80,6 +80,10 @@ def layer_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int | None]:
         columns = info.shape[1] if len(info.shape) > 1 else None
         if factor in _INPUTS or factor == "hada_w1_b":
             inputs[name] = columns
+        elif factor in ("a1", "a2") and columns:
+            inputs[name] = max(info.shape)  # of a GLoRA, which multiplies the weight's inputs
+        elif factor == "ia3_l" and columns and columns > 1:
+            inputs[name] = columns
         elif factor in ("lokr_w1", "lokr_w1_b", "lokr_w2", "lokr_w2_b") and columns:
             first = firsts.pop(name, None)
             if first is None:

@@ -299,8 +299,9 @@ _FUSED = {
     "to_qkv": ("to_q", "to_k", "to_v"),
     "to_kv": ("to_k", "to_v"),
     "to_added_qkv": ("add_q_proj", "add_k_proj", "add_v_proj"),
+    "add_qkv_proj": ("add_q_proj", "add_k_proj", "add_v_proj"),
 }
-"""What Diffusers calls layers that it fuses on request (``fuse_qkv_projections``), to the parts."""
+"""What Diffusers (``fuse_qkv_projections``) or nunchaku calls layers that it fuses, to parts."""
 
 
 def _fused_names(names: Mapping[str, str], modules: dict[str, list[str]]) -> dict[str, str]:

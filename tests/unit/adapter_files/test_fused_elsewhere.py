@@ -6,10 +6,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.names.key_parsing import match_layer
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.bases.adapter_family import adapter_family
+from trainer_core.bases.open import open_base
 from trainer_core.cli import main
 from trainer_core.families.registry import FAMILIES
 
@@ -17,6 +19,7 @@ QKV, ADDED = ("to_q", "to_k", "to_v"), ("add_q_proj", "add_k_proj", "add_v_proj"
 FUSED = {
     ("qwen_image", "transformer_blocks.3.attn.to_qkv"): (QKV, [3072, 3072, 3072], 3072),
     ("qwen_image", "transformer_blocks.3.attn.to_added_qkv"): (ADDED, [3072, 3072, 3072], 3072),
+    ("qwen_image", "transformer_blocks.59.attn.add_qkv_proj"): (ADDED, [3072, 3072, 3072], 3072),
     ("flux", "transformer_blocks.18.attn.to_qkv"): (QKV, [3072, 3072, 3072], 3072),
     ("flux", "transformer_blocks.0.attn.to_added_qkv"): (ADDED, [3072, 3072, 3072], 3072),
     ("flux", "single_transformer_blocks.37.attn.to_qkv"): (QKV, [3072, 3072, 3072], 3072),
@@ -59,6 +62,29 @@ def test_a_fused_lora_is_read_as_the_rows_of_its_parts(family, name, tmp_path):
     assert match_layer(f"transformer.{name}x", key_map) is None
 
 
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("krea2", "transformer_blocks.0.attn.to_qkv"),
+        ("flux", "single_transformer_blocks.0.attn.to_qkv"),
+        ("flux", "transformer_blocks.0.attn.to_qkv"),
+    ],
+)
+def test_a_fused_difference_is_divided_too(family, name, tmp_path):
+    path, out, key_map = tmp_path / "a.safetensors", tmp_path / "b", FAMILIES[family].key_map
+    rows = [6144, 1536, 1536] if family == "krea2" else [3072, 3072, 3072]
+    value = torch.randn(sum(rows), 2)
+    patches = {"diff": value, "diff_b": value[:, 0].clone()}
+    save_file({f"transformer.{name}.{end}": each for end, each in patches.items()}, path)
+    extras = read_adapter(path, key_map).extras
+    found = torch.cat([extras[native]["diff"] for native in extras])
+    assert torch.equal(found[: len(value)], value)
+    assert not found[len(value) :].any()  # of the MLP, which is the same layer in ComfyUI
+    biases = torch.cat([extras[native]["diff_b"] for native in extras])
+    assert torch.equal(biases[: len(value)], value[:, 0])
+    convert(path, out.with_suffix(".safetensors"), "comfyui", key_map)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_names_with_lines_for_some_dots_are_read(family):
     key_map = FAMILIES[family].key_map
@@ -72,6 +98,19 @@ def test_names_with_lines_for_some_dots_are_read(family):
 
 
 WIDTH = 2560
+
+
+def test_a_lokr_that_cannot_be_divided_is_merged_as_it_is(tmp_path):
+    stem, tensors = "transformer_blocks.0.attn", {"lokr_w1": (16, 8), "lokr_w2": (24, 16)}
+    path, out = tmp_path / "a.safetensors", tmp_path / "out"
+    tensors = {end: torch.randn(size) for end, size in tensors.items()}
+    save_file({f"transformer.{stem}.to_qkv.{end}": each for end, each in tensors.items()}, path)
+    assert main(["merge", "embedded", str(path), str(out)]) == 0
+    delta = torch.kron(tensors["lokr_w1"], tensors["lokr_w2"])
+    before, after = open_base("embedded"), open_base(str(out))
+    for part, rows in zip(QKV, delta.split(128), strict=True):
+        changed = after.weight(f"{stem}.{part}") - before.weight(f"{stem}.{part}")
+        torch.testing.assert_close(changed, rows, atol=0.02, rtol=0.02)
 
 
 def lokr(folder, blocks, dora=False):

@@ -91,8 +91,8 @@ def flux_layers():
 
 UNREAD = {
     "GLoRA": lambda name, o, i: {
-        f"lycoris_{name.replace('.', '_')}.{end}.weight": ones(rows, 1)
-        for end, rows in {"a1": i, "a2": 1, "b1": o, "b2": 1}.items()
+        f"lycoris_{name.replace('.', '_')}.{end}.weight": ones(*size)
+        for end, size in {"a1": (i, 1), "a2": (1, i), "b1": (o, 1), "b2": (1, i)}.items()
     },
     "another method of PEFT": lambda name, o, i: {f"base_model.model.{name}.ia3_l": ones(1, i)},
     "IA3": lambda name, o, i: {
@@ -124,6 +124,18 @@ def test_a_file_of_ours_that_is_not_read_says_why_and_is_no_other_models(what, t
     shown = capsys.readouterr().err
     assert what in shown
     assert "It is an adapter for FLUX.1" in shown
+
+
+def test_sizes_tell_whose_a_glora_is(tmp_path):
+    """All of these names are FLUX.1's too."""
+    path, tensors = tmp_path / "a.safetensors", {}
+    for name, size in {
+        "double_blocks.0.img_mlp.0": (24576, 4096),
+        "single_blocks.0.linear1": (36864, 4096),
+    }.items():
+        tensors |= UNREAD["GLoRA"](name, *size)
+    save_file(tensors, path)
+    assert other_models(path) == "FLUX.2"
 
 
 def test_a_key_that_nobody_reads_does_not_hide_the_rest(tmp_path, capsys):

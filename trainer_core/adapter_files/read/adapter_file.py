@@ -7,15 +7,12 @@ trainer's names, and fused ones are read in parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from ...adapters.kinds.registry import matrix_sizes
 from ...errors import AdapterFileError
@@ -23,17 +20,13 @@ from ...tensors.safetensors_reader import HeldTensors, Source, TensorFile, open_
 from ...types import AdapterState, LayerState
 from ..factors.outlines import LazyMapping, outline_of
 from ..metadata import own_facts
-from ..names.key_map import KeyMap, native_layer
+from ..names.key_map import KeyMap
 from ..names.key_parsing import (
     DROP,
-    PATCHES_TOLD,
-    REPLACING,
     LayerMatch,
     count_kinds,
     match_layer,
     matching_families,
-    native_modules,
-    native_of_patch,
     told,
 )
 from ..names.row_slices import (
@@ -41,12 +34,12 @@ from ..names.row_slices import (
     InexactSliceError,
     LayerRows,
     owned_columns,
-    put_rows,
     slice_layer,
 )
 from ..names.text_names import is_text_layer
-from .file_content import AdapterFile, Patches, has_peft_names, patches_of, read_content
+from .file_content import AdapterFile, has_peft_names, read_content
 from .peft_config import CONFIG_NAME, WEIGHTS_NAME, PeftConfig, header_config, read_config
+from .weight_patches import map_patches
 
 _DIFFUSERS_WEIGHTS = "pytorch_lora_weights.safetensors"
 _PICKLED_WEIGHTS = ("adapter_model.bin", "pytorch_lora_weights.bin")
@@ -331,113 +324,6 @@ def _mapped(file: AdapterFile, sources: Mapping[str, LayerRows]) -> LazyMapping[
         return slice_layer(file.kind, file.layers.outline(source.name), source.cut)
 
     return LazyMapping(sources, read, outline)
-
-
-def map_patches(file: AdapterFile, key_map: KeyMap) -> Patches:
-    """Give weight patches ComfyUI's names.
-
-    Those of parts of a fused layer are joined to one of the layer; parts without one do not change.
-
-    Raises:
-        AdapterFileError: When a name means no layer of the family, two mean the same, parts do not
-            fit each other, or a layer has factors beside a weight patch.
-    """
-    layers: dict[str, LazyMapping[Tensor]] = {}
-    parts: dict[str, dict[str, LazyMapping[Tensor]]] = {}
-    for name, tensors in file.extras.items():
-        _refuse_both(file, name, tensors)
-        native, module = native_of_patch(name, key_map), None
-        if native is None:
-            module = _only_module(name, key_map)
-            key = None if module is None else native_layer(key_map, module)
-            native = None if key is None else key.name
-        taken = native in layers or module in parts.get(native or "", {})
-        if native is None or taken or (module is None and native in parts):
-            raise _no_difference(file, name, tensors, known=native is not None)
-        if module is None:
-            layers[native] = tensors
-        else:
-            parts.setdefault(native, {})[module] = tensors
-    for native, own in parts.items():
-        if native in layers:
-            raise _no_difference(file, native, layers[native], known=True)
-        layers[native] = _joined(file.path, native, key_map, own)
-    return patches_of(layers)
-
-
-def _only_module(name: str, key_map: KeyMap) -> str | None:
-    """The module that a name of a file means, where it is one as a whole."""
-    place = match_layer(name, key_map)
-    if place is None or len(place.modules) != 1 or not place.modules[0][1].is_whole:
-        return None
-    return place.modules[0][0]
-
-
-def _refuse_both(file: AdapterFile, name: str, tensors: Iterable[str]) -> None:
-    """Refuse factors beside a difference of the same weight: ComfyUI keeps only one of them."""
-    both = REPLACING & set(tensors)
-    if name in file.layers and both:
-        raise AdapterFileError(
-            f"{file.path}: {name} has factors and {f'{name}.{min(both)}'!r}",
-            "one of them: ComfyUI loads the difference and passes over the factors",
-            f"Take out the one that is not wanted. To leave out all differences: {DROP}.",
-        )
-
-
-def _no_difference(
-    file: AdapterFile, name: str, tensors: Iterable[str], *, known: bool
-) -> AdapterFileError:
-    again = "a layer that another key means too" if known else "no layer"
-    ending = next(iter(tensors))
-    return AdapterFileError(
-        f"{file.path}: {f'{name}.{ending}'!r}, {PATCHES_TOLD[ending]}, is for {again} of "
-        "this family",
-        "differences of the family's own layers",
-        f"Check that the file is for this family. To leave out all that is no factor: {DROP}.",
-    )
-
-
-def _joined(
-    path: Path, native: str, key_map: KeyMap, parts: Mapping[str, LazyMapping[Tensor]]
-) -> LazyMapping[Tensor]:
-    """Weight patches of parts as those of the fused layer; parts without one do not change."""
-    cuts = dict(native_modules(native, key_map))
-
-    def whole(module: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The fused layer's shape as a part tells it."""
-        share = sum(stop - start for start, stop in cuts[module].ranges)
-        return None if shape[0] % share else (shape[0] // share * cuts[module].total, *shape[1:])
-
-    shapes: dict[str, tuple[int, ...]] = {}
-    for ending in dict.fromkeys(each for tensors in parts.values() for each in tensors):
-        own = {
-            m: tensors.outline(ending).shape for m, tensors in parts.items() if ending in tensors
-        }
-        found = {whole(module, shape) for module, shape in own.items()}
-        lacks = ending == "set_weight" and own.keys() != cuts.keys()
-        if None in found or len(found) > 1 or lacks:
-            told = " and ".join(f"{list(shape)} ({module})" for module, shape in own.items())
-            raise AdapterFileError(
-                f"{path}: {ending} of parts of {native}: {told}",
-                "parts of one fused layer, with shares of its rows as in the family's bases",
-                f"Check that the file is for this family. To leave them out: {DROP}.",
-            )
-        shapes[ending] = found.pop() or ()
-
-    def read(ending: str) -> Tensor:
-        own = {m: tensors[ending] for m, tensors in parts.items() if ending in tensors}
-        dtype = torch.float64 if torch.float64 in {t.dtype for t in own.values()} else torch.float32
-        joined = torch.zeros(shapes[ending], dtype=dtype)
-        for module, tensor in own.items():
-            put_rows(joined, cuts[module], tensor)
-        return joined
-
-    def outline(ending: str) -> Tensor:
-        given = [each.outline(ending).dtype for each in parts.values() if ending in each]
-        dtype = reduce(torch.promote_types, given)
-        return torch.empty(shapes[ending], dtype=dtype, device="meta")
-
-    return LazyMapping(shapes, read, outline)
 
 
 def _sources(

@@ -16,6 +16,7 @@
  */
 
 import { toldError } from "../errors/error_view.js";
+import { isLiving } from "../living.js";
 
 export const LABEL = "Open as full graph";
 
@@ -57,7 +58,8 @@ export async function openFullGraph(node, api, app) {
   try {
     const wanted = await fullGraphOf(node, api);
     const { graph } = node;
-    if (!graph) return;
+    // Meanwhile another tab may have been opened, in the same graph.
+    if (!graph || !isLiving(node)) return;
     app.canvas?.emitBeforeChange();
     try {
       const made = build(graph, wanted);

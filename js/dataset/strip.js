@@ -13,6 +13,7 @@ import {
  * @typedef {import("./server.js").Place} Place
  * @typedef {import("./server.js").Item} Item
  * @typedef {import("./files.js").Dropped} Dropped
+ * @typedef {{ drop: string, refused: import("./files.js").LeftOut[], found: Found | null }} Staged
  *
  * @typedef {object} Host
  * @property {() => string | null} folder that is chosen, or empty; null when it comes from another node
@@ -24,6 +25,8 @@ import {
 
 const INPUT = "input/";
 const NOTICE_SECONDS = 8;
+/** Sentences about the folder that the line has room for. */
+const SHOWN = 2;
 
 export class Strip {
   /**
@@ -142,7 +145,7 @@ export class Strip {
   list() {
     const { leftOut } = this;
     const label = this.failed ? "Why?" : `${leftOut.length} left out`;
-    return leftOut.length ? [button("dataset-problem", label, () => showLeftOut(leftOut))] : [];
+    return leftOut.length ? [button("dataset-problem", label, () => showList("What was not taken", leftOut))] : [];
   }
 
   /** @param {Report} report */
@@ -156,7 +159,12 @@ export class Strip {
       const use = button("dataset-problem", `Use “${word}” there`, () => void this.fill(word));
       kinds.splice(silent + 1, 0, use);
     }
-    const rest = report.others.slice(0, 2).map((text) => html("span", "dataset-other", {}, [text]));
+    /** @type {HTMLElement[]} */
+    const rest = report.others.slice(0, SHOWN).map((text) => html("span", "dataset-other", {}, [text]));
+    if (report.others.length > SHOWN) {
+      const all = report.others.map((reason) => ({ name: "", reason }));
+      rest.push(button("dataset-problem", `${all.length - SHOWN} more`, () => showList("What else was found", all)));
+    }
     if (kinds.length || rest.length || this.notice) return [...kinds, ...rest];
     return [report.editable ? "Click an image for its caption." : "A bundled example. Drop your own images here."];
   }
@@ -226,21 +234,17 @@ export class Strip {
     const place = () => ({ folder: name.value.trim(), add: name.value.trim() === own });
     const stop = new AbortController();
     this.uploading = stop;
-    let progress = "";
+    let what = `${files.length} file${files.length === 1 ? "" : "s"}`;
     /** @type {Found | null} */
     let found = null;
     const hint = () => {
       const { folder, add } = place();
       const where = add ? "added to this folder" : taken.includes(folder) ? "new folder with a number" : "new folder";
-      const what = found ? counted(found) : `${files.length} file${files.length === 1 ? "" : "s"}${progress}`;
-      // Those without a caption are counted already.
-      const kinds = found?.problems.filter(({ kind }) => kind !== "missing_caption") ?? [];
-      const wrong = kinds.map(({ count, words }) => `${count} × ${words}`);
-      if (!add) wrong.push(...(found?.others ?? []));
-      this.line.replaceChildren(...this.list(), [`${what}, ${where} below ComfyUI's input`, ...wrong].join(". "));
+      const first = `${found ? counted(found) : what}, ${where} below ComfyUI's input`;
+      this.line.replaceChildren(...this.list(), [first, ...(found ? wrongs(found, add) : [])].join(". "));
     };
     const sent = this.stage(files, place(), stop.signal, (done) => {
-      progress = done < files.length ? `, ${done} sent` : "";
+      what = `${done} of ${files.length} sent`;
       hint();
     }).then((staged) => {
       found = staged?.found ?? null;
@@ -252,7 +256,7 @@ export class Strip {
       if (waits || !place().folder) return;
       waits = true;
       const staged = await sent;
-      const refusal = staged && (await this.finish(staged.drop, place()));
+      const refusal = staged && (await this.finish(staged, place()));
       waits = false;
       if (refusal) this.say(refusal);
     };
@@ -289,14 +293,15 @@ export class Strip {
    * @param {Place} place
    * @param {AbortSignal} signal
    * @param {(done: number) => void} progress
-   * @returns {Promise<{ drop: string, found: Found } | null>} null where nothing of it can be used
+   * @returns {Promise<Staged | null>} null where nothing of it can be used
    */
   async stage(files, place, signal, progress) {
     try {
       const { drop, refused } = await send(this.server, files, place, progress, signal);
-      const found = await this.server.look(drop, this.host.settings());
-      this.leftOut = [...refused, ...found.skipped];
-      return { drop, found };
+      // What cannot be looked at as it lies there is told once it has its folder.
+      const found = await this.server.look(drop, this.host.settings()).catch(() => null);
+      this.leftOut = [...refused, ...(found?.skipped ?? [])];
+      return { drop, refused, found };
     } catch (error) {
       this.failed = !signal.aborted;
       if (this.failed) this.end("Nothing was uploaded.", [{ name: "", reason: told(error) }]);
@@ -305,15 +310,14 @@ export class Strip {
   }
 
   /**
-   * @param {string} drop
+   * @param {Staged} staged
    * @param {Place} place
    * @returns {Promise<string>} why not; empty when it is done
    */
-  async finish(drop, place) {
+  async finish({ drop, refused }, place) {
     try {
       const { folder, added, skipped } = await this.server.finish(drop, place);
-      // Those that were refused one by one came before.
-      const left = [...this.leftOut.filter(({ name }) => !skipped.some((each) => each.name === name)), ...skipped];
+      const left = [...refused, ...skipped];
       keepLeftOut(folder, left);
       this.host.choose(folder);
       this.end(`${added} file${added === 1 ? "" : "s"} ${place.add ? "added to" : "in"} ${folder}`, left);
@@ -383,17 +387,28 @@ export function triggerWord(settings) {
   return String(trigger_word ?? "").trim();
 }
 
-/** @param {import("./files.js").LeftOut[]} left */
-function showLeftOut(left) {
-  const lines = left.map(({ name, reason }) => html("li", "", {}, [told(reason, name)]));
+/** @param {string} title @param {import("./files.js").LeftOut[]} found */
+function showList(title, found) {
+  const lines = found.map(({ name, reason }) => html("li", "", {}, [told(reason, name)]));
   const close = button("close", "✕", () => dialog.remove());
-  const dialog = html("dialog", "lightbox adapter-trainer-dataset-list", { "aria-label": "Left out" }, [
-    html("div", "dataset-title", {}, ["What was not taken"]), html("ul", "", {}, lines), close,
+  const dialog = html("dialog", "lightbox adapter-trainer-dataset-list", { "aria-label": title }, [
+    html("div", "dataset-title", {}, [title]), html("ul", "", {}, lines), close,
   ]);
   dialog.addEventListener("keydown", (event) => event.stopPropagation());
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
+}
+
+/**
+ * What is wrong with an upload beside captions that are missing, which are counted already.
+ *
+ * @param {Found} found
+ * @param {boolean} adds to a folder, in which the partner of a file may lie
+ */
+function wrongs({ problems, others }, adds) {
+  const kinds = problems.filter(({ kind }) => kind !== "missing_caption");
+  return [...kinds.map(({ count, words }) => `${count} × ${words}`), ...(adds ? [] : others)];
 }
 
 /** @param {Found} found */

@@ -23,7 +23,7 @@ const CSS = `
 .adapter-trainer-dataset [hidden], .adapter-trainer-dataset-dialog [hidden] { display: none !important; }
 .adapter-trainer-dataset.adapter-trainer-over { outline: 2px dashed var(--at-loss); outline-offset: -3px; }
 .adapter-trainer-dataset-head, .adapter-trainer-dataset-form { flex: none; display: flex; align-items: center; gap: 6px; min-width: 0; height: 24px; }
-.adapter-trainer-dataset-count { flex: 1; min-width: 0; font-weight: 600; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.adapter-trainer-dataset-count { flex: 1; min-width: 0; font-weight: 600; line-height: 12px; max-height: 24px; overflow: hidden; }
 .adapter-trainer-dataset-button {
   flex: none; height: 24px; padding: 0 9px; font: inherit; color: inherit; cursor: pointer; white-space: nowrap;
   border: 1px solid color-mix(in srgb, var(--at-text) 35%, transparent); border-radius: 6px;

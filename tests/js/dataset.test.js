@@ -230,6 +230,15 @@ test("the trigger word is written where there is no caption, by one click", asyn
   }
 });
 
+test("what has no room on the line is a list behind it", async () => {
+  const others = ["one is alone", "two is alone", "three is alone"];
+  const { strip, line } = stripWith({ report: () => report(1, { others }) });
+  await strip.refresh();
+  expect(line()).toBe("one is alonetwo is alone1 more");
+  [...strip.line.querySelectorAll("button")].at(-1).click();
+  expect([...document.querySelectorAll("dialog li")].map((each) => each.textContent)).toEqual(others);
+});
+
 test("an empty strip says where to drop, and images that are left out stay to be seen", async () => {
   const none = stripWith({ report: () => report(0, { others: ["There are no images here yet."] }) });
   await none.strip.refresh();

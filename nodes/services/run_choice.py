@@ -30,6 +30,7 @@ from .run_state import RunState
 
 _CONTINUE, _LEAVE = "continue", "leave"
 _LONGEST_ID = 200
+_LARGEST_REQUEST = 4096  # bytes
 _MOST_VERSIONS = 64
 _MOST_STEPS = 10_000_000
 
@@ -73,7 +74,7 @@ def _of_settings(
     query: Mapping[str, str], prompt: Mapping[str, Any], found: dict[str, Any]
 ) -> tuple[Any, int]:
     """The run that a graph asks for; what is known of the node's last one saves a look."""
-    node_id, kept = query["node_id"], query.get("run", "")
+    node_id, kept = query.get("node_id", ""), query.get("run", "")
     asked, last = asked_settings(prompt, node_id), PANEL.asked(node_id)
     if found and not found["run"] and (last is None or not asked.differences(last, finished=True)):
         return found, 200  # it has failed before it had a folder
@@ -121,7 +122,7 @@ def _name(query: Mapping[str, str], prompt: Mapping[str, Any]) -> str:
     """The run's name; nothing where it comes over a link."""
     from .quick_plan import Answers
 
-    _, inputs = node_of(prompt, query["node_id"])
+    _, inputs = node_of(prompt, query.get("node_id", ""))
     name, folder = query.get("name") or inputs.get("name"), inputs.get("folder", "")
     if not (isinstance(name, str) and isinstance(folder, str)):
         return ""
@@ -189,7 +190,8 @@ def _state_on_disk(node_id: str, run: str, workflow: str) -> RunState | None:
 def taken_request(body: bytes) -> tuple[Any, int]:
     """What the browser is told when a button of the panel was pressed, and the HTTP status."""
     asked = parse_object(body, LARGEST_PROMPT)
-    if asked is None:
+    # Only a graph is long.
+    if asked is None or (len(body) > _LARGEST_REQUEST and "prompt" not in asked):
         return {"taken": False, "reason": "not a JSON object"}, 400
     node_id, wish = str(asked.get("node_id", "")), str(asked.get("wish", ""))
     if wish == _LEAVE:

@@ -180,3 +180,26 @@ def raw_post(server, path, body):
 )
 def test_a_body_that_no_client_sends(server, body):
     assert raw_post(server, "/adapter_trainer/wish", body) == 400
+    # A graph may be as long as that, and means no run.
+    assert raw_post(server, "/adapter_trainer/state?node_id=no", body) == 404
+
+
+@pytest.mark.parametrize(
+    ("query", "node"),
+    [
+        ("", {}),
+        ("node_id=1&name=../../x&run=../x/v0", {"inputs": {"folder": ["2", 0], "name": 5}}),
+        (
+            "node_id=1",
+            {"class_type": ["x"], "inputs": {"folder": "..", "name": "\0", "a": ["1", 0]}},
+        ),
+        ("node_id=1&name=" + "x" * 5000, []),
+    ],
+)
+def test_a_graph_that_no_page_sends_means_no_run(server, query, node):
+    body = json.dumps({"prompt": {"1": node}}).encode()
+    assert raw_post(server, f"/adapter_trainer/state?{query}", body) == 404
+    wish = {"wish": "continue", "node_id": "1", "run": "../../etc", "prompt": {"1": node}}
+    assert raw_post(server, "/adapter_trainer/wish", json.dumps(wish).encode()) == 409
+    wish = {"wish": "continue", "node_id": "1", "steps": -3}
+    assert raw_post(server, "/adapter_trainer/wish", json.dumps(wish).encode()) == 409

@@ -3,6 +3,7 @@
 
 import { addElement } from "../living.js";
 import { handOnWheel } from "../panel/wheel.js";
+import { loaderOf } from "../quick/loader.js";
 import { Dialog } from "./dialog.js";
 import { holdsFiles } from "./files.js";
 import { Strip } from "./strip.js";
@@ -41,7 +42,7 @@ export function addStrip(node, server, app) {
   const folder = () => (linked() ? null : String(widget(FOLDER)?.value ?? ""));
   const values = (/** @type {string[]} */ names) =>
     Object.fromEntries(names.flatMap((name) => (widget(name) ? [[name, widget(name)?.value]] : [])));
-  const settings = () => (widget("goal") ? { answers: values(ANSWERS) } : values(SETTINGS));
+  const settings = () => (widget("goal") ? { answers: { ...values(ANSWERS), loader: loaderOf(node) } } : values(SETTINGS));
   const dialog = new Dialog(server, { folder, settings, closed: () => void strip.refresh() });
   const strip = new Strip(server, {
     folder,

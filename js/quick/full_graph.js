@@ -16,6 +16,7 @@
  */
 
 import { toldError } from "../errors/error_view.js";
+import { loaderOf } from "./loader.js";
 import { isLiving } from "../living.js";
 
 export const LABEL = "Open as full graph";
@@ -103,22 +104,6 @@ async function fullGraphOf(node, api) {
   const answer = await response.json().catch(() => null);
   if (response.ok && answer) return answer;
   throw new Error(toldError(answer) ?? `The server answered ${response.status}.`);
-}
-
-/**
- * The class of the node that gives the model, a slash, and its file; nothing without a link.
- *
- * @param {GraphNode} node
- * @returns {string}
- */
-export function loaderOf(node) {
-  const id = node.inputs?.find((input) => input.name === "model")?.link;
-  const link = id == null ? null : node.graph?.getLink(id);
-  const loader = link ? node.graph?.getNodeById(link.origin_id) : null;
-  if (!loader) return "";
-  const files = ["unet_name", "ckpt_name"];
-  const file = loader.widgets?.find((widget) => files.includes(widget.name))?.value ?? "";
-  return `${loader.comfyClass}/${file}`;
 }
 
 /**

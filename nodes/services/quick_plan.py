@@ -176,6 +176,7 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
             be trained on.
     """
     from ...trainer_core.config.presets.prompts import preview_prompts
+    from ...trainer_core.data.captions import with_trigger
     from ...trainer_core.families.presets import plan_preset
 
     base = _base_of(answers, model)
@@ -193,7 +194,7 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
         vram=vram,
         traits=base.traits,
     )
-    texts = [sample.caption for sample in samples]
+    texts = [with_trigger(answers.trigger_word, each.caption) for each in samples if each.caption]
     prompts = [line.strip() for line in answers.prompts.splitlines() if line.strip()]
     prompts = prompts or preview_prompts(
         answers.goal, answers.trigger_word, texts, embedded=embedded

@@ -78,6 +78,8 @@ class Loop:
             if saved := saved or self._due(step, every):
                 self.hooks.save(step)  # before the previews: they take long and may fail
             due = requests.preview or self._due(step, self.preview_every)
+            # What the run ends with is always shown.
+            due = due or (self.preview_every > 0 and (step == last or measured.stop))
             cancelled = requests.cancel or measured.cancelled or (due and self.hooks.preview(step))
             if step < last and (cancelled or requests.stop):
                 if not saved:

@@ -52,16 +52,15 @@ def test_unknown_name_is_refused_with_the_nearest(family, purpose, near):
 
 @pytest.mark.parametrize("embedded", [False, True])
 @pytest.mark.parametrize("goal", GOALS)
-def test_every_goal_has_prompts_that_begin_with_the_trigger_word(goal, embedded):
-    found = preview_prompts(goal, " ohwx ", ["make it red"], embedded=embedded)
+def test_previews_show_own_captions_and_others_behind_the_trigger_word(goal, embedded):
+    own = ["ohwx, a lighthouse by a red house", "the ohwx\nat night"]
+    found = preview_prompts(goal, " ohwx ", own, embedded=embedded)
     assert 2 <= len(found) <= 4
-    assert all(prompt.startswith("ohwx, ") and "{" not in prompt for prompt in found)
-    plain = preview_prompts(goal, "", ["make it red"], embedded=embedded)
-    assert [f"ohwx, {prompt}" for prompt in plain] == found
-
-
-def test_an_edit_shows_its_own_instruction_and_another():
-    assert preview_prompts("edit", "", ["", "add a hat"], embedded=False)[0] == "add a hat"
+    assert found[0] == own[0]
+    assert ("the ohwx at night" in found) == embedded
+    assert all("ohwx" in prompt and "{" not in prompt for prompt in found)
+    without = preview_prompts(goal, "ohwx", [], embedded=embedded)
+    assert without
+    assert all(prompt.startswith("ohwx, ") for prompt in without)
     # A caption may hold anything; it is no template.
-    assert preview_prompts("edit", "", ["{x} {0}"], embedded=False)[0] == "{x} {0}"
-    assert len(preview_prompts("edit", "", [], embedded=False)) == 1
+    assert preview_prompts(goal, "", ["{x} {0}"], embedded=embedded)[0] == "{x} {0}"

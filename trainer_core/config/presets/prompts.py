@@ -10,33 +10,30 @@ from ...filesystem.text_files import read_text
 from ..dialect import parse_yaml
 
 _FILE = Path(__file__).with_name("prompts.yaml")
-_SHAPES = ("diamond", "house")
-"""What the sample sets teach the base that ships with the trainer; the first unless they differ."""
+_MOST = 4
 
 
 def preview_prompts(
     goal: str, trigger_word: str, captions: Sequence[str], *, embedded: bool
 ) -> list[str]:
-    """Prompts whose images say whether a goal was learned.
+    """Prompts whose images say whether a goal was learned: of the own captions, and others.
 
     Args:
         goal: ``person``, ``style``, ``object`` or ``edit``.
-        trigger_word: Stands in front of each prompt; empty for none.
-        captions: Of the training images, without the trigger word. The first is what an edit is
-            called; for the base that ships with the trainer they say which shape is taught.
-        embedded: Whether it is that base, which knows few words.
+        trigger_word: Stands in front of the others; empty for none.
+        captions: Of the training images, with the trigger word.
+        embedded: Whether the base is the one that ships with the trainer, which knows few words.
     """
-    edit = goal == "edit"
-    name = ("embedded.edit" if edit else "embedded") if embedded else goal
-    texts = parse_yaml(read_text(_FILE, _refused), str(_FILE))[name]
     # On one line, as a node takes it.
-    first = " ".join(next((caption for caption in captions if caption), "").split())
-    words = " ".join(captions)
-    shape = next((shape for shape in _SHAPES if shape in words), _SHAPES[0])
-    filled = [text.format(caption=first, shape=shape) for text in texts]
+    lines = (" ".join(caption.split()) for caption in captions)
+    own = list(dict.fromkeys(line for line in lines if line))
+    name = ("embedded.edit" if goal == "edit" else "embedded") if embedded else goal
+    others = parse_yaml(read_text(_FILE, _refused), str(_FILE))[name]
     word = trigger_word.strip()
-    whole = [", ".join(part for part in (word, text) if part) for text in filled]
-    return list(dict.fromkeys(text for text in whole if text))
+    others = [f"{word}, {text}" if word else text for text in others]
+    if embedded and own:
+        return own[:2] if own[1:] else [*own, *others][:2]
+    return list(dict.fromkeys([*own[:1], *others]))[:_MOST]
 
 
 def _refused(reason: str) -> ConfigError:

@@ -32,6 +32,8 @@ COUNTS = {
     "qwen_image": (6281, 1933),
     "flux": (4520, 780),
     "flux2": (3314, 299),
+    "flux2 FLUX.2 klein 4B": (1602, 149),
+    "flux2 FLUX.2 klein 9B": (2134, 201),
     "krea2": (1878, 430),
     "z_image": (2524, 453),
     "chroma": (4317, 643),
@@ -43,7 +45,8 @@ def shapes(request):
     """Of the families that a test of this run looks at, and of those of other trainers' files."""
     wanted = {"flux", *(peer.family for peer in PEERS.values())}
     wanted |= {name for (name,) in selected(request, "family")}
-    return {name: published_shapes(FAMILIES[name]) for name in COUNTS if name in wanted}
+    named = ((name, name.partition(" ")) for name in COUNTS if name in wanted)
+    return {name: published_shapes(FAMILIES[family], base) for name, (family, _, base) in named}
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +91,7 @@ def own_table(family, shapes):
             None if place.rows is None else [0, *place.rows],
             place.swapped,
         ]
-        for name, place in comfyui_table(FAMILIES[family].key_map, shapes).items()
+        for name, place in comfyui_table(FAMILIES[family.split()[0]].key_map, shapes).items()
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..adapter_files.factors.fused_layers import matrix_sizes
 from ..adapter_files.factors.outlines import outline_of
@@ -75,13 +75,11 @@ def _published(
             names = [*file.layers, *file.extras]
             strange = {n: misfits(file.layers, file.extras, f.key_map) for n, f in FAMILIES.items()}
             named = {name: each for name, each in families.items() if not strange[name]}
-            odd = {name: _oddity(file, family) for name, family in named.items()}
-            patched = [name for name, family in named.items() if _patches_fit(file, family)]
-            others = _others(file, families, strange) if all(odd.values()) else []
-            far = {
-                name: len(strange[name]) + len(nearest_base(file, family)[1])
-                for name, family in (() if named else families.items())
-            }
+            fits = {name: nearest_base(file, each) for name, each in (named or families).items()}
+            odd = {name: fit.odd for name, fit in fits.items()}
+            rest = {} if named and not all(odd.values()) else {**FAMILIES}
+            rest = {n: each for n, each in rest.items() if n not in families and not strange[n]}
+            others = [name for name, each in rest.items() if not nearest_base(file, each).odd]
     except AdapterFileError as error:
         # Why it cannot be read is of no interest in a file that is not for here at all.
         models = () if own_families(layers) else foreign or nearest(layers)
@@ -97,7 +95,7 @@ def _published(
         or (odd[each.twin] and not odd[name])
     }
     found = [name for name in named if not odd[name]]
-    found = [name for name in found if name in patched] or found
+    found = [name for name in found if not fits[name].patches] or found
     if searched:
         found = _chosen(path, found, foreign, layers, names, hint)
     if len(found) == 1:
@@ -108,13 +106,14 @@ def _published(
     if models:
         raise _foreign(path, models, layers, named=[*named])
     if not named:
+        far = {name: len(strange[name]) + len(odd[name]) for name in families}
         raise _no_family(path, names, strange, far)
     ordered = sorted(named, key=lambda name: not _is_native(names, named[name].key_map))
     if any_size:
         if len(ordered) > 1 and not _is_native(names, named[ordered[0]].key_map):
             raise _several(path, ordered, ())
         return named[ordered[0]]
-    raise _other_size(path, named[ordered[0]], odd[ordered[0]], others)
+    raise _other_size(path, named[ordered[0]], odd[ordered[0]][0], others)
 
 
 def _of_graph(path: Source, metadata: Mapping[str, str]) -> Family:
@@ -124,13 +123,6 @@ def _of_graph(path: Source, metadata: Mapping[str, str]) -> Family:
     prefix = NATIVE_PREFIX
     native = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     return named_family(metadata.get("modelspec.architecture", "").partition("/")[0], native)
-
-
-def _others(
-    file: AdapterFile, tried: Iterable[str], strange: Mapping[str, Sequence[str]]
-) -> list[str]:
-    """Other families that have all of its layers, in their sizes; told in an error."""
-    return [name for name in FAMILIES if name not in tried and _fits(file, name, strange)]
 
 
 def require_base(path: Source, base: BaseWeights) -> None:
@@ -194,7 +186,8 @@ def _twins(path: Source, family: Family) -> list[Family]:
         return [
             each
             for each in twins
-            if not misfits(file.layers, file.extras, each.key_map) and not _oddity(file, each)
+            if not misfits(file.layers, file.extras, each.key_map)
+            and not nearest_base(file, each).odd
         ]
 
 
@@ -226,31 +219,31 @@ def _chosen(
     return [name for name in found if _is_native(names, FAMILIES[name].key_map)] or found
 
 
-def _fits(file: AdapterFile, name: str, strange: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a family has every layer of a file, in its size."""
-    return not strange[name] and not _oddity(file, FAMILIES[name])
+class Fit(NamedTuple):
+    """How a file fits a base.
 
-
-def nearest_base(file: AdapterFile, family: Family) -> tuple[str, list[str]]:
-    """Find the base of a family that a file is for by its sizes, of those that are known.
-
-    Returns:
-        What messages call the base, and how the file differs from it.
+    Attributes:
+        base: What messages call it.
+        odd: How the file's layers differ from it.
+        patches: How many weight patches have another size, which they may.
     """
-    known = known_sizes(family)
-    odd = {title: [*_oddities(file, family, sizes)] for title, sizes in known.items()}
 
-    def distance(title: str) -> tuple[int, int]:
-        # Weight patches need not have the sizes of a base, and tell bases apart all the same.
-        return len(odd[title]), [*_fitting_patches(file, family, known[title])].count(False)
-
-    nearest = min(known, key=distance)
-    return nearest, [f"{each} in {nearest}" for each in odd[nearest]]
+    base: str
+    odd: list[str]
+    patches: int
 
 
-def _oddity(file: AdapterFile, family: Family) -> str:
-    """Why a file is for no base of a family whose sizes are known; empty where it may be."""
-    return next(iter(nearest_base(file, family)[1]), "")
+def nearest_base(file: AdapterFile, family: Family) -> Fit:
+    """Find the base of a family that a file is for by its sizes, of those that are known."""
+    fits = [
+        Fit(
+            base,
+            [f"{each} in {base}" for each in _oddities(file, family, sizes)],
+            [*_fitting_patches(file, family, sizes)].count(False),
+        )
+        for base, sizes in known_sizes(family).items()
+    ]
+    return min(fits, key=lambda fit: (len(fit.odd), fit.patches))
 
 
 def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Iterator[str]:
@@ -268,11 +261,6 @@ def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Itera
             known = _whole_size(modules, sizes)
             if known and not _same((rows, columns), known):
                 yield f"changes {rows} x {columns} of {name!r}, which is {_times(known)}"
-
-
-def _patches_fit(file: AdapterFile, family: Family) -> bool:
-    """Whether weight patches have the sizes of a base of a family, which they need not have."""
-    return any(all(_fitting_patches(file, family, sizes)) for sizes in known_sizes(family).values())
 
 
 def _fitting_patches(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Iterator[bool]:

@@ -243,7 +243,7 @@ def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:
 
     try:
         with open_file(path) as file:
-            title, found = nearest_base(file, family)
+            title, found, _ = nearest_base(file, family)
             odd = found[0] if found else ""
     except AdapterFileError:
         title, odd = _most_loaded(path, family)

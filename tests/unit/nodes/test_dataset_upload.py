@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import struct
 import sys
 import threading
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+
+from trainer_core.data.sources.listing import FOREIGN_EXTENSIONS, IMAGE_EXTENSIONS
 
 FULL = Path("/dev/full")
 
@@ -405,3 +408,10 @@ def test_adding_finds_a_folder_with_the_accents_of_a_mac(drops, tmp_path):
     (tmp_path / "cafe\u0301").mkdir()
     drop(drops, tmp_path, [("a.png", image())], "cafe\u0301", adds=True)
     assert names(tmp_path) == ["cafe\u0301/a.png"]
+
+
+def test_the_browser_sends_what_is_read_and_what_it_is_told_of():
+    script = (Path(__file__).parents[3] / "js" / "dataset" / "files.js").read_text()
+    for name, known in (("IMAGES", IMAGE_EXTENSIONS), ("FOREIGN", FOREIGN_EXTENSIONS)):
+        sent = re.compile(re.search(rf"const {name} = /(.+)/i;", script)[1], re.IGNORECASE)
+        assert [each for each in sorted(known) if not sent.search(f"a{each}")] == []

@@ -53,7 +53,7 @@ def read_choices(folder: Path, within: AllowedFolders | None = None) -> ImageCho
     path = folder / FILE
 
     def refuse(reason: str) -> DatasetError:
-        remedy = "Remove the file; what was left out or cut elsewhere is then trained as usual."
+        remedy = "Remove the file: all images are then trained as usual."
         return DatasetError(f"{path}: {reason}", "choices that were made at the images", remedy)
 
     if not path.is_file():

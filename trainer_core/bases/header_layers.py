@@ -42,9 +42,6 @@ _ENDING = re.compile(
     r"|lora_(bias|embedding_[AB])|scale|bias)"
     r"(\.default)?(\.(weight|bias))?$"
 )
-_FLAT = "lora_unet_"
-"""What flat names may begin with in any family."""
-
 _INPUTS = ("lora_down", "lora_A", "lora.down", "lora_linear_layer.down")
 _HEADER = ("modelspec.architecture", "ss_base_model_version", "ss_base_model")
 
@@ -101,19 +98,18 @@ def own_families(layers: Mapping[str, int | None]) -> list[Family]:
         layers: As `layer_inputs`.
     """
 
-    def has(family: Family, sizes: PublishedSizes) -> bool:
-        places = {name: match_layer(f"{_FLAT}{name}", family.key_map) for name in layers}
-        modules = {name: place.modules[0][0] for name, place in places.items() if place}
-        known = {name: sizes.of(module) for name, module in modules.items()}
-        return len(modules) == len(layers) > 0 and not any(
-            sizes.lacks_block(modules[name]) or (size and layers[name] not in (None, size[1]))
-            for name, size in known.items()
-        )
+    def has(family: Family, sizes: PublishedSizes, name: str, inputs: int | None) -> bool:
+        place = match_layer(f"lora_unet_{name}", family.key_map)
+        module = place.modules[0][0] if place else ""
+        size = sizes.of(module)
+        fits = size is None or inputs in (None, size[1])
+        return bool(module) and fits and not sizes.lacks_block(module)
 
     found = {
         name: family
         for name, family in FAMILIES.items()
-        if any(has(family, sizes) for sizes in known_sizes(family).values())
+        for sizes in known_sizes(family).values()
+        if layers and all(has(family, sizes, *each) for each in layers.items())
     }
     return [family for family in found.values() if family.twin not in found]
 

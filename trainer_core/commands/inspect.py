@@ -243,13 +243,12 @@ def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:
 
     try:
         with open_file(path) as file:
-            title, found, _ = nearest_base(file, family)
-            odd = found[0] if found else ""
+            title, odd, _ = nearest_base(file, family)
     except AdapterFileError:
         title, odd = _most_loaded(path, family)
     if odd:
         raise AdapterFileError(
-            f"{path} {odd}, and no other {family.title} that is known has its sizes",
+            f"{path} {odd[0]}, and no other {family.title} that is known has its sizes",
             f"the sizes of {listed(known_bases(family))}, or a base",
             "Name the base that it was made for: --base PATH. Without it nothing is known of what "
             "ComfyUI makes of the file.",
@@ -257,7 +256,7 @@ def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:
     return title, published_shapes(family, title)
 
 
-def _most_loaded(path: Path, family: Family) -> tuple[str, str]:
+def _most_loaded(path: Path, family: Family) -> tuple[str, list[str]]:
     """As `nearest_base`, by what ComfyUI loads of a file that the trainer does not read."""
     from ..adapter_files.verify.proof import prove
     from ..bases.open import known_bases, published_shapes
@@ -267,5 +266,5 @@ def _most_loaded(path: Path, family: Family) -> tuple[str, str]:
         for title in known_bases(family)
     }
     best = max(fates, key=lambda title: sum(each.outcome == "loaded" for each in fates[title]))
-    wrong = [each for each in fates[best] if each.outcome == "wrong shape"]
-    return best, f"does not fit {best} ({wrong[0].reason})" if wrong else ""
+    wrong = [each.reason for each in fates[best] if each.outcome == "wrong shape"]
+    return best, [f"does not fit {best} ({reason})" for reason in wrong]

@@ -13,12 +13,9 @@ Contradiction = tuple[str, str, str]
 
 def caption_contradictions(dataset: DatasetSection) -> Iterator[Contradiction]:
     """What contradicts itself in ``dataset.captions``, and in those of its folders."""
-    extensions = [("dataset", dataset.caption_extension)]
-    extensions += [
-        (f"dataset.folders[{number}]", folder.caption_extension or "")
-        for number, folder in enumerate(dataset.folders)
-    ]
-    for place, extension in extensions:
+    folders = {f"dataset.folders[{n}]": folder for n, folder in enumerate(dataset.folders)}
+    for place, section in {"dataset": dataset, **folders}.items():
+        extension = section.caption_extension or ""
         if extension.lower() in IMAGE_EXTENSIONS | FOREIGN_EXTENSIONS:
             yield (
                 f"{place}.caption_extension is {extension}, which images end in",

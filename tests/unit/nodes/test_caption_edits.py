@@ -131,6 +131,10 @@ def test_the_file_is_found_as_the_trainer_finds_it(caption_edits, allowed, folde
     (folder / "é.TXT").write_text("accent")
     found = caption_edits.read(folder / "e\u0301.png", TXT, allowed([folder]))
     assert (found.text, found.file.name) == ("accent", "é.TXT")
+    (folder / "in" / "b.caption").write_text("beside")
+    (folder / "in" / "b.json").write_text('"json"')
+    found = caption_edits.read(folder / "in" / "b.png", TXT, allowed([folder]))
+    assert (found.text, found.file.name) == ("beside", "b.caption")
 
 
 def test_a_journal_of_a_stranger_reaches_nothing(caption_edits, edits, folder, tmp_path):
@@ -204,6 +208,17 @@ def test_of_a_large_edit_what_others_changed_stays_and_is_named(caption_edits, e
     assert (folder / "a.txt").read_text() == "theirs"
     assert not (folder / "e\u0301.txt").exists()
     assert edits.undo() == []
+
+
+def test_what_is_no_caption_any_more_does_not_stand_in_the_way_of_undo(
+    caption_edits, allowed, edits, folder
+):
+    edit(caption_edits, allowed, edits, folder / "a.png", "two")
+    edit(caption_edits, allowed, edits, folder / "in" / "b.png", "new")
+    (folder / "in" / "b.txt").write_bytes(b"it\x92s")
+    with pytest.raises(Exception, match=r"b\.txt was changed by another program"):
+        edits.undo()
+    assert [each.name for each in edits.undo()] == ["a.txt"]
 
 
 def test_a_kill_in_the_middle_of_a_large_edit_loses_nothing(

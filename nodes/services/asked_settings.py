@@ -26,8 +26,17 @@ _LONGEST_VALUE = 40
 # Encoders, previews and how a run is begun: they change no run into another.
 _BESIDE = frozenset({"clip", "vae", "previews"})
 _OF_TRAINING = frozenset({"name", "resume", "resume_from", "keep_in_loras", STEPS})
-# What happens where something is not there.
-_POLICIES = ("dataset.missing_", "dataset.unreadable")
+# Places whose content the trainer compares; before it does, they are all that is known of it.
+_CONTENT = frozenset(
+    {
+        "adapter.start_from",
+        "base.adapters",
+        "base.path",
+        "dataset.metadata",
+        "dataset.path",
+        "dataset.regularization.path",
+    }
+)
 _settings_of: list[Callable[[str], Mapping[str, str] | None]] = []
 
 
@@ -83,9 +92,11 @@ def asked_settings(prompt: Mapping[str, Any], node_id: str) -> Asked:
         kind, inputs = node_of(prompt, here)
         found["decides"][f"{place}/"] = kind
         for name, value in inputs.items():
-            part = _part(kind, name)
+            # The model that is connected is the base, whatever is chosen beside it.
+            unused = name == "base" and kind in TRAINING and _is_link(inputs.get("model"))
+            part = "beside" if unused else _part(kind, name)
             at = f"{place}/{name}".lstrip("/")
-            if not (isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)):
+            if not _is_link(value):
                 found[part][at] = value
             elif part != "beside":
                 ahead.append((value[0], at))
@@ -120,9 +131,13 @@ def node_of(prompt: Mapping[str, Any], node_id: str) -> tuple[str, Mapping[str, 
     return str(node.get("class_type", "")), inputs if isinstance(inputs, Mapping) else {}
 
 
+def _is_link(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
+
+
 def _part(kind: str, name: str) -> str:
     """What an input of a node is for: which run it is, its course, or neither."""
-    from ...trainer_core.training.settings_changes import AROUND, COURSE, is_in
+    from ...trainer_core.training.settings_changes import AROUND, COURSE, FREE, is_in
 
     paths = next((found for of in _settings_of if (found := of(kind)) is not None), None)
     if paths is None:
@@ -133,7 +148,8 @@ def _part(kind: str, name: str) -> str:
         return "beside"
     if is_in(path, COURSE):
         return "course"
-    return "beside" if is_in(path, AROUND) or path.startswith(_POLICIES) else "decides"
+    free = is_in(path, FREE) and path not in _CONTENT
+    return "beside" if free or is_in(path, AROUND) else "decides"
 
 
 def _shown(values: Mapping[str, Any], place: str) -> str:

@@ -96,6 +96,9 @@ def _of_settings(
     if found and differences:
         note = f"Run starts a new run: {said}. Continue goes on with the seed of this one."
         found["notes"] = [*found["notes"], note]
+    if found and node_of(prompt, node_id)[1].get("resume") is False:
+        note = "resume is off: a Run that trains again starts a new run."
+        found["notes"] = [*found["notes"], note]
     return found or {"reason": ""}, 200 if found else 404
 
 

@@ -121,10 +121,13 @@ def test_a_run_belongs_to_its_settings_whichever_version_it_is(server):
         assert told.startswith(NEW + said), told
         assert going_on(server, other, "belongs/v0").startswith(NEW + said.replace("8", "4"))
     assert asked(server, graph("nobody")) == ""
-    seed = changed(one, TRAIN, seed=5)
     query = f"/adapter_trainer/state?node_id={TRAIN}"
-    notes = server.post(query, {"prompt": seed})[1]["notes"]
-    assert "Run starts a new run: seed was 0 and is 5" in notes[-1]
+    for inputs, note in (
+        ({"seed": 5}, "Run starts a new run: seed was 0 and is 5"),
+        ({"resume": False}, "resume is off: a Run that trains again starts a new run."),
+    ):
+        shown = server.post(query, {"prompt": changed(one, TRAIN, **inputs)})[1]
+        assert (shown["run"], note in shown["notes"][-1]) == ("belongs/v0", True)
 
 
 def test_the_quick_node_belongs_to_its_answers_and_longer_to_its_run(server):

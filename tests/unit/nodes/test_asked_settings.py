@@ -8,8 +8,8 @@ SETTINGS = {
         "learning_rate": "training.optimizer.learning_rate",
     },
     "AdapterTrainerAdapter": {"rank": "adapter.rank"},
-    "AdapterTrainerDatasetFolder": {"unreadable": "dataset.unreadable"},
-    "AdapterTrainerCache": {},
+    "AdapterTrainerDatasetFolder": {"unreadable": "dataset.unreadable", "folder": "dataset.path"},
+    "AdapterTrainerCache": {"verify": "cache.verify"},
     "AdapterTrainerSettings": {"every": "preview.every"},
 }
 COURSE, DECIDES, NOTHING = "course", "decides", ""
@@ -29,7 +29,7 @@ def graph(**changes):
             "settings": ["5", 0],
         },
         "2": {"kind": "lora", "kind.rank": 4},
-        "3": {"dataset": ["4", 0], "clip": ["9", 1]},
+        "3": {"dataset": ["4", 0], "clip": ["9", 1], "verify": False},
         "4": {"folder": "a", "unreadable": "error", "pictures": ["9", 2]},
         "5": {"every": 3},
         "9": {"file": "x"},
@@ -62,6 +62,7 @@ def asked(asked_settings):
         ("n2_kind__rank", 8, DECIDES),
         ("n2_another", 8, NOTHING),
         ("n3_clip", ["2", 0], NOTHING),
+        ("n3_verify", True, NOTHING),
         ("n4_folder", "b", DECIDES),
         ("n4_unreadable", "skip", NOTHING),
         ("n5_every", 9, NOTHING),
@@ -72,6 +73,15 @@ def test_each_input_has_its_weight(asked, place, value, weight):
     before, now = asked(graph()), asked(graph(**{place: value}))
     found = [bool(now.differences(before, finished=done)) for done in (False, True)]
     assert found == {NOTHING: [False, False], COURSE: [False, True], DECIDES: [True, True]}[weight]
+
+
+def test_a_connected_model_is_the_base_whatever_is_chosen_beside_it(asked):
+    models = {"n1_model": ["9", 0], "n1_base": "x"}
+    assert (
+        asked(graph(**models)).differences(asked(graph(**models | {"n1_base": "y"})), finished=True)
+        == {}
+    )
+    assert asked(graph(n1_base="x")).differences(asked(graph(n1_base="y")), finished=True)
 
 
 def test_a_difference_is_told_by_its_input(asked):

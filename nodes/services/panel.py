@@ -334,7 +334,7 @@ class NodeObserver:
         if self._throttle.passes() or event.done == event.total:
             text = f"{event.done}/{event.total} {event.what}"
             if not self._trains:
-                comfy_host.show_text(self.state.node_id, text)
+                comfy_host.show_text(self.state.node_id, f"encoded {text}")
             with PANEL.lock:
                 self.state.status, self.state.message = "caching", text
                 self.state.encoded = [event.done, event.total]

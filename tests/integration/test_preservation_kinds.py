@@ -205,7 +205,7 @@ def test_the_kind_class_makes_images_of_the_class_word(tmp_path, cache):
     )
     train(config, observer)
     told = [e for e in observer.events if isinstance(e, CacheProgress)]
-    assert (told[-1].total, told[-1].what) == (6, "points to preserve")
+    assert (told[-1].total, told[-1].what) == (6, "samples of what the base does, to keep it")
     data = prepare(config, SilentObserver(), SingleProcess(CPU))
     assert data.dataset.preserved[0].prompt == "a red square on a blue background"
     manifest = save_manifest(config, data)

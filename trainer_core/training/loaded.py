@@ -176,7 +176,7 @@ def _made_before(
     numbers = " ".join([base, *(way for way in ways if way not in {"auto", "dense"})])
     planned = (config, data.family, data.location, data.dataset, cache_folder(config), numbers)
     make = functools.partial(_made_by_base, config, data, transformer, adapter, processes, observer)
-    preservation = make(plan_preservation(*planned), "points to preserve")
+    preservation = make(plan_preservation(*planned), "samples of what the base does, to keep it")
     slider = make(plan_slider(*planned), "images to train the slider on")
     if slider is not None:
         data.dataset.made = made_images(slider)

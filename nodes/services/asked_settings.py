@@ -104,23 +104,19 @@ def asked_settings(prompt: Mapping[str, Any], node_id: str) -> Asked:
     return Asked(found["decides"], found["course"], steps if isinstance(steps, int) else 0)
 
 
+def _unread(reason: str) -> InputError:
+    return InputError(f"prompt.json: {reason}", "a graph", "Choose another run.")
+
+
 def kept_settings(version: Path, node_class: str) -> Iterator[Asked]:
     """What was asked for when a run was started: of each node of a class in the kept prompt."""
     try:
-        prompt = read_object(version / "prompt.json", _unreadable, LARGEST_PROMPT)
+        prompt = read_object(version / "prompt.json", _unread, LARGEST_PROMPT)
     except InputError:
         return
     for node_id in prompt:
         if node_of(prompt, node_id)[0] == node_class:
             yield asked_settings(prompt, node_id)
-
-
-def _unreadable(reason: str) -> InputError:
-    return InputError(
-        f"prompt.json cannot be read ({reason})",
-        "the graph that is kept with a run",
-        "Look at the run's other files.",
-    )
 
 
 def node_of(prompt: Mapping[str, Any], node_id: str) -> tuple[str, Mapping[str, Any]]:

@@ -6,6 +6,7 @@ same; where there is none, these settings start a new run, and that is what is s
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,7 @@ def shown_state(query: Mapping[str, str], body: bytes = b"") -> tuple[Any, int]:
     if isinstance(prompt, Mapping) and not exact and not (mine and active):
         return _of_settings(query, prompt, found if mine else {})
     if not mine:
-        state = _state_on_disk(node_id, run, query.get("workflow", ""))
-        if state is not None and exact and len(node_id) <= _LONGEST_ID:
-            # ComfyUI has just given the node this run's outputs again.
-            PANEL.show_again(state)
-        found = {} if state is None else state.snapshot()
+        found = _on_disk(query, run)
     return found, 200 if found else 404
 
 
@@ -91,31 +88,30 @@ def _of_settings(
     if far > 1:
         return {"reason": f"These settings start a new run: {said}."}, 404
     if run != found.get("run"):
-        state = _state_on_disk(node_id, run, query.get("workflow", ""))
-        found = {} if state is None else state.snapshot()
-    if found and differences:
-        note = f"Run starts a new run: {said}. Continue goes on with the seed of this one."
-        found["notes"] = [*found["notes"], note]
-    if found and node_of(prompt, node_id)[1].get("resume") is False:
-        note = "resume is off: a Run that trains again starts a new run."
-        found["notes"] = [*found["notes"], note]
+        found = _on_disk(query, run)
+    notes = found.get("notes", [])
+    if differences:
+        notes += [f"Run starts a new run: {said}. Continue goes on with the seed of this one."]
+    if node_of(prompt, node_id)[1].get("resume") is False:
+        notes += ["resume is off: a Run that trains again starts a new run."]
     return found or {"reason": ""}, 200 if found else 404
 
 
 def _nearest(
-    versions: Iterator[Path], asked: Asked, node_class: str, own: Collection[str]
+    versions: Iterator[tuple[str, Path, Ending]],
+    asked: Asked,
+    node_class: str,
+    own: Collection[str],
 ) -> tuple[int, str, Differences] | None:
     """How far the settings are from a run, 0 where it is theirs and 1 where its seed is another."""
     nearest: tuple[int, str, Differences] | None = None
-    for folder in versions:
-        run = f"{folder.parent.name}/{folder.name}"
-        differences = _differences(folder, asked, node_class)
-        if differences is None and run not in own:
+    for run, folder, ending in versions:
+        found = _differences(folder, ending, asked, node_class)
+        if found is None and run not in own:
             continue  # it keeps no graph, and is not the node's own
-        differences = differences or {}
-        far = len(differences) + (differences.keys() != {SEED}) if differences else 0
+        far = len(found) + (found.keys() != {SEED}) if found else 0
         if nearest is None or far < nearest[0]:
-            nearest = far, run, differences
+            nearest = far, run, found or {}
         if not far:
             break
     return nearest
@@ -132,62 +128,47 @@ def _name(query: Mapping[str, str], prompt: Mapping[str, Any]) -> str:
     return Answers(folder, "", "", "", name).run_name
 
 
-def _versions(name: str, kept: str) -> Iterator[Path]:
-    """Version folders of a name: the one that the node has shown, then the newest first."""
+def _versions(name: str, kept: str) -> Iterator[tuple[str, Path, Ending]]:
+    """Versions of a name: the one that the node has shown, then the newest first."""
     first = [kept] if kept and name in {"", kept.split("/")[0]} else []
-    found: list[str] = []
-    if name:
-        runs = [each for each in comfy_host.run_names() if each.split("/")[0] == name]
-        found = sorted(runs, key=_version_number, reverse=True)[:_MOST_VERSIONS]
-    for run in dict.fromkeys([*first, *found]):
-        try:
+    runs = [each for each in comfy_host.run_names() if each.split("/")[0] == name]
+    for run in dict.fromkeys([*first, *runs[:_MOST_VERSIONS]]):
+        with contextlib.suppress(InputError):
             folder = comfy_host.run_path(run)
             # One that is trained elsewhere is shown there.
-            if read_ending(folder).status != "running":
-                yield folder
-        except InputError:
-            continue
+            if (ending := read_ending(folder)).status != "running":
+                yield run, folder, ending
 
 
-def _version_number(run: str) -> int:
-    digits = run.rpartition("/v")[2]
-    return int(digits) if digits.isdecimal() else -1
-
-
-def _differences(folder: Path, asked: Asked, node_class: str) -> Differences | None:
+def _differences(folder: Path, ending: Ending, asked: Asked, node_class: str) -> Differences | None:
     """How a run's settings differ from what is asked now, at its nearest; None: not comparable."""
-    ending = read_ending(folder)
-    finished = ending.status in {"done", "stopped"}
-    ways = [
-        asked.differences(before, finished=finished) for before in kept_settings(folder, node_class)
-    ]
-    nearest = min(ways, key=len, default=None)
-    return None if nearest is None else nearest | _shorter(ending, asked.steps)
+    done, kept = ending.status in {"done", "stopped"}, kept_settings(folder, node_class)
+    ways = [asked.differences(before, finished=done) for before in kept]
+    # It cannot become shorter than it is, unless it was made longer since it was asked for.
+    if 0 < asked.steps < ending.step and asked.steps != ending.asked:
+        shorter = {STEPS: f"steps is {asked.steps}, and {ending.step} are trained"}
+        ways = [way | shorter for way in ways]
+    return min(ways, key=len, default=None)
 
 
-def _shorter(ending: Ending, steps: int) -> Differences:
-    """A run cannot become shorter than it is, unless it was made longer since it was asked for."""
-    if 0 < steps < ending.step and steps != ending.asked:
-        return {STEPS: f"steps is {steps}, and {ending.step} are trained"}
-    return {}
-
-
-def _state_on_disk(node_id: str, run: str, workflow: str) -> RunState | None:
+def _on_disk(query: Mapping[str, str], run: str) -> dict[str, Any]:
     """A run that the server has forgotten, or never had; the names may come from anybody."""
+    node_id = query.get("node_id", "")
     try:
-        folder = comfy_host.run_path(run) if run else None
-        if folder is None:
-            return None
+        folder = comfy_host.run_path(run)
         ending = read_ending(folder)
     except InputError:
-        return None
-    state = RunState(node_id, run, folder.parent.name, ending.steps, workflow)
+        return {}
+    state = RunState(node_id, run, folder.parent.name, ending.steps, query.get("workflow", ""))
     state.status = "lost" if ending.status == "running" else ending.status
     prompts, state.seed = read_run_file(folder)
     state.take_history(folder, comfy_host.output_place, prompts)
     state.step, state.message = max(state.step, ending.step), ending.message
     state.resumable = bool(saved_checkpoints(folder))
-    return state
+    if query.get("exact") and len(node_id) <= _LONGEST_ID:
+        # ComfyUI has just given the node this run's outputs again.
+        PANEL.show_again(state)
+    return state.snapshot()
 
 
 def taken_request(body: bytes) -> tuple[Any, int]:
@@ -223,12 +204,13 @@ def _continued(node_id: str, asked: Mapping[str, Any]) -> tuple[str, bool]:
         return "Queued.", True
     try:
         folder = comfy_host.run_path(run)
-        read_ending(folder)
+        ending = read_ending(folder)
     except InputError as error:
         return error.found, False
     if isinstance(prompt, Mapping):
         node_class = node_of(prompt, node_id)[0]
-        differences = _differences(folder, asked_settings(prompt, node_id), node_class) or {}
+        own = asked_settings(prompt, node_id)
+        differences = _differences(folder, ending, own, node_class) or {}
         # It keeps its seed, and is as long as it is asked to be.
         differences.pop(SEED, None)
         if steps is not None:

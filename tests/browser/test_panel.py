@@ -363,6 +363,7 @@ canvas.emitAfterChange();
 """
 
 
+@pytest.mark.exhaustive
 def test_other_settings_show_that_they_start_a_new_run_and_their_own_show_theirs(page, finished):
     """Also where the node says that it showed this run last, as a template never does."""
     show(page, finished)

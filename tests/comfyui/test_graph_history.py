@@ -108,6 +108,9 @@ def test_a_run_belongs_to_its_settings_whichever_version_it_is(server):
         server.run(nodes)
     assert [record(folder)["step"] for folder in runs(server, "belongs")] == [4, 4]
     assert panel(server)["run"] == "belongs/v0"
+    # A template that is opened now has the node's id, and may have the workflow's.
+    assert asked(server, two) == "belongs/v1"
+    assert asked(server, graph("nobody")) == ""
     forget_panel(server)
     assert asked(server, one) == "belongs/v0"
     assert asked(server, two) == "belongs/v1"
@@ -120,7 +123,6 @@ def test_a_run_belongs_to_its_settings_whichever_version_it_is(server):
         told = asked(server, other)
         assert told.startswith(NEW + said), told
         assert going_on(server, other, "belongs/v0").startswith(NEW + said)
-    assert asked(server, graph("nobody")) == ""
     query = f"/adapter_trainer/state?node_id={TRAIN}"
     for inputs, note in (
         ({"seed": 5}, "Run starts a new run: seed was 0 and is 5"),

@@ -299,7 +299,8 @@ def map_layers(
                     f"{file.path}: {name!r} and another key both mean the layer {module!r}"
                     f" ({taken[module]!r})",
                     "one set of factors for each layer",
-                    "The file mixes two adapters; use the one that you want.",
+                    "Keep the set that ComfyUI loads (inspect --prove names the other), or make a "
+                    "file of each and add them up: adapter-trainer combine.",
                 )
             taken[module] = name
         sources |= own

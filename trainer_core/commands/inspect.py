@@ -232,11 +232,7 @@ def _family_of(path: Path, name: str | None) -> Family:
 
 
 def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:
-    """The name of the base whose sizes an adapter has, and its shapes.
-
-    Raises:
-        AdapterFileError: When it has those of no base that is known.
-    """
+    """The name of the base whose sizes an adapter has, and its shapes; of others it is refused."""
     from ..adapter_files.read.adapter_file import open_file
     from ..bases.adapter_family import nearest_base
     from ..bases.open import known_bases, published_shapes

@@ -38,16 +38,13 @@ NO_PATH = {
 }
 """Words that such a setting knows besides; the empty one where none is meant."""
 
-_FILES = ("dataset.metadata",)
-"""Settings that hold the name of a file in a folder."""
-
 _LONGEST = 300
 _CONTROLS = {"Cc", "Zl", "Zp"}
 
 
 def path_contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """What no path can be, among the values of a run file."""
-    for setting in (*PATH_SETTINGS, *_FILES):
+    for setting in (*PATH_SETTINGS, "dataset.metadata"):
         place: Any = values
         for name in setting.split("."):
             place = place.get(name) if isinstance(place, Mapping) else None

@@ -9,7 +9,11 @@ from ...trainer_core.weights.header import read_header
 from . import comfy_host
 from .graph_model import SMALL
 
-_FLOWS = {"FLOW", "FLUX", "FLOW_COSMOS"}
+_DISCRETE = {
+    *("EPS", "V_PREDICTION", "V_PREDICTION_EDM", "V_PREDICTION_CONTINUOUS", "V_PREDICTION_DDPM"),
+    *("EDM", "STABLE_CASCADE"),
+}
+"""ComfyUI's types of models whose noise levels are a schedule's."""
 
 
 def traits_of_file(path: Path) -> frozenset[str]:
@@ -32,11 +36,11 @@ def traits_of_file(path: Path) -> frozenset[str]:
             "Choose another file in the loader.",
         )
     try:
-        flow = config.model_type(tensors, prefix).name in _FLOWS
+        discrete = config.model_type(tensors, prefix).name in _DISCRETE
     except (RuntimeError, NotImplementedError):
-        flow = False  # SD2 is told from its v-prediction by values, and is discrete in both.
+        discrete = True  # SD2 is told from its v-prediction by values, and is discrete in both.
     known = {
-        "discrete": not flow,
+        "discrete": discrete,
         "guided": bool(config.unet_config.get("guidance_embed")),
         "small": type(config).__name__ in SMALL,
     }

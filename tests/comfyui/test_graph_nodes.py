@@ -26,6 +26,8 @@ NOT_AN_INPUT = {
     "base.adapters": "the inputs training_adapter and base_adapters, lists of what is there",
     "dataset.path": "the input folder, a list of what is there",
     "dataset.folders": "Combine Datasets",
+    "dataset.control_folders": "a folder control_images; run files of other programs have theirs",
+    "dataset.mask_folder": "a folder masks; run files of other programs have theirs",
     "dataset.regularization.path": "the input regularization_folder, a list of what is there",
     "adapter.kind": "the choice that shows the inputs of a kind",
     "adapter.start_from": "the input start_from, a list of what is there",

@@ -127,7 +127,7 @@ def plan_preset(
     warmup = min(values["training.schedule.warmup_steps"], steps // 10)
     values = {"family": family} | values
     values |= {"training.steps": steps, "training.schedule.warmup_steps": warmup}
-    values |= {"training.optimizer.learning_rate": float(f"{rate:.6g}")}
+    values["training.optimizer.learning_rate"] = float(f"{rate:.6g}")
     values |= {"dataset.resolution": size, "preview.width": size, "preview.height": size}
     share = values["dataset.preservation.share"]
     facts = {"images": images, "views": views, "percent": f"{share:.0%}"}

@@ -130,14 +130,16 @@ def test_wishes_are_granted_after_the_step_and_do_not_change_the_weights(server,
     assert server.result(prompt)["status"]["status_str"] == "success"
     folder = run_folder(server, "wished")
     assert checkpoints(folder) == [5, STEPS]
-    assert {path.name for path in (folder / "samples").iterdir()} == {"000000", "000005"}
+    # The last one is of the last step, whatever the interval.
+    drawn = {path.name for path in (folder / "samples").iterdir()}
+    assert drawn == {"000000", "000005", f"{STEPS:06}"}
     assert weights(folder / "wished.safetensors") == whole
 
     state = panel(server)
     assert (state["node_id"], state["name"], state["status"]) == (TRAIN, "wished", "done")
     assert [step for step, _, _ in state["points"]] == list(range(1, STEPS + 1))
     assert state["seconds_left"] == 0
-    assert [sample["step"] for sample in state["samples"]] == [0, 5]
+    assert [sample["step"] for sample in state["samples"]] == [0, 5, STEPS]
     sample = state["samples"][-1]
     query = "&".join(f"{name}={sample[name]}" for name in ("filename", "subfolder", "type"))
     assert server.fetch(f"/view?{query}").startswith(b"\x89PNG")

@@ -98,7 +98,7 @@ class PreviewSection(Section):
     every: int = setting(
         0,
         "Set it to watch the adapter learn; the lower, the more images and the longer the run. "
-        "Steps between previews, the first before step 1; 0: none.",
+        "Steps between previews, the first before step 1 and one of the last step; 0: none.",
         ge=0,
     )
     prompts: list[str] = setting(

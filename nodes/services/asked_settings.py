@@ -35,6 +35,7 @@ _CONTENT = frozenset(
         "dataset.metadata",
         "dataset.path",
         "dataset.regularization.path",
+        "dataset.subfolders",
     }
 )
 _settings_of: list[Callable[[str], Mapping[str, str] | None]] = []

@@ -78,7 +78,8 @@ TEXTS = {
     "a pipe": os.mkfifo,
     "6 GiB of nothing": huge,
     "a folder": lambda path: path.mkdir(),
-    "no UTF-8": lambda path: path.write_bytes(b"\xff\xfe\x00a"),
+    "no UTF-8": lambda path: path.write_bytes(b"a\xff\xfe\x00"),
+    "half of UTF-16": lambda path: path.write_bytes(b"\xff\xfe\x00"),
     "a lone link": lambda path: path.symlink_to(path.with_name("not there")),
     "deep lists": lambda path: path.write_text("[" * DEEP + "]" * DEEP),
     "a little too deep": lambda path: path.write_text(deep_object(DEEPEST + 5)),
@@ -151,8 +152,11 @@ def dataset(tmp_path):
     return folder
 
 
+UNREADABLE = ["a device", "a pipe", "6 GiB of nothing", "no UTF-8", "half of UTF-16"]
+
+
 @LINUX
-@pytest.mark.parametrize("kind", ["a device", "a pipe", "6 GiB of nothing", "no UTF-8"])
+@pytest.mark.parametrize("kind", UNREADABLE)
 def test_caption(kind, dataset, capsys):
     caption = sorted(dataset.rglob("*.txt"))[0]
     replaced(caption, kind)

@@ -195,8 +195,9 @@ def test_unreadable_files_are_refused(tmp_path):
     assert "there is no file" in refusal(tmp_path / "none.yaml").found
     assert "cannot be read" in refusal(tmp_path).found
     binary = tmp_path / "x.yaml"
-    binary.write_bytes(b"\xff\xfe\x00")
-    assert "UTF-8" in refusal(binary).found
+    for content, name in {b"\xff\xfe\x00": "UTF-16", "job: é".encode("latin-1"): "UTF-8"}.items():
+        binary.write_bytes(content)
+        assert f"not {name} text" in refusal(binary).found
 
 
 def test_byte_order_mark_is_no_part_of_the_first_name(tmp_path):

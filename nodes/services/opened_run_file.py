@@ -227,8 +227,10 @@ def _folder_values(folder: FolderSection, values: Mapping[str, Any]) -> Mapping[
     own: dict[str, Any] = {"dataset.metadata": folder.metadata}
     for name in OVERRIDES:
         said = getattr(folder, name)
-        if name == "trigger_word" and said is None and folder.role == "regularization":
-            said = ""  # ordinary images have none
+        if name == "trigger_word" and folder.role == "regularization":
+            # Ordinary images have none, and the nodes put one in front.
+            adds = folder.captions is None or folder.captions.add_trigger
+            said = (said if adds else "") or ""
         if name == "captions" and said is not None:
             own |= {f"dataset.captions.{key}": value for key, value in said}
         elif said is not None:

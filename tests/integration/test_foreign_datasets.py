@@ -59,7 +59,51 @@ data: {init_args: {dataset_path: set, image_size: [64, 64]}}
 loss: {mask_loss: true}
 train: {max_train_steps: 2}
 """
+TWO_FOLDERS = AI_TOOLKIT.replace(
+    "    train:", """    - {dataset_path: more, folder_path: none, resolution: [64]}
+    - {folder_path: usual, is_reg: true, resolution: [64]}
+    train:""")  # fmt: skip
+TABLE = MUSUBI_SETS.replace('image_directory = "images"', 'image_jsonl_file = "images/all.jsonl"')
+CONCEPTS = [
+    {"path": "images/", "include_subdirectories": True},
+    {"path": "more", "text": {"prompt_source": "sample", "enable_tag_shuffling": True}},
+    {"path": "named", "text": {"prompt_source": "filename"}},
+    {"path": "told", "text": {"prompt_source": "concept", "prompt_path": "lines.txt"}},
+    {"path": "off", "enabled": False},
+]
 FILES = {
+    "ai-toolkit folders": {
+        "job.yaml": TWO_FOLDERS,
+        "images/10_boat/a.png": "one", "images/5_sea/a.png": "two", "images/b.png": None,
+        "images/b_mask.png": None, "images/metadata.jsonl": '{"file_name": "b.png", "text": "x"}',
+        "masks/a.png": None, "masks/b.png": None, "none/x.png": "not read",
+        "more/c.png": None, "more/d.png": "\ufefftwo\r\nlines", "usual/e.png": "a [trigger]",
+        "usual/f.png": None,
+    },
+    "ai-toolkit edit names": {
+        "job.yaml": AI_TOOLKIT_EDIT.replace("[before, sketch]", "lost, control_path_1: before"),
+        "images/x/a.png": "one", "images/y/a.png": "two", "before/a.webp": None,
+    },
+    "OneTrainer concepts": {
+        "job.json": json.dumps({**ONE_TRAINER, "concepts": CONCEPTS}),
+        "images/10_boat/a.png": "one\r\ntwo", "images/10_boat/a-masklabel.PNG": None,
+        "more/b.png": "x, y\nz", "named/a red boat.png": "not read", "told/c.png": "not read",
+        "lines.txt": "three\n", "off/d.png": "not read",
+    },
+    "musubi names": {
+        "job.txt": MUSUBI + " --edit", "sets.toml": TABLE,
+        "images/all.jsonl": '{"image_path": "images/a.png", "caption": "a boat", '
+        '"control_path_0": "./images/c.png"}\n',
+        "images/a.png": None, "images/c.png": None,
+    },
+    "musubi masks": {
+        "job.txt": MUSUBI, "sets.toml": MUSUBI_SETS + "num_repeats = 3\n",
+        "images/a.png": "a boat", "images/a_mask.png": None,
+    },
+    "qwen-image-finetune names": {
+        "job.yaml": QFLUX,
+        "set/images/a.png": "paint it", "set/control/a.png": None, "set/control/a_mask.png": None,
+    },
     "ai-toolkit": {
         "job.yaml": AI_TOOLKIT,
         "images/a.png": "a photo of [trigger]", "images/b.png": "P4per in a park",
@@ -99,9 +143,7 @@ FILES = {
     },
     "musubi table": {
         "job.txt": MUSUBI,
-        "sets.toml": MUSUBI_SETS.replace(
-            'image_directory = "images"', 'image_jsonl_file = "images/all.jsonl"'
-        ),
+        "sets.toml": TABLE,
         "images/all.jsonl": '{"image_path": "a.png", "caption": "a boat"}\n',
         "images/a.png": None,
     },
@@ -120,6 +162,30 @@ FILES = {
 """Each program's run file and folder: an image's value is its caption."""
 
 READ = {
+    "ai-toolkit folders": {
+        "10_boat/a.png": (["p4per, one"], "masks/a.png", []),
+        "5_sea/a.png": (["p4per, two"], "masks/a.png", []),
+        "b.png": (["a p4per boat"], "masks/b.png", []),
+        "more/c.png": (["p4per"], None, []),
+        "more/d.png": (["p4per, two\nlines"], None, []),
+        "usual/e.png": (["a p4per"], None, []),
+        "usual/f.png": ([""], None, []),
+    },
+    "ai-toolkit edit names": {
+        "x/a.png": (["p4per, one"], None, ["before/a.webp"]),
+        "y/a.png": (["p4per, two"], None, ["before/a.webp"]),
+    },
+    "OneTrainer concepts": {
+        "10_boat/a.png": (["one", "two"], "images/10_boat/a-masklabel.PNG", []),
+        "more/b.png": (["x, y", "z"], None, []),
+        "named/a red boat.png": (["a red boat"], None, []),
+        "told/c.png": (["three"], None, []),
+    },
+    "musubi names": {"a.png": (["a boat"], None, ["images/c.png"])},
+    "musubi masks": {"a.png": (["a boat"], None, [])},
+    "qwen-image-finetune names": {
+        "images/a.png": (["paint it"], "set/control/a_mask.png", ["set/control/a.png"]),
+    },
     "ai-toolkit": {
         "a.png": (["a photo of p4per"], "masks/a.png", []),
         "b.png": (["P4per in a park"], None, []),
@@ -158,6 +224,7 @@ TOLD = {
     "musubi": ["without.png has no caption", "(dataset.subfolders)"],
     "flymyai": ["without.png has no caption"],
 }
+TIMES = {"musubi masks": {3}}
 MASKED = {"ai-toolkit": 0.0, "OneTrainer": 0.25, "qwen-image-finetune": 1.0}
 
 
@@ -165,7 +232,7 @@ def lay_out(folder: Path, name: str) -> Path:
     for place, content in FILES[name].items():
         path = folder / place
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix not in {".png", ".jpg"}:
+        if path.suffix.lower() not in {".png", ".jpg", ".webp"}:
             path.write_text(content, encoding="utf-8")
             continue
         Image.new("RGB", (64, 64), (len(place) * 9 % 256, 80, 20)).save(path)
@@ -197,6 +264,8 @@ def test_a_dataset_is_read_as_its_program_reads_it_and_trained(name, tmp_path, m
     assert samples == READ[name]
     for words in TOLD.get(name, ()):
         assert any(words in problem for problem in found.problems), (words, found.problems)
+    assert {sample.repeats for sample in found.samples} == {1}
+    assert {config.dataset.num_repeats} == TIMES.get(name, {1})
     if name in MASKED:
         assert config.dataset.mask.background == MASKED[name]
     if name == "ai-toolkit":

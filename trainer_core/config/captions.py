@@ -23,6 +23,18 @@ class CaptionSection(Section):
         "caption as it stands: begin it with a comma where you want one.",
         advanced=True,
     )
+    read_files: bool = setting(
+        True,
+        "Leave it on; off trains each image with the default text, or with its name "
+        "(dataset.missing_caption: filename), whatever caption files there are.",
+        advanced=True,
+    )
+    add_trigger: bool = setting(
+        True,
+        "Leave it on; off puts the trigger word only where a caption has [trigger], and in front "
+        "of none.",
+        advanced=True,
+    )
     default: str = setting(
         "",
         "Leave it empty unless one text describes every image that has no caption of its own.",

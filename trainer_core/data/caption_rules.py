@@ -154,7 +154,9 @@ class _Tags:
             own = self.between.join((*self.kept, *self._moved(order)))
         rules = self.settings.captions
         whole = f"{rules.prefix}{own}{rules.suffix}"
-        return head + whole if head else with_trigger(self.settings.trigger_word, whole)
+        if head:
+            return head + whole
+        return with_trigger(self.settings.trigger_word, whole, add=rules.add_trigger)
 
     def _moved(self, order: int) -> tuple[str, ...]:
         """The tags in the order of a number from 1, each number another one."""

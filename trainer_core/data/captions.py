@@ -126,13 +126,19 @@ def broken_letter(text: str) -> str:
     return ""
 
 
-def with_trigger(trigger_word: str, caption: str) -> str:
-    """Put the trigger word into a caption: for `PLACEHOLDERS`, else in front, unless it has it."""
+def with_trigger(trigger_word: str, caption: str, *, add: bool = True) -> str:
+    """Put the trigger word into a caption: for `PLACEHOLDERS`, else in front, unless it has it.
+
+    Args:
+        trigger_word: As it is set; empty: the caption stays as it is.
+        caption: Of an image.
+        add: As ``dataset.captions.add_trigger``.
+    """
     trigger = trigger_word.strip()
     if not trigger:
         return caption
     caption = without_placeholders(trigger, caption)
-    if has_word(caption, trigger):
+    if not add or has_word(caption, trigger):
         return caption
     return f"{trigger}, {caption}" if caption else trigger
 

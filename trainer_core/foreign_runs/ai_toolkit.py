@@ -52,6 +52,7 @@ from .text_encoders import set_text_encoder
 from .vocabulary import (
     FINDS_ITS_RATE,
     Folder,
+    has_masks,
     set_folders,
     set_optimizer,
     set_schedule,
@@ -370,8 +371,9 @@ def _datasets(given: Given, process: Source, train: Source, to: Conversion) -> N
     folders: list[Folder] = []
     for place, values in enumerate(process.read("datasets", mappings, [])):
         source = Source(given.name, values, DATASET, f"datasets[{place}].")
-        folder = dataset_folder(source, weight)
-        folders.append(folder)
+        folders.append(dataset_folder(source, weight, to.values.get("dataset.trigger_word", "")))
+    if not any(has_masks(each) for each in folders):
+        to.say("dataset.mask.source", "none", "datasets (masks)", "none", given=False)
     set_folders(to, folders)
     if train.given("reg_weight") and all(each.role == "train" for each in folders):
         to.off("train.reg_weight", weight, "No dataset is for regularization.")

@@ -33,6 +33,8 @@ def _extension(value: Any) -> str:
     return found if found.startswith(".") else f".{found}"
 
 
+_CONTROLS = ("control_path_1", "control_path_2", "control_path_3")
+
 TRIGGER = "In front of a caption it is followed by a comma here, there by a blank."
 
 DATASET: Table = {
@@ -120,12 +122,13 @@ DATASET: Table = {
 }
 
 
-def dataset_folder(source: Source, regularization_weight: float) -> Folder:
+def dataset_folder(source: Source, regularization_weight: float, trigger_word: str) -> Folder:
     """One dataset as a folder.
 
     Args:
         source: Its keys.
         regularization_weight: ``train.reg_weight``.
+        trigger_word: The one of all datasets.
     """
     to = Conversion()
     source.apply(to)
@@ -149,10 +152,12 @@ def dataset_folder(source: Source, regularization_weight: float) -> Folder:
     if source.read("alpha_mask", flag, False) or source.given("mask_path"):
         weight = source.read("mask_min_value", number, 0.0)
         source.say(to, "dataset.mask.background", weight, "mask_min_value")
-    set_reading(to, f"{key}folder_path", missing_caption="empty", subfolders=True)
+    set_reading(to, f"{key}folder_path", missing_caption="empty", subfolders=True, masks=True)
     reg = source.read("is_reg", flag, False)
     if reg:
         to.tell("dataset.folders", f"{key}is_reg", True)
+        if to.values.setdefault("dataset.trigger_word", trigger_word):
+            to.values["dataset.captions.add_trigger"] = False
     weight = source.read("loss_multiplier", number, 1.0)
     if weight != 1:
         to.tell("dataset.folders", f"{key}loss_multiplier", weight)
@@ -161,12 +166,14 @@ def dataset_folder(source: Source, regularization_weight: float) -> Folder:
 
 
 def _path(source: Source, to: Conversion) -> None:
-    key = "folder_path" if source.given("folder_path") else "dataset_path"
+    # What stands first wins there.
+    key = "dataset_path" if source.given("dataset_path") else "folder_path"
     path = source.read(key, text, "")
+    numbered = [name for name in _CONTROLS if source.values.get(name)]
     controls = [
         (name, each)
-        for name in ("control_path", "control_path_1", "control_path_2", "control_path_3")
-        for each in (source.read(name, texts, []) if source.given(name) else [])
+        for name in numbered or ["control_path"]
+        for each in source.read(name, texts, [])
         if each
     ]
     told = [(source.prefix + name, each) for name, each in controls]

@@ -33,7 +33,7 @@ from .vocabulary import (
 
 _NAME = "musubi-tuner"
 _SCRIPT = "train_network.py"
-_OF_SD_SCRIPTS = "pretrained_model_name_or_path"
+_OF_SD_SCRIPTS = ("pretrained_model_name_or_path", "subsets")
 _LAUNCH = (
     "num_cpu_threads_per_process",
     "num_processes",
@@ -57,10 +57,12 @@ def _convert(given: Given, to: Conversion) -> None:
         if document.format == "command" and script_of(words).lower() not in _scripts():
             raise other_script(document.name, words, _scripts())
     arguments, datasets = _parts(given, to)
-    if _OF_SD_SCRIPTS in arguments:
+    listed = datasets[1]["datasets"] if datasets else []
+    keys = {*arguments, *(key for each in listed if isinstance(each, Mapping) for key in each)}
+    if found := keys.intersection(_OF_SD_SCRIPTS):
         raise InputError(
-            f"{given.name} has {_OF_SD_SCRIPTS}, an argument of sd-scripts",
-            "arguments of musubi-tuner, where dit names the base",
+            f"{given.name} has {found.pop()}, an argument of sd-scripts",
+            "arguments of musubi-tuner, where dit names the base, or its datasets, without subsets",
             "Commands and files of sd-scripts are not read: their arguments mean something else.",
         )
     source = Source(given.name, arguments, ARGUMENTS)
@@ -439,6 +441,7 @@ _TELLING = {
 def _has_datasets(values: Mapping[str, Any]) -> bool:
     found = values.get("datasets")
     telling = {"image_directory", "image_jsonl_file", "video_directory", "video_jsonl_file"}
+    telling.add("subsets")  # of sd-scripts, to refuse it by name
     return isinstance(found, list) and any(
         isinstance(each, Mapping) and telling & each.keys() for each in found
     )

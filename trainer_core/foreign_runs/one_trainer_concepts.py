@@ -168,25 +168,26 @@ def _repeats(source: Source, to: Conversion) -> None:
         source.say(to, "dataset.num_repeats", round(value), "balancing", value, near)
 
 
-_NO_TEXT_FILE = "Only of images without a text file of their own."
-
-
 def _captions(source: Source, prompts: Sequence[str] | None, to: Conversion) -> None:
     key, kind = f"{source.prefix}text.", source.read("text.prompt_source", text, "sample")
     if kind == "filename":
-        to.say("dataset.missing_caption", kind, f"{key}prompt_source", kind, _NO_TEXT_FILE)
+        to.say("dataset.missing_caption", kind, f"{key}prompt_source", kind)
+    if kind in {"filename", "concept"}:
+        to.values["dataset.captions.read_files"] = False
     if kind == "sample":
         source.say(to, "dataset.captions.variants", "lines", "text.prompt_source", kind)
         source.off(to, "text.prompt_path", why="Captions lie beside the images.")
     elif kind == "concept" and prompts:
         said = source.values.get("text.prompt_path")
         found = "\n".join(prompts)
-        to.say("dataset.captions.default", found, f"{key}prompt_path", said, _NO_TEXT_FILE)
+        to.say("dataset.captions.default", found, f"{key}prompt_path", said)
         to.say("dataset.captions.variants", "lines", f"{key}prompt_source", kind)
     elif kind == "concept":
         path = source.values.get("text.prompt_path")
         to.lack(f"{key}prompt_path", path, "It cannot be read; set dataset.captions.default.")
-    set_reading(to, f"{source.prefix}path", missing_caption="empty", lines=kind != "filename")
+        to.say("dataset.missing_caption", "error", f"{key}prompt_path", path)
+    lines = kind != "filename"
+    set_reading(to, f"{source.prefix}path", missing_caption="empty", lines=lines, masks=True)
     shuffled = source.read("text.enable_tag_shuffling", flag, False)
     if shuffled:
         to.say(

@@ -313,7 +313,8 @@ def _dataset(source: Source, to: Conversion) -> None:
     if paths[1:]:
         to.say("dataset.folders", [{"path": each} for each in paths[1:]], folder, paths[1:])
     if paths:
-        set_reading(to, folder, missing_caption="skip")
+        to.say("dataset.layout", "paired", folder, paths[0])
+        set_reading(to, folder, missing_caption="skip", masks=True)
     _sizes(source, to)
     key = f"{_PROCESS}process_type"
     if crop := source.read(key, _CROPS, "center"):

@@ -254,6 +254,7 @@ def set_reading(
     missing_caption: str,
     lines: bool = False,
     subfolders: bool = False,
+    masks: bool = False,
 ) -> None:
     """Say how a program reads a folder, where nothing else says it.
 
@@ -263,8 +264,12 @@ def set_reading(
         missing_caption: What becomes of an image without caption.
         lines: Whether each line of a caption file is a caption.
         subfolders: Whether it reads folders below.
+        masks: Whether it looks for masks.
     """
     for what, setting, value in (
+        # Neither the names of folders nor a metadata file says anything there.
+        ("names of folders", "dataset.layout", "flat"),
+        ("masks", "dataset.mask.source", "auto" if masks else "none"),
         ("images without caption", "dataset.missing_caption", missing_caption),
         ("captions of a file", "dataset.captions.variants", "lines" if lines else "one"),
         ("folders below", "dataset.subfolders", subfolders),
@@ -352,13 +357,19 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
         notes = [note for each in folders for note in each.said.notes]
         to.notes += [_of_none(note) for note in notes if note.outcome != "default"]
         return
+    if not has_masks(first):
+        # What masks weigh is nothing to a folder that has none.
+        other = next((each for each in folders if has_masks(each)), first)
+        said = other.said.values.items()
+        first.said.values |= {key: said for key, said in said if key.startswith("dataset.mask.")}
+    shared = dict(to.values)
     to.values |= first.said.values
     to.notes += [_of_first(note) for note in first.said.notes]
     further = []
     for each in folders:
         if each is first:
             continue
-        entry, lost = _entry(each, first)
+        entry, lost = _entry(each, first, shared)
         if not entry:
             to.notes += [_of_none(note) for note in each.said.notes if note.outcome != "default"]
             continue
@@ -366,6 +377,11 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
         further.append(entry)
     if further:
         to.say("dataset.folders", further, f"{len(further)} further folder(s)", "see above")
+
+
+def has_masks(folder: Folder) -> bool:
+    """Whether a folder has masks, in files or in its images' transparency."""
+    return not {"dataset.mask_folder", "dataset.mask.source"}.isdisjoint(folder.said.values)
 
 
 def _default_of(setting: str) -> Any:
@@ -395,10 +411,15 @@ def _of_further(note: Note, lost: Set[str]) -> Note:
     return replace(note, setting="dataset.folders" if note.setting else "")
 
 
-def _entry(folder: Folder, first: Folder) -> tuple[dict[str, Any], set[str]]:
+def _entry(
+    folder: Folder, first: Folder, shared: Mapping[str, Any]
+) -> tuple[dict[str, Any], set[str]]:
     """A folder as an item of ``dataset.folders``, and its settings that an item cannot have.
 
-    The item is empty without a path.
+    Args:
+        folder: The item is empty where it has no path.
+        first: The one that ``dataset`` speaks of.
+        shared: What the file says of all folders.
     """
     values, main = folder.said.values, first.said.values
     lost: set[str] = set()
@@ -408,22 +429,37 @@ def _entry(folder: Folder, first: Folder) -> tuple[dict[str, Any], set[str]]:
     entry: dict[str, Any] = {"path": path, "role": folder.role}
     if folder.weight != 1:
         entry["weight"] = folder.weight
-    captions: dict[str, Any] = {}
+    # Rules of captions hold as a whole, so that those of the first folder stand again.
+    captions, others = (_captions_of(each) for each in (values, main))
+    if captions != others:
+        entry["captions"] = captions
+    # A folder of regularization images has no trigger word unless it says one.
+    again = {"dataset.trigger_word"} if folder.role == "regularization" else set()
     # What only the first folder says does not hold for this one.
     silent = {
-        setting: default
+        setting: shared.get(setting, _default_of(setting))
         for setting in main.keys() - values.keys()
-        if setting.removeprefix("dataset.") in OVERRIDES
-        and (default := _default_of(setting)) is not None
     }
     for setting, value in {**values, **silent}.items():
         name = setting.removeprefix("dataset.")
-        if setting == "dataset.path" or value == main.get(setting):
+        if setting == "dataset.path" or (value == main.get(setting) and setting not in again):
             continue
         if name in (*OVERRIDES, "metadata"):
-            entry[name] = value
-        elif name.startswith("captions."):
-            captions[name.removeprefix("captions.")] = value
-        else:
+            if value is not None:
+                entry[name] = value
+        elif not name.startswith("captions.") and value != main.get(setting, _default_of(setting)):
             lost.add(setting)
-    return {**entry, "captions": captions} if captions else entry, lost
+            if setting in silent:
+                why = f"{setting} holds for all folders; it is as the first says."
+                folder.said.lack(f"{folder.key} ({name})", value, why)
+    return entry, lost
+
+
+def _captions_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The rules of captions among a folder's settings."""
+    before = "dataset.captions."
+    return {
+        name.removeprefix(before): value
+        for name, value in values.items()
+        if name.startswith(before)
+    }

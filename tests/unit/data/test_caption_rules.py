@@ -48,6 +48,11 @@ def test_a_caption_has_the_trigger_word_once(caption, trained):
     assert with_trigger("", caption) == caption
 
 
+def test_a_trigger_word_may_be_put_where_it_is_asked_for_alone():
+    for caption, trained in (("a photo of [trigger]", "a photo of ohwx"), ("a cat", "a cat")):
+        assert texts([caption], "ohwx", add_trigger=False) == (trained,)
+
+
 def test_the_trigger_word_among_moved_tags_comes_in_front():
     found = texts("red, [trigger], blue, green", "ohwx", shuffle=4)
     assert found[0] == "red, ohwx, blue, green"

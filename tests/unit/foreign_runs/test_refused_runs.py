@@ -83,6 +83,10 @@ REFUSED = {
         "network_alpha: 2",
         "has pretrained_model_name_or_path, an argument of sd-scripts",
     ),
+    "sd-scripts datasets": (
+        "general: {shuffle_caption: true}\ndatasets: [{subsets: [{image_dir: a}]}]",
+        "has subsets, an argument of sd-scripts",
+    ),
     "processes": ("job: extension\nconfig: {process: [3]}", "process"),
     "no process": ("job: extension\nconfig: {process: []}", "process"),
     "nothing": ("a: 1", "x.yaml"),

@@ -33,9 +33,14 @@ def caption_file(listing: Listing, key: str, problems: Problems) -> ListedFile |
 
     Returns:
         The file of the extension that is set, else the first of ``.txt``, ``.caption`` and
-        ``.json``; None where there is none.
+        ``.json``; None where there is none, or none is to be read.
     """
     own = listing.captions.get(key)
+    if not problems.settings.captions.read_files:
+        if own is not None:
+            words = "{count} caption file(s) are not read (dataset.captions.read_files): {names}"
+            problems.count(words, own.shown)
+        return None
     if not listing.other_captions:
         return own
     others = listing.other_captions.get(key, [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,7 +114,7 @@ def ordered(controls: Iterable[Control]) -> tuple[list[Control], str | None]:
 
 
 def controls_in_folders(
-    folders: Iterable[Path],
+    folders: Sequence[Path],
     targets: Listing,
     masks: Masks,
     problems: Problems,
@@ -131,27 +131,39 @@ def controls_in_folders(
     """
     keys = {file.key for file in targets.images}
     known = keys | set(targets.captions) | {file.key for file in targets.foreign}
-    by_name = {key.rpartition("/")[2]: key for key in keys}
+    by_name = keys_by_name(keys)
     controls: Controls = {}
     for place, folder in enumerate(folders):
-        listing = list_folder(folder, problems.settings.caption_extension, within)
+        without = [targets.folder, *(each for each in folders if each != folder)]
+        listing = list_folder(folder, problems.settings.caption_extension, within, without=without)
         for file in listing.images:
             name, shown = control_in_folder(file.key, keys), f"{folder.name}/{file.shown}"
-            if name is None and (found := control_in_folder(file.key, by_name)) is not None:
-                name = ControlName(by_name[found.target], found.number)
+            names = [] if name is None else [name]
+            if name is None and (name := control_in_folder(file.key, by_name)) is not None:
+                names = [ControlName(key, name.number) for key in by_name[name.target]]
             masked = masked_image(file.key) if name is None else None
             if masked in keys:
                 masks.setdefault(masked, MaskFile(listing.path(file), shown))
                 continue
-            if name is not None:
-                control = Control(name, listing.path(file), shown, place)
-                controls.setdefault(name.target, []).append(control)
-            elif control_in_folder(file.key, known) is None:
+            for each in names:
+                control = Control(each, listing.path(file), shown, place)
+                controls.setdefault(each.target, []).append(control)
+            if names:
+                continue
+            if control_in_folder(file.key, known) is None:
                 problems.add("missing_control", f"{shown} has no training image")
             else:
                 problems.tell(f"left out: {shown}, because its training image cannot be read")
         tell_unread(listing, problems, f"{folder.name}/", captions=True)
     return controls
+
+
+def keys_by_name(keys: Iterable[str]) -> dict[str, list[str]]:
+    """Names of images without their folders, each to the keys of all that have it."""
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        found.setdefault(key.rpartition("/")[2], []).append(key)
+    return found
 
 
 def controls_beside(

@@ -10,6 +10,7 @@ Kohya: folders named ``10_name`` (`data.sources.kohya`). Masks lie beside the im
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -37,10 +38,11 @@ from .layout import (
     TRAINING_FOLDER,
     control_folders,
     dataset_layout,
+    training_folder,
 )
 from .listed_images import survey_metadata
 from .listing import ListedFile, Listing, dataset_root, list_folder
-from .mask_files import masks_beside, masks_in_folder, tell_masks
+from .mask_files import masks_beside, masks_in_folder, take_mask, tell_masks
 from .problems import SHOWN, Fault, Problems, Scan
 from .reader import Reader
 
@@ -109,8 +111,8 @@ def survey(
         return found
     problems = Problems(settings)
     layout = dataset_layout(root, settings)
-    prefix = f"{TRAINING_FOLDER}/" if layout in _IN_A_FOLDER else ""
-    controls, mask_folder = _folders_elsewhere(settings)
+    prefix = f"{training_folder(root, layout)}/" if layout in _IN_A_FOLDER else ""
+    controls, mask_folder = _folders_elsewhere(root / prefix, settings, within)
     listing = list_folder(
         root / prefix,
         settings.caption_extension,
@@ -118,11 +120,16 @@ def survey(
         subfolders=settings.subfolders,
         without=(*controls, *mask_folder),
     )
-    images, masks = masks_beside(listing, problems)
+    images, beside = masks_beside(listing, problems)
+    masks = {} if mask_folder else dict(beside)
+    without = [root / prefix, *controls]
+    for folder in mask_folder or ([root / MASK_FOLDER] if prefix else []):
+        keys = {file.key for file in images}
+        masks_in_folder(folder, keys, masks, problems, within, without)
+    for key, mask in beside.items():
+        take_mask(masks, key, mask, problems)
     reader = Reader(listing, prefix, settings, problems, masks=masks, remembered=remembered)
     reader.choices = read_choices(root, within)
-    for folder in mask_folder or ([root / MASK_FOLDER] if prefix else []):
-        masks_in_folder(folder, {file.key for file in images}, masks, problems, within)
     if layout == "layered":
         reader.layers = _layers_in_folder(root, listing, problems, within)
     elif controls or layout == "paired":
@@ -142,17 +149,29 @@ def survey(
     return problems.scan(samples)
 
 
-def _folders_elsewhere(settings: DatasetSection) -> tuple[list[Path], list[Path]]:
+def _folders_elsewhere(
+    images: Path, settings: DatasetSection, within: AllowedFolders | None
+) -> tuple[list[Path], list[Path]]:
     """``dataset.control_folders`` and ``dataset.mask_folder``.
 
     Raises:
-        DatasetError: When one of them is missing.
+        DatasetError: When one of them is missing, or is read for something else already.
     """
     found: dict[str, list[Path]] = {"control_folders": [], "mask_folder": []}
     named = [("control_folders", name) for name in settings.control_folders]
     named += [("mask_folder", settings.mask_folder)] if settings.mask_folder else []
+    read = {os.path.realpath(images)}
     for setting, name in named:
         folder = Path(name).expanduser()
+        if within is not None:
+            within.require(folder, f"dataset.{setting}", DatasetError)
+        if os.path.realpath(folder) in read:
+            raise DatasetError(
+                f"dataset.{setting}: {folder} is the folder of the images, or named twice",
+                "a folder of its own for each kind of image",
+                f"Correct dataset.{setting}, or leave it out.",
+            )
+        read.add(os.path.realpath(folder))
         if not folder.is_dir():
             raise DatasetError(
                 f"dataset.{setting}: {folder} is no folder",
@@ -229,7 +248,7 @@ def _nothing_left(settings: DatasetSection, problems: Sequence[str]) -> DatasetE
     folder = dataset_root(settings.path)
     refuse_images_inside(folder)
     if settings.layout != "metadata" and dataset_layout(folder, settings) in _IN_A_FOLDER:
-        folder = folder / TRAINING_FOLDER
+        folder = folder / training_folder(folder, settings.layout)
     if problems:
         shown = listed(problems, SHOWN, "; ")
         found = f"dataset.path: no sample is left in {folder} ({shown})"

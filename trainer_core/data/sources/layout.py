@@ -18,18 +18,28 @@ FOLDERS = (TRAINING_FOLDER, CONTROL_FOLDER, LAYERS_FOLDER)
 
 
 _MASK_ENDINGS = ("_mask", MASK)
+# Names that qwen-image-finetune reads as well, the first before the others; with paired alone.
+_TRAINING_NAMES = (TRAINING_FOLDER, "images", "target_images", "target", "targets")
+_CONTROL_NAMES = (CONTROL_FOLDER, "control", "condition_images", "controls")
 _MORE_CONTROLS = re.compile(rf"{CONTROL_FOLDER}_(?P<number>\d{{1,2}})")
 
 
-def control_folders(root: Path) -> list[str]:
+def training_folder(root: Path, layout: str) -> str:
+    """Name of the folder of training images in a layout that has one."""
+    names = _TRAINING_NAMES if layout == "paired" else ()
+    return next((name for name in names if (root / name).is_dir()), TRAINING_FOLDER)
+
+
+def control_folders(root: Path, layout: str = "paired") -> list[str]:
     """Names of the folders of control images: the first, then those with a number, in order."""
+    names = _CONTROL_NAMES if layout == "paired" else (CONTROL_FOLDER,)
     numbered = (
         (int(match["number"]), path.name)
         for path in root.iterdir()
         if (match := _MORE_CONTROLS.fullmatch(path.name)) and path.is_dir()
     )
-    first = [CONTROL_FOLDER] if (root / CONTROL_FOLDER).is_dir() else []
-    return [*first, *(name for _, name in sorted(numbered))]
+    first = [name for name in names if (root / name).is_dir()]
+    return [*first[:1], *(name for _, name in sorted(numbered))]
 
 
 def masked_image(key: str) -> str | None:
@@ -60,9 +70,9 @@ def dataset_layout(root: Path, settings: DatasetSection) -> str:
     Raises:
         DatasetError: When a folder of the layout is missing, or there are those of two layouts.
     """
-    training, control, layers = ((root / name).is_dir() for name in FOLDERS)
-    control = control or bool(control_folders(root))
     wanted = settings.layout
+    training = (root / training_folder(root, wanted)).is_dir()
+    control, layers = bool(control_folders(root, wanted)), (root / LAYERS_FOLDER).is_dir()
     if settings.control_folders and wanted == "auto":
         return "flat"
     if wanted in {"flat", "kohya"}:

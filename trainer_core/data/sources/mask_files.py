@@ -14,7 +14,7 @@ from pathlib import Path
 from ...config import DatasetSection
 from ...filesystem.allowed_folders import AllowedFolders
 from ..masks import same_shape
-from .controls import tell_unread
+from .controls import keys_by_name, tell_unread
 from .layout import masked_image
 from .listing import ListedFile, Listing, MaskFile, Masks, list_folder
 from .other_programs import CONDITION, MASK
@@ -49,7 +49,7 @@ def masks_beside(listing: Listing, problems: Problems) -> tuple[list[ListedFile]
         if foreign:
             problems.count("{count} mask(s) made by OneTrainer: {names}", file.shown)
         if key in keys:
-            _take(masks, key, MaskFile(listing.path(file), file.shown), problems)
+            take_mask(masks, key, MaskFile(listing.path(file), file.shown), problems)
             if captioned:
                 caption = listing.captions.pop(file.key).shown
                 words = "{count} caption(s) of masks are not read: {names}"
@@ -69,6 +69,7 @@ def masks_in_folder(
     masks: Masks,
     problems: Problems,
     within: AllowedFolders | None,
+    without: Collection[Path],
 ) -> None:
     """Add the masks of a folder: ``dataset.mask_folder``, or ``masks`` beside ``training_images``.
 
@@ -78,18 +79,19 @@ def masks_in_folder(
         masks: Gets them.
         problems: As for `masks_beside`.
         within: As for `list_folder`.
+        without: As for `list_folder`.
     """
     if not folder.is_dir():
         return
-    listing = list_folder(folder, problems.settings.caption_extension, within)
-    by_name = {key.rpartition("/")[2]: key for key in keys}
+    listing = list_folder(folder, problems.settings.caption_extension, within, without=without)
+    by_name = keys_by_name(keys)
     for file in listing.images:
         shown = f"{folder.name}/{file.shown}"
         key = file.key if file.key in keys else masked_image(file.key) or file.key
-        key = key if key in keys else by_name.get(key, key)
-        if key in keys:
-            _take(masks, key, MaskFile(listing.path(file), shown), problems)
-        else:
+        found = [key] if key in keys else by_name.get(key, [])
+        for each in found:
+            take_mask(masks, each, MaskFile(listing.path(file), shown), problems)
+        if not found:
             problems.add("missing_image", f"{shown} is a mask without image")
     tell_unread(listing, problems, f"{folder.name}/", captions=True)
 
@@ -132,7 +134,8 @@ def shape_problem(shown: str, image: tuple[int, int], mask: tuple[int, int]) -> 
     )
 
 
-def _take(masks: Masks, key: str, mask: MaskFile, problems: Problems) -> None:
+def take_mask(masks: Masks, key: str, mask: MaskFile, problems: Problems) -> None:
+    """Add the mask of an image, unless it has another one already."""
     first = masks.setdefault(key, mask)
     if first is not mask:
         problems.tell(f"left out: {mask.shown}, because {first.shown} is a mask of the same image")

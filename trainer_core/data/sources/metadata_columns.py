@@ -11,19 +11,20 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     # folders, 'edited_image' that of edit datasets such as InstructPix2Pix.
     "image": (
         *("image", "image_path", "image_file", "file_name", "filename", "file", "path"),
-        *("target", "target_image", "edited_image"),
+        *("target", "target_image", "edited_image", "path_target"),
     ),
     # 'text' is Hugging Face's, 'prompt' DiffSynth's.
     "caption": ("caption", "captions", "text", "prompt", "instruction", "edit_prompt"),
     # Each may be a list, or be counted: control_1, control_2. 'edit_image' is DiffSynth's,
-    # 'control_path' musubi-tuner's, 'conditioning_image' that of ControlNet datasets.
+    # 'path_control' qwen-image-finetune's, 'control_path' musubi-tuner's, 'conditioning_image'
+    # that of ControlNet datasets.
     "controls": (
         *("controls", "control", "control_image", "control_images", "control_path"),
         *("edit_image", "edit_images", "conditioning_image", "conditioning_images"),
         *("source", "source_image", "input_image", "original_image", "reference"),
-        *("reference_image", "reference_images"),
+        *("reference_image", "reference_images", "path_control"),
     ),
-    "mask": ("mask", "mask_path", "mask_file", "mask_image"),
+    "mask": ("mask", "mask_path", "mask_file", "mask_image", "path_mask"),
     "repeats": ("repeats", "num_repeats", "repeat"),
     "weight": ("weight", "loss_weight"),
 }

@@ -55,7 +55,8 @@ class KnownFiles:
         written = text.strip()
         inside = ""
         # A backslash parts folders where the file was written on Windows.
-        for form in dict.fromkeys((written, written.replace("\\", "/"))):
+        slashes = written.replace("\\", "/")
+        for form in dict.fromkeys((written, slashes, self._below(slashes))):
             path = self._inside(form)
             if path is None:
                 return "", "leads out of the dataset folder"
@@ -64,6 +65,12 @@ class KnownFiles:
             if name is not None:
                 return name, ""
         return "", f"is not there{self._like(inside)}"
+
+    def _below(self, written: str) -> str:
+        """The rest of a path that begins with the last folders of the dataset's own."""
+        parts, own = posixpath.normpath(written).split("/"), self._root.absolute().parts
+        depth = next((n for n in range(len(parts) - 1, 0, -1) if own[-n:] == (*parts[:n],)), 0)
+        return "/".join(parts[depth:]) if depth else written
 
     def _inside(self, written: str) -> str | None:
         """Path below the dataset folder; None where it leads out of it."""

@@ -72,7 +72,7 @@ def _published(
     foreign, hint = fitting(layers), header_hint(metadata)
     try:
         with open_file(path) as file:
-            names = [*file.layers, *file.extras]
+            names, texts = [*file.layers, *file.extras], {*file.texts.values()}
             strange = {n: misfits(file.layers, file.extras, f.key_map) for n, f in FAMILIES.items()}
             named = {name: each for name, each in families.items() if not strange[name]}
             fits = {name: nearest_base(file, each) for name, each in (named or families).items()}
@@ -96,6 +96,7 @@ def _published(
     }
     found = [name for name in named if not odd[name]]
     found = [name for name in found if not fits[name].patches] or found
+    found = [name for name in found if texts <= named[name].key_map.text_encoders.keys()] or found
     if searched:
         found = _chosen(path, found, foreign, layers, names, hint)
     if len(found) == 1:
@@ -297,7 +298,7 @@ def _foreign(
     ours = " and ".join(family.title for family in FAMILIES.values())
     why = f"layers such as {next(iter(layers))!r}"
     remedy = f"Load it as it is with a model of {titles(models)}: only adapters for {ours} "
-    remedy += "are converted or changed here."
+    remedy += "are converted or changed here. Check Adapter names what ComfyUI does not load of it."
     if twins:
         why = "its header says so"
         remedy += (

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..adapter_files.names.key_parsing import PATCH_ENDINGS, match_layer
+from ..adapter_files.names.key_parsing import PATCH_ENDINGS, TEXT_PART, match_layer
 from ..families.registry import FAMILIES
 from .foreign_models import ARCHITECTURES, Architecture
 from .open import known_sizes
@@ -30,10 +30,6 @@ _MOST = 0.9
 _PREFIX = re.compile(
     r"(base_model\.model\.|model\.diffusion_model\.|diffusion_model\.|transformer\.|unet\.|dit\."
     r"|pipe\.dit\.|lora_unet_|lora_transformer_|lycoris_(unet_)?|oft_unet_|model\.)*"
-)
-_TEXT_ENCODER = re.compile(
-    r"(base_model\.model\.)?(lora_(prior_)?te\d*_|lycoris_te|text_encoders?(_\d+)?\.|text_model\."
-    r"|conditioner\.|(clip_[lgh]|t5|t5xxl|qwen25_7b|bundle_emb|te\d?)\.)"
 )
 _ENDING = re.compile(
     r"[._](?P<factor>lora_linear_layer\.(up|down)|lora[._](down|up|mid|[AB])|hada_[wt]\w+"
@@ -62,11 +58,14 @@ def layer_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int | None]:
     for key, info in itertools.islice(tensors.items(), _MOST_NAMES):
         short = key[:_LONGEST]
         ending = _ENDING.search(short)
-        if ending is None or _TEXT_ENCODER.match(short):
+        if ending is None or re.match(TEXT_PART, short):
             continue
         name = short[: ending.start()]
         prefix = _PREFIX.match(name)
-        name = name[prefix.end() if prefix else 0 :].replace(".", "_")
+        name = name[prefix.end() if prefix else 0 :].replace(".", "_").rstrip("_")
+        # Diffusers once called the layers of attention so, and had no number for the last one.
+        name = re.sub("_processor_to_([qkv])$", r"_to_\1", name)
+        name = re.sub("_processor_to_out$", "_to_out_0", name)
         if not name:
             continue
         factor = ending["factor"]

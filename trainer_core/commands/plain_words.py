@@ -89,8 +89,9 @@ def _verdict(report: Mapping[str, Any]) -> str:
     ranks = ", ".join(map(str, list(report["ranks"])[:_NAMED]))
     model = report["family"] or report.get("made_for") or "an unknown model"
     dora = " with DoRA" if report["dora"] else ""
-    aside = len(report["unknown"]) + len(report["extras"]) + len(report["unread"])
-    others = f"; {aside} parts of the file are no factors of it, see below" if aside else ""
+    aside = len(report["unknown"]) + len(report["extras"])
+    aside += sum(count for count, _ in report["unread"].values())
+    others = f"; keys beside its factors: {aside}, see below" if aside else ""
     return (
         f"A {report['kind']}{dora} of rank {ranks or 'none'} for {model}: "
         f"{sum(report['ranks'].values())} layers, layout {report['layout']}{others}."

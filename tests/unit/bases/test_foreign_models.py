@@ -152,6 +152,92 @@ def test_a_key_that_nobody_reads_does_not_hide_the_rest(tmp_path, capsys):
     assert "rank" in shown
 
 
+def lora(name, rows, columns, ends=(".lora_A.weight", ".lora_B.weight")):
+    return {name + ends[0]: ones(1, columns), name + ends[1]: ones(rows, 1)}
+
+
+LTX = {
+    key: value
+    for number in range(12)
+    for key, value in lora(
+        f"diffusion_model.transformer_blocks.{number}.attn1.to_q", 2048, 2048
+    ).items()
+}
+STRANGERS = [
+    "text_embedding_projection.aggregate_embed",
+    "video_embeddings_connector.blocks.0.to_q",
+    "lora_te1.text_model.encoder.layers.0.mlp.fc1",
+    "cond_stage_model.transformer.layers.0.fc1",
+    "base_model.model.text_model.encoder.layers.0.mlp.fc1",
+    "refiner.layers.0.fc1",
+]
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_layer_of_another_part_does_not_hide_the_model(name, tmp_path, capsys):
+    path = tmp_path / "a.safetensors"
+    save_file({**LTX, **lora(name, 4, 4)}, path)
+    assert main(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "of rank 1 for LTX-Video or LTX-2: 12 layers" in shown
+    assert "keys beside its factors: 2" in shown
+    assert f"{name}.lora_A.weight" in shown
+
+
+def test_layers_of_both_spellings_of_comfyui_are_all_read(tmp_path, capsys):
+    path = tmp_path / "a.safetensors"
+    save_file({**LTX, **lora("transformer_blocks.27.attn1.to_q", 2048, 2048)}, path)
+    assert main(["inspect", str(path)]) == 0
+    assert "of rank 1 for LTX-Video or LTX-2: 13 layers, layout comfyui." in capsys.readouterr().out
+
+
+def test_clips_layers_tell_flux_from_qwen_image_and_are_converted(tmp_path, capsys):
+    """Of two families with the same names and sizes, one has this text encoder."""
+    path, out = tmp_path / "a.safetensors", tmp_path / "out.safetensors"
+    tensors = lora("lora_te1.text_model.encoder.layers.0.mlp.fc1", 3072, 768)
+    tensors |= lora("transformer.transformer_blocks.0.attn.to_q", 3072, 3072)
+    save_file(tensors, path)
+    assert main(["inspect", str(path), "--prove"]) == 1
+    assert "NOT FINE: 2 of 4 tensors are loaded" in capsys.readouterr().out
+    assert main(["convert", str(path), str(out), "--to", "comfyui"]) == 0
+    assert main(["inspect", str(out), "--prove"]) == 0
+    assert "Fine: 6 of 6 tensors" in capsys.readouterr().out
+
+
+def test_names_that_end_in_a_dot_are_read(tmp_path, capsys):
+    """ComfyUI knows none of them."""
+    path, out = tmp_path / "a.safetensors", tmp_path / "out.safetensors"
+    name = "lora_unet_single_transformer_blocks_0_attn_to_k_"
+    save_file(lora(name, 3072, 3072, (".lora_down.weight", ".lora_up.weight")), path)
+    assert main(["inspect", str(path), "--prove", "--family", "flux"]) == 1
+    words = [str(path), str(out), "--to", "comfyui", "--family", "flux"]
+    assert main(["convert", *words]) == 0
+    assert main(["inspect", str(out), "--prove", "--family", "flux"]) == 0
+
+
+PROCESSORS = {
+    ("Stable Diffusion 1.x", "unet."): (320, 768, "down_blocks.0"),
+    ("Stable Diffusion 1.x", ""): (320, 768, "down_blocks.0"),
+    ("Stable Diffusion 2.x", "unet."): (320, 1024, "down_blocks.0"),
+    ("SDXL", "unet."): (640, 2048, "down_blocks.1"),
+    ("SDXL", ""): (640, 2048, "down_blocks.1"),
+}
+
+
+@pytest.mark.parametrize(("title", "prefix"), PROCESSORS)
+def test_the_first_spelling_of_diffusers_is_known_by_its_sizes(title, prefix, tmp_path):
+    width, context, block = PROCESSORS[title, prefix]
+    path, tensors = tmp_path / "a.safetensors", {}
+    for layer in ("to_q", "to_k", "to_v", "to_out"):
+        columns = context if layer in ("to_k", "to_v") else width
+        name = f"{prefix}{block}.attentions.0.transformer_blocks.0.attn2.processor.{layer}_lora"
+        tensors |= lora(name, width, columns, (".down.weight", ".up.weight"))
+    save_file(tensors, path)
+    assert other_models(path) == title
+    with pytest.raises(AdapterFileError, match="Check Adapter names what ComfyUI does not load"):
+        adapter_family(path)
+
+
 NATIVE = table(__file__, "native_names")
 
 

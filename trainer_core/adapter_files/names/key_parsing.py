@@ -40,9 +40,15 @@ KIND_TITLES = f"{', '.join(_TITLES[:-1])} or {_TITLES[-1]}"
 DROP = "adapter-trainer convert IN OUT --to LAYOUT --extras drop"
 """What leaves out all that is no factor of the denoiser."""
 
+TEXT_PART = (
+    r"(base_model\.model\.)?((lora_(prior_)?te|lycoris_te)\d*[._]|text_encoders?(_\d+)?\."
+    r"|text_model\.|(conditioner|cond_stage_model|text_embedding_projection|clip_[lgh]|t5|t5xxl|qwen25_7b"
+    r"|bundle_emb|te\d?)\.)"
+)
+"""How the key of a text encoder's part begins, in any spelling."""
+
 _PARTS = {
-    r"lora_(prior_)?te\d*_|lycoris_te\d*_|text_encoders?(_\d+)?\.|text_model\.|conditioner\."
-    r"|(clip_[lgh]|t5|t5xxl|qwen25_7b|bundle_emb|te\d?)\.": "of a text encoder",
+    TEXT_PART: "of a text encoder",
     r"unet_|(lora_prior_unet|vae|first_stage_model|controlnet|lora_controlnet)[._]": (
         "of another model"
     ),
@@ -245,6 +251,7 @@ def match_layer(name: str, key_map: KeyMap) -> LayerMatch | None:
         if place is not None:
             return place
         rest = rest.replace(".", "_")  # some programs put it for a part of the dots
+    rest = rest.rstrip("_")  # of the dot before the ending
     native, module = key_map.native_of_flat(rest), key_map.module_of_flat(rest)
     places = [
         None if native is None else _by_native(native, key_map),

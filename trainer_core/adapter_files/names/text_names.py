@@ -83,7 +83,7 @@ def text_path(name: str) -> str | None:
     found = _DOTTED.fullmatch(name)
     if found is not None:
         return f"{_BY_DOTTED_ROOT[found[1]]}.{_STEM}.{found[2]}.{found[3]}"
-    found = _FLAT.fullmatch(name)
+    found = _FLAT.fullmatch(name.replace(".", "_"))  # some programs keep dots behind the prefix
     if found is None:
         return None
     return f"{_BY_FLAT_ROOT[found[1]]}.{_STEM}.{found[2]}.{_BY_FLAT[found[3]]}"

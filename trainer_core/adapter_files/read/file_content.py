@@ -5,6 +5,7 @@ Whether the factors of a layer make a whole is seen from their shapes alone, bef
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -142,10 +143,10 @@ def read_content(
             names the key.
     """
     found, texts = _Sorted(), {}
-    for text, info in file.tensors.items():
-        key = parse_key(file.path, text)
+    keys = _without_strangers({text: parse_key(file.path, text) for text in file.tensors})
+    for text, key in keys.items():
         if not isinstance(key, str):
-            _sort(file, found, text, key, info)
+            _sort(file, found, text, key, file.tensors[text])
             continue
         found.unread[text] = key
         if (own := parse_text_key(file.path, text)) is not None:
@@ -179,6 +180,19 @@ def read_content(
         {text: text_encoder_of(text_path(key.name) or "") for text, key in texts.items()},
         lambda keys: _text_layers(file, kind, {text: texts[text] for text in keys}),
     )
+
+
+def _without_strangers(keys: Mapping[str, ParsedKey | str]) -> Mapping[str, ParsedKey | str]:
+    """Name the few keys without a prefix that begin like no layer of those with one."""
+    layers = {text: key for text, key in keys.items() if not isinstance(key, str)}
+    usual = {unprefixed(key.name) for key in layers.values() if key.layout not in ("bare", "xlabs")}
+    heads = {re.split(r"[._]", name)[0] for name in usual}
+    odd = [text for text in layers if layers[text].layout == "bare"]
+    odd = [text for text in odd if re.split(r"[._]", text)[0] not in heads]
+    if not 2 * len(odd) < len(layers):
+        return keys
+    what = "a name without the prefix of the others, and of no layer beside theirs"
+    return {**keys, **dict.fromkeys(odd, what)}
 
 
 def _text_layers(
@@ -328,14 +342,14 @@ def _only_kind(path: Path, found: _Sorted) -> str:
 
 def _only_layout(path: Path, found: _Sorted) -> str:
     layouts = set(found.layouts)
-    if layouts <= {"comfyui", "diffusers"}:
-        # ComfyUI takes both prefixes. Diffusers reads no alphas and has one spelling for LoRA.
-        diffusers = (
-            "comfyui" not in layouts and not found.alphas and WITH_ALPHA not in found.spellings
-        )
-        return "diffusers" if diffusers and layouts else "comfyui"
-    if len(layouts) == 1:
+    if len(layouts) == 1 and "diffusers" not in layouts:
         return layouts.pop()
+    if layouts <= {"comfyui", "diffusers", "bare"}:
+        # ComfyUI takes all of them. Diffusers reads no alphas and has one spelling for LoRA.
+        diffusers = (
+            layouts == {"diffusers"} and not found.alphas and WITH_ALPHA not in found.spellings
+        )
+        return "diffusers" if diffusers else "comfyui"
     first, second = list(found.layouts.values())[:2]
     raise AdapterFileError(
         f"{path} mixes layouts: {first!r} and {second!r}",

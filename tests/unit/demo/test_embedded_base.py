@@ -75,9 +75,9 @@ def test_frozen_parts_can_be_rebuilt(tmp_path):
         load_file(folder / "text_encoder" / "model.safetensors") for folder in (tmp_path, FOLDER)
     )
     assert rebuilt.keys() == kept.keys()
-    # Normal numbers come from logarithms, whose last bit is the CPU's.
+    # Normal numbers come from logarithms, whose last bit is the CPU's; two units of bfloat16.
     for name, weight in kept.items():
-        torch.testing.assert_close(rebuilt[name], weight, rtol=2**-21, atol=2**-30, msg=name)
+        torch.testing.assert_close(rebuilt[name], weight, rtol=2**-6, atol=0, msg=name)
 
 
 def test_captions_are_encoded_as_the_pipeline_does(base, pipeline):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .dataset import CacheSection, DatasetSection
+from .folders import FolderSection, Layout
 from .mask_rules import mask_contradictions
 from .size_rules import size_contradictions
 
@@ -37,14 +38,18 @@ def _folders_without_path(dataset: DatasetSection, cache: CacheSection) -> Itera
         )
 
 
+def _laid_out(
+    dataset: DatasetSection,
+) -> Iterator[tuple[str, DatasetSection | FolderSection, Layout]]:
+    """Each folder with its place in the run file and its layout."""
+    yield "dataset", dataset, dataset.layout
+    for number, folder in enumerate(dataset.folders):
+        yield f"dataset.folders[{number}]", folder, folder.layout or dataset.layout
+
+
 def _unread_metadata(dataset: DatasetSection) -> Iterator[Contradiction]:
-    named = [("dataset", dataset.metadata, dataset.layout)]
-    named += [
-        (f"dataset.folders[{number}]", folder.metadata, folder.layout or dataset.layout)
-        for number, folder in enumerate(dataset.folders)
-    ]
-    for place, metadata, layout in named:
-        if metadata is not None and layout not in {"auto", "metadata"}:
+    for place, folder, layout in _laid_out(dataset):
+        if folder.metadata is not None and layout not in {"auto", "metadata"}:
             yield (
                 f"{place}.metadata is set and its layout is {layout}",
                 "a metadata file only with layout auto or metadata",
@@ -53,13 +58,8 @@ def _unread_metadata(dataset: DatasetSection) -> Iterator[Contradiction]:
 
 
 def _controls_twice(dataset: DatasetSection) -> Iterator[Contradiction]:
-    named = [("dataset", dataset.control_folders, dataset.layout)]
-    named += [
-        (f"dataset.folders[{number}]", folder.control_folders, folder.layout or dataset.layout)
-        for number, folder in enumerate(dataset.folders)
-    ]
-    for place, folders, layout in named:
-        if folders and layout in {"paired", "layered", "metadata"}:
+    for place, folder, layout in _laid_out(dataset):
+        if folder.control_folders and layout in {"paired", "layered", "metadata"}:
             yield (
                 f"{place}.control_folders is set and its layout is {layout}",
                 "control images in one way",

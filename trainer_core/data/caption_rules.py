@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..config import DatasetSection
+from ..config.captions import CaptionSection
 from ..counters import counter_order, counter_seed
 from .captions import with_trigger, without_placeholders
 from .wildcards import EXPECTED_RULES, CaptionRuleError, Choices, read_choices
@@ -21,6 +22,7 @@ _TRIES = 20
 """Choices that are tried for each text that is wanted; several of them may read alike."""
 
 _MOST_TAGS = 1000
+_NO_RULES = CaptionSection()
 _LISTED = 4096  # choices that are put into an order; of more than that some are drawn
 
 
@@ -47,6 +49,9 @@ def caption_texts(raw: Sequence[str], settings: DatasetSection, key: str) -> tup
             or a caption that is shuffled has more than 1000 tags.
     """
     rules = settings.captions
+    # What most datasets have is not worth the rules: one text, and no rule at all.
+    if len(raw) <= 1 and rules == _NO_RULES:
+        return (with_trigger(settings.trigger_word, "".join(raw).strip()),)
     captions = _captions(raw, lines=rules.variants == "lines")
     if len(captions) > rules.most:
         drawn = counter_order(len(captions), 0, "captions", *captions)

@@ -90,6 +90,22 @@ def image_size(path: Path) -> tuple[int, int]:
     return spec.width, spec.height
 
 
+def turned_note(path: Path, beside: tuple[int, int]) -> str:
+    """Say that what belongs to an image was made of it as it lies in the file; empty where not.
+
+    Args:
+        path: The image.
+        beside: Width and height of its mask or control image.
+    """
+    with opened_image(path) as image:
+        if image.size != beside or _orientation(image, path) < 5:
+            return ""
+    return (
+        ": EXIF turns the image alone. Save the images as they are seen, and make these again, "
+        "also of those that are upside down"
+    )
+
+
 def open_image(path: Path, animated: str = "error", channels: int = 3) -> Image.Image:
     """Decode an image.
 

@@ -13,7 +13,7 @@ import numpy as np
 from ...config import DatasetSection
 from ...errors import DatasetError
 from ...types import Bucket
-from ..image import image_size
+from ..image import image_size, turned_note
 from ..masks import center_of_mass, read_mask, same_shape
 from .build import in_order
 from .facts import BesideImage, DatasetReport, Finding, ReportedImage
@@ -155,7 +155,7 @@ def _controls(images: Sequence[ReportedImage]) -> Iterator[Finding]:
             size = control.width, control.height
             if control.width and not same_shape((image.width, image.height), size):
                 told = f"{_size(size)} beside {_size((image.width, image.height))}"
-                pairs.append((image.name, told))
+                pairs.append((image.name, told + turned_note(image.path, size)))
                 break
     yield from _finding("control_shape", pairs)
 

@@ -23,7 +23,20 @@ SHORT_NAMES = ("short", "caption_short", "short_caption")
 LIST_NAMES = ("captions", "texts", "prompts")
 
 
-def caption_file(listing: Listing, key: str, problems: Problems) -> ListedFile | None:
+def texts_beside(
+    listing: Listing, key: str, problems: Problems
+) -> tuple[ListedFile | None, tuple[str, ...]]:
+    """The caption file of an image, and its texts as `caption_of` gives them."""
+    own = _caption_file(listing, key, problems)
+    if own is None:
+        return None, ()
+    asked_for = listing.captions.get(key) is own
+    # No path: making one takes longer than opening the file.
+    place = f"{listing.folder}/{own.name}"
+    return own, caption_of(place, own.extension, problems.settings, asked_for=asked_for)
+
+
+def _caption_file(listing: Listing, key: str, problems: Problems) -> ListedFile | None:
     """Choose the caption file of an image.
 
     Args:
@@ -48,7 +61,7 @@ def caption_file(listing: Listing, key: str, problems: Problems) -> ListedFile |
         if not others:
             return None
         own, *others = others
-        words = "{count} image(s) have no caption file of dataset.caption_extension: {names} read"
+        words = "{count} image(s) have no caption file of their name and extension: {names} read"
         problems.count(words, own.shown)
     for other in others:
         words = "{count} caption file(s) are not read, because the image has another: {names}"

@@ -144,7 +144,7 @@ def survey(
     tell_unread(listing, problems, prefix)
     _tell_alike(listing, images, problems, prefix)
     samples = [sample for file in images if (sample := reader.sample(file)) is not None]
-    tell_masks(masks, reader.without_mask, settings, problems)
+    tell_masks(masks, reader.without_mask, problems)
     _find_lonely_captions(listing, problems, prefix)
     return problems.scan(samples)
 

@@ -11,23 +11,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...config import DatasetSection
-from ...config.captions import CaptionSection
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
 from ...types import Sample
 from ..caption_rules import caption_texts
-from ..captions import with_trigger
 from ..image import ImageInfo
 from ..image_file import NoDecoderError
 from ..wildcards import CaptionRuleError
-from .caption_files import caption_file, caption_of, stated_caption
+from .caption_files import stated_caption, texts_beside
 from .controls import tell_unread
 from .facts import HeaderMemory, read_facts
 from .hugging_face import PartFolder, part_folders
 from .image_choices import ImageChoices, read_choices
 from .listing import ListedFile, Listing, list_folder
-from .mask_files import shape_problem
+from .mask_files import shape_problem, tell_without_mask
 from .metadata_columns import Columns, find_columns
 from .metadata_file import (
     BAD_METADATA,
@@ -42,7 +40,6 @@ from .problems import BAD_CAPTION, BAD_MASK, BAD_RULES, NO_MASK, Problems, Scan
 from .rows import Entry, KnownFiles, read_entry
 
 _LAYOUTS = ("auto", "metadata")
-_NO_RULES = CaptionSection()
 
 
 def survey_metadata(
@@ -164,13 +161,8 @@ class _Survey:
         tables = {self._name(part.metadata) for part in parts if part.metadata is not None}
         self.listing.unread = [f for f in self.listing.unread if f.name not in tables]
         tell_unread(self.listing, self.problems)
-        source = self.settings.mask.source
         masked = any(sample.mask is not None for sample in self.samples)
-        kind = "transparency" if source == "alpha" else "mask"
-        tell = source == "alpha" or (source == "auto" and masked)
-        for place in self.without_mask if tell else ():
-            words = f"{{count}} image(s) have no {kind}, and count everywhere alike: {{names}}"
-            self.problems.count(words, place)
+        tell_without_mask(self.without_mask, self.problems, masked=masked)
         self.samples.sort(key=lambda sample: sample.name)
         return self.problems.scan(self.samples)
 
@@ -302,7 +294,7 @@ class _Survey:
         texts = entry.captions
         try:
             if texts is None:
-                texts = self._beside(file)
+                _, texts = texts_beside(self.listing, file.key, self.problems)
             raw = [text for text in texts if text.strip()]
             raw = raw or stated_caption(self.settings, file.key)
             if not raw and self.settings.missing_caption != "empty":
@@ -311,8 +303,6 @@ class _Survey:
                     what = f"{place}: the caption of {file.shown} is empty"
                 self.problems.add("missing_caption", what, image)
                 return None
-            if len(raw) <= 1 and self.settings.captions == _NO_RULES:
-                return (with_trigger(self.settings.trigger_word, "".join(raw).strip()),)
             return caption_texts(raw, self.settings, place)
         except CaptionRuleError as error:
             self.problems.add(BAD_RULES, error.found, image)
@@ -320,14 +310,6 @@ class _Survey:
         except DatasetError as error:
             self.problems.add(BAD_CAPTION, error.found, image)
             return None
-
-    def _beside(self, file: ListedFile) -> tuple[str, ...]:
-        found = caption_file(self.listing, file.key, self.problems)
-        if found is None:
-            return ()
-        asked_for = self.listing.captions.get(file.key) is found
-        path = self.listing.path(found)
-        return caption_of(path, found.extension, self.settings, asked_for=asked_for)
 
     def _mask(
         self, place: str, entry: Entry, known: KnownFiles, image: Path, facts: ImageInfo | None
@@ -342,7 +324,7 @@ class _Survey:
             found = self._facts(file, image)
             if found is not None and facts is not None:
                 sizes = (facts.width, facts.height), (found.width, found.height)
-                told = shape_problem(file.shown, *sizes)
+                told = shape_problem(file.shown, image, *sizes)
                 if told is not None:
                     self.problems.add(BAD_MASK, f"{place}: {told}", image)
                     return False, None

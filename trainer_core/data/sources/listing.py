@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from .other_programs import FOLDERS
 CAPTION_EXTENSIONS = (".txt", ".caption", ".json")
 """Extensions that captions may have beside the one that is set, the first before the others."""
 
+_KEPT_ENDINGS = {*IMAGE_EXTENSIONS, *FOREIGN_EXTENSIONS, *CAPTION_EXTENSIONS}
 _OF_THE_SYSTEM = frozenset({"thumbs.db", "desktop.ini"})
 _DEEPEST = 200  # parts of a path; some systems take no longer ones
 
@@ -118,6 +120,12 @@ class Listing:
     def _sort(self) -> None:
         for files in (self.images, self.foreign, self.unread):
             files.sort(key=lambda file: file.shown)
+        keys = Counter(file.key for file in self.images)
+        for key in [key for key in self.captions if key not in keys]:
+            # Some programs keep the image's ending (a.png.txt), and Windows hides a second .txt.
+            stem, dot, ending = key.rpartition(".")
+            if keys[stem] == 1 and dot + ending.lower() in _KEPT_ENDINGS:
+                self.other_captions.setdefault(stem, []).append(self.captions.pop(key))
         order = {extension: place for place, extension in enumerate(CAPTION_EXTENSIONS)}
         for files in self.other_captions.values():
             files.sort(key=lambda file: (order.get(file.extension, -1), file.name))

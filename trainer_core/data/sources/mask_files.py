@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from ...config import DatasetSection
 from ...filesystem.allowed_folders import AllowedFolders
+from ..image import turned_note
 from ..masks import same_shape
 from .controls import keys_by_name, tell_unread
 from .layout import masked_image
@@ -96,41 +96,48 @@ def masks_in_folder(
     tell_unread(listing, problems, f"{folder.name}/", captions=True)
 
 
-def tell_masks(
-    masks: Masks, without: Iterable[str], settings: DatasetSection, problems: Problems
-) -> None:
+def tell_masks(masks: Masks, without: Iterable[str], problems: Problems) -> None:
     """Tell of masks that are not read, or of images that have none while others have one.
 
     Args:
         masks: All that were found.
         without: Names of the samples without mask.
-        settings: Those of the folder.
         problems: Told of it.
     """
-    source = settings.mask.source
+    source = problems.settings.mask.source
     if source in {"alpha", "none"}:
         words = f"{{count}} mask file(s) are not read (dataset.mask.source: {source}): {{names}}"
         for mask in masks.values():
             problems.count(words, mask.shown)
-    if source == "alpha" or (source == "auto" and masks):
+    tell_without_mask(without, problems, masked=bool(masks))
+
+
+def tell_without_mask(without: Iterable[str], problems: Problems, *, masked: bool) -> None:
+    """Tell of images that have no mask while others have one."""
+    source = problems.settings.mask.source
+    if source == "alpha" or (source == "auto" and masked):
         kind = "transparency" if source == "alpha" else "mask"
         words = f"{{count}} image(s) have no {kind}, and count everywhere alike: {{names}}"
         for name in without:
             problems.count(words, name)
 
 
-def shape_problem(shown: str, image: tuple[int, int], mask: tuple[int, int]) -> str | None:
+def shape_problem(
+    shown: str, path: Path, image: tuple[int, int], mask: tuple[int, int]
+) -> str | None:
     """Say that a mask has another shape than its image; None where it has not.
 
     Args:
         shown: Name of the mask.
-        image: Width and height in pixels.
+        path: The image.
+        image: Its width and height in pixels.
         mask: The same of the mask.
     """
     if same_shape(mask, image):
         return None
     return (
         f"the mask {shown} has {mask[0]} x {mask[1]} pixels, and its image {image[0]} x {image[1]}"
+        f"{turned_note(path, mask)}"
     )
 
 

@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...config import DatasetSection
-from ...config.captions import CaptionSection
 from ...errors import DatasetError
 from ...types import Sample
 from ..caption_rules import caption_texts
-from ..captions import with_trigger
 from ..image import ImageInfo
 from ..image_file import NoDecoderError
 from ..wildcards import CaptionRuleError
-from .caption_files import caption_file, caption_of, stated_caption
+from .caption_files import stated_caption, texts_beside
 from .controls import Controls, ordered
 from .facts import HeaderMemory, read_facts
 from .image_choices import ImageChoices
@@ -24,8 +22,6 @@ from .layers import BAD_LAYERS, Layer, layer_problem, layers_problem
 from .listing import ListedFile, Listing
 from .mask_files import Masks, shape_problem
 from .problems import BAD_CAPTION, BAD_MASK, BAD_RULES, NO_MASK, Problems
-
-_NO_RULES = CaptionSection()
 
 
 @dataclass(slots=True)
@@ -158,7 +154,8 @@ class Reader:
         if read is None:
             self.problems.tell(f"left out: {name}, because of its mask")
             return False, None
-        problem = shape_problem(found.shown, (facts.width, facts.height), (read.width, read.height))
+        sizes = (facts.width, facts.height), (read.width, read.height)
+        problem = shape_problem(found.shown, path, *sizes)
         if problem is not None:
             self.problems.add(BAD_MASK, problem, path)
             return False, None
@@ -177,35 +174,22 @@ class Reader:
         return facts
 
     def _captions(self, file: ListedFile, path: Path, name: str) -> tuple[str, ...] | None:
-        own = caption_file(self.listing, file.key, self.problems)
-        raw: tuple[str, ...] = ()
         try:
-            if own is not None:
-                asked_for = self.listing.captions.get(file.key) is own
-                # No path: making one takes longer than opening the file.
-                place = f"{self.listing.folder}/{own.name}"
-                raw = caption_of(place, own.extension, self.settings, asked_for=asked_for)
-            elif self.repeats is not None:
+            own, raw = texts_beside(self.listing, file.key, self.problems)
+            if own is None and self.repeats is not None:
                 named = self.repeats[file.name.partition("/")[0]].caption
                 raw = () if named is None or self.settings.missing_caption == "skip" else (named,)
             raw = raw or stated_caption(self.settings, file.key)
             if not raw and self.settings.missing_caption != "empty":
                 self.problems.add("missing_caption", self._no_caption(file, name, own), path)
                 return None
-            return self._texts_of(raw, name)
+            return caption_texts(raw, self.settings, name)
         except CaptionRuleError as error:
             self.problems.add(BAD_RULES, error.found, path)
             return None
         except DatasetError as error:
             self.problems.add(BAD_CAPTION, error.found, path)
             return None
-
-    def _texts_of(self, raw: tuple[str, ...], name: str) -> tuple[str, ...]:
-        settings = self.settings
-        # What most datasets have is not worth the rules: one text, and no rule at all.
-        if len(raw) <= 1 and settings.captions == _NO_RULES:
-            return (with_trigger(settings.trigger_word, raw[0] if raw else ""),)
-        return caption_texts(raw, settings, name)
 
     def _no_caption(self, file: ListedFile, name: str, own: ListedFile | None) -> str:
         if own is not None:

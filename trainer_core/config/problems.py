@@ -132,7 +132,8 @@ def unknown_setting(path: str) -> Problem:
         return Problem(f"{path} is not a setting", expected, remedy)
     known = [name for name, _ in walk_settings()]
     leaf = path.rsplit(".", 1)[-1]
-    elsewhere = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
+    # Other trainers write lr for learning_rate.
+    elsewhere = [name for name in known if leaf in _spellings(name.rsplit(".", 1)[-1])]
     near = elsewhere[:3] or difflib.get_close_matches(path, known, n=1, cutoff=0.6)
     if not near:
         leaves = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
@@ -179,6 +180,11 @@ def _wrong_value(path: str, inside: str, value: Any) -> Problem:
 
 def _found(where: str, value: Any) -> str:
     return f"{where} is {value_in_words(value)}"
+
+
+def _spellings(name: str) -> tuple[str, str]:
+    """A setting's name, and its initials."""
+    return name, "".join(word[:1] for word in name.split("_"))
 
 
 def _nearest(path: str, value: Any, words: Sequence[str]) -> str:

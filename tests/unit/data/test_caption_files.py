@@ -42,6 +42,30 @@ def test_a_caption_of_another_extension_is_read_and_told(tmp_path, extension):
     assert (own.samples[0].caption, own.problems) == ("hello", ())
 
 
+@pytest.mark.parametrize("name", ["a.png.txt", "a.PNG.txt", "a.jpg.txt", "a.txt.txt", "a.tif.TXT"])
+def test_a_caption_that_keeps_another_ending_is_the_images(tmp_path, name):
+    write_image(tmp_path / "a.png")
+    (tmp_path / name).write_text("a red house")
+    found = scan(settings(tmp_path))
+    assert [each.captions for each in found.samples] == [("a red house",)]
+    assert name in found.problems[0]
+    (tmp_path / "a.txt").write_text("its own")
+    found = scan(settings(tmp_path))
+    assert [each.captions for each in found.samples] == [("its own",)]
+    assert f"not read, because the image has another: {name}" in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "images"), [("a.b.txt", ["a.png"]), ("a.png.txt", ["a.png", "a.jpg"])]
+)
+def test_a_caption_that_may_be_of_several_images_or_none_is_of_none(tmp_path, name, images):
+    for image in images:
+        write_image(tmp_path / image)
+    (tmp_path / name).write_text("a red house")
+    with pytest.raises(DatasetError, match=rf"{name} has no image of the same name"):
+        scan(settings(tmp_path, missing_caption="empty"))
+
+
 def test_several_caption_files_of_one_image_are_told(tmp_path):
     write_image(tmp_path / "a.png")
     (tmp_path / "a.txt").write_text("text")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, ImageEnhance
+from PIL import ExifTags, Image, ImageEnhance
 
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
@@ -196,6 +196,15 @@ def test_a_finding_is_told_where_it_is(folder, kind):
         # None of the others that a case may bring along stops a training.
         grave = {each.kind for each in report.findings if each.severity == "error"}
         assert grave <= {kind, "missing_image", "unreadable"}
+
+
+def test_a_control_image_that_exif_does_not_turn_is_told(folder):
+    pairs(folder, (96, 64))
+    image = Image.new("RGB", (96, 64), "blue")
+    image.getexif()[ExifTags.Base.Orientation] = 6
+    image.save(folder / "training_images/0.png", exif=image.getexif())
+    (told,) = [each for each in report_of(folder).findings if each.kind == "control_shape"]
+    assert "96 x 64 beside 64 x 96: EXIF turns the image alone" in told.details[0]
 
 
 def test_a_missing_decoder_is_told_once_with_how_to_install_it(folder, monkeypatch):

@@ -287,13 +287,9 @@ def parts_of(plan: QuickPlan, model: Any = None) -> Parts:
         plan: The plan.
         model: The MODEL that is trained, where the plan borrows it.
     """
-    sections: dict[str, Any] = {}
-    for path, value in plan.values.items():
-        *names, last = path.split(".")
-        place = sections
-        for name in names:
-            place = place.setdefault(name, {})
-        place[last] = value
+    from ...trainer_core.config.run import nested
+
+    sections = nested(plan.values)
     training, preview = sections.get("training", {}), sections.get("preview", {})
     precision = training.pop("precision", "auto")
     own = {name: sections.pop(name) for name in ("output", "seed", "resume") if name in sections}

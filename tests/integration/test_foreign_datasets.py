@@ -103,6 +103,13 @@ FILES = {
     "qwen-image-finetune names": {
         "job.yaml": QFLUX,
         "set/images/a.png": "paint it", "set/control/a.png": None, "set/control/a_mask.png": None,
+        "set/images/b.png": None, "set/control/b.png": "said here",
+    },
+    "qwen-image-finetune table": {
+        "job.yaml": QFLUX.replace("set,", "set/all.csv,"),
+        "set/all.csv": "path_target,path_control,path_control_1,prompt,path_mask\n"
+        "set/a.png,set/b.png,set/c.png,paint it,set/d.png\n",
+        "set/a.png": None, "set/b.png": None, "set/c.png": None, "set/d.png": None,
     },
     "ai-toolkit": {
         "job.yaml": AI_TOOLKIT,
@@ -185,6 +192,10 @@ READ = {
     "musubi masks": {"a.png": (["a boat"], None, [])},
     "qwen-image-finetune names": {
         "images/a.png": (["paint it"], "set/control/a_mask.png", ["set/control/a.png"]),
+        "images/b.png": (["said here"], None, ["set/control/b.png"]),
+    },
+    "qwen-image-finetune table": {
+        "a.png": (["paint it"], "set/d.png", ["set/b.png", "set/c.png"]),
     },
     "ai-toolkit": {
         "a.png": (["a photo of p4per"], "masks/a.png", []),

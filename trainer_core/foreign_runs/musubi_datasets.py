@@ -6,7 +6,6 @@ Source: kohya-ss/musubi-tuner at 30c658c4, ``dataset/config_utils.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import PurePath, PureWindowsPath
 from typing import Any
 
 from .rules import (
@@ -22,7 +21,7 @@ from .rules import (
     text,
     whole,
 )
-from .vocabulary import Folder, set_folders, set_image_folder, set_reading, sides
+from .vocabulary import Folder, set_folders, set_image_folder, set_reading, set_table, sides
 
 _VIDEO = "Videos are not trained here."
 
@@ -101,9 +100,5 @@ def _folder(source: Source, whole_run: Conversion) -> Folder:
     if image:
         set_reading(to, f"{key}image_directory", missing_caption="skip")
     elif source.given("image_jsonl_file"):
-        said = source.read("image_jsonl_file", text)
-        table = PureWindowsPath(said) if "\\" in said else PurePath(said)
-        near = "The images it lists have to lie in its folder."
-        to.say("dataset.path", str(table.parent), f"{key}image_jsonl_file", str(table), near)
-        to.say("dataset.metadata", table.name, f"{key}image_jsonl_file", str(table), near)
+        set_table(to, f"{key}image_jsonl_file", source.read("image_jsonl_file", text))
     return Folder(to, key=key.rstrip("."))

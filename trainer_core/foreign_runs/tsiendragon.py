@@ -40,6 +40,7 @@ from .vocabulary import (
     set_optimizer,
     set_reading,
     set_schedule,
+    set_table,
     set_trackers,
     side_of,
     sides,
@@ -308,11 +309,12 @@ def _dataset(source: Source, to: Conversion) -> None:
     for each in several:
         if not isinstance(each, str):
             to.lack(folder, each, "Data sets of a hub are not fetched: download it as a folder.")
-    if paths:
-        to.say("dataset.path", paths[0], folder, paths[0])
     if paths[1:]:
         to.say("dataset.folders", [{"path": each} for each in paths[1:]], folder, paths[1:])
-    if paths:
+    if paths and paths[0].endswith(".csv"):
+        set_table(to, folder, paths[0])
+    elif paths:
+        to.say("dataset.path", paths[0], folder, paths[0])
         to.say("dataset.layout", "paired", folder, paths[0])
         set_reading(to, folder, missing_caption="skip", masks=True)
     _sizes(source, to)

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from pathlib import PurePath
+from pathlib import PurePath, PureWindowsPath
 from typing import Any, NamedTuple
 
 from ..config import OptimizerSection
@@ -245,6 +245,14 @@ def set_image_folder(to: Conversion, images: Said, controls: Sequence[Said] = ()
         for place, (key, control) in enumerate(controls):
             named = [each for _, each in controls[: place + 1]]
             to.say("dataset.control_folders", named, key, control)
+
+
+def set_table(to: Conversion, key: str, path: str) -> None:
+    """Say which file lists the images."""
+    table = PureWindowsPath(path) if "\\" in path else PurePath(path)
+    near = "The images it lists have to lie in its folder."
+    to.say("dataset.path", str(table.parent), key, path, near)
+    to.say("dataset.metadata", table.name, key, path, near)
 
 
 def set_reading(

@@ -154,6 +154,11 @@ def controls_in_folders(
                 problems.add("missing_control", f"{shown} has no training image")
             else:
                 problems.tell(f"left out: {shown}, because its training image cannot be read")
+        if problems.settings.layout == "paired":
+            # qwen-image-finetune reads a caption there that it does not find beside the image.
+            for key in keys & listing.captions.keys() - targets.captions.keys():
+                file = listing.captions.pop(key)
+                targets.captions[key] = file._replace(name=f"../{folder.name}/{file.name}")
         tell_unread(listing, problems, f"{folder.name}/", captions=True)
     return controls
 

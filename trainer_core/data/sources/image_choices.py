@@ -6,7 +6,6 @@ folder is trained. Names are paths below the folder with forward slashes.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...filesystem.storage import write_json
 from ...filesystem.text_files import read_object
+from .listing import composed
 
 FILE = ".adapter_trainer.json"
 
@@ -37,11 +37,11 @@ class ImageChoices:
 
     def leaves_out(self, name: str) -> bool:
         """Whether an image is left out."""
-        return bool(self.left_out) and _composed(name) in self.left_out
+        return bool(self.left_out) and composed(name) in self.left_out
 
     def focus_of(self, name: str) -> Place | None:
         """What is to be in the middle of what is kept of an image; None where nobody said so."""
-        return self.focus.get(_composed(name)) if self.focus else None
+        return self.focus.get(composed(name)) if self.focus else None
 
 
 def read_choices(folder: Path, within: AllowedFolders | None = None) -> ImageChoices:
@@ -67,8 +67,8 @@ def read_choices(folder: Path, within: AllowedFolders | None = None) -> ImageCho
     if not isinstance(focus, dict) or not all(map(_is_place, focus.values())):
         raise refuse("focus does not map names to two shares from 0 to 1")
     return ImageChoices(
-        frozenset(map(_composed, left_out)),
-        {_composed(name): (float(x), float(y)) for name, (x, y) in focus.items()},
+        frozenset(map(composed, left_out)),
+        {composed(name): (float(x), float(y)) for name, (x, y) in focus.items()},
     )
 
 
@@ -84,7 +84,7 @@ def choose(folder: Path, name: str, given: Mapping[str, Any]) -> None:
         DatasetError: When the choice is none, or those before it cannot be read.
         StorageError: When it cannot be written.
     """
-    before, name = read_choices(folder), _composed(name)
+    before, name = read_choices(folder), composed(name)
     left_out, focus = before.left_out - {name}, dict(before.focus)
     if given.get("left_out", before.leaves_out(name)) is True:
         left_out |= {name}
@@ -101,7 +101,3 @@ def _is_place(value: Any) -> bool:
     if not isinstance(value, list | tuple) or len(value) != 2:
         return False
     return all(type(each) in (int, float) and 0 <= each <= 1 for each in value)
-
-
-def _composed(name: str) -> str:
-    return name if name.isascii() else unicodedata.normalize("NFC", name)

@@ -100,9 +100,7 @@ class Listing:
         # A dot in front hides a file, and a dot at the end is no extension.
         split = 0 < dot < len(name) - 1 and name[dot - 1] != "/" and "/" not in name[dot:]
         key, extension = (name[:dot], name[dot:].lower()) if split else (name, "")
-        if not key.isascii():
-            key = unicodedata.normalize("NFC", key)
-        file = ListedFile(name, key, extension)
+        file = ListedFile(name, composed(key), extension)
         if extension in IMAGE_EXTENSIONS:
             self.images.append(file)
         elif extension == caption and key not in self.captions:
@@ -155,17 +153,18 @@ def shown_name(path: Path, folder: Path) -> str:
 
 def caption_beside(image: Path, extension: str) -> Path | None:
     """The caption file of an image, found as `list_folder` finds it; None where there is none."""
-    stem = _composed_stem(image)
+    stem = composed(image.stem)
     with _opened(str(image.parent)) as entries:
         names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
-    beside = [path for path in map(image.with_name, names) if _composed_stem(path) == stem]
+    beside = [path for path in map(image.with_name, names) if composed(path.stem) == stem]
     # JSON that is not asked for may hold several texts, or none.
     wanted = (extension.lower(), *(each for each in CAPTION_EXTENSIONS if each != ".json"))
     return next((path for end in wanted for path in beside if path.suffix.lower() == end), None)
 
 
-def _composed_stem(path: Path) -> str:
-    return unicodedata.normalize("NFC", path.stem)
+def composed(name: str) -> str:
+    """A name with composed accents: macOS writes decomposed ones, archives either."""
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
 def list_folder(

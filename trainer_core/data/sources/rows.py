@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import posixpath
-import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from ...config.folders import FolderSection
 from ...config.section import bounds_in_words
 from ...printable import shortened
 from ..captions import LARGEST_CAPTION, broken_letter, without_marks
+from .listing import composed
 from .metadata_columns import Columns
 from .metadata_file import as_list
 
@@ -36,7 +36,7 @@ class KnownFiles:
 
     def __init__(self, root: Path, names: Iterable[str], base: str = "") -> None:
         self._root, self._base = root, base
-        self._names = {_composed(name): name for name in names}
+        self._names = {composed(name): name for name in names}
         self._folded: dict[str, str] | None = None
 
     def find(self, text: str) -> tuple[str, str]:
@@ -61,7 +61,7 @@ class KnownFiles:
             if path is None:
                 return "", "leads out of the dataset folder"
             inside = path
-            name = self._names.get(_composed(path))
+            name = self._names.get(composed(path))
             if name is not None:
                 return name, ""
         return "", f"is not there{self._like(inside)}"
@@ -86,7 +86,7 @@ class KnownFiles:
     def _like(self, name: str) -> str:
         if self._folded is None:
             self._folded = {each.casefold(): each for each in self._names}
-        near = self._folded.get(_composed(name).casefold())
+        near = self._folded.get(composed(name).casefold())
         return f", but {near} is: upper and lower case differ" if near else ""
 
 
@@ -190,10 +190,6 @@ def _number(value: Any, column: str, *, whole: bool) -> float:
 
 def _bound(field: Any, name: str) -> float:
     return next(getattr(part, name) for part in field.metadata if hasattr(part, name))
-
-
-def _composed(name: str) -> str:
-    return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
 def _shown(value: Any) -> str:

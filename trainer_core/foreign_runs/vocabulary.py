@@ -368,8 +368,11 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
     if not has_masks(first):
         # What masks weigh is nothing to a folder that has none.
         other = next((each for each in folders if has_masks(each)), first)
-        said = other.said.values.items()
-        first.said.values |= {key: said for key, said in said if key.startswith("dataset.mask.")}
+        first.said.values |= {
+            setting: value
+            for setting, value in other.said.values.items()
+            if setting.startswith("dataset.mask.") and setting != "dataset.mask.source"
+        }
     shared = dict(to.values)
     to.values |= first.said.values
     to.notes += [_of_first(note) for note in first.said.notes]
@@ -383,13 +386,28 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
             continue
         to.notes += [_of_further(note, lost) for note in each.said.notes]
         further.append(entry)
-    if further:
+    if sizes := _all_sizes(further, to.values):
+        to.values |= {"dataset.resolution": sizes[0], "dataset.more_resolutions": sizes[1:]}
+    elif further:
         to.say("dataset.folders", further, f"{len(further)} further folder(s)", "see above")
+
+
+def _all_sizes(further: Sequence[Mapping[str, Any]], main: Mapping[str, Any]) -> list[int]:
+    """The sizes of a folder that is named again for each; none where anything else differs."""
+    alone = {"path": main["dataset.path"], "role": "train"}
+    size = main.get("dataset.resolution", _default_of("dataset.resolution"))
+    sizes = {size, *main.get("dataset.more_resolutions", [])}
+    for entry in further:
+        sizes |= {entry.get("resolution", size), *entry.get("more_resolutions", [])}
+        if {k: v for k, v in entry.items() if k not in {"resolution", "more_resolutions"}} != alone:
+            return []
+    return sorted(sizes, reverse=True) if further else []
 
 
 def has_masks(folder: Folder) -> bool:
     """Whether a folder has masks, in files or in its images' transparency."""
-    return not {"dataset.mask_folder", "dataset.mask.source"}.isdisjoint(folder.said.values)
+    said = folder.said.values
+    return "dataset.mask_folder" in said or said.get("dataset.mask.source", "none") != "none"
 
 
 def _default_of(setting: str) -> Any:
@@ -429,7 +447,7 @@ def _entry(
         first: The one that ``dataset`` speaks of.
         shared: What the file says of all folders.
     """
-    values, main = folder.said.values, first.said.values
+    values, main = folder.said.values, {**shared, **first.said.values}
     lost: set[str] = set()
     path = values.get("dataset.path")
     if not path:
@@ -446,7 +464,7 @@ def _entry(
     # What only the first folder says does not hold for this one.
     silent = {
         setting: shared.get(setting, _default_of(setting))
-        for setting in main.keys() - values.keys()
+        for setting in first.said.values.keys() - values.keys()
     }
     for setting, value in {**values, **silent}.items():
         name = setting.removeprefix("dataset.")

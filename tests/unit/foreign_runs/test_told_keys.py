@@ -39,6 +39,34 @@ def test_what_decides_the_role_and_the_weight_of_a_folder_is_told():
     )
 
 
+def datasets(*folders):
+    text = files.AI_TOOLKIT
+    start, end = text.index("      datasets:"), text.index("      train:")
+    return read(f"{text[:start]}      datasets: {json.dumps(folders)}\n{text[end:]}")
+
+
+def test_what_the_first_folder_alone_says_is_told_of_the_others():
+    first = {"folder_path": "a", "alpha_mask": True, "flip_x": True, "shuffle_tokens": True}
+    run = datasets(first, {"folder_path": "b"}, {"folder_path": "c", "flip_x": True})
+    for place in ("datasets[1] (flip)", "datasets[1] (mask.source)", "datasets[2] (mask.source)"):
+        assert told(run, place) == ("lacking", ""), place
+    assert [each["captions"] for each in run.values["dataset.folders"]] == [{}, {}]
+    run = datasets({"folder_path": "a"}, {"folder_path": "b", "alpha_mask": True})
+    assert told(run, "datasets[1].alpha_mask") == ("lacking", "")
+    assert run.values.get("dataset.mask.source", "auto") == "auto"
+
+
+def test_a_folder_that_is_named_for_each_size_is_one_folder():
+    sizes = [{"folder_path": "a", "resolution": size} for size in (512, 1024, [768, 512])]
+    values = datasets(*sizes).values
+    assert "dataset.folders" not in values
+    found = values["dataset.resolution"], values["dataset.more_resolutions"]
+    assert found == (1024, [768, 512])
+    values = datasets(*sizes, {"folder_path": "b", "resolution": 512}).values
+    assert values["dataset.resolution"] == 512
+    assert len(values["dataset.folders"]) == 3
+
+
 def test_the_type_and_the_weight_of_a_concept_are_told():
     run = one_trainer(
         {"path": "a", "type": "STANDARD", "loss_weight": 1.0},

@@ -194,6 +194,8 @@ class Reader:
     def _no_caption(self, file: ListedFile, name: str, own: ListedFile | None) -> str:
         if own is not None:
             return f"{name} has an empty caption file"
+        if not self.settings.captions.read_files:
+            return f"{name} has no caption, and dataset.captions.read_files is off"
         if self._lower is None:
             self._lower = {each.key.lower(): each.shown for each in self.listing.captions.values()}
         other = self._lower.get(file.key.lower())

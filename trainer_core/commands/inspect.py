@@ -63,8 +63,9 @@ def describe(path: Path, *, readably: bool) -> dict[str, Any]:
     from ..bases.adapter_family import other_models
     from ..errors import AdapterFileError
 
+    family = _told_family(path)
     try:
-        report = dataclasses.asdict(inspect_adapter(path))
+        report = dataclasses.asdict(inspect_adapter(path, texts=family and family.key_map))
     except AdapterFileError as error:
         models = other_models(path)
         if not models:
@@ -75,7 +76,6 @@ def describe(path: Path, *, readably: bool) -> dict[str, Any]:
     if readably:
         report["norms"] = norm_summary(report["norms"])
     report["metadata"] = header_values(report["metadata"], readably=readably)
-    family = _told_family(path)
     others = other_models(path, family)
     name = None if family is None else family.name
     if family is not None and family.headless:

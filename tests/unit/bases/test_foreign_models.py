@@ -198,7 +198,10 @@ def test_clips_layers_tell_flux_from_qwen_image_and_are_converted(tmp_path, caps
     tensors |= lora("transformer.transformer_blocks.0.attn.to_q", 3072, 3072)
     save_file(tensors, path)
     assert main(["inspect", str(path), "--prove"]) == 1
-    assert "NOT FINE: 2 of 4 tensors are loaded" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "NOT FINE: 2 of 4 tensors are loaded" in shown
+    assert "not read" not in shown
+    assert "text_model.encoder.layers.0.mlp.fc1" in shown.partition("weakest")[2]
     assert main(["convert", str(path), str(out), "--to", "comfyui"]) == 0
     assert main(["inspect", str(out), "--prove"]) == 0
     assert "Fine: 6 of 6 tensors" in capsys.readouterr().out

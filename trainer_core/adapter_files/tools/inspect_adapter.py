@@ -65,7 +65,9 @@ class AdapterReport:
     unread: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
 
-def inspect_adapter(path: Path, key_map: KeyMap | None = None) -> AdapterReport:
+def inspect_adapter(
+    path: Path, key_map: KeyMap | None = None, *, texts: KeyMap | None = None
+) -> AdapterReport:
     """Report what an adapter file holds; one layer at a time is in memory.
 
     Args:
@@ -73,13 +75,15 @@ def inspect_adapter(path: Path, key_map: KeyMap | None = None) -> AdapterReport:
         key_map: The family's names; with it, layers are named as modules, and those that the
             family lacks are listed. Without it, and where a layer is several modules, layers keep
             the file's names.
+        texts: Names whose text encoders' layers are read too, by the file's names.
 
     Raises:
         AdapterFileError: When it is no adapter file, or a value in it is not finite; the message
             names the key.
     """
     with open_file(path) as file:
-        return _report(with_text_layers(file, key_map) if key_map else file, key_map)
+        read = key_map or texts
+        return _report(with_text_layers(file, read) if read else file, key_map)
 
 
 def _report(file: AdapterFile, key_map: KeyMap | None) -> AdapterReport:

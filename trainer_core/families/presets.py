@@ -129,9 +129,8 @@ def plan_preset(
     values |= {"training.steps": steps, "training.schedule.warmup_steps": warmup}
     values["training.optimizer.learning_rate"] = float(f"{rate:.6g}")
     values |= {"dataset.resolution": size, "preview.width": size, "preview.height": size}
-    share = values["dataset.preservation.share"]
-    facts = {"images": images, "views": views, "percent": f"{share:.0%}"}
-    facts |= {"vram": round((vram or 0) / (1 << 30))}
+    facts = {"images": images, "views": views, "vram": round((vram or 0) / (1 << 30))}
+    facts |= {"percent": f"{values['dataset.preservation.share']:.0%}"}
     chosen = tuple(
         Chosen(key, values[key], words[key].format(value=values[key], **facts))
         for key in _TOLD

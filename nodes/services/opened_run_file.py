@@ -152,7 +152,12 @@ def open_run_file(documents: Sequence[Document]) -> OpenedRun:
         path: _at(config, path) for path, field in walk_settings() if section_of(field) is None
     }
     usual = RunConfig()
-    changed = [path for path, value in values.items() if value != _at(usual, path)]
+    folders = [_folder_values(each, values) for each in config.dataset.folders]
+    changed = [
+        path
+        for path in values
+        if any(said[path] != _at(usual, path) for said in (values, *folders))
+    ]
 
     if config.family == GRAPH_MODEL:
         notes.append(
@@ -184,9 +189,9 @@ def open_run_file(documents: Sequence[Document]) -> OpenedRun:
                 named("dataset.folders", dataset_name, "", each.path),
                 each.role,
                 each.weight,
-                _folder_values(each, values),
+                said,
             )
-            for each in config.dataset.folders
+            for each, said in zip(config.dataset.folders, folders, strict=True)
         ],
         controls=_controls(config, notes),
         start_from=named("adapter.start_from", lora_name, _NONE),

@@ -140,6 +140,8 @@ def test_a_file_of_another_trainer_opens_too(server):
     first, second = (n["inputs"] for n in of(answer, "DatasetFolder").values())
     assert (second["role"], second["weight"], second["resolution"]) == ("regularization", 0.5, 512)
     assert (second["caption_dropout"], second["trigger_word"]) == (0.0, "")
+    # A further folder says it alone, and no node has an input for it.
+    assert "dataset.captions.add_trigger" in notes
     assert (first["role"], first["trigger_word"]) == ("train", "p4per")
 
 

@@ -6,6 +6,7 @@ their schemas need, and each `execute` imports what it works with.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -104,6 +105,14 @@ _OF_DATASETS = {
 }
 
 
+def _bind(asked: Any) -> None:
+    """Tie what Continue has promised to the prompt that it queues."""
+    # Nothing is promised before a node or a panel has imported this.
+    known = sys.modules.get(f"{__name__}.services.run_files")
+    if known is not None:
+        known.CONTINUED.bind(asked)
+
+
 def _full_graph(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
     from .definitions.full_graph import shown_graph
 
@@ -132,6 +141,7 @@ class AdapterTrainerExtension(ComfyExtension):
             for name in names:
                 comfy_host.add_route(method, f"/adapter_trainer/dataset/{name}", _dataset(name))
         queued.listen()
+        comfy_host.add_prompt_listener(_bind)
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """All nodes, in the order of the data's way."""

@@ -166,7 +166,9 @@ class NodeObserver:
         # Where nobody says how many steps there are, it is known when the images are counted.
         workflow, prompt = workflow_id(queued or {}), (queued or {}).get("prompt")
         # What the panel has promised of this run.
-        self.going = CONTINUED.take(node_id) if trains else GoingOn()
+        self.going = (
+            CONTINUED.take(node_id, comfy_host.running().get("extra_data")) if trains else GoingOn()
+        )
         steps = self.going.steps or steps
         self.state = RunState(node_id, comfy_host.current_prompt(), name, steps, workflow)
         if isinstance(prompt, Mapping):

@@ -60,6 +60,10 @@ def shown_state(query: Mapping[str, str], body: bytes = b"") -> tuple[Any, int]:
     if exact:
         mine = active or found.get("run") == run
     prompt = (parse_object(body, LARGEST_PROMPT) or {}).get("prompt") if body else None
+    if isinstance(prompt, Mapping) and mine and not exact:
+        # Tabs of one template share their nodes' ids, and a name that is empty is the folder's.
+        name = _name(query, prompt)
+        mine = not name or found["name"] == name
     if isinstance(prompt, Mapping) and not exact and not (mine and active):
         return _of_settings(query, prompt, found if mine else {})
     if not mine:
@@ -179,7 +183,7 @@ def taken_request(body: bytes) -> tuple[Any, int]:
         return {"taken": False, "reason": "not a JSON object"}, 400
     node_id, wish = str(asked.get("node_id", "")), str(asked.get("wish", ""))
     if wish == _LEAVE:
-        CONTINUED.take(node_id)
+        CONTINUED.forget(node_id)
         return {"taken": True}, 200
     if wish == _CONTINUE and 0 < len(node_id) <= _LONGEST_ID:
         reason, taken = _continued(node_id, asked)
@@ -195,7 +199,8 @@ def _continued(node_id: str, asked: Mapping[str, Any]) -> tuple[str, bool]:
         What is to be said, and whether it goes on.
     """
     run, prompt, steps = str(asked.get("run") or ""), asked.get("prompt"), asked.get("steps")
-    if PANEL.snapshot(node_id).get("status") in ACTIVE:
+    shown = PANEL.snapshot(node_id)
+    if shown.get("status") in ACTIVE and (not run or shown["name"] == run.split("/")[0]):
         return "this node is training", False
     if steps is not None and not (isinstance(steps, int) and 0 < steps <= _MOST_STEPS):
         return f"steps is {str(steps)[:20]!r}, not a number of steps", False

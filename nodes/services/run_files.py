@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -336,11 +337,13 @@ class ContinueCount:
     """
 
     _MOST = 1000
+    _PLACE = "adapter_trainer"
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked: OrderedDict[str, int] = OrderedDict()
         self._going: dict[str, GoingOn] = {}
+        self._queued: OrderedDict[str, GoingOn] = OrderedDict()
 
     def note(self, node_id: str, going: GoingOn) -> None:
         """Let the node's next run go on."""
@@ -350,10 +353,44 @@ class ContinueCount:
             while len(self._asked) > self._MOST:
                 self._going.pop(self._asked.popitem(last=False)[0], None)
 
-    def take(self, node_id: str) -> GoingOn:
-        """What the node's run is to go on with, which is asked for once."""
+    def forget(self, node_id: str) -> None:
+        """Let nothing of what was asked of a node go on."""
         with self._lock:
-            return self._going.pop(node_id, GoingOn())
+            self._going.pop(node_id, None)
+
+    def bind(self, queued: Any) -> None:
+        """Tie what was asked to the prompt that is queued next, so that it ends with that one.
+
+        Args:
+            queued: What is sent to ComfyUI's queue; gets a name for each promise that it keeps.
+        """
+        prompt = queued.get("prompt") if isinstance(queued, dict) else None
+        with self._lock:
+            going, self._going = self._going, {}
+            there = prompt if isinstance(prompt, Mapping) else {}
+            kept = {node: each for node, each in going.items() if node in there}
+            names = {node: secrets.token_hex(8) for node in kept}
+            self._queued.update((names[node], each) for node, each in kept.items())
+            while len(self._queued) > self._MOST:
+                self._queued.popitem(last=False)
+        if names:
+            extra = queued.get("extra_data")
+            queued["extra_data"] = {
+                **(extra if isinstance(extra, dict) else {}),
+                self._PLACE: names,
+            }
+
+    def take(self, node_id: str, extra: Any) -> GoingOn:
+        """What a node's run is to go on with, which is asked for once.
+
+        Args:
+            node_id: The node that trains.
+            extra: The ``extra_data`` of the prompt that runs.
+        """
+        names = extra.get(self._PLACE) if isinstance(extra, Mapping) else None
+        name = names.get(node_id) if isinstance(names, Mapping) else None
+        with self._lock:
+            return self._queued.pop(str(name), GoingOn())
 
     def count(self, node_id: str) -> int:
         """How often it was asked."""

@@ -149,7 +149,19 @@ def test_whoever_asks_makes_a_node_go_on(run_files):
     count.note("1", going)
     count.note("1", going)
     assert (count.count("1"), count.count("2")) == (2, 0)
-    assert [count.take("1").steps, count.take("1").steps] == [9, 0], "asked for once"
+    queued = {"prompt": {"1": {}}, "extra_data": {"other": 1}}
+    count.bind(queued)
+    extra = queued["extra_data"]
+    assert extra["other"] == 1
+    assert [count.take("1", extra).steps, count.take("1", extra).steps] == [9, 0], "asked for once"
+    # It ends with its prompt: one that lacks the node, is taken back, or was never queued.
+    for first in ({"prompt": {"2": {}}}, {"prompt": {"1": {}}}, None, {"prompt": 5}):
+        count.note("1", going)
+        count.bind(first)
+        plain = {"prompt": {"1": {}}}
+        count.bind(plain)
+        assert "extra_data" not in plain
+        assert count.take("1", plain.get("extra_data")).steps == 0
     for number in range(2, 1100):
         count.note(str(number), going)
     assert (count.count("1"), count.count("1099")) == (0, 1)

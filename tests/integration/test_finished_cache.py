@@ -71,7 +71,7 @@ def test_run_on_a_moved_cache_gives_the_same_weights_and_needs_no_encoder(encode
     ours, theirs = tensors(plain.adapters[0]), tensors(elsewhere.adapters[0])
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert len(elsewhere.pictures) == len(PROMPTS) * 2
+    assert len(elsewhere.pictures) == len(PROMPTS) * 3
 
 
 def test_previews_other_than_those_encoded_are_refused(encoded, tmp_path):

@@ -61,6 +61,7 @@ def test_previews_show_own_captions_and_others_behind_the_trigger_word(goal, emb
     assert all("ohwx" in prompt and "{" not in prompt for prompt in found)
     without = preview_prompts(goal, "ohwx", [], embedded=embedded)
     assert without
-    assert all(prompt.startswith("ohwx, ") for prompt in without)
+    assert all(prompt.startswith("ohwx") for prompt in without)
+    assert (without[0] == "ohwx") == embedded
     # A caption may hold anything; it is no template.
     assert preview_prompts(goal, "", ["{x} {0}"], embedded=embedded)[0] == "{x} {0}"

@@ -33,6 +33,8 @@ def preview_prompts(
     others = [f"{word}, {text}" if word else text for text in others]
     if embedded and own:
         return own[:2] if own[1:] else [*own, *others][:2]
+    if embedded and word:
+        return [word, *others][:2]
     return list(dict.fromkeys([*own[:1], *others]))[:_MOST]
 
 

@@ -207,10 +207,20 @@ def test_clips_layers_tell_flux_from_qwen_image_and_are_converted(tmp_path, caps
     assert "Fine: 6 of 6 tensors" in capsys.readouterr().out
 
 
-def test_names_that_end_in_a_dot_are_read(tmp_path, capsys):
-    """ComfyUI knows none of them."""
+UNLOADED = ["lora_unet_single_transformer_blocks_0_attn_to_k_"]
+UNLOADED += [
+    f"{prefix}.single_transformer_blocks.0.attn.to_k"
+    for prefix in (
+        *("diffusion_model.transformer", "transformer.transformer", "pipe.dit", "dit"),
+        "model.diffusion_model",
+    )
+]
+
+
+@pytest.mark.parametrize("name", UNLOADED)
+def test_names_that_only_other_programs_know_are_read(name, tmp_path):
+    """By an ending with a dot, or by two prefixes."""
     path, out = tmp_path / "a.safetensors", tmp_path / "out.safetensors"
-    name = "lora_unet_single_transformer_blocks_0_attn_to_k_"
     save_file(lora(name, 3072, 3072, (".lora_down.weight", ".lora_up.weight")), path)
     assert main(["inspect", str(path), "--prove", "--family", "flux"]) == 1
     words = [str(path), str(out), "--to", "comfyui", "--family", "flux"]

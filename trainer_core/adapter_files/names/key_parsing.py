@@ -102,6 +102,9 @@ _PREFIXES = {
     **FLAT_PREFIXES,
 }
 
+_INNER_PREFIX = re.compile(r"(diffusion_model|transformer|unet|model|dit|pipe)\.")
+"""Prefixes that some programs put behind another one, or in front of it; ComfyUI knows no two."""
+
 ALPHA = "alpha"
 MAGNITUDE = "lora_magnitude_vector"
 PATCH_ENDINGS = tuple(PATCHES_TOLD)
@@ -250,6 +253,9 @@ def match_layer(name: str, key_map: KeyMap) -> LayerMatch | None:
         place = next((place for place in found if place is not None), None)
         if place is not None:
             return place
+        inner = _INNER_PREFIX.match(rest)
+        if inner is not None:
+            return match_layer(rest[inner.end() :], key_map)
         rest = rest.replace(".", "_")  # some programs put it for a part of the dots
     rest = rest.rstrip("_")  # of the dot before the ending
     native, module = key_map.native_of_flat(rest), key_map.module_of_flat(rest)

@@ -191,8 +191,9 @@ def _without_flags(verb: str, words: Sequence[str], own: Verb) -> tuple[list[str
 
 def _value_of(flag: str, rest: Iterator[str]) -> str:
     value = next(rest, None)
-    if value is None:
-        raise InputError(f"nothing behind {flag}", "its value", f"Write {flag} VALUE.")
+    if value is None or value.startswith("--"):
+        found = f"{value or 'nothing'} behind {flag}"
+        raise InputError(found, "its value", f"Write {flag} VALUE, or {flag}=VALUE.")
     return value
 
 

@@ -50,6 +50,7 @@ def test_files_settings_and_flags_are_told_apart(words, expected):
         (["train", "--jsn"], "--json"),
         (["train", "--steps"], "train key=value"),
         (["copy", "--to"], "--to VALUE"),
+        (["copy", "--to", "--overwrite"], "--to=VALUE"),
         (["copy", "--overwite"], "--overwrite"),
         (["copy", "--from=x"], "copy key=value"),
         (["copy", "--overwrite=no"], "Did you mean --overwrite?"),

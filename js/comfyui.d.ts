@@ -53,6 +53,7 @@ export interface Widget {
   value?: unknown;
   serialize?: boolean;
   options?: { values?: unknown; max?: number };
+  serializeValue?: (...args: unknown[]) => unknown;
   callback?: (value: unknown) => unknown;
 }
 

@@ -27,6 +27,8 @@ const SETTINGS = [
 /** Those of Train LoRA (Quick), from which the server chooses the settings. */
 const ANSWERS = [FOLDER, "base", "goal", "quality", "trigger_word", "kind"];
 const SOON = 250;
+/** What a Run is told in the place of a folder while dropped images wait for theirs. */
+const UPLOAD_FIRST = "press Upload on the node first: the dropped images are in no folder yet";
 const NAME = "name";
 /** The node's property that keeps whether its name was typed: one that was not is the folder's. */
 const TYPED = "adapter_trainer_named";
@@ -61,6 +63,8 @@ export function addStrip(node, server, app) {
   const back = () => {
     if (!strip.uploading && !dialog.element.open && strip.form.hidden) soon();
   };
+  const chosen = widget(FOLDER);
+  if (chosen) chosen.serializeValue = () => (strip.form.hidden ? chosen.value : UPLOAD_FIRST);
   follow(widget(NAME), () => {
     node.properties[TYPED] = widget(NAME)?.value !== "";
   });

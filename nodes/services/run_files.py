@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import shutil
 import threading
 from collections import OrderedDict
@@ -369,7 +369,7 @@ class ContinueCount:
             going, self._going = self._going, {}
             there = prompt if isinstance(prompt, Mapping) else {}
             kept = {node: each for node, each in going.items() if node in there}
-            names = {node: secrets.token_hex(8) for node in kept}
+            names = {node: os.urandom(8).hex() for node in kept}
             self._queued.update((names[node], each) for node, each in kept.items())
             while len(self._queued) > self._MOST:
                 self._queued.popitem(last=False)

@@ -85,6 +85,9 @@ def assert_inside(page) -> None:
 
 def upload(page, name: str, files: dict[str, str]) -> None:
     page.browser.evaluate(_DROP, files)
+    page.browser.wait("return document.querySelector(argument)", ".adapter-trainer-dataset-name")
+    # A Run would not train the folder from before.
+    assert any("Upload" in str(n["inputs"].get("folder")) for n in page.queued().values())
     page.browser.fill(".adapter-trainer-dataset-name", name)
     page.browser.press("Enter")
     wait_for_text(page, "notice", name)

@@ -142,7 +142,8 @@ def test_each_of_several_neutral_prompts_is_trained_towards_its_own(tmp_path, ca
                 for form in (str, "a red {}".format, "a blue {}".format)
             ]
             expected = velocities[0] + 1.5 * (velocities[1] - velocities[2])
-            assert torch.allclose(answered.target, expected, atol=1e-5)
+            # Several prompts in a batch and one are summed in other orders, which the 1.5 enlarges.
+            assert torch.allclose(answered.target, expected, atol=1e-4)
     assert seen == dict.fromkeys(SHAPES, SLIDER["images"]), "an epoch has every image once"
 
 

@@ -342,8 +342,8 @@ class RunConfig(Section):
         "Leave it on 'none' for a new version; 'latest' goes on with the newest checkpoint; "
         "'best' with the one whose loss on held-out images is lowest; "
         "'auto' with that of the version which the settings belong to, and starts a new one where "
-        "a finished run would learn in another way; a number names the checkpoint of a step, a path "
-        "a checkpoint's or a version's folder.",
+        "a finished run would learn in another way; a number names the checkpoint of a step, a "
+        "path a checkpoint's or a version's folder.",
     )
     seed: int = setting(
         0,

@@ -405,8 +405,8 @@ def _notes(plans: Sequence[LayerPlan]) -> tuple[str, ...]:
     whole = sum(keeps_second_whole(plan) for plan in plans)
     if whole and not config.full_matrix:
         notes.append(
-            f"lokr: adapter.rank limits {len(plans) - whole} of {len(plans)} layers; the others are "
-            "too small for it to matter."
+            f"lokr: adapter.rank limits {len(plans) - whole} of {len(plans)} layers; the others "
+            "are too small for it to matter."
         )
     for size in sorted({size for plan in plans for size in (plan.inputs, plan.outputs)}):
         if config.factor > 0 and size % config.factor:

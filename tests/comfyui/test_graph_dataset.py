@@ -36,7 +36,7 @@ def test_after_an_edit_only_that_caption_is_encoded_again(server):
     server.run(nodes)
     assert cache_files(server, "latents") == before["latents"]
     assert len(cache_files(server, "text") - before["text"]) == 1
-    assert server.post(f"{ROUTE}/undo?folder={folder}", {})[1]["file"] == "0.txt"
+    assert server.post(f"{ROUTE}/undo?folder={folder}", {})[1]["files"] == ["0.txt"]
 
 
 def test_captions_come_from_any_node_that_gives_texts(server):

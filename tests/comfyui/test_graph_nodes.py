@@ -26,6 +26,8 @@ NOT_AN_INPUT = {
     "base.adapters": "the inputs training_adapter and base_adapters, lists of what is there",
     "dataset.path": "the input folder, a list of what is there",
     "dataset.folders": "Combine Datasets",
+    "dataset.captions.add_trigger": "always; run files of other programs say otherwise",
+    "dataset.captions.read_files": "always; run files of other programs say otherwise",
     "dataset.control_folders": "a folder control_images; run files of other programs have theirs",
     "dataset.mask_folder": "a folder masks; run files of other programs have theirs",
     "dataset.regularization.path": "the input regularization_folder, a list of what is there",

@@ -99,7 +99,9 @@ class TrainQuick(io.ComfyNode):
         node_id = str(cls.hidden.unique_id)
         workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
         answers = Answers(**given, loader=queued.loader_of(cls.hidden.prompt, node_id, "model"))
-        handle, losses = run_quick(node_id, answers, model, clip, vae, workflow)
+        handle, losses = run_quick(
+            node_id, answers, model=model, clip=clip, vae=vae, workflow=workflow
+        )
         ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
 

@@ -31,7 +31,6 @@ _MOST_CONTROLS = 16
 _NAMED = 5  # files that a message gives as examples
 _NUMBERS = frozenset({"steps", "seed"})
 _WORD_IS_ENOUGH = ("person", "object")
-_CONNECTED = "Connected to model."
 _DIFFUSION_MODEL = "UNETLoader"
 _FOLDERS = {_DIFFUSION_MODEL: "diffusion_models", "CheckpointLoaderSimple": "checkpoints"}
 """Core's loaders of a MODEL, to the kind of folder that their file is in."""
@@ -242,8 +241,14 @@ def _base_of(answers: Answers, model: Any) -> _Base:
     path = comfy_host.base_path(name)
     family = require_in_comfyui(get_family(detect_base(path)))
     variant = detect_variant(path, family)
-    source = f"Read from {name}."
-    return _Base(name, family.name, family.title, source, variant, {"base.path": path})
+    return _Base(
+        name=name,
+        family=family.name,
+        title=family.title,
+        source=f"Read from {name}.",
+        variant=variant,
+        values={"base.path": path},
+    )
 
 
 def _has_family(name: str) -> bool:
@@ -270,14 +275,23 @@ def _graph_base(answers: Answers, loader: str, file: str, model: Any) -> _Base:
         from ..host.model_files import traits_of_file
 
         traits = traits_of_file(Path(comfy_host.base_path(f"{folder}/{file}")))
-        return _Base(answers.base, GRAPH_MODEL, file, _CONNECTED, variant, {}, traits)
-    from ..host.graph_model import GraphModel
+        title = file
+    else:
+        from ..host.graph_model import GraphModel
 
-    found = GraphModel(model)
-    if not found.takes_references:
-        variant = "generate"
-    title, traits = found.title, found.traits
-    return _Base(answers.base, GRAPH_MODEL, title, _CONNECTED, variant, {}, traits)
+        found = GraphModel(model)
+        title, traits = found.title, found.traits
+        if not found.takes_references:
+            variant = "generate"
+    return _Base(
+        name=answers.base,
+        family=GRAPH_MODEL,
+        title=title,
+        source="Connected to model.",
+        variant=variant,
+        values={},
+        traits=traits,
+    )
 
 
 def parts_of(plan: QuickPlan, model: Any = None) -> Parts:

@@ -15,6 +15,7 @@ from .quick_plan import Answers, parts_of, plan_run, require_encoders
 def run_quick(
     node_id: str,
     answers: Answers,
+    *,
     model: Any,
     clip: Any,
     vae: Any,

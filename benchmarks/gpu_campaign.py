@@ -1,10 +1,11 @@
 """Everything that only a GPU can tell, in a few commands of minutes: ``make gpu``.
 
-It says what the machine is, runs the GPU tests, trains full-size bases of random numbers in every
-way that `campaign.cells` lists, and measures layers beside the peers that are here. Each result is
-a line of ``results.jsonl`` in the output folder as soon as it is there; a further call goes on with
-what is missing. Whatever a cell dies of is its result. Nothing is fetched; what `make gpu-wheels`
-put into ``build/gpu_wheels`` is added to the packages that the machine has.
+It says what the machine is, runs the light GPU tests and the demo, trains full-size bases of random
+numbers in every way that `campaign.cells` lists, measures layers beside the peers that are here,
+and runs the heavy tests. Each result is a line of ``results.jsonl`` in the output folder as soon as
+it is there; a further call goes on with what is missing. Whatever a cell dies of is its result.
+Nothing is fetched; what `make gpu-wheels` put into ``build/gpu_wheels`` is added to the packages
+that the machine has.
 
 This process imports no torch, so that it outlives whatever happens to one that does.
 """
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -30,11 +32,18 @@ from .campaign.cells import Cell, groups, to_measure
 from .campaign.lines import NAME, begun, end, read_lines, write_line
 from .campaign.packages import ROOT, WHEELS, add_missing, carried_commit
 
-PARTS = ("tests", "bases", "layers")
+PARTS = ("light", "bases", "layers", "tests")
+HEAVY = ("test_block_swap.py", "test_changing_plan.py", "test_runs.py")
+"""GPU tests that take long, or measure what others take of the device."""
+
+DEMO = "demo"
+SAMPLES = ROOT / "build" / "gpu_samples"
+"""Bases, which are holes in files, and samples: not part of the results."""
+
 LAYERS_FILE = "layers_cuda.json"
 LAYER_SECTIONS = ("layer 3072->3072 bf16 cuda", "block", "layer 3072->12288 bf16 cuda", "fidelity")
 LAYER_SECONDS, LONGEST_LAYERS = 60, 240
-TEST_SECONDS, LONGEST_TESTS = 20, 150
+TEST_SECONDS, LONGEST_TESTS, LONGEST_LIGHT = 20, 150, 75
 LONGEST_CELL = 240
 GRACE = 12
 """Seconds beyond the budget after which what still runs is stopped, and left for the next call."""
@@ -92,23 +101,49 @@ class Campaign:
         print(json.dumps(facts, indent=1), flush=True)
         return ""
 
+    def light(self) -> None:
+        """Run each file of light tests, and the demo, in a process; all at the same time."""
+        done = self._tested()
+        files = [path for path in _test_files() if path.name not in (*HEAVY, *done)]
+        limit = min(LONGEST_LIGHT, self.left)
+        with ThreadPoolExecutor() as together:
+            if DEMO not in done:
+                together.submit(self._demo, limit)
+            for path in files:
+                together.submit(self._test, path, limit)
+
     def tests(self) -> None:
-        """Run each file of GPU tests by itself."""
-        done = {line["file"] for line in read_lines(self.output) if line["part"] == "tests"}
-        for path in sorted((ROOT / "tests" / "gpu").glob("test_*.py")):
-            if path.name in done or self.left < TEST_SECONDS:
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                report = Path(folder) / "report.xml"
-                command = ["-m", "pytest", str(path), "-m", "gpu", "-q", "-rs", "--tb", "short"]
-                command += ["-p", "no:cacheprovider", "--basetemp", f"{folder}/tests"]
-                started = time.monotonic()
-                limit = min(LONGEST_TESTS, self.left)
-                status, told = self._run([*command, "--junitxml", str(report)], limit)
-                row = {"file": path.name, "status": status, **counted(report)}
-            row["seconds"] = round(time.monotonic() - started, 1)
-            self._write("tests", **row, **({"output": told[-_TAIL:]} if status else {}))
-            self._say(path.name, row)
+        """Run each file of heavy tests by itself."""
+        for path in _test_files():
+            if path.name not in self._tested() and self.left >= TEST_SECONDS:
+                self._test(path, min(LONGEST_TESTS, self.left))
+
+    def _tested(self) -> set[str]:
+        return {line["file"] for line in read_lines(self.output) if line["part"] == "tests"}
+
+    def _test(self, path: Path, limit: float) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.xml"
+            command = ["-m", "pytest", str(path), "-m", "gpu", "-q", "-rs", "--tb", "short"]
+            command += ["-p", "no:cacheprovider", "--basetemp", f"{folder}/tests"]
+            started = time.monotonic()
+            status, text = self._run([*command, "--junitxml", str(report)], limit)
+            row = {"file": path.name, "status": status, **counted(report)}
+        self._write_test(row, started, text)
+
+    def _demo(self, limit: float) -> None:
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            command = ["-m", "trainer_core", "demo", f"output={folder}/demo"]
+            status, text = self._run(command, limit)
+        self._write_test({"file": DEMO, "status": status, "output": text[-_TAIL:]}, started, text)
+
+    def _write_test(self, row: dict[str, Any], started: float, text: str) -> None:
+        row["seconds"] = round(time.monotonic() - started, 1)
+        if row["status"]:
+            row["output"] = text[-_TAIL:]
+        self._write("tests", **row)
+        self._say(row["file"], row)
 
     def bases(self) -> None:
         """Measure the cells."""
@@ -121,7 +156,8 @@ class Campaign:
             names = json.dumps([cell.name for cell in batch])
             command = ["-m", "benchmarks.campaign.measure", "--output", str(self.output)]
             command += ["--size", self.size, "--device", self.device, "--call", self.call]
-            command += ["--deadline", str(time.time() + self.left), "--cells", names]
+            command += ["--deadline", str(time.time() + self.left), "--samples", str(SAMPLES)]
+            command += ["--cells", names]
             end(self.output)
             written = len(read_lines(self.output))
             status, told = self._run(command, self.left + GRACE, self._stuck)
@@ -216,6 +252,10 @@ class Campaign:
         for each in (row.get("error"), *row.get("failures", ())):
             told += f"\n    {each[:400]}" if each else ""
         print(f"[{self.left:4.0f} s left] {name}: {told}", flush=True)
+
+
+def _test_files() -> list[Path]:
+    return sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
 
 
 def first_batch(cells: Sequence[Cell]) -> list[Cell]:

@@ -30,6 +30,8 @@ class Way:
         swap: ``none``, ``half`` or ``all`` blocks.
         card: Imitates a GPU of so many GiB.
         alone: In a process of its own, for what leaves more behind than memory.
+        from_file: Loads a base's file as a run does, and makes no step: what a start takes.
+        traced: Also says what one step launches, and where it waits for the device.
         pixels: Sides of the images.
         families: The bases.
     """
@@ -38,6 +40,8 @@ class Way:
     swap: str = "none"
     card: int | None = None
     alone: bool = False
+    from_file: bool = False
+    traced: bool = False
     pixels: tuple[int, ...] = PIXELS
     families: tuple[str, ...] = FAMILIES
 
@@ -83,18 +87,27 @@ def _adapter(**values: Any) -> Settings:
     return {**_kept(KIND_FORMAT), "adapter": values, "output": {"layouts": ["lycoris"]}}
 
 
+def _start(settings: Settings, swap: str = "none") -> Way:
+    return Way(settings, swap, from_file=True, pixels=(1024,))
+
+
 _LARGE = {"pixels": (1024,), "families": ("qwen_image",)}
 _SMALL = {"pixels": (512,), "families": ("flux",)}
 
 WAYS: Mapping[str, Way] = {
-    BASELINE: Way(),
-    "bf16, all swapped": Way(swap="all"),
-    "int8, 8bit": Way(_kept("int8", compute="8bit")),
+    BASELINE: Way(traced=True),
+    "bf16, all swapped": Way(swap="all", traced=True),
+    "int8, 8bit": Way(_kept("int8", compute="8bit"), traced=True),
+    "nf4": Way(_kept("nf4"), traced=True),
     "int8, 8bit, compile": Way(_kept("int8", compute="8bit", compile=True), alone=True),
-    "fp8, all swapped": Way(_kept("fp8"), swap="all"),
     "fp8": Way(_kept("fp8")),
-    "nf4": Way(_kept("nf4")),
+    "fp8, all swapped": Way(_kept("fp8"), swap="all"),
     "bf16, compile": Way({"memory": {"compile": True}}, alone=True),
+    "start, bf16": _start({}),
+    "start, int8": _start(_kept("int8")),
+    "start, nf4": _start(_kept("nf4")),
+    "start, bf16, all swapped": _start({}, "all"),
+    "start, int8, all swapped": _start(_kept("int8"), "all"),
     "bf16, half swapped": Way(swap="half"),
     "int8": Way(_kept("int8")),
     "bf16, all swapped, 8 GB": Way(swap="all", card=8, **_LARGE),
@@ -123,16 +136,32 @@ WAYS: Mapping[str, Way] = {
     },
     "int8, lora exact": Way(_adapter(kind="lora", rank=16, exact_delta=True), **_SMALL),
 }
-"""Every way by its name, in the order in which they are measured."""
+"""Every way by its name, in the order in which they are measured after `FIRST`."""
+
+FIRST: Sequence[tuple[str, str]] = (
+    ("flux", BASELINE),
+    ("flux", "bf16, all swapped"),
+    ("flux", "int8, 8bit"),
+    ("flux", "nf4"),
+    ("qwen_image", BASELINE),
+    ("qwen_image", "bf16, all swapped"),
+    ("qwen_image", "auto, 12 GB"),
+    ("qwen_image", "fp8"),
+    ("flux", "start, bf16"),
+    ("flux", "start, int8"),
+    ("flux", "int8, 8bit, compile"),
+    ("qwen_image", "start, int8"),
+)
+"""Bases and ways that a first call has to measure."""
 
 
 def all_cells() -> list[Cell]:
     """Every cell, most worth first; those of one way and base, which is loaded once, together."""
+    rest = [(family, name) for name, way in WAYS.items() for family in way.families]
     return [
-        Cell(family, name, way, pixels)
-        for name, way in WAYS.items()
-        for family in way.families
-        for pixels in way.pixels
+        Cell(family, name, WAYS[name], pixels)
+        for family, name in dict.fromkeys((*FIRST, *rest))
+        for pixels in WAYS[name].pixels
     ]
 
 
@@ -149,7 +178,12 @@ def to_measure(known: Mapping[str, str], call: str) -> list[Cell]:
     pending = [cell for cell in cells if cell.name not in known]
     compared = {cell.baseline for cell in pending}
     again = [cell for cell in cells if cell.name in compared and known.get(cell.name) != call]
-    return again + [cell for cell in pending if cell not in again]
+    order: dict[str, Cell] = {}
+    for cell in pending:
+        # All of a base's baselines together: they need one base, which is loaded once.
+        order |= {each.name: each for each in again if each.family == cell.family}
+        order.setdefault(cell.name, cell)
+    return list(order.values())
 
 
 def groups(cells: Sequence[Cell]) -> list[list[Cell]]:

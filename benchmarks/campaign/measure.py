@@ -11,7 +11,7 @@ import dataclasses
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,20 @@ import torch
 from trainer_core.config import RunConfig
 from trainer_core.device import borrowed_random_state, release_memory, resolve_precision
 from trainer_core.errors import ConfigError
+from trainer_core.families.registry import get_family
 from trainer_core.offload.machine import Machine
 from trainer_core.training.choose_plan import settle
 from trainer_core.training.encode_dataset import Prepared
 from trainer_core.training.loaded import Loaded, load
-from trainer_core.training.observer import RunRequests, SilentObserver
+from trainer_core.training.observer import SilentObserver
 from trainer_core.training.processes import Shares, SingleProcess
 from trainer_core.training.run_loop import run_loop
 from trainer_core.training.start import Start
-from trainer_core.types import StepResult
 
 from .cells import Cell, groups, to_measure
 from .lines import begin, end, write_line
 from .random_base import SIZES, at_size, random_data
+from .watch import TRACED, Stopwatch, TracedSteps
 
 AGAIN = 75
 """Exit status: a cell failed, and this process may be no place for the next."""
@@ -72,53 +73,6 @@ class ImitatedMachine(Machine):
         self.most = max(self.most, self.pinned)
 
 
-class Stopwatch(SilentObserver):
-    """Stands where a run has its recorder and its observer: takes times, and says when to end.
-
-    Args:
-        wait: Returns when the device has done what it was told.
-        warm_up: Steps that are not timed.
-        longest: Seconds after which no other step is made.
-    """
-
-    def __init__(self, wait: Callable[[], None], warm_up: int, longest: float) -> None:
-        self.times: list[float] = []
-        self.losses: list[float] = []
-        self._wait, self._warm_up, self._longest = wait, warm_up, longest
-        self._since = time.perf_counter()
-
-    def record(self, result: StepResult) -> None:
-        """Take the time since the last step."""
-        self._wait()
-        now = time.perf_counter()
-        self.losses.append(result.loss)
-        if len(self.losses) > self._warm_up:
-            self.times.append(now - self._since)
-        self._since = time.perf_counter()
-
-    def save(self, step: int) -> None:
-        """Nothing is kept."""
-
-    def broken(self, step: int, first: int) -> str:
-        """Nothing is kept."""
-        del first
-        return f"Step {step} is no measurement."
-
-    @staticmethod
-    def saved_on_failure(step: int) -> contextlib.AbstractContextManager[None]:
-        """Nothing is kept."""
-        del step
-        return contextlib.nullcontext()
-
-    def retry_due(self) -> bool:
-        """Nothing is written."""
-        return False
-
-    def requests(self) -> RunRequests:
-        """Ask for the end when enough was measured."""
-        return RunRequests(stop=sum(self.times) > self._longest)
-
-
 def run_settings(cell: Cell, device: str, blocks: int) -> dict[str, Any]:
     """A cell's run file.
 
@@ -146,14 +100,18 @@ class Bench:
     """A device with a folder for what is measured on it.
 
     Args:
-        folder: Takes results and samples.
+        folder: Takes results.
         size: Of the bases.
         device: ``cuda`` or, for a rehearsal, ``cpu``.
         call: Names this call in the results.
+        samples: Takes bases and samples; in the folder, if left out.
     """
 
-    def __init__(self, folder: Path, size: str, device: str, call: str) -> None:
+    def __init__(
+        self, folder: Path, size: str, device: str, call: str, samples: Path | None = None
+    ) -> None:
         self.folder, self.size, self.call = folder, size, call
+        self.samples = samples or folder / "samples"
         self.device = torch.device(device, 0) if device == "cuda" else torch.device(device)
         self.cuda = self.device.type == "cuda"
 
@@ -217,7 +175,9 @@ class Bench:
 
     def _rows(self, group: Sequence[Cell]) -> Iterator[dict[str, Any]]:
         first = group[0]
-        data = random_data(first.family, self.size, first.pixels, self.folder / "samples")
+        data = random_data(first.family, self.size, first.pixels, self.samples)
+        if first.way.from_file:
+            data = dataclasses.replace(data, family=get_family(first.family))
         try:
             settings = run_settings(first, self.device.type, _blocks(data))
             config = RunConfig.model_validate(settings)
@@ -232,11 +192,14 @@ class Bench:
         with contextlib.ExitStack() as at_end, torch.enable_grad():
             begin = (data, precision, start, "random", machine, at_end)
             run = load(planned, heard, processes, *begin)
-            release_memory(self.device)
+            self._wait()
             loaded = time.perf_counter() - started
+            release_memory(self.device)
             for cell in group:
-                other = random_data(cell.family, self.size, cell.pixels, self.folder / "samples")
-                row = self._steps(run, at_size(data, other), config)
+                other = random_data(cell.family, self.size, cell.pixels, self.samples)
+                row = {} if cell.way.from_file else self._steps(run, at_size(data, other), config)
+                if cell.way.traced and cell is first:
+                    self._write_trace(cell, run, at_size(data, other), config)
                 yield row | {
                     "load_seconds": round(loaded, 2),
                     "ram_bytes": psutil.Process().memory_info().rss,
@@ -246,20 +209,33 @@ class Bench:
                     "memory": planned.memory.model_dump(mode="json"),
                 }
 
-    def _steps(self, run: Loaded, data: Prepared, config: RunConfig) -> dict[str, Any]:
-        """Make steps, and take their time and memory."""
-        if self.cuda:
-            torch.cuda.reset_peak_memory_stats(self.device)
-        watch: Any = Stopwatch(self._wait, WARM_UP, LONGEST)
-        last = run.state.step + WARM_UP + STEPS
-        short = dataclasses.replace(run, data=data, steps=last, observer=watch)
+    def _loop(self, run: Loaded, data: Prepared, config: RunConfig, watch: Any, steps: int) -> None:
         run_loop(
-            short,
+            dataclasses.replace(run, data=data, steps=run.state.step + steps, observer=watch),
             Shares(run.config.training, 0, 1),
             watch,
             lambda recorder, first: None,
             may_grow=config.memory.plan != "off",
         )
+
+    def _write_trace(self, cell: Cell, run: Loaded, data: Prepared, config: RunConfig) -> None:
+        """Make two more steps, and write down what they launched and where they waited."""
+        if not self.cuda:
+            return
+        watch = TracedSteps(self._wait)
+        try:
+            self._loop(run, data, config, watch, TRACED)
+        finally:
+            watch.close()
+        line = {"part": "trace", "call": self.call, "cell": cell.name, "size": self.size}
+        write_line(self.folder, line | watch.found)
+
+    def _steps(self, run: Loaded, data: Prepared, config: RunConfig) -> dict[str, Any]:
+        """Make steps, and take their time and memory."""
+        if self.cuda:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        watch = Stopwatch(self._wait, WARM_UP, LONGEST)
+        self._loop(run, data, config, watch, WARM_UP + STEPS)
         row = {
             "seconds": statistics.median(watch.times),
             "times": watch.times,
@@ -325,11 +301,12 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", required=True)
     parser.add_argument("--call", required=True)
     parser.add_argument("--deadline", type=float, required=True)
+    parser.add_argument("--samples", type=Path)
     parser.add_argument("--cells", required=True, help="names, as a JSON list")
     given = parser.parse_args(words)
     wanted = json.loads(given.cells)
     known = {each.name: each for each in to_measure({}, "")}
-    bench = Bench(given.output, given.size, given.device, given.call)
+    bench = Bench(given.output, given.size, given.device, given.call, given.samples)
     return bench.work([known[name] for name in wanted], given.deadline)
 
 

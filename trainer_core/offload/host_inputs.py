@@ -53,11 +53,16 @@ class HostArena:
 
     Attributes:
         pinned: Pins it; None where nobody reads pinned memory.
+        wait: Lets what the device is told from now on see a copy, by its ticket.
         drain: Returns when nobody reads or writes memory any more that is not taken.
+        returned: Copies from or into memory that is not taken any more: their tickets, and the
+            tensors of the device, which stay until the copy is waited for.
     """
 
     pinned: PinnedMemory | None = None
+    wait: Callable[[Any], object] = lambda ticket: None
     drain: Callable[[], object] = lambda: None
+    returned: list[tuple[Any, Tensor]] = field(default_factory=list)
     _slots: dict[Place, list[_Slot]] = field(default_factory=dict)
 
     @property
@@ -69,6 +74,10 @@ class HostArena:
         """Memory of at least so many bytes; whoever has it sets ``taken`` to False at the end."""
         slots = self._slots.setdefault(place, [])
         slot = next((each for each in slots if not each.taken), None)
+        while self.returned:  # asked behind the choice: a slot comes back after its copy
+            ticket, still_used = self.returned.pop()
+            self.wait(ticket)
+            del still_used
         if slot is not None and slot.bytes.numel() < size:
             slots.remove(slot)
             # The micro-batch before may have been told to the device, and not computed yet.
@@ -89,6 +98,7 @@ class HostArena:
         if self.pinned is not None:
             self.pinned.close()
         self._slots.clear()
+        self.returned.clear()
 
 
 class _Kept:
@@ -98,21 +108,24 @@ class _Kept:
         tensor: A view of it.
         slot: Where the bytes go.
         transfer: Copies them.
+        returned: `HostArena.returned`.
     """
 
-    def __init__(self, tensor: Tensor, slot: _Slot, transfer: Transfer) -> None:
+    def __init__(
+        self, tensor: Tensor, slot: _Slot, transfer: Transfer, returned: list[tuple[Any, Tensor]]
+    ) -> None:
         storage = tensor.untyped_storage()
         # As long as this lives no other memory gets the number by which it is found.
         self._known = StorageWeakRef(storage)
         self.version = tensor._version
         self.calls = 0
-        self._slot, self._transfer = slot, transfer
+        self._slot, self._transfer, self._returned = slot, transfer, returned
         self._numbers = storage.nbytes() // tensor.element_size()
         self._dtype, self._device = tensor.dtype, tensor.device
         self._there: Tensor | None = None
         flat = tensor.detach().as_strided((self._numbers,), (1,), 0)
         self._ticket: Any = transfer.submit([(self._host(), flat)])
-        self._under_way = True
+        self._under_way: Tensor | None = flat
 
     def _host(self) -> Tensor:
         size = self._numbers * self._dtype.itemsize
@@ -120,9 +133,9 @@ class _Kept:
 
     def arrive(self) -> None:
         """Let what is told to the device from now on see what was copied last."""
-        if self._under_way:
+        if self._under_way is not None:
             self._transfer.wait(self._ticket)
-            self._ticket, self._under_way = None, False
+            self._ticket, self._under_way = None, None
 
     def send_back(self) -> None:
         """Begin to copy the bytes to the device, unless they are there."""
@@ -130,7 +143,7 @@ class _Kept:
             self.arrive()
             self._there = torch.empty(self._numbers, dtype=self._dtype, device=self._device)
             self._ticket = self._transfer.submit([(self._there, self._host())])
-            self._under_way = True
+            self._under_way = self._there
 
     def take(self) -> Tensor:
         """The bytes on the device; they stay there only where further blocks need them."""
@@ -143,8 +156,11 @@ class _Kept:
         return flat
 
     def __del__(self) -> None:
-        if getattr(self, "_under_way", False):
-            self.arrive()  # nobody may write where a copy is still read from, or written to
+        # Garbage may be collected in the very thread that copies: here nobody waits. Whoever takes
+        # memory next does, so that nobody writes where a copy is still read from, or written to.
+        under_way = getattr(self, "_under_way", None)
+        if under_way is not None:
+            self._returned.append((self._ticket, under_way))
         self._slot.taken = False
 
 
@@ -226,7 +242,7 @@ class HostInputs:
 
     def __init__(self, arena: HostArena, transfer: Transfer, worth: int = WORTH) -> None:
         self.arena, self._transfer, self._worth = arena, transfer, worth
-        arena.drain = transfer.drain
+        arena.wait, arena.drain = transfer.wait, transfer.drain
         self._known: WeakValueDictionary[tuple[int, torch.dtype], _Kept] = WeakValueDictionary()
         self._last: ref[_Call] | None = None
 
@@ -255,7 +271,7 @@ class HostInputs:
         known = self._known.get(key)
         if known is None or known.version != tensor._version:
             slot = self.arena.take(place, storage.nbytes())
-            known = self._known[key] = _Kept(tensor, slot, self._transfer)
+            known = self._known[key] = _Kept(tensor, slot, self._transfer, self.arena.returned)
         return known
 
     def swap_last(self, call: _Call) -> ref[_Call] | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from threading import Event
 
 import pytest
 import torch
@@ -288,3 +290,40 @@ def test_settings_decide(memory, enabled, ram):
         if calls is not None:
             assert len(calls.chosen) == memory.get("blocks_to_checkpoint", 5)
             assert (calls._inputs is not None) is ram
+
+
+class InOneThread(PlainTransfer):
+    """Copies in one thread, as CUDA does from memory that is not pinned."""
+
+    def __init__(self):
+        self.thread = ThreadPoolExecutor(1)
+
+    def submit(self, copies):
+        return self.thread.submit(super().submit, copies)
+
+    def wait(self, ticket):
+        ticket.result()
+
+    def close(self):
+        self.thread.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_inputs_may_be_dropped_in_the_thread_that_copies_them(back):
+    inputs = HostInputs(HostArena(), InOneThread(), worth=1)
+    thread, go, kept = inputs._transfer.thread, Event(), []
+    if back:
+        kept.append(inputs.keep((0, 0), torch.ones(6)))
+        kept[0].arrive()
+    # As where garbage is collected there, in front of the copy.
+    dropped = thread.submit(lambda: go.wait() and kept.clear())
+    kept[0].send_back() if back else kept.append(inputs.keep((0, 0), torch.ones(6)))
+    (slot,) = inputs.arena._slots[0, 0]
+    go.set()
+    dropped.result(timeout=20)
+    assert len(inputs.arena.returned) == 1  # what is written to stays until it is
+    # The memory is used again once the copy is done.
+    again = inputs.keep((0, 0), torch.arange(6.0))
+    assert again._slot is slot
+    assert not inputs.arena.returned
+    assert torch.equal(again.take(), torch.arange(6.0))

@@ -1,7 +1,6 @@
 """Everything that only a GPU can tell, in a few commands of minutes: ``make gpu``.
 
-It says what the machine is, runs the light GPU tests and the demo, trains full-size bases of random
-numbers in every way that `campaign.cells` lists, measures layers beside the peers that are here,
+It says what the machine is, runs the light GPU tests, trains full-size bases of random numbers in every way that `campaign.cells` lists, measures layers beside the peers that are here,
 and runs the heavy tests. Each result is a line of ``results.jsonl`` in the output folder as soon as
 it is there; a further call goes on with what is missing. Whatever a cell dies of is its result.
 Nothing is fetched; what `make gpu-wheels` put into ``build/gpu_wheels`` is added to the packages
@@ -36,7 +35,6 @@ PARTS = ("light", "bases", "layers", "tests")
 HEAVY = ("test_block_swap.py", "test_changing_plan.py", "test_runs.py")
 """GPU tests that take long, or measure what others take of the device."""
 
-DEMO = "demo"
 SAMPLES = ROOT / "build" / "gpu_samples"
 """Bases, which are holes in files, and samples: not part of the results."""
 
@@ -102,13 +100,11 @@ class Campaign:
         return ""
 
     def light(self) -> None:
-        """Run each file of light tests, and the demo, in a process; all at the same time."""
+        """Run each file of light tests in a process; all at the same time."""
         done = self._tested()
         files = [path for path in _test_files() if path.name not in (*HEAVY, *done)]
         limit = min(LONGEST_LIGHT, self.left)
         with ThreadPoolExecutor() as together:
-            if DEMO not in done:
-                together.submit(self._demo, limit)
             for path in files:
                 together.submit(self._test, path, limit)
 
@@ -130,13 +126,6 @@ class Campaign:
             status, text = self._run([*command, "--junitxml", str(report)], limit)
             row = {"file": path.name, "status": status, **counted(report)}
         self._write_test(row, started, text)
-
-    def _demo(self, limit: float) -> None:
-        started = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            command = ["-m", "trainer_core", "demo", f"output={folder}/demo"]
-            status, text = self._run(command, limit)
-        self._write_test({"file": DEMO, "status": status, "output": text[-_TAIL:]}, started, text)
 
     def _write_test(self, row: dict[str, Any], started: float, text: str) -> None:
         row["seconds"] = round(time.monotonic() - started, 1)

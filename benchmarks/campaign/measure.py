@@ -11,6 +11,7 @@ import dataclasses
 import json
 import statistics
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ AGAIN = 75
 
 WARM_UP, STEPS, LONGEST = 2, 5, 8.0
 """Steps before the timed ones, timed ones at most, and seconds after which no other is timed."""
+
+_TRACEBACK = 4000
 
 
 class ImitatedMachine(Machine):
@@ -152,6 +155,7 @@ class Bench:
         except Exception as error:  # noqa: BLE001 - whatever a cell dies of is its result
             out = "out of memory" in str(error).lower()
             row = {"status": "out of memory" if out else "failed", "error": _told(error)}
+            row["traceback"] = traceback.format_exc()[-_TRACEBACK:]
             loaded = len(left) < len(group)
             for cell in left[:1] if out or loaded else left:
                 self._write(cell, row)

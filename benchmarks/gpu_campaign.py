@@ -1,10 +1,11 @@
 """Everything that only a GPU can tell, in a few commands of minutes: ``make gpu``.
 
-It says what the machine is, runs the light GPU tests, trains full-size bases of random numbers in every way that `campaign.cells` lists, measures layers beside the peers that are here,
-and runs the heavy tests. Each result is a line of ``results.jsonl`` in the output folder as soon as
-it is there; a further call goes on with what is missing. Whatever a cell dies of is its result.
-Nothing is fetched; what `make gpu-wheels` put into ``build/gpu_wheels`` is added to the packages
-that the machine has.
+It says what the machine is, runs the light GPU tests, trains full-size bases of random numbers in
+every way that `campaign.cells` lists, measures layers beside the peers that are here, and runs the
+heavy tests. Each result is a line of ``results.jsonl`` in the output folder as soon as it is there;
+a further call goes on with what is missing. Whatever a cell dies of is its result. Nothing is
+fetched; what `make gpu-wheels` put into ``build/gpu_wheels`` is added to the packages that the
+machine has.
 
 This process imports no torch, so that it outlives whatever happens to one that does.
 """

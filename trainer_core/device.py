@@ -76,6 +76,23 @@ def borrowed_threads(settings: MemorySection, *, embedded: bool) -> Iterator[Non
 
 
 @contextlib.contextmanager
+def borrowed_attention() -> Iterator[None]:
+    """Keep torch from cuDNN's attention, and allow it again afterwards.
+
+    torch keeps a plan of its backward pass for each layout of queries, keys and values, and uses it
+    for gradients of any layout (`MHA.cpp`, torch 2.5 to 2.13). So what the single blocks of FLUX
+    leave makes the double blocks read gradients from other places: with an H200, where torch
+    prefers cuDNN, FLUX ended in an illegal memory access.
+    """
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+@contextlib.contextmanager
 def borrowed_random_state(device: torch.device) -> Iterator[None]:
     """Restore torch's global generators afterwards; dropout draws from them."""
     if device.type == "cpu":

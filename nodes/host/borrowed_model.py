@@ -77,6 +77,7 @@ def borrowed_denoiser(
         at_end.enter_context(comfy_engine.computing_in(inner, dtype))
         at_end.enter_context(comfy_engine.in_training())
         at_end.enter_context(comfy_engine.differentiable_kernels())
+        at_end.enter_context(comfy_engine.exact_attention())
         at_end.enter_context(frozen_modules(inner.diffusion_model))
         at_end.enter_context(unchanged_inputs(inner.diffusion_model, block_lists))
         yield BorrowedModel(patcher, inner, inner.diffusion_model)

@@ -122,6 +122,21 @@ def differentiable_kernels() -> Iterator[None]:
         comfy.quant_ops.ck = fused
 
 
+@contextmanager
+def exact_attention() -> Iterator[None]:
+    """While it lasts, ComfyUI prefers no attention whose gradients may be wrong.
+
+    `trainer_core.device.borrowed_attention` says why it is cuDNN's.
+    """
+    preferred = getattr(comfy.ops, "SDPA_BACKEND_PRIORITY", [])
+    before = list(preferred)
+    preferred[:] = [each for each in before if each.name != "CUDNN_ATTENTION"]
+    try:
+        yield
+    finally:
+        preferred[:] = before
+
+
 def load_model(patcher: Any, memory_required: int) -> None:
     """Load a model as a sampler does, its patches applied.
 

@@ -283,6 +283,23 @@ def raw_output():
     return [*same, back, not torch.equal(own_again, output), unchanged]
 
 
+def preferred_attention():
+    """What ComfyUI's attention prefers on CUDA: before, while a MODEL is lent, and afterwards."""
+    import comfy.ops
+    from torch.nn.attention import SDPBackend
+
+    sampled = Sampled("flux")
+    # As ComfyUI sets it where there is a GPU.
+    kinds = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH]
+    comfy.ops.SDPA_BACKEND_PRIORITY = kinds
+    found = [[each.name for each in kinds]]
+    with part("nodes.host.borrowed_model").borrowed_denoiser(sampled.model, sampled.lists):
+        found.append([each.name for each in comfy.ops.SDPA_BACKEND_PRIORITY])
+    found.append([each.name for each in comfy.ops.SDPA_BACKEND_PRIORITY])
+    del comfy.ops.SDPA_BACKEND_PRIORITY
+    return found
+
+
 def main():
     folder, names = Path(sys.argv[1]), sys.argv[2:]
     import comfy.utils
@@ -293,6 +310,7 @@ def main():
         "ways out": ways_out("flux"),
         "refusals": refusals(),
         "raw": raw_output(),
+        "attention": preferred_attention(),
     }
     (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 

@@ -75,3 +75,9 @@ def test_what_cannot_be_trained_through_is_refused(results):
 
 def test_it_gives_its_raw_output_and_then_its_own_again(results):
     assert results["raw"] == [True] * 6
+
+
+def test_attention_whose_gradients_may_be_wrong_is_not_preferred_meanwhile(results):
+    before, meanwhile, after = results["attention"]
+    assert meanwhile == [each for each in before if each != "CUDNN_ATTENTION"]
+    assert before == after != meanwhile

@@ -24,6 +24,7 @@ from ..config.reading import dump_config
 from ..data.cache.build import cache_folder
 from ..data.plan_text import describe_plan
 from ..device import (
+    borrowed_attention,
     borrowed_random_state,
     borrowed_threads,
     release_memory,
@@ -104,6 +105,7 @@ def train(
     with (
         borrowed_threads(config.memory, embedded=embedded),
         borrowed_random_state(processes.device),
+        borrowed_attention(),
         torch.inference_mode(False),
         torch.enable_grad(),
     ):

@@ -5,6 +5,7 @@ import torch
 
 from trainer_core.config import MemorySection
 from trainer_core.device import (
+    borrowed_attention,
     borrowed_random_state,
     borrowed_threads,
     resolve_device,
@@ -72,6 +73,20 @@ def test_threads_are_set_inside_and_restored_after_an_error(
         torch.set_num_threads(1)
         raise KeyError
     assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_cudnn_is_kept_from_attention_and_allowed_again_where_it_was(allowed):
+    enabled = torch.backends.cuda.cudnn_sdp_enabled
+    before = enabled()
+    torch.backends.cuda.enable_cudnn_sdp(allowed)
+    try:
+        with contextlib.suppress(KeyError), borrowed_attention():
+            assert not enabled()
+            raise KeyError
+        assert enabled() == allowed
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 @pytest.mark.parametrize("fails", [False, True])

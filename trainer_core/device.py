@@ -54,8 +54,21 @@ def resolve_precision(setting: str, device: torch.device) -> str:
     if setting != "auto":
         return setting
     if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
+        with made_current(device):
+            return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
     return "bf16" if device.type == "xpu" else "fp32"
+
+
+def made_current(device: torch.device | None) -> contextlib.AbstractContextManager[object]:
+    """Make a device this thread's current one, which streams, pinning and libraries' kernels take.
+
+    Where it is another one, they make a context there, which takes some hundred megabytes.
+
+    Args:
+        device: None for that which is.
+    """
+    cuda = device is not None and device.type == "cuda"
+    return torch.cuda.device(device) if cuda else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -145,7 +158,29 @@ def pin(tensor: Tensor, device: torch.device) -> Tensor:
     """
     if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor
-    return tensor.pin_memory()
+    try:
+        with made_current(device):
+            return tensor.pin_memory()
+    except RuntimeError as error:
+        # RAM is short, not the device. What else may be wrong the copy will say, too.
+        note_unpinned(str(error))
+        return tensor
+
+
+_unpinned: list[str] = []
+"""Why the system has not pinned memory."""
+
+
+def note_unpinned(reason: str) -> None:
+    """Remember that the system has refused to pin memory, for `why_unpinned`."""
+    _unpinned.append(next(iter(reason.splitlines()), ""))
+
+
+def why_unpinned() -> str | None:
+    """Why the system has refused to pin memory since this was asked last; None where it has not."""
+    reason = _unpinned[0] if _unpinned else None
+    _unpinned.clear()
+    return reason
 
 
 def release_memory(device: torch.device) -> None:
@@ -162,18 +197,14 @@ def release_memory(device: torch.device) -> None:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that a device has no memory left, whichever of its allocators says it.
 
-    CUDA may tell of such an error once more, at the next kernel; that one is taken off.
+    Torch has taken the error off CUDA before it raises it (`c10_cuda_check_implementation`).
     """
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return True
     text = str(error).lower()
     accelerator = getattr(torch, "AcceleratorError", None)
     if accelerator is not None and isinstance(error, accelerator):
-        full = getattr(error, "error_code", None) == 2 or "out of memory" in text
-        if full and torch.cuda.is_available():
-            with contextlib.suppress(RuntimeError):
-                torch.zeros(1, device="cuda").item()
-        return full
+        return getattr(error, "error_code", None) == 2 or "out of memory" in text
     return isinstance(error, RuntimeError) and any(each in text for each in _FULL)
 
 
@@ -243,7 +274,7 @@ class Moment:
     def __init__(self, device: torch.device) -> None:
         self._event = None
         if device.type == "cuda":
-            with torch.cuda.device(device):
+            with made_current(device):
                 self._event = torch.cuda.Event(enable_timing=True)
                 self._event.record()
         self._time = time.perf_counter()
@@ -282,7 +313,7 @@ def copy_speed(device: torch.device) -> float:
     """Bytes a second from pinned memory to a device; the CPU's own memory needs no copy."""
     if device.type == "cpu":
         return math.inf
-    source = torch.empty(64 << 20, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    source = pin(torch.empty(64 << 20, dtype=torch.uint8), device)
     target = torch.empty_like(source, device=device)
     return source.numel() / _seconds(lambda: target.copy_(source, non_blocking=True), device)
 

@@ -87,7 +87,7 @@ def checkpoint_blocks(
         return None
     inputs = None
     if memory.checkpoint_inputs == "ram":
-        pinned = PinnedMemory(machine) if device.type == "cuda" else None
+        pinned = PinnedMemory(machine, device) if device.type == "cuda" else None
         inputs = HostInputs(HostArena(pinned), make_transfer(device), WORTH)
         at_end.callback(inputs.close)
     calls = CheckpointedBlocks(dict(enumerate(blocks)), chosen, inputs)

@@ -237,10 +237,13 @@ class PinnedMaster(PageableMaster):
     Args:
         required: Whether a block that cannot be pinned is an error; else it stays pageable.
         machine: Says how much may be pinned, and is told what is.
+        device: That reads them; None for the current one.
     """
 
-    def __init__(self, required: bool, machine: Machine) -> None:
-        self._required, self._memory = required, PinnedMemory(machine)
+    def __init__(
+        self, required: bool, machine: Machine, device: torch.device | None = None
+    ) -> None:
+        self._required, self._memory = required, PinnedMemory(machine, device)
 
     @property
     def pinned_bytes(self) -> int:
@@ -297,4 +300,4 @@ def make_master(name: str, device: torch.device, machine: Machine) -> Master:
         return MappedMaster(required=True)
     if name == "pageable" or device.type != "cuda":
         return PageableMaster()
-    return PinnedMaster(name == "pinned", machine)
+    return PinnedMaster(name == "pinned", machine, device)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..device import made_current, note_unpinned
 from .machine import Machine
 
 
@@ -21,10 +22,12 @@ class PinnedMemory:
 
     Args:
         machine: Says how much may be pinned, and is told what is.
+        device: That reads it; None for the current one.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, device: torch.device | None = None) -> None:
         self._machine, self._left = machine, machine.pinned_limit()
+        self._device = device
         self._pinned: dict[int, Tensor] = {}
 
     @property
@@ -35,7 +38,7 @@ class PinnedMemory:
     def pin(self, flat: Tensor) -> bool:
         """Pin memory from `whole_pages`; whether it is pinned now."""
         size = flat.numel()
-        if size > self._left or not _register(flat):
+        if size > self._left or not self._register(flat):
             self._left = 0  # where the system has refused once, it is not asked again
             return False
         self._left -= size
@@ -46,7 +49,8 @@ class PinnedMemory:
     def unpin(self, flat: Tensor) -> None:
         """Give memory back that may be pinned."""
         if self._pinned.pop(flat.data_ptr(), None) is not None:
-            _runtime().cudaHostUnregister(flat.data_ptr())
+            with made_current(self._device):
+                _runtime().cudaHostUnregister(flat.data_ptr())
             self._left += flat.numel()
             self._machine.count_pinned(-flat.numel())
 
@@ -54,6 +58,18 @@ class PinnedMemory:
         """Give everything back."""
         for flat in list(self._pinned.values()):
             self.unpin(flat)
+
+    def _register(self, flat: Tensor) -> bool:
+        size = -(-flat.numel() // mmap.PAGESIZE) * mmap.PAGESIZE
+        with made_current(self._device):
+            code = int(_runtime().cudaHostRegister(flat.data_ptr(), size, 0))
+            if code and torch.cuda.is_available():
+                # CUDA tells of a refusal once more, at the next kernel.
+                with contextlib.suppress(RuntimeError):
+                    torch.zeros(1, device="cuda")
+        if code:
+            note_unpinned(f"cudaHostRegister gives {code} for {size} bytes")
+        return not code
 
 
 def whole_pages(size: int) -> Tensor:
@@ -66,14 +82,3 @@ def whole_pages(size: int) -> Tensor:
 
 def _runtime() -> Any:
     return torch.cuda.cudart()
-
-
-def _register(flat: Tensor) -> bool:
-    size = -(-flat.numel() // mmap.PAGESIZE) * mmap.PAGESIZE
-    if int(_runtime().cudaHostRegister(flat.data_ptr(), size, 0)) == 0:
-        return True
-    if torch.cuda.is_available():
-        # CUDA tells of a refusal once more, at the next kernel.
-        with contextlib.suppress(RuntimeError):
-            torch.zeros(1, device="cuda")
-    return False

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..device import made_current
 from .host_weights import Copies
 
 
@@ -74,7 +75,8 @@ class CudaTransfer:
         return self._waiting.submit(self._copy, copies, before)
 
     def _copy(self, copies: Copies, before: Any) -> Any:
-        with torch.cuda.stream(self._stream):
+        # A stream of another device than the current one would leave that one's context behind.
+        with made_current(self._device), torch.cuda.stream(self._stream):
             self._stream.wait_event(before)
             for target, source in copies:
                 target.copy_(source, non_blocking=True)

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from ..device import begin_peak, is_out_of_memory, release_memory, spare_at_peak
+from ..device import begin_peak, is_out_of_memory, release_memory, spare_at_peak, why_unpinned
 from ..errors import RESUME, RunError
 from ..offload.load_base import PlacedBase
 from ..offload.swapped import enough_swapped, fewest_swapped
@@ -29,6 +29,11 @@ Result = TypeVar("Result")
 
 _SHARE, _LEAST = 0.05, 500 * 10**6
 """Of the device's memory: what stays free when blocks are moved there, and the least of it."""
+
+_PAGEABLE = (
+    "The system does not pin more RAM ({}): the rest is copied from pageable memory, which takes "
+    "longer and changes no number. Other programs that are closed may leave room for it."
+)
 
 _REMEDY = (
     "Switch gradient checkpointing on (memory.gradient_checkpointing) where it is off, lower the "
@@ -130,6 +135,7 @@ class DeviceRoom:
             spare_at_peak, placed.device, partial(placed.machine.free_memory, placed.device)
         )
         self._steps, self._pressed, self._yields = 0, False, True
+        self._pageable = False
 
     def compute(self, step: int, work: Callable[[], Result]) -> Result:
         """Compute a step's gradients, and again in less memory as often as it is full.
@@ -154,6 +160,9 @@ class DeviceRoom:
     def between_steps(self) -> None:
         """Give memory to others that need it; after the first step, use what was free in it."""
         placed = self._placed
+        if (reason := why_unpinned()) and not self._pageable:
+            self._pageable = True
+            self._observer.notify(Warned(_PAGEABLE.format(reason)))
         missing = placed.machine.missing_memory(placed.device)
         if missing > 0 and self._yields:
             self._press(missing)

@@ -27,9 +27,11 @@ from ..device import (
     borrowed_attention,
     borrowed_random_state,
     borrowed_threads,
+    made_current,
     release_memory,
     resolve_device,
     resolve_precision,
+    why_unpinned,
 )
 from ..families.family import Family
 from ..families.registry import get_family
@@ -104,11 +106,13 @@ def train(
     embedded = config.base.path == "embedded"
     with (
         borrowed_threads(config.memory, embedded=embedded),
+        made_current(processes.device),
         borrowed_random_state(processes.device),
         borrowed_attention(),
         torch.inference_mode(False),
         torch.enable_grad(),
     ):
+        why_unpinned()  # forget an earlier run's
         try:
             if within is not None:
                 within.require_all(Path(config.output.dir) / config.output.name, "output.name")

@@ -22,6 +22,10 @@ from .version import __version__
 _CHATTY = ("bitsandbytes", "diffusers.quantizers.torchao", "torch.utils._pytree", "torchao")
 """Where it is said, whenever another library is loaded, what they lack for formats of weights."""
 
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Torch before 2.9 reads the second one, and 2.9 only there what concerns CUDA (pytorch#183387);
+some later ones warn of the second one where the first is not set."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
@@ -35,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     prepare_streams()
     prepare_log()
+    if sys.platform == "linux" and not {*_ALLOCATOR, "PYTORCH_HIP_ALLOC_CONF"} & {*os.environ}:
+        # Before torch is imported: sizes change from step to step, and memory in pieces is no room.
+        os.environ.update(dict.fromkeys(_ALLOCATOR, "expandable_segments:True"))
     for library in _CHATTY:
         logging.getLogger(library).setLevel(logging.ERROR)
     as_json = "--json" in words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -31,6 +32,25 @@ def test_every_verb_has_help_and_a_function(verb, capsys):
     from importlib import import_module
 
     assert callable(getattr(import_module(f"trainer_core.commands.{VERBS[verb].module}"), verb))
+
+
+@pytest.mark.parametrize(
+    ("platform", "own", "found"),
+    [
+        ("linux", {}, ["expandable_segments:True"] * 2),
+        ("linux", {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, ["max_split_size_mb:64", None]),
+        ("linux", {"PYTORCH_CUDA_ALLOC_CONF": ""}, [None, ""]),
+        ("linux", {"PYTORCH_HIP_ALLOC_CONF": "garbage_collection_threshold:0.8"}, [None, None]),
+        ("win32", {}, [None, None]),
+    ],
+)
+def test_cudas_memory_grows_in_place_unless_the_user_says_otherwise(
+    monkeypatch, platform, own, found
+):
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr("os.environ", dict(own))
+    main(["--version"])
+    assert [os.environ.get(f"PYTORCH_{each}ALLOC_CONF") for each in ("", "CUDA_")] == found
 
 
 def test_wrong_input_is_exit_code_two_and_three_parts(capsys):

@@ -14,6 +14,7 @@ from trainer_core.commands.doctor import run_report
 from trainer_core.config import BaseSection
 from trainer_core.families.registry import get_family
 from trainer_core.inference.pipeline import sample_prompts
+from trainer_core.tensors.device_tables import _KEPT
 from trainer_core.training import train
 
 PREVIEW = {"prompts": ["a red circle on a green background"], "width": 64, "height": 64, "steps": 2}
@@ -47,6 +48,7 @@ def test_a_run_is_resumed_bit_for_bit_and_its_file_is_proven(
     assert (stopped.status, stopped.step) == ("cancelled", 2)
     config = run_config(tmp_path / "b", cache, **own, resume="latest")
     resumed = train(config)
+    assert not _KEPT, "the tables of nf4 have to be given back"
     assert metrics(whole.folder) == metrics(resumed.folder)
     first, second = (tensors(each.adapters[0]) for each in (whole, resumed))
     assert first.keys() == second.keys()

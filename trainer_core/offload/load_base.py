@@ -13,6 +13,7 @@ from torch import nn
 from ..config import MemorySection
 from ..errors import BaseModelError, RunError
 from ..families.family import Family
+from ..tensors.device_tables import forget_tables
 from ..weights.base_location import BaseLocation
 from .empty_base import EmptyBase, bytes_on_device, empty_base
 from .host_weights import Master, Span, block_size, block_spans, make_master
@@ -170,6 +171,7 @@ def load_base(
         RunError: When the system does not pin memory that has to be pinned, or there is less RAM
             than the swapped blocks take; nothing is loaded then.
     """
+    at_end.callback(forget_tables)
     if family.given is not None:
         transformer = family.given.open(dtype, device, at_end)
         return PlacedBase(transformer, device, memory, machine, refusal=HOST_KEEPS)

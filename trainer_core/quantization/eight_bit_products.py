@@ -159,10 +159,20 @@ def input_gradient(g: Tensor, weight: Tensor, scale: Tensor | None) -> Tensor:
     if scale is not None:
         rows = torch.mul(rows, scale.view(1, -1), out=rows.new_empty(rows.shape, dtype=_wide(g)))
     values, own = rounded_rows(rows, weight.dtype)
-    # The kernels of GPUs read both operands along the sum. A second copy of the whole base in that
-    # layout would cost what 8 bits save.
-    x = _multiply(values, weight.t().contiguous(), own, g.dtype)
+    x = _multiply(values, _along_the_sum(weight), own, g.dtype)
     return x.view(*g.shape[:-1], -1)
+
+
+def _along_the_sum(weight: Tensor) -> Tensor:
+    """A weight's transposed `[in, out]`, as a view where the kernels read it so.
+
+    Those of GPUs read both operands along the sum: cuBLAS refuses the other layout on Hopper, also
+    for int8 (pytorch/pytorch#113327, #169961, #152150). The copy reads and writes each byte of the
+    base once in a step, 40 GB of Qwen-Image; a second copy of the whole base in that layout would
+    cost what 8 bits save. oneDNN takes either for int8, three times as fast as with a copy.
+    """
+    transposed = weight.t()
+    return transposed if weight.is_cpu and weight.dtype == torch.int8 else transposed.contiguous()
 
 
 def _wide(rows: Tensor) -> torch.dtype:

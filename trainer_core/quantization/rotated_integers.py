@@ -14,17 +14,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..tensors.device_tables import device_table
 from .file_format import FileFormat
 from .stored_format import Parts
 
 
-def _rotated(weight: Tensor, group: int) -> Tensor:
-    """Rotate each group of a row's numbers by the regular Hadamard matrix of that size."""
-    base = 1 - 2 * torch.eye(4, dtype=weight.dtype, device=weight.device).flip(0)
+@device_table
+def _matrix(group: int, dtype: torch.dtype) -> Tensor:
+    """The regular Hadamard matrix of a size, divided."""
+    base = 1 - 2 * torch.eye(4, dtype=dtype, device="cpu").flip(0)
     matrix = base
     while len(matrix) < group:
         matrix = torch.kron(matrix, base)
-    matrix = matrix / group**0.5
+    return matrix / group**0.5
+
+
+def _rotated(weight: Tensor, group: int) -> Tensor:
+    """Rotate each group of a row's numbers."""
+    matrix = _matrix(weight, group, weight.dtype)
     with torch.autocast(weight.device.type, enabled=False):  # which would round it to 16 bits
         return torch.matmul(weight.view(len(weight), -1, group), matrix).flatten(1)
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-WIDEST = 256
+from ..tensors.device_tables import device_table
 
-_MATRICES: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
+WIDEST = 256
 
 
 def width_of(size: int) -> int:
@@ -39,28 +39,16 @@ def rotate(rows: Tensor) -> Tensor:
     width = width_of(rows.shape[-1])
     if width == 1:
         return rows
-    return (rows.reshape(-1, width) @ _matrix(width, rows)).view(rows.shape)
+    return (rows.reshape(-1, width) @ _matrix(rows, width, rows.dtype)).view(rows.shape)
 
 
-def _matrix(width: int, like: Tensor) -> Tensor:
-    """H, divided; kept for each device.
-
-    Not what a simulated step has in place of tensors. A compiled graph makes it in one kernel.
-    """
-    if torch.compiler.is_compiling() or type(like) is not Tensor:
-        return _make(width, like)
-    key = (width, like.dtype, like.device)
-    if key not in _MATRICES:
-        with torch.inference_mode(False), torch.no_grad():
-            _MATRICES[key] = _make(width, like)
-    return _MATRICES[key]
-
-
-def _make(width: int, like: Tensor) -> Tensor:
-    place = torch.arange(width, device=like.device)
+@device_table
+def _matrix(width: int, dtype: torch.dtype) -> Tensor:
+    """H, divided."""
+    place = torch.arange(width, device="cpu")
     bits = place.view(-1, 1) & place
     # An entry is -1 where the two places have an odd number of bits in common.
     for shift in (4, 2, 1):
         bits = bits ^ (bits >> shift)
     signs = 1 - 2 * (bits & 1)
-    return signs.to(like.dtype) / 2 ** ((width.bit_length() - 1) // 2)
+    return signs.to(dtype) / 2 ** ((width.bit_length() - 1) // 2)

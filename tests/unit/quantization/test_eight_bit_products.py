@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.fixtures.combinations import pairwise
 from trainer_core.adapters import attach
@@ -19,7 +20,8 @@ from trainer_core.quantization.eight_bit_products import LEAST_ROWS, rounded_row
 from trainer_core.quantization.fp8 import Fp8
 from trainer_core.quantization.quantized_linear import QuantizedLinear, set_compute
 from trainer_core.quantization.registry import FORMATS
-from trainer_core.quantization.rotation import _MATRICES, WIDEST, gain, rotate, width_of
+from trainer_core.quantization.rotation import WIDEST, gain, rotate, width_of
+from trainer_core.tensors.device_tables import forget_tables
 
 E4M3 = torch.float8_e4m3fn
 IN, OUT, TOKENS = 768, 192, 32
@@ -316,7 +318,7 @@ def test_it_is_compiled_as_one_graph(name):
     x, g = normal(TOKENS, 64, seed=2), normal(TOKENS, 96, seed=3)
     expected = passes(layer, x, g)
     torch.compiler.reset()
-    _MATRICES.clear()
+    forget_tables()
     found = passes(torch.compile(layer, backend="aot_eager", fullgraph=True), x, g)
     for one, other in zip(found, expected, strict=True):
         # A number in the middle between two steps may go to the other.
@@ -326,7 +328,7 @@ def test_it_is_compiled_as_one_graph(name):
 @each_format
 def test_a_step_is_simulated_without_memory(name):
     """What stands for a tensor there is not kept for a real one."""
-    _MATRICES.clear()
+    forget_tables()
     stored = ALL[name]
     parts = stored.pack(normal(96, 64))
     with FakeTensorMode():
@@ -337,6 +339,33 @@ def test_a_step_is_simulated_without_memory(name):
     assert (y.shape, found.shape) == ((TOKENS, 96), (TOKENS, 64))
     layer = quantized(name, normal(96, 64))
     assert layer(normal(TOKENS, 64)).isfinite().all()
+
+
+class Operands(TorchDispatchMode):
+    """The strides of what each product in 8 bits reads, and the copies of a weight's bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.strides, self.copies = [], 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.copies += func is torch.ops.aten.clone.default and args[0].shape == (IN, OUT)
+        if func in (torch.ops.aten._int_mm.default, torch.ops.aten._scaled_mm.default):
+            self.strides.append((args[0].stride(), args[1].stride()))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "device"), [("int8", "cpu"), ("int8", "meta"), ("e4m3 rows", "meta")]
+)
+def test_a_gpu_reads_both_along_the_sum_and_a_cpu_needs_no_copy_of_whole_numbers(name, device):
+    layer = quantized(name, normal(OUT, IN)).to(device)
+    with Operands() as seen:
+        layer.product(torch.ones(TOKENS, IN, device=device))
+        layer.input_gradient(torch.ones(TOKENS, OUT, device=device))
+    assert seen.copies == (device == "meta")
+    across = (IN, 1) if device == "cpu" else (1, OUT)
+    assert seen.strides == [((IN, 1), (1, IN)), ((OUT, 1), across)]
 
 
 def test_a_model_is_switched_to_8_bits_and_back():

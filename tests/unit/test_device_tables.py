@@ -1,0 +1,84 @@
+"""What is read at every call of a layer is sent to a device once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from trainer_core.quantization.registry import FORMATS
+from trainer_core.quantization.rotated_integers import ConvRotW4A4
+from trainer_core.quantization.rotation import rotate
+from trainer_core.tensors.device_tables import _KEPT, device_table, forget_tables
+
+SHAPE = (64, 256)
+META = torch.device("meta")
+
+
+class Tables(TorchFunctionMode):
+    """Counts the tables that are made, and the tensors that are sent to another device."""
+
+    count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        made = func in (torch.tensor, torch.as_tensor, torch.arange, torch.eye)
+        self.count += made or (func is torch.Tensor.to and args[0].device != result.device)
+        return result
+
+
+def pack(name):
+    return FORMATS[name].pack(torch.empty(SHAPE, device=META))
+
+
+def read(name):
+    parts = pack(name)
+    return lambda: FORMATS[name].dense(parts, SHAPE, torch.bfloat16)
+
+
+def read_rotated_file():
+    parts = {"weight": torch.zeros(64, 128, dtype=torch.int8), "weight_scale": torch.ones(64, 1)}
+    return ConvRotW4A4().dense(parts, SHAPE, torch.bfloat16)
+
+
+WORK = {f"read {name}": read(name) for name in FORMATS}
+WORK |= {f"pack {name}": lambda name=name: pack(name) for name in ("nf4", "int8_rotated")}
+WORK |= {
+    "read a file": read_rotated_file,
+    "rotate": lambda: rotate(torch.empty(SHAPE, device=META)),
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_a_second_call_sends_nothing_to_the_device(name):
+    WORK[name]()
+    with Tables() as second:
+        WORK[name]()
+    assert second.count == 0
+
+
+def test_what_would_be_sent_each_time_is_counted():
+    with Tables() as found:
+        torch.tensor([1.0, 2.0], device=META)
+        torch.ones(2).to(META)
+    assert found.count == 2
+
+
+def test_tables_are_kept_for_each_device_and_number_until_they_are_forgotten():
+    made = []
+
+    @device_table
+    def steps(count: int) -> torch.Tensor:
+        made.append(count)
+        return torch.arange(count, device="cpu")
+
+    with torch.inference_mode():
+        first = steps(torch.ones(1), 3)
+    assert not first.is_inference()
+    assert steps(torch.ones(1), 3) is first
+    assert steps(torch.ones(1, device=META), 3).device == META
+    assert torch.equal(steps(torch.ones(1), 4), torch.arange(4))
+    assert made == [3, 3, 4]
+    forget_tables()
+    assert not _KEPT
+    assert torch.equal(steps(torch.ones(1), 3), first)

@@ -1,7 +1,7 @@
 # Each target makes the virtual environment it needs by itself.
 #   make demo [KIND=lora|loha|lokr] [TASK=generate|edit|own]
 #   make test | test-full | bench | lint | js | matrix | mutations
-#   make gpu-wheels, and where a GPU is: make gpu
+#   make gpu-wheels, and where a GPU is: make gpu; without one: make pretend-gpu
 # Needs python3 >= 3.11 with pip and venv. Another one: make test PYTHON=python3.12
 # Another build of torch: install it into .venv before anything else, or set TORCH=...
 
@@ -36,7 +36,7 @@ GPU_PLATFORMS := manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_6
 # A part of the tests in `make test-full`: FILES="tests/unit/data/test_masks.py ...".
 FILES ?=
 
-.PHONY: said packages demo test test-full test-seconds bench bench-learning gpu gpu-wheels mutations lint checks types js js-checks unit \
+.PHONY: said packages demo test test-full test-seconds bench bench-learning gpu gpu-wheels pretend-gpu mutations lint checks types js js-checks unit \
 	matrix matrix-old matrix-new guest-old guest-new
 
 demo: $(READY)
@@ -94,6 +94,13 @@ bench: $(READY)
 # The GPU campaign, on the Python that has torch for the GPU. Call it until it says that it is done.
 gpu:
 	$(PYTHON) -m benchmarks.gpu_campaign --output $(GPU_OUTPUT) --budget $(BUDGET)
+
+# All of it and the tests of GPUs on CUDA devices that are pretended on the CPU, with smaller sizes: the
+# first time a minute of g++.
+PRETEND := $(BIN)/python -m tests.fixtures.pretend_cuda.run -m
+pretend-gpu: $(READY)
+	OMP_NUM_THREADS=1 $(PRETEND) pytest --numprocesses $(WORKERS) --dist loadfile -q -m gpu tests/gpu $(FILES)
+	OMP_NUM_THREADS=1 $(PRETEND) benchmarks.gpu_campaign --device cuda --size tiny --output build/pretend_gpu
 
 # What it needs there and may not find: wheels, ComfyUI's training adapters, and which commit this is.
 # The trainer itself is the checkout.

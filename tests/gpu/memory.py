@@ -1,10 +1,14 @@
-"""The device's memory, before and after."""
+"""The device's memory, before and after, and what it is asked; also of a pretended device."""
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
+
+from tests.fixtures.pretend_cuda import runtime
+
+PRETENDED = runtime.is_here()
 
 
 @contextlib.contextmanager
@@ -21,3 +25,14 @@ def relative(value: torch.Tensor, reference: torch.Tensor) -> float:
     """How far a value is from a reference, wherever they lie."""
     value, reference = value.detach().float().cpu(), reference.detach().float().cpu()
     return float((value - reference).norm() / reference.norm())
+
+
+def launches(work: Callable[[], object]) -> int:
+    """How many kernels and copies are launched."""
+    if PRETENDED:
+        before = runtime.counts()
+        work()
+        return (runtime.counts() - before).launches
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        work()
+    return sum(e.count for e in found.key_averages() if e.device_type.name == "CUDA")

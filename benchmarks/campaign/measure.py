@@ -20,7 +20,12 @@ import psutil
 import torch
 
 from trainer_core.config import RunConfig
-from trainer_core.device import borrowed_random_state, release_memory, resolve_precision
+from trainer_core.device import (
+    borrowed_attention,
+    borrowed_random_state,
+    release_memory,
+    resolve_precision,
+)
 from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.machine import Machine
@@ -142,7 +147,11 @@ class Bench:
         left = list(group)
         before = self._allocated()
         try:
-            with self._card(group[0].way.card), borrowed_random_state(self.device):
+            with (
+                self._card(group[0].way.card),
+                borrowed_random_state(self.device),
+                borrowed_attention(),
+            ):
                 for row in self._rows(group):
                     self._write(left.pop(0), {"status": "measured", **row})
                     if left:

@@ -30,6 +30,13 @@ Result = TypeVar("Result")
 _SHARE, _LEAST = 0.05, 500 * 10**6
 """Of the device's memory: what stays free when blocks are moved there, and the least of it."""
 
+_CALM, _CALMEST = 8, 256
+"""Steps in which nobody needs memory before a run takes back what it gave: first, and at the most.
+Each time it is twice as many, so that blocks do not go back and forth."""
+
+_PATIENCE = 32
+"""Steps, at the most, in which a shortage that was none is not looked at again."""
+
 _PAGEABLE = (
     "The system does not pin more RAM ({}): the rest is copied from pageable memory, which takes "
     "longer and changes no number. Other programs that are closed may leave room for it."
@@ -134,8 +141,9 @@ class DeviceRoom:
         self._measure = measure or partial(
             spare_at_peak, placed.device, partial(placed.machine.free_memory, placed.device)
         )
-        self._steps, self._pressed, self._yields = 0, False, True
-        self._pageable = False
+        self._steps, self._yields, self._pageable = 0, True, False
+        self._planned, self._calm, self._wait = placed.count, 0, _CALM
+        self._short, self._look, self._patience = False, 0, 1
 
     def compute(self, step: int, work: Callable[[], Result]) -> Result:
         """Compute a step's gradients, and again in less memory as often as it is full.
@@ -158,19 +166,32 @@ class DeviceRoom:
         return result
 
     def between_steps(self) -> None:
-        """Give memory to others that need it; after the first step, use what was free in it."""
+        """Give memory to others that need it, and take it back; use what the first step left.
+
+        What torch keeps in pieces looks as if others had it. So a shortage counts when it is there
+        in two steps in a row, the second of which began with nothing kept, and would have had too
+        little at its peak.
+        """
         placed = self._placed
         if (reason := why_unpinned()) and not self._pageable:
             self._pageable = True
             self._observer.notify(Warned(_PAGEABLE.format(reason)))
         missing = placed.machine.missing_memory(placed.device)
         if missing > 0 and self._yields:
-            self._press(missing)
-        elif self._steps == 0:
+            self._calm = 0
+            if self._steps >= self._look:
+                self._press(missing)
+            return
+        self._short, self._calm = False, self._calm + 1
+        if self._steps == 0 or self._calm == self._wait:
             begin_peak(placed.device)
         elif self._may_grow and placed.count:
             self._may_grow = False
-            self._grow()
+            self._grow(0)
+            self._planned = placed.count
+        elif self._calm > self._wait and placed.count > self._planned:
+            self._calm, self._wait = 0, min(2 * self._wait, _CALMEST)
+            self._grow(self._planned)
 
     def _until_it_fits(self, step: int, work: Callable[[], Result]) -> Result:
         while True:
@@ -195,6 +216,7 @@ class DeviceRoom:
             done = self._smaller.take()
         except RunError as error:
             raise self._full(step, reason, error.found) from None
+        self._planned = self._placed.count
         self._observer.notify(Warned(f"Memory was full in step {step} ({reason}): {done}"))
 
     def _full(self, step: int, reason: str, refused: str) -> RunError:
@@ -207,13 +229,19 @@ class DeviceRoom:
 
     def _press(self, missing: int) -> None:
         placed, before = self._placed, self._placed.count
-        told, self._pressed = self._pressed, True
+        measured = self._measure()
+        if measured is not None:
+            again, self._short = self._short, not self._short
+            begin_peak(placed.device)
+            if not again:
+                return
+            missing = max(0, -measured[0])
         wanted = enough_swapped(before, missing, placed.device_bytes, placed.most)
         if wanted == before:
-            if not told:
-                release_memory(placed.device)
+            self._look = self._steps + self._patience
+            self._patience = min(2 * self._patience, _PATIENCE)
             return
-        self._may_grow = False
+        self._may_grow, self._patience = False, 1
         try:
             placed.swap(wanted)
         except RunError as error:
@@ -222,16 +250,15 @@ class DeviceRoom:
             line = f"Others need the device's memory, and no more is given: {error.found}."
             self._observer.notify(Warned(line))
             return
-        if not told:
-            self._tell("Others need the device's memory", before)
+        self._tell("Others need the device's memory", before)
 
-    def _grow(self) -> None:
+    def _grow(self, least: int) -> None:
         measured = self._measure()
         if measured is None:
             return
         placed, before, (room, size) = self._placed, self._placed.count, measured
         reserve = max(int(size * _SHARE), _LEAST)
-        wanted = fewest_swapped(before, room, placed.device_bytes, reserve)
+        wanted = max(least, fewest_swapped(before, room, placed.device_bytes, reserve))
         if wanted == before:
             return
         try:

@@ -1,6 +1,8 @@
 """Errors of a full device are known, and a rehearsed update changes nothing."""
 
+import random
 import weakref
+from itertools import pairwise
 
 import pytest
 import torch
@@ -178,6 +180,75 @@ def test_after_memory_was_full_no_block_comes_back():
     device_room.between_steps()
     assert placed.count == 5
     placed.close()
+
+
+class Shared(Machine):
+    """Its device's memory is used by others, too, and torch may keep some of it in pieces.
+
+    Attributes:
+        others: Bytes that they have.
+        pieces: Bytes that nobody may take before torch's cache is emptied.
+        looks: How often the room at a step's peak was measured.
+    """
+
+    slack = 10**9
+
+    def __init__(self, planned):
+        self.others, self.pieces, self.looks = 0, 0, 0
+        self.placed = place(MAKERS["flux"](), get_family("flux"), planned, slots=1, machine=self)
+        self.planned = planned
+        given = (self.placed, *made(), SilentObserver(), lambda step: None)
+        self.room = DeviceRoom(*given, measure=self.measure)
+
+    def measure(self):
+        self.looks += 1
+        return self.free(), 10**9
+
+    def free(self):
+        blocks = self.placed.device_bytes(self.planned) - self.placed.device_bytes(
+            self.placed.count
+        )
+        return self.slack - self.others + blocks
+
+    def missing_memory(self, device):
+        return max(0, self.pieces - self.free())
+
+    def run(self, steps, change=lambda step: None):
+        """How many blocks are swapped after each step."""
+        found = []
+        for step in range(1, steps + 1):
+            change(step)
+            self.room.between_steps()
+            self.room.compute(step, lambda: None)
+            found.append(self.placed.count)
+        return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_blocks_go_for_others_and_return_and_never_back_and_forth(seed):
+    machine, draw = Shared(planned=seed % 2), random.Random(seed)
+    most, taken = machine.placed.most, [0, 0, 3 * 10**8, 10**9 + 30_000, 2 * 10**9]
+
+    def change(step):
+        if draw.random() < (0.5, 0.02)[seed // 2]:
+            machine.others, machine.pieces = draw.choice(taken), draw.choice([0, 10**10])
+
+    found = machine.run(2000, change)
+    assert max(found) == most
+    assert min(found) == machine.planned
+    returns = sum(after < before for before, after in pairwise(found))
+    assert returns <= 6 + 2000 / 256
+    machine.others, machine.pieces = 0, 0
+    assert machine.run(2 * 256 + 2)[-1] == machine.planned
+    machine.placed.close()
+
+
+def test_what_torch_keeps_in_pieces_is_no_need_of_others():
+    machine = Shared(planned=1)
+    machine.pieces = 10**10
+    assert set(machine.run(1000)) == {1}
+    assert machine.looks <= 2 * (6 + 1000 / 32)
+    machine.placed.close()
 
 
 class Pressed(Machine):

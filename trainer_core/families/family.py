@@ -262,6 +262,7 @@ class Family:
         device: torch.device | str,
         base_format: str = "dense",
         mapped: bool = False,
+        packed_on: torch.device | None = None,
     ) -> nn.Module:
         """Load the frozen denoiser.
 
@@ -272,6 +273,7 @@ class Family:
             base_format: How the Linear layers of its blocks are kept (``memory.base_format``).
             mapped: Whether weights that the files have in this format may be views into them; on
                 the CPU those of a Diffusers folder are so in any case.
+            packed_on: Where layers are packed; unset: where they are kept.
 
         Returns:
             Diffusers' model in evaluation mode, without gradients.
@@ -279,7 +281,7 @@ class Family:
         Raises:
             BaseModelError: When its files are damaged, or hold another model.
         """
-        packing = Packing.of(base_format, self.repeated_blocks)
+        packing = Packing.of(base_format, self.repeated_blocks, packed_on)
         if location.file is not None:
             transformer = load_file(location, self.file, dtype, device, packing, mapped)
         elif packing is not None:

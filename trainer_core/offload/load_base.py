@@ -193,7 +193,9 @@ def load_base(
     master = make_master(memory.master, device, machine)
     # On the way to another device nothing has to be copied within RAM.
     mapped = memory.master == "file" or device.type != "cpu"
-    transformer = family.load_transformer(location, dtype, "cpu", memory.base_format, mapped)
+    kept = dtype, "cpu", memory.base_format, mapped
+    packed_on = device if device.type == "cuda" else None
+    transformer = family.load_transformer(location, *kept, packed_on)
     every = _every(transformer, family)
     placed = PlacedBase(transformer, device, memory, machine, every, refusal=refusal)
     at_end.callback(placed.close)

@@ -14,8 +14,8 @@ from ..quantization.stored_format import StoredFormat
 from .reading import TensorReader
 
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
-_AT_ONCE = 1 << 19
-"""Numbers that are packed together."""
+_AT_ONCE = {"cpu": 1 << 19, "cuda": 1 << 23}
+"""Numbers that are packed together: on a GPU a part is some ten launches, and 150 MB for a time."""
 
 _WHOLE_BLOCKS = 64
 """So many rows are whole blocks of every format, whatever their length."""
@@ -30,15 +30,19 @@ class Packing:
     Attributes:
         base_format: ``file``, or one of `FORMATS`.
         blocks: Module lists; the Linear layers inside of them are packed.
+        device: Where they are packed; unset: where they are kept.
     """
 
     base_format: str
     blocks: tuple[str, ...]
+    device: torch.device | None = None
 
     @classmethod
-    def of(cls, base_format: str, blocks: tuple[str, ...]) -> Packing | None:
+    def of(
+        cls, base_format: str, blocks: tuple[str, ...], device: torch.device | None = None
+    ) -> Packing | None:
         """What ``memory.base_format`` asks for; None where all is dense."""
-        return None if base_format in {"auto", "dense"} else cls(base_format, blocks)
+        return None if base_format in {"auto", "dense"} else cls(base_format, blocks, device)
 
     def layer(self, model: nn.Module, name: str) -> nn.Linear | None:
         """The layer that a parameter is the weight of, if it is one of those to be packed."""
@@ -74,7 +78,8 @@ class Packing:
     ) -> dict[str, Tensor]:
         """Read rows of a tensor as the parts of a format that `format_of` gave.
 
-        They are packed where the reader puts them, from the numbers that the file has.
+        They are packed from the numbers that the file has, and are where the reader puts them. A
+        GPU may divide with another last bit than a CPU.
 
         Raises:
             BaseModelError: When the file cannot be read, or a scale is not finite.
@@ -86,15 +91,17 @@ class Packing:
             return (
                 {"weight": values} if scale is None else {"weight": values, "weight_scale": scale}
             )
+        source = reader if self.device is None else reader.on(self.device)
         precision = None if reader.packed_as(name) else reader.format_of(name)
         dtype = precision if precision in _PRECISE else torch.float32
         # Some rows at a time: what is needed in between is several times what is kept.
-        step = max(_WHOLE_BLOCKS, _AT_ONCE // reader.shape_of(name)[1])
+        at_once = _AT_ONCE.get(source.device.type, _AT_ONCE["cpu"])
+        step = max(_WHOLE_BLOCKS, at_once // reader.shape_of(name)[1])
         step -= step % _WHOLE_BLOCKS
         kept: dict[str, Tensor] = {}
         for start in range(*rows, step):
             part_rows = start, min(start + step, rows[1])
-            packed = stored.pack(reader.read(name, [part_rows], dtype)[0])
+            packed = stored.pack(source.read(name, [part_rows], dtype)[0])
             for part, values in packed.items():
                 each = len(values) / (part_rows[1] - part_rows[0])  # of a row
                 if part not in kept:
@@ -102,7 +109,7 @@ class Packing:
                     kept[part] = values.new_empty(whole, *values.shape[1:])
                 place = round(each * (start - rows[0]))
                 kept[part][place : place + len(values)] = values
-        return kept
+        return {part: values.to(reader.device) for part, values in kept.items()}
 
     def leaves_there(self, stored: StoredFormat, reader: TensorReader, name: str) -> bool:
         """Whether `read` may leave a weight of a mapped file where it is."""

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import itertools
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -262,7 +263,8 @@ def _filled(
 ) -> nn.Module:
     """Read the weights of a model that is without memory."""
     model, since = plan.model, 0
-    for name, cut in plan.cuts.items():
+    maker = (plan.packing and plan.packing.device) or torch.device(device)
+    for name, cut in _ahead(plan) if maker.type == "cuda" else plan.cuts.items():
         reader = plan.readers[name]
         for index, (target, rows) in enumerate(zip(cut.targets, cut.rows, strict=True)):
             stored = plan.stored(name, index)
@@ -270,7 +272,7 @@ def _filled(
                 parts = plan.packing.read(stored, reader, name, rows)
                 _put_packed(model, target.removesuffix(".weight"), stored, parts, dtype)
                 since += sum(part.nbytes for part in parts.values())
-                if since > _PACKED_BETWEEN:
+                if since > _PACKED_BETWEEN and maker.type == "cpu":
                     return_free_memory()
                     since = 0
                 continue
@@ -283,6 +285,19 @@ def _filled(
     if _has_empty(model):
         raise RuntimeError(f"{spec.transformer} has tensors that nothing gave values to")
     return model.requires_grad_(False).eval().to(device)
+
+
+def _ahead(plan: WeightPlan) -> Iterator[tuple[str, _Cut]]:
+    """The cuts, each when its bytes have been read; those of the next are while it is worked on."""
+    with ThreadPoolExecutor(1, "read-ahead") as pool:
+        coming = None
+        for name, following in itertools.pairwise([None, *plan.cuts, None]):
+            if coming is not None:
+                coming.result()
+            if following is not None:
+                coming = pool.submit(plan.readers[following].read_ahead, following)
+            if name is not None:
+                yield name, plan.cuts[name]
 
 
 def empty_model(location: BaseLocation, spec: FileSpec) -> nn.Module:

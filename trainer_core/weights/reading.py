@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +14,9 @@ from ..tensors.safetensors_reader import map_tensor
 from ..tensors.safetensors_writer import DTYPES, TensorInfo
 from ..tensors.widening import widened
 from .header import READABLE, Formats, WeightFile
+
+_AT_ONCE = 1 << 22
+"""Bytes that are read ahead with one call."""
 
 
 class TensorReader:
@@ -25,7 +29,7 @@ class TensorReader:
     Args:
         file: The opened file.
         formats: How its weights become numbers.
-        device: Where the results are kept.
+        device: Where the results are kept; an attribute, too.
         mapped: Whether a result that is stored as it is wanted is a view into the mapped file, and
             no copy.
     """
@@ -35,8 +39,27 @@ class TensorReader:
     ) -> None:
         self._file = file
         self._formats = formats
-        self._device = device
+        self.device = device
         self._mapped = mapped
+
+    def on(self, device: torch.device) -> TensorReader:
+        """One of the same file, for results on another device."""
+        return TensorReader(self._file, self._formats, device)
+
+    def read_ahead(self, name: str) -> None:
+        """Bring the bytes of a tensor into the system's cache: a mapping reads as they are needed.
+
+        Raises:
+            BaseModelError: When the file cannot be read.
+        """
+        packed = self._file.packed.get(name)
+        infos = [self._file.tensors[name]] if packed is None else packed.parts.values()
+        for info in infos:
+            with self._readable(info), self._file.path.open("rb", buffering=0) as file:
+                file.seek(info.start)
+                left, room = info.size, memoryview(bytearray(min(info.size, _AT_ONCE)))
+                while left > 0 and (count := file.readinto(room[:left])):
+                    left -= count
 
     def read(self, name: str, rows: Sequence[tuple[int, int]], dtype: torch.dtype) -> list[Tensor]:
         """Read a tensor and cut it into parts along its first axis.
@@ -105,10 +128,10 @@ class TensorReader:
             BaseModelError: When the file cannot be read, or a scale is not finite.
         """
         part, scale = slice(*rows), self._scale(name)
-        values = self._tensor(name)[part].to(self._device, copy=not self._mapped)
+        values = self._tensor(name)[part].to(self.device, copy=not self._mapped)
         if scale is None:
             return values, None
-        return values, (scale if scale.dim() == 0 else scale[part]).to(self._device, copy=True)
+        return values, (scale if scale.dim() == 0 else scale[part]).to(self.device, copy=True)
 
     def packed_as(self, name: str) -> FileFormat | None:
         """How a weight is packed in the file; None for one that is not."""
@@ -136,7 +159,7 @@ class TensorReader:
             raise self._file.broken(
                 f"{packed.parts[odd].key} is not finite", "scales that are numbers"
             )
-        return packed.stored, {part: value.to(self._device) for part, value in parts.items()}
+        return packed.stored, {part: value.to(self.device) for part, value in parts.items()}
 
     def _dense(self, name: str, rows: tuple[int, int], dtype: torch.dtype) -> Tensor:
         stored, parts = self.packed(name, rows)
@@ -145,12 +168,12 @@ class TensorReader:
     def _convert(self, raw: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
         if self._mapped and scale is None and raw.dtype == dtype:
             return raw
-        if self._device.type == "cuda":
-            raw = raw.to(self._device)  # 8-bit weights are the smaller freight
+        if self.device.type == "cuda":
+            raw = raw.to(self.device)  # 8-bit weights are the smaller freight
         value = widened(raw, dtype)
         if scale is not None:
             value *= scale.to(value)
-        return value.to(self._device)
+        return value.to(self.device)
 
     def _scale(self, name: str) -> Tensor | None:
         scale = self._formats.scales.get(name)
@@ -165,8 +188,13 @@ class TensorReader:
         return self._map(self._file.tensors[name])
 
     def _map(self, info: TensorInfo) -> Tensor:
-        try:
+        with self._readable(info):
             return map_tensor(self._file.path, info)
+
+    @contextlib.contextmanager
+    def _readable(self, info: TensorInfo) -> Iterator[None]:
+        try:
+            yield
         except (OSError, ValueError) as error:
             raise self._file.broken(
                 f"{info.key} cannot be read ({error})", "a whole file of weights"

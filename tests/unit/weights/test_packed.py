@@ -28,6 +28,8 @@ from trainer_core.quantization.registry import FORMATS
 from trainer_core.weights.base_format import Packing
 from trainer_core.weights.base_location import BaseLocation
 from trainer_core.weights.kept_weights import stored_layers
+from trainer_core.weights.loading import _ahead, plan_weights
+from trainer_core.weights.reading import TensorReader
 
 FLUX = get_family("flux")
 PRECISIONS = [torch.float32, torch.bfloat16]
@@ -219,3 +221,26 @@ def test_a_folder_that_lacks_a_weight_or_has_another_shape_is_refused(tmp_path):
     tensors.pop(wrong)
     save_file(tensors, path)
     assert f"1 weights are missing, {wrong} first" in refusal(location).found
+
+
+def test_of_the_files_of_a_base_one_tensor_is_read_ahead_and_no_more(tmp_path, monkeypatch):
+    location = place(folder_of(make_flux_transformer(), tmp_path))
+    plan = plan_weights(location, FLUX.file, torch.device("cpu"), None)
+    read, real = [], TensorReader.read_ahead
+    monkeypatch.setattr(
+        TensorReader, "read_ahead", lambda self, name: real(self, name) or read.append(name)
+    )
+    names = list(plan.cuts)
+    for at, (name, cut) in enumerate(_ahead(plan)):
+        assert cut is plan.cuts[name]
+        assert read in (names[: at + 1], names[: at + 2])
+    assert read == names
+
+
+def test_a_file_that_goes_while_it_is_read_ahead_is_named(tmp_path):
+    location = place(folder_of(make_flux_transformer(), tmp_path))
+    plan = plan_weights(location, FLUX.file, torch.device("cpu"), None)
+    for path in (tmp_path / "transformer").glob("*.safetensors"):
+        path.unlink()
+    with pytest.raises(BaseModelError, match=r"cannot be read \("):
+        next(_ahead(plan))

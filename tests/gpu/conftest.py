@@ -1,4 +1,7 @@
+import gc
+
 import pytest
+import torch
 
 from tests.fixtures.pretend_cuda import runtime
 from tests.gpu.memory import PRETENDED
@@ -12,11 +15,15 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _watched(monkeypatch):
-    """On a pretended device inputs of tiny blocks are worth RAM, and streams are watched."""
+    """On a pretended device inputs of tiny blocks are worth RAM; streams and pins are watched."""
     if not PRETENDED:
         yield
         return
     monkeypatch.setattr("trainer_core.offload.checkpointed_blocks.WORTH", 1)
-    runtime.faults()
+    pinned = runtime.pinned_bytes()
     yield
+    gc.collect()
+    for device in range(torch.cuda.device_count()):
+        torch.cuda.synchronize(device)
     assert runtime.faults() == []
+    assert runtime.pinned_bytes() <= pinned

@@ -3,13 +3,16 @@
 import pytest
 import torch
 
-from tests.gpu.memory import launches
+from tests.fixtures.pretend_cuda import runtime
+from tests.gpu.memory import PRETENDED, launches
 from tests.unit.training.test_adamw8bit import make, parameters, run_steps, same
+from trainer_core.config.optimizer_facts import WAITS
 from trainer_core.training.optimizers import (
     allocate_state,
     load_optimizer_tensors,
     optimizer_tensors,
 )
+from trainer_core.training.optimizers.registry import OPTIMIZERS
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda", 0)
@@ -72,3 +75,18 @@ def test_a_step_of_many_factors_is_few_launches_without_a_wait(name):
         torch.cuda.set_sync_debug_mode("default")
     # One after the other they would be twelve for each factor.
     assert 0 < count < len(weights)
+
+
+@pytest.mark.skipif(not PRETENDED, reason="only a pretended device counts")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_an_optimizer_waits_for_is_what_its_user_is_told(name):
+    weights = on_device(parameters(shapes=((64, 64),) * 6))
+    optimizer = make(weights, name)
+    with torch.compiler.set_stance("force_eager"):
+        run_steps(optimizer, weights, 2, seed=1)
+        before = runtime.counts()
+        optimizer.step()
+        found = runtime.counts() - before
+    expected = WAITS.get(name, (0, ""))[0] * len(weights)
+    assert 0 <= found.waits + found.downloads - expected <= 2, "two of the step itself"
+    assert found.uploads == 0

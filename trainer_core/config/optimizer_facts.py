@@ -49,6 +49,31 @@ ONE_RATE = frozenset({"prodigy"})
 AVERAGES_ITSELF = frozenset({"adamw_schedule_free", "prodigy_schedule_free"})
 """Optimizers that average the factors over the run, in place of a schedule that falls."""
 
+WAITS: Mapping[str, tuple[int, str]] = {
+    "adamw_paged": (1, "adamw"),
+    "adamw8bit_paged": (1, "adamw8bit"),
+    "lion8bit": (1, "lion"),
+    "lion8bit_paged": (1, "lion"),
+    "prodigy": (2, "prodigy_schedule_free"),
+}
+"""Optimizers whose library waits for the device at each tensor: how often, and what does not."""
+
+
+def waits_note(name: str, tensors: int) -> str | None:
+    """What a run on an accelerator is told of an optimizer that waits for it; None of the others.
+
+    Args:
+        name: Of the optimizer.
+        tensors: How many are trained.
+    """
+    if name not in WAITS:
+        return None
+    times, other = WAITS[name]
+    return (
+        f"{name} waits for the device {times * tensors} times in a step: the host sends the next "
+        f"kernels only after each, which is felt where steps are short. {other} does not wait so."
+    )
+
 
 def with_own_defaults(values: Any) -> Any:
     """Fill in what an optimizer has defaults of its own for, where a run file leaves it out.

@@ -18,6 +18,7 @@ from ..adapters.warm_start import start_from
 from ..adapters.weight_norm import WeightNormLimit, weight_norms
 from ..config import OptimizerSection, RunConfig
 from ..config.defaults import run_length
+from ..config.optimizer_facts import waits_note
 from ..data.cache.build import cache_folder
 from ..offload.load_base import PlacedBase
 from ..offload.machine import Machine
@@ -246,6 +247,10 @@ def _tell_notes(
     # A text encoder's layers have a rate of their own.
     plans = [each for each in adapter.plans if not is_text_layer(each.name)]
     for note in pace_notes(plans, settings.learning_rate, OPTIMIZERS[settings.name].pace):
+        observer.notify(Warned(note))
+    trained = adapter.parameters()
+    note = waits_note(settings.name, len(trained))
+    if note and trained[0].device.type != "cpu":
         observer.notify(Warned(note))
     if adapter.skipped_duplicates:
         observer.notify(

@@ -360,12 +360,12 @@ class Operands(TorchDispatchMode):
 )
 def test_a_gpu_reads_both_along_the_sum_and_a_cpu_needs_no_copy_of_whole_numbers(name, device):
     layer = quantized(name, normal(OUT, IN)).to(device)
-    with Operands() as seen:
+    with Operands() as found:
         layer.product(torch.ones(TOKENS, IN, device=device))
         layer.input_gradient(torch.ones(TOKENS, OUT, device=device))
-    assert seen.copies == (device == "meta")
+    assert found.copies == (device == "meta")
     across = (IN, 1) if device == "cpu" else (1, OUT)
-    assert seen.strides == [((IN, 1), (1, IN)), ((OUT, 1), across)]
+    assert found.strides == [((IN, 1), (1, IN)), ((OUT, 1), across)]
 
 
 def test_a_model_is_switched_to_8_bits_and_back():

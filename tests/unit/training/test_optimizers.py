@@ -9,11 +9,14 @@ from typing import get_args
 import pytest
 import torch
 
+from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import ParameterGroup
-from trainer_core.config import OptimizerSection
+from trainer_core.config import AdapterConfig, OptimizerSection
 from trainer_core.config.optimizer import OptimizerName
 from trainer_core.config.optimizer_facts import AVERAGES_ITSELF
 from trainer_core.errors import InputError
+from trainer_core.training.loaded import _tell_notes
+from trainer_core.training.observer import SilentObserver, Warned
 from trainer_core.training.optimizers import (
     OPTIMIZERS,
     evaluated,
@@ -432,3 +435,25 @@ def test_the_state_follows_its_parameters_into_other_groups():
     wrong = make_optimizer(OptimizerSection(), regrouped)
     load_optimizer_tensors(wrong, stored)
     assert not torch.equal(before.state[first[0]]["exp_avg"], wrong.state[again[0]]["exp_avg"])
+
+
+class Warnings(SilentObserver):
+    def __init__(self):
+        self.lines = []
+
+    def notify(self, event):
+        if isinstance(event, Warned):
+            self.lines.append(event.message)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "count"),
+    [("prodigy", "meta", 1), ("prodigy", "cpu", 0), ("prodigy_schedule_free", "meta", 0)],
+)
+def test_who_trains_on_a_device_is_told_of_an_optimizer_that_waits_for_it(name, device, count):
+    adapter = attach(torch.nn.Sequential(torch.nn.Linear(8, 8, device=device)), AdapterConfig())
+    warnings = Warnings()
+    settings = OptimizerSection.model_validate({"name": name})
+    _tell_notes(adapter, settings, warnings, "")
+    found = [each for each in warnings.lines if "waits for the device 4 times" in each]
+    assert len(found) == count

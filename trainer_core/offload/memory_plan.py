@@ -53,6 +53,17 @@ _PARTS = 4
 _MASTERS = ("pinned", "pageable", "file")
 
 
+def step_seconds(compute: float, transfer: float, slots: int = 2) -> float:
+    """Predict a step.
+
+    Args:
+        compute: Seconds that it computes where it waits for nothing.
+        transfer: Seconds that blocks and inputs are on their way: their bytes over the link's.
+        slots: For swapped blocks; with a single one nothing is sent ahead.
+    """
+    return compute + transfer if slots == 1 else max(compute, transfer)
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What a machine has to give.
@@ -192,9 +203,7 @@ class MemoryPlan:
     @property
     def seconds(self) -> float:
         """Predicted seconds of a step."""
-        if self.swap_slots == 1:
-            return self.compute + self.transfer
-        return max(self.compute, self.transfer)
+        return step_seconds(self.compute, self.transfer, self.swap_slots)
 
     @property
     def pace(self) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from .memory_plan import Budget, MemoryPlan, link_speed
+from .memory_plan import Budget, MemoryPlan, link_speed, step_seconds
 
 _PASSES = 3
 """What a checkpointed block computes: forward, forward again, and backward for the inputs alone."""
@@ -18,11 +18,13 @@ class StepPace:
         full: Seconds that it computes where all blocks are checkpointed.
         link_bytes_per_s: What swapped blocks come with.
         micro_batches: How many a step has; each sends the swapped blocks anew.
+        planned: Seconds that the plan predicts of a step.
     """
 
     full: float
     link_bytes_per_s: float
     micro_batches: int = 1
+    planned: float = field(default=0.0, compare=False)
 
     @classmethod
     def of(cls, plan: MemoryPlan, budget: Budget, micro_batches: int = 1) -> StepPace:
@@ -35,7 +37,7 @@ class StepPace:
         """
         usual = "pinned" if budget.pins else "pageable"
         master = plan.master if plan.blocks_to_swap else usual
-        return cls(plan.full, link_speed(master, budget), micro_batches)
+        return cls(plan.full, link_speed(master, budget), micro_batches, plan.seconds)
 
     def seconds(self, checkpointed: float, sent: int, passes: int, slots: int) -> float:
         """Predict a step.
@@ -48,4 +50,4 @@ class StepPace:
         """
         compute = self.full * (_PASSES - 1 + checkpointed) / _PASSES
         transfer = self.micro_batches * passes * sent / self.link_bytes_per_s
-        return compute + transfer if slots == 1 else max(compute, transfer)
+        return step_seconds(compute, transfer, slots)

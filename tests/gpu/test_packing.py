@@ -1,5 +1,7 @@
 """A base is packed on the GPU, wherever it is kept, and is what a CPU packs."""
 
+import contextlib
+
 import pytest
 import torch
 from fixtures.flux_base import make_flux_transformer
@@ -7,7 +9,10 @@ from fixtures.native_files import packed_layers
 
 from tests.fixtures.combinations import pairwise
 from tests.gpu.memory import PRETENDED, given_back
+from trainer_core.config import MemorySection
 from trainer_core.families.registry import get_family
+from trainer_core.offload.load_base import load_base
+from trainer_core.offload.machine import Machine
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.weights.base_format import _AT_ONCE
 from trainer_core.weights.base_location import BaseLocation
@@ -23,27 +28,29 @@ def location(tmp_path):
     return BaseLocation(tmp_path, tmp_path, "generate", 8, "", embedded=False)
 
 
-@pytest.mark.parametrize(("name", "kept"), pairwise(FORMATS, ["cpu", "cuda"]))
-def test_what_the_gpu_packs_is_what_a_cpu_packs(location, name, kept, monkeypatch):
+@pytest.mark.parametrize(("name", "swapped"), pairwise(FORMATS, [0, 1]))
+def test_what_the_gpu_packs_is_what_a_cpu_packs(location, name, swapped, monkeypatch):
     monkeypatch.setitem(_AT_ONCE, "cuda", 1 << 12)  # several parts of a layer, as of a large one
     packed, stored = [], FORMATS[name]
     real = stored.pack
-    monkeypatch.setattr(stored, "pack", lambda weight: packed.append(weight) or real(weight))
-    with given_back():
-        model = FLUX.load_transformer(location, torch.bfloat16, kept, name, False, DEVICE)
-        assert {weight.device.type for weight in packed} == {"cuda"}
+    monkeypatch.setattr(stored, "pack", lambda weight: packed.append(weight.device) or real(weight))
+    memory = MemorySection(base_format=name, blocks_to_swap=swapped, gradient_checkpointing=True)
+    with given_back(), contextlib.ExitStack() as at_end:
+        kept = memory, FLUX, location, torch.bfloat16, DEVICE, Machine()
+        model = load_base(*kept, at_end).transformer
+        assert {device.type for device in packed} == {"cuda"}
         assert len(packed) > len(packed_layers(model)), "layers are packed in parts"
-        assert_same(model, FLUX.load_transformer(location, torch.bfloat16, "cpu", name), kept)
-        packed.clear()
+        wanted = FLUX.load_transformer(location, torch.bfloat16, "cpu", name)
+        assert_same(model, wanted, ["cuda", "cpu"][: 1 + swapped])
         del model
 
 
-def assert_same(found, wanted, device):
+def assert_same(found, wanted, devices):
     found, wanted = packed_layers(found), packed_layers(wanted)
+    assert {layer.weight.device.type for layer in found.values()} == set(devices)
     assert found.keys() == wanted.keys()
     for path, layer in found.items():
         for key, part in layer.parts().items():
-            assert part.device.type == device
             # A GPU's division may differ in the last bit.
             other = wanted[path].parts()[key].view(torch.uint8)
             same = (part.cpu().view(torch.uint8) == other).float().mean()

@@ -60,12 +60,7 @@ WAITS: Mapping[str, tuple[int, str]] = {
 
 
 def waits_note(name: str, tensors: int) -> str | None:
-    """What a run on an accelerator is told of an optimizer that waits for it; None of the others.
-
-    Args:
-        name: Of the optimizer.
-        tensors: How many are trained.
-    """
+    """What a run on an accelerator that trains so many tensors is told; None of most optimizers."""
     if name not in WAITS:
         return None
     times, other = WAITS[name]

@@ -159,20 +159,13 @@ def input_gradient(g: Tensor, weight: Tensor, scale: Tensor | None) -> Tensor:
     if scale is not None:
         rows = torch.mul(rows, scale.view(1, -1), out=rows.new_empty(rows.shape, dtype=_wide(g)))
     values, own = rounded_rows(rows, weight.dtype)
-    x = _multiply(values, _along_the_sum(weight), own, g.dtype)
+    # GPUs read both operands along the sum: cuBLAS refuses int8 in the other layout on Hopper, e4m3
+    # before Blackwell (pytorch/pytorch#113327, #152150). A copy moves each byte of the base twice a
+    # step, 40 GB of Qwen-Image; keeping it would cost what 8 bits save. oneDNN takes either layout
+    # of int8, without the copy in a third of the time.
+    whole = weight.is_cpu and weight.dtype == torch.int8
+    x = _multiply(values, weight.t() if whole else weight.t().contiguous(), own, g.dtype)
     return x.view(*g.shape[:-1], -1)
-
-
-def _along_the_sum(weight: Tensor) -> Tensor:
-    """A weight's transposed `[in, out]`, as a view where the kernels read it so.
-
-    Those of GPUs read both operands along the sum: cuBLAS refuses the other layout on Hopper, also
-    for int8 (pytorch/pytorch#113327, #169961, #152150). The copy reads and writes each byte of the
-    base once in a step, 40 GB of Qwen-Image; a second copy of the whole base in that layout would
-    cost what 8 bits save. oneDNN takes either for int8, three times as fast as with a copy.
-    """
-    transposed = weight.t()
-    return transposed if weight.is_cpu and weight.dtype == torch.int8 else transposed.contiguous()
 
 
 def _wide(rows: Tensor) -> torch.dtype:

@@ -85,10 +85,6 @@ class Nf4(StoredFormat):
 
 
 def _parts(blocks: Tensor) -> Iterator[slice]:
-    """Blocks that are worked on together.
-
-    A CPU reads what it has just written from its cache. A GPU needs longer for 2^23 numbers than
-    the host for the three calls of a part, and what is made in between is 48 MiB.
-    """
+    """Blocks that are worked on together: in a CPU's cache, on a GPU with 48 MiB in between."""
     step = (1 << 20 if blocks.is_cpu else 1 << 23) // BLOCK
     return (slice(start, start + step) for start in range(0, len(blocks), step))

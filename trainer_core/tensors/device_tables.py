@@ -13,35 +13,27 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 _KEPT: dict[tuple[object, ...], Tensor] = {}
+_Args = ParamSpec("_Args")
 
-_Numbers = ParamSpec("_Numbers")
 
+def device_table(make: Callable[_Args, Tensor]) -> Callable[Concatenate[Tensor, _Args], Tensor]:
+    """Let a function that makes a table on the CPU give the one that lies where a tensor does.
 
-def device_table(
-    make: Callable[_Numbers, Tensor],
-) -> Callable[Concatenate[Tensor, _Numbers], Tensor]:
-    """Let a function that makes a table give the one that lies where a tensor does.
-
-    Args:
-        make: Makes it on the CPU, from what can be a key, and always the same.
-
-    Returns:
-        A function of the tensor, and of what ``make`` takes. A compiled graph has its table as a
-        constant; in a simulated step there is one for each call.
+    A compiled graph has it as a constant; in a simulated step each call makes its own.
     """
 
     @torch.compiler.assume_constant_result
-    def kept(device: torch.device, *numbers: object) -> Tensor:
-        key = (make, device, *numbers)
-        found = _KEPT.get(key)
+    def kept(device: torch.device, *args: _Args.args, **kwargs: _Args.kwargs) -> Tensor:
+        key = (make, device, args, *kwargs.items())
+        found = _KEPT.get(key)  # another thread may forget it
         if found is None:
             with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
-                found = _KEPT[key] = make(*numbers).to(device)  # type: ignore[call-arg]
+                found = _KEPT[key] = make(*args, **kwargs).to(device)
         return found
 
-    def table(like: Tensor, *args: _Numbers.args, **kwargs: _Numbers.kwargs) -> Tensor:
-        if type(like) in (Tensor, nn.Parameter) and not kwargs:
-            return kept(like.device, *args)
+    def table(like: Tensor, *args: _Args.args, **kwargs: _Args.kwargs) -> Tensor:
+        if type(like) in (Tensor, nn.Parameter):
+            return kept(like.device, *args, **kwargs)
         return make(*args, **kwargs).to(like.device)
 
     return table

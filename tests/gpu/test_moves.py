@@ -8,6 +8,7 @@ from torch import nn
 
 from tests.fixtures.small_module import DORA, attached
 from tests.gpu.memory import relative
+from trainer_core.adapters.delta_norms import weight_norms
 
 pytestmark = pytest.mark.gpu
 
@@ -119,6 +120,22 @@ def test_a_weight_that_stays_away_on_the_way_back_is_read_where_it_is(options, d
         place(bases(module), DEVICE)
         assert relative(module(x), y) < 1e-6
     assert_close(results[1], results[0])
+
+
+def test_the_norms_of_weights_in_ram_are_taken_on_the_device(monkeypatch):
+    norm, devices = torch.linalg.vector_norm, []
+
+    def noted(weight, **options):
+        devices.append(weight.device.type)
+        return norm(weight, **options)
+
+    module = make_module().to(DEVICE)
+    adapter = attached(module, KINDS[0])
+    wanted = weight_norms(adapter)
+    place(bases(module), HOST)
+    monkeypatch.setattr(torch.linalg, "vector_norm", noted)
+    assert weight_norms(adapter) == pytest.approx(wanted, rel=1e-6)
+    assert devices == ["cuda", "cuda"]
 
 
 @each_axis

@@ -55,7 +55,8 @@ def weight_norms(adapter: AttachedAdapter) -> dict[str, float]:
     """The Frobenius norm of each adapted layer's frozen weight; of a rotation's, that of I.
 
     Each weight is read once, in whatever format and wherever it is kept, and one that is packed is
-    unpacked for that moment. It waits once for each device.
+    unpacked for that moment. One in RAM is sent to the adapter's device for it: a CPU took 8 s for
+    FLUX's 24 GB. It waits once for each device.
 
     Args:
         adapter: Attached, with its weights in memory.
@@ -71,7 +72,9 @@ def weight_norms(adapter: AttachedAdapter) -> dict[str, float]:
             continue
         if layer.base_weight.is_meta or is_part(layer.base_weight):
             continue
-        norm = torch.linalg.vector_norm(layer.frozen_weight().detach(), dtype=torch.float32)
+        here = next(iter(layer.factors().values())).device
+        weight = layer.frozen_weight().detach().to(here, non_blocking=True)
+        norm = torch.linalg.vector_norm(weight, dtype=torch.float32)
         pending.setdefault(norm.device, {})[name] = norm
     for norms in pending.values():
         known |= read_together(norms)

@@ -142,7 +142,7 @@ class Bench:
         return 0
 
     def measure(self, group: Sequence[Cell]) -> bool:
-        """Measure cells of one base, and write a line for each; whether all went well."""
+        """Measure cells of one base, and write a line for each; whether the process may go on."""
         begin(self.folder, group[0].name)
         left = list(group)
         before = self._allocated()
@@ -175,7 +175,8 @@ class Bench:
             self.folder,
             {"part": "memory", "call": self.call, "cell": group[0].name, "left_bytes": kept},
         )
-        return not left and not kept
+        # The profiler slows every later launch of its process.
+        return not left and not kept and not (self.cuda and group[0].way.traced)
 
     def _write(self, cell: Cell, row: Mapping[str, Any]) -> None:
         place = {"family": cell.family, "pixels": cell.pixels, "way": cell.way_name}
@@ -211,8 +212,6 @@ class Bench:
             for cell in group:
                 other = random_data(cell.family, self.size, cell.pixels, self.samples)
                 row = {} if cell.way.from_file else self._steps(run, at_size(data, other), config)
-                if cell.way.traced and cell is first:
-                    self._write_trace(cell, run, at_size(data, other), config)
                 yield row | {
                     "load_seconds": round(loaded, 2),
                     "ram_bytes": psutil.Process().memory_info().rss,
@@ -221,6 +220,8 @@ class Bench:
                     "settings": settings,
                     "memory": planned.memory.model_dump(mode="json"),
                 }
+            if self.cuda and first.way.traced:
+                self._write_trace(first, run, data, config)
 
     def _loop(self, run: Loaded, data: Prepared, config: RunConfig, watch: Any, steps: int) -> None:
         run_loop(
@@ -232,15 +233,15 @@ class Bench:
         )
 
     def _write_trace(self, cell: Cell, run: Loaded, data: Prepared, config: RunConfig) -> None:
-        """Make two more steps, and write down what they launched and where they waited."""
-        if not self.cuda:
-            return
+        """Make some more steps, and write down what they launched and where they waited."""
         watch = TracedSteps(self._wait)
+        line = {"part": "trace", "call": self.call, "cell": cell.name, "size": self.size}
         try:
             self._loop(run, data, config, watch, TRACED)
+        except Exception as error:  # noqa: BLE001 - the cells themselves are measured
+            line["error"] = _told(error)
         finally:
             watch.close()
-        line = {"part": "trace", "call": self.call, "cell": cell.name, "size": self.size}
         write_line(self.folder, line | watch.found)
 
     def _steps(self, run: Loaded, data: Prepared, config: RunConfig) -> dict[str, Any]:

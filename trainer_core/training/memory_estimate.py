@@ -21,6 +21,7 @@ import torch
 from ..bases.base_adapters import outline_base_adapters
 from ..bases.locate import locate_base
 from ..config import MemorySection, RunConfig
+from ..data.cache.build import cache_folder
 from ..data.cache.cache_file import Entry
 from ..data.cache.cached_dataset import CachedItem
 from ..device import DTYPES, resolve_precision
@@ -35,10 +36,11 @@ from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from .average import copies
 from .cache_manifest import read_manifest
+from .kept_simulations import KeptSimulations, step_facts
 from .optimizers import OPTIMIZERS
 from .optimizers.torch_optimizers import FUSED
 from .pass_sizes import with_largest_batch
-from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation
+from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation, shapes_below
 
 UNABLE = (*NOT_SIMULATED, RuntimeError, TypeError, NotImplementedError)
 """What a simulation may raise, also in a torch of another version: no reason to refuse a run."""
@@ -148,7 +150,13 @@ def run_simulation(
     dtype = _dtype(config, device)
     inputs = StepInputs(latents, tokens, dtype, fused=device.type in FUSED)
     beside = outline_base_adapters(config.base, base.family)
-    return StepSimulation(base.transformer, base.family, config, inputs, beside=beside)
+    kept, folder = None, cache_folder(config)
+    if folder.is_dir():
+        facts = step_facts(base.transformer, config), base.family.name, inputs
+        facts = *facts, shapes_below(beside, "")
+        kept = KeptSimulations(folder / "simulated_steps.json", *facts)
+    given = base.transformer, base.family, config, inputs
+    return StepSimulation(*given, beside=beside, kept=kept)
 
 
 def cached_run_estimate(

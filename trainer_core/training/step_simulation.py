@@ -1,10 +1,12 @@
 """What a training step needs in memory, from a step that is only pretended.
 
 A model of few blocks with the real adapter runs forward, backward and the optimizer on tensors that
-have sizes and no numbers (torch's fake tensors), while `LiveBytes` counts. It takes a second and no
-memory. What the step of the whole base needs follows from it: blocks are alike, so that from one
-landmark of a step to the next (`Phase`) the bytes grow by the same with each further block, and
-the peak is the largest of all phases'. Where blocks are not alike, all of them run.
+have sizes and no numbers (torch's fake tensors), while `LiveBytes` counts. It takes no memory, and
+5 to 8 s of one core for a full-size base, nearly all in Python's part of fake tensors (torch's meta
+device is no faster); `KeptSimulations` spares the next run that. What the step of the whole base
+needs follows from it: blocks are alike, so that from one landmark of a step to the next (`Phase`)
+the bytes grow by the same with each further block, and the peak is the largest of all phases'.
+Where blocks are not alike, all of them run.
 
 Torch has a tracker of its own (`torch.distributed._tools.mem_tracker`). It is private, absent where
 torch was built without `distributed`, and puts hooks on every module and parameter, which the
@@ -17,6 +19,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -37,6 +40,7 @@ from ..offload.swapped import chosen_blocks
 from ..quantization.stored_format import Parts, StoredFormat
 from .average import averages_of
 from .gradients import clip_gradients
+from .kept_simulations import KeptSimulations, Numbers
 from .live_bytes import LiveBytes
 from .objective import make_loss, passes_of_step
 from .optimizers import OPTIMIZERS, allocate_state, make_optimizer
@@ -85,11 +89,7 @@ class SimulatedStep:
     flops: int
 
 
-_Numbers = dict[Phase | str, int]
-"""Peaks of phases, in bytes beside the base; and ``adapter`` (bytes) and ``flops``."""
-
-
-def _without_backward(numbers: _Numbers) -> _Numbers:
+def _without_backward(numbers: Numbers) -> Numbers:
     """The peaks of forward passes, as if they were those of backward passes."""
     return {
         phase._replace(what="backward"): peak
@@ -110,6 +110,7 @@ class StepSimulation:
         whole: Run all blocks; it takes some ten times as long, and gives the same.
         beside: Outlines of the adapters that are part of the base. They are simulated beside its
             weights, also where they would be merged, which takes less.
+        kept: What earlier runs simulated, of the same base and settings.
 
     Attributes:
         transformer: As given.
@@ -133,9 +134,10 @@ class StepSimulation:
         worth: int = WORTH,
         whole: bool = False,
         beside: Sequence[BaseAdapterFile] = (),
+        kept: KeptSimulations | None = None,
     ) -> None:
         self.transformer, self.family, self.inputs = transformer, family, inputs
-        self._beside = beside
+        self._beside, self._kept = beside, kept
         self._worth = worth
         # A layer that is left out by chance needs less than one that is not.
         alone = config.adapter.model_copy(update={"module_dropout": 0.0})
@@ -145,8 +147,8 @@ class StepSimulation:
         few = 2 * EDGE - 1
         # Two runs, of so many and of one more, have to be quicker than one of all.
         self._few = tuple(few if cut and n > 2 * few else n for n in self._whole)
-        self._known: dict[tuple[bool, StoredFormat | None], _Numbers] = {}
-        self._few_dense: dict[bool, _Numbers] = {}
+        self._known: dict[tuple[bool, StoredFormat | None], Numbers] = {}
+        self._few_dense: dict[bool, Numbers] = {}
 
     def step(
         self, stored: StoredFormat | None = None, memory: MemorySection | None = None
@@ -200,7 +202,7 @@ class StepSimulation:
         edges = outside - adapter, between - adapter
         return StepProfile(tuple(blocks), *edges, again["flops"], passes_of_step(self.config))
 
-    def _peaks(self, numbers: _Numbers) -> list[int]:
+    def _peaks(self, numbers: Numbers) -> list[int]:
         """The peak of each block, in the order of their calls.
 
         No gradient reaches a block before the first adapted one, so that it has no backward pass.
@@ -209,7 +211,7 @@ class StepSimulation:
         backward = self._along({**_without_backward(numbers), **numbers}, "backward")
         return list(map(max, found, backward))
 
-    def _along(self, numbers: _Numbers, what: str) -> list[int]:
+    def _along(self, numbers: Numbers, what: str) -> list[int]:
         """A number of each block, in the order of their calls; of those between by their ends."""
         found: list[int] = []
         for group, (few, whole) in enumerate(zip(self._few, self._whole, strict=True)):
@@ -226,14 +228,14 @@ class StepSimulation:
             found += [*first, *between, *last]
         return found
 
-    def _numbers(self, checkpointing: bool, stored: StoredFormat | None = None) -> _Numbers:
+    def _numbers(self, checkpointing: bool, stored: StoredFormat | None = None) -> Numbers:
         """What a step of the whole base takes, with all blocks checkpointed or none."""
         key = checkpointing, stored
         if key not in self._known:
             self._known[key] = self._extrapolated(checkpointing, stored)
         return self._known[key]
 
-    def _extrapolated(self, checkpointing: bool, stored: StoredFormat | None) -> _Numbers:
+    def _extrapolated(self, checkpointing: bool, stored: StoredFormat | None) -> Numbers:
         found = self._run_few(self._few, checkpointing, stored)
         total = dict(found)
         if stored is not None:
@@ -277,7 +279,7 @@ class StepSimulation:
                     for path, sizes in plans
                     if path.startswith(place)
                 ]
-                others = _shapes_below(self._beside, place)
+                others = shapes_below(self._beside, place)
                 weights = [(n, p.shape) for n, p in block.named_parameters()]
                 found.append((adapted, others, weights))
             if any(each != found[0] for each in found[:-1]):
@@ -286,8 +288,16 @@ class StepSimulation:
 
     def _run_few(
         self, counts: Sequence[int], checkpointing: bool, stored: StoredFormat | None = None
-    ) -> _Numbers:
-        """Run a step of a model of so many blocks."""
+    ) -> Numbers:
+        """Run a step of a model of so many blocks, unless it is known what that gives."""
+        simulate = partial(self._run_blocks, counts, checkpointing, stored)
+        if self._kept is None:
+            return simulate()
+        return self._kept.find((*counts, checkpointing, stored and stored.name), simulate)
+
+    def _run_blocks(
+        self, counts: Sequence[int], checkpointing: bool, stored: StoredFormat | None
+    ) -> Numbers:
         family, live, marks = self.family, LiveBytes(Phase("begin")), Marks()
         model = self._model(counts)
         if stored is not None:
@@ -318,7 +328,7 @@ class StepSimulation:
                     watch(block, live, marks, Phase("", group, index))
             self._run(model, adapter, update, live, marks)
         gradients = sum(each.numel() * each.element_size() for each in adapter.parameters())
-        numbers: _Numbers = {"adapter": held + gradients, "flops": live.flops}
+        numbers: Numbers = {"adapter": held + gradients, "flops": live.flops}
         points = {phase: peak - base for phase, peak in live.peaks.items()}
         for phase, value in {**points, **marks.numbers(self._worth)}.items():
             cut = phase.group >= 0 and self._few[phase.group] < self._whole[phase.group]
@@ -448,7 +458,7 @@ def _attach(model: nn.Module, family: Family, config: RunConfig) -> AttachedAdap
     )
 
 
-def _shapes_below(adapters: Sequence[BaseAdapterFile], place: str) -> list[object]:
+def shapes_below(adapters: Sequence[BaseAdapterFile], place: str) -> list[object]:
     """What adapters have for the layers of a block; of one that no factors divide, all of it."""
     return [
         (name.removeprefix(place), [(key, each.shape) for key, each in layer.tensors.items()])
@@ -480,5 +490,5 @@ def _give_sizes(model: nn.Module) -> None:
         held[name] = fake
 
 
-def _peak(numbers: _Numbers, whats: Collection[str]) -> int:
+def _peak(numbers: Numbers, whats: Collection[str]) -> int:
     return max(n for key, n in numbers.items() if isinstance(key, Phase) and key.what in whats)

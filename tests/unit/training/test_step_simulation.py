@@ -26,6 +26,7 @@ from trainer_core.offload.swapped import chosen_blocks, repeated_blocks
 from trainer_core.offload.transfer import PlainTransfer
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.training import SingleProcess
+from trainer_core.training.kept_simulations import KeptSimulations
 from trainer_core.training.live_bytes import LiveBytes
 from trainer_core.training.loop import Loop
 from trainer_core.training.loop_hooks import LoopHooks
@@ -373,3 +374,10 @@ def test_an_input_of_two_blocks_is_of_neither_alone():
     note(marks, 0, shared)
     marks.note(Phase("", 0, 1), LiveBytes(), (shared, own))
     assert inputs_of(marks, 2) == [0, own.nbytes]
+
+
+def test_a_step_that_was_simulated_is_not_simulated_again(tmp_path, monkeypatch):
+    config, kept = make_config(adapter={"kind": "lora"}), KeptSimulations(tmp_path / "kept.json")
+    found = simulation(config, torch.float32, kept=kept).profile(FORMATS["nf4"])
+    monkeypatch.setattr(StepSimulation, "_run_blocks", pytest.fail)
+    assert simulation(config, torch.float32, kept=kept).profile(FORMATS["nf4"]) == found

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,74 +29,54 @@ _NO_MATTER = {
     *("steps", "schedule", "sigma", "recovery", "early_stop"),
     *("checkpoint_every", "checkpoint_minutes", "keep_checkpoints", "keep_every"),
 }
-"""Of a run file's ``training``."""
+"""Settings in ``training`` that change nothing of what a step needs."""
 
 
 class KeptSimulations:
     """A file of what simulated steps gave; a damaged one is as if there were none.
 
     Args:
-        path: The file, in a folder that is there.
-        facts: All that the numbers depend on, beside the code.
+        path: The file.
+        facts: All that the numbers depend on beside the code.
     """
 
     def __init__(self, path: Path, *facts: object) -> None:
-        self._path = path
         code = [each.stat() for each in Path(__file__).parents[1].rglob("*.py")]
-        stamp = len(code), sum(e.st_size for e in code), max(e.st_mtime_ns for e in code)
+        stamp = sum(each.st_size for each in code), max(each.st_mtime_ns for each in code)
         told = repr((facts, stamp, installed_versions()))
-        self._key = hashlib.sha256(told.encode()).hexdigest()
+        self._path, self._key = path, hashlib.sha256(told.encode()).hexdigest()
 
     def find(self, run: object, simulate: Callable[[], Numbers]) -> Numbers:
-        """What a run of few blocks gave, or gives now.
-
-        Args:
-            run: What it is called.
-            simulate: Makes it.
-        """
-        steps = self._read()
-        try:
-            rows, proof = steps[self._key][repr(run)]
-            if proof == _proof(rows):
-                return {Phase(what, *at) if at else what: n for what, at, n in rows}
-        except (KeyError, TypeError, ValueError):
-            pass
-        numbers = simulate()
-        rows = [
-            [each.what, list(each[1:]), n] if isinstance(each, Phase) else [each, [], n]
-            for each, n in numbers.items()
-        ]
+        """What a run of few blocks gave, by what it is called, or what it gives now."""
+        steps, name = self._read(), repr(run)
         known = steps.pop(self._key, {})
-        steps[self._key] = {
-            **(known if isinstance(known, dict) else {}),
-            repr(run): [rows, _proof(rows)],
+        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+            return {_phase(each): int(number) for each, number in known[name].items()}
+        numbers = simulate()
+        rows = {
+            " ".join(map(str, each)) if isinstance(each, Phase) else each: number
+            for each, number in numbers.items()
         }
-        kept = dict(list(steps.items())[-_MOST:])
+        steps[self._key] = {**(known if isinstance(known, dict) else {}), name: rows}
         with contextlib.suppress(StorageError):
-            write_text(self._path, json.dumps(kept, separators=(",", ":")))
+            write_text(self._path, json.dumps(dict(list(steps.items())[-_MOST:])))
         return numbers
 
     def _read(self) -> dict[str, Any]:
-        def refuse(found: str) -> StorageError:
-            return StorageError(found, "simulated steps", "They are simulated again.")
-
         with contextlib.suppress(StorageError):
-            return read_object(self._path, refuse, _LARGEST)
+            return read_object(self._path, lambda found: StorageError(found, "", ""), _LARGEST)
         return {}
 
 
-def _proof(rows: object) -> int:
-    return zlib.crc32(json.dumps(rows).encode())
+def _phase(written: str) -> Phase | str:
+    what, *place = written.split()
+    return Phase(what, *map(int, place)) if place else what
 
 
-def step_facts(model: nn.Module, config: RunConfig) -> Mapping[str, object]:
+def step_facts(model: nn.Module, config: RunConfig) -> tuple[object, ...]:
     """What a step's memory depends on, of a base without an adapter and of a run file."""
     training = config.training.model_dump(exclude=_NO_MATTER)
     del training["optimizer"]["learning_rate"]
-    return {
-        "base": (type(model).__qualname__, dict(getattr(model, "config", {}))),
-        "weights": [(name, tuple(each.shape)) for name, each in model.named_parameters()],
-        "adapter": config.adapter.model_dump(),
-        "training": training,
-        "passes": passes_of_step(config),
-    }
+    weights = [(name, tuple(each.shape)) for name, each in model.named_parameters()]
+    base = type(model).__qualname__, dict(getattr(model, "config", {})), weights
+    return *base, config.adapter.model_dump(), training, passes_of_step(config)

@@ -21,7 +21,7 @@ from typing import IO
 
 from ...trainer_core.errors import DatasetError, InputError, StorageError, TrainerError
 from ...trainer_core.filesystem.allowed_folders import AllowedFolders
-from ...trainer_core.filesystem.storage import atomic_write, claim, move, storage_error
+from ...trainer_core.filesystem.storage import atomic_write, claim, move, storage_error, unlink
 from ...trainer_core.filesystem.temporary import new_owner, temporary_beside
 from ..host.folders import checked_parts, clear_leftovers
 from .dataset_names import is_metadata, is_telling, new_names
@@ -387,9 +387,9 @@ def _unwrap(staging: Path) -> None:
         if is_telling(inside[0].name):
             return
         with temporary_beside(inside[0]) as wrapper:
-            inside[0].rename(wrapper)
+            move(inside[0], wrapper)
             for each in list(wrapper.iterdir()):
-                each.rename(staging / each.name)
+                move(each, staging / each.name)
         inside = list(staging.iterdir())
 
 
@@ -407,6 +407,6 @@ def _add(staging: Path, folder: Path, skipped: list[tuple[str, str]]) -> int:
             done.append(target)
     except BaseException:
         for target in done:
-            target.unlink(missing_ok=True)
+            unlink(target)
         raise
     return len(done)

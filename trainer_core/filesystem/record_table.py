@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from .storage import acquire, atomic_write, record
+from .storage import acquire, atomic_write, record, unlink
 from .temporary import Owner, new_owner
 from .text_files import parse_json
 
@@ -104,7 +104,7 @@ class RecordTable:
         ended = list(self._ended())
         self._write_main(rows)
         for path in ended:
-            path.unlink(missing_ok=True)
+            unlink(path)
 
     @property
     def _main(self) -> Path:
@@ -196,7 +196,7 @@ class RecordTable:
             if found:
                 self._write_main(self._latest(np.concatenate(found)))
             for path in ended:
-                path.unlink(missing_ok=True)
+                unlink(path)
 
     def _write_main(self, rows: Rows) -> None:
         content = self._head({}) + rows.tobytes()

@@ -23,6 +23,7 @@ from ..filesystem.storage import (
     move,
     record,
     storage_error,
+    unlink,
     write_json,
     write_text,
 )
@@ -217,7 +218,7 @@ def _write_workflow(folder: Path, texts: Mapping[str, str]) -> None:
             write_text(path, texts[key] + "\n")
             continue
         try:
-            path.unlink(missing_ok=True)
+            unlink(path)
         except OSError as error:
             raise storage_error(path, error) from error
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ...filesystem.storage import acquire, holder, record, storage_error
+from ...filesystem.storage import acquire, holder, record, storage_error, unlink
 from ...filesystem.temporary import Owner, new_owner
 
 CLAIMS = "claims"
@@ -95,13 +95,13 @@ class Claims:
         guard = acquire(self._folder / _TAKEOVER)
         if guard is None:
             if not _binds(self._folder / _TAKEOVER):
-                (self._folder / _TAKEOVER).unlink(missing_ok=True)
+                unlink(self._folder / _TAKEOVER)
             return False
         with guard:
             # Somebody else may have been here first, and the claim be a living one's now.
             if _binds(path):
                 return False
-            path.unlink(missing_ok=True)
+            unlink(path)
             return True
 
     def _sweep(self) -> None:

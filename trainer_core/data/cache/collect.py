@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ...errors import StorageError
 from ...filesystem.record_table import key_bytes
-from ...filesystem.storage import Lock, acquire, atomic_write, holder
+from ...filesystem.storage import Lock, acquire, atomic_write, holder, unlink
 from ...filesystem.text_files import LARGEST_LIST, require_regular
 from .claims import is_old
 from .index import scan_files
@@ -222,7 +222,7 @@ def _remove(
         path = files.folders[files.place[at]] / f"{name}.safetensors"
         if not dry:
             try:
-                path.unlink(missing_ok=True)
+                unlink(path)
             except OSError as error:
                 raise _cannot(path, error) from error
         files.gone[at] = True

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.fixtures.pretend_cuda import runtime
+
 ROOT = Path(__file__).resolve().parents[2]
 PACK = "adapter-trainer"
 _START_SECONDS = 180.0
@@ -39,8 +41,9 @@ class ComfyServer:
         packs.mkdir(parents=True, exist_ok=True)
         if not (packs / PACK).exists():
             (packs / PACK).symlink_to(ROOT, target_is_directory=True)
+        device = () if runtime.is_here() else ("--cpu",)
         command = [
-            *(str(python), str(folder / "main.py"), "--cpu", "--listen", "127.0.0.1"),
+            *(str(python), str(folder / "main.py"), *device, "--listen", "127.0.0.1"),
             *("--port", str(self.port), "--base-directory", str(data)),
             *("--disable-api-nodes", "--database-url", "sqlite:///:memory:", *options),
         ]

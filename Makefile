@@ -26,7 +26,7 @@ RESULTS := benchmarks/results
 # What is measured where a GPU is: the version of Python there, and what its image may lack.
 GPU_PYTHON ?= 3.12
 GPU_OUTPUT ?= build/gpu
-BUDGET ?= 520
+BUDGET ?= 480
 GPU_WHEELS := build/gpu_wheels
 GPU_PACKAGES := diffusers peft accelerate psutil PyYAML safetensors pydantic pydantic_core annotated-types \
 	typing-inspection typing_extensions importlib_metadata zipp gguf pytest pluggy iniconfig filelock \

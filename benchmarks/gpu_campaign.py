@@ -330,7 +330,7 @@ def _refuse(found: str) -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--budget", type=float, default=520, help="seconds")
+    parser.add_argument("--budget", type=float, default=480, help="seconds")
     parser.add_argument("--part", choices=PARTS, action="append", help="all, if left out")
     parser.add_argument("--earlier", type=Path, help="the output folder of an earlier call")
     parser.add_argument("--wheels", type=Path, default=WHEELS)

@@ -13,14 +13,14 @@ from trainer_core.families.presets import GOALS, QUALITIES, plan_preset
 from trainer_core.families.registry import PACKAGES, get_family
 
 from . import learning_tables
-from .campaign.tables import campaign_table, goals_table
+from .campaign.tables import campaign_table, goals_table, traces_table
 from .measuring.record import RESULTS, read_record
 from .memory_plans import INPUTS_IN_RAM, NOT_CHECKPOINTED
 
 ROOT = RESULTS.parents[1]
 DOCUMENTS = (
     *("docs/benchmarks.md", "docs/datasets.md", "docs/learning.md", "docs/memory.md"),
-    *("docs/preservation.md", "docs/presets.md"),
+    *("docs/gpu.md", "docs/preservation.md", "docs/presets.md"),
 )
 
 Row = Mapping[str, Any]
@@ -342,6 +342,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "memory_peaks": peak_table,
     "memory_plans": plan_table,
     "gpu_campaign": campaign_table,
+    "gpu_traces": traces_table,
     "gpu_goals": goals_table,
     "datasets": dataset_table,
     "train_lora": train_lora_table,

@@ -15,6 +15,9 @@ PIXELS = (1024, 512)
 BASELINE = "bf16"
 """Resident, eager: what all others are a ratio to."""
 
+START = "start, "
+"""Begins the names of ways that load a base's file and make no step."""
+
 KIND_FORMAT = "int8"
 """The base's format under which every kind is measured."""
 
@@ -103,11 +106,11 @@ WAYS: Mapping[str, Way] = {
     "fp8": Way(_kept("fp8")),
     "fp8, all swapped": Way(_kept("fp8"), swap="all"),
     "bf16, compile": Way({"memory": {"compile": True}}, alone=True),
-    "start, bf16": _start({}),
-    "start, int8": _start(_kept("int8")),
-    "start, nf4": _start(_kept("nf4")),
-    "start, bf16, all swapped": _start({}, "all"),
-    "start, int8, all swapped": _start(_kept("int8"), "all"),
+    START + "bf16": _start({}),
+    START + "int8": _start(_kept("int8")),
+    START + "nf4": _start(_kept("nf4")),
+    START + "bf16, all swapped": _start({}, "all"),
+    START + "int8, all swapped": _start(_kept("int8"), "all"),
     "bf16, half swapped": Way(swap="half"),
     "int8": Way(_kept("int8")),
     "bf16, all swapped, 8 GB": Way(swap="all", card=8, **_LARGE),
@@ -144,8 +147,8 @@ FIRST: Sequence[tuple[str, str]] = (
     ("flux", "bf16, all swapped"),
     ("flux", "nf4"),
     ("qwen_image", "auto, 12 GB"),
-    ("flux", "start, int8"),
-    ("flux", "start, bf16"),
+    ("flux", START + "int8"),
+    ("flux", START + "bf16"),
     ("flux", "int8, 8bit, compile"),
     ("qwen_image", "bf16, all swapped"),
     ("qwen_image", "fp8"),

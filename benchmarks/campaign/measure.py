@@ -217,6 +217,7 @@ class Bench:
                     "ram_bytes": psutil.Process().memory_info().rss,
                     "ram_before": ram,
                     "pinned_bytes": machine.most,
+                    "sent_bytes": run.placed.sent_bytes(run.placed.count),
                     "settings": settings,
                     "memory": planned.memory.model_dump(mode="json"),
                 }

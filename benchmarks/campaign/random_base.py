@@ -102,9 +102,10 @@ class RandomFamily(Family):
         base_format: str = "dense",
         mapped: bool = False,
         packed_on: torch.device | None = None,
+        take: object = None,
     ) -> nn.Module:
         """As `Family.load_transformer`, of numbers that are drawn and packed on the GPU."""
-        del mapped, packed_on
+        del mapped, packed_on, take
         maker = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         generator = torch.Generator(maker).manual_seed(0)
         transformer = empty_base(location, self).transformer

@@ -18,6 +18,25 @@ def campaign_table() -> str:
     return table_of(read_record(RESULTS / "gpu_campaign.json"))
 
 
+def traces_table() -> str:
+    """What one step launches, and what the device does meanwhile."""
+    record = read_record(RESULTS / "gpu_campaign.json")
+    rows = [
+        (
+            each["cell"],
+            f"{each['launches']:,}",
+            str(each["waits"]),
+            *(f"{each['seconds'][kind]:.3f}" for kind in _KINDS),
+        )
+        for each in record.get("traces", ())
+    ]
+    heads = ("Step", "Launches", "Waits", *(kind.capitalize() for kind in _KINDS))
+    return _table(heads, rows) if rows else NOTHING
+
+
+_KINDS = ("attention", "products", "copies", "rest")
+
+
 def goals_table() -> str:
     """What was to be reached."""
     record = read_record(RESULTS / "gpu_campaign.json")
@@ -43,7 +62,9 @@ def table_of(record: Row) -> str:
             f"{row['pixels']} px",
             row["way"],
             _number(row.get("seconds")) if row["status"] == "measured" else row["status"],
+            _number(row.get("predicted_seconds")),
             _number(row.get("ratio")),
+            _number(row.get("load_seconds")),
             _gib(row.get("peak_bytes")),
             _gib(row.get("plan_bytes")),
             _gib(row.get("ram_bytes")),
@@ -51,7 +72,8 @@ def table_of(record: Row) -> str:
         for row in record["rows"]
         if row["status"] != "refused"
     ]
-    heads = ("Base", "Images", "Way", "s/step", "Over bf16", "Peak VRAM", "Planned", "Host RAM")
+    heads = ("Base", "Images", "Way", "s/step", "Predicted", "Over bf16", "Start, s")
+    heads += ("Peak VRAM", "Planned", "Host RAM")
     said = "; ".join(dict.fromkeys(map(_origin, record["calls"].values())))
     return _table(heads, rows) + f"\n\nBytes in GiB. {said}."
 
@@ -67,9 +89,10 @@ def _number(value: float | None) -> str:
 
 
 def _gib(value: int | None) -> str:
-    return "-" if value is None else f"{value / _GIB:.1f}"
+    return "-" if value is None else f"{max(0, value) / _GIB:.1f}"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    assert all(len(row) == len(heads) for row in rows)
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -22,6 +22,9 @@ TRACED = 3
 KERNELS, WAITS = 30, 20
 """Lines of a trace that are kept."""
 
+_WAITED = "called a synchronizing"
+"""In torch's warning of a wait; it warns of the mode itself, too."""
+
 
 class Stopwatch(SilentObserver):
     """Stands where a run has its recorder and its observer: takes times, and says when to end.
@@ -114,7 +117,7 @@ class TracedSteps(Stopwatch):
         if self._waits is None:
             return
         torch.cuda.set_sync_debug_mode("default")
-        found = Counter(_place(each) for each in self._waits if "synchroniz" in str(each.message))
+        found = Counter(_place(each) for each in self._waits if _WAITED in str(each.message))
         self.found |= {"waits": found.total(), "wait_places": found.most_common(WAITS)}
         self._warnings.__exit__(None, None, None)
         self._waits = None

@@ -239,7 +239,7 @@ class MemorySection(Section):
     )
     compute: Literal["dense", "8bit"] = setting(
         "dense",
-        "Leave it on dense; take 8bit for speed on a GPU with 8-bit tensor cores. Multiplies the "
+        "Leave it on dense; take 8bit together with memory.compile for speed. Multiplies the "
         "base's weights as stored, in int8 or fp8; inputs and gradients are rounded to 8 bits, an "
         "error of 1 (int8) to 4 (fp8) percent a layer. 'dense': in the run's precision.",
         advanced=True,

@@ -305,7 +305,9 @@ def free_memory(device: torch.device) -> int:
 def product_speed(device: torch.device, dtype: torch.dtype) -> float:
     """FLOPs a second of a large product."""
     edge = 512 if device.type == "cpu" else 4096
-    matrix = torch.ones(edge, edge, dtype=dtype, device=device)
+    # GPUs are faster, by up to an eighth, with numbers that are alike.
+    generator = torch.Generator(device).manual_seed(0)
+    matrix = torch.randn(edge, edge, dtype=dtype, device=device, generator=generator)
     return 2 * edge**3 / _seconds(lambda: matrix @ matrix, device)
 
 

@@ -163,24 +163,12 @@ def pin(tensor: Tensor, device: torch.device) -> Tensor:
             return tensor.pin_memory()
     except RuntimeError as error:
         # RAM is short, not the device. What else may be wrong the copy will say, too.
-        note_unpinned(str(error))
+        refused_pins.add(str(error).partition("\n")[0])
         return tensor
 
 
-_unpinned: list[str] = []
-"""Why the system has not pinned memory."""
-
-
-def note_unpinned(reason: str) -> None:
-    """Remember that the system has refused to pin memory, for `why_unpinned`."""
-    _unpinned.append(next(iter(reason.splitlines()), ""))
-
-
-def why_unpinned() -> str | None:
-    """Why the system has refused to pin memory since this was asked last; None where it has not."""
-    reason = _unpinned[0] if _unpinned else None
-    _unpinned.clear()
-    return reason
+refused_pins: set[str] = set()
+"""Why the system has not pinned memory; a run begins with none."""
 
 
 def release_memory(device: torch.device) -> None:
@@ -305,7 +293,7 @@ def free_memory(device: torch.device) -> int:
 def product_speed(device: torch.device, dtype: torch.dtype) -> float:
     """FLOPs a second of a large product."""
     edge = 512 if device.type == "cpu" else 4096
-    # GPUs are faster, by up to an eighth, with numbers that are alike.
+    # Numbers that are alike may let a GPU run faster than those of a step.
     generator = torch.Generator(device).manual_seed(0)
     matrix = torch.randn(edge, edge, dtype=dtype, device=device, generator=generator)
     return 2 * edge**3 / _seconds(lambda: matrix @ matrix, device)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..device import made_current, note_unpinned
+from ..device import made_current, refused_pins
 from .machine import Machine
 
 
@@ -68,7 +68,7 @@ class PinnedMemory:
                 with contextlib.suppress(RuntimeError):
                     torch.zeros(1, device="cuda")
         if code:
-            note_unpinned(f"cudaHostRegister gives {code} for {size} bytes")
+            refused_pins.add(f"cudaHostRegister gives {code} for {size} bytes")
         return not code
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from ..device import begin_peak, is_out_of_memory, release_memory, spare_at_peak, why_unpinned
+from ..device import begin_peak, is_out_of_memory, refused_pins, release_memory, spare_at_peak
 from ..errors import RESUME, RunError
 from ..offload.load_base import PlacedBase
 from ..offload.swapped import enough_swapped, fewest_swapped
@@ -173,9 +173,9 @@ class DeviceRoom:
         little at its peak.
         """
         placed = self._placed
-        if (reason := why_unpinned()) and not self._pageable:
+        if refused_pins and not self._pageable:
             self._pageable = True
-            self._observer.notify(Warned(_PAGEABLE.format(reason)))
+            self._observer.notify(Warned(_PAGEABLE.format(next(iter(refused_pins)))))
         missing = placed.machine.missing_memory(placed.device)
         if missing > 0 and self._yields:
             self._calm = 0

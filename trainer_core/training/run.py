@@ -28,10 +28,10 @@ from ..device import (
     borrowed_random_state,
     borrowed_threads,
     made_current,
+    refused_pins,
     release_memory,
     resolve_device,
     resolve_precision,
-    why_unpinned,
 )
 from ..families.family import Family
 from ..families.registry import get_family
@@ -112,7 +112,7 @@ def train(
         torch.inference_mode(False),
         torch.enable_grad(),
     ):
-        why_unpinned()  # forget an earlier run's
+        refused_pins.clear()
         try:
             if within is not None:
                 within.require_all(Path(config.output.dir) / config.output.name, "output.name")

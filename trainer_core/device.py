@@ -175,7 +175,9 @@ def release_memory(device: torch.device) -> None:
     """Give unreferenced memory back to the device."""
     gc.collect()
     if device.type == "cuda":
-        torch.cuda.empty_cache()
+        # A GPU that has stopped refuses this, too; what it said first is the error to tell.
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()
     elif device.type == "xpu":

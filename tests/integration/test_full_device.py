@@ -9,7 +9,7 @@ from runs import PREVIEW, CancelAfter, assert_equal_runs, merge, metrics, run_co
 from test_block_swap import assert_nothing_is_left
 
 from tests.fixtures.small_device import MasterBeside, SmallDevice
-from trainer_core.errors import RunError
+from trainer_core.errors import RESUME, RunError
 from trainer_core.offload import load_base
 from trainer_core.offload.machine import Machine
 from trainer_core.training import train
@@ -241,3 +241,26 @@ def test_where_the_user_does_not_allow_it_the_step_is_not_divided(tmp_path, cach
     training = {**BATCH["training"], "recovery": {"smaller": False}}
     with pytest.raises(RunError, match=r"training\.recovery\.smaller is false"):
         start(tmp_path, cache, observer, device, **merge(BATCH, {"training": training}))
+
+
+class StopsAt(CancelAfter):
+    """Raises at a step what a GPU says that has stopped."""
+
+    def requests(self):
+        if self.last == self.step - 1:
+            kind = getattr(torch, "AcceleratorError", RuntimeError)
+            raise kind("CUDA error: uncorrectable ECC error encountered\nand more")
+        return super().requests()
+
+
+def test_a_device_that_stops_is_told_and_the_run_goes_on_from_its_last_checkpoint(tmp_path, cache):
+    wanted = train(run_config(tmp_path / "whole", cache, training={"steps": 4}))
+    settings = {"training": {"steps": 4, "checkpoint_every": 2}}
+    with pytest.raises(
+        RunError, match=r"GPU has stopped \(CUDA error: uncorrectable ECC"
+    ) as caught:
+        train(run_config(tmp_path / "stops", cache, **settings), StopsAt(4))
+    assert RESUME in caught.value.remedy
+    found = train(run_config(tmp_path / "stops", cache, **settings, resume="latest"))
+    assert (found.status, found.step) == ("done", 4)
+    assert_equal_runs(found.folder, wanted.folder, 4)

@@ -24,6 +24,7 @@ from .observer import Observer, Warned
 from .optimizers import rehearse
 from .processes import Processes
 from .smaller_step import SmallerStep
+from .stopped_device import stopped_device
 
 Result = TypeVar("Result")
 
@@ -67,7 +68,7 @@ def first_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def explained(room: str, saved: str = "") -> Iterator[None]:
-    """End in an error of three parts when the device's memory is full in the body.
+    """End in an error of three parts when the device is full, or stops, in the body.
 
     Args:
         room: What the body needs memory for.
@@ -76,6 +77,8 @@ def explained(room: str, saved: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if (stopped := stopped_device(error)) is not None:
+            raise stopped from error
         if not is_out_of_memory(error):
             raise
         # Who hears of it may keep it, and with it what filled the device.

@@ -1,0 +1,38 @@
+import pytest
+import torch
+
+from trainer_core.errors import RESUME, RunError
+from trainer_core.training.out_of_memory import explained
+from trainer_core.training.stopped_device import stopped_device
+
+KIND = getattr(torch, "AcceleratorError", RuntimeError)
+MORE = "\nCUDA kernel errors might be asynchronously reported at some other API call."
+
+
+@pytest.mark.parametrize("kind", [KIND, RuntimeError])
+@pytest.mark.parametrize(
+    ("text", "found", "remedy"),
+    [
+        ("CUDA error: an illegal memory access was encountered", "has stopped", RESUME),
+        ("CUDA error: uncorrectable ECC error encountered", "ECC", "Xid"),
+        ("CUDA error: unspecified launch failure", "launch failure", "overclocking"),
+        ("HIP error: the operation cannot be performed", "has stopped", "driver"),
+        ("CUDA error: no kernel image is available for execution on the device",
+         f"torch ({torch.__version__}", "Install the build of torch"),
+    ],
+)  # fmt: skip
+def test_what_a_gpu_says_of_itself_is_told_in_one_line(kind, text, found, remedy):
+    with pytest.raises(RunError) as caught, explained("a step", "Go on."):
+        raise kind(text + MORE)
+    error = caught.value
+    assert found in error.found
+    assert "\n" not in error.found
+    assert remedy in error.remedy
+
+
+@pytest.mark.parametrize(
+    "text", ["CUDA out of memory. Tried", "CUDA error: out of memory", "shape"]
+)
+def test_any_other_error_is_none_of_it(text):
+    assert stopped_device(RuntimeError(text)) is None
+    assert stopped_device(ValueError("CUDA error: an illegal memory access")) is None

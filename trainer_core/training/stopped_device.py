@@ -1,0 +1,41 @@
+"""Tells of a GPU that has stopped in the middle of a run, and of one that never began."""
+
+from __future__ import annotations
+
+import torch
+
+from ..device import is_out_of_memory
+from ..errors import RESUME, RunError
+
+_STARTS = ("cuda error", "hip error")
+_NO_KERNELS = ("no kernel image", "invalid device function")
+
+
+def stopped_device(error: BaseException) -> RunError | None:
+    """The error of three parts for what a GPU says of itself; None for any other error.
+
+    Args:
+        error: As torch raised it. Behind an illegal access, an ECC error or a GPU that fell off the
+            bus, the process cannot use the GPU any more.
+    """
+    kinds = (getattr(torch, "AcceleratorError", RuntimeError), RuntimeError)
+    text = next(iter(str(error).strip().splitlines()), "")
+    if not isinstance(error, kinds) or not text.lower().startswith(_STARTS):
+        return None
+    if is_out_of_memory(error):
+        return None
+    if any(each in text.lower() for each in _NO_KERNELS):
+        built = torch.version.cuda or torch.version.hip or "no GPU"
+        return RunError(
+            f"this torch ({torch.__version__}, built for {built}) cannot run on the GPU ({text})",
+            "a torch that was built for this GPU",
+            "Install the build of torch for it (pytorch.org says which), and start again. Nothing "
+            "was trained.",
+        )
+    return RunError(
+        f"the GPU has stopped ({text})",
+        "a GPU that answers until the run ends",
+        f"Start ComfyUI, or the command, again: this process cannot use the GPU any more. Then go "
+        f"on with {RESUME}. If it comes again, update the driver, take back any overclocking, and "
+        "look for Xid or ECC in the system's log.",
+    )

@@ -95,11 +95,14 @@ bench: $(READY)
 gpu:
 	$(PYTHON) -m benchmarks.gpu_campaign --output $(GPU_OUTPUT) --budget $(BUDGET)
 
-# All of it and the tests of GPUs on CUDA devices that are pretended on the CPU, with smaller sizes: the
-# first time a minute of g++.
+# All of it, the tests of GPUs, and ComfyUI without --cpu, on CUDA devices that are pretended on the CPU. The first time
+# a minute of g++.
+PRETEND_COMFY := $(patsubst %,tests/comfyui/test_%.py,device_memory graph_memory graph_cancel graph_model \
+	embedded_sampling)
 PRETEND := $(BIN)/python -m tests.fixtures.pretend_cuda.run -m
 pretend-gpu: $(READY)
-	OMP_NUM_THREADS=1 $(PRETEND) pytest --numprocesses $(WORKERS) --dist loadfile -q -m gpu tests/gpu $(FILES)
+	OMP_NUM_THREADS=1 $(PRETEND) pytest --numprocesses $(WORKERS) --dist loadfile -q -m gpu tests/gpu
+	OMP_NUM_THREADS=1 $(PRETEND) pytest --numprocesses $(WORKERS) --dist loadfile -q $(PRETEND_COMFY)
 	OMP_NUM_THREADS=1 $(PRETEND) benchmarks.gpu_campaign --device cuda --size tiny --output build/pretend_gpu
 
 # What it needs there and may not find: wheels, ComfyUI's training adapters, and which commit this is.

@@ -11,6 +11,7 @@ from tests.fixtures.combinations import pairwise
 from tests.gpu.memory import PRETENDED, given_back
 from trainer_core.config import MemorySection
 from trainer_core.families.registry import get_family
+from trainer_core.offload.host_weights import PageableMaster, _present
 from trainer_core.offload.load_base import load_base
 from trainer_core.offload.machine import Machine
 from trainer_core.quantization.registry import FORMATS
@@ -34,6 +35,13 @@ def test_what_the_gpu_packs_is_what_a_cpu_packs(location, name, swapped, monkeyp
     packed, stored = [], FORMATS[name]
     real = stored.pack
     monkeypatch.setattr(stored, "pack", lambda weight: packed.append(weight.device) or real(weight))
+    holds, hold = [], PageableMaster.hold
+
+    def recorded(self, spans):
+        holds.append({each.device.type for _, each in _present(spans)})
+        return hold(self, spans)
+
+    monkeypatch.setattr(PageableMaster, "hold", recorded)
     memory = MemorySection(base_format=name, blocks_to_swap=swapped, gradient_checkpointing=True)
     with given_back(), contextlib.ExitStack() as at_end:
         kept = memory, FLUX, location, torch.bfloat16, DEVICE, Machine()
@@ -42,6 +50,7 @@ def test_what_the_gpu_packs_is_what_a_cpu_packs(location, name, swapped, monkeyp
         assert len(packed) > len(packed_layers(model)), "layers are packed in parts"
         wanted = FLUX.load_transformer(location, torch.bfloat16, "cpu", name)
         assert_same(model, wanted, ["cuda", "cpu"][: 1 + swapped])
+        assert holds == [{"cpu", "cuda"}] * swapped, "copied once, as the GPU packed it"
         del model
 
 

@@ -21,7 +21,7 @@ from ..types import Conditioning
 from ..weights.base_format import Packing
 from ..weights.diffusers_folder import read_json
 from ..weights.file_spec import FileSpec, FolderSpec
-from ..weights.loading import load_file, load_frozen, load_packed, reading_part
+from ..weights.loading import Take, load_file, load_frozen, load_packed, reading_part
 from .diffusers_parts import (
     DECODER_NUMBERS,
     Vae,
@@ -263,6 +263,7 @@ class Family:
         base_format: str = "dense",
         mapped: bool = False,
         packed_on: torch.device | None = None,
+        take: Take | None = None,
     ) -> nn.Module:
         """Load the frozen denoiser.
 
@@ -273,7 +274,9 @@ class Family:
             base_format: How the Linear layers of its blocks are kept (``memory.base_format``).
             mapped: Whether weights that the files have in this format may be views into them; on
                 the CPU those of a Diffusers folder are so in any case.
-            packed_on: Where layers are packed; unset: where they are kept.
+            packed_on: Where layers are packed, and are left; unset: on the device.
+            take: Given the name of each block that has packed layers, and the block, as soon as it
+                is complete: it may put what it has elsewhere.
 
         Returns:
             Diffusers' model in evaluation mode, without gradients.
@@ -283,9 +286,9 @@ class Family:
         """
         packing = Packing.of(base_format, self.repeated_blocks, packed_on)
         if location.file is not None:
-            transformer = load_file(location, self.file, dtype, device, packing, mapped)
+            transformer = load_file(location, self.file, dtype, device, packing, mapped, take)
         elif packing is not None:
-            transformer = load_packed(location, self.file, dtype, device, packing)
+            transformer = load_packed(location, self.file, dtype, device, packing, take)
         else:
             kind = self.file.transformer
             transformer = load_frozen(kind, location.folder, "transformer", dtype, device)

@@ -139,6 +139,21 @@ class HostBlock:
         """Blocks with the same one can take the same place on the device."""
         return tuple(span.layout for span in self.spans)
 
+    def bind(self) -> None:
+        """Let the block have its tensors here."""
+        for span, tensor in zip(self.spans, self.tensors, strict=True):
+            span.bind(span.bindable(tensor, marked=False))
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the block has its tensors here."""
+        pairs = zip(self.spans, self.tensors, strict=True)
+        return all(
+            place[name].data_ptr() == tensor.data_ptr() and place[name].dtype == tensor.dtype
+            for span, tensor in pairs
+            for place, name, _ in span.places
+        )
+
     def copies(self, slot: Tensor) -> Copies:
         """What brings the block into a slot of the device."""
         if self.flat is not None:
@@ -180,10 +195,13 @@ class PageableMaster:
 
     def hold(self, spans: tuple[Span, ...]) -> HostBlock:
         """Copy the tensors into one buffer, and let the block have them there."""
-        flat = whole_pages(block_size(spans))
+        flat = self._room(block_size(spans))
         for span, tensor in _present(spans):
             span.view(flat).copy_(tensor)
         return HostBlock(spans, tuple(span.view(flat) for span in spans), flat)
+
+    def _room(self, size: int) -> Tensor:
+        return whole_pages(size)
 
     def drop(self, held: HostBlock) -> None:
         """Do nothing: the buffer goes with its last tensor."""
@@ -250,24 +268,22 @@ class PinnedMaster(PageableMaster):
         """Bytes that are pinned now."""
         return self._memory.size
 
-    def hold(self, spans: tuple[Span, ...]) -> HostBlock:
-        """Copy the tensors into one buffer and pin it.
+    def _room(self, size: int) -> Tensor:
+        """A pinned buffer.
 
         Raises:
             RunError: When it cannot be pinned and must be.
         """
-        block = super().hold(spans)
-        flat = block.flat
-        assert flat is not None
+        # All threads touch its pages; pinning, or a copy from a device, would do so with one.
+        flat = super()._room(size).zero_()
         if not self._memory.pin(flat) and self._required:
             raise RunError(
-                f"{flat.numel()} bytes of a block cannot be pinned beside {self.pinned_bytes} that "
-                "are",
+                f"{size} bytes of a block cannot be pinned beside {self.pinned_bytes} that are",
                 "a system that lets all swapped blocks be pinned in RAM",
                 "Set memory.master to auto, which leaves the rest pageable, or lower "
                 "memory.blocks_to_swap.",
             )
-        return block
+        return flat
 
     def drop(self, held: HostBlock) -> None:
         """Unpin the block's buffer."""

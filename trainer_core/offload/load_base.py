@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import nn
@@ -15,8 +16,9 @@ from ..errors import BaseModelError, RunError
 from ..families.family import Family
 from ..tensors.device_tables import forget_tables
 from ..weights.base_location import BaseLocation
+from ..weights.loading import Take
 from .empty_base import EmptyBase, bytes_on_device, empty_base
-from .host_weights import Master, Span, block_size, block_spans, make_master
+from .host_weights import HostBlock, Master, Span, block_size, block_spans, make_master
 from .machine import Machine
 from .streamed_blocks import StreamedBlocks
 from .swapped import evenly_spread, repeated_blocks, swapped_blocks
@@ -125,10 +127,15 @@ class PlacedBase:
         self.before_swap(numbers)
         self.streamed.change([blocks[each] for each in numbers])
 
-    def stream(self, blocks: Sequence[nn.Module], master: Master) -> None:
+    def stream(
+        self,
+        blocks: Sequence[nn.Module],
+        master: Master,
+        held: Mapping[nn.Module, HostBlock] | None = None,
+    ) -> None:
         """Take blocks off the device for the first time; none is gone yet where there are none."""
-        slots, transfer = self.memory.swap_slots, make_transfer(self.device)
-        self.streamed = StreamedBlocks(blocks, self.device, slots, master, transfer, self.every)
+        given = self.device, self.memory.swap_slots, master, make_transfer(self.device)
+        self.streamed = StreamedBlocks(blocks, *given, self.every, held)
 
     def mark(self, marked: bool) -> None:
         """Say of the blocks' weights that nobody changes them, or no more."""
@@ -187,21 +194,40 @@ def load_base(
         placed.mark(True)
         return placed
     empty = empty_base(location, family)
-    swapped_blocks(empty.transformer, family.repeated_blocks, memory)
+    away = swapped_blocks(empty.transformer, family.repeated_blocks, memory)
     if memory.master != "file":
         _require_ram(_swapped_bytes(memory, empty, dtype), memory.blocks_to_swap, machine)
     master = make_master(memory.master, device, machine)
+    at_end.callback(master.close)
     # On the way to another device nothing has to be copied within RAM.
     mapped = memory.master == "file" or device.type != "cpu"
-    kept = dtype, "cpu", memory.base_format, mapped
     packed_on = device if device.type == "cuda" else None
-    transformer = family.load_transformer(location, *kept, packed_on)
-    every = _every(transformer, family)
+    kept = location, dtype, "cpu", memory.base_format, mapped, packed_on
+    names = {name for name, each in empty.transformer.named_modules() if each in away}
+    transformer, held = _loaded(partial(family.load_transformer, *kept), master, names)
+    every = _every(transformer, family) | {block: each.spans for block, each in held.items()}
     placed = PlacedBase(transformer, device, memory, machine, every, refusal=refusal)
     at_end.callback(placed.close)
-    placed.stream(swapped_blocks(transformer, family.repeated_blocks, memory), master)
+    placed.stream(swapped_blocks(transformer, family.repeated_blocks, memory), master, held)
     placed.send_rest()
     return placed
+
+
+def _loaded(
+    load: Callable[[Take], nn.Module], master: Master, names: Collection[str]
+) -> tuple[nn.Module, dict[nn.Module, HostBlock]]:
+    """Load a base; each swapped block is copied as soon as it is packed to where it stays."""
+    held: dict[nn.Module, HostBlock] = {}
+
+    def take(name: str, block: nn.Module) -> None:
+        if name in names and not master.lasting:
+            held[block] = master.hold(block_spans(block))
+            held[block].bind()
+
+    transformer = load(take)
+    for block in [block for block, each in held.items() if not each.is_bound]:
+        master.drop(held.pop(block))  # the family has changed it behind the loading
+    return transformer, held
 
 
 def _every(transformer: nn.Module, family: Family) -> dict[nn.Module, tuple[Span, ...]]:

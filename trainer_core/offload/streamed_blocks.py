@@ -42,6 +42,7 @@ class StreamedBlocks:
         transfer: Brings them.
         every: All blocks that may ever be streamed (`change`), in the order in which they are
             called, and their weights; unset: of ``blocks`` alone.
+        held: Some of ``blocks`` that the master has already.
 
     Attributes:
         loads: How many times a block was sent to the device.
@@ -59,6 +60,7 @@ class StreamedBlocks:
         master: Master,
         transfer: Transfer,
         every: Mapping[nn.Module, tuple[Span, ...]] | None = None,
+        held: Mapping[nn.Module, HostBlock] | None = None,
     ) -> None:
         self.loads = 0
         self._device, self._slots = device, slots
@@ -76,7 +78,7 @@ class StreamedBlocks:
             if master.lasting:
                 self._lasting = {each: master.hold(spans) for each, spans in self._spans.items()}
             for block in blocks:
-                self._take(block)
+                self._take(block, (held or {}).get(block))
             self._start()
         except BaseException:
             self.close()
@@ -116,10 +118,10 @@ class StreamedBlocks:
             release_memory(self._device)
             self._start()
 
-    def _take(self, block: nn.Module) -> None:
+    def _take(self, block: nn.Module, held: HostBlock | None = None) -> None:
         """Let a block have its weights on the host."""
         spans = self._spans[block]
-        held = self._lasting.get(block) or self._master.hold(spans)
+        held = held or self._lasting.get(block) or self._master.hold(spans)
         self._away[block] = held
         _bind_all(spans, _bindable(spans, held.tensors, marked=True))
 

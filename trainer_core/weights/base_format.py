@@ -30,7 +30,7 @@ class Packing:
     Attributes:
         base_format: ``file``, or one of `FORMATS`.
         blocks: Module lists; the Linear layers inside of them are packed.
-        device: Where they are packed; unset: where they are kept.
+        device: Where they are packed, and are left; unset: where the rest of the base is.
     """
 
     base_format: str
@@ -78,8 +78,8 @@ class Packing:
     ) -> dict[str, Tensor]:
         """Read rows of a tensor as the parts of a format that `format_of` gave.
 
-        They are packed from the numbers that the file has, and are where the reader puts them. A
-        GPU may divide with another last bit than a CPU.
+        They are packed from the numbers that the file has. A GPU may divide with another last bit
+        than a CPU.
 
         Raises:
             BaseModelError: When the file cannot be read, or a scale is not finite.
@@ -109,7 +109,7 @@ class Packing:
                     kept[part] = values.new_empty(whole, *values.shape[1:])
                 place = round(each * (start - rows[0]))
                 kept[part][place : place + len(values)] = values
-        return {part: values.to(reader.device) for part, values in kept.items()}
+        return kept
 
     def leaves_there(self, stored: StoredFormat, reader: TensorReader, name: str) -> bool:
         """Whether `read` may leave a weight of a mapped file where it is."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +30,14 @@ from .base_location import BaseLocation
 from .diffusers_folder import read_json, shard_files
 from .file_spec import Origin
 from .header import Formats, WeightFile, check_formats, open_weights
-from .reading import TensorReader
+from .reading import TensorReader, ahead
 
 if TYPE_CHECKING:
     from .file_spec import FileSpec
 
+
+Take = Callable[[str, nn.Module], None]
+"""Told of a block that is complete: its name, and itself."""
 
 # How each library calls the argument that gives the weights' precision.
 _PRECISION = {"diffusers": "torch_dtype", "transformers": "dtype"}
@@ -216,6 +219,7 @@ def load_file(
     device: torch.device | str,
     packing: Packing | None = None,
     mapped: bool = False,
+    take: Take | None = None,
 ) -> nn.Module:
     """Load the denoiser of a base that is a single file.
 
@@ -229,6 +233,7 @@ def load_file(
         device: Where the model computes.
         packing: Which layers are kept in fewer bits; None keeps all weights dense.
         mapped: Whether weights that the file has in this format are left there (`TensorReader`).
+        take: As of `Family.load_transformer`.
 
     Returns:
         Diffusers' model in evaluation mode, without gradients.
@@ -238,7 +243,7 @@ def load_file(
             them in a format that is not read here.
     """
     plan = _plan_file(location, spec, torch.device(device), packing, mapped)
-    return _filled(plan, spec, dtype, device)
+    return _filled(plan, spec, dtype, take)
 
 
 def load_packed(
@@ -247,6 +252,7 @@ def load_packed(
     dtype: torch.dtype,
     device: torch.device | str,
     packing: Packing,
+    take: Take | None = None,
 ) -> nn.Module:
     """As `load_file`, from a Diffusers folder, whose denoiser is nowhere dense as a whole.
 
@@ -255,17 +261,18 @@ def load_packed(
     """
     with reading_part(location.folder / "transformer"):
         plan = _plan_folder(location, spec, torch.device(device), packing)
-        return _filled(plan, spec, dtype, device)
+        return _filled(plan, spec, dtype, take)
 
 
-def _filled(
-    plan: WeightPlan, spec: FileSpec, dtype: torch.dtype, device: torch.device | str
-) -> nn.Module:
+def _filled(plan: WeightPlan, spec: FileSpec, dtype: torch.dtype, take: Take | None) -> nn.Module:
     """Read the weights of a model that is without memory."""
+    blocks = plan.packing.blocks if plan.packing and take else ()
+    missing = Counter(_block_of(name, blocks) for cut in plan.cuts.values() for name in cut.targets)
     model, since = plan.model, 0
-    maker = (plan.packing and plan.packing.device) or torch.device(device)
-    for name, cut in _ahead(plan) if maker.type == "cuda" else plan.cuts.items():
-        reader = plan.readers[name]
+    device = next(iter(plan.readers.values())).device
+    maker = (plan.packing and plan.packing.device) or device
+    for name in ahead(plan.cuts, plan.readers) if maker.type == "cuda" else plan.cuts:
+        cut, reader = plan.cuts[name], plan.readers[name]
         for index, (target, rows) in enumerate(zip(cut.targets, cut.rows, strict=True)):
             stored = plan.stored(name, index)
             if stored is not None and plan.packing is not None:
@@ -275,29 +282,29 @@ def _filled(
                 if since > _PACKED_BETWEEN and maker.type == "cpu":
                     return_free_memory()
                     since = 0
-                continue
-            end = rows[1]
-            pieces = [(end // 2, end), (0, end // 2)] if cut.swapped else [rows]
-            wanted = torch.float32 if plan.is_precise(target) else dtype
-            values = reader.read(name, pieces, wanted)
-            _put(model, target, torch.cat(values) if cut.swapped else values[0])
+            else:
+                end = rows[1]
+                pieces = [(end // 2, end), (0, end // 2)] if cut.swapped else [rows]
+                wanted = torch.float32 if plan.is_precise(target) else dtype
+                values = reader.read(name, pieces, wanted)
+                _put(model, target, torch.cat(values) if cut.swapped else values[0])
+            block = _block_of(target, blocks)
+            missing[block] -= 1
+            if take and block and not missing[block]:
+                whole = model.get_submodule(block)
+                if not _has_empty(whole):  # of what no file has
+                    take(block, whole)
     spec.restore(model)
     if _has_empty(model):
         raise RuntimeError(f"{spec.transformer} has tensors that nothing gave values to")
-    return model.requires_grad_(False).eval().to(device)
+    model.requires_grad_(False).eval()
+    return model.to(device) if maker == device else model
 
 
-def _ahead(plan: WeightPlan) -> Iterator[tuple[str, _Cut]]:
-    """The cuts, each when its bytes have been read; those of the next are while it is worked on."""
-    with ThreadPoolExecutor(1, "read-ahead") as pool:
-        coming = None
-        for name, following in itertools.pairwise([None, *plan.cuts, None]):
-            if coming is not None:
-                coming.result()
-            if following is not None:
-                coming = pool.submit(plan.readers[following].read_ahead, following)
-            if name is not None:
-                yield name, plan.cuts[name]
+def _block_of(name: str, lists: Sequence[str]) -> str:
+    """The block that a weight belongs to; empty where it is in none."""
+    found = next((each for each in lists if name.startswith(f"{each}.")), None)
+    return f"{found}.{name[len(found) + 1 :].partition('.')[0]}" if found else ""
 
 
 def empty_model(location: BaseLocation, spec: FileSpec) -> nn.Module:

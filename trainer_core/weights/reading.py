@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -199,3 +201,24 @@ class TensorReader:
             raise self._file.broken(
                 f"{info.key} cannot be read ({error})", "a whole file of weights"
             ) from error
+
+
+def ahead(names: Iterable[str], readers: Mapping[str, TensorReader]) -> Iterator[str]:
+    """Names of tensors, each when its bytes are in the system's cache; meanwhile the next is read.
+
+    Args:
+        names: In the order in which they are worked on.
+        readers: Of each.
+
+    Raises:
+        BaseModelError: When a file cannot be read.
+    """
+    with ThreadPoolExecutor(1, "read-ahead") as pool:
+        coming = None
+        for name, following in itertools.pairwise([None, *names, None]):
+            if coming is not None:
+                coming.result()
+            if following is not None:
+                coming = pool.submit(readers[following].read_ahead, following)
+            if name is not None:
+                yield name

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,16 +22,19 @@ from tests.fixtures.native_files import (
 )
 from tests.fixtures.random_weights import randomize
 from trainer_core.bases.locate import locate_base
-from trainer_core.config import BaseSection
+from trainer_core.config import BaseSection, MemorySection
 from trainer_core.errors import BaseModelError
 from trainer_core.families.diffusers_parts import computing_dtype
 from trainer_core.families.registry import get_family
+from trainer_core.offload.host_weights import PageableMaster
+from trainer_core.offload.load_base import load_base
+from trainer_core.offload.machine import Machine
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.weights.base_format import Packing
 from trainer_core.weights.base_location import BaseLocation
 from trainer_core.weights.kept_weights import stored_layers
-from trainer_core.weights.loading import _ahead, plan_weights
-from trainer_core.weights.reading import TensorReader
+from trainer_core.weights.loading import plan_weights
+from trainer_core.weights.reading import TensorReader, ahead
 
 FLUX = get_family("flux")
 PRECISIONS = [torch.float32, torch.bfloat16]
@@ -223,6 +228,32 @@ def test_a_folder_that_lacks_a_weight_or_has_another_shape_is_refused(tmp_path):
     assert f"1 weights are missing, {wrong} first" in refusal(location).found
 
 
+def doubled(transformer):
+    for block in (*transformer.transformer_blocks, *transformer.single_transformer_blocks):
+        block.attn.to_q.bias = nn.Parameter(2 * block.attn.to_q.bias, requires_grad=False)
+
+
+@pytest.mark.parametrize(("prepare", "copies"), [(FLUX.prepare, 1), (doubled, 2)])
+def test_a_swapped_block_is_copied_once_unless_its_family_changes_it(
+    tmp_path, monkeypatch, prepare, copies
+):
+    holds, hold = [], PageableMaster.hold
+    monkeypatch.setattr(
+        PageableMaster, "hold", lambda self, spans: holds.append(spans) or hold(self, spans)
+    )
+    family = replace(FLUX, prepare=prepare)
+    location = place(folder_of(make_flux_transformer(), tmp_path))
+    memory = MemorySection(base_format="int8", blocks_to_swap=1, gradient_checkpointing=True)
+    wanted = family.load_transformer(location, torch.float32, "cpu", "int8").state_dict()
+    with contextlib.ExitStack() as at_end:
+        cpu = torch.device("cpu")
+        placed = load_base(memory, family, location, torch.float32, cpu, Machine(), at_end)
+        found = placed.transformer.state_dict()
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(found[key], value) for key, value in wanted.items())
+        assert len(holds) == copies
+
+
 def test_of_the_files_of_a_base_one_tensor_is_read_ahead_and_no_more(tmp_path, monkeypatch):
     location = place(folder_of(make_flux_transformer(), tmp_path))
     plan = plan_weights(location, FLUX.file, torch.device("cpu"), None)
@@ -231,8 +262,8 @@ def test_of_the_files_of_a_base_one_tensor_is_read_ahead_and_no_more(tmp_path, m
         TensorReader, "read_ahead", lambda self, name: real(self, name) or read.append(name)
     )
     names = list(plan.cuts)
-    for at, (name, cut) in enumerate(_ahead(plan)):
-        assert cut is plan.cuts[name]
+    for at, name in enumerate(ahead(plan.cuts, plan.readers)):
+        assert name == names[at]
         assert read in (names[: at + 1], names[: at + 2])
     assert read == names
 
@@ -243,4 +274,4 @@ def test_a_file_that_goes_while_it_is_read_ahead_is_named(tmp_path):
     for path in (tmp_path / "transformer").glob("*.safetensors"):
         path.unlink()
     with pytest.raises(BaseModelError, match=r"cannot be read \("):
-        next(_ahead(plan))
+        next(ahead(plan.cuts, plan.readers))

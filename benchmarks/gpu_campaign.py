@@ -299,6 +299,10 @@ def main() -> int:
         print("added: " + ", ".join(added), flush=True)
     path = [str(site), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    if sys.platform == "linux":
+        # As the command line has it (`trainer_core.cli`).
+        for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+            environment.setdefault(name, "expandable_segments:True")
     comfy = given.wheels / "ComfyUI"
     if comfy.is_dir():
         environment.setdefault("COMFYUI_PATH", str(comfy.resolve()))

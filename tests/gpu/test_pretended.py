@@ -189,6 +189,12 @@ def test_copies_are_put_off_until_somebody_waits():
     assert back.tolist() == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(("visible", "there"), [("", False), ("1", True), ("2", False)])
+def test_devices_may_be_hidden(monkeypatch, visible, there):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert torch.cuda.is_available() is there
+
+
 # ---- The harness notices ------------------------------------------------------------------------
 
 
@@ -221,12 +227,13 @@ def at_once(self, copies, before):
 @pytest.mark.parametrize(
     ("name", "fault"), [("wait", lambda self, ticket: None), ("_copy", early), ("_copy", at_once)]
 )
-def test_a_wait_that_is_missing_is_noticed(monkeypatch, name, fault):
+def test_a_wait_that_is_missing_is_noticed(monkeypatch, tmp_path, cache, name, fault):
     streamed()
     monkeypatch.setattr(CudaTransfer, name, fault)
-    with pytest.raises(RuntimeError, match="no event orders them"):
-        streamed()
-    assert runtime.faults()
+    for work in (streamed, lambda: measured(tmp_path, cache, swap="inputs")):
+        with pytest.raises(RuntimeError, match="no event orders them"):
+            work()
+        assert runtime.faults()
 
 
 def test_memory_that_is_given_back_too_early_is_noticed():

@@ -13,12 +13,13 @@ from trainer_core.families.presets import GOALS, QUALITIES, plan_preset
 from trainer_core.families.registry import PACKAGES, get_family
 
 from . import learning_tables
-from .campaign.tables import campaign_table, goals_table, traces_table
+from .campaign.tables import campaign_table, goals_table, summary, traces_table
 from .measuring.record import RESULTS, read_record
 from .memory_plans import INPUTS_IN_RAM, NOT_CHECKPOINTED
 
 ROOT = RESULTS.parents[1]
 DOCUMENTS = (
+    "README.md",
     *("docs/benchmarks.md", "docs/datasets.md", "docs/learning.md", "docs/memory.md"),
     *("docs/gpu.md", "docs/preservation.md", "docs/presets.md"),
 )
@@ -342,6 +343,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "memory_peaks": peak_table,
     "memory_plans": plan_table,
     "gpu_campaign": campaign_table,
+    "gpu_summary": summary,
     "gpu_traces": traces_table,
     "gpu_goals": goals_table,
     "datasets": dataset_table,

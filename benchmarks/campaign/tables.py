@@ -7,7 +7,11 @@ from typing import Any
 
 from benchmarks.measuring.record import RESULTS, read_record
 
+from .cells import BASELINE
+
 Row = Mapping[str, Any]
+
+_SWAPPED = "bf16, all swapped"
 
 NOTHING = "Not measured yet: `make gpu` has not run on a GPU, or its results were not kept."
 _GIB = 1 << 30
@@ -16,6 +20,20 @@ _GIB = 1 << 30
 def campaign_table() -> str:
     """Every cell that was measured."""
     return table_of(read_record(RESULTS / "gpu_campaign.json"))
+
+
+def summary() -> str:
+    """One sentence for README: a base resident and with all blocks swapped."""
+    record = read_record(RESULTS / "gpu_campaign.json")
+    rows = {row["cell"]: row for row in record.get("rows", ())}
+    resident, swapped = (rows.get(f"flux 1024 {way}", {}) for way in (BASELINE, _SWAPPED))
+    if "seconds" not in resident or "peak_bytes" not in swapped:
+        return NOTHING
+    return (
+        f"Measured on an {resident['device']}: FLUX.1 at 1024 pixels, rank 16, in bf16: "
+        f"{resident['seconds']:.2f} s a step and {_gib(resident['peak_bytes'])} GiB; with all "
+        f"blocks swapped {_gib(swapped['peak_bytes'])} GiB."
+    )
 
 
 def traces_table() -> str:

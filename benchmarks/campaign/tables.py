@@ -11,7 +11,7 @@ from .cells import BASELINE
 
 Row = Mapping[str, Any]
 
-_SWAPPED = "bf16, all swapped"
+_SUMMARY = (f"flux 1024 {BASELINE}", "flux 1024 bf16, all swapped")
 
 NOTHING = "Not measured yet: `make gpu` has not run on a GPU, or its results were not kept."
 _GIB = 1 << 30
@@ -23,17 +23,15 @@ def campaign_table() -> str:
 
 
 def summary() -> str:
-    """One sentence for README: a base resident and with all blocks swapped."""
+    """For README: a base resident, and with all blocks swapped."""
     record = read_record(RESULTS / "gpu_campaign.json")
-    rows = {row["cell"]: row for row in record.get("rows", ())}
-    resident, swapped = (rows.get(f"flux 1024 {way}", {}) for way in (BASELINE, _SWAPPED))
-    if "seconds" not in resident or "peak_bytes" not in swapped:
-        return NOTHING
-    return (
-        f"Measured on an {resident['device']}: FLUX.1 at 1024 pixels, rank 16, in bf16: "
-        f"{resident['seconds']:.2f} s a step and {_gib(resident['peak_bytes'])} GiB; with all "
-        f"blocks swapped {_gib(swapped['peak_bytes'])} GiB."
-    )
+    rows = [
+        (row["device"], f"FLUX.1, 1024 px, rank 16, {row['way']}")
+        + (_number(row.get("seconds")), _gib(row["peak_bytes"]))
+        for row in record.get("rows", ())
+        if row["cell"] in _SUMMARY and "peak_bytes" in row
+    ]
+    return _table(("GPU", "Base", "s/step", "Peak VRAM, GiB"), rows) if rows else NOTHING
 
 
 def traces_table() -> str:

@@ -26,8 +26,12 @@ def summary() -> str:
     """For README: a base resident, and with all blocks swapped."""
     record = read_record(RESULTS / "gpu_campaign.json")
     rows = [
-        (row["device"], f"FLUX.1, 1024 px, rank 16, {row['way']}")
-        + (_number(row.get("seconds")), _gib(row["peak_bytes"]))
+        (
+            row["device"],
+            f"FLUX.1, 1024 px, rank 16, {row['way']}",
+            _number(row.get("seconds")),
+            _gib(row["peak_bytes"]),
+        )
         for row in record.get("rows", ())
         if row["cell"] in _SUMMARY and "peak_bytes" in row
     ]

@@ -112,6 +112,8 @@ def test_bytes_are_counted_and_the_last_one_is_refused():
     assert free - torch.cuda.mem_get_info()[0] == 3 * MIB
     with runtime.device_bytes(runtime.memory().allocated + MIB):
         ones(MIB // 4)
+        torch.cuda.empty_cache()
+        assert torch.cuda.mem_get_info() == (MIB, runtime.memory().total)
         with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
             ones(MIB // 4 + 1)
     assert torch.cuda.memory_allocated(1) == 0

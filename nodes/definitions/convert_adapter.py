@@ -103,8 +103,8 @@ class ConvertAdapter(sockets.FileOrLora):
 
         comfy_host.require_libraries()
         source = sockets.chosen_lora(file, lora)
-        path, notes = adapter_files.write_adapter_file(source, name, layout, **given)
-        said = f"{adapter_files.written_text(path, name)} {notes}".strip()
+        written = adapter_files.write_adapter_file(source, name, layout, **given)
+        said = f"{adapter_files.written_text(written, name)} {written.notes}".strip()
         comfy_host.show_text(cls.hidden.unique_id, said)
-        weights = adapter_files.adapter_tensors(adapter_files.weights_file(path))
-        return io.NodeOutput(weights, str(path), ui={"text": (said,)})
+        weights = adapter_files.adapter_tensors(adapter_files.weights_file(written.path))
+        return io.NodeOutput(weights, str(written.path), ui={"text": (said,)})

@@ -85,10 +85,10 @@ class SaveAdapter(io.ComfyNode):
             )
         form = {"overwrite": overwrite, "fused": fused, "dtype": dtype}
         name = name or (run.folder.parent.name if run else "adapter")
-        path, _ = write_adapter_file(run.adapter if run else lora, name, layout, **form)
-        said = written_text(path, name, run.step if run else 0)
+        file = write_adapter_file(run.adapter if run else lora, name, layout, **form)
+        said = written_text(file, name, run.step if run else 0)
         comfy_host.show_text(cls.hidden.unique_id, said)
-        return io.NodeOutput(str(path), ui={"text": (said,)})
+        return io.NodeOutput(str(file.path), ui={"text": (said,)})
 
 
 def _check(given: Mapping[str, Any]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import filecmp
 import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.allowed_folders import AllowedFolders
+from ...trainer_core.filesystem.storage import unlink
 from ..host import comfy_host
 from ..host.folders import checked_parts, clear_leftovers
 
@@ -34,6 +36,20 @@ class AdapterTensors(dict[str, "Tensor"]):
         self.header = dict(header)
 
 
+class WrittenFile(NamedTuple):
+    """An adapter in the loras folder.
+
+    Attributes:
+        path: The file or folder.
+        notes: What the conversion lost or changed, in one line; empty when nothing.
+        new: Whether it was written; else a file with the same bytes was there.
+    """
+
+    path: Path
+    notes: str
+    new: bool
+
+
 def write_adapter_file(
     source: Path | Mapping[str, Tensor],
     name: str,
@@ -47,8 +63,8 @@ def write_adapter_file(
     rank: int = 0,
     extras: str = "keep",
     base: BaseChoice | None = None,
-) -> tuple[Path, str]:
-    """Read an adapter and write it into the loras folder.
+) -> WrittenFile:
+    """Read an adapter and write it into the loras folder, unless a file of its name is the same.
 
     Args:
         source: A file, or tensors by key.
@@ -63,17 +79,13 @@ def write_adapter_file(
         extras: ``keep`` or ``drop``, for differences that are no factors.
         base: The base, where something needs its weights.
 
-    Returns:
-        The file or folder, and what the conversion lost or changed, in one line; empty when
-        nothing.
-
     Raises:
         InputError: When the name leads elsewhere, or the adapter cannot be read or written so.
         StorageError: When the file cannot be written.
     """
     from ...trainer_core.adapter_files.convert.convert import convert
 
-    target = _target(name, layout, overwrite=overwrite)
+    target, others = _target(name, layout, overwrite=overwrite)
     clear_leftovers(target.parent)
     readable = as_source(source)
     found, weight_of = _family_of(readable, None if family == "auto" else family, base)
@@ -90,19 +102,28 @@ def write_adapter_file(
         extras="drop" if extras == "drop" else "keep",
         overwrite=overwrite,
     )
-    return target, ". ".join((*report.notes, *report.differences()))
+    notes = ". ".join((*report.notes, *report.differences()))
+    for each in others:
+        if each.is_file() and filecmp.cmp(each, target, shallow=False):
+            unlink(target)
+            return WrittenFile(each, notes, new=False)
+    return WrittenFile(target, notes, new=True)
 
 
-def written_text(path: Path, name: str, step: int = 0) -> str:
+def written_text(file: WrittenFile, name: str, step: int = 0) -> str:
     """What a node says of the file that it has written.
 
     Args:
-        path: The file or folder.
+        file: What `write_adapter_file` gave.
         name: What it was to be called; a number behind it says that there was one.
         step: Steps that the adapter was trained; 0 where that is not known.
     """
+    path = file.path
     trained = f", trained {step} steps" if step else ""
-    text = f"Wrote {path.relative_to(comfy_host.loras_folder()).as_posix()}{trained}."
+    place = path.relative_to(comfy_host.loras_folder()).as_posix()
+    if not file.new:
+        return f"{place} is there already, the same{trained}: nothing was written."
+    text = f"Wrote {place}{trained}."
     first = check_file_name(name)[-1]
     if path.name.removesuffix(_SUFFIX) == first:
         return text
@@ -169,10 +190,11 @@ def check_file_name(name: str) -> tuple[str, ...]:
 
 def free_file(name: str) -> Path:
     """A file of the loras folder that is not there yet: of this name, or of one with a number."""
-    return _target(name, "comfyui", overwrite=False)
+    return _target(name, "comfyui", overwrite=False)[0]
 
 
-def _target(name: str, layout: str, *, overwrite: bool) -> Path:
+def _target(name: str, layout: str, *, overwrite: bool) -> tuple[Path, list[Path]]:
+    """Where to write, and the files of that name that are there and stay."""
     parts = check_file_name(name)
     suffix = "" if layout == "peft" else _SUFFIX
     root = comfy_host.loras_folder()
@@ -185,11 +207,13 @@ def _target(name: str, layout: str, *, overwrite: bool) -> Path:
         )
     first = folder / f"{parts[-1]}{suffix}"
     if overwrite or not first.exists():
-        return first
+        return first, []
+    others = [first]
     for number in range(2, _MOST_COPIES):
         path = folder / f"{parts[-1]}_{number}{suffix}"
         if not path.exists():
-            return path
+            return path, others
+        others.append(path)
     raise InputError(
         f"name: {name} is taken {_MOST_COPIES} times", "a free name", "Choose another."
     )

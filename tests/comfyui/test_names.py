@@ -47,8 +47,14 @@ def test_a_run_and_its_adapter_have_a_name_in_any_script(server):
         "1": {"class_type": "AdapterTrainerLoadRun", "inputs": load},
         "2": {"class_type": "AdapterTrainerSave", "inputs": again},
     }
-    said = [server.run(nodes)["outputs"]["2"]["text"]]
+    # The same file is not written twice.
+    (same,) = server.run(nodes)["outputs"]["2"]["text"]
+    there = f"{NAME}.safetensors is there already, the same, trained {STEPS} steps"
+    assert same == f"{there}: nothing was written."
+    assert not (loras / f"{NAME}_2.safetensors").exists()
     # Nothing there is replaced, and which file it is now is told, with its steps.
+    nodes["2"]["inputs"] = again = {**again, "dtype": "bf16"}
+    said = [server.run(nodes)["outputs"]["2"]["text"]]
     assert (loras / f"{NAME}_2.safetensors").is_file()
     nodes["2"]["inputs"] = {**again, "overwrite": True}
     said += [server.run(nodes)["outputs"]["2"]["text"]]

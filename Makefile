@@ -98,7 +98,7 @@ gpu:
 # All of it, the tests of GPUs, and ComfyUI without --cpu, on CUDA devices that are pretended on the CPU. The first time
 # a minute of g++.
 PRETEND_COMFY := $(patsubst %,tests/comfyui/test_%.py,device_memory graph_memory graph_cancel graph_model \
-	embedded_sampling)
+	embedded_sampling base_from_model graph_weights)
 PRETEND := $(BIN)/python -m tests.fixtures.pretend_cuda.run -m
 pretend-gpu: $(READY)
 	OMP_NUM_THREADS=1 $(PRETEND) pytest --numprocesses $(WORKERS) --dist loadfile -q -m gpu tests/gpu

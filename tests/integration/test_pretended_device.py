@@ -18,7 +18,7 @@ def test_the_quick_tests_of_gpus_pass_on_a_pretended_one(tmp_path):
     except build.UnavailableError as error:
         pytest.skip(str(error))
     files = [f"tests/gpu/test_{name}.py" for name in QUICK]
-    options = ["-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'gpu'}"]
+    options = ["-q", "-x", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'gpu'}"]
     # Runs that learn with swapped blocks are among the steps.
     chosen = ["-m", "gpu and not exhaustive", "-k", "not learns"]
     done = subprocess.run(

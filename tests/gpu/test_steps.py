@@ -33,8 +33,8 @@ SWAPS = {
     "pageable": {"blocks_to_swap": 3, "master": "pageable", "swap_slots": 1},
     "inputs": {"checkpoint_inputs": "ram"},
 }
-# The others bring kernels of their own for CUDA.
-OWN = [name for name, each in OPTIMIZERS.items() if each.package not in ("bitsandbytes", "torchao")]
+# Bitsandbytes brings kernels of its own for CUDA.
+OWN = [name for name, each in OPTIMIZERS.items() if each.package != "bitsandbytes"]
 READS = {"prodigy": 999, "prodigy_schedule_free": 3}  # how far it has come, of each factor
 
 

@@ -111,7 +111,8 @@ def by_autograd(name, sampled):
     from tiny_models.denoisers import tiny_model
 
     engine = part("nodes.host.comfy_engine")
-    denoiser = tiny_model(name).model.diffusion_model
+    device = sampled.model.load_device
+    denoiser = tiny_model(name).model.diffusion_model.to(device)
     assert not any(each.is_inference() for each in denoiser.parameters())
     copying = torch.autograd.graph.allow_mutation_on_saved_tensors()
     with engine.in_training(), engine.differentiable_kernels(), copying:
@@ -155,7 +156,7 @@ def state_of(model):
         for name, each in (*inner.named_parameters(), *inner.named_buffers())
     ]
     numbers = [
-        (name, each.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        (name, each.contiguous().view(-1).view(torch.uint8).cpu().numpy().tobytes())
         for name, each in inner.state_dict().items()
         if each.numel() and each.dim()
     ]

@@ -1,9 +1,14 @@
-"""ComfyUI's device, which is pretended, has its memory back after whatever a run ends in."""
+"""ComfyUI on a pretended device: gradients through its MODELs, and its memory after a run."""
 
+import json
+import os
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from comfyui.graphs import disturb, forget, graph, hold, release, wait_until_held
+from comfyui.test_borrowed_model import check_gradients
 
 from tests.fixtures.pretend_cuda import runtime
 
@@ -54,3 +59,18 @@ def test_it_has_its_memory_back_after_the_end_an_error_and_a_cancel(server):
         while left(server) != before and time.monotonic() < limit:
             time.sleep(0.2)
         assert left(server) == before, way.__name__
+
+
+def test_gradients_through_a_model_on_the_device_are_torchs_and_leave_it_as_it_was(
+    comfyui, tmp_path
+):
+    root, python = comfyui
+    script = Path(__file__).with_name("borrowed_model_process.py")
+    path = os.pathsep.join([os.environ["PYTHONPATH"], str(root)])
+    names = ("flux", "sdxl", "qwen_image", "z_image")
+    command = [python, script, tmp_path, *names]
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, check=True)
+    found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    for name in names:
+        check_gradients(found["gradients"][name])
+    assert all(each["left"] == {} for each in found["ways out"].values())

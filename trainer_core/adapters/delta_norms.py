@@ -55,8 +55,8 @@ def weight_norms(adapter: AttachedAdapter) -> dict[str, float]:
     """The Frobenius norm of each adapted layer's frozen weight; of a rotation's, that of I.
 
     Each weight is read once, in whatever format and wherever it is kept, and one that is packed is
-    unpacked for that moment. One in RAM is sent to the adapter's device for it: a CPU took 8 s for
-    FLUX's 24 GB. It waits once for each device.
+    unpacked for that moment. One in RAM is sent to the adapter's device for it: with FLUX's 24 GB
+    swapped the step that takes them was 8 s longer. It waits once for each device.
 
     Args:
         adapter: Attached, with its weights in memory.

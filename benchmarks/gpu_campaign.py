@@ -126,14 +126,9 @@ class Campaign:
             started = time.monotonic()
             status, text = self._run([*command, "--junitxml", str(report)], limit)
             row = {"file": path.name, "status": status, **counted(report)}
-        self._write_test(row, started, text)
-
-    def _write_test(self, row: dict[str, Any], started: float, text: str) -> None:
         row["seconds"] = round(time.monotonic() - started, 1)
-        if row["status"]:
-            row["output"] = text[-_TAIL:]
-        self._write("tests", **row)
-        self._say(row["file"], row)
+        self._write("tests", **row, **({"output": text[-_TAIL:]} if status else {}))
+        self._say(path.name, row)
 
     def bases(self) -> None:
         """Measure the cells."""

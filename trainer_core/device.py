@@ -93,9 +93,9 @@ def borrowed_attention() -> Iterator[None]:
     """Keep torch from cuDNN's attention, and allow it again afterwards.
 
     torch keeps a plan of its backward pass for each layout of queries, keys and values, and uses it
-    for gradients of any layout (`MHA.cpp`, torch 2.5 to 2.13). So what the single blocks of FLUX
-    leave makes the double blocks read gradients from other places: with an H200, where torch
-    prefers cuDNN, FLUX ended in an illegal memory access.
+    for gradients of any layout (`MHA.cpp`). So the plan of FLUX's single blocks makes its double
+    blocks read gradients from other places. On an H200, where torch 2.11 prefers cuDNN, a step
+    ended in an illegal memory access.
     """
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)

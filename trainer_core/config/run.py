@@ -239,7 +239,7 @@ class MemorySection(Section):
     )
     compute: Literal["dense", "8bit"] = setting(
         "dense",
-        "Leave it on dense; take 8bit together with memory.compile for speed. Multiplies the "
+        "Leave it on dense; try 8bit with memory.compile, as it is slow without. Multiplies the "
         "base's weights as stored, in int8 or fp8; inputs and gradients are rounded to 8 bits, an "
         "error of 1 (int8) to 4 (fp8) percent a layer. 'dense': in the run's precision.",
         advanced=True,

@@ -16,7 +16,6 @@ from ..errors import BaseModelError, RunError
 from ..families.family import Family
 from ..tensors.device_tables import forget_tables
 from ..weights.base_location import BaseLocation
-from ..weights.loading import Take
 from .empty_base import EmptyBase, bytes_on_device, empty_base
 from .host_weights import HostBlock, Master, Span, block_size, block_spans, make_master
 from .machine import Machine
@@ -134,8 +133,15 @@ class PlacedBase:
         held: Mapping[nn.Module, HostBlock] | None = None,
     ) -> None:
         """Take blocks off the device for the first time; none is gone yet where there are none."""
-        given = self.device, self.memory.swap_slots, master, make_transfer(self.device)
-        self.streamed = StreamedBlocks(blocks, *given, self.every, held)
+        self.streamed = StreamedBlocks(
+            blocks,
+            self.device,
+            self.memory.swap_slots,
+            master,
+            make_transfer(self.device),
+            every=self.every,
+            held=held,
+        )
 
     def mark(self, marked: bool) -> None:
         """Say of the blocks' weights that nobody changes them, or no more."""
@@ -202,9 +208,9 @@ def load_base(
     # On the way to another device nothing has to be copied within RAM.
     mapped = memory.master == "file" or device.type != "cpu"
     packed_on = device if device.type == "cuda" else None
-    kept = location, dtype, "cpu", memory.base_format, mapped, packed_on
+    load = partial(family.load_transformer, location, dtype, "cpu", memory.base_format, mapped)
     names = {name for name, each in empty.transformer.named_modules() if each in away}
-    transformer, held = _loaded(partial(family.load_transformer, *kept), master, names)
+    transformer, held = _loaded(partial(load, packed_on=packed_on), master, names)
     every = _every(transformer, family) | {block: each.spans for block, each in held.items()}
     placed = PlacedBase(transformer, device, memory, machine, every, refusal=refusal)
     at_end.callback(placed.close)
@@ -214,7 +220,7 @@ def load_base(
 
 
 def _loaded(
-    load: Callable[[Take], nn.Module], master: Master, names: Collection[str]
+    load: Callable[..., nn.Module], master: Master, names: Collection[str]
 ) -> tuple[nn.Module, dict[nn.Module, HostBlock]]:
     """Load a base; each swapped block is copied as soon as it is packed to where it stays."""
     held: dict[nn.Module, HostBlock] = {}
@@ -224,7 +230,7 @@ def _loaded(
             held[block] = master.hold(block_spans(block))
             held[block].bind()
 
-    transformer = load(take)
+    transformer = load(take=take)
     for block in [block for block, each in held.items() if not each.is_bound]:
         master.drop(held.pop(block))  # the family has changed it behind the loading
     return transformer, held

@@ -43,8 +43,8 @@ class KeptSimulations:
     def __init__(self, path: Path, *facts: object) -> None:
         code = [each.stat() for each in Path(__file__).parents[1].rglob("*.py")]
         stamp = sum(each.st_size for each in code), max(each.st_mtime_ns for each in code)
-        told = repr((facts, stamp, installed_versions()))
-        self._path, self._key = path, hashlib.sha256(told.encode()).hexdigest()
+        identity = repr((facts, stamp, installed_versions()))
+        self._path, self._key = path, hashlib.sha256(identity.encode()).hexdigest()
 
     def find(self, run: object, simulate: Callable[[], Numbers]) -> Numbers:
         """What a run of few blocks gave, by what it is called, or what it gives now."""

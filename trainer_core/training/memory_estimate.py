@@ -152,11 +152,14 @@ def run_simulation(
     beside = outline_base_adapters(config.base, base.family)
     kept, folder = None, cache_folder(config)
     if folder.is_dir():
-        facts = step_facts(base.transformer, config), base.family.name, inputs
-        facts = *facts, shapes_below(beside, "")
-        kept = KeptSimulations(folder / "simulated_steps.json", *facts)
-    given = base.transformer, base.family, config, inputs
-    return StepSimulation(*given, beside=beside, kept=kept)
+        kept = KeptSimulations(
+            folder / "simulated_steps.json",
+            step_facts(base.transformer, config),
+            base.family.name,
+            inputs,
+            shapes_below(beside, ""),
+        )
+    return StepSimulation(base.transformer, base.family, config, inputs, beside=beside, kept=kept)
 
 
 def cached_run_estimate(

@@ -18,10 +18,9 @@ def stopped_device(error: BaseException) -> RunError | None:
         error: As torch raised it. Behind an illegal access, an ECC error or a GPU that fell off the
             bus, the process cannot use the GPU any more.
     """
-    kinds = (getattr(torch, "AcceleratorError", RuntimeError), RuntimeError)
     text = next(iter(str(error).strip().splitlines()), "")
-    if not isinstance(error, kinds) or not text.lower().startswith(_STARTS):
-        return None
+    if not isinstance(error, RuntimeError) or not text.lower().startswith(_STARTS):
+        return None  # torch's AcceleratorError is a RuntimeError, too
     if is_out_of_memory(error):
         return None
     if any(each in text.lower() for each in _NO_KERNELS):

@@ -154,8 +154,12 @@ class Reader:
         if read is None:
             self.problems.tell(f"left out: {name}, because of its mask")
             return False, None
-        sizes = (facts.width, facts.height), (read.width, read.height)
-        problem = shape_problem(found.shown, path, *sizes)
+        problem = shape_problem(
+            found.shown,
+            path,
+            image=(facts.width, facts.height),
+            mask=(read.width, read.height),
+        )
         if problem is not None:
             self.problems.add(BAD_MASK, problem, path)
             return False, None

@@ -20,7 +20,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --co
 
 PYTEST := OMP_NUM_THREADS=$(THREADS) $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder \
 	--durations 15 --durations-min 3 --quiet --progress
-FIRST := tests/unit/config
+FIRST := tests/unit/config tests/unit/test_mutations.py
 RESULTS := benchmarks/results
 
 # What is measured where a GPU is: the version of Python there, and what its image may lack.

@@ -26,6 +26,7 @@ from .definitions.dataset_from_images import DatasetImages
 from .definitions.dataset_report import DatasetReport
 from .definitions.embedded_model import EmbeddedModel
 from .definitions.embedded_text import EmbeddedText
+from .definitions.full_graph import shown_graph
 from .definitions.load_base import LoadBase
 from .definitions.load_run import LoadRun
 from .definitions.preview_adapter import PreviewAdapter
@@ -114,8 +115,6 @@ def _bind(asked: Any) -> None:
 
 
 def _full_graph(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
-    from .definitions.full_graph import shown_graph
-
     return shown_graph(body)
 
 

@@ -2,6 +2,7 @@
 /** The strip on a node: how many images, small ones to click at, what is wrong, and the upload. */
 
 import { html, setText } from "../panel/dom.js";
+import { IMAGES_CHANGED } from "../panel/hub.js";
 import {
   ACCEPTED, filesOf, holdsFiles, keepLeftOut, keptLeftOut, send, suggestedName,
 } from "./files.js";
@@ -114,6 +115,7 @@ export class Strip {
     } catch (error) {
       if (asked === this.asked) this.show(null, told(error));
     }
+    window.dispatchEvent(new Event(IMAGES_CHANGED));
   }
 
   /**

@@ -56,6 +56,7 @@ export class Binding {
     if (!run) return;
     this.heard++;
     this.nodeId = String(payload.node_id);
+    this.keep(run);
     this.show(run);
   }
 
@@ -174,9 +175,17 @@ export class Binding {
   /** @param {Run} run */
   show(run) {
     this.run = run;
-    // A workflow that is saved after a run shows that run again, and no other.
-    if (run.version && this.node.properties) this.node.properties[RUN_PROPERTY] = run.version;
     this.screen.show(run, this.offline);
+  }
+
+  /**
+   * A workflow that is saved after a run shows that run again. What is only looked at changes no
+   * workflow: it would be another step for Ctrl+Z.
+   *
+   * @param {Run} run
+   */
+  keep(run) {
+    if (run.version && this.node.properties) this.node.properties[RUN_PROPERTY] = run.version;
   }
 
   ids() {

@@ -6,6 +6,8 @@
 const PROMPT_ENDS = ["execution_success", "execution_error", "execution_interrupted"];
 /** Milliseconds: a change seldom comes alone. */
 const SOON = 300;
+/** Told to the window when images or captions may be others: the same graph may then mean another run. */
+export const IMAGES_CHANGED = "adapter_trainer.images";
 
 export class Hub {
   constructor() {
@@ -56,6 +58,10 @@ export class Hub {
     this.on(api, "reconnecting", (binding) => binding.onConnection(true));
     this.on(api, "reconnected", (binding) => binding.onConnection(false));
     api.addEventListener("graphChanged", () => this.restoreSoon());
+    window.addEventListener(IMAGES_CHANGED, () => {
+      for (const binding of this.bindings) binding.meant = "";
+      this.restoreSoon();
+    });
     for (const type of PROMPT_ENDS) {
       this.on(api, type, (binding, payload) => binding.onPromptEnd(String(payload.prompt_id ?? "")));
       api.addEventListener(type, () => this.restoreSoon());

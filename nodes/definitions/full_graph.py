@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
-from ..host import comfy_host
+from ..host import comfy_host, queued
+from ..host.folders import folder_stamp
+from ..services import asked_settings
 from . import adapter_settings, sockets
 from .adapter_settings import AdapterSettings
 from .base_from_model import BaseFromModel
@@ -20,7 +23,7 @@ from .train_adapter import TrainAdapter
 from .training_settings import TrainingSettings
 
 if TYPE_CHECKING:
-    from ..services.quick_plan import QuickPlan
+    from ..services.quick_plan import Answers, QuickPlan
 
 _LARGEST_REQUEST = 2**16  # bytes
 DATASET, BASE, PROMPTS, CACHE, ADAPTER, SETTINGS, TRAIN = map(str, range(1, 8))
@@ -86,8 +89,52 @@ def shown_graph(body: bytes) -> tuple[Any, int]:
         nodes = full_graph(plan)
     except TrainerError as error:
         return {"found": error.found, "expected": error.expected, "remedy": error.remedy}, 400
-    inputs = {**INPUTS, "model": [(BASE, "model")]} if plan.borrows else INPUTS
-    return {"nodes": nodes, "columns": COLUMNS, "train": TRAIN, "inputs": inputs}, 200
+    return {"nodes": nodes, "columns": COLUMNS, "train": TRAIN, "inputs": _inputs(plan)}, 200
+
+
+def opened(prompt: Mapping[str, Any], node_id: str) -> tuple[Mapping[str, Any], str] | None:
+    """A prompt with the full graph beside a quick node, and the node of it that trains.
+
+    None for another node, and where the answers choose nothing.
+    """
+    from ...trainer_core.errors import TrainerError
+    from ..services.quick_plan import answers_of
+
+    kind, inputs = asked_settings.node_of(prompt, node_id)
+    if kind != "AdapterTrainerQuick":
+        return None
+    loader = queued.loader_of(prompt, node_id, "model")
+    links = {name: value for name, value in inputs.items() if isinstance(value, list)}
+    given = {name: value for name, value in inputs.items() if name not in links}
+    try:
+        answers = answers_of({**given, "loader": loader})
+        plan = _plan(answers, folder_stamp(comfy_host.dataset_path(answers.folder)))
+    except TrainerError:
+        return None
+    nodes = {f"{node_id}.{each}": value for each, value in full_graph(plan).items()}
+    for each in nodes.values():
+        for name, value in each["inputs"].items():
+            if isinstance(value, list):
+                each["inputs"][name] = [f"{node_id}.{value[0]}", value[1]]
+    for name, value in links.items():
+        for target, own in _inputs(plan).get(name, []):
+            nodes[f"{node_id}.{target}"]["inputs"][own] = value
+    return {**prompt, **nodes}, f"{node_id}.{TRAIN}"
+
+
+asked_settings.know_opened(opened)
+
+
+@lru_cache(maxsize=64)
+def _plan(answers: Answers, stamp: str) -> QuickPlan:
+    from ..services.quick_plan import plan_run
+
+    del stamp
+    return plan_run(answers)
+
+
+def _inputs(plan: QuickPlan) -> Mapping[str, list[tuple[str, str]]]:
+    return {**INPUTS, "model": [(BASE, "model")]} if plan.borrows else INPUTS
 
 
 def node(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ...trainer_core.errors import InputError
@@ -39,6 +40,14 @@ _CONTENT = frozenset(
     }
 )
 _settings_of: list[Callable[[str], Mapping[str, str] | None]] = []
+_opened: list[Opened] = []
+
+
+Opened = Callable[[Mapping[str, Any], str], tuple[Mapping[str, Any], str] | None]
+"""A prompt with the full graph beside a node, and the node of it that trains; None: it has none."""
+
+KEPT = "panel.json"
+"""What a run's panel keeps beside it: what it told, and the marks of the images by their folder."""
 
 
 class Asked(NamedTuple):
@@ -49,11 +58,14 @@ class Asked(NamedTuple):
             such as ``cache/dataset/folder``; a node's class with a slash behind its place.
         course: Of what a run that is not finished may change on its way.
         steps: How long it trains; 0 where it is not said.
+        images: Marks of what folders of images hold, by the names of the folders; folders of one
+            content are the same, whatever they are called.
     """
 
     decides: Mapping[str, Any]
     course: Mapping[str, Any]
     steps: int
+    images: Mapping[str, str] = MappingProxyType({})
 
     def differences(self, before: Asked, *, finished: bool) -> dict[str, str]:
         """How another graph that was asked for before differs, in words, by input.
@@ -69,10 +81,26 @@ class Asked(NamedTuple):
             for place in sorted(old.keys() | new.keys()):
                 # An input that one of them lacks is of another version of the pack.
                 both = place in old and place in new
-                if (both or place.endswith("/")) and old.get(place) != new.get(place):
+                marks = before.images.get(str(old.get(place))), self.images.get(str(new.get(place)))
+                pair = marks if all(marks) else (old.get(place), new.get(place))
+                if (both or place.endswith("/")) and pair[0] != pair[1]:
                     name = place.rstrip("/").rpartition("/")[2]
                     found[name] = f"{name} was {_shown(old, place)} and is {_shown(new, place)}"
+                    if old.get(place) == new.get(place):
+                        found[name] = f"images or captions in {new[place]} have changed"
         return found
+
+
+class Form(NamedTuple):
+    """One of the ways to ask for the same training.
+
+    Attributes:
+        node_class: Of the node that trains.
+        asked: What it is asked for.
+    """
+
+    node_class: str
+    asked: Asked
 
 
 def know(settings_of: Callable[[str], Mapping[str, str] | None]) -> None:
@@ -82,6 +110,11 @@ def know(settings_of: Callable[[str], Mapping[str, str] | None]) -> None:
         settings_of: From a node's class to the YAML paths by its inputs; None for one of others.
     """
     _settings_of.append(settings_of)
+
+
+def know_opened(opened: Opened) -> None:
+    """Know what a node that chooses settings has chosen."""
+    _opened.append(opened)
 
 
 def asked_settings(prompt: Mapping[str, Any], node_id: str) -> Asked:
@@ -106,18 +139,37 @@ def asked_settings(prompt: Mapping[str, Any], node_id: str) -> Asked:
 
 
 def _unread(reason: str) -> InputError:
-    return InputError(f"prompt.json: {reason}", "a graph", "Choose another run.")
+    return InputError(reason, "what a graph has kept of its run", "Choose another run.")
 
 
-def kept_settings(version: Path, node_class: str) -> Iterator[Asked]:
-    """What was asked for when a run was started: of each node of a class in the kept prompt."""
-    try:
-        prompt = read_object(version / "prompt.json", _unread, LARGEST_PROMPT)
-    except InputError:
-        return
+def asked_forms(prompt: Mapping[str, Any], node_id: str) -> list[Form]:
+    """What a training node asks for: as it stands, and as its full graph where it has one."""
+    found = [(prompt, node_id)]
+    found += [each for opened in _opened if (each := opened(prompt, node_id)) is not None]
+    return [Form(node_of(*each)[0], asked_settings(*each)) for each in found]
+
+
+def kept_forms(version: Path) -> Iterator[list[Form]]:
+    """What was asked for when a run was started, of each training node in the kept prompt."""
+    prompt = _kept(version / "prompt.json")
+    images = kept_panel(version).get("images")
+    marks = images if isinstance(images, dict) else {}
     for node_id in prompt:
-        if node_of(prompt, node_id)[0] == node_class:
-            yield asked_settings(prompt, node_id)
+        if node_of(prompt, node_id)[0] in TRAINING:
+            forms = asked_forms(prompt, node_id)
+            yield [form._replace(asked=form.asked._replace(images=marks)) for form in forms]
+
+
+def kept_panel(version: Path) -> Mapping[str, Any]:
+    """What the panel of a run has kept; nothing of one that had none."""
+    return _kept(version / KEPT)
+
+
+def _kept(path: Path) -> Mapping[str, Any]:
+    try:
+        return read_object(path, _unread, LARGEST_PROMPT)
+    except InputError:
+        return {}
 
 
 def node_of(prompt: Mapping[str, Any], node_id: str) -> tuple[str, Mapping[str, Any]]:

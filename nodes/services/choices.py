@@ -76,6 +76,7 @@ class EncodedCache:
         dataset: The dataset's settings.
         previews: What was encoded for previews, or nothing.
         trained_clip: The graph's CLIP, whose text encoder is trained; None where it is not.
+        marks: What its images were when they were encoded, by the paths of their folders.
     """
 
     manifest: Path
@@ -83,6 +84,7 @@ class EncodedCache:
     dataset: DatasetChoice
     previews: PreviewChoice | None
     trained_clip: Any = None
+    marks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,7 @@ def encode(
     from ...trainer_core.training.encode_dataset import prepare, save_manifest
     from ..host.comfy_machine import ComfyMachine
     from .combined_datasets import require_alone
+    from .image_marks import marks_of
 
     require_alone(dataset)
     shown = previews.values if previews else {}
@@ -209,6 +210,7 @@ def encode(
     observer = observer or NodeObserver(node_id, "cache", trains=False)
     trained_clip = clip if config.training.text_encoder.train else None
     _require_trainable(config, base, clip)
+    marks = marks_of(config.dataset)
     with (
         guest("encode", observer) as device,
         borrowed_threads(config.memory, embedded=base.embedded),
@@ -219,7 +221,7 @@ def encode(
         where, family = SingleProcess(device), family_of(base, trained_clip)
         prepared = prepare(config, observer, where, make_source, within, machine, family)
         manifest = save_manifest(config, prepared)
-    return EncodedCache(manifest, base, dataset, previews, trained_clip)
+    return EncodedCache(manifest, base, dataset, previews, trained_clip, marks)
 
 
 def _require_trainable(config: RunConfig, base: BaseChoice, clip: Any) -> None:
@@ -270,7 +272,7 @@ def run_training(
     output = str(comfy_host.output_folder())
     config = training_config(base, cache, adapter, settings, own, output, can_preview=can_preview)
     observer = observer or NodeObserver(node_id, config.output.name, trains=True, queued=workflow)
-    config = observer.going.applied(config)
+    config, observer.marks = observer.going.applied(config), cache.marks
     observer.describe(config.preview.prompts, config.seed)
     if keep_in_loras:
         kept = config.output.name, keep_in_loras, config.training.checkpoint_every

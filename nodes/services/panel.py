@@ -5,6 +5,7 @@ Events may be lost (a page reload, a closed tab), so the state is kept here and 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import OrderedDict
@@ -13,6 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...trainer_core.errors import InputError, StorageError
+from ...trainer_core.filesystem.storage import write_json
 from ...trainer_core.training.observer import (
     TENSORBOARD_ABSENT,
     CacheProgress,
@@ -31,7 +34,7 @@ from ...trainer_core.training.observer import (
 )
 from ..host import comfy_host
 from ..host.folders import saved_checkpoints
-from .asked_settings import Asked, asked_settings
+from .asked_settings import KEPT, Asked, asked_settings
 from .run_files import CONTINUED, GoingOn
 from .run_history import Ending, HeldOut, sample_of
 from .run_state import RunState
@@ -179,6 +182,8 @@ class NodeObserver:
         self._what = ""
         self._folder: Path | None = None
         self.keeper: LoraKeeper | None = None
+        # Of the images that are trained, by their folder.
+        self.marks: Mapping[str, str] = {}
         self._bar: comfy_host.ProgressBar | None = None
         self._throttle = _Throttle()
         self._unsent: list[tuple[int, float, float]] = []
@@ -207,6 +212,7 @@ class NodeObserver:
                 self.state.steps = event.summary.steps
                 self.state.take_history(self._folder, comfy_host.output_place, self._prompts)
                 self.state.resumable = self.has_checkpoint
+            self._keep()
             self._set(
                 "training",
                 f"{event.summary.layers} layers, {event.summary.parameters:,} "
@@ -367,7 +373,22 @@ class NodeObserver:
         """Change the status, which happens a few times in a run and is sent at once."""
         with PANEL.lock:
             self.state.status, self.state.message = status, message
+        if status not in ACTIVE:
+            self._keep()
         self._send_state()
+
+    def _keep(self) -> None:
+        """Keep beside the run what only the panel knows."""
+        from .image_marks import folders_of
+
+        if self._folder is None or self.state.asked is None:
+            return
+        images: dict[str, str] = {}
+        for _, name in folders_of(self.state.asked):
+            with contextlib.suppress(InputError):
+                images[name] = self.marks.get(str(comfy_host.dataset_path(name)), "")
+        with contextlib.suppress(StorageError):
+            write_json(self._folder / KEPT, {"images": images, **self.state.kept()})
 
     def _send_state(self) -> None:
         self._unsent, self._unsent_held, self._behind = [], [], False

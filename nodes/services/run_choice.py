@@ -7,7 +7,7 @@ same; where there is none, these settings start a new run, and that is what is s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from .asked_settings import (
     LARGEST_PROMPT,
     SEED,
     STEPS,
-    Asked,
-    asked_settings,
-    kept_settings,
+    Form,
+    asked_forms,
+    kept_forms,
+    kept_panel,
     node_of,
 )
+from .image_marks import with_marks
 from .panel import ACTIVE, PANEL
 from .run_files import CONTINUED, GoingOn
 from .run_history import Ending, read_ending, read_run_file
@@ -76,15 +78,12 @@ def _of_settings(
 ) -> tuple[Any, int]:
     """The run that a graph asks for; what is known of the node's last one saves a look."""
     node_id, kept = query.get("node_id", ""), query.get("run", "")
-    asked, last = asked_settings(prompt, node_id), PANEL.asked(node_id)
-    if found and not found["run"] and (last is None or not asked.differences(last, finished=True)):
+    asked, last = _asked(prompt, node_id), PANEL.asked(node_id)
+    own = asked[0].asked
+    if found and not found["run"] and (last is None or not own.differences(last, finished=True)):
         return found, 200  # it has failed before it had a folder
-    nearest = _nearest(
-        _versions(_name(query, prompt), kept or found.get("run", "")),
-        asked,
-        node_of(prompt, node_id)[0],
-        {kept, found.get("run", "")},
-    )
+    versions = _versions(_name(query, prompt), kept or found.get("run", ""))
+    nearest = _nearest(versions, asked, {kept, found.get("run", "")})
     if nearest is None:
         return {"reason": ""}, 404
     far, run, differences = nearest
@@ -103,14 +102,13 @@ def _of_settings(
 
 def _nearest(
     versions: Iterator[tuple[str, Path, Ending]],
-    asked: Asked,
-    node_class: str,
+    asked: Sequence[Form],
     own: Collection[str],
 ) -> tuple[int, str, Differences] | None:
     """How far the settings are from a run, 0 where it is theirs and 1 where its seed is another."""
     nearest: tuple[int, str, Differences] | None = None
     for run, folder, ending in versions:
-        found = _differences(folder, ending, asked, node_class)
+        found = _differences(folder, ending, asked)
         if found is None and run not in own:
             continue  # it keeps no graph, and is not the node's own
         far = len(found) + (found.keys() != {SEED}) if found else 0
@@ -144,13 +142,24 @@ def _versions(name: str, kept: str) -> Iterator[tuple[str, Path, Ending]]:
                 yield run, folder, ending
 
 
-def _differences(folder: Path, ending: Ending, asked: Asked, node_class: str) -> Differences | None:
+def _asked(prompt: Mapping[str, Any], node_id: str) -> list[Form]:
+    forms = asked_forms(prompt, node_id)
+    return [form._replace(asked=with_marks(form.asked)) for form in forms]
+
+
+def _differences(folder: Path, ending: Ending, asked: Sequence[Form]) -> Differences | None:
     """How a run's settings differ from what is asked now, at its nearest; None: not comparable."""
-    done, kept = ending.status in {"done", "stopped"}, kept_settings(folder, node_class)
-    ways = [asked.differences(before, finished=done) for before in kept]
+    done, steps = ending.status in {"done", "stopped"}, asked[0].asked.steps
+    ways: list[Differences] = []
+    for before in kept_forms(folder):
+        pairs = [(n.asked, b.asked) for n in asked for b in before if n.node_class == b.node_class]
+        found = [now.differences(each, finished=done) for now, each in pairs]
+        # Other answers may choose the same settings; in words the answers are told.
+        same = [each for each in found if each.keys() <= {SEED}]
+        ways += same[:1] or found[:1]
     # It cannot become shorter than it is, unless it was made longer since it was asked for.
-    if 0 < asked.steps < ending.step and asked.steps != ending.asked:
-        shorter = {STEPS: f"steps is {asked.steps}, and {ending.step} are trained"}
+    if 0 < steps < ending.step and steps != ending.asked:
+        shorter = {STEPS: f"steps is {steps}, and {ending.step} are trained"}
         ways = [way | shorter for way in ways]
     return min(ways, key=len, default=None)
 
@@ -169,6 +178,7 @@ def _on_disk(query: Mapping[str, str], run: str) -> dict[str, Any]:
     state.take_history(folder, comfy_host.output_place, prompts)
     state.step, state.message = max(state.step, ending.step), ending.message
     state.resumable = bool(saved_checkpoints(folder))
+    state.take_kept(kept_panel(folder))
     if query.get("exact") and len(node_id) <= _LONGEST_ID:
         # ComfyUI has just given the node this run's outputs again.
         PANEL.show_again(state)
@@ -213,9 +223,7 @@ def _continued(node_id: str, asked: Mapping[str, Any]) -> tuple[str, bool]:
     except InputError as error:
         return error.found, False
     if isinstance(prompt, Mapping):
-        node_class = node_of(prompt, node_id)[0]
-        own = asked_settings(prompt, node_id)
-        differences = _differences(folder, ending, own, node_class) or {}
+        differences = _differences(folder, ending, _asked(prompt, node_id)) or {}
         # It keeps its seed, and is as long as it is asked to be.
         differences.pop(SEED, None)
         if steps is not None:

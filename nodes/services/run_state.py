@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .asked_settings import Asked
 from .run_history import POINTS, HeldOut, Place, read_history, thinned_losses
+
+_KEPT = {"choices": list, "warnings": list, "notes": list, "memory": dict}
 
 
 @dataclass(slots=True)
@@ -107,6 +109,16 @@ class RunState:
         self.points, self.samples = history.points, history.samples
         self.held_out = history.held_out
         self.step, self.step_seconds = history.step, history.step_seconds
+
+    def kept(self) -> dict[str, Any]:
+        """What of it the run's folder keeps, because nothing else there has it, as JSON values."""
+        return {name: getattr(self, name) for name in _KEPT}
+
+    def take_kept(self, kept: Mapping[str, Any]) -> None:
+        """Take over what `kept` gave once; the file may come from anybody."""
+        for name, kind in _KEPT.items():
+            if isinstance(value := kept.get(name), kind):
+                setattr(self, name, value)
 
     def go_back(self, step: int) -> None:
         """Forget the steps behind one, which are made again."""

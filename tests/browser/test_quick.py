@@ -68,6 +68,43 @@ return boxes.flatMap((a, i) => boxes.slice(i + 1)
 """
 
 
+_WORDS = "[...document.querySelectorAll('.adapter-trainer-word')].map((e) => e.textContent)"
+_EMPTY = "document.querySelector('.adapter-trainer-empty').textContent"
+_BACK = "window.dispatchEvent(new Event('focus'))"
+_PASTE = """
+const { canvas, graph } = window.app;
+canvas.select(graph.nodes.find((n) => n.type === "AdapterTrainerQuick"));
+canvas.copyToClipboard();
+canvas.pasteFromClipboard();
+"""
+
+
+def assert_tells_of_images(page, caption) -> None:
+    """A caption that another program writes makes another run of the same graph."""
+    text = caption.read_text(encoding="utf-8")
+    try:
+        caption.write_text("another", encoding="utf-8")
+        page.browser.evaluate(_BACK)
+        page.wait_for("Not started", 20)
+        assert "images or captions in datasets/four have changed" in page.browser.evaluate(
+            f"return {_EMPTY}"
+        )
+    finally:
+        caption.write_text(text, encoding="utf-8")
+    page.browser.evaluate(_BACK)
+    page.wait_for("Done", 20)
+
+
+def assert_pasted_shows_the_same(page) -> None:
+    """What was chosen is of the run, not of the node's id."""
+    shown = "[...document.querySelectorAll('.adapter-trainer-choices')].map((e) => e.textContent)"
+    page.browser.evaluate(_PASTE)
+    same = f"const [a, b] = {shown}; return a === b && ({_WORDS}).join() === 'Done,Done'"
+    page.browser.wait(same, seconds=20)
+    page.browser.evaluate("await window.app.extensionManager.command.execute('Comfy.Undo')")
+    page.browser.wait(f"return ({_WORDS}).length === 1")
+
+
 def kinds(page) -> set[str]:
     return set(page.browser.evaluate(_TYPES))
 
@@ -96,6 +133,8 @@ def test_a_few_answers_train_and_open_as_the_full_graph(page):
     assert seen["hidden_buttons"] == []
     page.browser.evaluate("document.querySelector('.adapter-trainer-choices').open = false")
     assert page.browser.evaluate(_SEEN)["hidden_buttons"] == []
+    assert_tells_of_images(page, page.server.data / "datasets" / "four" / "0.txt")
+    assert_pasted_shows_the_same(page)
 
     before = page.queued()
     steps = page.steps_to_undo()
@@ -105,6 +144,8 @@ def test_a_few_answers_train_and_open_as_the_full_graph(page):
     assert kinds(page) == CHAIN | {"AdapterTrainerQuick", "ImageInvert"}
     assert page.browser.evaluate(_OVERLAPS) == []
     time.sleep(0.6)  # the view moves to the new nodes
+    # The same settings mean the same run.
+    page.browser.wait(f"return ({_WORDS}).join() === 'Done,Done'")
 
     queued = page.queued()
     status, told = page.server.post("/adapter_trainer/full_graph", {**ANSWERS, "name": name})

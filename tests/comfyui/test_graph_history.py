@@ -1,5 +1,6 @@
 """What the panel shows of a run's earlier steps, and how its buttons make a node go on."""
 
+import json
 import urllib.parse
 
 import pytest
@@ -25,6 +26,7 @@ from comfyui.graphs import (
     wish,
 )
 from comfyui.test_graph_errors import refused
+from fixtures.combinations import some
 
 pytestmark = pytest.mark.comfy
 
@@ -133,9 +135,7 @@ def test_a_run_belongs_to_its_settings_whichever_version_it_is(server):
 
 
 def test_the_quick_node_belongs_to_its_answers_and_longer_to_its_run(server):
-    answers = {"folder": "datasets/four", "base": "embedded", "goal": "style", "quality": "fast"}
-    answers |= {"name": "swift", "trigger_word": "", "kind": "lora", "prompts": "x", "steps": 4}
-    quick = {TRAIN: {"class_type": "AdapterTrainerQuick", "inputs": answers}}
+    quick = quick_graph("swift")
     server.run(quick)
     forget_panel(server)
     other = changed(quick, TRAIN, folder="demo/demo-own", trigger_word="sks")
@@ -149,6 +149,74 @@ def test_the_quick_node_belongs_to_its_answers_and_longer_to_its_run(server):
     server.run(quick)
     server.run(changed(other, TRAIN, trigger_word="", prompts="x"))
     assert [record(each)["step"] for each in runs(server, "swift")] == [5, 4]
+
+
+def quick_graph(name, folder="datasets/four", **others):
+    answers = {"folder": folder, "base": "embedded", "goal": "style", "quality": "fast"}
+    answers |= {"name": name, "trigger_word": "", "kind": "lora", "prompts": "x", "steps": 4}
+    return {TRAIN: {"class_type": "AdapterTrainerQuick", "inputs": answers | others}}
+
+
+def as_full_graph(server, nodes):
+    """What *Open as full graph* makes of a quick node, with the id that the tests look at."""
+    told = server.post("/adapter_trainer/full_graph", nodes[TRAIN]["inputs"])[1]
+    other = {told["train"]: TRAIN, TRAIN: "other"}
+    renamed = json.loads(json.dumps(told["nodes"]))
+    for each in renamed.values():
+        for name, value in each["inputs"].items():
+            if isinstance(value, list):
+                each["inputs"][name] = [other.get(value[0], value[0]), value[1]]
+    return {other.get(node, node): value for node, value in renamed.items()}
+
+
+def assert_any_node_shows_the_same(server, train, nodes):
+    """Pasted, or in another tab, it has another id; a server that was restarted knows none."""
+    state = panel(server)
+    for node in ("77", TRAIN):
+        forget_panel(server)
+        query = f"/adapter_trainer/state?node_id={node}"
+        other = server.post(query, {"prompt": {**nodes, node: train}})[1]
+        for name in ("run", "choices", "warnings", "notes", "memory"):
+            assert other[name] == state[name], name
+    assert bool(state["choices"]) == (train["class_type"] == "AdapterTrainerQuick")
+
+
+@pytest.mark.parametrize("made", some(["nodes", "quick"], "quick"))
+def test_the_panel_says_what_run_would_do_with_images_that_changed(server, made):
+    """Images and captions count by what they are, not by folder, time or other files."""
+    name = f"shown_{made}"
+    place = write_images(server.data / "datasets" / name)
+    folder = f"datasets/{name}"
+    nodes = quick_graph(name, folder)
+    if made == "nodes":
+        nodes = graph(name, dataset={"folder": folder}, train={"steps": 4})
+    server.run(nodes)
+    assert_any_node_shows_the_same(server, nodes[TRAIN], nodes)
+    assert asked(server, nodes) == f"{name}/v0"
+    caption, before = place / "1.txt", (place / "1.txt").read_bytes()
+    changed_now = f"{NEW}images or captions in {folder} have changed."
+    caption.write_text("another", encoding="utf-8")
+    assert asked(server, nodes) == changed_now
+    assert going_on(server, nodes, f"{name}/v0").startswith(changed_now[:-1])
+    caption.write_bytes(before)
+    (place / "notes.md").write_text("no caption", encoding="utf-8")
+    assert asked(server, nodes) == f"{name}/v0"
+    choices = place / ".adapter_trainer.json"
+    choices.write_text('{"left_out": ["2.png"]}', encoding="utf-8")
+    assert asked(server, nodes) == changed_now
+    choices.unlink()
+    place.rename(place.with_name(f"{name} moved"))
+    moved = json.loads(json.dumps(nodes).replace(folder, f"{folder} moved"))
+    for same in (moved, as_full_graph(server, moved) if made == "quick" else moved):
+        assert asked(server, same) == f"{name}/v0"
+        forget_panel(server)
+        server.run(same)
+        assert [each.name for each in runs(server, name)] == ["v0"]
+    place.with_name(f"{name} moved").joinpath("1.png").unlink()
+    place.with_name(f"{name} moved").joinpath("1.txt").unlink()
+    assert asked(server, moved).startswith(NEW)
+    server.run(moved)
+    assert [each.name for each in runs(server, name)] == ["v0", "v1"]
 
 
 @pytest.mark.exhaustive

@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from test_full_disk import FillBetween
 
 from tests.fixtures.small_disk import fill
-from trainer_core.errors import AdapterFileError, InputError
+from trainer_core.errors import AdapterFileError, InputError, RunError
+from trainer_core.offload.load_base import PlacedBase
 from trainer_core.training import train
 from trainer_core.training.checkpoint import read_checkpoint
 from trainer_core.training.checkpoint_search import best_step
@@ -93,6 +94,21 @@ def test_a_checkpoint_with_a_number_that_is_none_is_passed_over(tmp_path, cache)
         "is not finite" in each and "going on from step 2" in each for each in observer.said()
     )
     assert_equal_runs(whole.folder, resumed.folder, 4)
+
+
+@pytest.mark.parametrize("place", ["run.prepare", "attempts.Attempts.train"])
+def test_a_gpu_that_stops_before_the_first_step_or_behind_the_last_is_told(
+    tmp_path, cache, monkeypatch, place
+):
+    """Such a GPU also refuses what a run does at its end, such as to wait for copies."""
+
+    def stop(*given):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(f"trainer_core.training.{place}", stop)
+    monkeypatch.setattr(PlacedBase, "close", stop)
+    with pytest.raises(RunError, match="the GPU has stopped"):
+        train(run_config(tmp_path, cache))
 
 
 @LATER

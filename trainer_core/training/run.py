@@ -59,6 +59,7 @@ from .observer import (
     SilentObserver,
 )
 from .optimizers import require_optimizer
+from .out_of_memory import explained
 from .processes import Processes, Shares, SingleProcess, end_where_asked
 from .recorder import Recorder, run_header
 from .run_batches import batch_plan, describe_levels, require_trained
@@ -105,6 +106,7 @@ def train(
     processes = processes or SingleProcess(resolve_device(config.memory.device))
     embedded = config.base.path == "embedded"
     with (
+        explained("the run"),  # also when it begins and ends: a GPU that has stopped refuses all
         borrowed_threads(config.memory, embedded=embedded),
         made_current(processes.device),
         borrowed_random_state(processes.device),

@@ -9,6 +9,8 @@ from ..errors import RESUME, RunError
 
 _STARTS = ("cuda error", "hip error")
 _NO_KERNELS = ("no kernel image", "invalid device function")
+_GOES_ON = ("not_supported", "not supported", "invalid_value", "invalid argument", "invalid config")
+"""What is said of a single call that was refused; the GPU computes the next one."""
 
 
 def stopped_device(error: BaseException) -> RunError | None:
@@ -21,15 +23,14 @@ def stopped_device(error: BaseException) -> RunError | None:
     text = next(iter(str(error).strip().splitlines()), "")
     if not isinstance(error, RuntimeError) or not text.lower().startswith(_STARTS):
         return None  # torch's AcceleratorError is a RuntimeError, too
-    if is_out_of_memory(error):
+    if is_out_of_memory(error) or any(each in text.lower() for each in _GOES_ON):
         return None
     if any(each in text.lower() for each in _NO_KERNELS):
         built = torch.version.cuda or torch.version.hip or "no GPU"
         return RunError(
             f"this torch ({torch.__version__}, built for {built}) cannot run on the GPU ({text})",
             "a torch that was built for this GPU",
-            "Install the build of torch for it (pytorch.org says which), and start again. Nothing "
-            "was trained.",
+            "Install the build of torch for it (pytorch.org says which), and start again.",
         )
     return RunError(
         f"the GPU has stopped ({text})",

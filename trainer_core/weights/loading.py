@@ -261,7 +261,8 @@ def load_packed(
     """
     with reading_part(location.folder / "transformer"):
         plan = _plan_folder(location, spec, torch.device(device), packing)
-        return _filled(plan, spec, dtype, take)
+    # Outside: a GPU that stops, or RAM that is full, is no damage of the files.
+    return _filled(plan, spec, dtype, take)
 
 
 def _filled(plan: WeightPlan, spec: FileSpec, dtype: torch.dtype, take: Take | None) -> nn.Module:

@@ -31,7 +31,14 @@ def test_what_a_gpu_says_of_itself_is_told_in_one_line(kind, text, found, remedy
 
 
 @pytest.mark.parametrize(
-    "text", ["CUDA out of memory. Tried", "CUDA error: out of memory", "shape"]
+    "text",
+    [
+        "CUDA out of memory. Tried",
+        "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul`",
+        "CUDA error: invalid configuration argument",
+        "shape",
+    ],
 )
 def test_any_other_error_is_none_of_it(text):
     assert stopped_device(RuntimeError(text)) is None

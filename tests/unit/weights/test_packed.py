@@ -254,6 +254,15 @@ def test_a_swapped_block_is_copied_once_unless_its_family_changes_it(
         assert len(holds) == copies
 
 
+def test_a_gpu_that_stops_while_a_folder_is_read_is_no_damaged_file(tmp_path):
+    def stop(name, block):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    location = place(folder_of(make_flux_transformer(), tmp_path))
+    with pytest.raises(RuntimeError, match=r"^CUDA error"):
+        FLUX.load_transformer(location, torch.float32, "cpu", "int8", take=stop)
+
+
 def test_of_the_files_of_a_base_one_tensor_is_read_ahead_and_no_more(tmp_path, monkeypatch):
     location = place(folder_of(make_flux_transformer(), tmp_path))
     plan = plan_weights(location, FLUX.file, torch.device("cpu"), None)

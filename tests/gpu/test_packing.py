@@ -10,6 +10,7 @@ from fixtures.native_files import packed_layers
 from tests.fixtures.combinations import pairwise
 from tests.gpu.memory import PRETENDED, given_back
 from trainer_core.config import MemorySection
+from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.host_weights import PageableMaster, _present
 from trainer_core.offload.load_base import load_base
@@ -52,6 +53,20 @@ def test_what_the_gpu_packs_is_what_a_cpu_packs(location, name, swapped, monkeyp
         assert_same(model, wanted, ["cuda", "cpu"][: 1 + swapped])
         assert holds == [{"cpu", "cuda"}] * swapped, "copied once, as the GPU packed it"
         del model
+
+
+def test_what_has_to_lie_in_a_file_is_not_packed_on_the_gpu(location):
+    memory = MemorySection(
+        base_format="nf4", blocks_to_swap=1, gradient_checkpointing=True, master="file"
+    )
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with (
+        contextlib.ExitStack() as at_end,
+        pytest.raises(BaseModelError, match=r"memory\.master is file"),
+    ):
+        load_base(memory, FLUX, location, torch.bfloat16, DEVICE, Machine(), at_end)
+    assert torch.cuda.max_memory_allocated() == before
 
 
 def assert_same(found, wanted, devices):

@@ -207,7 +207,7 @@ def load_base(
     at_end.callback(master.close)
     # On the way to another device nothing has to be copied within RAM.
     mapped = memory.master == "file" or device.type != "cpu"
-    packed_on = device if device.type == "cuda" else None
+    packed_on = device if device.type == "cuda" and not master.lasting else None
     load = partial(family.load_transformer, location, dtype, "cpu", memory.base_format, mapped)
     names = {name for name, each in empty.transformer.named_modules() if each in away}
     transformer, held = _loaded(partial(load, packed_on=packed_on), master, names)

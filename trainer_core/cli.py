@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import platform
 import sys
 from collections.abc import Sequence
 
@@ -39,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     prepare_streams()
     prepare_log()
-    if sys.platform == "linux" and not {*_ALLOCATOR, "PYTORCH_HIP_ALLOC_CONF"} & {*os.environ}:
+    chosen = {*_ALLOCATOR, "PYTORCH_HIP_ALLOC_CONF"} & {*os.environ}
+    # Drivers for WSL may refuse it all memory (pytorch#192330).
+    if sys.platform == "linux" and "microsoft" not in platform.release().lower() and not chosen:
         # Before torch is imported: sizes change from step to step, and memory in pieces is no room.
         os.environ.update(dict.fromkeys(_ALLOCATOR, "expandable_segments:True"))
     for library in _CHATTY:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.allowed_folders import AllowedFolders
-from ...trainer_core.filesystem.storage import unlink
+from ...trainer_core.filesystem.storage import same_content, unlink
 from ..host import comfy_host
 from ..host.folders import checked_parts, clear_leftovers
 
@@ -104,7 +103,7 @@ def write_adapter_file(
     )
     notes = ". ".join((*report.notes, *report.differences()))
     for each in others:
-        if each.is_file() and filecmp.cmp(each, target, shallow=False):
+        if same_content(each, target):
             unlink(target)
             return WrittenFile(each, notes, new=False)
     return WrittenFile(target, notes, new=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainer_core.errors import InputError, StorageError
-from trainer_core.filesystem.storage import atomic_write
+from trainer_core.filesystem.storage import atomic_write, same_content
 from trainer_core.filesystem.temporary import PREFIX
 
 
@@ -58,3 +58,12 @@ def test_a_file_gets_another_in_its_place_and_is_not_written_into(tmp_path):
     same.hardlink_to(path)
     atomic_write(path, lambda target: target.write_bytes(b"new"))
     assert (path.read_bytes(), same.read_bytes()) == (b"new", b"old")
+
+
+def test_files_are_the_same_by_their_bytes_and_one_that_is_gone_is_none_of_them(tmp_path):
+    one, same, other, folder = (tmp_path / each for each in "abcd")
+    for path, content in ((one, b"1"), (same, b"1"), (other, b"2")):
+        path.write_bytes(content)
+    folder.mkdir()
+    found = [same_content(one, each) for each in (same, other, folder, tmp_path / "gone")]
+    assert found == [True, False, False, False]

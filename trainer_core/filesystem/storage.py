@@ -12,6 +12,7 @@ the one that was found dead: of all that find it, again exactly one gets it.
 from __future__ import annotations
 
 import errno
+import filecmp
 import json
 import os
 import stat
@@ -167,6 +168,14 @@ def unlink(path: Path) -> None:
         OSError: When it cannot be removed.
     """
     _patiently(lambda: path.unlink(missing_ok=True))
+
+
+def same_content(path: Path, other: Path) -> bool:
+    """Whether two files have the same bytes; of one that cannot be read nobody can say so."""
+    try:
+        return filecmp.cmp(path, other, shallow=False)
+    except OSError:
+        return False
 
 
 def _patiently(action: Callable[[], object]) -> None:

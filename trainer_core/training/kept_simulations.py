@@ -22,8 +22,8 @@ from .step_marks import Phase
 Numbers = dict[Phase | str, int]
 """Peaks of phases, in bytes beside the base; and ``adapter`` (bytes) and ``flops``."""
 
-_MOST, _LARGEST = 16, 1 << 22
-"""Steps of which a file keeps what they gave, and its most bytes."""
+_MOST, _LARGEST = 256, 1 << 22
+"""Runs of few blocks of which a file keeps what they gave, some ten a step, and its most bytes."""
 
 _NO_MATTER = {
     *("steps", "schedule", "sigma", "recovery", "early_stop"),
@@ -43,34 +43,30 @@ class KeptSimulations:
     def __init__(self, path: Path, *facts: object) -> None:
         code = [each.stat() for each in Path(__file__).parents[1].rglob("*.py")]
         stamp = sum(each.st_size for each in code), max(each.st_mtime_ns for each in code)
-        identity = repr((facts, stamp, installed_versions()))
-        self._path, self._key = path, hashlib.sha256(identity.encode()).hexdigest()
+        self._path, self._identity = path, repr((facts, stamp, installed_versions()))
 
     def find(self, run: object, simulate: Callable[[], Numbers]) -> Numbers:
         """What a run of few blocks gave, by what it is called, or what it gives now."""
-        steps, name = self._read(), repr(run)
-        known = steps.pop(self._key, {})
-        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-            return {_phase(each): int(number) for each, number in known[name].items()}
+        key = hashlib.sha256(f"{self._identity} {run!r}".encode()).hexdigest()
+        kept = self._read()
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+            return {
+                Phase(what, *map(int, place)) if place else what: int(number)
+                for what, *place, number in kept.pop(key)
+            }
         numbers = simulate()
-        rows = {
-            " ".join(map(str, each)) if isinstance(each, Phase) else each: number
+        kept[key] = [
+            [*(each if isinstance(each, Phase) else [each]), number]
             for each, number in numbers.items()
-        }
-        steps[self._key] = {**(known if isinstance(known, dict) else {}), name: rows}
+        ]
         with contextlib.suppress(StorageError):
-            write_text(self._path, json.dumps(dict(list(steps.items())[-_MOST:])))
+            write_text(self._path, json.dumps(dict(list(kept.items())[-_MOST:])))
         return numbers
 
     def _read(self) -> dict[str, Any]:
         with contextlib.suppress(StorageError):
             return read_object(self._path, lambda found: StorageError(found, "", ""), _LARGEST)
         return {}
-
-
-def _phase(written: str) -> Phase | str:
-    what, *place = written.split()
-    return Phase(what, *map(int, place)) if place else what
 
 
 def step_facts(model: nn.Module, config: RunConfig) -> tuple[object, ...]:

@@ -461,8 +461,9 @@ def _attach(model: nn.Module, family: Family, config: RunConfig) -> AttachedAdap
 def shapes_below(adapters: Sequence[BaseAdapterFile], place: str) -> list[object]:
     """What adapters have for the layers of a block; of one that no factors divide, all of it."""
     return [
-        (name.removeprefix(place), [(key, each.shape) for key, each in layer.tensors.items()])
+        (name.removeprefix(place), [(k, v.shape, v.dtype) for k, v in layer.tensors.items()])
         for adapter in adapters
+        if adapter.strength
         for name, layer in adapter.state.layers.items()
         if name.startswith(place)
     ]

@@ -3,11 +3,16 @@
 import json
 
 import pytest
+import torch
 
 from tests.fixtures.qwen_base import make_qwen_transformer
+from trainer_core.adapter_files.factors.base_adapters import BaseAdapterFile
 from trainer_core.config import RunConfig
+from trainer_core.training import kept_simulations
 from trainer_core.training.kept_simulations import KeptSimulations, step_facts
 from trainer_core.training.step_marks import Phase
+from trainer_core.training.step_simulation import shapes_below
+from trainer_core.types import AdapterState, LayerState
 
 NUMBERS = {"adapter": 3, "flops": 2**60, Phase("forward", 1, -2): -5, Phase("end"): 7}
 
@@ -20,7 +25,8 @@ def ask(path, fact="base", run=(3, True, None)):
     return bool(made)
 
 
-def test_what_is_known_is_not_simulated(tmp_path):
+def test_what_is_known_is_not_simulated(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_simulations, "_MOST", 16)
     path = tmp_path / "kept.json"
     assert [ask(path), ask(path), ask(path, "other"), ask(path)] == [True, False, True, False]
     assert [ask(path, run=(3, True, "nf4")), ask(path)] == [True, False]
@@ -36,9 +42,10 @@ def test_what_is_known_is_not_simulated(tmp_path):
         lambda text: "",
         lambda text: "[]",
         lambda text: text[:-9],
-        lambda text: text.replace("forward 1", "forward x"),
-        lambda text: text.replace(": 7", ": [7]"),
-        lambda text: json.dumps({key: [] for key in json.loads(text)}),
+        lambda text: text.replace('"forward", 1', '"forward", "x"'),
+        lambda text: text.replace(" 7]", " [7]]"),
+        lambda text: text.replace(" 7]", " 1e999]"),
+        lambda text: json.dumps({key: [[]] for key in json.loads(text)}),
         lambda text: " " * 2**23 + text,
     ],
 )
@@ -74,3 +81,14 @@ def test_all_that_a_step_depends_on_is_part_of_its_facts(changed):
     assert facts({**plain, **changed}) != facts(plain) != facts(plain, layers=3)
     longer = {"training": {"steps": 9, "optimizer": {"learning_rate": 1e-3}}}
     assert facts({**plain, **longer}) == facts(plain)
+
+
+def test_of_adapters_of_the_base_their_bytes_are_part_of_it():
+    def facts(strength, dtype):
+        state = AdapterState(
+            "loha", {"a": LayerState({"w1_a": torch.ones(2, 3, dtype=dtype)}, 1, 3)}
+        )
+        return shapes_below([BaseAdapterFile("", "", state, strength, "always")], "")
+
+    assert facts(1.0, torch.float32) != facts(1.0, torch.float16)
+    assert facts(0.0, torch.float32) == [], "it is not put on the base"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .memory_plan import Budget, MemoryPlan, link_speed, step_seconds
 
@@ -18,13 +18,11 @@ class StepPace:
         full: Seconds that it computes where all blocks are checkpointed.
         link_bytes_per_s: What swapped blocks come with.
         micro_batches: How many a step has; each sends the swapped blocks anew.
-        planned: Seconds that the plan predicts of a step.
     """
 
     full: float
     link_bytes_per_s: float
     micro_batches: int = 1
-    planned: float = field(default=0.0, compare=False)
 
     @classmethod
     def of(cls, plan: MemoryPlan, budget: Budget, micro_batches: int = 1) -> StepPace:
@@ -37,7 +35,7 @@ class StepPace:
         """
         usual = "pinned" if budget.pins else "pageable"
         master = plan.master if plan.blocks_to_swap else usual
-        return cls(plan.full, link_speed(master, budget), micro_batches, plan.seconds)
+        return cls(plan.full, link_speed(master, budget), micro_batches)
 
     def seconds(self, checkpointed: float, sent: int, passes: int, slots: int) -> float:
         """Predict a step.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -46,9 +45,6 @@ from .split_batches import SplitBatches
 from .step import MicroStep, SampleError, StepMaker
 from .step_clock import StepClock
 from .validation import Validation
-
-_WARM = 10
-"""Steps, of which the later half say what a step takes."""
 
 
 @explained("an update of the adapter, or what is saved", f"Go on with {RESUME}.")
@@ -199,15 +195,11 @@ def _hooks(
 ) -> LoopHooks:
     training, state = run.config.training, run.state
 
-    hear = _pace_note(run)
-
     def record(result: StepResult) -> None:
         state.step = result.step
         state.skipped = state.skipped + 1 if result.skipped else 0
         if recorder is not None:
-            result = measurements.complete(result) if measurements else result
-            recorder.record(result)
-            hear(result)
+            recorder.record(measurements.complete(result) if measurements else result)
 
     clock = CheckpointClock(training.checkpoint_minutes if recorder else 0.0)
     write, ask = saving(run, recorder, recovery), requests_with_retries(run, recorder)
@@ -241,23 +233,6 @@ def _hooks(
         updated=lambda step: state.updated(),
         kept_on_failure=recorder.saved_on_failure if recorder else contextlib.nullcontext,
     )
-
-
-def _pace_note(run: Loaded) -> Callable[[StepResult], None]:
-    """Says once, when steps are warm, what they take beside what the plan predicts."""
-    times: list[float] = []
-
-    def hear(result: StepResult) -> None:
-        seconds = (result.times or {}).get("compute")
-        if run.pace is None or seconds is None or len(times) == _WARM:
-            return
-        times.append(seconds)
-        if len(times) == _WARM:
-            usual, planned = statistics.median(times[_WARM // 2 :]), run.pace.planned
-            line = f"A step computes for {usual:.2g} s; the plan expected {planned:.2g} s."
-            run.observer.notify(Noted(line))
-
-    return hear
 
 
 def _computing(run: Loaded, room: DeviceRoom) -> ComputeStep:

@@ -1,7 +1,5 @@
 """What is made smaller first is what costs least time."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from tests.fixtures.small_steps import SHAPES, Model, batch_of, maker
@@ -10,10 +8,8 @@ from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.memory_plan import Budget, MemoryPlan
 from trainer_core.offload.step_pace import StepPace
-from trainer_core.training.run_loop import _pace_note
 from trainer_core.training.smaller_step import SmallerStep
 from trainer_core.training.split_batches import SplitBatches
-from trainer_core.types import StepResult
 
 GIB = 1 << 30
 
@@ -100,18 +96,7 @@ def test_the_pace_is_that_of_the_plan(master, pins, speed):
     budget = Budget(GIB, GIB, GIB, link_bytes_per_s=2e10, flops_per_s=1e12, pins=pins)
     assert StepPace.of(plan, budget) == StepPace(3.0, speed, 1)
     assert StepPace.of(plan, budget, 4) == StepPace(3.0, speed, 4)
-    assert StepPace.of(plan, budget).planned == plan.seconds == 4.0
-
-
-@pytest.mark.parametrize("planned", [None, 2.5])
-def test_what_a_warm_step_takes_is_said_once_beside_the_plan(planned):
-    pace, heard = None if planned is None else StepPace(1.0, FAST, planned=planned), []
-    run = SimpleNamespace(pace=pace, observer=SimpleNamespace(notify=heard.append))
-    hear = _pace_note(run)
-    for step, seconds in enumerate([9.0] * 5 + [None] + [2.0] * 20, 1):
-        hear(StepResult(step, *[0.0] * 7, times=seconds and {"compute": seconds}))
-    said = ["A step computes for 2 s; the plan expected 2.5 s."]
-    assert [each.message for each in heard] == ([] if planned is None else said)
+    assert plan.seconds == 4.0
 
 
 def test_bytes_that_are_sent_are_those_that_no_slot_keeps_there_and_back():

@@ -47,7 +47,7 @@ export class Dialog {
     this.text = html("textarea", "dataset-text", { "aria-label": "Caption", placeholder: "What is to be seen" });
     this.text.disabled = true;
     this.status = html("div", "dataset-status", { "aria-live": "polite" });
-    this.undoButton = button("dataset-button", "Undo caption edit", () => void this.undo());
+    this.undoButton = button("dataset-button", "Undo", () => void this.undo());
     this.unwritten = button("dataset-button", "Next without caption", () => void this.goUnwritten());
     this.leave = button("dataset-button", "Leave out", () => void this.choose({ left_out: !this.items.get(this.index)?.left_out }));
     this.bulk = new Bulk((edit) => void this.write(edit));

@@ -1,4 +1,4 @@
-"""Captions that are edited at a node: written to their files, and taken back again.
+"""What is edited at a node, captions and choices for images: written to files, and taken back.
 
 A text is saved only over the one that was read: what another program wrote since stays. What an
 edit replaced is noted in a journal outside of the dataset, before the file is changed, so that no
@@ -30,6 +30,9 @@ ABSENT = "absent"
 """What stands for the text of a caption that has no file."""
 
 _NAMED = 5
+_UNREADABLE = "\0"
+"""What stands for a text that cannot be read, which no caption has."""
+
 _LOCK = threading.Lock()
 
 Change = Callable[[str | None], str]
@@ -153,11 +156,34 @@ class Edits:
                 write_text(now.file, text + "\n")
             return len(changes), unread
 
+    def choose(self, image: Path, given: Mapping[str, Any]) -> None:
+        """Leave an image out, or keep another part of it.
+
+        Args:
+            image: Of the dataset.
+            given: As `chosen` takes it.
+
+        Raises:
+            DatasetError: When the choice is none, or those before it cannot be read.
+            StorageError: When it cannot be written.
+        """
+        from ...trainer_core.data.sources.image_choices import FILE, chosen
+
+        with _LOCK:
+            name, file = image.relative_to(self._folder).as_posix(), self._folder / FILE
+            now, text = Caption(file, _text_of(file)), chosen(self._folder, name, given)
+            if text == now.text:
+                return
+            if now.text != _UNREADABLE:
+                self._note(self._noted(), (now, text), image=name)
+            write_text(file, text + "\n")
+
     def undo(self) -> list[Path]:
         """Take back the last edit that is still as it was left.
 
         Returns:
-            The caption files, below the dataset; none when there is nothing to take back.
+            The caption files, or the image that was chosen for, below the dataset; none when there
+            is nothing to take back.
 
         Raises:
             InputError: When a file was changed since; its edit is then forgotten.
@@ -181,14 +207,9 @@ class Edits:
             return done
 
     def _take_back(self, edit: Mapping[str, Any], done: list[Path], changed: list[str]) -> None:
-        from ...trainer_core.data.captions import read_caption
-
         file = self._folder / edit["file"]
         self._within.require(file, "caption")
-        try:
-            text = read_caption(file) if file.is_file() else None
-        except DatasetError:
-            text = "\0"  # which no caption has: it is another one than both
+        text = _text_of(file)
         if text == edit["before"]:
             return  # The program ended between the note and the edit.
         if text != edit["after"]:
@@ -198,15 +219,18 @@ class Edits:
             unlink(file)
         else:
             write_text(file, edit["before"] + "\n")
-        done.append(Path(edit["file"]))
+        done.append(Path(edit.get("image", edit["file"])))
 
-    def _note(self, noted: list[dict[str, Any]], *changes: tuple[Caption, str]) -> None:
+    def _note(
+        self, noted: list[dict[str, Any]], *changes: tuple[Caption, str], **more: str
+    ) -> None:
         edits: list[dict[str, Any]] = [
             {
                 "file": now.file.relative_to(self._folder).as_posix(),
                 "before": now.text,
                 "after": text,
                 "more": at > 0,
+                **more,
             }
             for at, (now, text) in enumerate(changes)
         ]
@@ -273,11 +297,22 @@ def _count(edits: Sequence[Mapping[str, Any]]) -> int:
     return sum(not each["more"] for each in edits)
 
 
+def _text_of(file: Path) -> str | None:
+    from ...trainer_core.data.captions import read_caption
+
+    try:
+        return read_caption(file) if file.is_file() else None
+    except DatasetError:
+        return _UNREADABLE
+
+
 def _is_edit(value: Any) -> bool:
-    if not isinstance(value, dict) or value.keys() - {"more"} != {"file", "before", "after"}:
+    own = {"more", "image"}
+    if not isinstance(value, dict) or value.keys() - own != {"file", "before", "after"}:
         return False
     file = value["file"]
     inside = isinstance(file, str) and ".." not in file.split("/") and not Path(file).is_absolute()
+    inside = inside and isinstance(value.get("image", ""), str)
     return inside and isinstance(value["after"], str) and isinstance(value["before"], str | None)
 
 

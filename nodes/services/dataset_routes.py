@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import DatasetError, InputError, TrainerError
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from .quick_plan import Answers
 
 _Query = Mapping[str, str]
-_CHOOSING = Lock()
 _LARGEST_TEXT = 2 * 2**20
 _LARGEST_SETTINGS = 4096
 _MOST_ITEMS = 200
@@ -124,12 +122,9 @@ def _write(query: _Query, body: bytes) -> Any:
 
 def _choose(query: _Query, body: bytes) -> Any:
     """Leave an image out, or keep another part of it."""
-    from ...trainer_core.data.sources.image_choices import choose
-
-    folder, image = _own(query["folder"]), _named_image(query)
-    with _CHOOSING:
-        choose(folder, image.relative_to(folder).as_posix(), _json(body))
-    return {}
+    edits = _edits(_own(query["folder"]))
+    edits.choose(_named_image(query), _json(body))
+    return {"edits": edits.count()}
 
 
 def _begin(query: _Query, body: bytes) -> Any:

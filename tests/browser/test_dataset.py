@@ -213,6 +213,15 @@ def test_a_folder_without_captions_is_made_ready_on_the_node(page):
     ]
     page.browser.evaluate(_DRAG)
     choices = folder / ".adapter_trainer.json"
+    page.server.wait(lambda: "b.png" in choices.read_text(), 20)
+    press(page, ".adapter-trainer-dataset-buttons", "Leave out")
+    wait_for_text(page, "size", "Left out")
+    press(page, ".adapter-trainer-dataset-buttons", "Undo")
+    wait_for_text(page, "status", "b.png is as it was before")
+    press(page, ".adapter-trainer-dataset-buttons", "Undo")
+    page.server.wait(lambda: "b.png" not in choices.read_text(), 20)
+    page.browser.evaluate(_DRAG)
+    page.server.wait(lambda: "b.png" in choices.read_text(), 20)
     page.browser.press("Escape")
     wait_for_text(page, "count", "2 of 3 images")
     page.browser.evaluate("await new Promise((done) => setTimeout(done, 1500))")

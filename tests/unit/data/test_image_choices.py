@@ -13,11 +13,15 @@ from trainer_core.data.framing import crop_of
 from trainer_core.data.image import fit_to_bucket, kept_box, open_image, to_pixels
 from trainer_core.data.masks import fit_mask, pool_mask
 from trainer_core.data.sources.folder import scan
-from trainer_core.data.sources.image_choices import FILE, choose, read_choices
+from trainer_core.data.sources.image_choices import FILE, chosen, read_choices
 from trainer_core.errors import DatasetError
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 
 CORNER = (0.1, 0.9)
+
+
+def choose(folder, name, given):
+    (folder / FILE).write_text(chosen(folder, name, given))
 
 
 def flat(folder, paint):

@@ -1,5 +1,6 @@
 """Captions are edited in their files, over what was read and nothing else, and taken back."""
 
+import json
 import threading
 
 import pytest
@@ -135,6 +136,31 @@ def test_the_file_is_found_as_the_trainer_finds_it(caption_edits, allowed, folde
     (folder / "in" / "b.json").write_text('"json"')
     found = caption_edits.read(folder / "in" / "b.png", TXT, allowed([folder]))
     assert (found.text, found.file.name) == ("beside", "b.caption")
+
+
+def test_choices_for_images_are_taken_back_among_captions(caption_edits, allowed, edits, folder):
+    image, other = folder / "a.png", folder / "in" / "b.png"
+    choices = folder / ".adapter_trainer.json"
+    edits.choose(image, {"left_out": True})
+    edit(caption_edits, allowed, edits, other, "new")
+    edits.choose(other, {"focus": [0.25, 0.5]})
+    edits.choose(other, {"focus": [0.25, 0.5]})
+    kept = choices.read_text()
+    assert edits.count() == 3
+    assert [each.as_posix() for each in edits.undo()] == ["in/b.png"]
+    assert json.loads(choices.read_text()) == {"left_out": ["a.png"], "focus": {}}
+    edits.choose(other, {"focus": [0.25, 0.5]})
+    assert choices.read_text() == kept
+    taken = [edits.undo()[0].as_posix() for _ in range(3)]
+    assert (taken, choices.exists()) == (["in/b.png", "in/b.txt", "a.png"], False)
+    # What another program wrote since stays.
+    edits.choose(image, {"left_out": True})
+    choices.write_text("{}")
+    with pytest.raises(Exception, match="changed by another program"):
+        edits.undo()
+    choices.write_text(" " * (1 << 20) + "{}")
+    edits.choose(image, {"left_out": True})
+    assert (edits.count(), "a.png" in choices.read_text()) == (0, True)
 
 
 def test_a_journal_of_a_stranger_reaches_nothing(caption_edits, edits, folder, tmp_path):

@@ -6,6 +6,7 @@ folder is trained. Names are paths below the folder with forward slashes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
-from ...filesystem.storage import write_json
 from ...filesystem.text_files import read_object
 from .listing import composed
 
@@ -72,8 +72,8 @@ def read_choices(folder: Path, within: AllowedFolders | None = None) -> ImageCho
     )
 
 
-def choose(folder: Path, name: str, given: Mapping[str, Any]) -> None:
-    """Keep a choice for an image.
+def chosen(folder: Path, name: str, given: Mapping[str, Any]) -> str:
+    """What `FILE` is to hold so that a choice for an image is kept, as JSON.
 
     Args:
         folder: The dataset.
@@ -82,7 +82,6 @@ def choose(folder: Path, name: str, given: Mapping[str, Any]) -> None:
 
     Raises:
         DatasetError: When the choice is none, or those before it cannot be read.
-        StorageError: When it cannot be written.
     """
     before, name = read_choices(folder), composed(name)
     left_out, focus = before.left_out - {name}, dict(before.focus)
@@ -94,7 +93,8 @@ def choose(folder: Path, name: str, given: Mapping[str, Any]) -> None:
             if not _is_place(given["focus"]):
                 raise DatasetError("no place in an image", "two shares from 0 to 1", "Drag again.")
             focus[name] = tuple(given["focus"])
-    write_json(folder / FILE, {"left_out": sorted(left_out), "focus": dict(sorted(focus.items()))})
+    choices = {"left_out": sorted(left_out), "focus": dict(sorted(focus.items()))}
+    return json.dumps(choices, indent=2, allow_nan=False)
 
 
 def _is_place(value: Any) -> bool:

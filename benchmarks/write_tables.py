@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trainer_core.families.presets import GOALS, QUALITIES, plan_preset
+from trainer_core.families.presets import GOALS, QUALITIES, Gpu, plan_preset
 from trainer_core.families.registry import PACKAGES, get_family
 
 from . import learning_tables
@@ -167,19 +167,20 @@ def preset_quality_table() -> str:
 
 def preset_size_table() -> str:
     """The size in pixels that each GPU gets."""
-    sizes = (8, 12, 16, 24, 32)
+    sizes = {8: 25, 12: 25, 16: 45, 24: 160, 32: 210}
+    gpus = [Gpu(size << 30, speed * 1e12) for size, speed in sizes.items()]
     rows = []
     for family in PACKAGES:
         edits = get_family(family).variants != ("generate",)
         for goal in ("person", "edit") if edits else ("person",):
             found = [
-                plan_preset(family, goal, "thorough", images=20, vram=size << 30).values
-                for size in sizes
+                plan_preset(family, goal, "thorough", images=20, gpu=gpu).values for gpu in gpus
             ]
             cells = [str(each["dataset.resolution"]) for each in found]
             of = goal if goal == "edit" else "others" if edits else "all but edit"
             rows.append((get_family(family).title, of, *cells))
-    return _table(("Base", "Goal", *(f"{size} GB" for size in sizes)), rows)
+    heads = (f"{size} GB, {speed} TFLOPS" for size, speed in sizes.items())
+    return _table(("Base", "Goal", *heads), rows)
 
 
 def preset_result_table() -> str:

@@ -11,6 +11,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -290,6 +291,32 @@ def free_memory(device: torch.device) -> int:
     import psutil
 
     return psutil.virtual_memory().available
+
+
+_DENSE_FLOPS = {(8, 0): 2048, (9, 0): 4096, (10, 0): 8192}
+"""Compute capability to bf16 FLOPs of a multiprocessor's clock, summed in float32; else 512.
+
+Source: NVIDIA's architecture papers of A100, H100 and B200; of GeForce (8.6 to 12.0) all have 512.
+"""
+_CLOCK = 1.7e9
+"""Where torch does not know it."""
+
+
+def rated_speed(device: torch.device) -> float | None:
+    """FLOPs a second of bf16 products as a CUDA device is sold; None for any other device.
+
+    The same in every call, unlike `product_speed`: a plan may follow from it.
+    """
+    if device.type != "cuda" or torch.version.hip is not None:
+        return None
+    return speed_of(torch.cuda.get_device_properties(device))
+
+
+def speed_of(properties: Any) -> float:
+    """As `rated_speed`, of torch's properties of a device."""
+    clock = getattr(properties, "clock_rate", 0) * 1e3 or _CLOCK
+    flops = _DENSE_FLOPS.get((properties.major, properties.minor), 512)
+    return properties.multi_processor_count * clock * flops
 
 
 def product_speed(device: torch.device, dtype: torch.dtype) -> float:

@@ -294,6 +294,13 @@ def total_vram() -> int | None:
     return None if on.type in {"cpu", "mps"} else int(management.get_total_memory(on))
 
 
+def rated_speed() -> float | None:
+    """FLOPs a second of ComfyUI's device, as it is sold; None where that is not known."""
+    from ...trainer_core import device as known
+
+    return known.rated_speed(device())
+
+
 def unclaimed_memory(on: torch.device) -> int:
     """Free bytes of a device that torch does not have at hand either."""
     free, at_hand = management.get_free_memory(on, torch_free_too=True)

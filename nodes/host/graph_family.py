@@ -48,6 +48,7 @@ def graph_family(model: Any, clip: Any = None, work: tuple[int, int, int] | None
 
     found = GraphModel(model)
     denoiser, sampling = found.denoiser, ShiftSettings(shift=found.shift)
+    trained = ShiftSettings(shift=found.trained_shift)
     text = graph_text(clip)
     predict = GraphPredict(model, found.space.dimensions, found.straight, found.guided, text)
     names = native_model.key_map(denoiser)
@@ -69,6 +70,7 @@ def graph_family(model: Any, clip: Any = None, work: tuple[int, int, int] | None
         parameterization=found.parameterization,
         levels=found.levels,
         shift=lambda location, steps: sampling,
+        trained_shift=lambda location: trained,
         patch=found.patch,
         takes_guidance=lambda transformer: found.guided,
         enable_checkpointing=lambda transformer, call=None: enable_checkpointing(

@@ -29,8 +29,14 @@ _OF_A_STEP = 3
 _OF_A_FACTOR = 16
 """Bytes of a number of the adapter: itself, its gradient and AdamW's two moments in float32."""
 
-SMALL = {"SD15"}
-"""ComfyUI's configurations of models that were trained at 512 pixels."""
+_TRAINED_SHIFTS = {"Anima": 1.0, "ZImage": 2.0}
+"""ComfyUI's configurations to the shift that they are trained at.
+
+Source: sd-scripts 48d368fa, docs/anima_train_network.md; musubi-tuner 30c658c, docs/zimage.md.
+"""
+
+_MOST_TRAINED_SHIFT = 3.0
+"""Of any other flow. Trainers use 1 to 3.2; a MODEL's own is for generating, and may be 8."""
 
 _GUIDED = ("guidance_in.", "guidance_embed")
 _NO_IMAGES: Mapping[str, str] = {
@@ -199,6 +205,14 @@ class GraphModel:
         half = float(self.sampling.sigma(torch.tensor(0.5 * scale)))
         return half / (1.0 - half)
 
+    @property
+    def trained_shift(self) -> float:
+        """The shift of the noise levels that are trained, whatever a node set for sampling."""
+        for name in classes_of(getattr(self.model, "model_config", None)):
+            if name in _TRAINED_SHIFTS:
+                return _TRAINED_SHIFTS[name]
+        return min(self.shift, _MOST_TRAINED_SHIFT)
+
     def sigmas(self, steps: int) -> Tensor:
         """The noise levels of a generation `[steps + 1]` as shares of noise, float32."""
         import torch
@@ -297,12 +311,11 @@ class GraphModel:
     @property
     def traits(self) -> frozenset[str]:
         """What its presets depend on, as `families.presets.plan_preset` takes it."""
-        known = {
-            "discrete": self.parameterization.name != "flow",
-            "guided": self.guided,
-            "small": type(getattr(self.model, "model_config", None)).__name__ in SMALL,
-        }
-        return frozenset(name for name, has in known.items() if has)
+        return traits_of(
+            getattr(self.model, "model_config", None),
+            self.parameterization.name,
+            guided=self.guided,
+        )
 
     def _refused(self, why: str) -> BaseModelError:
         return BaseModelError(
@@ -310,3 +323,22 @@ class GraphModel:
             "a model whose latents are those of images, sampled as flow, eps or v",
             _CHOOSE,
         )
+
+
+def classes_of(config: object) -> tuple[str, ...]:
+    """The names of ComfyUI's configuration of a model and of those that it is made from."""
+    return tuple(each.__name__ for each in type(config).__mro__[:-1])
+
+
+def traits_of(config: object, parameterization: str, *, guided: bool) -> frozenset[str]:
+    """What presets of a model depend on, by the layers of ``config/presets/graph_model.yaml``.
+
+    Args:
+        config: ComfyUI's configuration of the model.
+        parameterization: Name of what it predicts: ``flow``, ``eps``, ``v`` or ``edm``.
+        guided: Whether it reads its guidance as a number.
+    """
+    discrete = set() if parameterization == "flow" else {"discrete"}
+    return frozenset(
+        {*classes_of(config), parameterization} | discrete | ({"guided"} if guided else set())
+    )

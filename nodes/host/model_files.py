@@ -7,13 +7,15 @@ from pathlib import Path
 from ...trainer_core.errors import InputError
 from ...trainer_core.weights.header import read_header
 from . import comfy_host
-from .graph_model import SMALL
+from .graph_model import traits_of
 
-_DISCRETE = {
-    *("EPS", "V_PREDICTION", "V_PREDICTION_EDM", "V_PREDICTION_CONTINUOUS", "V_PREDICTION_DDPM"),
-    *("EDM", "STABLE_CASCADE"),
+_PARAMETERIZATIONS = {
+    "EPS": "eps",
+    **dict.fromkeys(("V_PREDICTION", "V_PREDICTION_CONTINUOUS", "V_PREDICTION_DDPM"), "v"),
+    **dict.fromkeys(("EDM", "V_PREDICTION_EDM"), "edm"),
+    "STABLE_CASCADE": "eps",
 }
-"""ComfyUI's types of models whose noise levels are a schedule's."""
+"""ComfyUI's types of models whose noise levels are a schedule's; all others are flows."""
 
 
 def traits_of_file(path: Path) -> frozenset[str]:
@@ -36,12 +38,11 @@ def traits_of_file(path: Path) -> frozenset[str]:
             "Choose another file in the loader.",
         )
     try:
-        discrete = config.model_type(tensors, prefix).name in _DISCRETE
+        kind = config.model_type(tensors, prefix).name
     except (RuntimeError, NotImplementedError):
-        discrete = True  # SD2 is told from its v-prediction by values, and is discrete in both.
-    known = {
-        "discrete": discrete,
-        "guided": bool(config.unet_config.get("guidance_embed")),
-        "small": type(config).__name__ in SMALL,
-    }
-    return frozenset(name for name, has in known.items() if has)
+        kind = "V_PREDICTION"  # SD2 is told from its eps by values.
+    return traits_of(
+        config,
+        _PARAMETERIZATIONS.get(kind, "flow"),
+        guided=bool(config.unet_config.get("guidance_embed")),
+    )

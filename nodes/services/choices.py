@@ -12,6 +12,7 @@ from typing import Any
 
 from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import ConfigError, RunError
+from ...trainer_core.families.registry import PACKAGES, get_family
 from ...trainer_core.families.run_files import load_config
 
 _OWN_FOLDERS = {"cache": "encoded samples", "pictures": "images of the graph"}
@@ -126,8 +127,17 @@ def run_config(base: BaseChoice, *layers: Mapping[str, Any]) -> RunConfig:
     if base.model is not None:
         # Noise, eps and v models want other levels; the family knows which.
         training["sigma"] = {"density": "auto"}
-    first = {"family": base.family, "base": base.values, "training": training}
+    preview = {"shift": _sampled_shift(base)}
+    first = {"family": base.family, "base": base.values, "training": training, "preview": preview}
     return load_config(_merged(first, *layers))
+
+
+def _sampled_shift(base: BaseChoice) -> float | None:
+    """What KSampler would move the noise levels of a preview by; None where the base says it."""
+    if base.embedded or base.family not in PACKAGES or base.values.get("distilled") == "train":
+        return None
+    graph = get_family(base.family).graph
+    return None if graph is None else graph.shift
 
 
 def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:

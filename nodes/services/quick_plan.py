@@ -101,6 +101,7 @@ class _Base(NamedTuple):
         variant: Of the base; None for the one that fits the goal.
         values: Of the section ``base``, by YAML path.
         traits: As `plan_preset` takes them.
+        billions: 10^9 numbers of it; None where the preset knows better.
     """
 
     name: str
@@ -110,6 +111,7 @@ class _Base(NamedTuple):
     variant: str | None
     values: Mapping[str, Any]
     traits: frozenset[str] = frozenset()
+    billions: float | None = None
 
 
 class Parts(NamedTuple):
@@ -176,7 +178,7 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
     """
     from ...trainer_core.config.presets.prompts import preview_prompts
     from ...trainer_core.data.captions import with_trigger
-    from ...trainer_core.families.presets import plan_preset
+    from ...trainer_core.families.presets import Gpu, plan_preset
 
     base = _base_of(answers, model)
     embedded = base.values.get("base.path") == comfy_host.EMBEDDED
@@ -190,14 +192,14 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
         variant=base.variant,
         kind=answers.kind,
         embedded=embedded,
-        vram=vram,
+        gpu=Gpu(vram, comfy_host.rated_speed()),
         traits=base.traits,
+        billions=base.billions,
     )
     texts = [with_trigger(answers.trigger_word, each.caption) for each in samples if each.caption]
     prompts = [line.strip() for line in answers.prompts.splitlines() if line.strip()]
-    prompts = prompts or preview_prompts(
-        answers.goal, answers.trigger_word, texts, embedded=embedded
-    )
+    word = answers.trigger_word
+    prompts = prompts or preview_prompts(answers.goal, word, texts, embedded=embedded)
     values = {
         **preset.values,
         **base.values,
@@ -229,7 +231,7 @@ def _base_of(answers: Answers, model: Any) -> _Base:
         InputError: When the MODEL's loader is none whose file can be read before it is loaded, or
             the base cannot be trained on.
     """
-    from ...trainer_core.bases.locate import detect_base, detect_variant
+    from ...trainer_core.bases.locate import count_numbers, detect_base, detect_variant
     from ...trainer_core.families.registry import get_family
 
     loader, _, file = answers.loader.partition("/")
@@ -248,6 +250,7 @@ def _base_of(answers: Answers, model: Any) -> _Base:
         source=f"Read from {name}.",
         variant=variant,
         values={"base.path": path},
+        billions=count_numbers(path, family) / 1e9,
     )
 
 

@@ -80,10 +80,19 @@ def test_a_model_of_the_graph_has_the_figures_of_its_kind(planned):
     ]
     assert found == [("auto", 7.0), ("auto", 7.0), ("logit_normal", 4.0)]
     assert (sdxl["family"], sdxl["dataset"]["resolution"]) == ("graph_model", 512)
+    training = [run["training"] for run in (sdxl, small, flow)]
+    assert [each["batch_size"] for each in training] == [2, 2, 1]
+    assert [each["loss"]["weighting"] for each in training] == ["min_snr", "min_snr", "none"]
+    assert [each["optimizer"]["learning_rate"] for each in training] == [4e-4, 1e-4, 2e-4]
+    assert [run["output"]["layouts"][1:] for run in (sdxl, small, flow)] == [["kohya"]] * 2 + [[]]
     assert small["dataset"]["resolution"] == small["preview"]["width"] == 512
     assert rows(planned["SDXL"])["base"]["why"] == "Connected to model."
     # What is read of a file before it is loaded is what the MODEL says.
-    assert planned["headers"] == {"sd15": ["discrete", "small"], "sdxl": ["discrete"]}
+    headers = {name: set(found) - {"BASE"} for name, found in planned["headers"].items()}
+    assert headers == {
+        "sd15": {"SD15", "discrete", "eps"},
+        "sdxl": {"SDXL", "discrete", "eps"},
+    }
 
 
 def test_settings_of_datasets_and_cache_come_back_from_a_graph_as_they_were(planned):

@@ -12,7 +12,7 @@ from ..errors import BaseModelError, ConfigError
 from ..families.registry import FAMILIES, embedded_family
 from ..weights.base_location import EMBEDDED, BaseLocation, folder_identity
 from ..weights.base_path import base_file, local_folder, looks_like_file, names_hub
-from ..weights.diffusers_folder import check_part, class_name, is_whole
+from ..weights.diffusers_folder import check_part, class_name, is_whole, read_json
 from ..weights.header import WeightFile, check_formats, open_weights
 from .base_adapters import outline_base_adapters
 from .distilled import refuse_distilled
@@ -305,6 +305,26 @@ def detect_variant(path: str | Path, family: Family) -> str | None:
     variant, needed = family.folder.pipelines.get(_pipeline(place)), family.folder.edit_parts
     both = bool(needed) and all(is_whole(place, part) for part in needed)
     return variant or (None if both else "generate")
+
+
+def count_numbers(path: str | Path, family: Family) -> int:
+    """Numbers of the weights of a base's layers, by the sizes that it says.
+
+    Args:
+        path: As for `detect_base`.
+        family: What that gave.
+
+    Raises:
+        BaseModelError: When it cannot be read.
+    """
+    place = family.embedded if str(path) == EMBEDDED else Path(path).expanduser()
+    assert place is not None
+    if place.is_file():
+        usual = read_json(family.file.configs / family.variants[0] / "transformer" / "config.json")
+        config = {**usual, **family.file.settings(family.file.tidy(open_weights(place)))}
+    else:
+        config = read_json(place / "transformer" / "config.json")
+    return family.sizes(config).numbers
 
 
 def trainable_family(file: WeightFile) -> str:

@@ -230,19 +230,19 @@ VERBS: Mapping[str, Verb] = {
     "template": Verb(
         "runs",
         "print a commented run file; with --from, one made of another trainer's",
-        "adapter-trainer template FAMILY GOAL [QUALITY] [images=20] [kind=auto] [vram=GB]\n"
-        "    [variant=V] [--embedded]\n"
+        "adapter-trainer template FAMILY GOAL [QUALITY] [images=20] [trigger=WORD] [kind=auto]\n"
+        "    [vram=GB] [tflops=N] [variant=V] [--embedded]\n"
         "adapter-trainer template FAMILY [PURPOSE]\n"
         "adapter-trainer template --from FILE [--from FILE] [OUT] [family=FAMILY] [key=value ...]\n"
         'adapter-trainer template --from-command "accelerate launch ... --network_dim 32" [OUT]',
         "GOAL is what the adapter is for, QUALITY how much time there is (unset: standard).\n"
-        "Everything else follows, also from how many images there are and from the GPU's memory,\n"
-        "and stands at the top of the file with the reasons. --embedded: for the tiny base that\n"
-        "ships with the trainer.\n"
+        "Everything else follows, also from how many images there are, from the GPU's memory and\n"
+        "from its speed (dense bf16), and stands at the top of the file with the reasons.\n"
+        "--embedded: for the tiny base that ships with the trainer.\n"
         "--from turns a run file of ai-toolkit, musubi-tuner (also its command line, in a .txt or\n"
         ".sh), OneTrainer, qwen-image-finetune or FlyMyAI into ours, says what differs and what\n"
         "has no counterpart, and writes OUT, or prints it.\n",
-        ("images", "kind", "vram", "variant", "from", "from_command"),
+        ("images", "trigger", "kind", "vram", "tflops", "variant", "from", "from_command"),
         ("embedded",),
         listed=_templates,
     ),

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config import PreviewSection, RunConfig
+from ..config.presets.prompts import preview_prompts
 from ..config.problems import check_config
 from ..errors import ConfigError, InputError
-from ..families.presets import GOALS, plan_preset
+from ..families.presets import GOALS, Gpu, plan_preset
 from ..families.run_files import run_file_of, run_file_template, templates
 from ..filesystem.storage import given_path
 from . import VERBS
@@ -228,7 +229,7 @@ _IMAGES = 20
 
 
 def _for_goal(family: str, goal: str, quality: str, given: Mapping[str, str]) -> str:
-    images, vram = _whole(given, "images"), _whole(given, "vram")
+    images, vram, speed = (_whole(given, name) for name in ("images", "vram", "tflops"))
     images = _IMAGES if images is None else images
     preset = plan_preset(
         family,
@@ -238,10 +239,19 @@ def _for_goal(family: str, goal: str, quality: str, given: Mapping[str, str]) ->
         variant=given.get("variant"),
         kind=given.get("kind", "auto"),
         embedded=given.get("embedded", "false") == "true",
-        vram=None if vram is None else vram << 30,
+        gpu=Gpu(
+            vram=None if vram is None else vram << 30,
+            flops=None if speed is None else speed * 1e12,
+        ),
     )
+    word = given.get("trigger", "")
+    values = {**preset.values, **({"dataset.trigger_word": word} if word else {})}
+    if goal != "edit":  # whose prompts need control images, which are not known here
+        embedded = values["base.path"] == "embedded"
+        values["preview.prompts"] = preview_prompts(goal, word, (), embedded=embedded)
+        values["preview.every"] = preset.preview_every
     title = f"A run file for the family {family}: {goal}, {quality}, for {images} images."
-    return run_file_of(title, preset.values, [each.why for each in preset.chosen])
+    return run_file_of(title, values, [each.why for each in preset.chosen])
 
 
 def _whole(given: Mapping[str, str], name: str) -> int | None:

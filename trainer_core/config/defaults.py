@@ -6,7 +6,7 @@ import math
 
 from .run import RunConfig
 
-_SAMPLES_SEEN = 450
+_SAMPLES_SEEN, _MOST_SAMPLES = 450, 6000
 _OF_SLIDER = 800
 _ROUNDED_TO = 10
 _WARMUP_SHARE = 10
@@ -16,9 +16,9 @@ def resolved_length(config: RunConfig, images: int) -> RunConfig:
     """Fill in ``training.steps`` from the number of training images, where it is unset.
 
     A run sees ``450 sqrt(images)`` samples of its own images: 12 images 130 times each, 100 images
-    45 times each. Samples that preserve the base are not counted, and every step is taken to be
-    full, which the last one of an epoch may not be. A slider sees 800 samples, each of them with
-    both signs of its strength.
+    45 times each; from 178 images on it is 6000. Samples that preserve the base are not counted,
+    and every step is taken to be full, which the last one of an epoch may not be. A slider sees 800
+    samples, each of them with both signs of its strength.
 
     Args:
         config: The run file.
@@ -34,7 +34,8 @@ def resolved_length(config: RunConfig, images: int) -> RunConfig:
     samples = together * training.gradient_accumulation_steps
     own = samples * (1 - config.dataset.preservation.share)
     # What a slider learns is one direction, however many images it is seen on.
-    seen = _OF_SLIDER if config.dataset.slider.is_on else _SAMPLES_SEEN * math.sqrt(images)
+    seen = min(_SAMPLES_SEEN * math.sqrt(images), _MOST_SAMPLES)
+    seen = _OF_SLIDER if config.dataset.slider.is_on else seen
     steps = math.ceil(seen / own / _ROUNDED_TO) * _ROUNDED_TO
     return with_length(config, max(steps, training.schedule.warmup_steps))
 

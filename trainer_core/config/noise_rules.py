@@ -63,12 +63,6 @@ def _unread(
 
 
 def _density(sigma: SigmaSection) -> Iterator[tuple[str, str, str]]:
-    if sigma.density == "logit_normal" and sigma.shift is not None:
-        yield (
-            "training.sigma.shift is set and training.sigma.density is logit_normal",
-            "a shift with any other density; logit_normal with a shift is called shifted",
-            "Leave training.sigma.shift out, or set training.sigma.density to shifted.",
-        )
     normal = sigma.density in {"logit_normal", "shifted"}
     if not normal and (sigma.mean, sigma.std) != (0.0, 1.0):
         yield (

@@ -140,6 +140,14 @@ class PreviewSection(Section):
         ge=0.0,
         le=100.0,
     )
+    shift: float | None = setting(
+        None,
+        "Leave it unset. Shift of the noise levels of a preview's steps. Unset: of the base's own "
+        "scheduler; inside ComfyUI of ComfyUI's.",
+        advanced=True,
+        gt=0.0,
+        le=100.0,
+    )
     negative_prompt: str = setting(
         "",
         "Leave it empty unless you generate with one; it means nothing at guidance 1. What the "

@@ -45,9 +45,9 @@ class SigmaSection(Section):
     )
     shift: float | None = setting(
         None,
-        "Leave it unset unless a recipe names one; above 1 trains strong noise more. For all but "
-        "logit_normal: sigma' = shift * sigma / (1 + (shift - 1) * sigma). Unset: for shifted the "
-        "shift that the base's scheduler uses at the image's size, else none.",
+        "Leave it unset unless a recipe names one; above 1 trains strong noise more. "
+        "sigma' = shift * sigma / (1 + (shift - 1) * sigma). Unset: for shifted what the base's "
+        "family is trained with at the image's size, else none.",
         advanced=True,
         gt=0.0,
         le=100.0,

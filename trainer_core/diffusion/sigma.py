@@ -49,14 +49,14 @@ def make_quantile(
 
     Args:
         density: With u uniform in [0, 1]: ``uniform`` is u; ``logit_normal`` has a normal logit;
-            ``shifted`` is the same, moved; ``mode`` is
+            ``shifted`` is the same by another name; ``mode`` is
             ``1 - u - mode_scale (cos(pi u / 2)^2 - 1 + u)``; ``content`` is ``1 - u^3``, mostly
             noise; ``style`` is ``u^3``, mostly image; ``cosmap`` is
             ``1 - 1 / (tan(pi u / 2) + 1)``; ``beta`` has the density
             ``sigma^(alpha - 1) (1 - sigma)^(beta - 1) / B(alpha, beta)``.
         mean: Mean of the logit.
         std: Standard deviation of the logit, above 0.
-        shift: Above 0. Every density but ``logit_normal`` is moved by `shift_sigma`.
+        shift: Above 0; every density is moved by `shift_sigma`.
         minimum: Smallest sigma, in [0, 1).
         maximum: Largest sigma, in (0, 1], above ``minimum``.
         mode_scale: In [-1, 1.75]; only read by ``mode``.
@@ -82,8 +82,7 @@ def make_quantile(
         )
     if density in {"logit_normal", "shifted"}:
         # A shift adds log(shift) to the logit, so a shifted logit-normal is a logit-normal again.
-        moved = mean + (math.log(shift) if density == "shifted" else 0.0)
-        return _cut_off(_logit_normal(moved, std), minimum, maximum)
+        return _cut_off(_logit_normal(mean + math.log(shift), std), minimum, maximum)
     return _cut_off(_shifted(_named(density, mode_scale, alpha, beta), shift), minimum, maximum)
 
 

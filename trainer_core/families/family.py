@@ -186,8 +186,9 @@ class Family:
             has pixels, and are joined to those of the target.
         channels: Of the pixels that the VAE reads and gives: 4 with transparency, which the text
             encoder sees laid on white. See `pixel_channels`.
-        shift: (base, steps of a generation) to what moves its noise levels; of None steps those
-            that are trained on.
+        shift: (base, steps of a generation) to what moves the noise levels of a generation.
+        trained_shift: What moves the noise levels that are trained: a fact of the family, because
+            what a base's scheduler says is for generating. Each family says where it is from.
         distilled: A base that was distilled to few steps to what will happen and what to train on
             instead, in one line; empty for any other base. See `bases.distilled`.
         conditioning_shapes: The configuration of Diffusers' transformer and a number of text tokens
@@ -237,9 +238,10 @@ class Family:
     shown: frozenset[str] = frozenset()
     filled: frozenset[str] = frozenset()
     channels: int = 3
-    shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(
+    shift: Callable[[BaseLocation, int], ShiftSettings] = lambda location, steps: read_shift(
         location
     )
+    trained_shift: Callable[[BaseLocation], ShiftSettings] = lambda location: ShiftSettings()
     training_density: str = "shifted"
     parameterization: Parameterization = FLOW
     levels: NoiseLevels | None = None
@@ -327,7 +329,12 @@ class Family:
         return high, wide, self.patch
 
     def sampling_sigmas(
-        self, location: BaseLocation, steps: int, width: int, height: int
+        self,
+        location: BaseLocation,
+        steps: int,
+        width: int,
+        height: int,
+        shift: float | None = None,
     ) -> Tensor:
         """The noise levels that the base's own scheduler would sample with.
 
@@ -336,6 +343,7 @@ class Family:
             steps: Number of steps, at least 1.
             width: Width of the image in pixels.
             height: Height of the image in pixels.
+            shift: Instead of the scheduler's own; one that a host lends has levels of its own.
 
         Returns:
             `[steps + 1]`, float32, from 1 down to 0; of a family with levels from its strongest.
@@ -344,17 +352,20 @@ class Family:
             return self.given.sigmas(steps)
         if self.levels is not None:
             return self.levels.sampling(steps)
-        tokens = self._tokens(location, width, height)
-        return flow_sigmas(steps, self.shift(location, steps), tokens)
+        settings = ShiftSettings(shift=shift) if shift else self.shift(location, steps)
+        return flow_sigmas(steps, settings, self._tokens(location, width, height))
 
     def training_shift(self, location: BaseLocation, width: int, height: int) -> float:
-        """The shift that the base's own scheduler would use for an image of that size in pixels.
+        """The shift of the noise levels that are trained of an image of that size in pixels.
 
-        Times are not shifted: of a family with levels it is 1.
+        Beyond the largest image of a family's line it stays at the line's end. Times are not
+        shifted: of a family with levels it is 1.
         """
         if self.levels is not None:
             return 1.0
-        return shift_factor(self.shift(location, None), self._tokens(location, width, height))
+        settings = self.trained_shift(location)
+        tokens = self._tokens(location, width, height)
+        return shift_factor(settings, min(tokens, settings.max_tokens))
 
     @property
     def usual_density(self) -> str:

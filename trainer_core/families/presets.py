@@ -44,6 +44,19 @@ _GIGABYTE = 10**9
 """A GPU that is sold as one of 12 GB has a little more than 12 of these."""
 _STEPS = "{value} steps: each of your {images} images is learned from about {views} times."
 _SMALLER = "{value} pixels: as large as {vram} GB of VRAM can learn from in reasonable time."
+_SOONER = (
+    "{value} pixels: about {hours:.1f} hours on this GPU; {larger} would take about {longer:.0f}."
+)
+
+_SIZES = (512, 768, 1024)
+_PATCH = 16
+"""Pixels along a side of an image token, of most bases."""
+_TEXT = 512
+_PASSES = 6
+"""FLOPs of a step for each number of the base and token: forward, again, and backward."""
+_REACHED = 0.4
+"""Of a GPU's speed of large products. An H200 reached 0.34 (benchmarks/results/gpu_campaign.json:
+FLUX.1, bf16, 1024 pixels, without the second forward pass); slower GPUs wait less for memory."""
 
 
 class Chosen(NamedTuple):
@@ -58,6 +71,22 @@ class Chosen(NamedTuple):
     setting: str
     value: Any
     why: str
+
+
+class Gpu(NamedTuple):
+    """What a GPU has.
+
+    Attributes:
+        vram: Bytes of its memory; None where they are not known or there is no GPU.
+        flops: FLOPs a second of its products in bf16; None where they are not known.
+    """
+
+    vram: int | None = None
+    flops: float | None = None
+
+
+ANY_GPU = Gpu()
+"""One that nothing is known of: nothing gets smaller for it."""
 
 
 class Preset(NamedTuple):
@@ -86,8 +115,9 @@ def plan_preset(
     variant: str | None = None,
     kind: str = "auto",
     embedded: bool = False,
-    vram: int | None = None,
+    gpu: Gpu = ANY_GPU,
     traits: Collection[str] = (),
+    billions: float | None = None,
 ) -> Preset:
     """Choose every setting of a run.
 
@@ -99,12 +129,12 @@ def plan_preset(
         variant: The base's, such as ``generate``; None takes the family's for this goal.
         kind: Of the adapter; ``auto`` leaves it to the preset.
         embedded: Whether the base is the tiny one that ships with the trainer.
-        vram: Bytes of the GPU's memory; None where they are not known or there is no GPU.
+        gpu: What the run will have.
         traits: What a model of the graph tells about itself, by the layers ``trait.NAME``.
+        billions: 10^9 numbers of the denoiser; None takes what the preset knows.
 
     Raises:
-        ConfigError: When a word is unknown, the base cannot do what the goal wants, or there is no
-            image.
+        ConfigError: When a word is unknown, the base cannot do what the goal wants, or no image is.
     """
     _known("goal", goal, GOALS)
     _known("quality", quality, QUALITIES)
@@ -116,20 +146,19 @@ def plan_preset(
     figures = _figures(own, goal, quality, base, kind, embedded=embedded, traits=traits)
     values = {key: each.value for key, each in figures.items() if key not in PLAN}
     plan = {key: figures[key].value for key in PLAN}
+    plan |= {"plan.billions": billions} if billions else {}
     words = {key: each.why for key, each in figures.items()} | {"training.steps": _STEPS}
-    if words["plan.pace"]:
-        words["training.optimizer.learning_rate"] = words["plan.pace"]
-    size = _size(values["dataset.resolution"], plan, vram)
-    if size < values["dataset.resolution"]:
-        words["dataset.resolution"] = _SMALLER
+    words |= {"training.optimizer.learning_rate": words["plan.pace"]} if words["plan.pace"] else {}
     steps, views = _length(values, plan, images)
     rate = values["training.optimizer.learning_rate"] * plan["plan.pace"]
-    warmup = min(values["training.schedule.warmup_steps"], steps // 10)
-    values = {"family": family} | values
-    values |= {"training.steps": steps, "training.schedule.warmup_steps": warmup}
+    size, why = _size(values, plan, gpu, steps)
+    words |= {"dataset.resolution": why} if why else {}
+    values = {"family": family} | values | {"training.steps": steps}
+    warmup = values["training.schedule.warmup_steps"]
+    values["training.schedule.warmup_steps"] = min(warmup, steps // 10)
     values["training.optimizer.learning_rate"] = float(f"{rate:.6g}")
     values |= {"dataset.resolution": size, "preview.width": size, "preview.height": size}
-    facts = {"images": images, "views": views, "vram": round((vram or 0) / (1 << 30))}
+    facts = {"images": images, "views": views}
     facts |= {"percent": f"{values['dataset.preservation.share']:.0%}"}
     chosen = tuple(
         Chosen(key, values[key], words[key].format(value=values[key], **facts))
@@ -179,7 +208,7 @@ def _length(values: Mapping[str, Any], plan: Mapping[str, Any], images: int) -> 
     Samples that preserve the base are not counted, as in `config.defaults.resolved_length`.
     """
     samples = min(plan["plan.samples"] * math.sqrt(images), plan["plan.most_views"] * images)
-    samples *= plan["plan.length"]
+    samples = min(samples, plan["plan.most_samples"]) * plan["plan.length"]
     per_step = values["training.batch_size"] * values["training.gradient_accumulation_steps"]
     own = per_step * (1 - values["dataset.preservation.share"])
     steps = _rounded(samples / own)
@@ -190,13 +219,39 @@ def _rounded(steps: float) -> int:
     return max(1, math.ceil(steps / _ROUNDED_TO)) * _ROUNDED_TO
 
 
-def _size(wanted: int, plan: Mapping[str, Any], vram: int | None) -> int:
-    """The size in pixels that the quality wants, or a smaller one that the VRAM is enough for."""
-    if vram is None:
-        return wanted
-    if vram < plan["plan.gigabytes_768"] * _GIGABYTE:
-        return min(wanted, 512)
-    return min(wanted, 768 if vram < plan["plan.gigabytes_1024"] * _GIGABYTE else 1024)
+def _size(
+    values: Mapping[str, Any], plan: Mapping[str, Any], gpu: Gpu, steps: int
+) -> tuple[int, str]:
+    """The size in pixels that the quality wants, or a smaller one that the GPU is enough for.
+
+    Returns:
+        The size, and why it is smaller; empty where it is not.
+    """
+    wanted, vram = values["dataset.resolution"], gpu.vram
+    sizes = [*(each for each in _SIZES if each < wanted), wanted]
+    if vram is not None:
+        least = {each: plan[f"plan.gigabytes_{each}"] * _GIGABYTE for each in (1024, 768)}
+        largest = next((each for each, there in least.items() if vram >= there), 512)
+        sizes = [each for each in sizes if each <= largest] or [wanted]
+    size, why = sizes[-1], ""
+    if size < wanted:
+        why = _SMALLER.format(value=size, vram=round((vram or 0) / (1 << 30)))
+    if gpu.flops is None:
+        return size, why
+    hours = {each: _hours(each, values, plan, steps) / gpu.flops for each in sizes}
+    soon = next((each for each in reversed(sizes) if hours[each] <= plan["plan.hours"]), sizes[0])
+    if soon < size:
+        why = _SOONER.format(value=soon, larger=size, hours=hours[soon], longer=hours[size])
+    return soon, why
+
+
+def _hours(side: int, values: Mapping[str, Any], plan: Mapping[str, Any], steps: int) -> float:
+    """Hours of a run at a size in pixels, times the FLOPs a second of the GPU's products."""
+    images = 1 if values["base.variant"] == _GENERATE else 2
+    tokens = images * (side // _PATCH) ** 2 + _TEXT
+    samples = values["training.batch_size"] * values["training.gradient_accumulation_steps"]
+    work = _PASSES * plan["plan.billions"] * 1e9 * tokens * samples * steps
+    return work / _REACHED / 3600
 
 
 def _variant(
@@ -214,7 +269,7 @@ def _variant(
     wanted = _EDIT if goal == _EDIT else _GENERATE
     if variant is None:
         able = [name for name in there if (name == _GENERATE) == (wanted == _GENERATE)]
-        variant = wanted if wanted in able else [*able, *there][0]
+        variant = [*able, *there][0]
     _known("variant of a base", variant, there)
     if (variant == _GENERATE) == (wanted == _GENERATE):
         return variant

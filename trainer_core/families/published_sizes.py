@@ -26,6 +26,14 @@ class PublishedSizes:
     blocks: Mapping[str, int]
     width: int
 
+    @property
+    def numbers(self) -> int:
+        """Numbers of the weights of all layers."""
+        return sum(
+            rows * columns * (self.blocks[path.partition(".{}")[0]] if ".{}" in path else 1)
+            for path, (rows, columns) in self.layers.items()
+        )
+
     def of(self, module: str) -> Size | None:
         """The size of a layer; None for one that the architecture lacks."""
         block = None if module in self.layers else _BLOCK.fullmatch(module)

@@ -41,7 +41,8 @@ class SampleRequest:
 class SampleSettings:
     """Size and effort of an image: pixels, sampling steps, guidance scale, and its layers.
 
-    Only a base that takes images apart has layers; without, an image is one frame.
+    Only a base that takes images apart has layers; without, an image is one frame. A shift is
+    taken instead of the scheduler's own.
     """
 
     width: int
@@ -49,6 +50,7 @@ class SampleSettings:
     steps: int
     guidance: float
     layers: int = 0
+    shift: float | None = None
 
 
 _LAYERS = 4
@@ -82,6 +84,7 @@ def preview_settings(
         preview.steps,
         preview.guidance,
         preview_layers(preview, family, location.variant, layers),
+        preview.shift,
     )
 
 
@@ -140,7 +143,7 @@ class Sampler:
             settings.guidance,
         )
         sigmas = self.family.sampling_sigmas(
-            self.location, settings.steps, settings.width, settings.height
+            self.location, settings.steps, settings.width, settings.height, settings.shift
         )
         latents = self.family.parameterization.start(noise, float(sigmas[0]))
         with evaluating(self.transformer):

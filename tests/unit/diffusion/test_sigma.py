@@ -37,8 +37,9 @@ def logit_normal_cdf(sigma: torch.Tensor, mean: float, std: float) -> torch.Tens
     return torch.special.ndtr((torch.logit(sigma) - mean) / std)
 
 
-def test_shifted_is_the_moved_logit_normal():
-    shifted = draws("shifted", shift=3.0, mean=0.2)
+@pytest.mark.parametrize("name", ["shifted", "logit_normal"])
+def test_a_shift_moves_the_logit_normal(name):
+    shifted = draws(name, shift=3.0, mean=0.2)
     plain = draws("logit_normal", mean=0.2)
     expected = torch.tensor([shift_sigma(float(sigma), 3.0) for sigma in plain])
     torch.testing.assert_close(shifted.float(), expected)

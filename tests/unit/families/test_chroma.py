@@ -18,6 +18,7 @@ from tests.fixtures.recorded_calls import relative_error
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.diffusion.flow import sample_euler
+from trainer_core.diffusion.sigma import ShiftSettings
 from trainer_core.errors import BaseModelError
 from trainer_core.families.family import guided_velocity
 from trainer_core.families.registry import get_family
@@ -114,10 +115,10 @@ def test_a_schedule_along_a_beta_distribution_is_no_shift(tmp_path):
     config = base / "scheduler" / "scheduler_config.json"
     config.write_text('{"shift": 1.0, "use_beta_sigmas": true}', encoding="utf-8")
     location = locate_base(BaseSection(path=str(base)), FAMILY, has_controls=False)
-    assert FAMILY.training_shift(location, 512, 512) == 1.0
+    assert FAMILY.shift(location, 4) == ShiftSettings()
     config.write_text('{"shift": 1.0, "use_karras_sigmas": true}', encoding="utf-8")
     with pytest.raises(BaseModelError):
-        FAMILY.training_shift(location, 512, 512)
+        FAMILY.shift(location, 4)
 
 
 def test_radiance_is_refused_by_name(tmp_path):

@@ -155,7 +155,6 @@ def test_noise_levels_are_those_of_the_pipeline(distilled, width, height, tmp_pa
     scheduler = pipeline.scheduler
     scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / 8, 8), mu=mu)
     assert torch.allclose(found, scheduler.sigmas, atol=1e-6)
-    assert FAMILY.training_shift(location, width, height) == pytest.approx(np.exp(mu))
 
 
 def test_turbo_is_refused_with_the_model_to_train_instead(folder, tmp_path):
@@ -168,15 +167,15 @@ def test_turbo_is_refused_with_the_model_to_train_instead(folder, tmp_path):
         assert FAMILY.distilled(locate(place, distilled="train"))
         # The same for images of all sizes.
         shifts = {
-            FAMILY.training_shift(locate(place, distilled="train"), side, side)
+            FAMILY.sampling_sigmas(locate(place, distilled="train"), 2, side, side)[1].item()
             for side in (256, 1024)
         }
         assert len(shifts) == 1
     assert FAMILY.distilled(locate(folder)) == ""
-    assert FAMILY.training_shift(locate(folder), 256, 256) < min(shifts)
+    assert FAMILY.sampling_sigmas(locate(folder), 2, 256, 256)[1] < min(shifts)
     undone = locate(file.rename(file.with_name("krea2_de_turbo_bf16.safetensors")))
     assert FAMILY.distilled(undone) == ""
-    assert FAMILY.training_shift(undone, 256, 256) < min(shifts)
+    assert FAMILY.sampling_sigmas(undone, 2, 256, 256)[1] < min(shifts)
 
 
 def test_diffusers_own_loader_takes_the_diffusers_layout_and_refuses_alphas(folder, tmp_path):

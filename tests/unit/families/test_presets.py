@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import re
 from typing import get_args
 
 import pytest
+import torch
 from architecture.source import ROOT
 
 from tests.fixtures.tables import table
@@ -16,8 +19,15 @@ from trainer_core.config.presets import FOLDER, PLAN, read_layers
 from trainer_core.config.run import find_setting
 from trainer_core.config.section import section_of
 from trainer_core.errors import ConfigError
-from trainer_core.families.presets import GOALS, QUALITIES, Preset, plan_preset, variants_of
-from trainer_core.families.registry import PACKAGES, embedded_family
+from trainer_core.families.presets import (
+    GOALS,
+    QUALITIES,
+    Gpu,
+    Preset,
+    plan_preset,
+    variants_of,
+)
+from trainer_core.families.registry import PACKAGES, embedded_family, get_family
 from trainer_core.families.run_files import (
     config_of,
     load_config,
@@ -25,9 +35,11 @@ from trainer_core.families.run_files import (
     template_config,
     templates,
 )
+from trainer_core.weights.base_location import BaseLocation
 
 TINY = embedded_family().name
 BASES = [*((name, False) for name in PACKAGES), (TINY, True)]
+VARIANTS = [(family, variant) for family in PACKAGES for variant in variants_of(family)]
 KINDS = ("auto", *get_args(AdapterKind))
 GIGABYTE = 1 << 30
 GENERAL = [FOLDER / f"{name}.yaml" for name in ("defaults", "goals", "qualities", "kinds")]
@@ -91,7 +103,7 @@ def test_a_run_file_is_read_back_as_it_was_meant(family, embedded, tmp_path, mon
         assert max(map(len, text.splitlines())) <= 100
 
 
-@pytest.mark.parametrize(("family", "variant"), [(f, v) for f in PACKAGES for v in variants_of(f)])
+@pytest.mark.parametrize(("family", "variant"), VARIANTS)
 def test_a_variant_has_its_base_and_its_own_goals(family, variant):
     for goal in GOALS:
         if (goal == "edit") == (variant == "generate"):
@@ -105,6 +117,38 @@ def test_a_variant_has_its_base_and_its_own_goals(family, variant):
         assert values["base.path"] in {template_config(family, e).base.path for e in purposes}
 
 
+@pytest.mark.parametrize(("family", "variant"), VARIANTS)
+def test_a_run_sees_weak_and_strong_noise_at_every_size(family, variant):
+    """2 % of the levels lie below 0.3, where fine detail is learned; 60 % at most above 0.8."""
+    folder = get_family(family).file.configs / variant
+    location = BaseLocation(folder, folder, variant, 512, "x", False, None)
+    for goal, side in itertools.product(GOALS, (256, 512, 640, 768, 1024, 1536, 2048)):
+        if (goal == "edit") != (variant == "generate"):
+            config = config_of(preset(goal, family=family, variant=variant).values)
+            sigma, shift = config.training.sigma, 1.0
+            assert (sigma.mean, sigma.std, sigma.shift, sigma.min, sigma.max) == (0, 1, None, 0, 1)
+            if sigma.density == "shifted":
+                shift = get_family(family).training_shift(location, side, side)
+            levels = torch.tensor([0.3, 0.8], dtype=torch.float64)
+            below = torch.special.ndtr(levels.logit() - math.log(shift))
+            assert below[0] >= 0.02, (goal, side, shift)
+            assert 1 - below[1] <= 0.6, (goal, side, shift)
+
+
+def test_what_a_folder_says_of_generating_changes_no_training(tmp_path):
+    """Source: musubi-tuner 30c658c, docs/zimage.md: 2; folders of Z-Image say 3 and 6."""
+    shifts = {}
+    for said in (3.0, 6.0):
+        (tmp_path / "scheduler").mkdir(exist_ok=True)
+        text = json.dumps({"shift": said})
+        (tmp_path / "scheduler" / "scheduler_config.json").write_text(text, encoding="utf-8")
+        configs = get_family("z_image").file.configs / "generate"
+        location = BaseLocation(tmp_path, configs, "generate", 512, "x", False, None)
+        shifts[said] = get_family("z_image").shift(location, 20).shift
+        assert get_family("z_image").trained_shift(location).shift == 2.0
+    assert shifts == {3.0: 3.0, 6.0: 6.0}
+
+
 @pytest.mark.parametrize(("family", "embedded"), BASES)
 @pytest.mark.parametrize("images", [5, 12, 500])
 def test_a_better_quality_takes_longer_and_a_larger_set_too(family, embedded, images):
@@ -115,8 +159,8 @@ def test_a_better_quality_takes_longer_and_a_larger_set_too(family, embedded, im
             for number in (images, 2 * images)
         ]
         assert steps[0] < steps[2] < steps[4]
-        assert steps[0] < steps[1]
-        assert steps[2] < steps[3]
+        # From 178 images on a run is as long as with 178.
+        assert (steps[0] < steps[1]) == (steps[2] < steps[3]) == (images < 500)
 
 
 @pytest.mark.parametrize("images", [12, 20, 400])
@@ -129,17 +173,62 @@ def test_standard_is_as_long_as_a_run_that_chooses_its_own_length(images):
         assert resolved_length(free, images).training.steps == config.training.steps
 
 
+def size_and_why(family: str = TINY, quality: str = "thorough", **more) -> tuple[int, str]:
+    found = preset(quality=quality, family=family, **more)
+    size = found.values["dataset.resolution"]
+    return size, next(each.why for each in found.chosen if each.setting == "dataset.resolution")
+
+
 def test_less_memory_means_smaller_images_and_says_so():
     sizes = {}
     for gigabytes in (6, 8, 12, 16, 24, 48, None):
-        vram = None if gigabytes is None else gigabytes * GIGABYTE
-        found = preset(quality="thorough", vram=vram)
-        sizes[gigabytes] = found.values["dataset.resolution"]
-        why = next(each.why for each in found.chosen if each.setting == "dataset.resolution")
+        gpu = Gpu(None if gigabytes is None else gigabytes * GIGABYTE)
+        sizes[gigabytes], why = size_and_why(gpu=gpu)
         assert (f"{gigabytes} GB" in why) == (sizes[gigabytes] < 1024)
     assert sizes == {6: 512, 8: 512, 12: 768, 16: 1024, 24: 1024, 48: 1024, None: 1024}
-    assert preset(quality="fast", vram=80 * GIGABYTE).values["dataset.resolution"] == 512
-    assert preset(quality="fast", embedded=True, vram=0).values["dataset.resolution"] == 64
+    assert size_and_why(quality="fast", gpu=Gpu(80 * GIGABYTE))[0] == 512
+    assert size_and_why(quality="fast", embedded=True, gpu=Gpu(0, 1e9))[0] == 64
+
+
+def test_a_run_that_would_take_longer_than_a_night_gets_smaller_images():
+    """FLOPs by hand: 6 for each number and token; 0.4 of the speed is reached."""
+    large = Gpu(24 * GIGABYTE, 60e12)
+    size, why = size_and_why("krea2", gpu=large)
+    steps = preset("person", "thorough", "krea2").values["training.steps"]
+    hours = {
+        side: 6 * 12.8e9 * ((side // 16) ** 2 + 512) * steps / (0.4 * 60e12) / 3600
+        for side in (768, 1024)
+    }
+    assert (size, hours[768] < 12 < hours[1024]) == (768, True)
+    assert f"about {hours[768]:.1f} hours" in why
+    assert f"1024 would take about {hours[1024]:.0f}" in why
+    assert size_and_why("krea2", gpu=large._replace(flops=200e12))[0] == 1024
+    # Two sizes of one family: what the file holds decides.
+    small = Gpu(24 * GIGABYTE, 40e12)
+    assert [size_and_why("flux2", gpu=small, billions=b)[0] for b in (3.9, 9.1, 32.2)] == [
+        1024, 768, 512,
+    ]  # fmt: skip
+
+
+def test_presets_are_what_people_train_with():
+    """The bounds of the research that compared six trainers; see the sources of each figure."""
+    for family, variant in VARIANTS:
+        for goal, quality in itertools.product(GOALS, QUALITIES):
+            if (goal == "edit") == (variant == "generate"):
+                continue
+            found = preset(goal, quality, family, variant=variant)
+            config = config_of(found.values)
+            assert config.adapter.alpha in {None, config.adapter.rank}
+            assert config.adapter.rank in {16, 32}
+            assert 1e-4 <= config.training.optimizer.learning_rate <= 2e-4
+            assert config.dataset.caption_dropout == (0.05 if goal == "style" else 0.0)
+            kept = goal in {"person", "object"} and quality != "fast"
+            assert config.dataset.preservation.share == (0.2 if kept else 0.0)
+            assert config.output.dtype == "bf16"
+            for images, most in ((10, 220), (20, 160), (40, 110), (1000, 9)):
+                own = preset(goal, quality, family, variant=variant, images=images).values
+                views = own["training.steps"] * (1 - config.dataset.preservation.share) / images
+                assert 0.3 * most / 3 <= views <= most * 1.5, (family, goal, quality, images)
 
 
 def test_the_embedded_base_is_trained_as_its_template_says():

@@ -7,7 +7,6 @@ import functools
 import gc
 import weakref
 
-import numpy as np
 import pytest
 import torch
 from diffusers import QwenImagePipeline
@@ -272,12 +271,6 @@ def test_a_caption_without_its_images_is_the_pipelines(base):
 def text_to_image(pipeline):
     parts = {"scheduler", "vae", "text_encoder", "tokenizer", "transformer"}
     return QwenImagePipeline(**{name: getattr(pipeline, name) for name in parts})
-
-
-def test_the_training_shift_is_the_schedulers_at_that_size(generate):
-    shift = FAMILY.training_shift(generate.location, 1024, 1024)
-    mu = 0.5 + (4096 - 256) * (0.9 - 0.5) / (8192 - 256)
-    assert shift == pytest.approx(np.exp(mu))
 
 
 def test_image_tokens_are_placed_by_row_and_column(tmp_path):

@@ -210,8 +210,8 @@ def test_single_files_are_read_by_either_naming(tmp_path, folder, large, native)
     del loaded.forward
     assert relative_error(FAMILY.predict(loaded, *given), expected) <= 1e-5
     # The scheduler beside the encoders counts, as a file has none.
-    assert FAMILY.shift(location, None).terminal == SCHEDULER["shift_terminal"]
-    assert FAMILY.shift(dataclasses.replace(location, encoders=tmp_path), None).terminal is None
+    assert FAMILY.shift(location, 4).terminal == SCHEDULER["shift_terminal"]
+    assert FAMILY.shift(dataclasses.replace(location, encoders=tmp_path), 4).terminal is None
 
 
 def test_turbo_is_told_by_its_noise_levels_or_its_name(tmp_path, large):

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from diffusers import QwenImageTransformer2DModel
@@ -118,7 +117,6 @@ def test_guidance_and_noise_levels_are_the_pipelines(drawn):
     """From the noise through all steps; mu is the image's side over 256 pixels."""
     sigmas = FAMILY.sampling_sigmas(drawn.location, STEPS, SIZE, SIZE)
     torch.testing.assert_close(sigmas, drawn.pipeline.scheduler.sigmas)
-    assert FAMILY.training_shift(drawn.location, SIZE, SIZE) == pytest.approx(np.exp(2.5))
     calls = iter(range(0, 2 * STEPS, 2))
 
     def velocity(latents, sigma):

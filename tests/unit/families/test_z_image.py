@@ -94,7 +94,7 @@ def locate_location(folder):
 def test_the_noise_levels_are_those_of_comfyui():
     """Source: ComfyUI 0.33, comfy.supported_models.ZImage: shift 3.0."""
     location = locate_location(FAMILY.file.configs / "generate")
-    assert FAMILY.shift(location, None) == ShiftSettings(shift=3.0)
+    assert FAMILY.shift(location, 4) == ShiftSettings(shift=3.0)
     sigmas = FAMILY.sampling_sigmas(location, 4, 1024, 1024)
     plain = torch.linspace(1, 0, 5)
     torch.testing.assert_close(sigmas, 3 * plain / (1 + 2 * plain))

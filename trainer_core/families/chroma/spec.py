@@ -42,7 +42,7 @@ def distilled(location: BaseLocation) -> str:
     return distilled_by_name(location)
 
 
-def shift(location: BaseLocation, steps: int | None) -> ShiftSettings:
+def shift(location: BaseLocation, steps: int) -> ShiftSettings:
     """`Family.shift`: folders may ask for sigmas along a beta distribution, which is no shift."""
     return read_shift(location, passed_over=("use_beta_sigmas",))
 
@@ -75,6 +75,8 @@ FAMILY = Family(
     load_token_counter=load_token_counter,
     predict=predict,
     shift=shift,
+    # Without a shift: as sd-scripts 48d368fa and ai-toolkit 27a03a91 train it (sigmoid).
+    trained_shift=lambda location: ShiftSettings(),
     distilled=distilled,
     key_map=KEY_MAP,
     sizes=published_sizes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,5 +59,6 @@ GRAPH = GraphSpec(
         trainable=("l", "clip_l"),
     ),
     vae=VAE,
+    shift=math.exp(1.15),  # ComfyUI 0.33, comfy/supported_models.py
     encode_masked=masked_latents,
 )

@@ -23,7 +23,16 @@ def distilled(location: BaseLocation) -> str:
     return _ADVICE if _is_schnell(location) else distilled_by_name(location)
 
 
-def shift(location: BaseLocation, steps: int | None) -> ShiftSettings:
+def trained_shift(location: BaseLocation) -> ShiftSettings:
+    """`Family.trained_shift`: dev's line, of which schnell has none.
+
+    Source: sd-scripts 48d368fa, ``flux_shift``, as the published inference code has it.
+    """
+    schnell = not says_not_distilled(location) and _is_schnell(location)
+    return ShiftSettings(dynamic=not schnell)
+
+
+def shift(location: BaseLocation, steps: int) -> ShiftSettings:
     """`Family.shift`: schnell's noise levels are not moved."""
     del steps
     if location.file is not None and not says_not_distilled(location) and _is_schnell(location):

@@ -11,7 +11,7 @@ from .encode import control_size, load_encoders, load_token_counter
 from .graph import GRAPH
 from .keys import FILE, KEY_MAP, detect, published_sizes
 from .predict import conditioning_shapes, predict, takes_guidance
-from .schnell import distilled, shift
+from .schnell import distilled, shift, trained_shift
 
 _MODULATION = (
     r"transformer_blocks\.\d+\.(norm1|norm1_context)\.linear",
@@ -62,6 +62,7 @@ FAMILY = Family(
     load_token_counter=load_token_counter,
     predict=predict,
     shift=shift,
+    trained_shift=trained_shift,
     distilled=distilled,
     conditioning_shapes=conditioning_shapes,
     control_size=control_size,

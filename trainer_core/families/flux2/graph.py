@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -63,6 +64,7 @@ GRAPH = GraphSpec(
     controls=CONTROLS,
     clip=_CLIPS[15360],
     clip_of=clip_of,
+    shift=math.exp(2.02),  # ComfyUI 0.33, comfy/supported_models.py
     vae=VaeSpec(
         marker="decoder.conv_in.weight",
         dimensions=4,

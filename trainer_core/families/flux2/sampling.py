@@ -11,8 +11,9 @@ from ...weights.diffusers_folder import read_json
 from ..diffusers_parts import read_shift
 from ..distilled import base_name, distilled_by_name, says_not_distilled
 
-_TRAINING_STEPS = 28
-"""Steps of a generation whose noise levels are trained on."""
+TRAINED_SHIFT = ShiftSettings(dynamic=True)
+"""FLUX.1's line. Source: OneTrainer, pull request 1516: its authors say that FLUX.2 was trained
+with it, and that `mu` is for generating; musubi-tuner 30c658c, ``flux2_shift``."""
 _MANY_TOKENS = 4300
 _AT_10, _AT_200 = (8.73809524e-05, 1.89833333), (0.00016927, 0.45666666)
 """Slope and start of the line of mu over the tokens, for so many steps."""
@@ -36,9 +37,9 @@ def mu(tokens: int, steps: int) -> float:
     return slope * steps + many - 200 * slope
 
 
-def shift(location: BaseLocation, steps: int | None) -> ShiftSettings:
+def shift(location: BaseLocation, steps: int) -> ShiftSettings:
     """`Family.shift`."""
-    return replace(read_shift(location), mu=partial(mu, steps=steps or _TRAINING_STEPS))
+    return replace(read_shift(location), mu=partial(mu, steps=steps))
 
 
 def distilled(location: BaseLocation) -> str:

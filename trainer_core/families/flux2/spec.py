@@ -11,7 +11,7 @@ from .encode import control_size, latents, load_encoders, load_token_counter, lo
 from .graph import GRAPH
 from .keys import FILE, KEY_MAP, detect, published_sizes
 from .predict import predict, takes_guidance
-from .sampling import distilled, shift
+from .sampling import TRAINED_SHIFT, distilled, shift
 
 # Attention and MLP of a single block are one layer at its beginning and one at its end.
 _SINGLE = r"single_transformer_blocks\.\d+\.attn\.(to_qkv_mlp_proj|to_out)"
@@ -74,6 +74,7 @@ FAMILY = Family(
     latents=latents,
     patch=1,
     shift=shift,
+    trained_shift=lambda location: TRAINED_SHIFT,
     distilled=distilled,
     control_size=control_size,
     key_map=KEY_MAP,

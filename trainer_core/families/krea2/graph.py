@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -42,4 +43,5 @@ GRAPH = GraphSpec(
         conditioning=conditioning,
     ),
     vae=VAE,
+    shift=math.exp(1.15),  # ComfyUI 0.33, comfy/supported_models.py
 )

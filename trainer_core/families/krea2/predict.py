@@ -97,7 +97,7 @@ def distilled(location: BaseLocation) -> str:
     return _ADVICE if is_turbo(location) else distilled_by_name(location)
 
 
-def shift(location: BaseLocation, steps: int | None) -> ShiftSettings:
+def shift(location: BaseLocation, steps: int) -> ShiftSettings:
     """`Family.shift`: by the image's tokens for raw, the same for every image for turbo."""
     del steps
     settings = read_shift(location)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...diffusion.sigma import ShiftSettings
 from ...weights.file_spec import FolderSpec
 from ..family import Family, HeaderNames
 from ..qwen_vae import latents, load_vae
@@ -57,6 +58,8 @@ FAMILY = Family(
     predict=predict,
     latents=latents,
     shift=shift,
+    # As musubi-tuner 30c658c trains it (krea2_shift).
+    trained_shift=lambda location: ShiftSettings(dynamic=True, max_tokens=6400),
     distilled=distilled,
     conditioning_shapes=conditioning_shapes,
     key_map=KEY_MAP,

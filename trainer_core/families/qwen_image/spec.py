@@ -38,7 +38,7 @@ SHARED_INPUTS = (
 )
 
 
-def shift(location: BaseLocation, steps: int | None) -> ShiftSettings:
+def shift(location: BaseLocation, steps: int) -> ShiftSettings:
     """`Family.shift`: with layers, mu is the side of the image over 256 pixels.
 
     Source: Diffusers, ``QwenImageLayeredPipeline``.
@@ -96,6 +96,8 @@ FAMILY = Family(
     guide=guide,
     latents=latents,
     shift=shift,
+    # 1.8 at 768 pixels, 2.0 at 1024. Source: musubi-tuner 30c658c, qwen_shift, of all variants.
+    trained_shift=lambda location: ShiftSettings(dynamic=True, max_shift=0.9, max_tokens=8192),
     key_map=KEY_MAP,
     sizes=published_sizes,
     graph=GRAPH,

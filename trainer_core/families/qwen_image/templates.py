@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..run_files import FULL_SIZE, SUBJECT
 
 _GENERATE = {
-    "base.path": "Qwen/Qwen-Image",
+    "base.path": "Qwen/Qwen-Image-2512",
     "base.variant": "generate",
     "preview.guidance": 4.0,
 }
@@ -34,7 +34,7 @@ TEMPLATES = {
     "edit": {**_EDIT, "base.path": "Qwen/Qwen-Image-Edit", "base.variant": "edit"},
     "edit_plus": {
         **_EDIT,
-        "base.path": "Qwen/Qwen-Image-Edit-2509",
+        "base.path": "Qwen/Qwen-Image-Edit-2511",
         "base.variant": "edit_plus",
     },
     "layered": {
@@ -48,7 +48,6 @@ TEMPLATES = {
         "preview.height": 640,
         "preview.guidance": 4.0,
     },
-    "generate_2512": {**FULL_SIZE, **_GENERATE, "base.path": "Qwen/Qwen-Image-2512"},
     "subject": {**SUBJECT, **_GENERATE},
     "tiny": {
         **_TINY,

@@ -38,7 +38,7 @@ SHARED_INPUTS = (
 )
 
 
-def shift(location: BaseLocation, steps: int | None) -> ShiftSettings:
+def shift(location: BaseLocation, steps: int) -> ShiftSettings:
     """`Family.shift`: of a single file the scheduler beside its encoders, where there is one."""
     del steps
     if location.file is not None and (location.encoders / "scheduler").is_dir():
@@ -89,6 +89,8 @@ FAMILY = Family(
     patch=1,
     channels=4,
     shift=shift,
+    # The line of its own scheduler; no other trainer knows this base.
+    trained_shift=lambda location: ShiftSettings(dynamic=True),
     distilled=distilled,
     conditioning_shapes=conditioning_shapes,
     key_map=KEY_MAP,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...diffusion.sigma import ShiftSettings
 from ...weights.base_location import BaseLocation
 from ...weights.file_spec import FolderSpec
 from ..distilled import distilled_by_name, says_not_distilled
@@ -81,6 +82,8 @@ FAMILY = Family(
     conditioning_shapes=conditioning_shapes,
     key_map=KEY_MAP,
     sizes=published_sizes,
+    # Folders say 6 or 3, for generating. Source: musubi-tuner 30c658c, docs/zimage.md.
+    trained_shift=lambda location: ShiftSettings(shift=2.0),
     graph=GRAPH,
     header_hint=r"zimage",
     header_names={"generate": _HEADERS},

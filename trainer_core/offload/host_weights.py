@@ -147,12 +147,8 @@ class HostBlock:
     @property
     def is_bound(self) -> bool:
         """Whether the block has its tensors here."""
-        pairs = zip(self.spans, self.tensors, strict=True)
-        return all(
-            place[name].data_ptr() == tensor.data_ptr() and place[name].dtype == tensor.dtype
-            for span, tensor in pairs
-            for place, name, _ in span.places
-        )
+        pairs = zip(_present(self.spans), self.tensors, strict=True)
+        return all(own.data_ptr() == held.data_ptr() for (_, own), held in pairs)
 
     def copies(self, slot: Tensor) -> Copies:
         """What brings the block into a slot of the device."""

@@ -41,8 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_streams()
     prepare_log()
     chosen = {*_ALLOCATOR, "PYTORCH_HIP_ALLOC_CONF"} & {*os.environ}
-    # Drivers for WSL may refuse it all memory (pytorch#192330).
-    if sys.platform == "linux" and "microsoft" not in platform.release().lower() and not chosen:
+    # Drivers for WSL and Jetson may refuse it all memory (pytorch#192330, unsloth#2401).
+    refused = any(each in platform.release().lower() for each in ("microsoft", "tegra"))
+    if sys.platform == "linux" and not refused and not chosen:
         # Before torch is imported: sizes change from step to step, and memory in pieces is no room.
         os.environ.update(dict.fromkeys(_ALLOCATOR, "expandable_segments:True"))
     for library in _CHATTY:

@@ -202,6 +202,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 _FULL = (
     "mps backend out of memory",
     "cuda error: out of memory",  # as torch before 2.8 says what a driver says
+    "cuda driver error: out of memory",  # of expandable segments
     "hip error: out of memory",
     "defaultcpuallocator: not enough memory",
     "defaultcpuallocator: can't allocate memory",

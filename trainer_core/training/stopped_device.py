@@ -7,7 +7,7 @@ import torch
 from ..device import is_out_of_memory
 from ..errors import RESUME, RunError
 
-_STARTS = ("cuda error", "hip error")
+_STARTS = ("cuda error", "cuda driver error", "hip error")
 _NO_KERNELS = ("no kernel image", "invalid device function")
 _GOES_ON = ("not_supported", "not supported", "invalid_value", "invalid argument", "invalid config")
 """What is said of a single call that was refused; the GPU computes the next one."""

@@ -43,14 +43,14 @@ def test_every_verb_has_help_and_a_function(verb, capsys):
         ("linux", {"PYTORCH_HIP_ALLOC_CONF": "garbage_collection_threshold:0.8"}, [None, None]),
         ("win32", {}, [None, None]),
         ("5.15.153.1-microsoft-standard-WSL2", {}, [None, None]),
+        ("5.15.148-tegra", {}, [None, None]),
     ],
 )
 def test_cudas_memory_grows_in_place_unless_the_user_says_otherwise(
     monkeypatch, platform, own, found
 ):
-    wsl = "WSL" in platform
-    monkeypatch.setattr(sys, "platform", "linux" if wsl else platform)
-    monkeypatch.setattr("platform.release", lambda: platform if wsl else "6.8.0-31-generic")
+    monkeypatch.setattr(sys, "platform", "linux" if "." in platform else platform)
+    monkeypatch.setattr("platform.release", lambda: platform)
     monkeypatch.setattr("os.environ", dict(own))
     main(["--version"])
     assert [os.environ.get(f"PYTORCH_{each}ALLOC_CONF") for each in ("", "CUDA_")] == found

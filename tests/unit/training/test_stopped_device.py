@@ -16,6 +16,7 @@ MORE = "\nCUDA kernel errors might be asynchronously reported at some other API 
         ("CUDA error: an illegal memory access was encountered", "has stopped", RESUME),
         ("CUDA error: uncorrectable ECC error encountered", "ECC", "Xid"),
         ("CUDA error: unspecified launch failure", "launch failure", "overclocking"),
+        ("CUDA driver error: device not ready", "not ready", "driver"),
         ("HIP error: the operation cannot be performed", "has stopped", "driver"),
         ("CUDA error: no kernel image is available for execution on the device",
          f"torch ({torch.__version__}", "Install the build of torch"),

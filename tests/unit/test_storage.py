@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,7 @@ def test_files_are_the_same_by_their_bytes_and_one_that_is_gone_is_none_of_them(
     folder.mkdir()
     found = [same_content(one, each) for each in (same, other, folder, tmp_path / "gone")]
     assert found == [True, False, False, False]
+    times = same.stat()
+    same.write_bytes(b"3")
+    os.utime(same, ns=(times.st_atime_ns, times.st_mtime_ns))  # as on a disk that counts seconds
+    assert not same_content(one, same)

@@ -172,6 +172,7 @@ def unlink(path: Path) -> None:
 
 def same_content(path: Path, other: Path) -> bool:
     """Whether two files have the same bytes; of one that cannot be read nobody can say so."""
+    filecmp.clear_cache()  # it knows files by size and time, which another one may have soon
     try:
         return filecmp.cmp(path, other, shallow=False)
     except OSError:

@@ -178,7 +178,7 @@ class DeviceRoom:
         placed = self._placed
         if refused_pins and not self._pageable:
             self._pageable = True
-            self._observer.notify(Warned(_PAGEABLE.format(next(iter(refused_pins)))))
+            self._observer.notify(Warned(_PAGEABLE.format(min(refused_pins))))
         missing = placed.machine.missing_memory(placed.device)
         if missing > 0 and self._yields:
             self._calm = 0

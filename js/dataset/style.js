@@ -37,20 +37,21 @@ const CSS = `
 }
 .adapter-trainer-dataset-form .adapter-trainer-bar { flex: 1; }
 .adapter-trainer-dataset-images {
-  position: relative; flex: none; display: flex; gap: 4px; height: 62px; overflow-x: auto; overflow-y: hidden; overscroll-behavior: contain; scrollbar-width: thin;
+  position: relative; flex: 0 1000 62px; min-height: 42px; display: flex; gap: 4px; overflow-x: auto; overflow-y: hidden; overscroll-behavior: contain; scrollbar-width: thin;
 }
 .adapter-trainer-dataset-image {
-  flex: none; width: 54px; height: 54px; padding: 0; overflow: hidden; cursor: zoom-in; border: 1px solid var(--at-line); border-radius: 4px; background: var(--at-line);
+  flex: none; height: calc(100% - 8px); aspect-ratio: 1; padding: 0; overflow: hidden; cursor: zoom-in; border: 1px solid var(--at-line); border-radius: 4px; background: var(--at-line);
 }
 .adapter-trainer-dataset-image.adapter-trainer-grave { border: 2px solid var(--at-bad); }
 .adapter-trainer-dataset-image img { display: block; width: 100%; height: 100%; object-fit: cover; font-size: 9px; color: var(--at-quiet); }
-.adapter-trainer-dataset-more { flex: none; height: 54px; padding: 0 10px; font: inherit; color: inherit; cursor: pointer; border: 1px dashed var(--at-line); border-radius: 4px; background: none; }
+.adapter-trainer-dataset-more { flex: none; height: calc(100% - 8px); padding: 0 10px; font: inherit; color: inherit; cursor: pointer; border: 1px dashed var(--at-line); border-radius: 4px; background: none; }
 .adapter-trainer-dataset-image.adapter-trainer-out img, .adapter-trainer-out .adapter-trainer-dataset-large { opacity: 0.3; filter: grayscale(1); }
 .adapter-trainer-dataset-empty {
-  flex: 1; display: flex; align-items: center; justify-content: center; height: 54px; margin: 0; font-size: 14px;
+  flex: 1; display: flex; align-items: center; justify-content: center; height: calc(100% - 8px); margin: 0; font-size: 14px;
   color: var(--at-quiet); border: 1px dashed var(--at-line); border-radius: 6px;
 }
-.adapter-trainer-dataset-line { flex: 1; min-height: 0; color: var(--at-quiet); overflow: hidden auto; overflow-wrap: anywhere; line-height: 15px; }
+/* Sentences take the room that they need from the images. */
+.adapter-trainer-dataset-line { flex: 1 1 auto; min-height: 0; color: var(--at-quiet); overflow: hidden auto; overflow-wrap: anywhere; line-height: 15px; }
 .adapter-trainer-dataset-other { margin-right: 10px; }
 .adapter-trainer-dataset-notice { margin-right: 10px; color: var(--at-text); }
 .adapter-trainer-dataset-list { max-width: 640px; padding-right: 56px; }
@@ -77,7 +78,13 @@ const CSS = `
   flex: 1 1 120px; max-height: 320px; padding: 8px; resize: none; font: inherit; font-size: 14px; color: inherit;
   border: 1px solid var(--at-line); border-radius: 6px; background: var(--at-surface);
 }
-.adapter-trainer-dataset[data-far] :is(.adapter-trainer-dataset-count, .adapter-trainer-dataset-line, .adapter-trainer-dataset-empty) { font-size: 20px; line-height: 24px; }
+/* From far the sentences count: the button and then the images, of which nothing is to be seen, give way. */
+.adapter-trainer-dataset[data-far] :is(.adapter-trainer-dataset-count, .adapter-trainer-dataset-line, .adapter-trainer-dataset-empty) {
+  font-size: var(--adapter-trainer-far); line-height: 1.15; max-height: none;
+}
+.adapter-trainer-dataset[data-far] .adapter-trainer-dataset-head .adapter-trainer-dataset-button { display: none; }
+.adapter-trainer-dataset[data-far] .adapter-trainer-dataset-head { height: auto; }
+.adapter-trainer-dataset[data-far="very"] .adapter-trainer-dataset-images:not(:has(.adapter-trainer-dataset-empty)) { display: none; }
 .adapter-trainer-dataset-bulk summary { cursor: pointer; }
 .adapter-trainer-dataset-bulk > * { margin-top: 6px; }
 .adapter-trainer-dataset-bulk .adapter-trainer-dataset-name { width: 100%; }

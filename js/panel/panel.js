@@ -82,9 +82,7 @@ export class TrainPanel {
     this.element = html("section", "panel", { "aria-label": "Training panel" }, [
       this.status.element,
       this.error.element,
-      this.notes.element,
-      this.memory.element,
-      this.choices.element,
+      html("div", "folds", {}, [this.notes.element, this.memory.element, this.choices.element]),
       this.plot,
       this.readout,
       this.controls.element,

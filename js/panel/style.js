@@ -49,6 +49,10 @@ const CSS = `
 .adapter-trainer-stats dd { margin: 0; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .adapter-trainer-warnings { color: var(--at-rate); max-height: 6em; overflow-y: auto; }
 .adapter-trainer-warnings summary { cursor: pointer; }
+/* Side by side as long as they are closed: the samples need the room. */
+.adapter-trainer-folds { flex: none; display: flex; flex-wrap: wrap; gap: 2px 14px; }
+.adapter-trainer-folds:not(:has(> :not([hidden]))) { display: none; }
+.adapter-trainer-folds > [open] { flex-basis: 100%; }
 .adapter-trainer-notes { flex: none; font-size: 11px; color: var(--at-quiet); max-height: 6em; overflow-y: auto; }
 .adapter-trainer-notes summary { cursor: pointer; }
 .adapter-trainer-notes ul, .adapter-trainer-warnings ul { margin: 2px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
@@ -114,7 +118,7 @@ const CSS = `
 }
 .adapter-trainer-thumbnail img { display: block; width: 100%; height: 100%; object-fit: contain; color: var(--at-quiet); font-size: 11px; }
 .adapter-trainer-missing img { visibility: hidden; }
-.adapter-trainer-panel[data-far] :is(.adapter-trainer-readout, .adapter-trainer-controls, .adapter-trainer-notes, .adapter-trainer-memory, .adapter-trainer-choices, .adapter-trainer-version, .adapter-trainer-heading) { display: none; }
+.adapter-trainer-panel[data-far] :is(.adapter-trainer-readout, .adapter-trainer-controls, .adapter-trainer-folds, .adapter-trainer-version, .adapter-trainer-heading) { display: none; }
 .adapter-trainer-panel[data-far] :is(.adapter-trainer-headline, .adapter-trainer-stats dd, .adapter-trainer-empty, .adapter-trainer-action) { font-size: 24px; line-height: 1.2; }
 .adapter-trainer-panel[data-far] :is(.adapter-trainer-stats dt, .adapter-trainer-warnings, .adapter-trainer-error, .adapter-trainer-tick, .adapter-trainer-row-label) { font-size: 18px; }
 .adapter-trainer-panel[data-far] :is(.adapter-trainer-headline, .adapter-trainer-message) { flex-wrap: wrap; max-height: none; }

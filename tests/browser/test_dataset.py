@@ -163,6 +163,17 @@ for (const [type, by] of [["pointerdown", 0], ["pointermove", 4000], ["pointerup
 }
 """
 
+_ZOOM = "window.app.canvas.ds.scale = argument; window.app.canvas.setDirty(true, true);"
+# All sentences of the strip are in sight, in letters that can be read.
+_WHOLE = """
+const parts = [".adapter-trainer-dataset-count", ".adapter-trainer-dataset-line"];
+return Boolean(document.querySelector("[data-far]")) === argument < 0.65 && parts.every((part) => {
+  const each = document.querySelector(part);
+  const box = each.parentElement.getBoundingClientRect(), own = each.getBoundingClientRect();
+  return each.scrollHeight <= each.clientHeight + 1 && own.right <= box.right + 1
+    && parseFloat(getComputedStyle(each).fontSize) * argument >= 7.9;
+});
+"""
 _TRIGGER = """
 const widget = window.app.graph.nodes[0].widgets.find((w) => w.name === "trigger_word");
 widget.value = argument;
@@ -188,6 +199,9 @@ def test_a_folder_without_captions_is_made_ready_on_the_node(page):
     page.browser.press("Enter")
     wait_for_text(page, "count", "3 images, 3 without a caption")
     page.browser.evaluate(_TRIGGER, "ohwx")
+    for zoom in (0.64, 0.4, 1):
+        page.browser.evaluate(_ZOOM, zoom)
+        page.browser.wait(_WHOLE, zoom, 20)
     press(page, ".adapter-trainer-dataset-line", "ohwx")
     page.browser.wait(
         "return document.querySelector(argument).textContent === '3 images'",

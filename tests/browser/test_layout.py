@@ -153,6 +153,39 @@ return Boolean(box) && box.scrollHeight <= box.clientHeight + 1
 """
 
 
+# As the server tells it of a run on a GPU, with all that a panel can have above the samples.
+_TELL = """
+const { app } = window;
+const { id } = app.graph.nodes.find((n) => n.type === "AdapterTrainerQuick");
+const image = { step: 0, index: 0, filename: "example.png", subfolder: "", type: "input" };
+const rows = [{ base_format: "int8", blocks_to_swap: 3, device_bytes: 5e9, seconds: 1 }];
+const detail = {
+  node_id: String(id), prompt_id: "told", name: "", run: "told/v0", status: "training",
+  message: "72 layers, 127,360 parameters on cuda:0 in bf16",
+  step: 9, steps: 90, points: [[1, 0.1, 1e-3], [9, 0.1, 1e-3]], samples: [image],
+  warnings: ["a warning"], notes: ["a note"],
+  memory: { blocks: 9, device_free: 8e9, ram_free: 9e9, rows },
+  choices: [{ setting: "rank", value: "16", why: "Because." }],
+};
+app.api.dispatchEvent(new CustomEvent("adapter_trainer.state", { detail }));
+"""
+_SAMPLE_IN_SIGHT = """
+const image = document.querySelector(".adapter-trainer-thumbnail")?.getBoundingClientRect();
+const actions = document.querySelector(".adapter-trainer-actions").getBoundingClientRect();
+return image && image.height > 60 && image.bottom <= actions.top + 1;
+"""
+
+
+def test_a_sample_is_in_sight_while_all_else_is_told(page):
+    page.browser.evaluate(_TWO_NODES)
+    page.browser.evaluate(_ZOOM, 1)
+    page.browser.wait("return document.querySelectorAll('.adapter-trainer-panel').length === 1")
+    page.settle()
+    page.browser.evaluate(_TELL)
+    page.browser.wait(_SAMPLE_IN_SIGHT)
+    assert page.problems() == []
+
+
 def test_letters_stay_legible_from_far_and_a_verdict_is_whole(page):
     page.browser.evaluate(_TWO_NODES)
     page.browser.evaluate(_ZOOM, 0.4)

@@ -108,21 +108,22 @@ const CSS = `
 .adapter-trainer-grid { display: grid; gap: 4px; min-width: min-content; }
 /* A cell is as large as the node's width allows, and never so large that no row is whole. */
 .adapter-trainer-row {
-  display: grid; grid-template-columns: 52px repeat(var(--adapter-trainer-columns, 1), minmax(72px, max(72px, calc(100cqh - 40px)))); gap: 4px; align-items: center;
+  display: grid; grid-template-columns: max(52px, 4.6 * var(--adapter-trainer-far, 11px)) repeat(var(--adapter-trainer-columns, 1), minmax(72px, max(72px, calc(100cqh - 40px)))); gap: 4px; align-items: center;
 }
 .adapter-trainer-row[data-heading] { position: sticky; top: 0; z-index: 1; background: var(--at-surface); }
 .adapter-trainer-prompt { font-size: 11px; line-height: 16px; color: var(--at-quiet); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.adapter-trainer-row-label { color: var(--at-quiet); font-size: 11px; font-variant-numeric: tabular-nums; grid-column: 1; overflow-wrap: anywhere; }
+.adapter-trainer-row-label { color: var(--at-quiet); font-size: 11px; font-variant-numeric: tabular-nums; grid-column: 1; }
 .adapter-trainer-thumbnail {
   width: 100%; aspect-ratio: 1; padding: 0; overflow: hidden; cursor: zoom-in; border: 1px solid var(--at-line); border-radius: 4px; background: var(--at-line);
 }
 .adapter-trainer-thumbnail img { display: block; width: 100%; height: 100%; object-fit: contain; color: var(--at-quiet); font-size: 11px; }
 .adapter-trainer-missing img { visibility: hidden; }
 .adapter-trainer-panel[data-far] :is(.adapter-trainer-readout, .adapter-trainer-controls, .adapter-trainer-folds, .adapter-trainer-version, .adapter-trainer-heading) { display: none; }
-.adapter-trainer-panel[data-far] :is(.adapter-trainer-headline, .adapter-trainer-stats dd, .adapter-trainer-empty, .adapter-trainer-action) { font-size: 24px; line-height: 1.2; }
-.adapter-trainer-panel[data-far] :is(.adapter-trainer-stats dt, .adapter-trainer-warnings, .adapter-trainer-error, .adapter-trainer-tick, .adapter-trainer-row-label) { font-size: 18px; }
+.adapter-trainer-panel[data-far] :is(.adapter-trainer-headline, .adapter-trainer-stats dd, .adapter-trainer-empty, .adapter-trainer-action) { font-size: calc(1.2 * var(--adapter-trainer-far)); line-height: 1.2; }
+.adapter-trainer-panel[data-far] :is(.adapter-trainer-stats dt, .adapter-trainer-warnings, .adapter-trainer-error, .adapter-trainer-tick, .adapter-trainer-row-label) { font-size: var(--adapter-trainer-far); }
 .adapter-trainer-panel[data-far] :is(.adapter-trainer-headline, .adapter-trainer-message) { flex-wrap: wrap; max-height: none; }
-.adapter-trainer-panel[data-far] .adapter-trainer-stats { grid-template-columns: repeat(2, minmax(0, auto)); }
+.adapter-trainer-panel[data-far] .adapter-trainer-row[data-heading], .adapter-trainer-panel[data-far="very"]:has(.adapter-trainer-samples:not([hidden])) :is(.adapter-trainer-message, .adapter-trainer-plot) { display: none; }
+.adapter-trainer-panel[data-far="very"] .adapter-trainer-stats { grid-template-columns: repeat(2, minmax(0, auto)); }
 .adapter-trainer-panel[data-far] .adapter-trainer-bar { height: 12px; }
 /* The buttons stay in sight when an opened table makes the panel scroll; 8px are its padding. */
 .adapter-trainer-actions {

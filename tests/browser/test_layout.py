@@ -172,7 +172,8 @@ app.api.dispatchEvent(new CustomEvent("adapter_trainer.state", { detail }));
 _SAMPLE_IN_SIGHT = """
 const image = document.querySelector(".adapter-trainer-thumbnail")?.getBoundingClientRect();
 const actions = document.querySelector(".adapter-trainer-actions").getBoundingClientRect();
-return image && image.height > 60 && image.bottom <= actions.top + 1;
+return Boolean(document.querySelector("[data-far]")) === argument < 0.65
+  && image && image.height > 60 * argument && image.bottom <= actions.top + 1;
 """
 
 
@@ -182,7 +183,9 @@ def test_a_sample_is_in_sight_while_all_else_is_told(page):
     page.browser.wait("return document.querySelectorAll('.adapter-trainer-panel').length === 1")
     page.settle()
     page.browser.evaluate(_TELL)
-    page.browser.wait(_SAMPLE_IN_SIGHT)
+    for zoom in (1, 0.6, 0.4):
+        page.browser.evaluate(_ZOOM, zoom)
+        page.browser.wait(_SAMPLE_IN_SIGHT, zoom)
     assert page.problems() == []
 
 

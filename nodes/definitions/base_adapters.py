@@ -13,18 +13,23 @@ from ..host import comfy_host
 from .sockets import NO_FILE, lora_choices
 
 
+def training_adapter_input() -> io.Input:
+    """The training adapter of a distilled base."""
+    return io.Combo.Input(
+        "training_adapter",
+        options=lora_choices(),
+        default=NO_FILE,
+        optional=True,
+        advanced=True,
+        tooltip="Choose the training adapter of a distilled base, such as a turbo model. It is "
+        "part of the base while it trains, and left out of previews and of the result.",
+    )
+
+
 def base_adapter_inputs() -> list[io.Input]:
     """Adapters that are part of the base; in saved workflows these stand behind all others."""
     return [
-        io.Combo.Input(
-            "training_adapter",
-            options=lora_choices(),
-            default=NO_FILE,
-            optional=True,
-            advanced=True,
-            tooltip="Choose the training adapter of a distilled base, such as a turbo model. It is "
-            "part of the base while it trains, and left out of previews and of the result.",
-        ),
+        training_adapter_input(),
         io.String.Input(
             "base_adapters",
             default="",

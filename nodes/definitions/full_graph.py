@@ -55,7 +55,7 @@ def full_graph(plan: QuickPlan) -> dict[str, Any]:
     kinds = {"kind": kind, **{f"kind.{k}": v for k, v in settings_values(own, values).items()}}
     adapter = {**kinds, **settings_values(adapter_settings.SHARED, values)}
     base = {"source": answers.base, "family": "auto"}
-    base |= {"training_adapter": sockets.NO_FILE, "base_adapters": ""}
+    base |= {"training_adapter": answers.training_adapter, "base_adapters": ""}
     model = node(BaseFromModel, values, {}) if plan.borrows else node(LoadBase, values, base)
     return {
         DATASET: node(DatasetFolder, values, dataset),

@@ -36,6 +36,7 @@ _OTHERS: Mapping[str, Mapping[str, str]] = {
     "AdapterTrainerQuick": {
         "dataset.path": "folder",
         "base.path": "base",
+        "base.adapters": "training_adapter",
         "output.name": "name",
         "dataset.trigger_word": "trigger_word",
         "adapter.kind": "kind",

@@ -11,6 +11,7 @@ from ...trainer_core.config.section import choices_of
 from ..host import comfy_host, queued
 from ..host.folders import file_stamp, folder_stamp
 from . import sockets
+from .base_adapters import training_adapter_input
 from .setting_inputs import SettingInput
 
 _GOALS = ("person", "style", "object", "edit")
@@ -172,6 +173,7 @@ def _questions() -> list[io.Input]:
             "kind",
             options=["auto", *kinds],
             default="auto",
+            advanced=True,
             tooltip="Leave it on auto unless another program needs a certain kind, such as lora. "
             "It is the form that the adapter has in its file.",
         ),
@@ -213,4 +215,5 @@ def _advanced() -> list[io.Input]:
             tooltip="Leave it on, to go on where a run of this name stopped; switch it off to "
             "start again from nothing. A run of other images or of another base is left as it is.",
         ),
+        training_adapter_input(),
     ]

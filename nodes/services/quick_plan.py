@@ -5,10 +5,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...trainer_core.errors import DatasetError, InputError, TrainerError
+from ...trainer_core.errors import DatasetError, InputError
 from ...trainer_core.families.given import GRAPH_MODEL
 from ...trainer_core.printable import listed
 from ..host import comfy_host
@@ -22,7 +21,7 @@ from .choices import (
     run_config,
 )
 from .graph_base import base_of_model
-from .node_checks import require_in_comfyui
+from .quick_base import NO_ADAPTER, QuickBase, quick_base
 
 if TYPE_CHECKING:
     from ...trainer_core.types import Sample
@@ -31,9 +30,6 @@ _MOST_CONTROLS = 16
 _NAMED = 5  # files that a message gives as examples
 _NUMBERS = frozenset({"steps", "seed"})
 _WORD_IS_ENOUGH = ("person", "object")
-_DIFFUSION_MODEL = "UNETLoader"
-_FOLDERS = {_DIFFUSION_MODEL: "diffusion_models", "CheckpointLoaderSimple": "checkpoints"}
-"""Core's loaders of a MODEL, to the kind of folder that their file is in."""
 # What a setting is called where its own name says too little.
 _LABELS = {
     "dataset.preservation.share": "preservation",
@@ -46,6 +42,7 @@ class Answers:
     """What the node is told, by the ids of its inputs.
 
     Attributes:
+        training_adapter: File of the loras folder that a distilled base is trained with.
         loader: Of the MODEL that is connected: its class, a slash, and the file that it loads.
     """
 
@@ -60,6 +57,7 @@ class Answers:
     steps: int = 0
     seed: int = 0
     resume: bool = True
+    training_adapter: str = NO_ADAPTER
     loader: str = ""
 
     @property
@@ -88,30 +86,6 @@ class QuickPlan:
     def borrows(self) -> bool:
         """Whether the MODEL of the graph itself is trained."""
         return self.family == GRAPH_MODEL
-
-
-class _Base(NamedTuple):
-    """The base of a plan.
-
-    Attributes:
-        name: As `comfy_host.base_names` has it; of a MODEL of the graph what was answered.
-        family: Of the base.
-        title: What people call it.
-        source: Where it was read from, for the panel.
-        variant: Of the base; None for the one that fits the goal.
-        values: Of the section ``base``, by YAML path.
-        traits: As `plan_preset` takes them.
-        billions: 10^9 numbers of it; None where the preset knows better.
-    """
-
-    name: str
-    family: str
-    title: str
-    source: str
-    variant: str | None
-    values: Mapping[str, Any]
-    traits: frozenset[str] = frozenset()
-    billions: float | None = None
 
 
 class Parts(NamedTuple):
@@ -180,7 +154,7 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
     from ...trainer_core.data.captions import with_trigger
     from ...trainer_core.families.presets import Gpu, plan_preset
 
-    base = _base_of(answers, model)
+    base = quick_base(answers, model)
     embedded = base.values.get("base.path") == comfy_host.EMBEDDED
     samples, captions = _images(answers) if complete else (_scan(answers.folder), "error")
     vram = comfy_host.total_vram()
@@ -222,79 +196,6 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
             value, why = answers.steps, "Your own number."
         rows.append(_row(_LABELS.get(setting) or setting.rpartition(".")[2], value, why))
     return QuickPlan(replace(answers, base=base.name), base.family, values, rows)
-
-
-def _base_of(answers: Answers, model: Any) -> _Base:
-    """The base: that of a file whose family is known by name, else the MODEL of the graph.
-
-    Raises:
-        InputError: When the MODEL's loader is none whose file can be read before it is loaded, or
-            the base cannot be trained on.
-    """
-    from ...trainer_core.bases.locate import count_numbers, detect_base, detect_variant
-    from ...trainer_core.families.registry import get_family
-
-    loader, _, file = answers.loader.partition("/")
-    name = answers.base
-    if loader == _DIFFUSION_MODEL and _has_family(f"diffusion_models/{file}"):
-        name = f"diffusion_models/{file}"
-    elif loader or model is not None:
-        return _graph_base(answers, loader, file, model)
-    path = comfy_host.base_path(name)
-    family = require_in_comfyui(get_family(detect_base(path)))
-    variant = detect_variant(path, family)
-    return _Base(
-        name=name,
-        family=family.name,
-        title=family.title,
-        source=f"Read from {name}.",
-        variant=variant,
-        values={"base.path": path},
-        billions=count_numbers(path, family) / 1e9,
-    )
-
-
-def _has_family(name: str) -> bool:
-    from ...trainer_core.bases.locate import detect_base
-
-    try:
-        detect_base(comfy_host.base_path(name))
-    except TrainerError:
-        return False
-    return True
-
-
-def _graph_base(answers: Answers, loader: str, file: str, model: Any) -> _Base:
-    """The MODEL of the graph itself, by what it tells, or by its file where it is not loaded."""
-    variant = "edit_plus" if answers.goal == "edit" else "generate"
-    if model is None:
-        folder = _FOLDERS.get(loader)
-        if folder is None:
-            raise InputError(
-                f"model is connected to a node that is not known here ({loader or 'no name'})",
-                "Load Diffusion Model or Load Checkpoint, whose file says what the model is",
-                "Press Run, which reads the model itself; or connect one of these loaders.",
-            )
-        from ..host.model_files import traits_of_file
-
-        traits = traits_of_file(Path(comfy_host.base_path(f"{folder}/{file}")))
-        title = file
-    else:
-        from ..host.graph_model import GraphModel
-
-        found = GraphModel(model)
-        title, traits = found.title, found.traits
-        if not found.takes_references:
-            variant = "generate"
-    return _Base(
-        name=answers.base,
-        family=GRAPH_MODEL,
-        title=title,
-        source="Connected to model.",
-        variant=variant,
-        values={},
-        traits=traits,
-    )
 
 
 def parts_of(plan: QuickPlan, model: Any = None) -> Parts:
@@ -435,7 +336,7 @@ def _facts(
     answers: Answers,
     samples: Sequence[Sample],
     captions: str,
-    base: _Base,
+    base: QuickBase,
     vram: int | None,
     values: Mapping[str, Any],
 ) -> Sequence[dict[str, str]]:
@@ -445,6 +346,9 @@ def _facts(
         *_found(samples),
         _row("base", base.title, base.source),
     ]
+    if answers.training_adapter != NO_ADAPTER:
+        why = "Part of the base while it trains; samples and the saved file are without it."
+        rows.append(_row("training adapter", answers.training_adapter, why))
     if vram is not None:
         rows.append(_row("VRAM", f"{vram / 2**30:.1f} GiB", "Of the GPU that ComfyUI uses."))
     if captions == "empty":

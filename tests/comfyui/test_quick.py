@@ -84,7 +84,6 @@ def test_a_model_of_the_graph_has_the_figures_of_its_kind(planned):
     assert [each["batch_size"] for each in training] == [2, 2, 1]
     assert [each["loss"]["weighting"] for each in training] == ["min_snr", "min_snr", "none"]
     assert [each["optimizer"]["learning_rate"] for each in training] == [4e-4, 1e-4, 2e-4]
-    assert [run["output"]["layouts"][1:] for run in (sdxl, small, flow)] == [["kohya"]] * 2 + [[]]
     assert small["dataset"]["resolution"] == small["preview"]["width"] == 512
     assert rows(planned["SDXL"])["base"]["why"] == "Connected to model."
     # What is read of a file before it is loaded is what the MODEL says.
@@ -157,7 +156,7 @@ def test_the_node_asks_for_what_presets_know(server):
     assert tuple(asked["required"]["quality"][1]["options"]) == presets.QUALITIES
     assert len(asked["required"]) <= 8
     advanced = {name for name, (_, facts) in asked["optional"].items() if facts.get("advanced")}
-    assert advanced == {"prompts", "steps", "seed", "resume"}
+    assert advanced == {"prompts", "steps", "seed", "resume", "training_adapter"}
 
 
 NODE = "51"

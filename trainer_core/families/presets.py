@@ -25,6 +25,7 @@ GOALS = ("person", "style", "object", "edit")
 QUALITIES = ("fast", "standard", "thorough")
 """How much time a run may take."""
 
+_RATE = "training.optimizer.learning_rate"
 _EDIT = "edit"
 _GENERATE = "generate"
 _TOLD = (
@@ -33,7 +34,7 @@ _TOLD = (
     "dataset.resolution",
     "adapter.rank",
     "dataset.preservation.share",
-    "training.optimizer.learning_rate",
+    _RATE,
     "training.sigma.density",
     "training.checkpoint_every",
 )
@@ -134,7 +135,7 @@ def plan_preset(
         billions: 10^9 numbers of the denoiser; None takes what the preset knows.
 
     Raises:
-        ConfigError: When a word is unknown, the base cannot do what the goal wants, or no image is.
+        ConfigError: When a word is unknown, the base cannot do the goal, or there is no image.
     """
     _known("goal", goal, GOALS)
     _known("quality", quality, QUALITIES)
@@ -146,20 +147,21 @@ def plan_preset(
     figures = _figures(own, goal, quality, base, kind, embedded=embedded, traits=traits)
     values = {key: each.value for key, each in figures.items() if key not in PLAN}
     plan = {key: figures[key].value for key in PLAN}
-    plan |= {"plan.billions": billions} if billions else {}
+    plan["plan.billions"] = billions or plan["plan.billions"]
     words = {key: each.why for key, each in figures.items()} | {"training.steps": _STEPS}
     words |= {"training.optimizer.learning_rate": words["plan.pace"]} if words["plan.pace"] else {}
     steps, views = _length(values, plan, images)
-    rate = values["training.optimizer.learning_rate"] * plan["plan.pace"]
+    rate = values[_RATE] * plan["plan.pace"]
     size, why = _size(values, plan, gpu, steps)
-    words |= {"dataset.resolution": why} if why else {}
-    values = {"family": family} | values | {"training.steps": steps}
-    warmup = values["training.schedule.warmup_steps"]
-    values["training.schedule.warmup_steps"] = min(warmup, steps // 10)
-    values["training.optimizer.learning_rate"] = float(f"{rate:.6g}")
-    values |= {"dataset.resolution": size, "preview.width": size, "preview.height": size}
-    facts = {"images": images, "views": views}
-    facts |= {"percent": f"{values['dataset.preservation.share']:.0%}"}
+    words["dataset.resolution"] = why or words["dataset.resolution"]
+    warmup = min(values["training.schedule.warmup_steps"], steps // 10)
+    values |= {"training.steps": steps, "training.schedule.warmup_steps": warmup}
+    values = {"family": family} | values
+    values[_RATE] = float(f"{rate:.6g}")
+    values |= dict.fromkeys(("dataset.resolution", "preview.width", "preview.height"), size)
+    values["dataset.more_resolutions"] = _smaller(values, size)
+    share = f"{values['dataset.preservation.share']:.0%}"
+    facts = {"images": images, "views": views, "percent": share}
     chosen = tuple(
         Chosen(key, values[key], words[key].format(value=values[key], **facts))
         for key in _TOLD
@@ -245,10 +247,16 @@ def _size(
     return soon, why
 
 
+def _smaller(values: Mapping[str, Any], size: int) -> list[int]:
+    """The other sizes of a run, each below the largest."""
+    return [each for each in values["dataset.more_resolutions"] if each < size]
+
+
 def _hours(side: int, values: Mapping[str, Any], plan: Mapping[str, Any], steps: int) -> float:
     """Hours of a run at a size in pixels, times the FLOPs a second of the GPU's products."""
     images = 1 if values["base.variant"] == _GENERATE else 2
-    tokens = images * (side // _PATCH) ** 2 + _TEXT
+    sizes = [side, *_smaller(values, side)]
+    tokens = images * sum((each // _PATCH) ** 2 for each in sizes) / len(sizes) + _TEXT
     samples = values["training.batch_size"] * values["training.gradient_accumulation_steps"]
     work = _PASSES * plan["plan.billions"] * 1e9 * tokens * samples * steps
     return work / _REACHED / 3600

@@ -192,19 +192,20 @@ def test_less_memory_means_smaller_images_and_says_so():
 
 def test_a_run_that_would_take_longer_than_a_night_gets_smaller_images():
     """FLOPs by hand: 6 for each number and token; 0.4 of the speed is reached."""
-    large = Gpu(24 * GIGABYTE, 60e12)
+    large = Gpu(24 * GIGABYTE, 45e12)
     size, why = size_and_why("krea2", gpu=large)
     steps = preset("person", "thorough", "krea2").values["training.steps"]
+    tokens = {768: (32**2 + 48**2) / 2, 1024: (32**2 + 48**2 + 64**2) / 3}
     hours = {
-        side: 6 * 12.8e9 * ((side // 16) ** 2 + 512) * steps / (0.4 * 60e12) / 3600
-        for side in (768, 1024)
+        side: 6 * 12.8e9 * (own + 512) * steps / (0.4 * 45e12) / 3600
+        for side, own in tokens.items()
     }
     assert (size, hours[768] < 12 < hours[1024]) == (768, True)
     assert f"about {hours[768]:.1f} hours" in why
     assert f"1024 would take about {hours[1024]:.0f}" in why
     assert size_and_why("krea2", gpu=large._replace(flops=200e12))[0] == 1024
     # Two sizes of one family: what the file holds decides.
-    small = Gpu(24 * GIGABYTE, 40e12)
+    small = Gpu(24 * GIGABYTE, 30e12)
     assert [size_and_why("flux2", gpu=small, billions=b)[0] for b in (3.9, 9.1, 32.2)] == [
         1024, 768, 512,
     ]  # fmt: skip

@@ -46,7 +46,7 @@ function addPanel(node) {
   let binding;
   const panel = new TrainPanel({
     ask: (request) => binding.ask(request),
-    goOn: (more) => goOn(binding, more, () => app.queuePrompt(0)),
+    goOn: (more) => goOn(binding, more, (nodes) => app.queuePrompt(0, 1, nodes)),
     imageUrl: server.imageUrl,
     inputs: inputsIn(node, app),
     onLook: (look) => {

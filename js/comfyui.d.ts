@@ -119,8 +119,8 @@ export interface App {
   };
   /** What refused the last prompt, by node. */
   lastNodeErrors?: Record<string, { errors: { type?: string; extra_info?: { input_name?: string } }[] }> | null;
-  /** Presses Run; says whether the server took it. */
-  queuePrompt(number: number): Promise<boolean>;
+  /** Presses Run, for all or for some output nodes; says whether the server took it. */
+  queuePrompt(number: number, batchCount?: number, queueNodeIds?: string[]): Promise<boolean>;
   /** What Run would send. */
   graphToPrompt(): Promise<{ output: Record<string, unknown> }>;
   registerExtension(extension: Extension): void;

@@ -66,7 +66,7 @@ export class ActionBar {
     this.buttons = BUTTONS.map((button) => this.makeButton(button));
     this.feedback = html("div", "feedback", { role: "status", "aria-live": "polite" });
     this.training = html("div", "buttons", { role: "group", "aria-label": "Training" }, this.buttons);
-    this.continue = this.button("continue", "Continue", "Run the graph and train on to the planned end", () => void this.press(null));
+    this.continue = this.button("continue", "Continue", "Train this node on to the planned end", () => void this.press(null));
     this.longer = this.button("longer", "Train longer", "Train for more steps from where it ended", () => this.openForm(true));
     this.after = html("div", "buttons", { role: "group", "aria-label": "Go on" }, [this.continue, this.longer]);
     this.more = html("input", "more", { type: "number", min: "1", step: "1", "aria-label": "How many more steps" });
@@ -95,10 +95,9 @@ export class ActionBar {
    */
   draw(run, offline) {
     const training = run.status === "training";
-    if (run.promptId !== this.promptId || !training) {
-      if (this.stopping) this.say("");
-      this.stopping = false;
-    }
+    const other = run.promptId !== this.promptId;
+    if (other || (this.stopping && !training)) this.say("");
+    if (other || !training) this.stopping = false;
     this.promptId = run.promptId;
     this.enabled = !offline;
     this.steps = Math.max(run.step, run.steps);
@@ -149,10 +148,12 @@ export class ActionBar {
 
   /** Queues the graph. @param {number | null} more */
   async press(more) {
+    const { promptId } = this;
     await this.wait(async () => {
       const answer = await this.goOn(more);
       this.formOpen = this.formOpen && !answer.taken;
-      this.say(answer.reason || "The server did not take it.");
+      // What trains by now needs no word that it is queued.
+      if (!answer.taken || promptId === this.promptId) this.say(answer.reason || "The server did not take it.");
     });
   }
 

@@ -169,7 +169,12 @@ export class Binding {
 
   /** @param {RunRequest} request @param {object} [more] */
   ask(request, more) {
-    return this.server.request(this.nodeId || (this.ids()[0] ?? ""), request, more);
+    return this.server.request(this.askedId, request, more);
+  }
+
+  /** The node's id in a prompt. */
+  get askedId() {
+    return this.nodeId || (this.ids()[0] ?? "");
   }
 
   /** @param {Run} run */

@@ -1,9 +1,11 @@
 // @ts-check
-/** "Continue" and "Train longer": let the run that is shown go on, and press Run. */
+/** "Continue" and "Train longer": let the run that is shown go on, and nothing else of its graph. */
 
 import { isLiving } from "../living.js";
 
 /** @typedef {import("./binding.js").Binding} Binding */
+
+const ALONE = "Nodes behind it get the result with the next Run.";
 
 /**
  * The server keeps what is asked, for one prompt. No input changes: the next dataset has its own
@@ -11,7 +13,7 @@ import { isLiving } from "../living.js";
  *
  * @param {Binding} binding
  * @param {number | null} more steps beyond those that the run has, or null for its planned end
- * @param {() => Promise<boolean>} queue presses Run
+ * @param {(nodes: string[]) => Promise<boolean>} queue runs these nodes and what they need
  * @returns {Promise<{ taken: boolean, reason: string }>} the reason may be something to know
  */
 export async function goOn(binding, more, queue) {
@@ -19,8 +21,9 @@ export async function goOn(binding, more, queue) {
   const steps = more === null ? null : Math.max(run.step, run.steps) + more;
   const prompt = await binding.prompt();
   const answer = await binding.ask("continue", { run: run.version, steps, prompt });
+  if (!answer.taken) return answer;
   // Meanwhile another tab may have been opened.
-  if (!answer.taken || (isLiving(node) && (await queue()))) return answer;
+  if (isLiving(node) && (await queue([binding.askedId]))) return { taken: true, reason: `${answer.reason} ${ALONE}` };
   await binding.ask("leave");
   return { taken: false, reason: "ComfyUI did not take the graph; it says why." };
 }

@@ -354,6 +354,16 @@ PLANS = (
 )
 
 
+_ADD_ANOTHER_OUTPUT = """
+const { app, LiteGraph } = window;
+const [image, shown] = ["LoadImage", "PreviewImage"].map((type) => LiteGraph.createNode(type));
+for (const node of [image, shown]) app.graph.add(node);
+image.widgets.find((w) => w.name === "image").value = "example.png";
+image.connect(0, shown, 0);
+window.ran = [];
+app.api.addEventListener("executing", ({ detail }) => window.ran.push(String(detail)));
+return String(shown.id);
+"""
 _SET_RANK = """
 const { canvas, graph } = window.app;
 const node = graph.nodes.find((n) => n.type === "AdapterTrainerAdapter");
@@ -444,6 +454,7 @@ def test_train_longer_goes_on_from_the_end(page, finished):
     page.browser.click(f"{PANEL} [data-go-on=longer]")
     assert page.text("total") == "to 45"
     page.browser.fill(f"{PANEL} .adapter-trainer-more", "3")
+    other = page.browser.evaluate(_ADD_ANOTHER_OUTPUT)
     assert page.browser.evaluate(_BUTTON_ROWS) == 1
     assert_well_laid_out(page)
     page.browser.click(f"{PANEL} [data-go-on=train]")
@@ -454,4 +465,7 @@ def test_train_longer_goes_on_from_the_end(page, finished):
     page.wait_for("Done")
     assert page.text("version").endswith("/v0")
     page.wait_for_count(THUMBNAIL, 6)
+    # It is not what else would run; and it is no longer queued.
+    assert other not in page.browser.evaluate("return window.ran")
+    assert page.text("feedback") == ""
     assert page.problems() == []

@@ -189,16 +189,16 @@ describe("going on", () => {
     const set = setUp(makeNode(node));
     set.binding.onState(snapshot({ status: "done", run: "my_adapter/v2", step: 60, steps: 60, ...values }));
     const pressed = [];
-    const press = (more, taken = true) => goOn(set.binding, more, async () => { pressed.push(more); return taken; });
+    const press = (more, taken = true) => goOn(set.binding, more, async (nodes) => { pressed.push([more, nodes]); return taken; });
     return { ...set, pressed, press };
   }
 
   test.each([["to the planned end", null, null], ["for more steps", 30, 90]])("%s names the run, changes no input and queues", async (_, more, steps) => {
     const { binding, press, pressed, requests } = trained();
     const before = structuredClone(binding.node.widgets);
-    expect(await press(more)).toEqual({ taken: true, reason: "7 continue" });
+    expect(await press(more)).toEqual({ taken: true, reason: "7 continue Nodes behind it get the result with the next Run." });
     expect(requests).toEqual([["continue", { run: "my_adapter/v2", steps, prompt: { 7: "graph" } }]]);
-    expect([pressed, binding.node.widgets]).toEqual([[more], before]);
+    expect([pressed, binding.node.widgets]).toEqual([[[more, ["7"]]], before]);
   });
 
   test.each([["ComfyUI refused the graph", false, {}], ["its node is gone", true, { getNodeById: () => null }]])("is taken back where %s", async (_, taken, graph) => {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     *("layout", "caption_extension", "resolution", "max_aspect_ratio", "upscale", "crop"),
-    "metadata",
+    *("metadata", "trigger_word"),
     *("missing_caption", "missing_image", "missing_control", "unreadable", "animated"),
 )
 """The settings of a node that a report depends on."""
@@ -75,6 +75,7 @@ class Report:
 
     def __init__(self, settings: DatasetSection, within: AllowedFolders) -> None:
         from ...trainer_core.data.buckets import standard_buckets
+        from ...trainer_core.data.caption_notes import second_word
         from ...trainer_core.data.sources.folder import survey
         from ...trainer_core.data.sources.listed_images import metadata_parts
 
@@ -89,7 +90,13 @@ class Report:
         self.listed = any(each.metadata for each in metadata_parts(self._root, settings))
         self.items = self._items(found)
         cures = dict.fromkeys(fault.cure for fault in found.faults if fault.cure)
-        self.others = [*cures, *(fault.text for fault in found.faults if fault.image is None)]
+        texts = [each.caption for each in found.samples]
+        second = filter(None, [second_word(texts, settings.trigger_word)])
+        self.others = [
+            *cures,
+            *second,
+            *(fault.text for fault in found.faults if fault.image is None),
+        ]
         if not self.items:
             self.others.append("There are no images here yet. Drop some on this node.")
         elif len(self.items) - self.left_out == 1:

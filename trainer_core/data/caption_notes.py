@@ -10,6 +10,7 @@ from ..types import Sample
 from .captions import PLACEHOLDERS
 
 _NAMED = 3
+_FEWEST = 2  # captions that have something in common
 
 
 def caption_notes(samples: Sequence[Sample], dataset: DatasetSection) -> tuple[str, ...]:
@@ -20,7 +21,7 @@ def caption_notes(samples: Sequence[Sample], dataset: DatasetSection) -> tuple[s
         dataset: The run file's section; each folder may have rules of its own.
 
     Returns:
-        At most one note for all, and two for each set of rules.
+        At most one note for all, one for each folder, and two for each set of rules.
     """
     left = [each.name for each in samples if any(map(each.caption.count, PLACEHOLDERS))]
     notes = _named(
@@ -29,6 +30,9 @@ def caption_notes(samples: Sequence[Sample], dataset: DatasetSection) -> tuple[s
         "it is trained as it stands; set dataset.trigger_word",
     )
     folders = dataset_folders(dataset)
+    for number, folder in enumerate(folders):
+        texts = [each.caption for each in samples if each.folder == number]
+        notes += filter(None, [second_word(texts, folder.settings.trigger_word)])
     groups: dict[tuple[object, ...], list[Sample]] = {}
     for each in samples:
         rules = folders[each.folder].settings.captions
@@ -52,6 +56,30 @@ def caption_notes(samples: Sequence[Sample], dataset: DatasetSection) -> tuple[s
                 "allows; of more than that, so many were drawn",
             )
     return tuple(notes)
+
+
+def second_word(captions: Sequence[str], trigger_word: str) -> str:
+    """Say that all captions of a folder begin with what may be an earlier trigger word.
+
+    Args:
+        captions: With or without the trigger word.
+        trigger_word: As it is set.
+
+    Returns:
+        Nothing without a trigger word, or where they do not.
+    """
+    trigger = trigger_word.strip()
+    own = (caption.removeprefix(trigger).lstrip(", ") for caption in captions)
+    heads = {caption.partition(",")[0].strip() for caption in own}
+    word = heads.pop() if len(heads) == 1 and trigger else ""
+    # A tag such as 1girl, or the beginning of a sentence, is none.
+    alone = word[:1].isalpha() and " " not in word and word.lower() != trigger.lower()
+    if len(captions) < _FEWEST or not alone:
+        return ""
+    return (
+        f"every caption begins with {word!r}, and the trigger word is {trigger!r}: both are "
+        f"trained. If {word!r} was the trigger word before, replace it in the captions"
+    )
 
 
 def _named(names: Sequence[str], note: str) -> list[str]:

@@ -9,6 +9,7 @@ from PIL import Image
 from tests.fixtures.tables import table
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
+from trainer_core.data.caption_notes import caption_notes
 from trainer_core.data.image import fit_to_bucket, kept_box, open_image
 from trainer_core.data.sources.folder import scan
 from trainer_core.types import Bucket
@@ -33,6 +34,32 @@ def report(dataset_report, allowed):
 
 def kinds(item):
     return [problem["kind"] for problem in item["problems"]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "trigger", "told"),
+    [
+        (["ohwx", "ohwx"], "sks", "ohwx"),
+        (["ohwx, a box", "ohwx, red"], " sks ", "ohwx"),
+        (["sks, ohwx", "sks, ohwx"], "sks", "ohwx"),
+        (["ohwx", "ohwx"], "OHWX", ""),
+        (["ohwx", "ohwx"], "", ""),
+        (["ohwx", "a box"], "sks", ""),
+        (["1girl, red", "1girl, blue"], "sks", ""),
+        (["cat on a sofa", "cat in a box"], "sks", ""),
+        (["sks", "sks, "], "sks", ""),
+        (["ohwx"], "sks", ""),
+    ],
+)
+def test_a_trigger_word_before_the_one_that_is_set_is_told(tmp_path, report, texts, trigger, told):
+    for number, text in enumerate(texts):
+        Image.new("RGB", (256, 256), (number, 0, 0)).save(tmp_path / f"{number}.png")
+        (tmp_path / f"{number}.txt").write_text(text)
+    found = [each for each in report(tmp_path, trigger_word=trigger).others if "both" in each]
+    settings = DatasetSection(path=str(tmp_path), trigger_word=trigger, caption_extension=".txt")
+    trained = caption_notes(scan(settings).samples, settings)
+    assert found == list(trained)
+    assert [f"begins with {told!r}" in each for each in found] == [True] * bool(told)
 
 
 @pytest.mark.parametrize("upscale", [False, True])

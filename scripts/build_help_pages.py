@@ -31,6 +31,7 @@ _OF_THIS_MACHINE = {
     "AdapterTrainerBase.training_adapter": "`none`, or a file",
     "AdapterTrainerQuick.base": "`embedded`, a file or a folder",
     "AdapterTrainerQuick.folder": "a folder",
+    "AdapterTrainerQuick.training_adapter": "`none`, or a file",
     "AdapterTrainerPreviewPrompts.controls_from": "`none`, or a folder",
     "AdapterTrainerConvert.file": "a file",
     "AdapterTrainerCheck.file": "a file",

@@ -136,8 +136,8 @@ def _questions() -> list[io.Input]:
             "base",
             options=comfy_host.base_names(),
             default=comfy_host.EMBEDDED,
-            tooltip="Choose the model that you will generate with later. Take the full model, "
-            "not one made for few steps (turbo, lightning, schnell). embedded: the "
+            tooltip="Choose the model that you will generate with later. Take the full model; one "
+            "made for few steps (turbo, schnell) needs a training_adapter. embedded: the "
             "tiny one that comes along, to try everything without a download.",
         ),
         io.Combo.Input(

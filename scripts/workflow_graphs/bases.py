@@ -12,11 +12,11 @@ from .graph import Node, Output, Subgraph, Workflow
 
 _HUB = "https://huggingface.co"
 _WHERE = {
-    "qwen_image_fp8_e4m3fn.safetensors": (
+    "qwen_image_2512_fp8_e4m3fn.safetensors": (
         "diffusion_models",
         "Comfy-Org/Qwen-Image_ComfyUI/resolve/main/split_files/diffusion_models",
     ),
-    "qwen_image_edit_2509_fp8_e4m3fn.safetensors": (
+    "qwen_image_edit_2511_fp8mixed.safetensors": (
         "diffusion_models",
         "Comfy-Org/Qwen-Image-Edit_ComfyUI/resolve/main/split_files/diffusion_models",
     ),
@@ -125,6 +125,7 @@ class FullSize:
         several: Said of control images, where an image may have several.
         layered: Whether it learns to take images apart, from images with their layers.
         note: What its note says in the place of the usual one.
+        layout: Of the saved file, where other programs than ComfyUI read another one alone.
     """
 
     file: str
@@ -138,6 +139,7 @@ class FullSize:
     several: str = ""
     layered: bool = False
     note: str = ""
+    layout: str = ""
 
     @property
     def folder(self) -> str:
@@ -210,7 +212,7 @@ _CHECKPOINT = """
 4. Press **Run**. The panel shows what was chosen for you, and why.
 
 **Then** KSampler generates the *prompt* with your adapter, and **Save Adapter** has written the
-file for *Load LoRA* (key R lists it).
+file for *Load LoRA* (key R lists it), which Forge and A1111 read too.
 """
 _ANY = """
 ## Train any model that ComfyUI loads
@@ -238,7 +240,7 @@ FULL_SIZE = (
     FullSize(
         "qwen_image",
         "Qwen-Image",
-        "qwen_image_fp8_e4m3fn.safetensors",
+        "qwen_image_2512_fp8_e4m3fn.safetensors",
         _QWEN,
         "qwen_image_vae.safetensors",
         sampling.qwen_image,
@@ -247,7 +249,7 @@ FULL_SIZE = (
     FullSize(
         "qwen_image_edit",
         "Qwen-Image-Edit",
-        "qwen_image_edit_2509_fp8_e4m3fn.safetensors",
+        "qwen_image_edit_2511_fp8mixed.safetensors",
         _QWEN,
         "qwen_image_vae.safetensors",
         sampling.qwen_image_edit,
@@ -344,6 +346,7 @@ FULL_SIZE = (
         sampling.sdxl,
         "my_sdxl",
         note=_CHECKPOINT,
+        layout="kohya",
     ),
     FullSize(
         "any_model",

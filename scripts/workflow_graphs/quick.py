@@ -114,7 +114,8 @@ def quick(number: int, choice: FullSize) -> Workflow:
             **goal,
         },
     )
-    save = flow.node("AdapterTrainerSave", {"run": trained["run"]})
+    layout = {"layout": choice.layout} if choice.layout else {}
+    save = flow.node("AdapterTrainerSave", {"run": trained["run"], **layout})
     shown: list[Node] = []
     if choice.edits:
         title = "Image to take apart" if choice.layered else "Image to edit"

@@ -37,7 +37,7 @@ _LONGEST_SECONDS = 900
 _FACTS = """
 import importlib.metadata, json, os, sys
 folders = ("site-packages", "dist-packages")
-sys.path = [path for path in sys.path if path]  # what lies in the folder of a caller is not ComfyUI's
+sys.path = [path for path in sys.path if path]  # without what lies in the caller's folder
 print(json.dumps({
     "python": sys.executable,
     "version": sys.version,

@@ -15,8 +15,8 @@ from loaded_pack import part
 
 # What the graph says in another way than by an input of this setting.
 ELSEWHERE = {
-    *("base.path", "dataset.path", "preview.controls", "resume", "adapter.kind"),
-    *("adapter.start_from", "output.dir"),
+    *("base.path", "base.adapters", "dataset.path", "preview.controls", "resume"),
+    *("adapter.kind", "adapter.start_from", "output.dir"),
 }
 
 
@@ -178,6 +178,7 @@ def answer(given):
 def main():
     (request,) = sys.argv[1:]
     folder_paths.set_input_directory(str(Path(request).with_name("input")))
+    folder_paths.add_model_folder_path("loras", str(Path(request).with_name("loras")))
     answers = [answer(given) for given in json.loads(Path(request).read_text())]
     answers.append(lost_settings())
     answers.append({name: traits_of_header(name) for name in HEADERS})

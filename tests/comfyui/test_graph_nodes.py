@@ -37,6 +37,7 @@ NOT_AN_INPUT = {
     "cache.dir": "always in the output folder",
     "cache.manifest": "what Cache Embeddings hands on",
     "preview.controls": "the input controls",
+    "preview.shift": "that of ComfyUI's KSampler",
     "preview.layers": "as many as most of the dataset's images have",
     "memory.device": "ComfyUI's device",
     "output.dir": "ComfyUI's output folder",

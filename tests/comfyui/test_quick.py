@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 import yaml
 from comfyui.conftest import write_images
 from comfyui.graphs import cached_nodes, panel, run_folder
 from PIL import Image
+from safetensors.torch import save_file
 
 from trainer_core.families import presets
+from trainer_core.families.registry import embedded_family
 
 pytestmark = pytest.mark.comfy
 
 GOALS = ("person", "style", "object", "edit")
+
+
+TURBO = "turbo.safetensors"
 
 
 def answers(goal: str, quality: str = "fast", **others):
@@ -44,8 +50,18 @@ ASKED = {
     "SD1.5": answers("style", "thorough", model="sd15"),
     "a flow model": answers("person", model="lumina2"),
     "no loader": {**answers("person"), "loader": "SomeLoader/"},
+    "training adapter": answers("object", training_adapter=TURBO),
+    "training adapter of a model": answers("object", training_adapter=TURBO, model="lumina2"),
+    "absent adapter": answers("object", training_adapter="absent.safetensors"),
     "no such folder": {**answers("style"), "folder": "../../etc"},
 }
+
+
+def embedded_width() -> int:
+    base = embedded_family().embedded
+    assert base is not None
+    config = json.loads((base / "transformer" / "config.json").read_text(encoding="utf-8"))
+    return config["num_attention_heads"] * config["attention_head_dim"]
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +70,12 @@ def planned(comfy_host, tmp_path_factory):
     write_images(request.parent / "input" / "my cät 20%", captions=(None,) * 3)
     repeated = write_images(request.parent / "input" / "repeated" / "3_cats")
     Image.new("L", (64, 64), 255).save(repeated / "0_mask.png")
+    (request.parent / "loras").mkdir()
+    width = embedded_width()
+    factors = {"down": torch.ones(1, width), "up": torch.zeros(width, 1)}
+    layer = "diffusion_model.transformer_blocks.0.attn.to_q.lora_{}.weight"
+    tensors = {layer.format(name): tensor for name, tensor in factors.items()}
+    save_file(tensors, request.parent / "loras" / TURBO)
     request.write_text(json.dumps(list(ASKED.values())), encoding="utf-8")
     comfy_host.run("quick_process.py", request)
     found = json.loads(request.with_suffix(".answers").read_text(encoding="utf-8"))
@@ -64,7 +86,8 @@ MODELS = ("SDXL", "SD1.5", "a flow model")
 
 
 @pytest.mark.parametrize(
-    "case", [*GOALS, "own answers", "no captions", "masks and repeats", *MODELS]
+    "case",
+    [*GOALS, "own answers", "no captions", "masks and repeats", *MODELS, "training adapter"],
 )
 def test_the_full_graph_says_what_the_quick_node_trains(planned, case):
     plan = planned[case]
@@ -108,6 +131,14 @@ def test_what_was_asked_for_is_trained(planned):
     assert config["preview"]["prompts"] == ["a red house", "a blue house"]
 
 
+def test_a_training_adapter_is_part_of_the_base_while_it_trains(planned):
+    (adapter,) = yaml.safe_load(planned["training adapter"]["quick"])["base"]["adapters"]
+    assert (adapter["path"].rpartition("/")[2], adapter["when"]) == (TURBO, "training")
+    row = rows(planned["training adapter"])["training adapter"]
+    assert row["value"] == TURBO
+    assert "without it" in row["why"]
+
+
 @pytest.mark.parametrize(
     ("case", "found", "remedy"),
     [
@@ -116,6 +147,8 @@ def test_what_was_asked_for_is_trained(planned):
         ("pairs without edit", "has control images, and goal is style", "Set goal to edit."),
         ("no such folder", "folder: '../../etc'", "Choose a name from the list"),
         ("no loader", "a node that is not known here (SomeLoader)", "Press Run"),
+        ("training adapter of a model", "turbo.safetensors, and a MODEL", "Disconnect model"),
+        ("absent adapter", "absent.safetensors", ""),
     ],
 )
 def test_what_does_not_fit_is_told_in_three_parts(planned, case, found, remedy):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -43,5 +42,4 @@ GRAPH = GraphSpec(
         conditioning=conditioning,
     ),
     vae=VAE,
-    shift=math.exp(1.15),  # ComfyUI 0.33, comfy/supported_models.py
 )

@@ -26,6 +26,7 @@ QUALITIES = ("fast", "standard", "thorough")
 """How much time a run may take."""
 
 _RATE = "training.optimizer.learning_rate"
+_SHARE = "dataset.preservation.share"
 _EDIT = "edit"
 _GENERATE = "generate"
 _TOLD = (
@@ -33,7 +34,7 @@ _TOLD = (
     "training.steps",
     "dataset.resolution",
     "adapter.rank",
-    "dataset.preservation.share",
+    _SHARE,
     _RATE,
     "training.sigma.density",
     "training.checkpoint_every",
@@ -160,8 +161,7 @@ def plan_preset(
     values[_RATE] = float(f"{rate:.6g}")
     values |= dict.fromkeys(("dataset.resolution", "preview.width", "preview.height"), size)
     values["dataset.more_resolutions"] = _smaller(values, size)
-    share = f"{values['dataset.preservation.share']:.0%}"
-    facts = {"images": images, "views": views, "percent": share}
+    facts = {"images": images, "views": views, "percent": format(values[_SHARE], ".0%")}
     chosen = tuple(
         Chosen(key, values[key], words[key].format(value=values[key], **facts))
         for key in _TOLD
@@ -212,7 +212,7 @@ def _length(values: Mapping[str, Any], plan: Mapping[str, Any], images: int) -> 
     samples = min(plan["plan.samples"] * math.sqrt(images), plan["plan.most_views"] * images)
     samples = min(samples, plan["plan.most_samples"]) * plan["plan.length"]
     per_step = values["training.batch_size"] * values["training.gradient_accumulation_steps"]
-    own = per_step * (1 - values["dataset.preservation.share"])
+    own = per_step * (1 - values[_SHARE])
     steps = _rounded(samples / own)
     return steps, int(float(f"{steps * own / images:.2g}"))
 

@@ -83,7 +83,7 @@ def test_template_prints_a_run_file(capsys, tmp_path):
 
 
 def test_template_of_a_goal_says_why_and_trains_as_asked(capsys, tmp_path):
-    words = ["qwen_image", "style", "thorough", "images=35", "kind=lokr", "vram=12"]
+    words = ["qwen_image", "style", "thorough", "images=35", "kind=lokr", "vram=12", "trigger=ohwx"]
     assert main(["template", *words]) == 0
     text = capsys.readouterr().out
     assert "of your 35 images" in text
@@ -91,6 +91,11 @@ def test_template_of_a_goal_says_why_and_trains_as_asked(capsys, tmp_path):
     (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
     config = load_config(tmp_path / "run.yaml")
     assert (config.adapter.kind, config.dataset.resolution) == ("lokr", 768)
+    assert config.dataset.trigger_word == "ohwx"
+    assert config.preview.every > 0
+    assert all(each.startswith("ohwx, ") for each in config.preview.prompts)
+    assert main(["template", *words, "tflops=45"]) == 0
+    assert "512 pixels: about" in capsys.readouterr().out
     assert main(["template", "qwen_image", "edit", "--embedded"]) == 0
     assert "path: embedded" in capsys.readouterr().out
 

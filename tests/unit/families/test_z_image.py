@@ -98,6 +98,8 @@ def test_the_noise_levels_are_those_of_comfyui():
     sigmas = FAMILY.sampling_sigmas(location, 4, 1024, 1024)
     plain = torch.linspace(1, 0, 5)
     torch.testing.assert_close(sigmas, 3 * plain / (1 + 2 * plain))
+    other = FAMILY.sampling_sigmas(location, 4, 1024, 1024, shift=2.0)
+    torch.testing.assert_close(other, 2 * plain / (1 + plain))
 
 
 @pytest.mark.parametrize(

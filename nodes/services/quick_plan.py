@@ -191,6 +191,8 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
     if answers.steps:
         _shorten(values, answers.steps)
     rows = [*_facts(answers, samples, captions, base, vram, values)]
+    if preset.hours is not None and not answers.steps:
+        rows.append(_time(preset.hours, values["dataset.preservation.share"]))
     for setting, value, why in preset.chosen:
         if setting == "training.steps" and answers.steps:
             value, why = answers.steps, "Your own number."
@@ -355,6 +357,15 @@ def _facts(
         why = f"No image has a caption. For this goal ({answers.goal}) the trigger word is enough."
         rows.append(_row("captions", values["dataset.trigger_word"], why))
     return rows
+
+
+def _time(hours: float, share: float) -> dict[str, str]:
+    """How long a run takes, by what its GPU is sold for."""
+    why = "On your GPU, without encoding and samples; other work on it comes on top."
+    if share:
+        why += f" {60 * hours * share:.0f} minutes of it hold the model to how it was."
+    shown = f"about {hours:.1f} hours" if hours >= 1 else f"about {60 * hours:.0f} minutes"
+    return _row("time", shown, why)
 
 
 def _found(samples: Sequence[Sample]) -> Iterator[dict[str, str]]:

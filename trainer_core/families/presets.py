@@ -101,11 +101,13 @@ class Preset(NamedTuple):
         chosen: What a person would ask about, in order of importance.
         preview_every: Steps between previews, for whoever has prompts; `values` says nothing of
             them, because a run file without prompts must not.
+        hours: That it takes, without encoding and previews; None where the GPU is not known.
     """
 
     values: Mapping[str, Any]
     chosen: tuple[Chosen, ...]
     preview_every: int
+    hours: float | None
 
 
 def plan_preset(
@@ -162,12 +164,20 @@ def plan_preset(
     values |= dict.fromkeys(("dataset.resolution", "preview.width", "preview.height"), size)
     values["dataset.more_resolutions"] = _smaller(values, size)
     facts = {"images": images, "views": views, "percent": format(values[_SHARE], ".0%")}
-    chosen = tuple(
+    hours = _hours(size, values, plan, steps) / gpu.flops if gpu.flops else None
+    return Preset(
+        values, _chosen(values, words, facts), _rounded(steps / plan["plan.previews"]), hours
+    )
+
+
+def _chosen(
+    values: Mapping[str, Any], words: Mapping[str, str], facts: Mapping[str, Any]
+) -> tuple[Chosen, ...]:
+    return tuple(
         Chosen(key, values[key], words[key].format(value=values[key], **facts))
         for key in _TOLD
         if words.get(key)
     )
-    return Preset(values, chosen, _rounded(steps / plan["plan.previews"]))
 
 
 def variants_of(family: str) -> tuple[str, ...]:

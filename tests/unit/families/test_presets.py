@@ -202,6 +202,8 @@ def test_a_run_that_would_take_longer_than_a_night_gets_smaller_images():
     }
     assert (size, hours[768] < 12 < hours[1024]) == (768, True)
     assert f"about {hours[768]:.1f} hours" in why
+    found = preset("person", "thorough", "krea2", gpu=large)
+    assert found.hours == pytest.approx(hours[768])
     assert f"1024 would take about {hours[1024]:.0f}" in why
     assert size_and_why("krea2", gpu=large._replace(flops=200e12))[0] == 1024
     # Two sizes of one family: what the file holds decides.

@@ -12,13 +12,17 @@ export interface GraphNode {
   mode: number;
   properties: Record<string, unknown>;
   widgets?: Widget[];
-  inputs?: { name: string; link?: number | null }[];
+  inputs?: { name: string; type?: unknown; link?: number | null }[];
+  /** Whether it is of the page alone, and none of a prompt. */
+  isVirtualNode?: boolean;
   outputs?: { links?: number[] | null }[];
   onAdded?: (...args: unknown[]) => void;
   onRemoved?: (...args: unknown[]) => void;
   onConfigure?: (...args: unknown[]) => void;
   onExecuted?: (output: unknown) => void;
   setDirtyCanvas?(foreground: boolean, background: boolean): void;
+  /** Whether it is drawn red. */
+  has_errors?: boolean;
   onDragOver?: (event: DragEvent) => boolean;
   onDragDrop?: (event: DragEvent) => Promise<boolean>;
   computeSize(): [number, number];

@@ -241,7 +241,8 @@ export class Dialog {
       this.items.clear();
       await this.show(this.index);
       const stay = unread ? `; ${unread} that cannot be read or are JSON stay` : "";
-      this.say(`${changed} caption${changed === 1 ? "" : "s"} changed${stay}`);
+      const none = edit.way === "replace" && !changed;
+      this.say(none ? `No caption has “${edit.find}”${stay}` : `${changed} caption${changed === 1 ? "" : "s"} changed${stay}`);
     } catch (error) {
       this.say(error);
     }

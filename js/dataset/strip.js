@@ -42,6 +42,8 @@ export class Strip {
     /** @type {Item[]} */
     this.items = [];
     this.asked = 0;
+    /** What was asked last, and found. */
+    this.found = ["", ""];
     /** What came of the last upload. */
     this.notice = "";
     /** @type {import("./files.js").LeftOut[]} */
@@ -115,7 +117,11 @@ export class Strip {
     } catch (error) {
       if (asked === this.asked) this.show(null, told(error));
     }
-    window.dispatchEvent(new Event(IMAGES_CHANGED));
+    const [about, found] = [[folder, this.host.settings()], this.report].map((each) => JSON.stringify(each));
+    // Where the same question has another answer, errors about what was there are over.
+    const detail = about === this.found[0] && found !== this.found[1];
+    window.dispatchEvent(new CustomEvent(IMAGES_CHANGED, { detail }));
+    this.found = [about, found];
   }
 
   /**

@@ -7,6 +7,7 @@
 
 import { unfold } from "../folding/advanced_inputs.js";
 import { isLiving } from "../living.js";
+import { IMAGES_CHANGED } from "../panel/hub.js";
 import { ErrorView, toError, toldError } from "./error_view.js";
 
 /**
@@ -57,6 +58,9 @@ export class ErrorBoxes {
     api.addEventListener(EVENT, (event) => this.tell(event.detail ?? {}));
     // Not when it starts: ComfyUI runs the rest of a graph although one of its ends was refused.
     api.addEventListener("promptQueueing", () => this.clear());
+    window.addEventListener(IMAGES_CHANGED, (event) => {
+      if (/** @type {CustomEvent} */ (event).detail) this.clear(({ node }) => Boolean(node.widgets?.some(({ name }) => name === "dataset")));
+    });
   }
 
   /** @param {Record<string, unknown>} payload */
@@ -124,8 +128,13 @@ export class ErrorBoxes {
     }
   }
 
-  clear() {
-    for (const key of [...this.boxes.keys()]) this.remove(key);
+  /** @param {(box: Box) => boolean} [which] which of them; else all, whose marks ComfyUI takes away itself */
+  clear(which) {
+    for (const [key, box] of [...this.boxes]) {
+      if (which && !which(box)) continue;
+      this.remove(key);
+      if (which) unmark(box, this.page());
+    }
   }
 
   /** @param {string} key */
@@ -184,6 +193,18 @@ function markCure(errors, input) {
     const other = type === CHECK && extra_info && extra_info.input_name !== input;
     if (other) extra_info.input_name = input;
   }
+}
+
+/**
+ * Takes away ComfyUI's marks on a node, of an error that is over.
+ *
+ * @param {Box} box
+ * @param {App} app
+ */
+function unmark({ id, node }, app) {
+  if (app.lastNodeErrors) delete app.lastNodeErrors[id];
+  node.has_errors = false;
+  node.setDirtyCanvas?.(true, true);
 }
 
 /**

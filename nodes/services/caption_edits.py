@@ -30,6 +30,11 @@ ABSENT = "absent"
 """What stands for the text of a caption that has no file."""
 
 _NAMED = 5
+_NO_CAPTION = (
+    "this text is too long for a caption, or holds what is no letter",
+    "a caption of some sentences",
+    "Shorten it.",
+)
 _UNREADABLE = "\0"
 """What stands for a text that cannot be read, which no caption has."""
 
@@ -281,12 +286,9 @@ def change_of(way: object, text: object, find: object) -> Change:
         if way == "all" and text.strip():
             return lambda before: text
         if way == "replace" and find:
-            return lambda before: (before or "").replace(find, text)
-    raise InputError(
-        "an edit of all captions without a text",
-        "a text to write, or one to find",
-        "Type it beside the button.",
-    )
+            return lambda before: _replaced(before or "", find, text)
+    field = "Find" if way == "replace" else "Text"
+    raise InputError(f"{field} is empty", "the words for all captions", f"Type them into {field}.")
 
 
 def _size(edits: Sequence[Mapping[str, Any]]) -> int:
@@ -316,6 +318,15 @@ def _is_edit(value: Any) -> bool:
     return inside and isinstance(value["after"], str) and isinstance(value["before"], str | None)
 
 
+def _replaced(before: str, find: str, text: str) -> str:
+    from ...trainer_core.data.captions import LARGEST_CAPTION
+
+    # Before it is made: each of many letters may become a long text.
+    if before.count(find) * len(text) > LARGEST_CAPTION:
+        raise InputError(*_NO_CAPTION)
+    return before.replace(find, text)
+
+
 def _plain(text: str) -> str:
     from ...trainer_core.data.captions import LARGEST_CAPTION
 
@@ -326,9 +337,5 @@ def _plain(text: str) -> str:
     except UnicodeEncodeError:
         size = LARGEST_CAPTION + 1
     if size > LARGEST_CAPTION or "\0" in text:
-        raise InputError(
-            "this text is too long for a caption, or holds what is no letter",
-            "a caption of some sentences",
-            "Shorten it.",
-        )
+        raise InputError(*_NO_CAPTION)
     return text

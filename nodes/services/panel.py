@@ -401,4 +401,4 @@ class NodeObserver:
 
 def _dropped(steps: Sequence[int]) -> str:
     which = ", ".join(map(str, steps))
-    return f"; that of step {which} gave way (keep_checkpoints)" if steps else ""
+    return f"; that of step {which} is removed, as keep_checkpoints says" if steps else ""

@@ -49,6 +49,12 @@ const node = window.app.graph.nodes.find((n) => n.type === type);
 return node.inputs.filter((each) => each.hasErrors).map((each) => each.name).join() === name;
 """
 
+_NOT_RED = """
+const { graph, lastNodeErrors } = window.app;
+const red = graph.nodes.some((n) => n.has_errors || n.inputs?.some((each) => each.hasErrors));
+return !red && !Object.keys(lastNodeErrors ?? {}).length && !document.querySelector(
+  "[data-node-id] .outline-node-stroke-error, [data-node-id] .border-node-stroke-error");
+"""
 DATASET_CLASS = "AdapterTrainerDatasetFolder"
 
 
@@ -106,4 +112,12 @@ def test_a_torn_image_is_told_under_the_dataset(page, torn):
     assert_inside(page, DATASET_CLASS)
     page.browser.evaluate(_SET, [DATASET_CLASS, "unreadable", "skip"])
     wait_until_gone(page)
+    page.browser.evaluate(_SET, [DATASET_CLASS, "unreadable", "error"])
+    press_run(page, DATASET_CLASS)
+    page.browser.wait(_RED, [DATASET_CLASS, "unreadable"])
+    # Mended in another program: neither the box nor ComfyUI's red stays.
+    shutil.copyfile(torn / "1.png", torn / "2.png")
+    page.browser.evaluate("window.dispatchEvent(new Event('focus'))")
+    wait_until_gone(page)
+    page.browser.wait(_NOT_RED)
     page.browser.forget_problems()

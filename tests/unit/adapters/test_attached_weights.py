@@ -140,5 +140,5 @@ def test_a_rank_above_the_layer_is_refused(kind):
 
 def test_a_rank_above_the_layer_means_a_whole_factor_for_lokr():
     adapter = attach(make_module(), AdapterConfig(kind="lokr", rank=999, alpha=1.0))
-    assert any("adapter.rank limits 0 of 2 layers" in note for note in adapter.notes)
+    assert any("LoKr: 2 of 2 layers" in note for note in adapter.notes)
     assert set(adapter.state().layers["0"].tensors) == {"lokr_w1", "lokr_w2"}

@@ -270,8 +270,11 @@ def test_an_edit_of_all_that_cannot_be_is_refused_and_changes_nothing(
 ):
     before = captions(folder)
     for asked in (("fill", " ", ""), ("all", "", ""), ("replace", "x", ""), ("other", "x", "x")):
-        with pytest.raises(Exception, match="without a text"):
+        with pytest.raises(Exception, match="is empty"):
             caption_edits.change_of(*asked)
+    # A terabyte is not made to find that it is too long.
+    with pytest.raises(Exception, match="too long for a caption"):
+        caption_edits.change_of("replace", "y" * 2**20, "x")("x" * 2**20)
     monkeypatch.setattr(caption_edits, "_KEPT_TEXT", 10)
     for text, said in (("a\0b", "no letter"), ("too long for the journal", "taken back")):
         with pytest.raises(Exception, match=said):

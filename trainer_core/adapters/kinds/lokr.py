@@ -405,15 +405,15 @@ def _notes(plans: Sequence[LayerPlan]) -> tuple[str, ...]:
     whole = sum(keeps_second_whole(plan) for plan in plans)
     if whole and not config.full_matrix:
         notes.append(
-            f"lokr: adapter.rank limits {len(plans) - whole} of {len(plans)} layers; the others "
-            "are too small for it to matter."
+            f"LoKr: {whole} of {len(plans)} layers are so small that their second factor is "
+            "trained whole; the rank changes nothing there."
         )
     for size in sorted({size for plan in plans for size in (plan.inputs, plan.outputs)}):
         if config.factor > 0 and size % config.factor:
             small, large = factorize(size, config.factor)
             notes.append(
-                f"lokr: factor {config.factor} does not divide {size}; it is split into {small} x "
-                f"{large}."
+                f"LoKr's factor {config.factor} does not divide {size} channels, which are split "
+                f"into {small} x {large}."
             )
     return tuple(notes)
 

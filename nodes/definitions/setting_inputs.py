@@ -278,6 +278,7 @@ METADATA = SettingInput("dataset.metadata", optional=True)
 LATER = (
     SettingInput("dataset.subfolders", optional=True),
     SettingInput("dataset.captions.default", "default_caption", optional=True),
+    SettingInput("dataset.captions.drop", "drop_tags", optional=True),
 )
 """Inputs of a folder that stand behind those of older workflows."""
 

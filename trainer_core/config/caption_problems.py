@@ -38,7 +38,7 @@ def _of_rules(place: str, rules: CaptionSection) -> Iterator[Contradiction]:
             "0 for tags that stay in place, or the number of orders, at least 2",
             f"Set {place}.shuffle to 4 or so, or leave it out.",
         )
-    for name in ("keep", "separator"):
+    for name in ("keep", "drop", "separator"):
         value = getattr(rules, name)
         if not rules.shuffle and value != getattr(usual, name):
             yield (

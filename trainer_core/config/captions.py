@@ -75,6 +75,14 @@ class CaptionSection(Section):
         ge=0,
         le=100,
     )
+    drop: float = setting(
+        0.0,
+        "Leave it at 0; take 0.1 for captions of many tags, so that no tag has to be there. Share "
+        "of the tags that are left out of each order but the written one; 'keep' holds here too.",
+        advanced=True,
+        ge=0.0,
+        le=0.9,
+    )
     separator: str = setting(
         ",",
         "Leave it unless your tags are parted by something else. What stands between two tags.",

@@ -155,13 +155,23 @@ class _Tags:
     def text(self, order: int) -> str:
         """The text of one of the orders; 0 is the caption as it is written."""
         head, own = _trigger_and_rest(self.written, self.settings)
-        if order:
-            own = self.between.join((*self.kept, *self._moved(order)))
         rules = self.settings.captions
+        if order:
+            own = self.between.join((*self.kept, *self._left(self._moved(order), order)))
         whole = f"{rules.prefix}{own}{rules.suffix}"
         if head:
             return head + whole
         return with_trigger(self.settings.trigger_word, whole, add=rules.add_trigger)
+
+    def _left(self, tags: tuple[str, ...], order: int) -> list[str]:
+        """What is not dropped of some tags, by draws of the caption's own."""
+        share = self.settings.captions.drop * 2**63
+        names = ("dropped tag", order, *self.moved)
+        return [
+            tag
+            for place, tag in enumerate(tags)
+            if not share or counter_seed(0, place, *names) >= share
+        ]
 
     def _moved(self, order: int) -> tuple[str, ...]:
         """The tags in the order of a number from 1, each number another one."""

@@ -49,7 +49,7 @@ DATASET: Table = {
     "caption_dropout_rate": Maps("dataset.caption_dropout", number),
     "shuffle_tokens": Together("dataset.captions.shuffle"),
     "keep_tokens": Maps("dataset.captions.keep", whole),
-    "token_dropout_rate": Lacks("Single tags are not dropped here."),
+    "token_dropout_rate": Lacks("Single tags: dataset.captions.drop, with shuffle."),
     "use_short_captions": Together("dataset.captions.length"),
     "num_repeats": Maps("dataset.num_repeats", whole),
     "batch_size": Maps("dataset.batch_size", whole),

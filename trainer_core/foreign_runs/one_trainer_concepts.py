@@ -67,7 +67,7 @@ CONCEPT: Table = {
     "text.enable_tag_shuffling": Together("dataset.captions.shuffle"),
     "text.tag_delimiter": Together("dataset.captions.separator"),
     "text.keep_tags_count": Together("dataset.captions.keep"),
-    "text.tag_dropout_enable": Lacks("Single tags are not dropped; see dataset.caption_dropout."),
+    "text.tag_dropout_enable": Lacks("Single tags: dataset.captions.drop, with shuffle."),
     **{
         f"text.{name}": Lacks(
             _TEXTS, (None, False, 0, 0.0, "", "FULL", "NONE", "capslock, title, first, random")

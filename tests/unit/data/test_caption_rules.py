@@ -136,6 +136,23 @@ def test_all_orders_come_where_they_are_few(caption, keep, moved):
     assert len(found) == len(wanted)
 
 
+def test_dropped_tags_are_a_share_of_those_that_may_change():
+    tags, left, orders = [f"t{number}" for number in range(20)], 0, 0
+    for number in range(200):
+        caption = ", ".join(["first", *tags, f"x{number}"])
+        written, *found = texts(caption, "ohwx", shuffle=4, keep=1, drop=0.25)
+        assert written == f"ohwx, {caption}"
+        plain = texts(caption, "ohwx", shuffle=4, keep=1)[1:]
+        assert len(found) == len(plain) == 3
+        for text, full in zip(found, plain, strict=True):
+            assert text.startswith("ohwx, first, ")
+            places = [full.split(", ").index(tag) for tag in text.split(", ")]
+            assert places == sorted(places), "the others stay in their order"
+            left, orders = left + len(places) - 2, orders + 1
+    # 12,600 draws: the share lies within five deviations.
+    assert abs(left / orders / 21 - 0.75) < 5 * (0.75 * 0.25 / (21 * orders)) ** 0.5
+
+
 def test_orders_are_drawn_evenly_and_from_the_tags_alone():
     tags = [f"t{number}" for number in range(5)]
     firsts = dict.fromkeys(tags, 0)

@@ -1,9 +1,10 @@
 """What runs with default settings learn and keep, and what one changed setting makes of it.
 
-Four concepts that neither the embedded base nor a demonstration has (`measuring.own_concepts`),
-presets of quality ``standard``, and seeds that no figure was tuned on. The rows `DEFAULTS` are
-measured of every concept, all others of one, with one setting changed. Each row is written at once,
-and a row that is in the file is not measured again: the benchmark may be stopped at any time.
+Six concepts that neither the embedded base nor a demonstration has (`measuring.own_concepts`),
+presets of quality ``standard``, and seeds that no figure was tuned on. The rows `DEFAULTS` and
+`EARLIER` are measured of every concept, all others of one, with one setting changed. Each row is
+written at once, and a row that is in the file is not measured again: the benchmark may be stopped
+at any time.
 Run: ``python -m benchmarks.learning --output benchmarks/results/learning.json``.
 """
 
@@ -50,7 +51,7 @@ from .measuring.record import origin, read_record, write_record
 
 SEEDS = (31, 32, 33)
 KINDS = ("lora", "lokr", "loha")
-BARS = {"seen": 0.85, "unseen": 0.7, "kept": 0.85}
+BARS = {"seen": 0.88, "unseen": 0.75, "kept": 0.88}
 REACHED = 0.8
 """Share of seen combinations; how soon it is reached is measured."""
 
@@ -71,8 +72,12 @@ _CONSTANT = {"training.schedule.name": "constant"}
 _EMA = {"training.ema.decay": 0.95}
 _NOTHING = {f"{_KEEP}.share": 0.0}
 
-HALF = {f"{_KEEP}.share": 0.5, _RATE: 0.003, _WARM_UP: 20, "training.steps": 200}
-"""What the preset of an object gave a LoRA before: rows with one change are changed from this."""
+_COUNT = f"{_KEEP}.count"
+HALF = {f"{_KEEP}.share": 0.5, _COUNT: 24, _RATE: 0.003, _WARM_UP: 20, "training.steps": 200}
+"""The first preset of an object with a LoRA: rows with one change are changed from this."""
+
+QUARTER = {**HALF, f"{_KEEP}.share": 0.25, _RATE: 0.005, _WARM_UP: 10, "training.steps": 130}
+"""Its second preset, and a LoHa's."""
 
 
 @dataclass(frozen=True)
@@ -123,14 +128,31 @@ OPTIMIZERS = (
 """Those that compute on a CPU as anywhere; paged ones are the same there."""
 
 DEFAULTS = tuple(Way(kind, kind) for kind in KINDS)
+EARLIER = (
+    Way("lora", base=QUARTER),
+    Way("lokr", "lokr", base={**HALF, _RATE: 0.01, "adapter.factor": 4}),
+    Way("loha", "loha", base=QUARTER),
+)
+"""What the presets of an object were before."""
+
+
+def _whole(factor: int, pace: float = 1.0) -> Way:
+    """A LoKr whose second factor is no low-rank product."""
+    changed = {"adapter.factor": factor, "adapter.full_matrix": True}
+    rate = "" if pace == 1.0 else f", {pace:g} times the rate"
+    return Way(f"lokr, factor {factor}, whole{rate}", "lokr", changed, paced=True, pace=pace)
+
+
 PACED = (
     Way("plain loop", paced=True, plain=True, base=HALF),
     Way("lora", paced=True),
+    Way("lora, the preset before", paced=True, base=QUARTER),
     _from_half("lora, half preserved", {}, paced=True),
     _from_half("lora, a quarter preserved", {f"{_KEEP}.share": 0.25}, paced=True),
     _from_half("lora, nothing preserved", _NOTHING, paced=True),
     _from_half("lora, nothing preserved, no warm-up", {**_NOTHING, _WARM_UP: 0}, paced=True),
     Way("lokr", "lokr", paced=True),
+    *(_whole(*each) for each in ((2,), (4,), (8,), (8, 3.0), (16, 3.0))),
     Way("loha", "loha", paced=True),
 )
 """Where nothing is preserved, a step has as many own samples as one of the plain loop."""
@@ -179,6 +201,8 @@ def runs() -> Iterator[Run]:
     for seed in SEEDS:
         for concept, way in itertools.product(CONCEPTS, DEFAULTS):
             yield Run("default", way, concept, seed)
+        for concept, way in itertools.product(SHAPES, EARLIER):
+            yield Run("earlier", way, concept, seed)
         for way in PACED:
             yield Run("pace", way, PACED_CONCEPT, seed)
     for group, ways in OTHERS.items():
@@ -215,7 +239,10 @@ def config_for(
         values |= {"training.steps": steps, "training.schedule.warmup_steps": steps // 10}
     if way.paced:
         values |= {"training.checkpoint_every": EVERY, "training.keep_every": EVERY}
-    return config_of({**values, **way.changed})
+    values |= way.changed
+    if not values[f"{_KEEP}.share"]:
+        values.pop(_COUNT, None)
+    return config_of(values)
 
 
 class _Clock(SilentObserver):

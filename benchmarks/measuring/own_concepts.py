@@ -1,6 +1,6 @@
-"""Four concepts that neither the embedded base nor a demonstration of the repository has.
+"""Six concepts that neither the embedded base nor a demonstration of the repository has.
 
-Three shapes, twelve images each, and an edit of sixteen pairs: a grey logo in a corner of images.
+Five shapes, twelve images each, and an edit of sixteen pairs: a grey logo in a corner of images.
 Shapes are drawn as polygons and read by formulas, so that the reading judges the drawing as well.
 """
 
@@ -56,8 +56,19 @@ _OUTLINES: dict[str, list[tuple[float, float]]] = {
         *((-0.95, -0.95), (-0.43, -0.95), (-0.43, 0.28), (0.43, 0.28)),
         *((0.43, -0.95), (0.95, -0.95), (0.95, 0.95), (-0.95, 0.95)),
     ],
+    "table": [
+        *((-1.0, -0.85), (1.0, -0.85), (1.0, 0.85), (0.5, 0.85)),
+        *((0.5, -0.2), (-0.5, -0.2), (-0.5, 0.85), (-1.0, 0.85)),
+    ],
+    "hammer": [
+        *((-1.0, -0.95), (1.0, -0.95), (1.0, -0.3), (0.3, -0.3)),
+        *((0.3, 0.95), (-0.3, 0.95), (-0.3, -0.3), (-1.0, -0.3)),
+    ],
 }
-"""Corners in units of the radius; y points down."""
+"""Corners in units of the radius; y points down.
+
+Table and hammer were drawn by lot from eight shapes when the presets were fixed.
+"""
 
 SHAPES = tuple(_OUTLINES)
 CONCEPTS = (*SHAPES, EDIT)
@@ -73,6 +84,8 @@ def outlines() -> dict[str, np.ndarray]:
         "arrow": np.where(y <= 0, np.abs(x) <= y + 1, np.abs(x) <= 0.4),
         "heart": discs | ((height >= -0.45) & (np.abs(x) <= (1 - height) / 1.45)),
         "cup": (np.abs(x) >= 0.45) | (y >= 0.3),
+        "table": (np.abs(x) >= 0.5) | (y <= -0.235),
+        "hammer": (np.abs(x) <= 0.3) | (y <= -0.316),
     }
 
 

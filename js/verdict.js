@@ -1,14 +1,16 @@
 // @ts-check
-/** What Check Adapter found, whole and on the node; ComfyUI's own line of text would be cut off. */
+/** What a node has found or written, whole and on it; ComfyUI's own text is cut off, also inside words. */
 
 import { app } from "../../scripts/app.js";
 import { addMeasured } from "./errors/boxes.js";
 import { html, setText } from "./panel/dom.js";
 
+const TELLING = ["AdapterTrainerCheck", "AdapterTrainerSave", "AdapterTrainerConvert"];
+
 app.registerExtension({
   name: "AdapterTrainer.Verdict",
   nodeCreated(node) {
-    if (node.comfyClass !== "AdapterTrainerCheck") return;
+    if (!TELLING.includes(node.comfyClass ?? "")) return;
     const text = html("p", "verdict-text");
     const element = html("section", "verdict", { "aria-live": "polite" }, [text]);
     const { onExecuted } = node;

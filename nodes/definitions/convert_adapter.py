@@ -91,7 +91,6 @@ class ConvertAdapter(sockets.FileOrLora):
                 sockets.LoraModel.Output(display_name="lora"),
                 io.String.Output(display_name="path"),
             ],
-            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
@@ -105,6 +104,5 @@ class ConvertAdapter(sockets.FileOrLora):
         source = sockets.chosen_lora(file, lora)
         written = adapter_files.write_adapter_file(source, name, layout, **given)
         said = f"{adapter_files.written_text(written, name)} {written.notes}".strip()
-        comfy_host.show_text(cls.hidden.unique_id, said)
         weights = adapter_files.adapter_tensors(adapter_files.weights_file(written.path))
         return io.NodeOutput(weights, str(written.path), ui={"text": (said,)})

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError
-from ..host import comfy_host
 from . import sockets
 from .setting_inputs import form_inputs, layout_input, overwrite_input
 
@@ -55,7 +54,6 @@ class SaveAdapter(io.ComfyNode):
                 *form_inputs(),
             ],
             outputs=[io.String.Output(display_name="path")],
-            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
@@ -87,7 +85,6 @@ class SaveAdapter(io.ComfyNode):
         name = name or (run.folder.parent.name if run else "adapter")
         file = write_adapter_file(run.adapter if run else lora, name, layout, **form)
         said = written_text(file, name, run.step if run else 0)
-        comfy_host.show_text(cls.hidden.unique_id, said)
         return io.NodeOutput(str(file.path), ui={"text": (said,)})
 
 

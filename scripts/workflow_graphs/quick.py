@@ -20,9 +20,10 @@ Then ComfyUI's own KSampler generates one prompt from one seed **without** the a
 **with** it (right). The button in the corner of **KSampler** opens what is inside.
 
 **Next:** write *a yellow diamond on a white background* into **Embedded Text** and run again.
-Nothing is trained twice. **Save Adapter** wrote the file for *Load LoRA*.
+Nothing is trained twice. **Save Adapter** writes the file for *Load LoRA*, and says its name.
 
-**Your own images:** take a template with *quick* and the name of your model.
+**Your own images:** drop them on **Train LoRA (Quick)** in a template with *quick* and the name of
+your model.
 """
 _GENERATE = """
 ## Train a LoRA for {name}

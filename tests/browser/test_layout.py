@@ -26,6 +26,11 @@ for (const node of graph.nodes.filter((each) => argument.includes(each.type))) {
   const id = String(node.id);
   api.dispatchCustomEvent("executed", { node: id, display_node: id, output: { images } });
 }
+const text = ["Wrote a_rather_long_name_of_an_adapter.safetensors, trained 360 steps."];
+for (const node of graph.nodes.filter((n) => /Trainer(Save|Convert)$/.test(n.type))) {
+  const id = String(node.id);
+  api.dispatchCustomEvent("executed", { node: id, display_node: id, output: { text } });
+}
 window.app.canvas.setDirty(true, true);
 """
 _IMAGES_SHOWN = """
@@ -35,7 +40,9 @@ const loaded = (node) => {
   const images = element ? [...element.querySelectorAll("img")] : node.imgs ?? [];
   return images.some((each) => each.naturalWidth > 0);
 };
-return nodes.every(loaded);
+const telling = window.app.graph.nodes.filter((n) => /Trainer(Save|Convert)$/.test(n.type));
+const told = document.querySelectorAll(".adapter-trainer-verdict-text").length;
+return nodes.every(loaded) && told === telling.length;
 """
 
 # Boxes in the graph's own units. A node of Nodes 2.0 is an element, with a strip below for errors.

@@ -185,6 +185,12 @@ def press(page, place: str, words: str) -> None:
     page.browser.wait(_PRESS, [place, words])
 
 
+def assert_whole_at_any_zoom(page) -> None:
+    for zoom in (0.64, 0.4, 1):
+        page.browser.evaluate(_ZOOM, zoom)
+        page.browser.wait(_WHOLE, zoom, 20)
+
+
 def test_a_folder_without_captions_is_made_ready_on_the_node(page):
     """The trigger word everywhere, one text replaced, an image left out, another cut elsewhere."""
     name = f"bare_{uuid.uuid4().hex[:6]}"
@@ -199,9 +205,7 @@ def test_a_folder_without_captions_is_made_ready_on_the_node(page):
     page.browser.press("Enter")
     wait_for_text(page, "count", "3 images, 3 without a caption")
     page.browser.evaluate(_TRIGGER, "ohwx")
-    for zoom in (0.64, 0.4, 1):
-        page.browser.evaluate(_ZOOM, zoom)
-        page.browser.wait(_WHOLE, zoom, 20)
+    assert_whole_at_any_zoom(page)
     press(page, ".adapter-trainer-dataset-line", "ohwx")
     page.browser.wait(
         "return document.querySelector(argument).textContent === '3 images'",

@@ -1,7 +1,5 @@
 """What every test shares: the markers' conditions, and a count of what ran for each marker."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """What a run of the tests shows while it lasts, and the seconds that it keeps for the next ones."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """The project's Python files, read and parsed once for all architecture tests."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass

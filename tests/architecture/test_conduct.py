@@ -1,7 +1,5 @@
 """What no file does: print, run code from data, change foreign modules, name a machine's paths."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re
@@ -259,13 +257,9 @@ NOTICED = {
         "import tempfile",
         "from uuid import uuid4",
     ],
-    unbounded_reads: [
-        "json.loads(x)",
-        "json.load(file)",
-        "(a / b).read_text(encoding='utf-8')",
-    ],
+    unbounded_reads: ["json.loads(x)", "json.load(file)", "(a / b).read_text(encoding='utf-8')"],
     lambda source: calls_without(source, {"scan"}, "within"): [
-        "scan(a)\nscan(a, within)\nscan(a, within=None)",
+        "scan(a)\nscan(a, within)\nscan(a, within=None)"
     ],
     lambda source: foreign_changes(source.tree): [
         "import torch\ntorch.load = 1",

@@ -1,7 +1,5 @@
 """A family is one folder and one line of the registry: nothing else of the product names it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ an engineer searches for (docstrings, comments, names of modules, classes and
 functions).
 """
 
-from __future__ import annotations
-
 import io
 import re
 import tokenize

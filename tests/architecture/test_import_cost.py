@@ -1,7 +1,5 @@
 """Importing the package costs nothing that a host would notice: few modules, and none heavy."""
 
-from __future__ import annotations
-
 import json
 import site
 import subprocess

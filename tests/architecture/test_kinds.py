@@ -1,7 +1,5 @@
 """An adapter kind is known in its own files and in the registry, and nowhere else."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Imports point one way: from the surfaces down to plain data, and never to ComfyUI."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from architecture.source import (

@@ -1,7 +1,5 @@
 """Sizes and names that keep a file readable at one sitting."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from architecture.source import functions, sources

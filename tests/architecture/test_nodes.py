@@ -7,13 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 import pytest
-from architecture.source import (
-    Source,
-    absolute_imports,
-    functions,
-    module_name,
-    sources,
-)
+from architecture.source import Source, absolute_imports, functions, module_name, sources
 
 from trainer_core.config.run import find_setting
 from trainer_core.config.section import is_advanced

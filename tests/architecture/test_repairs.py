@@ -1,7 +1,5 @@
 """Every fault that new and hostile use found, and the tests that hold its repair."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every setting is explained and used."""
 
-from __future__ import annotations
-
 import ast
 
 from architecture.source import sources

@@ -1,7 +1,5 @@
 """One ComfyUI server for all tests that run graphs, and small data for it."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

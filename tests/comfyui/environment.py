@@ -5,8 +5,6 @@ pack's ``install.py``, run with the new environment's Python. Bytecode goes to a
 environment (`package_bytecode`), so that no process of a test writes beside ComfyUI's modules.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

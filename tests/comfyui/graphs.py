@@ -1,7 +1,5 @@
 """The embedded graph in small, and what tests look at after it ran."""
 
-from __future__ import annotations
-
 import copy
 import json
 import time

@@ -1,7 +1,5 @@
 """ComfyUI's interpreter without a server: scripts beside this file, run in it one at a time."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """What ComfyUI's own reader makes of adapter files, and how far results are apart."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path

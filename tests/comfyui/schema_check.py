@@ -1,7 +1,5 @@
 """What a workflow in API format asks of a server that the server does not have."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

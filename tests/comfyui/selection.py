@@ -1,7 +1,5 @@
 """Which cases of a file this run has: a fixture for all of them leaves out what nobody looks at."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

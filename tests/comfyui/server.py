@@ -1,7 +1,5 @@
 """A real ComfyUI server with the pack installed as a user would install it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

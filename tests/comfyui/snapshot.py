@@ -1,7 +1,5 @@
 """What folders hold, so that it can be shown that nothing in them was changed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A MODEL of the graph is trained where it lies: what is trained is what ComfyUI samples."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A MODEL of the graph is trained through in place, and is left as it was."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -15,7 +13,7 @@ QUICK = ("flux", "ltxv")
 A UNet's gradient is held to finite differences in `test_train_lora_loss`.
 """
 OF_ANOTHERS_CLASS = {
-    *("sd2_v", "sdxl_v_zsnr", "sdxl_edm", "sdxl_edm_v", "ssd1b", "flux_schnell", "pixart_sigma"),
+    *("sd2_v", "sdxl_v_zsnr", "sdxl_edm", "sdxl_edm_v", "ssd1b", "flux_schnell", "pixart_sigma")
 }
 EVERY = [name for name in TINY if name not in OF_ANOTHERS_CLASS]
 

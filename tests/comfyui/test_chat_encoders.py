@@ -1,7 +1,5 @@
 """Captions that a graph's CLIP of a chat model or of Chroma encodes, against the headless ones."""
 
-from __future__ import annotations
-
 import functools
 import json
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Check Adapter on a model of ComfyUI: fine files are fine, and every way to spoil one is named."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from fixtures.native_files import flux_to_native, make_native_flux
@@ -18,10 +16,7 @@ pytestmark = pytest.mark.comfy
 BASE = "checked_flux.safetensors"
 OWN = {"adapter_trainer": '{"family": "flux"}'}
 """The header of a file of this program, whose base may have had any size."""
-TARGETS = [
-    r".*blocks.*\.(to_[qkv]|add_q_proj|to_add_out|proj_mlp|proj_out|linear)",
-    "x_embedder",
-]
+TARGETS = [r".*blocks.*\.(to_[qkv]|add_q_proj|to_add_out|proj_mlp|proj_out|linear)", "x_embedder"]
 LAYERS = 21
 IMAGE = "diffusion_model.double_blocks.0.txt_attn.proj"
 FILES = {

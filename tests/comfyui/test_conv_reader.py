@@ -1,14 +1,7 @@
 """ComfyUI's own reader turns exported adapters of convolutions into our delta."""
 
 import pytest
-from comfyui.readings import (
-    ALPHA,
-    drawn_base,
-    drawn_state,
-    read_by_comfyui,
-    relative,
-    with_lengths,
-)
+from comfyui.readings import ALPHA, drawn_base, drawn_state, read_by_comfyui, relative, with_lengths
 from fixtures.convolutions import textbook_delta
 from safetensors.torch import load_file, save_file
 

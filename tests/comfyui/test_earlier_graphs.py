@@ -1,7 +1,5 @@
 """Graphs that were saved at commit 5ec7b99, against the nodes as a real server describes them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The embedded base as ComfyUI's MODEL, VAE and CONDITIONING: the same numbers as the trainer's."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The embedded base in ComfyUI's own KSampler, in a real server."""
 
-from __future__ import annotations
-
 import io
 from urllib.parse import urlencode
 

@@ -1,7 +1,5 @@
 """FLUX.2 on a graph: what klein's CLIP and VAE give is what the headless encoders give."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

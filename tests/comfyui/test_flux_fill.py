@@ -1,7 +1,5 @@
 """FLUX.1 Fill against ComfyUI, given image and mask as its node for inpainting gives them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

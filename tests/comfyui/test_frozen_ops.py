@@ -1,7 +1,5 @@
 """ComfyUI's ops, frozen: the same bits, the same gradients, and nothing kept of a weight."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -22,12 +22,7 @@ from comfyui.graphs import (
     loaded_run,
     run_folder,
 )
-from comfyui.test_graph_errors import (
-    convert,
-    refused,
-    refused_at_once,
-    refused_soon,
-)
+from comfyui.test_graph_errors import convert, refused, refused_at_once, refused_soon
 
 pytestmark = pytest.mark.comfy
 

@@ -1,7 +1,5 @@
 """Base From Model on a real server: from a MODEL of the graph to a LoRA that its sampler loads."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """CLIP-L and CLIP-G of the graph, trained beside tiny MODELs of Stable Diffusion 1.5 and XL."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every node as a real server describes it, against the run file's settings."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import re

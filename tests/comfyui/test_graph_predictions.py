@@ -1,7 +1,5 @@
 """What a family of a MODEL predicts: alone, in batches, with reference images; beside ComfyUI."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

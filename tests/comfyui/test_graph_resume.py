@@ -1,7 +1,5 @@
 """Train Adapter goes on with other settings, and from a chosen checkpoint."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

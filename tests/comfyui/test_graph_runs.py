@@ -1,7 +1,5 @@
 """Runs and adapter files after the training: what is loaded, saved, deleted, damaged or linked."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import urllib.parse

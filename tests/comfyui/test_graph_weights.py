@@ -1,7 +1,5 @@
 """However ComfyUI keeps a MODEL's weights, a run trains on the numbers that its layers read."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

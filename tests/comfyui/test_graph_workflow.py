@@ -1,7 +1,5 @@
 """The workflow of a run through the real server: where it is kept, where not, and who may ask."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import urllib.error

@@ -1,7 +1,5 @@
 """ComfyUI computes what the trainer computed of an image and its layers."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

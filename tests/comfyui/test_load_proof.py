@@ -1,7 +1,5 @@
 """The load proof says of every name and every form of a layer what ComfyUI itself does with it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -74,11 +72,7 @@ def host(comfy_host, tmp_path_factory, shapes):
     found["files"] = dict(zip(PEERS, found["files"], strict=True))
     weights = load_file(f"{result}.safetensors")
     found["cases"] = {
-        form: {
-            **facts,
-            "before": weights[f"{number}/before"],
-            "after": weights[f"{number}/after"],
-        }
+        form: {**facts, "before": weights[f"{number}/before"], "after": weights[f"{number}/after"]}
         for number, (form, facts) in enumerate(zip((*FORMS, "twice"), found["cases"], strict=True))
     }
     return found

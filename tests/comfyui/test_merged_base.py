@@ -1,7 +1,5 @@
 """Adapters of the base, merged into a file or put on at loading: as ComfyUI itself patches them."""
 
-from __future__ import annotations
-
 import json
 import statistics
 
@@ -30,11 +28,7 @@ KINDS = {
     "dora": {"kind": "lora", "dora": True},
 }
 
-CASES = [
-    *(("fp32", name) for name in (*KINDS, "differences")),
-    ("old", "lora"),
-    ("new", "lora"),
-]
+CASES = [*(("fp32", name) for name in (*KINDS, "differences")), ("old", "lora"), ("new", "lora")]
 PUT_ON = [
     ("training", "fp32", "lora"),
     ("always", "fp32", "lokr"),

@@ -1,7 +1,5 @@
 """What a MODEL carries beside its weights: it counts, or the MODEL is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

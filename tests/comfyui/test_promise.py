@@ -1,7 +1,5 @@
 """Promise 1 of the design: ComfyUI computes with an exported file what the trainer computed."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

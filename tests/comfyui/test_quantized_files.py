@@ -1,7 +1,5 @@
 """A file that ComfyUI has packed is read here bit for bit as ComfyUI reads it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Of all models that ComfyUI supports, those that make no images from text are refused by name."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

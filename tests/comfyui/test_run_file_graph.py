@@ -1,7 +1,5 @@
 """A run file opens as nodes: every setting that has an input, and nothing that it names is read."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

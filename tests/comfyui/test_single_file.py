@@ -1,7 +1,5 @@
 """ComfyUI and the trainer load one file into the same weights and predict the same velocity."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

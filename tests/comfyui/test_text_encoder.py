@@ -48,10 +48,7 @@ def results(request, comfy_host, tmp_path_factory):
     join_text(module, clip)
     settings = with_text(
         RunConfig.model_validate(
-            {
-                "adapter": {"kind": "lora"},
-                "training": {"text_encoder": {"train": True, "rank": 4}},
-            }
+            {"adapter": {"kind": "lora"}, "training": {"text_encoder": {"train": True, "rank": 4}}}
         )
     )
     adapter = attach(module, settings.adapter, [TARGETS])

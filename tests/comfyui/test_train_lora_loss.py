@@ -3,8 +3,6 @@
 What is right is told by finite differences of the loss in float64 (`train_lora_loss_process`).
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

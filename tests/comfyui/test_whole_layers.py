@@ -1,7 +1,5 @@
 """Layers that ComfyUI has fused only, trained whole: it computes with the file what was trained."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

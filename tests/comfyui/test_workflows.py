@@ -7,8 +7,6 @@ through the same function of ComfyUI. So do the loaders of SDXL and Anima, whose
 too: in `OF_TINY_MODELS` a test node gives a tiny MODEL of the same class, its CLIP and its VAE.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import json

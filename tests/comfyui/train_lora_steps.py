@@ -4,8 +4,6 @@ ComfyUI's interpreter imports this. The step of ComfyUI's is made by its own par
 checkpointing, guider and `TrainSampler.fwd_bwd`.
 """
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 

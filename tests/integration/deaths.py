@@ -3,8 +3,6 @@
 Names come and go at file events alone, so that deaths at other events leave other states.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

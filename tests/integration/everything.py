@@ -1,7 +1,5 @@
 """A run with everything on whose state has to survive a stop, on a few small images with masks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

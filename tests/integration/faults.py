@@ -1,7 +1,5 @@
 """Faults that are put in by hand, so that they are the same on every machine."""
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Programs in two processes that talk to each other."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

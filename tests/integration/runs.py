@@ -1,7 +1,5 @@
 """Small real runs on the embedded base, shared by the integration tests."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Iterable

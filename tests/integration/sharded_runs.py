@@ -3,8 +3,6 @@
 As a program it is one of the processes: ``sharded_runs.py FOLDER CACHE NAME...``
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

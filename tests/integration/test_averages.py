@@ -94,8 +94,7 @@ def test_averages_are_switched_on_and_off_at_a_resume(tmp_path, cache):
 
 
 @pytest.mark.parametrize(
-    ("steps", "adapter", "lengths"),
-    [(12, {}, (0.08,)), *rarely([(60, PARTS, (0.05, 0.08, 0.15))])],
+    ("steps", "adapter", "lengths"), [(12, {}, (0.08,)), *rarely([(60, PARTS, (0.05, 0.08, 0.15))])]
 )
 def test_an_average_made_after_the_run_is_that_of_all_its_steps(
     tmp_path, cache, steps, adapter, lengths

@@ -1,21 +1,12 @@
 """Runs on a base with adapters of its own: trained with, left out of samples, never saved."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 
 import pytest
 import torch
 from PIL import Image
-from runs import (
-    CancelAfter,
-    assert_resumes,
-    assert_same_files,
-    metrics,
-    noisy_images,
-    run_config,
-)
+from runs import CancelAfter, assert_resumes, assert_same_files, metrics, noisy_images, run_config
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 

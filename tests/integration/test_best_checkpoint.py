@@ -1,7 +1,5 @@
 """The best checkpoint, early stop and the ledger, in runs whose held-out losses are by hand."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

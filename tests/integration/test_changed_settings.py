@@ -1,7 +1,5 @@
 """A run goes on with other settings: what may change, what is said of it, what is recorded."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

@@ -8,10 +8,7 @@ from trainer_core.offload import checkpointed_blocks
 from trainer_core.offload.host_inputs import HostInputs
 from trainer_core.training import train
 
-SHORT = {
-    "training": {"steps": 3},
-    "adapter": {"kind": "lokr", "dora": True, "dropout": 0.2},
-}
+SHORT = {"training": {"steps": 3}, "adapter": {"kind": "lokr", "dora": True, "dropout": 0.2}}
 
 
 def test_it_gives_the_bits_of_a_run_without_also_when_it_is_resumed(tmp_path, cache, monkeypatch):

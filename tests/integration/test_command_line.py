@@ -1,7 +1,5 @@
 """The verbs on the embedded base. Only what gets a signal needs a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

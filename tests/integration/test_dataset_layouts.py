@@ -1,7 +1,5 @@
 """Layouts of a dataset folder, trained end to end on the embedded base."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

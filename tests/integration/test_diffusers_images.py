@@ -1,7 +1,5 @@
 """Diffusers' pipelines draw with an exported file what they draw with our adapter attached."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

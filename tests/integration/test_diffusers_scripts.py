@@ -5,8 +5,6 @@ and levels: by the trainer's own loop, and by the body of Diffusers' script of t
 PEFT, Diffusers' scheduler and weightings, and torch's AdamW.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Callable
@@ -250,10 +248,7 @@ def theirs(script: Script, model, data: Data, scheme: str, made: Trained, traini
     assert len(parameters) == len(weights)
     settings = training.optimizer
     optimizer = torch.optim.AdamW(
-        parameters,
-        lr=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        eps=settings.eps,
+        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, eps=settings.eps
     )
     losses = []
     for step in range(1, STEPS + 1):

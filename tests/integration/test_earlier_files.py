@@ -3,8 +3,6 @@
 How the files came about: tests/fixtures/from_5ec7b99/README.md.
 """
 
-from __future__ import annotations
-
 import json
 import posixpath
 import shutil

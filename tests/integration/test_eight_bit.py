@@ -20,12 +20,7 @@ def settings(name, compute, **training):
     return {
         "memory": {"base_format": name, "compute": compute, "gradient_checkpointing": True},
         "adapter": {"kind": "lora", "rank": 4, "dropout": 0.0},
-        "training": {
-            "steps": 4,
-            "batch_size": 4,
-            "optimizer": {"learning_rate": 1e-2},
-            **training,
-        },
+        "training": {"steps": 4, "batch_size": 4, "optimizer": {"learning_rate": 1e-2}, **training},
     }
 
 

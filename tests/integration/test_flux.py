@@ -1,7 +1,5 @@
 """The second architecture trains through the same loop: FLUX dev and Kontext at a tiny size."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """FLUX.1 Fill trains through the same loop: on masks that are drawn, and on those of a dataset."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

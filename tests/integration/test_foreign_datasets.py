@@ -1,7 +1,5 @@
 """Datasets as other programs lay them, by their own run files: converted, read and trained."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -194,9 +192,7 @@ READ = {
         "images/a.png": (["paint it"], "set/control/a_mask.png", ["set/control/a.png"]),
         "images/b.png": (["said here"], None, ["set/control/b.png"]),
     },
-    "qwen-image-finetune table": {
-        "a.png": (["paint it"], "set/d.png", ["set/b.png", "set/c.png"]),
-    },
+    "qwen-image-finetune table": {"a.png": (["paint it"], "set/d.png", ["set/b.png", "set/c.png"])},
     "ai-toolkit": {
         "a.png": (["a photo of p4per"], "masks/a.png", []),
         "b.png": (["P4per in a park"], None, []),
@@ -221,7 +217,7 @@ READ = {
         "training_images/a.png": (
             *(["paint it"], "set/control_images/a_mask.png"),
             ["set/control_images/a.png", "set/control_images/a_control_1.png"],
-        ),
+        )
     },
 }
 """Sample to its texts, mask and control images."""

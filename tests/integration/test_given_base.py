@@ -1,7 +1,5 @@
 """A denoiser that a host has in memory is trained where it lies, as one that is loaded."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 

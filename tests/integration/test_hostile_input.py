@@ -283,8 +283,7 @@ def test_wrong_values_in_a_configuration(case, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("part", "dtype"),
-    each_once(["transformer", "text_encoder", "vae"], [torch.int8, torch.int64]),
+    ("part", "dtype"), each_once(["transformer", "text_encoder", "vae"], [torch.int8, torch.int64])
 )
 def test_weights_of_integers(part, dtype, tmp_path, capsys):
     path = sorted((base_copy(tmp_path) / part).glob("*.safetensors"))[0]

@@ -97,11 +97,7 @@ class CancelWhileSampling(CancelAtImage):
 
 @pytest.mark.parametrize(
     ("how", "step", "images"),
-    [
-        (CancelAtImage, 0, [0]),
-        (CancelAtImage, 3, [0]),
-        (CancelWhileSampling, 3, []),
-    ],
+    [(CancelAtImage, 0, [0]), (CancelAtImage, 3, [0]), (CancelWhileSampling, 3, [])],
 )
 def test_a_cancel_while_images_are_made_makes_no_other_and_saves_the_step(
     tmp_path, cache, how, step, images

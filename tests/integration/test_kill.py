@@ -17,10 +17,7 @@ from runs import assert_same_files, merge, metrics, record, run_config, tensors
 
 from tests.fixtures.combinations import some
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 STEPS = 6
 USUAL, QUICK = 4, 3
 KILLS = int(os.environ.get("KILLS", USUAL))

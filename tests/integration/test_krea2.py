@@ -1,7 +1,5 @@
 """Krea 2 from template to adapter: encoded, trained and sampled, on dense and packed bases."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

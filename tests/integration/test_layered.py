@@ -1,7 +1,5 @@
 """A base that takes images apart trains through the same loop: samples of several frames."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

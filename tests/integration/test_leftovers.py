@@ -1,7 +1,5 @@
 """Runs and drawings that are killed while they write, and checkpoints that are damaged."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs with other losses, weightings and noise: resumed, in two processes, and other than plain."""
 
-from __future__ import annotations
-
 import torch
 from runs import metrics, run_config, tensors
 

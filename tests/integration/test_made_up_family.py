@@ -1,7 +1,5 @@
 """A family is one folder and one line of the registry: everything works with one from `tests`."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from runs import command, noisy_images

@@ -1,7 +1,5 @@
 """Runs with masks and mirrored images on the embedded base."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,19 +1,11 @@
 """Whole runs of a made-up family that predicts noise (eps), and of one that predicts v."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from runs import (
-    CancelAfter,
-    assert_resumes,
-    merge,
-    metrics,
-    noisy_images,
-)
+from runs import CancelAfter, assert_resumes, merge, metrics, noisy_images
 
 from tests.fixtures.made_up_family import predict as lumen
 from tests.fixtures.made_up_family import spec

@@ -1,7 +1,5 @@
 """Diffusers' own pipelines load the embedded base and our files, and draw our images."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

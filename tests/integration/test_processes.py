@@ -1,7 +1,5 @@
 """Two processes train what one would: all runs in one launch, as each takes long to import."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -60,14 +58,14 @@ TWINS = {
     "dataset": {
         "preservation": {"share": 0.5, "kind": "output", "class_word": "square"},
         "trigger_word": "diamond",
-    },
+    }
 }
 SLIDER = {
     "dataset": {
         "path": "",
         "caption_dropout": 0.0,
         "slider": {"positive": "a red {}", "negative": "a blue {}", "neutral": ["x", "y"]},
-    },
+    }
 }
 POINTS = {"dataset": {"preservation": {"share": 0.25, "count": 2, "steps": 2}}}
 BITS = {"adamw": OWN, "adamw8bit": merge(OWN, PACKED)}

@@ -1,7 +1,5 @@
 """Training runs of Qwen-Image 2.1 on the command line, and Diffusers with the files they give."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from PIL import Image

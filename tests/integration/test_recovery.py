@@ -6,15 +6,7 @@ import re
 import pytest
 import torch
 from faults import BREAKS, BROKEN, BrokenBase, overflowing
-from runs import (
-    CancelAfter,
-    assert_equal_runs,
-    merge,
-    metrics,
-    record,
-    run_config,
-    tensors,
-)
+from runs import CancelAfter, assert_equal_runs, merge, metrics, record, run_config, tensors
 
 from trainer_core.errors import NonFiniteError
 from trainer_core.training import train

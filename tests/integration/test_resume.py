@@ -85,7 +85,7 @@ RUNS = {
         "training": {
             "sigma": {"density": "beta", "alpha": 2.0, "beta": 3.0, "stratified": True},
             "schedule": {"name": "one_cycle", "warmup_steps": 0},
-        },
+        }
     },
     "came": {"dataset": SLIDER, "training": {"noises_per_latent": 2}},
     "muon": {

@@ -1,7 +1,5 @@
 """A base in one file trains through the command line's own path, resumes, and is told apart."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

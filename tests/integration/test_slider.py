@@ -1,7 +1,5 @@
 """A concept slider: its samples, its targets, one step against a textbook, and a whole run."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """CLIP-L trained with the denoiser: against Diffusers and PEFT, resumed, in files, in images."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

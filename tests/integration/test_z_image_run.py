@@ -1,7 +1,5 @@
 """Z-Image from a template to adapter files, by the command line, on a tiny base."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest

@@ -1,7 +1,5 @@
 """Environments like those of ComfyUI's users, made in a folder of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

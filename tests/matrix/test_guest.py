@@ -4,8 +4,6 @@ A host is an environment with torch, an old or the newest transformers, and what
 The tests of a host build on each other, in the order in which ComfyUI's manager proceeds.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -8,8 +8,6 @@ read. There one bug after another is written into its file, and its tests are ru
 interpreter.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What is read at every call of a layer is sent to a device once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode

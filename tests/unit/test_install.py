@@ -1,7 +1,5 @@
 """install.py as far as it needs no network; `make matrix` runs it in real environments."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

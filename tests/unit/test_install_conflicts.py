@@ -3,8 +3,6 @@
 The packages are empty ones with the names and needs of the real ones; nothing is downloaded.
 """
 
-from __future__ import annotations
-
 import importlib.machinery
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A lock has one owner at any moment: raced by processes and threads, killed at bad moments."""
 
-from __future__ import annotations
-
 import json
 import math
 import multiprocessing

@@ -1,7 +1,5 @@
 """The closest matrix of a rank: how near to the closest one, for every kind of spectrum."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What training needs, read from one place, and what of it is missing."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Tensors in memory are read as a file of them is, and errors are told in the caller's words."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

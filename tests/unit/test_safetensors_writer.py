@@ -1,7 +1,5 @@
 """Safetensors files as they are written here, read by the library."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors import safe_open

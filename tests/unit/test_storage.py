@@ -1,7 +1,5 @@
 """Files that are whole or absent, under names that are free or to be replaced."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

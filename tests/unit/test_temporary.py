@@ -1,7 +1,5 @@
 """Temporary names tell their owner; what nobody alive owns is removed and told, and only that."""
 
-from __future__ import annotations
-
 import os
 import time
 import uuid

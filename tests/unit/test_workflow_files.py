@@ -1,7 +1,5 @@
 """The shipped workflows as files: what a person sees before anything runs."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

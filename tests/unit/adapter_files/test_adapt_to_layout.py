@@ -4,12 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.fixtures.family_states import (
-    family_state,
-    given_file,
-    key_map,
-    random_weights,
-)
+from tests.fixtures.family_states import family_state, given_file, key_map, random_weights
 from tests.fixtures.textbook import relative, textbook_delta
 from trainer_core.adapter_files.convert.approximate import as_low_rank
 from trainer_core.adapter_files.convert.convert import convert

@@ -1,7 +1,5 @@
 """Adapters that are part of a base compute what merging them gives, and come out again."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

@@ -51,10 +51,7 @@ BROKEN = {
     "vector": ({**GOOD, UP: torch.ones(9)}, "matrix"),
     "empty matrix": ({**GOOD, UP: torch.ones(9, 0)}, "matrix"),
     "integers": ({**GOOD, UP: torch.ones(9, 2, dtype=torch.int32)}, "int32"),
-    "nan": (
-        {**GOOD, UP: NAN.expand(9, 2).clone()},
-        "lora_up.weight holds a value that is not fin",
-    ),
+    "nan": ({**GOOD, UP: NAN.expand(9, 2).clone()}, "lora_up.weight holds a value that is not fin"),
     "nothing": ({}, "holds no adapter"),
 }
 

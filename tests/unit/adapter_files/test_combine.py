@@ -1,7 +1,5 @@
 """Adapters are added up exactly, or cut as closely as their rank allows; sizes change likewise."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -5,12 +5,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.fixtures.adapter_states import make_state
-from tests.fixtures.family_states import (
-    assert_same,
-    family_state,
-    given_file,
-    key_map,
-)
+from tests.fixtures.family_states import assert_same, family_state, given_file, key_map
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import layout_name, write_adapter

@@ -1,7 +1,5 @@
 """What converting and inspecting a file cost, in bytes that are read and made: no clock."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

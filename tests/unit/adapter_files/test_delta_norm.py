@@ -31,8 +31,7 @@ CASES = [("lora", 8), ("lora", 96), ("loha", 4), ("loha", 32), ("lokr", 8), ("lo
 
 
 @pytest.mark.parametrize(
-    ("case", "size", "dtype"),
-    pairwise(CASES, [0.02, 1e-9, 1e12], [torch.float32, torch.float64]),
+    ("case", "size", "dtype"), pairwise(CASES, [0.02, 1e-9, 1e12], [torch.float32, torch.float64])
 )
 def test_the_norm_is_that_of_the_change(case, size, dtype):
     case, rank = case

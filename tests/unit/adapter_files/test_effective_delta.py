@@ -1,7 +1,5 @@
 """What a layer changes about a weight, against its definition, and the rounding of that."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """An extracted adapter is the closest of its kind and size, and gives a merged one back."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -100,8 +100,7 @@ def test_peft_takes_no_layer_besides(tmp_path):
         (mixed("loha", dora=True, dora_axis="output"), "magnitude of the output axis"),
         (
             AdapterState(
-                "lora",
-                {**STATES["lora dora"].layers, "head": STATES["lora"].layers["head"]},
+                "lora", {**STATES["lora dora"].layers, "head": STATES["lora"].layers["head"]}
             ),
             "head has none",
         ),

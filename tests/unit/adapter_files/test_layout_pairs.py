@@ -8,13 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from tests.fixtures.family_states import (
-    ALL,
-    HELD,
-    assert_same,
-    family_state,
-    key_map,
-)
+from tests.fixtures.family_states import ALL, HELD, assert_same, family_state, key_map
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import layout_name, write_adapter

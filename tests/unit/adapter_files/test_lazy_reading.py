@@ -11,10 +11,7 @@ from safetensors.torch import save_file
 from tests.fixtures.adapter_states import KEY_MAP, STATES
 from tests.fixtures.family_states import assert_same
 from tests.fixtures.peer_files import FLUX_QKV, PEERS
-from trainer_core.adapter_files.read.adapter_file import (
-    open_adapter,
-    read_adapter,
-)
+from trainer_core.adapter_files.read.adapter_file import open_adapter, read_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import get_family

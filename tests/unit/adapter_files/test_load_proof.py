@@ -105,16 +105,10 @@ NORM = "diffusion_model.double_blocks.0.img_attn.norm.key_norm.diff"
 PROJECTION = "differs: transformer_blocks.0.attn.to_out.0: by "
 SPOILED = {
     # How the file is spoiled, and how the first problems begin.
-    "renamed": (
-        rename,
-        [f"ignored: {OUT}.lora_down.weight", f"ignored: {OUT}x.lora_up.weight"],
-    ),
+    "renamed": (rename, [f"ignored: {OUT}.lora_down.weight", f"ignored: {OUT}x.lora_up.weight"]),
     "twice the alpha": (put(f"{OUT}.alpha", torch.tensor(6.0)), [f"{PROJECTION}1 of"]),
     "without alpha": (dropped(f"{OUT}.alpha"), [f"{PROJECTION}0.33 of"]),
-    "exchanged": (
-        exchange,
-        [f"differs: transformer_blocks.0.attn.to_{name}" for name in "qk"],
-    ),
+    "exchanged": (exchange, [f"differs: transformer_blocks.0.attn.to_{name}" for name in "qk"]),
     "without a layer": (dropped(OUT), [f"{PROJECTION}1 of"]),
     "one more": (add, ["ignored: diffusion_model.double_blocks.0.txt_attn.proj"]),
     "a norm": (put(NORM, torch.ones(12)), [f"ignored: {NORM}"]),

@@ -1,7 +1,5 @@
 """Layers of CLIP-L in adapter files: names of every program, both ways."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file

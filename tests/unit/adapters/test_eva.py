@@ -55,10 +55,7 @@ def test_the_components_are_pefts():
     theirs = get_peft_model(
         Block(),
         LoraConfig(
-            r=4,
-            init_lora_weights="eva",
-            target_modules=layers,
-            eva_config=EvaConfig(rho=1.0),
+            r=4, init_lora_weights="eva", target_modules=layers, eva_config=EvaConfig(rho=1.0)
         ),
     )
     initialize_lora_eva_weights(

@@ -1,7 +1,5 @@
 """A frozen convolution computes as torch's, keeps no weight, and carries every kind of adapter."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from fixtures.combinations import each_once, pairwise

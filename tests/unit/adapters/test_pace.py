@@ -1,7 +1,5 @@
 """Defaults of every kind learn as fast as a LoRA, and settings that do not are told."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Layers that are trained as the one that ComfyUI makes of them: values, gradients, files."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """A base's weights are found by Diffusers' names, whatever form it has."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -9,9 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.fixtures.flux_files import write_folder, write_native
-from tests.fixtures.native_files import (
-    make_native_flux,
-)
+from tests.fixtures.native_files import make_native_flux
 from trainer_core.bases.open import open_base
 from trainer_core.errors import BaseModelError
 

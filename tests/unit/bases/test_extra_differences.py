@@ -1,7 +1,5 @@
 """Differences in ComfyUI's names reach the right rows of a base in either naming."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,19 +1,12 @@
 """Adapter files of other models are named for what they are, and never taken for ours."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
 from safetensors.torch import load_file, save_file
 from torch import ones
 
-from tests.fixtures.foreign_models import (
-    MODELS,
-    attention,
-    model_layers,
-    write_lora,
-)
+from tests.fixtures.foreign_models import MODELS, attention, model_layers, write_lora
 from tests.fixtures.full_size import full_size_transformer
 from tests.fixtures.tables import table
 from trainer_core.adapter_files.names.key_map import native_layer

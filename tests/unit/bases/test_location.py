@@ -1,7 +1,5 @@
 """Finding and checking a base before anything is loaded from it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A merged base computes what the base computes with the adapter, in every form of base."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import statistics

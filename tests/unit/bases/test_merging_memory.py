@@ -1,7 +1,5 @@
 """Merging holds a few tensors at a time, however large the base is."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 

@@ -1,7 +1,5 @@
 """Finding a single file: the settings that the pack has for it, its encoders, its identity."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The words of a command are sorted into files, settings and flags."""
 
-from __future__ import annotations
-
 import pytest
 
 from trainer_core.commands import VERBS, Verb

@@ -1,7 +1,5 @@
 """Captions that are cut off are a finding, wherever the base's tokenizer is at hand."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Verbs, exit codes, and errors in three parts."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -100,10 +98,7 @@ def test_template_of_a_goal_says_why_and_trains_as_asked(capsys, tmp_path):
     assert "path: embedded" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    table(__file__, "refused_templates"),
-)
+@pytest.mark.parametrize(("words", "told"), table(__file__, "refused_templates"))
 def test_template_refuses_what_is_no_goal(words, told, capsys):
     assert main(["template", *words.split()]) == 2
     lines = capsys.readouterr().err.splitlines()

@@ -106,10 +106,7 @@ def test_the_base_gives_its_weights(tmp_path, capsys):
     torch.testing.assert_close(weight + change, trained, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    table(__file__, "refused_conversions"),
-)
+@pytest.mark.parametrize(("words", "message"), table(__file__, "refused_conversions"))
 def test_bad_input_is_said_and_nothing_is_written(words, message, lora, tmp_path, capsys):
     from re import search
 

@@ -1,7 +1,5 @@
 """Verbs that are killed while they write: the next one in that place tidies up and says so."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 

@@ -1,7 +1,5 @@
 """merge, extract, resize and combine on the command line: what they print, write and refuse."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Sentences at the end of a command, and ``inspect`` in at most 30 lines with the verdict first."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

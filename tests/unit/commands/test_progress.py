@@ -1,14 +1,8 @@
 """Progress reads well at any width and any pace."""
 
-from __future__ import annotations
-
 import pytest
 
-from trainer_core.commands.console import (
-    LineRate,
-    Pace,
-    bar_text,
-)
+from trainer_core.commands.console import LineRate, Pace, bar_text
 from trainer_core.types import StepResult
 
 

@@ -1,7 +1,5 @@
 """What `dataset`, `doctor` and `inspect` say, on real folders and the embedded base."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The words of `sample` become the preview section of the run."""
 
-from __future__ import annotations
-
 import pytest
 
 from trainer_core.cli import main

@@ -1,7 +1,5 @@
 """Observers print every event, and signals become a cancelled run."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -4,8 +4,6 @@ Both are found by looking: bounds in the schema of a run file, rules in the sour
 is tested as it is written, and a new rule without a row fails here.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """Another kind or optimizer brings its own defaults, and leaves out those of the one before."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest

@@ -1,7 +1,5 @@
 """Run file and overrides in, settings out; everything wrong is told at once."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 
@@ -85,10 +83,7 @@ def test_overrides_win_and_the_last_one_counts(run_file):
     assert config.adapter.kind == "lora"
 
 
-@pytest.mark.parametrize(
-    ("override", "path", "value"),
-    table(__file__, "overrides"),
-)
+@pytest.mark.parametrize(("override", "path", "value"), table(__file__, "overrides"))
 def test_override_values_are_plain_yaml(override, path, value):
     assert parse_override(override) == (path, value)
 
@@ -128,10 +123,7 @@ def test_words_and_hub_ids_are_no_paths(run_file, tmp_path):
     assert config.base.path == str(tmp_path / "Qwen" / "Qwen-Image")
 
 
-@pytest.mark.parametrize(
-    ("text", "nearest"),
-    table(__file__, "unknown_settings"),
-)
+@pytest.mark.parametrize(("text", "nearest"), table(__file__, "unknown_settings"))
 def test_unknown_setting_is_named_with_the_nearest(run_file, text, nearest):
     error = refusal(run_file(text))
     assert "is not a setting" in error.found
@@ -145,10 +137,7 @@ def test_unknown_override_is_named_with_the_nearest(run_file):
     assert "adapter.rank" in refusal(run_file(""), "adapter.rank.deep=3").remedy
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "expected"),
-    table(__file__, "wrong_values"),
-)
+@pytest.mark.parametrize(("text", "path", "expected"), table(__file__, "wrong_values"))
 def test_wrong_value_is_named_with_what_is_expected(run_file, text, path, expected):
     error = refusal(run_file(text))
     assert path in error.found

@@ -1,18 +1,12 @@
 """Settings that contradict each other are refused, and only those; a slider's are beside it."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest
 
 from tests.fixtures.tables import table
 from trainer_core.config import RunConfig
-from trainer_core.config.defaults import (
-    fitted_warmup,
-    preservation_prompts,
-    preservation_summary,
-)
+from trainer_core.config.defaults import fitted_warmup, preservation_prompts, preservation_summary
 from trainer_core.config.optimizer import OptimizerName
 from trainer_core.config.optimizer_facts import UNREAD
 from trainer_core.config.problems import check_config, contradictions

@@ -1,7 +1,5 @@
 """Settings of a concept slider that contradict each other: one message each."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fixtures.tables import table

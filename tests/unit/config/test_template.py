@@ -1,7 +1,5 @@
 """The commented run file says what its preset says, and the previews of a preset show its goal."""
 
-from __future__ import annotations
-
 import pytest
 
 from trainer_core.config.presets.prompts import preview_prompts

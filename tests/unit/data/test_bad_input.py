@@ -4,12 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.bad_input import (
-    BadInput,
-    cases,
-    judge,
-    write_pair,
-)
+from tests.fixtures.bad_input import BadInput, cases, judge, write_pair
 from trainer_core.config import DatasetSection
 
 CASES = [

@@ -132,8 +132,7 @@ def test_encoders_that_can_are_given_several_captions(world):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+    ("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
 )
 def test_a_format_is_kept_under_a_name_of_its_own(world, name, dtype):
     world.add("a.png")

@@ -1,7 +1,5 @@
 """Masks, crops and mirrored images in the cache."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 

@@ -10,10 +10,7 @@ from trainer_core.data.sources.folder import scan
 from trainer_core.errors import DatasetError
 
 
-@pytest.mark.parametrize(
-    ("value", "both", "long", "short"),
-    table(__file__, "json_captions"),
-)
+@pytest.mark.parametrize(("value", "both", "long", "short"), table(__file__, "json_captions"))
 def test_json_captions_in_every_spelling(value, both, long, short):
     assert list(caption_texts_of_json(value, "both")) == both
     assert list(caption_texts_of_json(value, "long")) == long

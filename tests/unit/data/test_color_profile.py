@@ -1,7 +1,5 @@
 """Images with an embedded colour profile are seen as they are meant."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
@@ -23,11 +21,7 @@ pytestmark = pytest.mark.skipif(
     not features.check("littlecms2"), reason="this Pillow was built without LittleCMS"
 )
 
-WIDE = {
-    "Display P3": (DISPLAY_P3, None),
-    "Adobe RGB": (ADOBE_RGB, 563 / 256),
-    "light": (SRGB, 1.0),
-}
+WIDE = {"Display P3": (DISPLAY_P3, None), "Adobe RGB": (ADOBE_RGB, 563 / 256), "light": (SRGB, 1.0)}
 
 
 @pytest.fixture

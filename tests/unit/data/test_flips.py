@@ -1,7 +1,5 @@
 """What is mirrored, and which words forbid it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +11,7 @@ from trainer_core.data.flips import forbidding, forbidding_word, with_flips
 from trainer_core.types import Bucket, PlannedSample, Sample
 
 
-@pytest.mark.parametrize(
-    ("words", "captions", "found"),
-    table(__file__, "words_that_forbid"),
-)
+@pytest.mark.parametrize(("words", "captions", "found"), table(__file__, "words_that_forbid"))
 def test_words_forbid_whole_and_in_any_case(words, captions, found):
     assert forbidding_word(captions, forbidding(words)) == found
 

@@ -1,7 +1,5 @@
 """Folders of control images and masks that lie elsewhere: each file is read for one thing."""
 
-from __future__ import annotations
-
 import pytest
 from PIL import Image
 

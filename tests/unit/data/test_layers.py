@@ -1,7 +1,5 @@
 """Images with the layers that they are made of: which files belong together, and what is wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

@@ -21,10 +21,7 @@ def masks(found) -> dict[str, str | None]:
             for each in found.samples}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("image", "mask"),
-    table(__file__, "places_of_masks"),
-)
+@pytest.mark.parametrize(("image", "mask"), table(__file__, "places_of_masks"))
 def test_a_mask_is_found_and_is_no_sample(tmp_path, image, mask):
     write_pair(tmp_path / image)
     write_image(tmp_path / mask, mode="L")

@@ -1,7 +1,5 @@
 """What a mask file says, where it lies on the latents, and what it weighs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

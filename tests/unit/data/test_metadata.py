@@ -144,10 +144,7 @@ def test_folders_of_these_names_without_metadata_are_folders(tmp_path, captioned
     assert [s.validation for s in scan(settings(tmp_path)).samples] == [False, False]
 
 
-@pytest.mark.parametrize(
-    ("written", "found"),
-    table(__file__, "paths_in_a_folder"),
-)
+@pytest.mark.parametrize(("written", "found"), table(__file__, "paths_in_a_folder"))
 def test_a_path_stays_in_the_folder(tmp_path, written, found):
     known = KnownFiles(tmp_path, ["a.png", "sub/b.png", "\u00fc.png"])
     name, reason = known.find(written.format(root=tmp_path))

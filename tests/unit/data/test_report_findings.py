@@ -1,7 +1,5 @@
 """Each finding on a folder that has it, and on the same folder without."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Callable
@@ -141,10 +139,7 @@ CASES: dict[str, tuple[Callable[[Path], object], dict]] = {
     "mask_full": (lambda f: masks(f, 255), {}),
     "caption_cut": (lambda f: caption(f / "5.png", "ohwx " + "word " * 20), {}),
     "trigger_missing": (lambda f: caption(f / "5.png", "a thing without"), {}),
-    "caption_empty": (
-        lambda f: (f / "5.txt").write_text(""),
-        {"missing_caption": "empty"},
-    ),
+    "caption_empty": (lambda f: (f / "5.txt").write_text(""), {"missing_caption": "empty"}),
     "caption_same": (lambda f: caption(f / "5.png", "ohwx a thing, view 4"), {}),
     "short_bucket": (lambda f: None, {"batch": 8}),
     "few_images": (lambda f: [caption_gone(f, n) for n in range(3)], {}),

@@ -1,7 +1,5 @@
 """Which images look alike: against brute force, and on images that were saved again."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

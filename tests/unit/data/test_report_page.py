@@ -1,7 +1,5 @@
 """The page and the sheet: whole, safe with names and captions of anybody, of bounded size."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from pathlib import Path

@@ -16,10 +16,7 @@ SMALL, WIDE = Bucket(16, 16), Bucket(32, 16)
 KEPT = {"preservation": {"share": 0.5, "kind": "output", "class_word": "woman"}}
 
 
-@pytest.mark.parametrize(
-    ("caption", "held"),
-    table(__file__, "class_words"),
-)
+@pytest.mark.parametrize(("caption", "held"), table(__file__, "class_words"))
 def test_the_class_word_takes_the_place_of_the_trigger_word(caption, held):
     assert with_class_word(caption, " ohwx ", "woman ") == held
 

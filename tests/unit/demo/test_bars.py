@@ -1,7 +1,5 @@
 """When a demonstration counts as missed, and when as broken."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -12,11 +12,7 @@ pytest.importorskip("transformers")
 
 from safetensors.torch import load_file  # noqa: E402
 
-from scripts.embedded_base.base_folder import (  # noqa: E402
-    folder_size,
-    load_base,
-    write_frozen_parts,
-)
+from scripts.embedded_base.base_folder import folder_size, load_base, write_frozen_parts  # noqa: E402
 from scripts.embedded_base.measure import (  # noqa: E402
     held_out_edits,
     held_out_request,

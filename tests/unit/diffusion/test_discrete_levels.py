@@ -1,7 +1,5 @@
 """The discrete levels of a model: how each is drawn, how a generation passes them; and bands."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The losses against their textbook formulas in float64, and against Diffusers' scripts."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

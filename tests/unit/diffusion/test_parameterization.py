@@ -1,7 +1,5 @@
 """What a raw output stands for, against Diffusers' scheduler and k-diffusion's formulas."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """The sampler and the path between image and noise, against Diffusers' scheduler."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -92,10 +90,7 @@ def test_drawing_is_bit_equal_to_the_schedulers_steps(name):
         expected = scheduler.step(predicted, timestep, expected, return_dict=False)[0]
     seen: list[int] = []
     found = sample_euler(
-        velocity,
-        noise,
-        flow_sigmas(9, ours, 64),
-        on_step=lambda index, latents: seen.append(index),
+        velocity, noise, flow_sigmas(9, ours, 64), on_step=lambda index, latents: seen.append(index)
     )
     assert torch.equal(found, expected)
     assert seen == list(range(9))

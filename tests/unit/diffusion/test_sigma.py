@@ -1,7 +1,5 @@
 """The densities of sigma against their formulas."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

@@ -1,7 +1,5 @@
 """The weights of the noise levels against their formulas and their means."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The shared text side of families with a chat model, against transformers' own hidden states."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

@@ -1,7 +1,5 @@
 """Chroma beside what its record shows: texts without padding, and what Diffusers does with it."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """A model that was distilled to few steps is refused, by what it lacks or by its name."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Encoding in batches, and that nothing is encoded which the denoiser does not read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """FLUX.1 beside what its record shows: texts, the VAE, guidance by two passes, control images."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

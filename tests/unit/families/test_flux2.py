@@ -1,7 +1,5 @@
 """FLUX.2 against Diffusers' own pipelines, in float32 on tiny bases with random weights."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from types import SimpleNamespace

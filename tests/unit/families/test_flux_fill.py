@@ -1,7 +1,5 @@
 """FLUX.1 Fill against Diffusers' own pipeline, in float32 on a tiny base with random weights."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

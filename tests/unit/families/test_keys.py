@@ -1,7 +1,5 @@
 """Key maps both ways, target presets and blocks of the full-size architectures."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 

@@ -1,7 +1,5 @@
 """Krea 2 against Diffusers' own reader, pipeline and scheduler, and what its files are read as."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

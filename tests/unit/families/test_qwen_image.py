@@ -1,7 +1,5 @@
 """Qwen-Image against Diffusers' own pipelines, in float32 on a tiny base with random weights."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import gc

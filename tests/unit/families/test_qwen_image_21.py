@@ -1,7 +1,5 @@
 """Qwen-Image 2.1 against Diffusers, beyond what every family's record shows; ComfyUI has none."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

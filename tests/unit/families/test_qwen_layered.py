@@ -1,7 +1,5 @@
 """Qwen-Image-Layered against Diffusers' own pipeline, in float32 on a tiny base."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

@@ -1,7 +1,5 @@
 """What every family owes of files, by its record alone: bases, adapters, and those of others."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """What every family owes, by its record alone: predict, names, gradients, a full-size step."""
 
-from __future__ import annotations
-
 import re
 from typing import get_args
 

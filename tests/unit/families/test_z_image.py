@@ -1,7 +1,5 @@
 """Z-Image besides what its record holds: single files, long and mixed texts, what is refused."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest
@@ -9,10 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.fixtures.recorded_calls import relative_error
-from tests.fixtures.z_image_base import (
-    make_z_image_transformer,
-    z_image_to_native,
-)
+from tests.fixtures.z_image_base import make_z_image_transformer, z_image_to_native
 from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.config import BaseSection
 from trainer_core.diffusion.sigma import ShiftSettings

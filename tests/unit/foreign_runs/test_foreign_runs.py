@@ -1,7 +1,5 @@
 """Run files of other trainers: which program, which settings, and what is said of the rest."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

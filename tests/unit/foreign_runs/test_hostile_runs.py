@@ -1,7 +1,5 @@
 """Run files of strangers that cannot be read are refused, in three parts."""
 
-from __future__ import annotations
-
 import pytest
 
 from trainer_core.errors import InputError

@@ -1,7 +1,5 @@
 """Whatever a file says, it becomes a run file that can be read again, or a refusal in words."""
 
-from __future__ import annotations
-
 import copy
 import datetime
 import random

@@ -1,7 +1,5 @@
 """Numbers that other trainers mean by a name, as their own sources compute them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

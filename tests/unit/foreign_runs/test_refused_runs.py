@@ -1,7 +1,5 @@
 """Files of other programs that train no adapter of ours are refused by what they say."""
 
-from __future__ import annotations
-
 import pytest
 from fixtures import foreign_files as files
 from fixtures.tables import table
@@ -91,10 +89,7 @@ REFUSED = {
     "no process": ("job: extension\nconfig: {process: []}", "process"),
     "nothing": ("a: 1", "x.yaml"),
     "huge": (files.AI_TOOLKIT.replace("steps: 1800", f"steps: {10**400}"), "train.steps is 1000"),
-    "no LoRA": (
-        files.ONE_TRAINER.replace('"LORA"', f'"{"x" * 5000}"'),
-        "training_method is xxxx",
-    ),
+    "no LoRA": (files.ONE_TRAINER.replace('"LORA"', f'"{"x" * 5000}"'), "training_method is xxxx"),
 }
 
 

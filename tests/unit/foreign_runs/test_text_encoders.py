@@ -1,7 +1,5 @@
 """Other programs' training of a text encoder, as `training.text_encoder`."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

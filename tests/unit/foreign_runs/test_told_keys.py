@@ -1,7 +1,5 @@
 """Every key of a file of another program is told, and none as what it is not."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

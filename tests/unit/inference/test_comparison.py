@@ -1,7 +1,5 @@
 """The grid of a comparison, its record, and what of a run is compared."""
 
-from __future__ import annotations
-
 import json
 
 import numpy
@@ -18,12 +16,7 @@ from trainer_core.inference.comparison import (
     save_comparison,
 )
 from trainer_core.inference.pipeline import Candidate
-from trainer_core.training.compared_run import (
-    file_columns,
-    read_steps,
-    read_strengths,
-    run_columns,
-)
+from trainer_core.training.compared_run import file_columns, read_steps, read_strengths, run_columns
 from trainer_core.training.run_folder import find_version
 
 COLORS = ("white", "red", "blue")

@@ -1,7 +1,5 @@
 """Whatever is computed again, and wherever inputs wait for it, the trained bits are the same."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 from concurrent.futures import ThreadPoolExecutor

@@ -8,12 +8,7 @@ import torch
 from torch import nn
 
 from trainer_core.errors import BaseModelError, RunError
-from trainer_core.offload.host_weights import (
-    MappedMaster,
-    PageableMaster,
-    block_spans,
-    make_master,
-)
+from trainer_core.offload.host_weights import MappedMaster, PageableMaster, block_spans, make_master
 from trainer_core.offload.machine import Machine
 
 DTYPES = (

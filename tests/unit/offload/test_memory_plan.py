@@ -1,7 +1,5 @@
 """Plans: their bytes, their order, what a refusal says, and that more memory is never worse."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a base's files let a plan choose from, against the loaded base; and what is chosen."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Products in 8 bits: against whole numbers in float64, and against the weight as it was."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """ComfyUI's packed formats against formulas that are worked out here, number by number."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

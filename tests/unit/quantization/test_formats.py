@@ -1,7 +1,5 @@
 """Every format against numbers that are worked out here, and the layer that reads them."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

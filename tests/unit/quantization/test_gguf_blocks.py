@@ -1,7 +1,5 @@
 """The blocks of GGUF files, bit for bit as the package gguf reads them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -6,11 +6,7 @@ from diffusers.training_utils import EMAModel
 from torch import nn
 
 from trainer_core.config import EmaSection
-from trainer_core.training.average import (
-    POWER,
-    FactorAverages,
-    exponential_share,
-)
+from trainer_core.training.average import POWER, FactorAverages, exponential_share
 from trainer_core.training.power_average import KEPT_LENGTHS, exponent_of
 
 

@@ -1,7 +1,5 @@
 """What run.json says of a run's checkpoints, on a real folder."""
 
-from __future__ import annotations
-
 import pytest
 
 from trainer_core.config import RecoverySection

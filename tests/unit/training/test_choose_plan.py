@@ -1,7 +1,5 @@
 """The memory of a run: its estimate, one plan of several processes, and the doctor's table."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

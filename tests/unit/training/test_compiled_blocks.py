@@ -1,7 +1,5 @@
 """Compiled blocks: few graphs, the numbers of blocks that are not compiled, and nothing left."""
 
-from __future__ import annotations
-
 import gc
 import types
 import weakref

@@ -1,7 +1,5 @@
 """Masks in the loss of a step: what they leave out, and what they leave alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

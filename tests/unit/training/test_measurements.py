@@ -15,11 +15,7 @@ from trainer_core.training.step_clock import StepClock
 from trainer_core.types import StepResult
 
 CPU = torch.device("cpu")
-ERRORS = [
-    SampleError(0, 0.1, 1 / 3),
-    SampleError(1, 0.12, 1.0),
-    SampleError(2, 0.9, 2e-7 / 3),
-]
+ERRORS = [SampleError(0, 0.1, 1 / 3), SampleError(1, 0.12, 1.0), SampleError(2, 0.9, 2e-7 / 3)]
 
 
 def refuse(line):

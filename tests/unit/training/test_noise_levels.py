@@ -1,7 +1,5 @@
 """At which noise levels a step trains: each for itself, or spread evenly over the step."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

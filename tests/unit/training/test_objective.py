@@ -1,7 +1,5 @@
 """The loss of a step with its weights, noise that covers a channel, and several noises an image."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

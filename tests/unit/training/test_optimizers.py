@@ -1,7 +1,5 @@
 """Every optimizer: its steps, its state in a checkpoint, what it needs and what it takes."""
 
-from __future__ import annotations
-
 import math
 import sys
 from typing import get_args

@@ -1,7 +1,5 @@
 """A simulated step needs what a real one needs, and a few blocks tell of all."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import mmap
@@ -216,10 +214,7 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("family", "count", "place"),
-    marked(CHOICES, {("flux", 2, "ram")}),
-)
+@pytest.mark.parametrize(("family", "count", "place"), marked(CHOICES, {("flux", 2, "ram")}))
 def test_the_peak_follows_the_checkpointed_blocks_and_where_their_inputs_wait(family, count, place):
     memory = {"blocks_to_checkpoint": count, "checkpoint_inputs": place}
     config = make_config(family, adapter=ADAPTERS["lokr"], memory=memory)

@@ -1,7 +1,5 @@
 """A damaged checkpoint costs the steps since the one before it, and no more; and it is told."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """A GGUF file becomes the model that the package gguf reads from it; a hostile one an error."""
 
-from __future__ import annotations
-
 import itertools
 import struct
 

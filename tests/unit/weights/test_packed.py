@@ -1,7 +1,5 @@
 """A base in fewer bits: each format from a folder and from single files, tensor by tensor."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from dataclasses import replace

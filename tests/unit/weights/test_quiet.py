@@ -1,7 +1,5 @@
 """Bars of the libraries are off while a model is loaded, and as they were afterwards."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 

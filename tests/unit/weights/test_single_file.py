@@ -1,7 +1,5 @@
 """A single file in ComfyUI's naming becomes the model that it was made from, in every format."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """A file that cannot be a base is refused in three parts, by what is wrong with it."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -1,7 +1,5 @@
 """Loading a base never holds two copies of it, and one that is packed is nowhere dense."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

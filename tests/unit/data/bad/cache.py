@@ -1,7 +1,5 @@
 """Bad input of the cache: damaged lists of finished caches, encoders' numbers, folders."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Bad input in metadata files, Hugging Face's datasets, several folders and their settings."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.bad_input import (
-    Outcome,
-    error,
-    write_image,
-    write_pair,
-)
+from tests.fixtures.bad_input import Outcome, error, write_image, write_pair
 from trainer_core.config import DatasetSection, RunConfig
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem

@@ -1,7 +1,5 @@
 """Bad input that is meant to do harm: endless rows, links to what is held out, broken letters."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Bad input in masks: files, transparency, weights, crops."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from functools import partial

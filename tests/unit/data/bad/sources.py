@@ -1,7 +1,5 @@
 """Bad input in folders on disk: names, links, layouts, headers, captions, controls and masks."""
 
-from __future__ import annotations
-
 import os
 import struct
 import unicodedata

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from architecture.source import Source, sources
 from fixtures.tables import table
@@ -49,6 +50,7 @@ def named(source: Source) -> set[str]:
     return found
 
 
+@cache
 def _all() -> dict[str, set[str]]:
     files = (*sources("trainer_core"), *sources("nodes"))
     found = {each.path: named(each) for each in files if not each.path.startswith(_KINDS)}

@@ -8,6 +8,7 @@ import torch
 from runs import PREVIEW, CancelAfter, assert_equal_runs, merge, metrics, run_config, tensors
 from test_block_swap import assert_nothing_is_left
 
+from tests.fixtures.combinations import rarely
 from tests.fixtures.small_device import MasterBeside, SmallDevice
 from trainer_core.errors import RESUME, RunError
 from trainer_core.offload import load_base
@@ -21,6 +22,7 @@ SHORT = {
     "memory": {"gradient_checkpointing": True, "swap_slots": 1},
     "adapter": {"kind": "lora", "dora": True, "dropout": 0.1},
 }
+IN_RAM = {"blocks_to_checkpoint": 1, "checkpoint_inputs": "ram"}
 
 
 class OnDevice(CancelAfter):
@@ -174,7 +176,7 @@ class Pressed(Machine):
         return 3 * 10**6 if self.asked == 2 else 0
 
 
-@pytest.mark.parametrize("memory", [{}, {"blocks_to_checkpoint": 1, "checkpoint_inputs": "ram"}])
+@pytest.mark.parametrize("memory", [*rarely([({},)]), IN_RAM])
 def test_others_get_the_memory_that_they_need_between_steps(tmp_path, cache, whole, memory):
     observer, machine = CancelAfter(), Pressed()
     config = run_config(tmp_path, cache, **merge(SHORT, {"memory": memory}))

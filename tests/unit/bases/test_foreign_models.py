@@ -1,11 +1,13 @@
 """Adapter files of other models are named for what they are, and never taken for ours."""
 
+import itertools
 import re
 
 import pytest
 from safetensors.torch import load_file, save_file
 from torch import ones
 
+from tests.fixtures.combinations import rarely
 from tests.fixtures.foreign_models import MODELS, attention, model_layers, write_lora
 from tests.fixtures.full_size import full_size_transformer
 from tests.fixtures.tables import table
@@ -28,7 +30,7 @@ ALIKE = {"pixart": "PixArt or Sana"}
 """Models whose attention alone fits several that we do not train."""
 
 SPELLINGS = ("transformer", "lora_unet_", "base_model.model", "unet")
-SPELT = ("sdxl", "sd35 medium", "hunyuan image", "hunyuan video", "wan 1.3b")
+SPELT = ("sdxl", "sd35 medium", "hunyuan image", "hunyuan video")
 
 
 def write_named(path, layers):
@@ -50,12 +52,15 @@ def own_layers(family):
     }
 
 
-def files_of(model):
-    """A model with every spelling for a few, and Diffusers' for all."""
-    return [(model, each) for each in (SPELLINGS if model in SPELT else SPELLINGS[:1])]
+FILES = [
+    *((model, SPELLINGS[0]) for model in MODELS),
+    *(("wan 1.3b", spelling) for spelling in SPELLINGS[1:]),
+    *rarely(itertools.product(SPELT, SPELLINGS[1:])),
+]
+"""Every model as Diffusers spells it, and a few in every spelling."""
 
 
-@pytest.mark.parametrize(("model", "spelling"), [case for m in MODELS for case in files_of(m)])
+@pytest.mark.parametrize(("model", "spelling"), FILES)
 def test_a_file_of_another_model_is_named(model, spelling, tmp_path):
     title, _, _ = MODELS[model]
     whole = model_layers(model)

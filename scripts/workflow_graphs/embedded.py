@@ -179,10 +179,10 @@ def _training(
     after = flow.node(
         "AdapterTrainerPreview", {**drawing, "lora": train["lora"]}, title="With the adapter"
     )
-    flow.node("PreviewImage", {"images": after["images"]}, title="With the adapter", tall=230)
+    flow.node("PreviewImage", {"images": after["images"]}, title="With the adapter", tall=264)
     flow.node("AdapterTrainerSave", {"run": train["run"]})
     before = flow.node("AdapterTrainerPreview", drawing, title="Without the adapter")
-    flow.node("PreviewImage", {"images": before["images"]}, title="Without the adapter", tall=230)
+    flow.node("PreviewImage", {"images": before["images"]}, title="Without the adapter", tall=264)
 
 
 def _control_image() -> Subgraph:

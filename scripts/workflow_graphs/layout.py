@@ -33,7 +33,7 @@ _SIZES: Mapping[str, tuple[int, int]] = {
     "AdapterTrainerSettings": (360, 306),
     "AdapterTrainerTrain": (480, 794),
     "AdapterTrainerPreview": (340, 166),
-    "AdapterTrainerSave": (340, 262),
+    "AdapterTrainerSave": (340, 194),
     "AdapterTrainerConvert": (400, 318),
     "CheckpointLoaderSimple": (400, 142),
     "UNETLoader": (400, 118),

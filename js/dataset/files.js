@@ -7,6 +7,7 @@
  * @typedef {import("./server.js").DatasetServer} DatasetServer
  */
 
+import { html } from "../panel/dom.js";
 import { Refusal } from "./server.js";
 
 const IMAGES = /\.(png|jpe?g|jpe|jfif|p?jpeg|pjp|webp|bmp|avif|hei[cf]|hif)$/i;
@@ -21,6 +22,21 @@ export const ACCEPTED =
 export function isUsable(path) {
   const hidden = path.split("/").some((part) => part.startsWith(".") || part === "__MACOSX");
   return !hidden && (IMAGES.test(path) || FOREIGN.test(path) || OTHERS.test(path));
+}
+
+/**
+ * @param {Dropped[]} files
+ * @param {number} most
+ * @returns {HTMLElement[]} the images among them, small, as they lie on the disk
+ */
+export function previews(files, most) {
+  return files.filter(({ path }) => IMAGES.test(path)).slice(0, most).map(({ path, file }) => {
+    const image = html("img", "", { src: URL.createObjectURL(file), alt: path });
+    const done = () => URL.revokeObjectURL(image.src);
+    image.addEventListener("load", done);
+    image.addEventListener("error", done);
+    return html("span", "dataset-image", { title: path }, [image]);
+  });
 }
 
 /** @param {DataTransfer | null | undefined} transfer */

@@ -4,7 +4,7 @@
 import { html, setText } from "../panel/dom.js";
 import { IMAGES_CHANGED } from "../panel/hub.js";
 import {
-  ACCEPTED, filesOf, holdsFiles, keepLeftOut, keptLeftOut, send, suggestedName,
+  ACCEPTED, filesOf, holdsFiles, keepLeftOut, keptLeftOut, previews, send, suggestedName,
 } from "./files.js";
 
 /**
@@ -28,6 +28,8 @@ const INPUT = "input/";
 const NOTICE_SECONDS = 8;
 /** Sentences about the folder that the line has room for. */
 const SHOWN = 2;
+/** Images that are shown before they have a folder. */
+const PREVIEWS = 20;
 
 export class Strip {
   /**
@@ -232,6 +234,8 @@ export class Strip {
     if (!files.length || this.uploading) return;
     this.tell("", []);
     this.failed = false;
+    // Not those of the folder before, which these are no part of yet.
+    this.images.replaceChildren(...previews(files, PREVIEWS));
     const folders = this.host.folders().filter((name) => name.startsWith(INPUT));
     const taken = folders.map((name) => name.slice(INPUT.length));
     const own = this.ownFolder();

@@ -86,6 +86,9 @@ def assert_inside(page) -> None:
 def upload(page, name: str, files: dict[str, str]) -> None:
     page.browser.evaluate(_DROP, files)
     page.browser.wait("return document.querySelector(argument)", ".adapter-trainer-dataset-name")
+    # What was dropped is shown, and no longer the folder before.
+    shown = "return [...document.querySelectorAll(argument)].map((e) => e.title)"
+    assert page.browser.evaluate(shown, THUMBNAIL) == [n for n in files if n.endswith(".png")]
     # A Run would not train the folder from before.
     assert any("Upload" in str(n["inputs"].get("folder")) for n in page.queued().values())
     page.browser.fill(".adapter-trainer-dataset-name", name)

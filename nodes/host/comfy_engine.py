@@ -7,13 +7,15 @@ through a MODEL begins, not when ComfyUI starts.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import comfy.ldm.modules.attention
 import comfy.model_management as management
 import comfy.ops
 import comfy.quant_ops
+import torch
 from torch import is_grad_enabled as grad_enabled
 
 from .ordinary_tensors import ordinary_alias
@@ -129,12 +131,37 @@ def exact_attention() -> Iterator[None]:
     `trainer_core.device.borrowed_attention` says why it is cuDNN's.
     """
     preferred = getattr(comfy.ops, "SDPA_BACKEND_PRIORITY", [])
-    before = list(preferred)
+    before, kernel = list(preferred), torch.nn.functional.scaled_dot_product_attention
     preferred[:] = [each for each in before if each.name != "CUDNN_ATTENTION"]
+    # A pack may have put a kernel without a backward pass in its place, for all of torch.
+    torch.nn.functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention
     try:
         yield
     finally:
         preferred[:] = before
+        torch.nn.functional.scaled_dot_product_attention = kernel
+
+
+ATTENTION = "optimized_attention_override"
+"""ComfyUI's name of what a node computes attention with."""
+
+
+def torch_attention(override: object, *args: Any, **options: Any) -> Tensor:
+    """Torch's attention, which has a gradient, in the place of what ComfyUI or a node prefers."""
+    del override
+    return comfy.ldm.modules.attention.attention_pytorch(*args, **options)
+
+
+def needs_torch_attention(options: Mapping[str, Any]) -> bool:
+    """Whether attention is computed by a kernel that may have no backward pass.
+
+    Args:
+        options: A MODEL's ``transformer_options``.
+    """
+    known = comfy.ldm.modules.attention
+    plain = ("attention_basic", "attention_sub_quad", "attention_split", "attention_pytorch")
+    own = known.optimized_attention.__name__ not in {*plain, "attention_xformers"}
+    return own or ATTENTION in options
 
 
 def load_model(patcher: Any, memory_required: int) -> None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from . import comfy_host
+from . import comfy_engine, comfy_host
 from .conditioning import restored_conditioning
+from .prediction_proof import PredictionProof
 from .reference_images import REFERENCES, ReferenceProof
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class GraphPredict:
         guided: Whether the model is conditioned on a guidance value.
         text: The CLIP that reads a text's tokens, where one is trained.
         references: Knows whether the model has been seen to read reference images.
+        proof: Knows whether a run trains on what is sampled.
     """
 
     patcher: Any
@@ -48,6 +50,11 @@ class GraphPredict:
     guided: bool
     text: GraphText | None = None
     references: ReferenceProof = field(default_factory=ReferenceProof)
+    proof: PredictionProof = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is proven yet."""
+        object.__setattr__(self, "proof", PredictionProof(self.patcher))
 
     def __call__(
         self,
@@ -61,11 +68,15 @@ class GraphPredict:
         """The raw output, as `Predict`.
 
         Raises:
-            BaseModelError: When there are control images, and the model does not read them.
+            BaseModelError: When there are control images, and the model does not read them; when
+                it is not trained on what is sampled (`PredictionProof`).
         """
-        del transformer  # the patcher's own
+        import torch
+
+        from ...trainer_core.inference.sampler import evaluating
+
+        first = [each[:1] for each in controls]
         if controls:
-            first = [each[:1] for each in controls]
             self.references.require(
                 lambda shown: self._predicted(
                     noisy[:1], sigma[:1], conditionings[:1], first if shown else [], guidance
@@ -73,7 +84,17 @@ class GraphPredict:
                 type(self.patcher.model).__name__,
                 noisy.device,
             )
-        return self._predicted(noisy, sigma, conditionings, controls, guidance)
+        if torch.is_grad_enabled() and self.proof.due:
+
+            def predict(x: Tensor, level: Tensor, *, exact: bool) -> Tensor:
+                shown = [each.repeat(len(x), *[1] * (each.ndim - 1)) for each in first]
+                texts = [conditionings[0]] * len(x)
+                return self._predicted(x, level, texts, shown, guidance, exact=exact)
+
+            with evaluating(transformer):
+                self.proof.require(predict, noisy[:1], transformer)
+        exact = torch.is_grad_enabled()
+        return self._predicted(noisy, sigma, conditionings, controls, guidance, exact=exact)
 
     def _predicted(
         self,
@@ -82,6 +103,8 @@ class GraphPredict:
         conditionings: Sequence[Conditioning],
         controls: Sequence[Tensor],
         guidance: float,
+        *,
+        exact: bool = False,
     ) -> Tensor:
         import torch
 
@@ -92,7 +115,7 @@ class GraphPredict:
         ]
         found: list[Tensor | None] = [None] * len(x)
         for rows, conds in self._passes(x, level, wanted):
-            output = self._apply(x[rows], level[rows], conds)
+            output = self._apply(x[rows], level[rows], conds, exact=exact)
             for row, each in zip(rows, output, strict=True):
                 found[row] = each
         joined = torch.stack([each for each in found if each is not None])
@@ -191,8 +214,10 @@ class GraphPredict:
         )
         return samplers.get_area_and_mult(ready, x, level)
 
-    def _apply(self, x: Tensor, level: Tensor, conds: dict[str, Any]) -> Tensor:
+    def _apply(self, x: Tensor, level: Tensor, conds: dict[str, Any], *, exact: bool) -> Tensor:
         options = dict(self.patcher.model_options.get("transformer_options", {}))
+        if exact and comfy_engine.needs_torch_attention(options):
+            options[comfy_engine.ATTENTION] = comfy_engine.torch_attention
         options |= {"cond_or_uncond": [0] * len(x), "sigmas": level, "sample_sigmas": level}
         options["uuids"] = [object() for _ in range(len(x))]
         return self.patcher.model.apply_model(x, level, **conds, transformer_options=options)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import ConfigError, TrainerError
-from ...trainer_core.families.given import GRAPH_MODEL
 from ..host import comfy_host
 from .adapter_files import adapter_tensors, as_source
 from .choices import (
@@ -281,7 +280,7 @@ def run_training(
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     texts = workflow_texts(workflow, observer.warn)
     with guest("train", observer) as device:
-        _warn_of_memory(config, device, observer)
+        _tell_beforehand(config, base, device, observer)
         within, machine = comfy_host.allowed_folders(), ComfyMachine()
         where, family = SingleProcess(device), family_of(base, cache.trained_clip, config)
         source = source_of(cache.trained_clip, vae, base)
@@ -308,12 +307,20 @@ def _promised(going: GoingOn) -> Iterator[None]:
         ) from None
 
 
-def _warn_of_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
+def _tell_beforehand(
+    config: RunConfig, base: BaseChoice, device: torch.device, observer: NodeObserver
+) -> None:
     from ...trainer_core.offload.machine import Machine
     from ...trainer_core.training.memory_estimate import cached_run_estimate, check_memory
 
-    if config.family == GRAPH_MODEL:
-        pass  # what fits beside a model of the graph is ComfyUI's matter
+    if base.model is not None:  # what fits beside a model of the graph is ComfyUI's matter
+        from ..host.comfy_engine import needs_torch_attention
+
+        if needs_torch_attention(base.model.model_options.get("transformer_options", {})):
+            observer.note(
+                "Trained with torch's attention: that of ComfyUI or of a node on the MODEL has no "
+                "gradient. KSampler keeps its own."
+            )
     elif config.memory.plan == "off" or not Machine().plans_for(device):
         free = comfy_host.free_memory()
         warning = check_memory(cached_run_estimate(config, device, free), free, device)

@@ -1,0 +1,148 @@
+"""Runs inside ComfyUI's interpreter: two steps on tiny MODELs that carry patches of nodes.
+
+Usage: changed_prediction_process.py FOLDER NAMES, with ComfyUI's folder in PYTHONPATH. NAMES is a
+JSON list of [model, patch]; FOLDER gets ``results.json``: for each the error, or how many layers
+were trained and moved.
+"""
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+
+import torch
+from graph_predict_process import SHORT, places_of
+from loaded_pack import part
+
+
+def detached(func, *args, **options):
+    with torch.no_grad():
+        return func(*args, **options)
+
+
+def rounded(func, *args, **options):
+    """As attention in 8 bits: about a hundredth of its result is lost."""
+    with torch.no_grad():
+        found = func(*args, **options)
+        step = found.abs().amax() / 127
+        return (found / step).round() * step
+
+
+def weakened(func, *args, **options):
+    return func(*args, **options) * 0.3
+
+
+class KeptKeys:
+    """Keys of the first pass are used in all that follow, as a cache of references does."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def __call__(self, q, k, v, extra_options):
+        kept = self.kept.setdefault((extra_options["block"], extra_options["block_index"]), k)
+        return q, k if kept is k else kept[: len(k)], v
+
+
+class OtherCount(KeptKeys):
+    """The same, of a pack that trusts in batches of one size."""
+
+    def __call__(self, q, k, v, extra_options):
+        kept = self.kept.setdefault((extra_options["block"], extra_options["block_index"]), k)
+        return q, k + 0 * kept.reshape(k.shape), v
+
+
+def by_first_level(q, k, v, extra_options):
+    return (q if float(extra_options["sigmas"][0]) < 0.5 else q * 0.1), k, v
+
+
+def attention(override):
+    def change(model):
+        model.model_options["transformer_options"]["optimized_attention_override"] = override
+
+    return change
+
+
+def global_kernel(model):
+    """A pack that replaces torch's own attention, for all of torch."""
+    own = torch.nn.functional.scaled_dot_product_attention
+
+    def kernel(*args, **options):
+        with torch.no_grad():
+            return own(*args, **options)
+
+    torch.nn.functional.scaled_dot_product_attention = kernel
+
+
+KINDS = {"sdxl": "lora", "flux": "lokr", "lumina2": "loha", "wan21": "lora"}
+CHANGES = {
+    "plain": lambda model: None,
+    "detached": attention(detached),
+    "8 bits": attention(rounded),
+    "weakened": attention(weakened),
+    "kept keys": lambda model: model.set_model_attn1_patch(KeptKeys()),
+    "other count": lambda model: model.set_model_attn1_patch(OtherCount()),
+    "detached output": lambda model: model.set_model_attn1_output_patch(lambda n, _: n.detach()),
+    "first level": lambda model: model.set_model_attn1_patch(by_first_level),
+    "same for all": lambda model: model.set_model_attn1_patch(lambda q, k, v, _: (q * 0.9, k, v)),
+    "torch's kernel": global_kernel,
+}
+
+
+def trained(name, change):
+    from tiny_models.denoisers import tiny_model
+    from tiny_models.sizes import TINY
+    from tiny_models.texts import tiny_clip
+
+    with torch.inference_mode():
+        model, clip = tiny_model(name).clone(), tiny_clip(TINY[name].text)
+        CHANGES[change](model)
+    config = part("trainer_core.config")
+    family = part("nodes.host.graph_family").graph_family(model)
+    locate = part("trainer_core.bases.locate").locate_base
+    located = locate(config.BaseSection(), family, False)
+    make = part("nodes.host.graph_family").encoders_of(model, clip, None)
+    with torch.inference_mode(False), contextlib.ExitStack() as at_end:
+        text = make(family, located).encode_text(SHORT)
+        denoiser = family.given.open(torch.float32, torch.device("cpu"), at_end)
+        settings = config.AdapterConfig(kind=KINDS[name], rank=1, targets="all_linear")
+        adapter = part("trainer_core.adapters.attachment").attach(
+            denoiser, settings, presets=family.presets, seed=1
+        )
+        factors = [each for each in denoiser.parameters() if each.requires_grad]
+        optimizer = torch.optim.SGD(factors, 0.1)
+        side = places_of(model)
+        shape = 1, family.given.channels, side, side
+        for step in range(2):
+            noisy = torch.randn(shape, generator=torch.Generator().manual_seed(step))
+            level = torch.tensor([0.6])
+            family.predict(denoiser, noisy, level, [text], [], 1.0).square().mean().backward()
+            optimizer.step()
+        layers = {
+            name
+            for name, module in denoiser.named_modules()
+            for each in module.parameters(recurse=False)
+            if each.requires_grad and each.grad is not None and each.grad.any()
+        }
+        count = len(adapter.layers)
+        adapter.detach()
+        return {"learning": len(layers), "layers": count}
+
+
+def main(folder, names):
+    results, kernel = {}, torch.nn.functional.scaled_dot_product_attention
+    errors = part("trainer_core.errors").TrainerError
+    for name, change in json.loads(names.read_text()):
+        try:
+            found = trained(name, change)
+            changed = torch.nn.functional.scaled_dot_product_attention is not kernel
+            assert changed == (CHANGES[change] is global_kernel), "it is as the pack left it"
+        except errors as error:
+            found = {"error": [error.found, error.expected, error.remedy]}
+        finally:
+            torch.nn.functional.scaled_dot_product_attention = kernel
+        results[f"{name} {change}"] = found
+    (folder / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,60 @@
+"""What nodes put on a MODEL: trained as KSampler samples it, or refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.comfy
+
+TRAINED = ("plain", "detached", "8 bits", "same for all", "torch's kernel")
+REFUSED = {
+    "weakened": ("predicts something else", "weakened"),
+    "kept keys": ("on the image beside it or on the pass before", "KeptKeys"),
+    "first level": ("on the image beside it or on the pass before", "by_first_level"),
+    "detached output": ("adapted layers got no gradient in the first step (", "attn1_output_patch"),
+    "other count": ("cannot predict two images and then one", "OtherCount"),
+}
+MODELS = ("sdxl", "flux", "lumina2", "wan21")
+EVERYWHERE = ("plain", "detached", "8 bits", "torch's kernel", "weakened")
+"""What needs no attention patch, which only some networks call."""
+
+
+def cases(changes):
+    return [
+        (model, change)
+        for model in MODELS
+        for change in changes
+        if model == "sdxl" or change in EVERYWHERE
+        # Lumina scales what attention gives by itself.
+        if (model, change) != ("lumina2", "weakened")
+    ]
+
+
+@pytest.fixture(scope="module")
+def found(comfy_host, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("changed")
+    names = folder / "names.json"
+    names.write_text(json.dumps(cases((*TRAINED, *REFUSED))), encoding="utf-8")
+    comfy_host.run("changed_prediction_process.py", folder, names)
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("model", "change"), cases(TRAINED))
+def test_every_layer_learns_where_a_patch_only_makes_attention_faster(model, change, found):
+    counts, plain = found[f"{model} {change}"], found[f"{model} plain"]
+    assert "error" not in counts, counts
+    assert counts == plain
+    # Nothing reads a part of what Lumina's last refiner and Wan's time embedding give.
+    assert counts["learning"] >= 0.9 * counts["layers"] > 0
+
+
+@pytest.mark.parametrize(("model", "change"), cases(REFUSED))
+def test_a_patch_that_would_train_something_else_is_named(model, change, found):
+    reason, name = REFUSED[change]
+    error = found[f"{model} {change}"]["error"]
+    assert reason in error[0]
+    assert name in error[0]
+    assert "KSampler" in error[1]
+    assert "Connect the MODEL from before" in error[2]

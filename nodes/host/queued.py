@@ -54,11 +54,11 @@ def loader_of(prompt: object, node_id: str, name: str) -> str:
         Nothing where the input has no link, or nobody knows what is behind it.
     """
     nodes = prompt if isinstance(prompt, Mapping) else {}
-    link = nodes.get(node_id, {}).get("inputs", {}).get(name)
-    if not _is_link(link) or link[0] not in nodes:
+    link = _inputs_of(nodes.get(node_id)).get(name)
+    loader = nodes.get(link[0]) if _is_link(link) else None
+    if not isinstance(loader, Mapping):
         return ""
-    loader = nodes[link[0]]
-    files = [loader.get("inputs", {}).get(each) for each in ("unet_name", "ckpt_name")]
+    files = [_inputs_of(loader).get(each) for each in ("unet_name", "ckpt_name")]
     file = next((each for each in files if isinstance(each, str)), "")
     return f"{loader.get('class_type', '')}/{file}"
 
@@ -66,8 +66,12 @@ def loader_of(prompt: object, node_id: str, name: str) -> str:
 def _inputs(node_id: str) -> Mapping[str, Any] | None:
     nodes = (_asked.get() or {}).get("prompt")
     node = nodes.get(node_id) if isinstance(nodes, Mapping) else None
+    return _inputs_of(node) if isinstance(node, Mapping) else None
+
+
+def _inputs_of(node: Any) -> Mapping[str, Any]:
     inputs = node.get("inputs") if isinstance(node, Mapping) else None
-    return inputs if isinstance(inputs, Mapping) else None
+    return inputs if isinstance(inputs, Mapping) else {}
 
 
 def workflow() -> str:

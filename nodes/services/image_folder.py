@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 _WHITE = (255, 255, 255, 255)
+_OVERSHOOT = 0.3
+"""By how much scaling an image may leave 0 to 1 beside its edges; what is beyond is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,8 @@ def single_images(batches: Iterable[Any], *, transparent: bool = False) -> list[
     """Take lists of batches apart.
 
     Args:
-        batches: Each `[B, H, W, C]` or `[H, W, C]`, in [0, 1]; with one channel grey, with four
-            transparent, which is laid on white as it is for image files.
+        batches: Each `[B, H, W, C]` or `[H, W, C]`, in [0, 1], or of 8 bits; with one channel grey,
+            with four transparent, which is laid on white as it is for image files.
         transparent: Whether four channels are kept.
 
     Returns:
@@ -130,12 +132,28 @@ def single_masks(batches: Iterable[Any]) -> list[np.ndarray]:
 def _eight_bits(batch: Any) -> np.ndarray:
     import numpy as np
 
-    pixels = batch.detach().cpu().float().numpy()
+    pixels = batch.detach().cpu()
+    if not pixels.numel():
+        raise DatasetError(
+            f"images or masks of shape {tuple(batch.shape)}: there are none",
+            "at least one in every batch",
+            "Look for the node that made them, or disconnect it.",
+        )
+    if pixels.element_size() == 1 and not pixels.is_floating_point():
+        return pixels.numpy().astype(np.uint8)
+    pixels = pixels.float().numpy()
     if not np.isfinite(pixels).all():
         raise DatasetError(
             f"images or masks of shape {tuple(batch.shape)} with numbers that are not finite",
             "numbers from 0 to 1",
             "Look for the node that made them: a VAE in fp16 may give black images of this kind.",
+        )
+    low, high = float(pixels.min()), float(pixels.max())
+    if low < -_OVERSHOOT or high > 1 + _OVERSHOOT:
+        raise DatasetError(
+            f"images or masks of shape {tuple(batch.shape)} with numbers from {low:g} to {high:g}",
+            "numbers from 0 to 1",
+            "Look for the node that made them; one that scales images brings them from 0 to 1.",
         )
     return np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
 

@@ -55,7 +55,8 @@ def with_marks(asked: Asked) -> Asked:
     for place, name in folders_of(asked):
         beside = place.rpartition("/")[0]
         given = {each: asked.decides.get(f"{beside}/{each}".lstrip("/")) for each in _READ}
-        with contextlib.suppress(TrainerError, OSError):
+        # A prompt may come from anybody: what is no setting has no mark.
+        with contextlib.suppress(TrainerError, OSError, ValueError):
             path = comfy_host.dataset_path(name)
             marks[name] = _known(_reduced(str(path), given).model_dump_json(), folder_stamp(path))
     return asked._replace(images=marks)

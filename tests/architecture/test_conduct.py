@@ -244,8 +244,8 @@ def test_foreign_modules_are_left_alone():
     # ComfyUI's counter of pinned bytes: its own modules change it in the same way.
     counter = "setattr(management, _PINNED, getattr(management, _PINNED) + change)"
     assert changes.pop("nodes/host/comfy_host.py") == [counter]
-    # What ComfyUI's own trainer sets too, kernels that autograd can follow, and torch's attention in
-    # the place of one that a pack has put there for everybody: for a run's time.
+    # What ComfyUI's own trainer sets too, kernels that autograd can follow, and torch's attention
+    # in the place of one that a pack has put there for everybody: for a run's time.
     engine = changes.pop("nodes/host/comfy_engine.py")
     assert {each.partition(" = ")[0] for each in engine} == {
         "management.in_training",

@@ -40,10 +40,36 @@ def test_a_batch_is_taken_apart_without_loss(image_folder):
 
 
 def test_numbers_outside_the_range_are_cut_off_and_one_channel_is_grey(image_folder):
-    batches = torch.tensor([[[[-1.0, 0.5, 2.0]]]]), torch.tensor([[[[0.2], [1.0]]]])
+    batches = torch.tensor([[[[-0.2, 0.5, 1.2]]]]), torch.tensor([[[[0.2], [1.0]]]])
     cut, grey = (image_folder.single_images([batch])[0].tolist() for batch in batches)
     assert cut == [[[0, 128, 255]]]
     assert grey == [[[51, 51, 51], [255, 255, 255]]]
+
+
+def test_images_of_eight_bits_are_taken_as_they_are(image_folder):
+    batch = (images(2) * 255).round().to(torch.uint8)
+    found = image_folder.single_images([batch])
+    assert all((ours == theirs.numpy()).all() for ours, theirs in zip(found, batch, strict=True))
+    masks = image_folder.single_masks([batch[..., 0]])
+    assert (masks[1] == batch[1, ..., 0].numpy()).all()
+
+
+@pytest.mark.parametrize(
+    ("batch", "found"),
+    [
+        (images(2) * 2 - 1, "numbers from -1 to 1"),
+        (images(2) * 255, "numbers from 0 to 255"),
+        ((images(2) * 255).int(), "numbers from 0 to 255"),
+        (images(2)[:0], "there are none"),
+    ],
+)
+def test_numbers_of_another_range_and_empty_batches_are_refused(image_folder, errors, batch, found):
+    with pytest.raises(errors.DatasetError) as caught:
+        image_folder.single_images([batch])
+    assert found in caught.value.found
+    with pytest.raises(errors.DatasetError) as caught:
+        image_folder.single_masks([batch[..., 0]])
+    assert found in caught.value.found
 
 
 def test_a_transparent_image_becomes_what_its_file_would(image_folder, tmp_path):

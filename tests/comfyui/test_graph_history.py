@@ -95,6 +95,7 @@ OTHERS = {
         {"dataset": {"folder": "datasets/four (2)"}},
         "folder was datasets/four and is",
     ),
+    "no layout": ({"dataset": {"layout": "none"}}, "layout was auto and is none"),
     "another word": ({"dataset": {"trigger_word": "sks"}}, "trigger_word was empty and is sks"),
     "another rank": ({"adapter": {"rank": 2}}, "rank was 4 and is 2"),
     "a shorter run": ({"train": {"steps": 2}}, "steps is 2, and 4 are trained"),
@@ -143,6 +144,9 @@ def test_the_quick_node_belongs_to_its_answers_and_longer_to_its_run(server):
     assert asked(server, other) == f"{NEW}{said}."
     assert going_on(server, other, "swift/v0") == f"{NEW}{said}. Press Run to start it."
     assert asked(server, changed(quick, TRAIN, prompts="y", steps=9)) == "swift/v0"
+    for broken in ({"inputs": 3}, {"inputs": {**quick[TRAIN]["inputs"], "model": ["9", 0]}}, {}):
+        hostile = {TRAIN: {"class_type": "AdapterTrainerQuick", **broken}, "9": 5}
+        assert isinstance(asked(server, hostile), str)
     # A name that follows its folder has no run of another folder's.
     assert asked(server, changed(other, TRAIN, name="")) == ""
     assert going_on(server, quick, "swift/v0", steps=5).endswith("from step 4.")

@@ -7,36 +7,9 @@ import numpy as np
 from PIL import Image
 from runs import merge, noisy_images
 
-EVERYTHING: dict[str, Any] = {
-    "adapter": {
-        "kind": "lora",
-        "rank": 4,
-        "dora": True,
-        "dropout": 0.1,
-        "rank_dropout": 0.2,
-        "module_dropout": 0.2,
-    },
-    "dataset": {
-        "caption_dropout": 0.2,
-        "flip": True,
-        "preservation": {"share": 0.5, "prompts": ["a red circle"], "count": 2, "steps": 2},
-        "validation": {"share": 0.25, "every": 2, "most": 2, "noise_levels": 1},
-    },
-    "training": {
-        "max_weight_norm": 1.0,
-        "ema": {"decay": 0.9, "export": "both", "post_hoc": True},
-        "loss": {"weighting": "learned"},
-        "sigma": {"stratified": True},
-    },
-    "preview": {
-        "every": 2,
-        "prompts": ["a red circle on blue"],
-        "width": 64,
-        "height": 64,
-        "steps": 1,
-    },
-}
-"""Accumulation comes from `run_config`."""
+from tests.fixtures.tables import table
+
+EVERYTHING: dict[str, Any] = table(__file__, "everything")
 
 
 def everything(images: Path, **overrides: Any) -> dict[str, Any]:

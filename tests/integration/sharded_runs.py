@@ -14,6 +14,7 @@ from PIL import Image
 from runs import run_config
 from torch.distributed.tensor import DTensor
 
+from tests.fixtures.tables import table
 from trainer_core.config import RunConfig
 from trainer_core.errors import RunError
 from trainer_core.training import AccelerateProcesses, train
@@ -22,64 +23,10 @@ from trainer_core.training.observer import RunRequests, SilentObserver
 SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 """What accelerate's launcher sets for ``--use_fsdp --fsdp_version 2``."""
 
-_PREVIEW = {"prompts": ["a red circle"], "width": 64, "height": 64, "steps": 2, "guidance": 2.0}
 HALVES = {"batch_size": 2, "gradient_accumulation_steps": 1}
 """Each process has one of a micro-batch's two samples."""
 
-RUNS: dict[str, dict[str, Any]] = {
-    # Points of the base have another size than half of the images: the second process, whose part
-    # of a step has an image and a point, then has use for two passes and the first for one.
-    "everything": {
-        "seed": 2,
-        "adapter": {"kind": "lora", "factor": 8, "dora": True, "module_dropout": 0.5},
-        "dataset": {"preservation": {"share": 0.25, "prompts": ["a cat", "a dog"], "steps": 2}},
-        "memory": {"gradient_checkpointing": True},
-        "preview": {"every": 2, **_PREVIEW},
-        "training": {"checkpoint_every": 2},
-    },
-    "resumed": {"resume": "latest"},
-    "cancelled": {},
-    "cancelled in a preview": {"preview": {"every": 2, **_PREVIEW}},
-    "broken by the first": {},
-    "broken by the second": {},
-    "loha": {"adapter": {"kind": "loha", "factor": 8}},
-    "oft": {"adapter": {"kind": "oft", "factor": 8, "dropout": 0.0}},
-    "flux": {"family": "flux", "adapter": {"kind": "lora", "factor": 8}},
-    "eva": {"adapter": {"kind": "lora", "factor": 8, "init": "eva"}},
-    "pissa": {"adapter": {"kind": "lora", "factor": 8, "init": "pissa"}},
-    "beside": {
-        "adapter": {"kind": "lora", "factor": 8, "dora": True},
-        "preview": {"every": 2, **_PREVIEW},
-    },
-    # The first process has an own sample and the second its twin: both ask the base.
-    "twins": {
-        "adapter": {"kind": "lora", "factor": 8, "dropout": 0.0},
-        "dataset": {"preservation": {"share": 0.5, "kind": "blank"}, "caption_dropout": 0.0},
-        "memory": {"gradient_checkpointing": True},
-        "training": HALVES,
-    },
-    # The first process has a sample of the slider and the second what it is held to beside: both
-    # ask the base.
-    "slider": {
-        "adapter": {"kind": "lora", "factor": 8, "dropout": 0.0},
-        "dataset": {
-            "path": "",
-            "caption_dropout": 0.0,
-            "slider": {
-                "positive": "a red {}",
-                "negative": "a blue {}",
-                "neutral": ["circle on white", "square on black"],
-                "images": 2,
-                "steps": 2,
-            },
-            "preservation": {"share": 0.5, "prompts": ["a cat", "a dog"], "count": 2, "steps": 2},
-        },
-        "memory": {"gradient_checkpointing": True},
-        "training": HALVES,
-    },
-    "lokr": {"adapter": {"dora": True, "dropout": 0.0}, "training": HALVES},
-    "lora": {"adapter": {"kind": "lora", "factor": 8, "dropout": 0.0}, "training": HALVES},
-}
+RUNS: dict[str, dict[str, Any]] = table(__file__, "sharded runs")
 
 
 def config_of(name: str, folder: Path, cache: Path) -> RunConfig:

@@ -9,6 +9,7 @@ from faults import BREAKS
 from launches import launch_two
 from runs import CancelAfter, merge, metrics, noisy_images, run_config, tensors
 
+from tests.fixtures.tables import table
 from trainer_core.config.reading import dump_config
 from trainer_core.training import SingleProcess, train
 from trainer_core.training.encode_dataset import prepare, save_manifest
@@ -40,48 +41,9 @@ for path in sorted(folder.glob("*.yaml")):
     (folder / f"{path.stem} {processes.index}.txt").write_text(end)
 """
 USUAL = {"training": {"steps": 4, "batch_size": 2, "gradient_accumulation_steps": 2}}
-OWN = {
-    "training": {
-        "optimizer": {"learning_rate": 1e-3, "weight_decay": 1.0},
-        "ema": {"decay": 0.9, "export": "both"},
-        "max_weight_norm": 0.005,
-    },
-    # The initialization comes from what one process saw, and no process decays a layer that no
-    # gradient reaches.
-    "adapter": {"kind": "lora", "init": "eva", "targets": [".*"], "module_dropout": 0.3},
-}
-PACKED = {"adapter": {"rank": 32}, "training": {"optimizer": {"name": "adamw8bit"}}}
-# Dropout inside the adapter is drawn for each part of a batch anew.
-EXACT = {"adapter": {"dropout": 0.0}}
-IN_ONE = {"training": {"batch_size": 4, "gradient_accumulation_steps": 1}}
-TWINS = {
-    "dataset": {
-        "preservation": {"share": 0.5, "kind": "output", "class_word": "square"},
-        "trigger_word": "diamond",
-    }
-}
-SLIDER = {
-    "dataset": {
-        "path": "",
-        "caption_dropout": 0.0,
-        "slider": {"positive": "a red {}", "negative": "a blue {}", "neutral": ["x", "y"]},
-    }
-}
-POINTS = {"dataset": {"preservation": {"share": 0.25, "count": 2, "steps": 2}}}
-BITS = {"adamw": OWN, "adamw8bit": merge(OWN, PACKED)}
-BITS["lion"] = merge(OWN, {"training": {"optimizer": {"name": "lion"}}})
+BITS = table(__file__, "runs of the same bits")
 """Runs of which two processes train the bits of one."""
-ALIKE = {
-    "masks": merge(merge(EXACT, IN_ONE), merge(POINTS, {"dataset": {"flip": True}})),
-    "controls": merge(EXACT, {"base": {"variant": "edit"}, "dataset": {"control_dropout": 0.3}}),
-    "learned": merge(
-        EXACT, {"training": {"loss": {"weighting": "learned"}, "noises_per_latent": 2}}
-    ),
-    "twins": merge(EXACT, TWINS),
-    "twins in one pass": merge(merge(EXACT, IN_ONE), TWINS),
-    "slider": merge(EXACT, SLIDER),
-    "slider and points": merge(merge(EXACT, SLIDER), POINTS),
-}
+ALIKE = table(__file__, "runs of other sums")
 """Runs whose gradients two processes add in another order."""
 
 

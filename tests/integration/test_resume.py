@@ -18,6 +18,7 @@ from runs import (
 )
 
 from tests.fixtures.combinations import some
+from tests.fixtures.tables import table
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.config.reading import load_config
@@ -27,73 +28,7 @@ from trainer_core.training import train
 from trainer_core.training.observer import RunStarted
 from trainer_core.training.optimizers import OPTIMIZERS
 
-KEPT = {"dataset": {"preservation": {"share": 0.25, "prompts": ["a red circle"], "steps": 1}}}
-BLANK = {"preservation": {"share": 0.5, "kind": "blank"}, "caption_dropout": 0.0}
-SLIDER = {
-    "path": "",
-    "caption_dropout": 0.0,
-    "slider": {"positive": "a red {}", "negative": "a blue {}", "neutral": ["circle"], "steps": 2},
-    "preservation": {"share": 0.25, "count": 2, "steps": 2},
-}
-ONE_PASS = {"batch_size": 4, "gradient_accumulation_steps": 1}
-SWAPPED = {"blocks_to_swap": 2, "swap_slots": 1, "gradient_checkpointing": True}
-# Everything at once, which has averages and preservation of prompts too, with the usual optimizer;
-# each other optimizer with another part of a run that keeps a state, and each of them once alone.
-RUNS = {
-    "adamw": None,
-    "prodigy_schedule_free": {
-        "adapter": {"kind": "lora", "init": "eva", "module_dropout": 0.3},
-        "memory": {"gradient_checkpointing": True},
-    },
-    "adamw8bit": {
-        "adapter": {"kind": "lora", "rank": 32},
-        "memory": {"base_format": "nf4", **SWAPPED},
-    },
-    "adamw_paged": {
-        "adapter": {"kind": "oft", "dropout": 0.0},
-        "memory": {"base_format": "fp8"},
-        "training": {"precision": "bf16"},
-    },
-    "adamw8bit_paged": {
-        "adapter": {"kind": "lora", "dora": True, "init": "pissa", "dropout": 0.0},
-        "memory": SWAPPED,
-    },
-    "adamw4bit": {"training": {"batch_size": 1, "gradient_accumulation_steps": 1}, **KEPT},
-    "adamw_fp8": {
-        "adapter": {"kind": "lora", "rank": 4, "dropout": 0.0},
-        "memory": {"base_format": "int8", "compute": "8bit", "gradient_checkpointing": True},
-    },
-    "adamw_schedule_free": {"adapter": {"kind": "loha"}, "memory": {"base_format": "int8"}},
-    "lion": {"dataset": BLANK, "training": {"batch_size": 3, "gradient_accumulation_steps": 1}},
-    "lion8bit": {
-        "dataset": {
-            "preservation": {"share": 0.5, "kind": "output", "class_word": "square"},
-            "trigger_word": "diamond",
-        },
-        "training": ONE_PASS,
-    },
-    "lion8bit_paged": {"training": {"loss": {"kind": "huber", "huber_schedule": "sigma"}}},
-    "adafactor": {
-        "training": {
-            **ONE_PASS,
-            "noises_per_latent": 2,
-            "loss": {"weighting": "learned", "noise_offset": 0.1, "differential_guidance": 2.0},
-        },
-        **KEPT,
-    },
-    "prodigy": {
-        "training": {
-            "sigma": {"density": "beta", "alpha": 2.0, "beta": 3.0, "stratified": True},
-            "schedule": {"name": "one_cycle", "warmup_steps": 0},
-        }
-    },
-    "came": {"dataset": SLIDER, "training": {"noises_per_latent": 2}},
-    "muon": {
-        "adapter": {"kind": "lora", "init": "pissa", "dora": True, "dropout": 0.0},
-        "training": {"ema": {"decay": 0.8, "export": "both"}, "max_weight_norm": 0.004},
-    },
-    "sgd": {"adapter": {"dora": True}, "dataset": {"flip": True}},
-}
+RUNS = table(__file__, "resumed runs")
 """An optimizer to what else its run has on, None for everything."""
 
 

@@ -5,6 +5,7 @@ import torch
 from comfyui.readings import drawn_base, drawn_state, read_by_comfyui, relative, with_lengths
 from safetensors.torch import load_file, save_file
 
+from tests.fixtures.tables import table
 from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters.dora import DORA_SCALE
@@ -33,22 +34,7 @@ TO_LOAD = {
     "diffusion_model.layers.0.final": "layers.0.final.weight",
     "diffusion_model.head": "head.weight",
 }
-CASES = {
-    "lora": {"kind": "lora"},
-    "loha": {"kind": "loha"},
-    "lokr": {"kind": "lokr", "factor": -1},
-    "lokr factor": {"kind": "lokr", "factor": 2},
-    "lokr decomposed": {"kind": "lokr", "factor": -1, "decompose_both": True, "rank": 1},
-    "lokr full": {"kind": "lokr", "factor": -1, "full_matrix": True},
-    "lokr full by rank": {"kind": "lokr", "factor": -1, "rank": 500},
-    "lokr unbalanced": {"kind": "lokr", "factor": -1, "unbalanced": True},
-    "lokr full unbalanced": {"kind": "lokr", "factor": -1, "unbalanced": True, "full_matrix": True},
-    "oft": {"kind": "oft"},
-    "lora dora": {"kind": "lora", "dora": True},
-    "loha dora": {"kind": "loha", "dora": True},
-    "lokr dora": {"kind": "lokr", "factor": -1, "dora": True},
-    "lokr full dora": {"kind": "lokr", "factor": -1, "full_matrix": True, "dora": True},
-}
+CASES = table(__file__, "adapters of linear layers")
 BYPASSED = [case for case, options in CASES.items() if "dora" not in options and case != "oft"]
 """ComfyUI's bypass passes over DoRA's magnitudes, and turns an OFT's biases too."""
 

@@ -3,6 +3,7 @@
 import pytest
 from comfyui.readings import ALPHA, drawn_base, drawn_state, read_by_comfyui, relative, with_lengths
 from fixtures.convolutions import textbook_delta
+from fixtures.tables import table
 from safetensors.torch import load_file, save_file
 
 from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
@@ -24,31 +25,7 @@ GROUPED = {"grouped": (20, 3, 3, 3), "alone": (12, 1, 5)}
 KEY_MAP = KeyMap(NativeKey, lambda name: name)
 TUCKER = {"tucker": True}
 DORA = {"dora": True}
-CASES = {
-    "lora": {"kind": "lora"},
-    "lora tucker": {"kind": "lora", **TUCKER},
-    "lora dora": {"kind": "lora", **DORA},
-    "lora tucker dora": {"kind": "lora", **TUCKER, **DORA},
-    "loha": {"kind": "loha"},
-    "loha tucker": {"kind": "loha", **TUCKER},
-    "loha dora": {"kind": "loha", **DORA},
-    "lokr": {"kind": "lokr", "factor": -1},
-    "lokr tucker": {"kind": "lokr", "factor": -1, "rank": 1, **TUCKER},
-    "lokr factor": {"kind": "lokr", "factor": 2},
-    "lokr decomposed": {"kind": "lokr", "factor": -1, "decompose_both": True, "rank": 1},
-    "lokr full": {"kind": "lokr", "factor": -1, "full_matrix": True},
-    "lokr unbalanced": {"kind": "lokr", "factor": -1, "unbalanced": True},
-    "lokr unbalanced full": {"kind": "lokr", "factor": -1, "unbalanced": True, "full_matrix": True},
-    "lokr unbalanced tucker": {
-        "kind": "lokr",
-        "factor": -1,
-        "unbalanced": True,
-        "rank": 1,
-        **TUCKER,
-    },
-    "lokr dora": {"kind": "lokr", "factor": -1, **DORA},
-    "lokr full dora": {"kind": "lokr", "factor": -1, "full_matrix": True, **DORA},
-}
+CASES = table(__file__, "adapters of convolutions")
 CONTROLS = {
     "alpha": ("lora", "plane", "alpha is doubled"),
     "stretched": ("lokr dora", "plane", "the lengths are doubled"),

@@ -14,6 +14,7 @@ from comfyui.test_chat_encoders import CASES
 from fixtures import graph_models
 from fixtures.families import hosted
 from fixtures.stand_ins import CLIP_L as SMALLEST
+from fixtures.tables import table
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -336,26 +337,7 @@ def test_the_identity_tells_every_change_apart_and_nothing_else(found):
     )
 
 
-ERRORS = {
-    "flux clip_l": ("clip_l (SD1ClipModel)", "DualCLIPLoader, type flux"),
-    "flux sd3": ("SD3ClipModel", "DualCLIPLoader, type flux"),
-    "flux qwen": ("qwen25_7b", "DualCLIPLoader, type flux"),
-    "qwen flux": ("clip_l, t5xxl", "Load CLIP, type qwen_image"),
-    "qwen hunyuan": ("another prompt template", "Load CLIP, type qwen_image"),
-    "flux qwen vae": ("WanVAE, 16 latent channels", "ae.safetensors"),
-    "qwen flux vae": ("16 latent channels", "qwen_image_vae.safetensors"),
-    "flux sd vae": ("4 latent channels", "ae.safetensors"),
-    "flux taesd": ("TAESD", "ae.safetensors"),
-    "layered vae": ("reads 3 channels of a pixel", "qwen_image_layered_vae.safetensors"),
-    "plain vae": ("reads 4 channels of a pixel", "qwen_image_vae.safetensors"),
-    "flux empty vae": ("without weights", "ae.safetensors"),
-    "no clip": ("nothing at the CLIP input", "DualCLIPLoader, type flux"),
-    "no vae": ("nothing at the VAE input", "ae.safetensors"),
-    "no decoder": ("nothing at the VAE input", "ae.safetensors"),
-    "bypass": ("bypass", "Load LoRA"),
-    "size flux": ("60 x 64", "multiples of"),
-    "size qwen_image": ("60 x 64", "multiples of"),
-}
+ERRORS = table(__file__, "wrong encoders")
 
 
 @pytest.mark.parametrize("case", ERRORS)

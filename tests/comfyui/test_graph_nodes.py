@@ -9,6 +9,7 @@ import pytest
 from comfyui.server import PACK, ROOT
 
 from scripts.build_help_pages import with_inputs
+from tests.fixtures.tables import table
 from trainer_core.config.run import find_setting, walk_settings
 from trainer_core.config.section import choices_of, section_of
 from trainer_core.families.registry import FAMILIES
@@ -17,32 +18,7 @@ pytestmark = pytest.mark.comfy
 
 NODES = sorted(path.stem for path in (ROOT / "js" / "docs").glob("*.md"))
 # Settings that the graph gives in another way, and why.
-NOT_AN_INPUT = {
-    "family": "Load Training Base reads it from the file, or takes it from its own list",
-    "base.path": "the input source, a list of what is there",
-    "base.encoders": "the graph's CLIP and VAE",
-    "base.adapters": "the inputs training_adapter and base_adapters, lists of what is there",
-    "dataset.path": "the input folder, a list of what is there",
-    "dataset.folders": "Combine Datasets",
-    "dataset.captions.add_trigger": "always; run files of other programs say otherwise",
-    "dataset.captions.read_files": "always; run files of other programs say otherwise",
-    "dataset.control_folders": "a folder control_images; run files of other programs have theirs",
-    "dataset.mask_folder": "a folder masks; run files of other programs have theirs",
-    "dataset.regularization.path": "the input regularization_folder, a list of what is there",
-    "adapter.kind": "the choice that shows the inputs of a kind",
-    "adapter.start_from": "the input start_from, a list of what is there",
-    "adapter.tucker": "a smaller file where convolutions are adapted; run files have it",
-    "cache.dir": "always in the output folder",
-    "cache.manifest": "what Cache Embeddings hands on",
-    "preview.controls": "the input controls",
-    "preview.shift": "that of ComfyUI's KSampler",
-    "preview.layers": "as many as most of the dataset's images have",
-    "memory.device": "ComfyUI's device",
-    "output.dir": "ComfyUI's output folder",
-    "output.layouts": "Save Adapter and Convert Adapter",
-    "resume": "on or off",
-    "config_version": "nobody chooses it",
-}
+NOT_AN_INPUT = table(__file__, "settings without an input")
 _WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"}
 _NOTES = re.compile(
     r"( One per line\.| Several: one per line\.| One per line: pattern = number\."

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.fixtures.tables import table
+
 pytestmark = pytest.mark.comfy
 
 TRAINED = {
@@ -11,23 +13,7 @@ TRAINED = {
     *("WAN22_T2V", "CosmosT2IPredict2", "ZImage", "Lumina2", "HiDream", "Chroma", "Omnigen2"),
     *("QwenImage", "Ideogram4", "Krea2", "Kandinsky5Image", "Anima", "HunyuanImage21"),
 }
-REFUSED = {
-    "LotusD": "measures depth",
-    "SD_X4Upscaler": "enlarges images",
-    "SeedVR2": "enlarges videos",
-    "Stable_Cascade_C": "is a stage of a cascade",
-    "Hunyuan3Dv2_1": "makes 3D objects",
-    "TripoSplat": "makes 3D objects",
-    "ACEStep": "makes sound",
-    "MiniMaxMusic3": "makes sound",
-    "LTXAV": "makes video and sound",
-    "WAN21_I2V": "an image or a mask beside the noise",
-    "WAN21_Vace": "more than a text",
-    "FluxInpaint": "more than a text",
-    "CogVideoX_T2V": "is sampled as V_PREDICTION_DDPM",
-    "SAM3": "finds objects",
-    "SVD_img2vid": "reads no text",
-}
+REFUSED = table(__file__, "refused models")
 
 
 @pytest.fixture(scope="module")

@@ -9,25 +9,14 @@ from unittest import mock
 import torch
 from runs import CancelAfter
 
+from tests.fixtures.tables import table
 from trainer_core.adapters.layer.factor_layer import FactorLayer
 from trainer_core.training import loop
 from trainer_core.training.observer import RunStarted, StepDone
 
 BROKEN = 5
 """The step of `BREAKS` that breaks first; the steps behind it would, too."""
-BREAKS = {
-    "adapter": {"kind": "lora", "dropout": 0.0},
-    "training": {
-        "steps": 8,
-        "batch_size": 2,
-        "gradient_accumulation_steps": 1,
-        "checkpoint_every": 2,
-        "keep_checkpoints": 9,
-        "schedule": {"name": "constant", "warmup_steps": 8},
-        "optimizer": {"learning_rate": 8e-3},
-        "recovery": {"skips": 0, "returns": 0},
-    },
-}
+BREAKS = table(__file__, "a run that breaks")
 """A run whose rate grows by 1e-3 with each step, to be trained while `overflowing`."""
 LIMIT = 1e-3 * (BROKEN - 0.5)
 

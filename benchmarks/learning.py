@@ -16,7 +16,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -146,7 +146,7 @@ def _whole(factor: int, pace: float = 1.0) -> Way:
 PACED = (
     Way("plain loop", paced=True, plain=True, base=HALF),
     Way("lora", paced=True),
-    Way("lora, the preset before", paced=True, base=QUARTER),
+    *(replace(way, name=f"{way.name}, the preset before", paced=True) for way in EARLIER),
     _from_half("lora, half preserved", {}, paced=True),
     _from_half("lora, a quarter preserved", {f"{_KEEP}.share": 0.25}, paced=True),
     _from_half("lora, nothing preserved", _NOTHING, paced=True),

@@ -21,18 +21,20 @@ def default_table() -> str:
     record = read_record(RESULTS / "learning.json")
     base = [row for row in record["rows"] if row["group"] == "base"]
     found = [row for row in record["rows"] if row["group"] == "default"]
+    earlier = [row for row in record["rows"] if row["group"] == "earlier"]
     concepts = dict.fromkeys(row["concept"] for row in found)
     ways = dict.fromkeys(row["way"] for row in found)
-    rows = [("the base alone", "all", *_cells(base))]
+    rows = [("the base alone", "all", *_cells(base), "-")]
     for way in ways:
-        of_way = [row for row in found if row["way"] == way]
-        rows.append((way, "**all**", *_cells(of_way)))
+        own = [row for row in found if row["way"] == way]
+        before = [row for row in earlier if row["way"] == way]
+        rows.append((way, "**all**", *_cells(own), _means(before)))
         rows += [
-            (way, concept, *_cells([row for row in of_way if row["concept"] == concept]))
+            (way, concept, *_cells(_of(own, concept)), _means(_of(before, concept)))
             for concept in concepts
         ]
     bars = ", ".join(f"{name} {bar:.0%}" for name, bar in record["bars"].items())
-    heads = ("Kind", "Concept", *(f"{name.capitalize()}" for name in SHARES), "Runs")
+    heads = ("Kind", "Concept", *(name.capitalize() for name in SHARES), "Runs", "Before")
     return f"{_table(heads, rows)}\n\nBars: {bars}. {_origins(record)}"
 
 
@@ -72,7 +74,7 @@ def pace_table() -> str:
 def change_table() -> str:
     """What one changed setting makes of a LoRA."""
     record = read_record(RESULTS / "learning.json")
-    others = [row for row in record["rows"] if row["group"] not in {"base", "default", "pace"}]
+    others = [row for row in record["rows"] if row["group"] in OTHERS]
     places = dict.fromkeys((row["group"], row["way"]) for row in others)
     rows = []
     for group, way in sorted(places, key=lambda place: _GROUPS.index(place[0])):
@@ -100,6 +102,17 @@ def _cells(rows: Sequence[Row]) -> list[str]:
         mean, spread = f"{sum(shares) / len(shares):.0%}", f"{min(shares):.0%} to {max(shares):.0%}"
         cells.append(f"{mean} ({spread})" if len(shares) > 1 else mean)
     return [*cells, str(len(rows))]
+
+
+def _of(rows: Sequence[Row], concept: str) -> list[Row]:
+    return [row for row in rows if row["concept"] == concept]
+
+
+def _means(rows: Sequence[Row]) -> str:
+    """The mean shares alone."""
+    if not rows:
+        return "-"
+    return ", ".join(f"{sum(row[name] for row in rows) / len(rows):.0%}" for name in SHARES)
 
 
 def _origins(record: Row) -> str:

@@ -1,12 +1,9 @@
-"""Trains the embedded base by presets, and measures what is learned and what is kept.
+"""Trains a style on the embedded base by presets; of objects and edits see `benchmarks.learning`.
 
-Goals ``object``, ``edit`` and ``style`` in each quality, ``standard`` with another kind too. The
-seeds decide datasets, runs and questions; no figure of a preset was tuned on them.
-
-An object is a shape that the base cannot generate, twelve images. An edit is the grey frame around
-an image, sixteen pairs. A style is 24 ordinary images that all have the frame, with captions
-that do not name it: learned is what has a grey border and shows what is asked for inside it, kept
-what shows it there, whatever the border is. Run: ``python -m benchmarks.presets``.
+A style is 24 ordinary images that all have a grey frame, with captions that do not name it: learned
+is what has a grey border and shows what is asked for inside it, kept what shows it there, whatever
+the border is. The seeds decide datasets, runs and questions; no figure of a preset was tuned on
+them. Run: ``python -m benchmarks.presets``.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import itertools
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +22,13 @@ from PIL import Image
 
 from benchmarks.measuring.own_concepts import Task
 from benchmarks.measuring.record import origin, write_record
-from scripts.embedded_base.demo_datasets import own_combinations, write_own_dataset
 from scripts.embedded_base.drawing import draw, random_scene, with_frame
 from scripts.embedded_base.vocabulary import held_out_combinations, training_combinations
 from trainer_core.config import RunConfig
 from trainer_core.data.image import from_pixels
 from trainer_core.demo.checker import read_image
-from trainer_core.demo.exam import (
-    Question,
-    base_edit_questions,
-    base_questions,
-    combination_questions,
-    frame_questions,
-)
 from trainer_core.demo.run import sample_settings
-from trainer_core.demo.vocabulary import COLORS, FRAME_EDIT, Combination
+from trainer_core.demo.vocabulary import Combination
 from trainer_core.families.presets import plan_preset
 from trainer_core.families.registry import embedded_family
 from trainer_core.families.run_files import config_of
@@ -49,20 +38,11 @@ from trainer_core.training import train
 BASE = "none"
 """In the place of a quality: nothing is trained, and the base alone is asked."""
 
-WAYS = (
-    (BASE, "auto"),
-    ("fast", "auto"),
-    ("standard", "auto"),
-    ("thorough", "auto"),
-    ("standard", "lora"),
-)
-GOALS = ("object", "style", "edit")
+WAYS = ((BASE, "auto"), ("fast", "auto"), ("standard", "auto"), ("standard", "lora"))
+GOAL = "style"
 SEEDS = (21, 22)
-SHAPES = ("corner", "diamond")
-"""One for each seed."""
 
-_ASKED = 24
-_IMAGES = {"object": 12, "style": 24, "edit": 16}
+_ASKED = _IMAGES = 24
 _IMAGE_SEED = 2_000_000
 _BORDER = 4
 """Pixels on each side that are grey in the style; what is asked for is read inside twice that."""
@@ -73,11 +53,10 @@ _GREY, _NEAR, _MOST = 128, 60.0, 0.8
 Asked = tuple[list[Task], list[Task]]
 
 
-def measure(goal: str, quality: str, kind: str, seed: int, folder: Path) -> dict[str, Any]:
+def measure(quality: str, kind: str, seed: int, folder: Path) -> dict[str, Any]:
     """Train by a preset and mark what the adapter generates.
 
     Args:
-        goal: One of `GOALS`.
         quality: Of the preset, or `BASE`.
         kind: Of the adapter.
         seed: Of the images, of the run and of the questions.
@@ -87,19 +66,19 @@ def measure(goal: str, quality: str, kind: str, seed: int, folder: Path) -> dict
         Shares of right images: of what was trained for (``learned``), of what the base could do
         before (``kept``); steps; CPU seconds of the run.
     """
-    images = folder / goal
-    asked = _PREPARE[goal](images, seed)
+    images = folder / GOAL
+    asked = _style(images, seed)
     preset = plan_preset(
         embedded_family().name,
-        goal,
+        GOAL,
         "standard" if quality == BASE else quality,
-        images=_IMAGES[goal],
+        images=_IMAGES,
         kind=kind,
         embedded=True,
     )
     values = {**preset.values, "dataset.path": str(images), "output.dir": str(folder / "runs")}
     config = config_of({**values, "seed": seed, "memory.device": "cpu"})
-    facts = {"goal": goal, "quality": quality, "kind": config.adapter.kind, "seed": seed}
+    facts = {"goal": GOAL, "quality": quality, "kind": config.adapter.kind, "seed": seed}
     adapter: Path | None = None
     if quality != BASE:
         started = time.process_time()
@@ -107,7 +86,7 @@ def measure(goal: str, quality: str, kind: str, seed: int, folder: Path) -> dict
         seconds = round(time.process_time() - started, 1)
         facts |= {"steps": result.step, "cpu_seconds": seconds}
         adapter = result.adapters[0]
-    with open_pipeline(config, has_controls=goal == "edit") as pipeline:
+    with open_pipeline(config, has_controls=False) as pipeline:
         if adapter is not None:
             pipeline.put_on(adapter)
         learned, kept = (_share(pipeline, config, questions) for questions in asked)
@@ -116,12 +95,7 @@ def measure(goal: str, quality: str, kind: str, seed: int, folder: Path) -> dict
 
 def _share(pipeline: Pipeline, config: RunConfig, tasks: list[Task]) -> float:
     """Of right images; generated as previews are."""
-    requests = [
-        pipeline.request(
-            task.text, _IMAGE_SEED + i, () if task.control is None else (task.control,)
-        )
-        for i, task in enumerate(tasks)
-    ]
+    requests = [pipeline.request(task.text, _IMAGE_SEED + i) for i, task in enumerate(tasks)]
     images = pipeline.sample(requests, sample_settings(config))
     right = [
         task.right(np.asarray(from_pixels(image)))
@@ -130,60 +104,17 @@ def _share(pipeline: Pipeline, config: RunConfig, tasks: list[Task]) -> float:
     return round(sum(right) / len(right), 3)
 
 
-def _tasks(questions: Sequence[Question]) -> list[Task]:
-    def task(asked: Question) -> Task:
-        return Task(asked.text, lambda pixels: asked.right(read_image(pixels)), asked.control)
-
-    return [task(question) for question in questions]
-
-
-def _object(folder: Path, seed: int) -> Asked:
-    """Twelve images of a shape; asked are combinations of colours that were not among them."""
-    shape = SHAPES[seed % len(SHAPES)]
-    write_own_dataset(folder, shape, seed)
-    shown = set(own_combinations(shape, seed))
-    every = [Combination(shape, *two) for two in itertools.permutations(COLORS, 2)]
-    fresh = [each for each in every if each not in shown]
-    rows = np.random.default_rng(seed).permutation(len(fresh))[:_ASKED]
-    asked = combination_questions([fresh[row] for row in rows])
-    return _tasks(asked), _tasks(base_questions(_ASKED, seed))
-
-
 def _style(folder: Path, seed: int) -> Asked:
     """Ordinary images in the frame; asked are combinations that nothing was trained on."""
     random = np.random.default_rng(seed)
     shown = training_combinations()
-    for row in random.choice(len(shown), size=_IMAGES["style"], replace=False).tolist():
+    for row in random.choice(len(shown), size=_IMAGES, replace=False).tolist():
         scene = with_frame(random_scene(shown[row], random))
         _save(draw(scene), folder, f"{row:03}", shown[row].caption())
     fresh = list(held_out_combinations())
     asked = [fresh[row] for row in random.permutation(len(fresh))[:_ASKED].tolist()]
     learned = [_shows(each, styled=True) for each in asked]
     return learned, [_shows(each, styled=False) for each in asked]
-
-
-def _edit(folder: Path, seed: int) -> Asked:
-    """Pairs without and with the frame; asked is the same of other images."""
-    random = np.random.default_rng(seed)
-    shown = training_combinations()
-    for row in random.choice(len(shown), size=_IMAGES["edit"], replace=False).tolist():
-        scene = random_scene(shown[row], random)
-        _save(draw(with_frame(scene)), folder / "training_images", f"{row:03}", FRAME_EDIT)
-        _save(draw(scene), folder / "control_images", f"{row:03}")
-    others = list(held_out_combinations())
-    rows = random.integers(len(others), size=2 * _ASKED).tolist()
-    controls = [Image.fromarray(draw(random_scene(others[row], random))) for row in rows]
-    plain = [each for each in controls if not read_image(np.asarray(each)).framed]
-    return _tasks(frame_questions(plain[:_ASKED])), _tasks(
-        base_edit_questions(plain[_ASKED:], seed)
-    )
-
-
-_PREPARE: dict[str, Callable[[Path, int], Asked]] = {
-    "object": _object,
-    "style": _style,
-    "edit": _edit,
-}
 
 
 def _shows(wanted: Combination, *, styled: bool) -> Task:
@@ -204,27 +135,25 @@ def _has_border(pixels: np.ndarray) -> bool:
     return bool((far < _NEAR).mean() >= _MOST)
 
 
-def _save(image: np.ndarray, folder: Path, name: str, caption: str | None = None) -> None:
+def _save(image: np.ndarray, folder: Path, name: str, caption: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     Image.fromarray(image).save(folder / f"{name}.png")
-    if caption is not None:
-        (folder / f"{name}.txt").write_text(caption + "\n", encoding="utf-8")
+    (folder / f"{name}.txt").write_text(caption + "\n", encoding="utf-8")
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--goals", nargs="*", default=GOALS)
     parser.add_argument("--seeds", nargs="*", type=int, default=SEEDS)
     parser.add_argument("--qualities", nargs="*", default=[quality for quality, _ in WAYS])
     given = parser.parse_args(words)
     rows, measured = [], origin()
-    for seed, goal, (quality, kind) in itertools.product(given.seeds, given.goals, WAYS):
+    for seed, (quality, kind) in itertools.product(given.seeds, WAYS):
         if quality not in given.qualities:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(measure(goal, quality, kind, seed, Path(folder)))
+            rows.append(measure(quality, kind, seed, Path(folder)))
         print(json.dumps(rows[-1]), flush=True)
         if given.output:
             record = {"benchmark": "presets", "measured": measured, "rows": rows}

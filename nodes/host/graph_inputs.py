@@ -22,7 +22,8 @@ Socket = TypeVar("Socket")
 _PLACES = 3
 _NEIGHBOURS = 128
 _DEEPEST = 6
-_INSIDE, _COMPILED = ("transformer_options",), "torch.compile"
+_INSIDE, _COMPILED = ("transformer_options",), {"torch.compile", "torch_compile_kwargs"}
+"""ComfyUI's names of what is inside of a model, and of the two that TorchCompileModel adds."""
 
 
 class Clip(Protocol):
@@ -104,7 +105,7 @@ def require_trainable(model: Any) -> None:
     around = [name for name in model.model_options if name not in _INSIDE]
     around += [key for held in model.wrappers.values() for key, each in held.items() if each]
     # Compiled modules are another form of the same model, and are not used here.
-    around = sorted({str(name) for name in around} - {_COMPILED})
+    around = sorted({str(name) for name in around} - _COMPILED)
     if around:
         raise InputError(
             f"a MODEL at the MODEL input with something around it ({', '.join(around)}), such as "
@@ -178,9 +179,10 @@ def vae_identity(vae: Vae) -> str:
 
 
 def options_fingerprint(patcher: Any) -> str:
-    """Fingerprint what a patcher does to its model's blocks, such as FreeU or an IP-Adapter.
+    """Fingerprint what a patcher does to its model's blocks and objects, such as FreeU.
 
-    A function counts with its name, and with the numbers, words and tensors that it was made with.
+    A function counts with its name, its code, and the numbers, words and tensors that it was made
+    with. A compiled module is another form of the same.
 
     Args:
         patcher: ComfyUI's ModelPatcher of a MODEL.
@@ -190,6 +192,12 @@ def options_fingerprint(patcher: Any) -> str:
     """
     digest = hashlib.sha256()
     _add_made(digest.update, patcher.model_options.get("transformer_options", {}), _DEEPEST)
+    objects = {
+        name: each
+        for name, each in patcher.object_patches.items()
+        if name != "model_sampling" and not hasattr(each, "_orig_mod")
+    }
+    _add_made(digest.update, objects, _DEEPEST)
     return digest.hexdigest()[:32]
 
 
@@ -199,7 +207,7 @@ def _add_made(update: Callable[[bytes], None], value: Any, deeper: int) -> None:
 
     if isinstance(value, torch.Tensor):
         _add_tensor(update, "", value)
-    elif value is None or isinstance(value, bool | int | float | str):
+    elif _is_plain(value):
         update(f"{value!r};".encode())
     elif not deeper:
         update(type(value).__qualname__.encode())
@@ -213,9 +221,17 @@ def _add_made(update: Callable[[bytes], None], value: Any, deeper: int) -> None:
     else:
         named = value if callable(value) and hasattr(value, "__qualname__") else type(value)
         update(f"{named.__module__} {named.__qualname__};".encode())
+        if code := getattr(value, "__code__", None):
+            update(
+                code.co_code + repr([each for each in code.co_consts if _is_plain(each)]).encode()
+            )
         cells = getattr(value, "__closure__", None) or ()
         held = [cell.cell_contents for cell in cells] or getattr(value, "__dict__", {})
         _add_made(update, held, deeper - 1)
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _originals(model: Any, patcher: Any) -> dict[str, Tensor]:

@@ -128,9 +128,9 @@ class GraphModel:
     @cached_property
     def space(self) -> LatentSpace:
         """Its latents."""
-        found = self.model.latent_format
+        found = self.patcher.get_model_object("latent_format")
         pixels = int(found.spacial_downscale_ratio)
-        return LatentSpace(self.model, int(found.latent_channels), found.latent_dimensions, pixels)
+        return LatentSpace(found, int(found.latent_channels), found.latent_dimensions, pixels)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -299,7 +299,7 @@ class GraphModel:
             raise self._refused("makes sound")
         if not hasattr(self.model, "diffusion_model"):
             raise self._refused("has no diffusion model of torch, such as one of TensorRT")
-        found = self.model.latent_format
+        found = self.patcher.get_model_object("latent_format")
         if type(found).__name__ == "LatentFormat":
             raise self._refused("has no latent format that is known")
         if found.latent_dimensions not in {_IMAGE, _VIDEO} or not found.latent_channels:

@@ -71,6 +71,18 @@ class GraphPredict:
             BaseModelError: When there are control images, and the model does not read them; when
                 it is not trained on what is sampled (`PredictionProof`).
         """
+        with self.proof.first():
+            return self._proven(transformer, noisy, sigma, conditionings, controls, guidance)
+
+    def _proven(
+        self,
+        transformer: nn.Module,
+        noisy: Tensor,
+        sigma: Tensor,
+        conditionings: Sequence[Conditioning],
+        controls: Sequence[Tensor],
+        guidance: float,
+    ) -> Tensor:
         import torch
 
         from ...trainer_core.inference.sampler import evaluating

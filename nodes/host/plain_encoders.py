@@ -37,24 +37,24 @@ class LatentSpace:
     """Where a MODEL's latents live.
 
     Attributes:
-        model: ComfyUI's model, whose latent format scales them.
+        format: ComfyUI's latent format, which scales them, as a node has set it.
         channels: Of the latents.
         dimensions: Axes of a latent besides its channels: 3 of a model of videos.
         pixels: Of an image's side for each latent.
     """
 
-    model: Any
+    format: Any
     channels: int
     dimensions: int
     pixels: int
 
     def normalized(self, raw: Tensor) -> Tensor:
         """Latents of the VAE as the denoiser sees them: `[1, C, h, w]` or `[1, C, 1, h, w]`."""
-        return self.model.process_latent_in(self._shaped(raw))
+        return self.format.process_in(self._shaped(raw))
 
     def raw(self, latents: Tensor) -> Tensor:
         """Undo `normalized`."""
-        return self.model.process_latent_out(self._shaped(latents))
+        return self.format.process_out(self._shaped(latents))
 
     def _shaped(self, latents: Tensor) -> Tensor:
         if self.dimensions == _VIDEO:
@@ -84,20 +84,30 @@ class PlainEncoders:
     trained: GraphText | None = None
 
     def __post_init__(self) -> None:
-        """Refuse CLIP and VAE whose changes nobody could notice.
+        """Refuse CLIP and VAE whose changes nobody could notice, and another model's VAE.
 
         Raises:
-            InputError: When one carries hooks or injections.
+            InputError: When one carries hooks or injections, or the VAE is one of videos and the
+                model's latents are those of images, or the other way round.
         """
         if self.clip is not None:
             require_plain(self.clip.patcher, "CLIP")
         if self.vae is not None:
             require_plain(getattr(self.vae, "patcher", None), "VAE")
+            own = getattr(self.vae, "latent_dim", self.space.dimensions)
+            if own != self.space.dimensions:
+                kinds = {2: "images", 3: "frames of a video, also where it is one image"}
+                raise InputError(
+                    f"a VAE whose latents are those of {kinds.get(own, own)} at the VAE input, and "
+                    f"{self.name}",
+                    f"a VAE of {kinds.get(self.space.dimensions, self.space.dimensions)}",
+                    _VAE_REMEDY,
+                )
 
     @cached_property
     def identity(self) -> str:
         """Names everything that the encoded tensors depend on, for the cache's keys."""
-        scaling = type(self.space.model.latent_format).__name__
+        scaling = type(self.space.format).__name__
         parts = ["comfyui model", self.name, scaling, *(["tokens"] if self.trained else [])]
         if self.clip is not None:
             layer = getattr(self.clip, "layer_idx", None)

@@ -7,12 +7,13 @@ for a whole batch. Each of these ends in an adapter that was trained on somethin
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.device import is_out_of_memory
-from ...trainer_core.errors import BaseModelError
+from ...trainer_core.errors import BaseModelError, TrainerError
 from ...trainer_core.printable import listed
 from . import comfy_engine
 
@@ -45,8 +46,28 @@ class PredictionProof:
 
     def __init__(self, patcher: Any) -> None:
         self._patcher = patcher
-        self._proven = False
+        self._proven = self._passed = False
         self._watched: _Gradients | None = None
+
+    @contextlib.contextmanager
+    def first(self) -> Iterator[None]:
+        """Around a pass: tell of an error before the first one that came to its end.
+
+        Raises:
+            BaseModelError: In the place of what a network makes of another model's CLIP, or a patch
+                of a pass that it was not written for.
+        """
+        try:
+            yield
+        except _UNFIT as error:
+            if self._passed or is_out_of_memory(error) or isinstance(error, TrainerError):
+                raise
+            raise BaseModelError(
+                f"a MODEL that cannot predict ({error}); {_on(self._patcher)}",
+                "the CLIP that the model is sampled with, and no patch that stops it",
+                f"Connect that CLIP where captions are encoded. {_REMEDY}",
+            ) from error
+        self._passed = not self.due
 
     @property
     def due(self) -> bool:
@@ -82,19 +103,13 @@ class PredictionProof:
 
         levels = torch.tensor(_LEVELS, device=noisy.device)
         together = torch.cat([noisy.flip(-1), noisy])
-        try:
-            with torch.no_grad():
-                beside = predict(together, levels, exact=True)[1:]
-                sampled = predict(noisy, levels[1:], exact=False)
-                apart = _distance(beside, sampled)
-                if apart <= _APART:
-                    return
-                alone = predict(noisy, levels[1:], exact=True)
-        except _UNFIT as error:
-            if is_out_of_memory(error):
-                raise
-            found = f"a MODEL that cannot predict two images and then one ({error})"
-            raise self._refused(found) from error
+        with torch.no_grad():
+            beside = predict(together, levels, exact=True)[1:]
+            sampled = predict(noisy, levels[1:], exact=False)
+            apart = _distance(beside, sampled)
+            if apart <= _APART:
+                return
+            alone = predict(noisy, levels[1:], exact=True)
         if _distance(alone, sampled) > _APART:
             raise self._refused(
                 "a MODEL whose attention has no gradient, and torch's, which has one, predicts "

@@ -80,6 +80,7 @@ CHANGES = {
     "8 bits": attention(rounded),
     "weakened": attention(weakened),
     "kept keys": lambda model: model.set_model_attn1_patch(KeptKeys()),
+    "another CLIP": lambda model: None,
     "other count": lambda model: model.set_model_attn1_patch(OtherCount()),
     "detached output": lambda model: model.set_model_attn1_output_patch(lambda n, _: n.detach()),
     "first level": lambda model: model.set_model_attn1_patch(by_first_level),
@@ -94,7 +95,8 @@ def trained(name, change):
     from tiny_models.texts import tiny_clip
 
     with torch.inference_mode():
-        model, clip = tiny_model(name).clone(), tiny_clip(TINY[name].text)
+        text = "sd15" if change == "another CLIP" else name
+        model, clip = tiny_model(name).clone(), tiny_clip(TINY[text].text)
         CHANGES[change](model)
     config = part("trainer_core.config")
     family = part("nodes.host.graph_family").graph_family(model)
@@ -128,6 +130,25 @@ def trained(name, change):
         return {"learning": len(layers), "layers": count}
 
 
+def with_vae(name, other):
+    """Whether a MODEL takes the VAE of another, or what is said."""
+    from tiny_models.denoisers import tiny_model
+    from tiny_models.sizes import TINY
+    from tiny_models.vaes import tiny_vae
+
+    with torch.inference_mode():
+        model, vae = tiny_model(name), tiny_vae(TINY[other].vae)
+    of = part("nodes.host.graph_model").GraphModel(model)
+    try:
+        part("nodes.host.plain_encoders").PlainEncoders(of.title, of.space, None, vae)
+    except part("trainer_core.errors").InputError as error:
+        return [error.found, error.expected, error.remedy]
+    return None
+
+
+VAES = [("flux", "wan21"), ("wan21", "flux"), ("qwen_image", "flux"), ("sdxl", "sd15")]
+
+
 def main(folder, names):
     results, kernel = {}, torch.nn.functional.scaled_dot_product_attention
     errors = part("trainer_core.errors").TrainerError
@@ -141,6 +162,7 @@ def main(folder, names):
         finally:
             torch.nn.functional.scaled_dot_product_attention = kernel
         results[f"{name} {change}"] = found
+    results["vaes"] = [with_vae(*each) for each in VAES]
     (folder / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 

@@ -20,6 +20,14 @@ def weakened(strength):
     return patch
 
 
+class Scale(torch.nn.Module):
+    """A module with a number and a tensor of its own."""
+
+    def __init__(self, strength):
+        super().__init__()
+        self.strength, self.weight = strength, torch.nn.Parameter(torch.full((3,), strength))
+
+
 def changed(model, change):
     found = model.clone()
     change(found)
@@ -32,6 +40,13 @@ def said(model):
     except part("trainer_core.errors").InputError as error:
         return [error.found, error.expected, error.remedy]
     return None
+
+
+def compiled(model):
+    """As core's TorchCompileModel leaves it."""
+    from comfy_api.torch_helpers import set_torch_compile_wrapper
+
+    set_torch_compile_wrapper(model=model, backend="eager")
 
 
 class Dropping(torch.nn.Module):
@@ -72,6 +87,11 @@ def main(result):
         "plain": lambda each: None,
         "half": lambda each: each.set_model_attn1_patch(weakened(0.5)),
         "half again": lambda each: each.set_model_attn1_patch(weakened(0.5)),
+        "object": lambda each: each.add_object_patch("diffusion_model.x", Scale(0.5)),
+        "object again": lambda each: each.add_object_patch("diffusion_model.x", Scale(0.5)),
+        "stronger object": lambda each: each.add_object_patch("diffusion_model.x", Scale(0.7)),
+        "other code": lambda each: each.set_model_attn1_patch(lambda q, k, v, _: (q + 1, k, v)),
+        "more code": lambda each: each.set_model_attn1_patch(lambda q, k, v, _: (q + 2, k, v)),
         "quarter": lambda each: each.set_model_attn1_patch(weakened(0.25)),
     }
     wrapped = comfy.patcher_extension.WrappersMP.DIFFUSION_MODEL
@@ -79,7 +99,7 @@ def main(result):
         "cfg function": lambda each: each.set_model_sampler_cfg_function(lambda args: args["cond"]),
         "function wrapper": lambda each: each.set_model_unet_function_wrapper(lambda f, a: None),
         "wrapper": lambda each: each.add_wrapper_with_key(wrapped, "cache", lambda run: run),
-        "compiled": lambda each: each.add_wrapper_with_key(wrapped, "torch.compile", id),
+        "compiled": compiled,
     }
     found = {
         "fingerprints": {k: graph_model(changed(model, v)).fingerprint for k, v in patches.items()},

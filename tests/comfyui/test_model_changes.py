@@ -21,6 +21,13 @@ def test_a_patch_of_blocks_makes_another_base(found):
     assert len({marks["plain"], marks["half"], marks["quarter"]}) == 3
 
 
+def test_an_object_and_the_code_of_a_patch_make_another_base(found):
+    marks = found["fingerprints"]
+    assert marks["object"] == marks["object again"]
+    different = ("plain", "object", "stronger object", "other code", "more code")
+    assert len({marks[name] for name in different}) == len(different)
+
+
 @pytest.mark.parametrize("name", ["cfg function", "function wrapper", "wrapper"])
 def test_what_a_sampler_puts_around_a_model_is_refused(found, name):
     (said, expected, remedy) = found["refused"][name]

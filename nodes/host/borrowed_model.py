@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from .frozen_modules import frozen_modules
 from .graph_inputs import require_trainable
 from .unchanged_inputs import unchanged_inputs
 
-_SAMPLING = "model_sampling"
+_SAMPLING, _ORIGINAL = "model_sampling", "_orig_mod"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,37 @@ def borrowed_denoiser(
         at_end.enter_context(frozen_modules(inner.diffusion_model))
         at_end.enter_context(unchanged_inputs(inner.diffusion_model, block_lists))
         yield BorrowedModel(patcher, inner, inner.diffusion_model)
+
+
+def uncompiled(model: Any) -> Any:
+    """A MODEL with the original of each object that a node has compiled; itself without any.
+
+    A compiled block has the weights of its original under other names, which no adapter has.
+    Where the compiled ones are in place, the originals take it until `recompiled`.
+    """
+    originals = {
+        name: each._orig_mod
+        for name, each in model.object_patches.items()
+        if hasattr(each, _ORIGINAL)
+    }
+    if not originals:
+        return model
+    plain = model.clone()
+    plain.object_patches |= originals
+    _put(model, originals)
+    return plain
+
+
+def recompiled(model: Any) -> None:
+    """Put back what `uncompiled` has taken."""
+    objects = model.object_patches.items()
+    _put(model, {name: each for name, each in objects if hasattr(each, _ORIGINAL)})
+
+
+def _put(model: Any, objects: Mapping[str, Any]) -> None:
+    for name, each in objects.items():
+        if name in model.object_patches_backup:
+            comfy_engine.set_attr(model.model, name, each)
 
 
 class _LoadedState:

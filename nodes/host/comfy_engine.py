@@ -15,6 +15,7 @@ import comfy.ldm.modules.attention
 import comfy.model_management as management
 import comfy.ops
 import comfy.quant_ops
+import comfy.utils
 import torch
 from torch import is_grad_enabled as grad_enabled
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 CastOp: type[Any] = comfy.ops.CastWeightBiasOp
 """What ComfyUI's ops have in common: a weight that is cast when it is asked for."""
+
+set_attr = comfy.utils.set_attr
+"""Puts an object where a dotted name points to in a model."""
 
 QuantizedTensor: type[Any] = comfy.ops.QuantizedTensor
 _CASTS = "comfy_cast_weights"

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .borrowed_model import borrowed_denoiser
+from .borrowed_model import borrowed_denoiser, recompiled, uncompiled
 from .graph_model import GraphModel
 from .graph_predict import GraphPredict
 from .graph_text import graph_text
@@ -46,16 +46,18 @@ def graph_family(model: Any, clip: Any = None, work: tuple[int, int, int] | None
     from ...trainer_core.families.given_family import given_family
     from .checkpointed_forward import enable_checkpointing
 
-    found = GraphModel(model)
+    found = GraphModel(uncompiled(model))
     denoiser, sampling = found.denoiser, ShiftSettings(shift=found.shift)
     trained = ShiftSettings(shift=found.trained_shift)
     text = graph_text(clip)
-    predict = GraphPredict(model, found.space.dimensions, found.straight, found.guided, text)
+    predict = GraphPredict(
+        found.patcher, found.space.dimensions, found.straight, found.guided, text
+    )
     names = native_model.key_map(denoiser)
     header = native_model.header_names(denoiser, found.kind)
     lists = native_model.block_lists(denoiser)
     references = (_EDIT,) if found.takes_references else ()
-    given = _given(found, lists, 0 if work is None else found.room(*work))
+    given = _given(found, model, lists, 0 if work is None else found.room(*work))
     return given_family(
         given,
         predict,
@@ -80,7 +82,7 @@ def graph_family(model: Any, clip: Any = None, work: tuple[int, int, int] | None
     )
 
 
-def _given(found: GraphModel, lists: tuple[str, ...], room: int) -> GivenDenoiser:
+def _given(found: GraphModel, model: Any, lists: tuple[str, ...], room: int) -> GivenDenoiser:
     """The MODEL as the core borrows it."""
     from ...trainer_core.families.given import GivenDenoiser
 
@@ -88,6 +90,7 @@ def _given(found: GraphModel, lists: tuple[str, ...], room: int) -> GivenDenoise
         dtype: torch.dtype, device: torch.device, at_end: contextlib.ExitStack
     ) -> nn.Module:
         del device  # ComfyUI's own, where the model's loader puts it
+        at_end.callback(recompiled, model)
         borrowed = borrowed_denoiser(found.patcher, lists, dtype, room)
         return at_end.enter_context(borrowed).denoiser
 

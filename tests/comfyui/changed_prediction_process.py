@@ -73,6 +73,21 @@ def global_kernel(model):
     torch.nn.functional.scaled_dot_product_attention = kernel
 
 
+def compiled_blocks(model):
+    for name, block in model.model.diffusion_model.named_children():
+        if isinstance(block, torch.nn.ModuleList):
+            for number, each in enumerate(block):
+                place = f"diffusion_model.{name}.{number}"
+                model.add_object_patch(place, torch.compile(each, backend="eager"))
+
+
+def compiled_and_loaded(model):
+    import comfy.model_management
+
+    compiled_blocks(model)
+    comfy.model_management.load_models_gpu([model])
+
+
 KINDS = {"sdxl": "lora", "flux": "lokr", "lumina2": "loha", "wan21": "lora"}
 CHANGES = {
     "plain": lambda model: None,
@@ -80,6 +95,8 @@ CHANGES = {
     "8 bits": attention(rounded),
     "weakened": attention(weakened),
     "kept keys": lambda model: model.set_model_attn1_patch(KeptKeys()),
+    "compiled blocks": compiled_blocks,
+    "compiled and loaded": compiled_and_loaded,
     "another CLIP": lambda model: None,
     "other count": lambda model: model.set_model_attn1_patch(OtherCount()),
     "detached output": lambda model: model.set_model_attn1_output_patch(lambda n, _: n.detach()),
@@ -98,6 +115,7 @@ def trained(name, change):
         text = "sd15" if change == "another CLIP" else name
         model, clip = tiny_model(name).clone(), tiny_clip(TINY[text].text)
         CHANGES[change](model)
+    blocks = [type(each).__name__ for each in model.model.modules()]
     config = part("trainer_core.config")
     family = part("nodes.host.graph_family").graph_family(model)
     locate = part("trainer_core.bases.locate").locate_base
@@ -127,7 +145,8 @@ def trained(name, change):
         }
         count = len(adapter.layers)
         adapter.detach()
-        return {"learning": len(layers), "layers": count}
+    assert blocks == [type(each).__name__ for each in model.model.modules()], "it is as it was"
+    return {"learning": len(layers), "layers": count}
 
 
 def with_vae(name, other):

@@ -9,7 +9,8 @@ from comfyui.selection import selected
 
 pytestmark = pytest.mark.comfy
 
-TRAINED = ("plain", "detached", "8 bits", "same for all", "torch's kernel")
+COMPILED = ("compiled blocks", "compiled and loaded")
+TRAINED = ("plain", "detached", "8 bits", "same for all", "torch's kernel", *COMPILED)
 REFUSED = {
     "weakened": ("predicts something else", "weakened"),
     "kept keys": ("on the image beside it or on the pass before", "KeptKeys"),
@@ -19,7 +20,7 @@ REFUSED = {
     "another CLIP": ("cannot predict (", "no patch"),
 }
 MODELS = ("sdxl", "flux", "lumina2", "wan21")
-EVERYWHERE = ("plain", "detached", "8 bits", "torch's kernel", "weakened")
+EVERYWHERE = ("plain", "detached", "8 bits", "torch's kernel", "weakened", *COMPILED)
 """What needs no attention patch, which only some networks call."""
 
 

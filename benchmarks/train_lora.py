@@ -91,12 +91,13 @@ def run_jobs(jobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     if folder is None:
         raise SystemExit("no ComfyUI at $COMFYUI_PATH or ~/ComfyUI")
     python = tested.environment_over(tested.comfyui_python(folder))
-    script = TESTS / "comfyui" / "train_lora_steps_process.py"
+    script = Path(__file__).with_name("train_lora_process.py")
     with tempfile.TemporaryDirectory() as place:
         listed = Path(place, "jobs.json")
         listed.write_text(json.dumps(jobs), encoding="utf-8")
         command = [str(python), str(script), str(ROOT), place, str(listed)]
-        told = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+        paths = f"{folder}{os.pathsep}{TESTS / 'comfyui'}"
+        told = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
         subprocess.run(command, check=True, env=told, cwd=place, stderr=subprocess.DEVNULL)
         return json.loads(Path(place, "results.json").read_text(encoding="utf-8"))
 

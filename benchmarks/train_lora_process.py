@@ -1,9 +1,9 @@
 """Runs in ComfyUI's interpreter: steps of ComfyUI's own Train LoRA node and of ours on a MODEL.
 
-Usage: train_lora_steps_process.py REPOSITORY FOLDER JOBS, with ComfyUI's folder in PYTHONPATH;
-`benchmarks.train_lora` starts it. JOBS is a file with `Job` as JSON; FOLDER is empty, and gets
-``results.json``. Both are whole: the node is executed, and a run of ours is made from images to
-its files. What is taken is from the end of the first optimizer step to that of the last.
+Usage: train_lora_process.py REPOSITORY FOLDER JOBS, with the folders of ComfyUI and of its tests in
+PYTHONPATH; `benchmarks.train_lora` starts it. JOBS is a file with `Job` as JSON; FOLDER is empty,
+and gets ``results.json``. Both are whole: the node is executed, and a run of ours is made from
+images to its files. What is taken is from the end of the first optimizer step to that of the last.
 """
 
 from __future__ import annotations

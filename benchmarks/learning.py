@@ -152,7 +152,8 @@ PACED = (
     _from_half("lora, nothing preserved", _NOTHING, paced=True),
     _from_half("lora, nothing preserved, no warm-up", {**_NOTHING, _WARM_UP: 0}, paced=True),
     Way("lokr", "lokr", paced=True),
-    *(_whole(*each) for each in ((2,), (4,), (8,), (8, 3.0), (16, 3.0))),
+    *(_whole(factor) for factor in (2, 4, 8)),
+    *(_whole(factor, 3.0) for factor in (8, 16)),
     Way("loha", "loha", paced=True),
 )
 """Where nothing is preserved, a step has as many own samples as one of the plain loop."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .learning import OTHERS, PACED
+from .learning import KINDS, OTHERS, PACED
+from .measuring.own_concepts import CONCEPTS
 from .measuring.record import RESULTS, read_record
 
 Row = Mapping[str, Any]
@@ -22,16 +23,15 @@ def default_table() -> str:
     base = [row for row in record["rows"] if row["group"] == "base"]
     found = [row for row in record["rows"] if row["group"] == "default"]
     earlier = [row for row in record["rows"] if row["group"] == "earlier"]
-    concepts = dict.fromkeys(row["concept"] for row in found)
-    ways = dict.fromkeys(row["way"] for row in found)
+    ways = [way for way in KINDS if any(row["way"] == way for row in found)]
     rows = [("the base alone", "all", *_cells(base), "-")]
     for way in ways:
         own = [row for row in found if row["way"] == way]
         before = [row for row in earlier if row["way"] == way]
-        rows.append((way, "**all**", *_cells(own), _means(before)))
+        rows.append((way, "**all**", *_cells(own), "-"))
         rows += [
             (way, concept, *_cells(_of(own, concept)), _means(_of(before, concept)))
-            for concept in concepts
+            for concept in CONCEPTS
         ]
     bars = ", ".join(f"{name} {bar:.0%}" for name, bar in record["bars"].items())
     heads = ("Kind", "Concept", *(name.capitalize() for name in SHARES), "Runs", "Before")

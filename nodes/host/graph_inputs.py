@@ -22,6 +22,15 @@ Socket = TypeVar("Socket")
 _PLACES = 3
 _NEIGHBOURS = 128
 _DEEPEST = 6
+_AROUND = {
+    "denoise_mask_function": "as of DifferentialDiffusion",
+    "disable_cfg1_optimization": "as of a guidance node",
+    "model_function_wrapper": "as of a cache of steps",
+    "sampler_cfg_function": "as of RescaleCFG",
+    "sampler_post_cfg_function": "as of a guidance node",
+    "sampler_pre_cfg_function": "as of a guidance node",
+}
+"""What ComfyUI calls things that a node puts around a model, and nodes that do."""
 _INSIDE, _COMPILED = ("transformer_options",), {"torch.compile", "torch_compile_kwargs"}
 """ComfyUI's names of what is inside of a model, and of the two that TorchCompileModel adds."""
 
@@ -108,8 +117,10 @@ def require_trainable(model: Any) -> None:
     around = sorted({str(name) for name in around} - _COMPILED)
     if around:
         raise InputError(
-            f"a MODEL at the MODEL input with something around it ({', '.join(around)}), such as "
-            "RescaleCFG or a cache of steps",
+            "a MODEL at the MODEL input with something around it: "
+            + ", ".join(
+                f"{name} ({_AROUND[name]})" if name in _AROUND else name for name in around
+            ),
             "a MODEL whose own prediction is sampled",
             "Connect the MODEL from before that node; put the node behind Load LoRA for KSampler.",
         )

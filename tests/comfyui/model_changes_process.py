@@ -97,6 +97,7 @@ def main(result):
     wrapped = comfy.patcher_extension.WrappersMP.DIFFUSION_MODEL
     around = {
         "cfg function": lambda each: each.set_model_sampler_cfg_function(lambda args: args["cond"]),
+        "mask function": lambda each: each.set_model_denoise_mask_function(lambda *_: None),
         "function wrapper": lambda each: each.set_model_unet_function_wrapper(lambda f, a: None),
         "wrapper": lambda each: each.add_wrapper_with_key(wrapped, "cache", lambda run: run),
         "compiled": compiled,

@@ -28,10 +28,19 @@ def test_an_object_and_the_code_of_a_patch_make_another_base(found):
     assert len({marks[name] for name in different}) == len(different)
 
 
-@pytest.mark.parametrize("name", ["cfg function", "function wrapper", "wrapper"])
-def test_what_a_sampler_puts_around_a_model_is_refused(found, name):
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        ("cfg function", "RescaleCFG"),
+        ("mask function", "DifferentialDiffusion"),
+        ("function wrapper", "a cache of steps"),
+        ("wrapper", "cache"),
+    ],
+)
+def test_what_a_sampler_puts_around_a_model_is_refused(found, name, node):
     (said, expected, remedy) = found["refused"][name]
     assert "around it" in said
+    assert node in said
     assert "prediction" in expected
     assert "KSampler" in remedy
 

@@ -124,14 +124,20 @@ def test_a_file_of_ours_that_is_not_read_says_why_and_is_no_other_models(what, t
     assert "It is an adapter for FLUX.1" in shown
 
 
-def test_sizes_tell_whose_a_glora_is(tmp_path):
-    """All of these names are FLUX.1's too."""
+def whole_lokr(name, outputs, inputs):
+    flat = f"lycoris_{name.replace('.', '_')}"
+    return {f"{flat}.lokr_w1": ones(64, 64), f"{flat}.lokr_w2": ones(outputs // 64, inputs // 64)}
+
+
+@pytest.mark.parametrize("form", [UNREAD["GLoRA"], whole_lokr])
+def test_sizes_tell_whose_it_is(form, tmp_path):
+    """All of these names are FLUX.1's too, and no factor has the layer's size."""
     path, tensors = tmp_path / "a.safetensors", {}
     for name, size in {
         "double_blocks.0.img_mlp.0": (24576, 4096),
         "single_blocks.0.linear1": (36864, 4096),
     }.items():
-        tensors |= UNREAD["GLoRA"](name, *size)
+        tensors |= form(name, *size)
     save_file(tensors, path)
     assert other_models(path) == "FLUX.2"
 

@@ -166,6 +166,7 @@ for (const [type, by] of [["pointerdown", 0], ["pointermove", 4000], ["pointerup
 }
 """
 
+_PLACE = "return document.querySelector('.adapter-trainer-dataset-frame').style.cssText"
 _ZOOM = "window.app.canvas.ds.scale = argument; window.app.canvas.setDirty(true, true);"
 # All sentences of the strip are in sight, in letters that can be read.
 _WHOLE = """
@@ -232,6 +233,7 @@ def test_a_folder_without_captions_is_made_ready_on_the_node(page):
     assert [(folder / f"{each}.txt").read_text() for each in "abc"] == [
         *("ohwx\n", "a box, ohwx\n", "a box, ohwx\n")
     ]
+    place = page.browser.evaluate(_PLACE)
     page.browser.evaluate(_DRAG)
     choices = folder / ".adapter_trainer.json"
     page.server.wait(lambda: "b.png" in choices.read_text(), 20)
@@ -240,7 +242,7 @@ def test_a_folder_without_captions_is_made_ready_on_the_node(page):
     press(page, ".adapter-trainer-dataset-buttons", "Undo")
     wait_for_text(page, "status", "b.png is as it was before")
     press(page, ".adapter-trainer-dataset-buttons", "Undo")
-    page.server.wait(lambda: "b.png" not in choices.read_text(), 20)
+    page.browser.wait(f"{_PLACE} === argument", place)
     page.browser.evaluate(_DRAG)
     page.server.wait(lambda: "b.png" in choices.read_text(), 20)
     page.browser.press("Escape")

@@ -20,7 +20,7 @@ from . import comfy_engine
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_APART = 0.05
+_APART = 0.1
 """Most of a prediction by which a faster attention, or rounding of another batch, changes it."""
 _LEVELS = (0.9, 0.2)
 _NAMED = 4

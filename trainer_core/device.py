@@ -294,7 +294,7 @@ def free_memory(device: torch.device) -> int:
     return psutil.virtual_memory().available
 
 
-_DENSE_FLOPS = {(8, 0): 2048, (9, 0): 4096, (10, 0): 8192}
+_DENSE_FLOPS = {(8, 0): 2048, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192}
 """Compute capability to bf16 FLOPs of a multiprocessor's clock, summed in float32; else 512.
 
 Source: NVIDIA's architecture papers of A100, H100 and B200; of GeForce (8.6 to 12.0) all have 512.

@@ -139,8 +139,8 @@ def _eight_bits(batch: Any) -> np.ndarray:
             "at least one in every batch",
             "Look for the node that made them, or disconnect it.",
         )
-    if pixels.element_size() == 1 and not pixels.is_floating_point():
-        return pixels.numpy().astype(np.uint8)
+    if str(pixels.dtype) == "torch.uint8":
+        return pixels.numpy()
     pixels = pixels.float().numpy()
     if not np.isfinite(pixels).all():
         raise DatasetError(

@@ -264,7 +264,7 @@ def _smaller(values: Mapping[str, Any], size: int) -> list[int]:
 
 def _hours(side: int, values: Mapping[str, Any], plan: Mapping[str, Any], steps: int) -> float:
     """Hours of a run at a size in pixels, times the FLOPs a second of the GPU's products."""
-    images = 1 if values["base.variant"] == _GENERATE else 2
+    images = 1 if values.get("base.variant", _GENERATE) == _GENERATE else 2
     sizes = [side, *_smaller(values, side)]
     tokens = images * sum((each // _PATCH) ** 2 for each in sizes) / len(sizes) + _TEXT
     samples = values["training.batch_size"] * values["training.gradient_accumulation_steps"]

@@ -19,6 +19,7 @@ from trainer_core.config.presets import FOLDER, PLAN, read_layers
 from trainer_core.config.run import find_setting
 from trainer_core.config.section import section_of
 from trainer_core.errors import ConfigError
+from trainer_core.families.given import GRAPH_MODEL
 from trainer_core.families.presets import (
     GOALS,
     QUALITIES,
@@ -211,6 +212,14 @@ def test_a_run_that_would_take_longer_than_a_night_gets_smaller_images():
     assert [size_and_why("flux2", gpu=small, billions=b)[0] for b in (3.9, 9.1, 32.2)] == [
         1024, 768, 512,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", variants_of(GRAPH_MODEL))
+def test_a_model_of_the_graph_has_a_time_too(variant):
+    goal = "person" if variant == "generate" else "edit"
+    found = preset(goal, family=GRAPH_MODEL, variant=variant, gpu=Gpu(24 * GIGABYTE, 3e14))
+    assert found.hours is not None
+    assert found.hours > 0
 
 
 def test_presets_are_what_people_train_with():

@@ -52,6 +52,8 @@ def test_images_of_eight_bits_are_taken_as_they_are(image_folder):
     assert all((ours == theirs.numpy()).all() for ours, theirs in zip(found, batch, strict=True))
     masks = image_folder.single_masks([batch[..., 0]])
     assert (masks[1] == batch[1, ..., 0].numpy()).all()
+    (chosen,) = image_folder.single_masks([batch[:1, ..., 0] > 99])
+    assert (chosen == (batch[0, ..., 0] > 99).numpy() * 255).all()
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,8 @@ _FULL = (
     "cuda error: out of memory",  # as torch before 2.8 says what a driver says
     "cuda driver error: out of memory",  # of expandable segments
     "hip error: out of memory",
+    "xpu out of memory",
+    "not enough gpu video memory",  # DirectML
     "defaultcpuallocator: not enough memory",
     "defaultcpuallocator: can't allocate memory",
     "cublas_status_alloc_failed",

@@ -134,8 +134,10 @@ def run_config(base: BaseChoice, *layers: Mapping[str, Any]) -> RunConfig:
 
 def _sampled_shift(base: BaseChoice) -> float | None:
     """What KSampler would move the noise levels of a preview by; None where the base says it."""
-    if base.embedded or base.family not in PACKAGES or base.values.get("distilled") == "train":
+    if base.embedded or base.family not in PACKAGES:
         return None
+    if base.values.get("distilled") == "train" or base.values.get("adapters"):
+        return None  # A distilled base, of which some have a shift of their own.
     graph = get_family(base.family).graph
     return None if graph is None else graph.shift
 

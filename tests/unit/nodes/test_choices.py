@@ -21,6 +21,9 @@ def test_previews_have_the_noise_levels_of_ksampler(choices, family):
     assert choices.run_config(base).preview.shift == SAMPLED[family]
     turbo = choices.BaseChoice(family, {"path": "a base", "distilled": "train"}, "auto")
     assert choices.run_config(turbo).preview.shift is None
+    adapters = [{"path": "a file", "when": "training"}]
+    held = choices.BaseChoice(family, {"path": "a base", "adapters": adapters}, "auto")
+    assert choices.run_config(held).preview.shift is None
 
 
 def test_the_embedded_base_is_sampled_as_its_scheduler_says(choices):

@@ -159,14 +159,17 @@ def weights_fingerprint(model: Any, patcher: Any, unused: Collection[str] = ()) 
         32 hexadecimal digits.
     """
     digest = hashlib.sha256()
-    originals = _originals(model, patcher)
+    # A compiled module has the same weights, below a name of its own where it is in place.
+    originals = {k.replace("._orig_mod", ""): v for k, v in _originals(model, patcher).items()}
     for name in sorted(originals.keys() - set(unused)):
         _add_tensor(digest.update, name, originals[name])
     for key, patches in sorted(patcher.patches.items()):
         digest.update(f"patch {key}".encode())
         _add(digest.update, patches)
     wrappers = getattr(patcher, "weight_wrapper_patches", {})
-    changed = sorted([*wrappers, *getattr(patcher, "object_patches", {})])
+    objects = getattr(patcher, "object_patches", {}).items()
+    plain = [name for name, each in objects if not hasattr(each, "_orig_mod")]
+    changed = sorted([*wrappers, *plain])
     digest.update(f"changed {changed}".encode())
     return digest.hexdigest()[:32]
 

@@ -28,6 +28,22 @@ class Scale(torch.nn.Module):
         self.strength, self.weight = strength, torch.nn.Parameter(torch.full((3,), strength))
 
 
+def compiled_block(model):
+    block = model.get_model_object("diffusion_model.middle_block")
+    model.add_object_patch("diffusion_model.middle_block", torch.compile(block, backend="eager"))
+
+
+def compiled_in_place(model):
+    import comfy.model_management
+
+    compiled_block(model)
+    with torch.inference_mode():
+        comfy.model_management.load_models_gpu([model])
+
+
+COMPILED = (lambda model: None, compiled_block, compiled_in_place)
+
+
 def changed(model, change):
     found = model.clone()
     change(found)
@@ -102,7 +118,9 @@ def main(result):
         "wrapper": lambda each: each.add_wrapper_with_key(wrapped, "cache", lambda run: run),
         "compiled": compiled,
     }
+    compiled_blocks = [graph_model(changed(model, each)).fingerprint for each in COMPILED]
     found = {
+        "compiled blocks": compiled_blocks,
         "fingerprints": {k: graph_model(changed(model, v)).fingerprint for k, v in patches.items()},
         "refused": {k: said(changed(model, v)) for k, v in around.items()},
         "room": [

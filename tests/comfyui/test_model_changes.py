@@ -47,6 +47,8 @@ def test_what_a_sampler_puts_around_a_model_is_refused(found, name, node):
 
 def test_a_compiled_model_is_the_same_model(found):
     assert found["refused"]["compiled"] is None
+    # Neither a block that a node has compiled, nor one that is in place since KSampler ran.
+    assert len(set(found["compiled blocks"])) == 1
 
 
 def test_room_is_left_for_a_step(found):

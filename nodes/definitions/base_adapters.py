@@ -10,6 +10,7 @@ from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError
 from ..host import comfy_host
+from ..services.quick_base import training_adapters
 from .sockets import NO_FILE, lora_choices
 
 
@@ -50,11 +51,7 @@ def chosen_adapters(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     Raises:
         InputError: When a line is no name with a strength, or there is no such file.
     """
-    found: list[dict[str, Any]] = []
-    first = given.get("training_adapter") or NO_FILE
-    if first != NO_FILE:
-        path = str(comfy_host.lora_path(first))
-        found.append({"path": path, "strength": 1.0, "when": "training"})
+    found = training_adapters(given.get("training_adapter") or NO_FILE)
     lines = (line.strip() for line in (given.get("base_adapters") or "").splitlines())
     return found + [_adapter(line) for line in lines if line]
 

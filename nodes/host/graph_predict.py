@@ -71,42 +71,31 @@ class GraphPredict:
             BaseModelError: When there are control images, and the model does not read them; when
                 it is not trained on what is sampled (`PredictionProof`).
         """
-        with self.proof.first():
-            return self._proven(transformer, noisy, sigma, conditionings, controls, guidance)
-
-    def _proven(
-        self,
-        transformer: nn.Module,
-        noisy: Tensor,
-        sigma: Tensor,
-        conditionings: Sequence[Conditioning],
-        controls: Sequence[Tensor],
-        guidance: float,
-    ) -> Tensor:
         import torch
 
         from ...trainer_core.inference.sampler import evaluating
 
-        first = [each[:1] for each in controls]
-        if controls:
-            self.references.require(
-                lambda shown: self._predicted(
-                    noisy[:1], sigma[:1], conditionings[:1], first if shown else [], guidance
-                ),
-                type(self.patcher.model).__name__,
-                noisy.device,
-            )
-        if torch.is_grad_enabled() and self.proof.due:
+        with self.proof.first():
+            first = [each[:1] for each in controls]
+            if controls:
+                self.references.require(
+                    lambda shown: self._predicted(
+                        noisy[:1], sigma[:1], conditionings[:1], first if shown else [], guidance
+                    ),
+                    type(self.patcher.model).__name__,
+                    noisy.device,
+                )
+            if torch.is_grad_enabled() and self.proof.due:
 
-            def predict(x: Tensor, level: Tensor, *, exact: bool) -> Tensor:
-                shown = [each.repeat(len(x), *[1] * (each.ndim - 1)) for each in first]
-                texts = [conditionings[0]] * len(x)
-                return self._predicted(x, level, texts, shown, guidance, exact=exact)
+                def predict(x: Tensor, level: Tensor, *, exact: bool) -> Tensor:
+                    shown = [each.repeat(len(x), *[1] * (each.ndim - 1)) for each in first]
+                    texts = [conditionings[0]] * len(x)
+                    return self._predicted(x, level, texts, shown, guidance, exact=exact)
 
-            with evaluating(transformer):
-                self.proof.require(predict, noisy[:1], transformer)
-        exact = torch.is_grad_enabled()
-        return self._predicted(noisy, sigma, conditionings, controls, guidance, exact=exact)
+                with evaluating(transformer):
+                    self.proof.require(predict, noisy[:1], transformer)
+            exact = torch.is_grad_enabled()
+            return self._predicted(noisy, sigma, conditionings, controls, guidance, exact=exact)
 
     def _predicted(
         self,

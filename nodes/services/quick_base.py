@@ -62,7 +62,7 @@ def quick_base(answers: Answers, model: Any) -> QuickBase:
     elif loader or model is not None:
         return _graph_base(answers, loader, file, model)
     path = comfy_host.base_path(name)
-    adapter = _training_adapter(answers.training_adapter)
+    adapters = training_adapters(answers.training_adapter)
     family = require_in_comfyui(get_family(detect_base(path)))
     variant = detect_variant(path, family)
     return QuickBase(
@@ -71,17 +71,17 @@ def quick_base(answers: Answers, model: Any) -> QuickBase:
         title=family.title,
         source=f"Read from {name}.",
         variant=variant,
-        values={"base.path": path, **adapter},
-        traits=_DISTILLED if adapter else frozenset(),
+        values={"base.path": path, **({"base.adapters": adapters} if adapters else {})},
+        traits=_DISTILLED if adapters else frozenset(),
         billions=count_numbers(path, family) / 1e9,
     )
 
 
-def _training_adapter(name: str) -> Mapping[str, Any]:
+def training_adapters(name: str) -> list[dict[str, Any]]:
+    """The run file's ``base.adapters`` for a file of the loras folder; none for `NO_ADAPTER`."""
     if name == NO_ADAPTER:
-        return {}
-    path = str(comfy_host.lora_path(name))
-    return {"base.adapters": [{"path": path, "strength": 1.0, "when": "training"}]}
+        return []
+    return [{"path": str(comfy_host.lora_path(name)), "strength": 1.0, "when": "training"}]
 
 
 def _has_family(name: str) -> bool:

@@ -264,9 +264,8 @@ def _smaller(values: Mapping[str, Any], size: int) -> list[int]:
 
 def _hours(side: int, values: Mapping[str, Any], plan: Mapping[str, Any], steps: int) -> float:
     """Hours of a run at a size in pixels, times the FLOPs a second of the GPU's products."""
-    images = 1 if values.get("base.variant", _GENERATE) == _GENERATE else 2
     sizes = [side, *_smaller(values, side)]
-    tokens = images * sum((each // _PATCH) ** 2 for each in sizes) / len(sizes) + _TEXT
+    tokens = plan["plan.images"] * sum((each // _PATCH) ** 2 for each in sizes) / len(sizes) + _TEXT
     samples = values["training.batch_size"] * values["training.gradient_accumulation_steps"]
     work = _PASSES * plan["plan.billions"] * 1e9 * tokens * samples * steps
     return work / _REACHED / 3600

@@ -23,6 +23,7 @@ PLAN: Mapping[str, str] = {
     "plan.most_samples": "most samples of the own images",
     "plan.hours": "most hours of a run, before the images get smaller",
     "plan.billions": "10^9 numbers of the layers that a token passes",
+    "plan.images": "images of a sample: with what is before an edit two",
     "plan.pace": "factor on the learning rate",
     "plan.previews": "rounds of previews in a run",
     "plan.gigabytes_768": "least VRAM for 768 pixels, in GB of 10^9 bytes",

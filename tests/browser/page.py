@@ -28,6 +28,13 @@ for (const each of document.querySelectorAll("button")) {
 }
 return Boolean(document.getElementById("the-button"));
 """
+# What ComfyUI keeps has the workflow as text within text.
+_IS_KEPT = """
+const kept = [localStorage, sessionStorage].flatMap((each) => Object.values({ ...each }));
+const plain = kept.map((text) => text.replaceAll("\\\\", ""));
+const values = window.app.graph.serialize().nodes.map((n) => JSON.stringify(n.widgets_values));
+return plain.some((text) => values.every((v) => text.includes(v?.replaceAll("\\\\", "") ?? "")));
+"""
 _PLACE_OF_BUTTON = """
 const { canvas, graph } = window.app;
 const named = (node) => node.widgets?.find((each) => each.name === argument);
@@ -69,6 +76,11 @@ class GraphPage:
         )
         assert status == 200
         self.browser.open()
+
+    def reload(self) -> None:
+        """Reload the page once ComfyUI has kept the workflow as it is now, which it does later."""
+        self.browser.wait(_IS_KEPT)
+        self.browser.reload()
 
     def load_api(self, prompt: dict[str, Any]) -> None:
         """Load a workflow in API format, laid out by ComfyUI, through the UI format."""

@@ -178,7 +178,7 @@ def test_training_draws_curve_and_images_and_survives_a_reload(page):
     time.sleep(0.5)
     assert_well_laid_out(page)
 
-    page.browser.reload()
+    page.reload()
     page.show_train_node()
     page.wait_for("Training")
     page.wait_for_count(THUMBNAIL, 2)
@@ -199,7 +199,7 @@ def test_training_draws_curve_and_images_and_survives_a_reload(page):
     assert page.text("version").endswith("/v0")
     assert page.text("prompt") == "a red diamond"
 
-    page.browser.reload()
+    page.reload()
     page.show_train_node()
     page.wait_for("Done")
     page.wait_for_count(THUMBNAIL, 6)
@@ -234,7 +234,7 @@ def test_the_buttons_reach_the_training(page):
     places = curve_places(page)
     assert len(places) > 2
     forget_panel(page.server)
-    page.browser.reload()
+    page.reload()
     page.show_train_node()
     page.wait_for("Stopped, kept")
     page.wait_for_count(THUMBNAIL, 2)
@@ -381,7 +381,7 @@ def test_other_settings_show_that_they_start_a_new_run_and_their_own_show_theirs
     page.wait_for("Not started")
     assert page.text("empty").startswith("These settings start a new run: rank was 4 and is 9")
     assert page.browser.evaluate("return !document.querySelector('[data-go-on]').offsetHeight")
-    page.browser.reload()
+    page.reload()
     page.wait_for("Not started")
     page.browser.evaluate(_SET_RANK, 4)
     page.wait_for("Done")
@@ -396,7 +396,7 @@ def test_the_memory_plan_is_a_line_and_a_table_and_survives_a_reload(page):
     page.wait_for("Not started")
     assert page.count(f"{PANEL} .adapter-trainer-memory:not([hidden])") == 0
     plan(page.server, node, name, *PLANS)
-    page.browser.reload()
+    page.reload()
     page.show_train_node()
     page.wait_for("Loading")
     said = "Base in fp8, 20 of 60 blocks in pinned RAM; 11.2 of 12.0 GiB VRAM"

@@ -225,14 +225,7 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
         AdapterError: For another kind, layers that are not adapted, or factors that cannot be
             fitted; nothing is changed then.
     """
-    adapter.refuse_frozen_factors("adapter.start_from")
-    if adapter.config.init == "eva":
-        raise AdapterError(
-            "adapter.start_from, and adapter.init is eva",
-            "one of them: both say where the factors start",
-            "Leave adapter.init or adapter.start_from out.",
-        )
-    _check(adapter, state)
+    require_start(adapter, state)
     fresh = adapter.state()
     layers: dict[str, LayerState] = {}
     resized: dict[str, float] = {}
@@ -243,7 +236,6 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
             continue
         shapes = {factor: tuple(tensor.shape) for factor, tensor in own.tensors.items()}
         given = replace(given, tensors=reshaped(given.tensors, shapes))
-        _check_layer(name, state.kind, given, own)
         fitted = _resize(name, state.kind, given, own)
         magnitude = given.tensors.get(DORA_SCALE, own.tensors.get(DORA_SCALE))
         kept = {} if magnitude is None else {DORA_SCALE: magnitude}
@@ -262,6 +254,27 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
         resized=resized,
         missing=tuple(name for name in fresh.layers if name not in state.layers),
     )
+
+
+def require_start(adapter: AttachedAdapter, state: AdapterState) -> None:
+    """Refuse to start an adapter from another one that does not fit it; its numbers are not read.
+
+    Raises:
+        AdapterError: As `start_from`, but for factors that cannot be fitted to other sizes.
+    """
+    adapter.refuse_frozen_factors("adapter.start_from")
+    if adapter.config.init == "eva":
+        raise AdapterError(
+            "adapter.start_from, and adapter.init is eva",
+            "one of them: both say where the factors start",
+            "Leave adapter.init or adapter.start_from out.",
+        )
+    _check(adapter, state)
+    for name, own in adapter.state().layers.items():
+        if name in state.layers:
+            given, shapes = state.layers[name], {n: tuple(t.shape) for n, t in own.tensors.items()}
+            fitted = replace(given, tensors=reshaped(given.tensors, shapes))
+            _check_layer(name, state.kind, fitted, own)
 
 
 def _resize(name: str, kind: str, given: LayerState, own: LayerState) -> Resized:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from ..adapters import AttachedAdapter
     from ..offload.empty_base import EmptyBase
+    from ..training.encode_dataset import Prepared
+    from ..types import AdapterState
 
 
 def doctor(arguments: Arguments) -> int:
@@ -77,6 +79,8 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
         Dataset, base, adapter and memory, as far as each can be found out; and what would stop
         the run, in words.
     """
+    from ..training.refusals import attach_empty, require_variant
+
     report: dict[str, Any] = {"family": config.family}
     problems: list[str] = []
 
@@ -88,6 +92,9 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
             return None
 
     problems += _folder_problems(config)
+    start = attempt("settings", lambda: _start(config))
+    listed = config.cache.manifest is not None
+    unreadable = listed and attempt("cache", lambda: _finished_cache(config)) is None
     slider = config.dataset.slider.is_on  # which has no files to look at
     dataset = None if slider else attempt("dataset", lambda: dataset_report(config))
     if dataset is not None:
@@ -100,14 +107,16 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
     base = attempt("base", lambda: _open_base(config, controls > 0))
     if base is not None:
         report["base"] = _base_report(base)
+        attempt("settings", lambda: require_variant(config, base.location.variant))
         report["base"] |= attempt("base", lambda: _beside_report(config, base)) or {}
-        adapter = attempt("adapter", lambda: _attach(config, base))
+        adapter = attempt("adapter", lambda: attach_empty(config, base, start))
         if adapter is not None:
             from .memory_report import memory_report
 
             report["adapter"] = _adapter_report(config, adapter)
             adapter.detach()
-            report |= memory_report(_with_text(config), base, controls, attempt)
+            if not unreadable:
+                report |= memory_report(_with_text(config), base, controls, attempt)
         narrow = config.memory.base_format not in {"auto", "dense"}
         if config.cache.manifest and (narrow or config.memory.compute != "dense"):
             report["velocity_error"] = attempt("memory", lambda: _velocity_error(config))
@@ -138,21 +147,29 @@ def _with_text(config: RunConfig) -> RunConfig:
     return with_text(config)
 
 
-def _attach(config: RunConfig, base: EmptyBase) -> AttachedAdapter:
-    from ..adapters import attach
+def _start(config: RunConfig) -> AdapterState | None:
+    """Refuse what the settings alone exclude; gives the adapter that the run would start from."""
+    from ..device import resolve_device, resolve_precision
+    from ..families.registry import get_family
+    from ..training.processes import SingleProcess
+    from ..training.refusals import require_possible
+    from ..training.start import find_start
 
-    unused = base.family.unused_layers(base.transformer)
-    family, transformer = base.family, base.transformer
-    whole = family.key_map.whole_layers(dict(transformer.named_modules()))
-    settings = _with_text(config).adapter
-    return attach(
-        transformer,
-        settings,
-        presets=family.presets,
-        convolutional=family.convolutional_presets,
-        unused=unused,
-        whole=whole,
-    )
+    family = get_family(config.family)
+    processes = SingleProcess(resolve_device(config.memory.device))
+    require_possible(config, family, processes)
+    precision = resolve_precision(config.training.precision, processes.device)
+    return find_start(config, family, precision, processes).adapter
+
+
+def _finished_cache(config: RunConfig) -> Prepared:
+    from ..device import resolve_device
+    from ..families.registry import get_family
+    from ..training.encode_dataset import read_finished
+    from ..training.processes import SingleProcess
+
+    processes = SingleProcess(resolve_device(config.memory.device))
+    return read_finished(config, get_family(config.family), processes)
 
 
 def _base_report(base: EmptyBase) -> dict[str, Any]:

@@ -50,7 +50,6 @@ from ..inference.encoders import (
     EncoderSource,
     LazyEncoders,
     MakeSource,
-    check_controls,
     encode_prompts,
 )
 from ..inference.sampler import Sampler
@@ -59,9 +58,10 @@ from ..types import Sample
 from ..weights.base_location import BaseLocation, file_identity, folder_identity
 from ..weights.loading import file_settings
 from .cache_manifest import SUFFIX, Manifest, check_texts, read_manifest, write_manifest
-from .finished_cache import check_finished, require_from_prompts, unmet
+from .finished_cache import check_finished, unmet
 from .observer import EndedEarlyError, Noted, Observer, Warned, told_or_ended
 from .processes import Processes, end_where_asked
+from .refusals import require_variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,7 @@ def prepare(
     within: AllowedFolders | None = None,
     machine: Machine | None = None,
     family: Family | None = None,
+    check: Callable[[BaseLocation], None] | None = None,
 ) -> Prepared:
     """Scan, plan and encode, or read what is encoded already.
 
@@ -120,6 +121,7 @@ def prepare(
         within: What the dataset's files really have to lie in; None follows every link.
         machine: What the encoders may take of the computer; unset: all that is free.
         family: The base's, where the caller made it; unset: the one that the run file names.
+        check: May refuse the base that was found, before anything is encoded for it.
 
     Returns:
         Everything the run needs before the denoiser.
@@ -131,7 +133,9 @@ def prepare(
     family = family or get_family(config.family)
     _keep_cache_within(config, within)
     if config.cache.manifest:
-        finished = _from_manifest(config, family, processes, make_source, machine)
+        finished = read_finished(config, family, processes, make_source, machine)
+        if check is not None:
+            check(finished.location)
         _warn(observer, processes, unmet(config, finished.dataset))
         return finished
     _require_dataset(config)
@@ -141,8 +145,9 @@ def prepare(
     edits = any(sample.controls for sample in found.samples)
     located = locate_base(config.base, family, edits, needs_encoders=make_source is None)
     location = joined(located, family, config)
-    require_from_prompts(config, location.variant)
-    check_controls(config.preview, location.variant)
+    require_variant(config, location.variant)
+    if check is not None:
+        check(location)
     samples = _trainable(found.samples, config.dataset, family, location.variant)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     warnings = _found_notes(found.samples, config.dataset)
@@ -353,13 +358,18 @@ def _keep_cache_within(config: RunConfig, within: AllowedFolders | None) -> None
         within.require_all(Path(listed).parent if listed else cache_folder(config), "cache")
 
 
-def _from_manifest(
+def read_finished(
     config: RunConfig,
     family: Family,
     processes: Processes,
-    make_source: MakeSource | None,
-    machine: Machine | None,
+    make_source: MakeSource | None = None,
+    machine: Machine | None = None,
 ) -> Prepared:
+    """Read what ``cache.manifest`` lists, as `prepare` does.
+
+    Raises:
+        InputError: When it was encoded for another run.
+    """
     path = Path(config.cache.manifest or "")
     cache = read_manifest(path)
     if cache.family != config.family:

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..adapter_files.factors.base_adapters import BaseAdapters, put_on_base
 from ..adapter_files.write.adapter_file import check_layouts
-from ..adapters import AttachedAdapter, attach
+from ..adapters import AttachedAdapter
 from ..bases.base_adapters import read_base_adapters
 from ..config import RunConfig
 from ..device import DTYPES, is_out_of_memory, release_memory
@@ -22,6 +22,7 @@ from .encode_dataset import Prepared
 from .observer import Observer, Warned
 from .out_of_memory import first_line, full_memory_error
 from .processes import Processes
+from .refusals import attach_adapter
 
 
 def load_adapted(
@@ -141,16 +142,7 @@ def _load(
         if not processes.sharded:
             base.checkpoint_all = checkpoints.checkpoint_all
             base.uncheckpointed = checkpoints.uncheckpointed
-    adapter = attach(
-        transformer,
-        config.adapter,
-        presets=data.family.presets,
-        convolutional=data.family.convolutional_presets,
-        unused=data.family.unused_layers(transformer),
-        shared=data.family.shared_inputs,
-        whole=data.family.key_map.whole_layers(dict(transformer.named_modules())),
-        seed=config.seed,
-    ).train()
+    adapter = attach_adapter(transformer, data.family, config).train()
     if data.family.given is not None:
         at_end.callback(adapter.detach)  # the host goes on with its own layers
     base.send_rest()  # the factors of a swapped block were made where its weights lie

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -46,10 +47,8 @@ from .base_marks import Mark, base_adapter_marks, in_words
 from .checkpoint import require_newest
 from .choose_plan import settle
 from .encode_dataset import content_hashes, prepare
-from .given_base import require_hosts_way
 from .loaded import Loaded, load
 from .longer_run import SCHEDULE
-from .objective import require_weighting
 from .observer import (
     EndedEarlyError,
     Noted,
@@ -58,14 +57,13 @@ from .observer import (
     RunStarted,
     SilentObserver,
 )
-from .optimizers import require_optimizer
 from .out_of_memory import explained
 from .processes import Processes, Shares, SingleProcess, end_where_asked
 from .recorder import Recorder, run_header
+from .refusals import require_possible, require_trainable
 from .run_batches import batch_plan, describe_levels, require_trained
 from .run_folder import ASKED, RunFolder, create_version, open_version
 from .settings_changes import compared_settings, recorded_changes
-from .sharding import check_settings
 from .start import Start, belonging_start, find_start, start_identity
 
 
@@ -143,10 +141,19 @@ def _train(
     # What can be refused without loading anything is refused first.
     told = observer if processes.index == 0 else SilentObserver()
     shares = Shares(config.training, processes.index, processes.count)
-    _require_possible(config, family, processes)
+    require_possible(config, family, processes)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)
-    data = prepare(config, observer, processes, make_source, within, machine, family)
+    data = prepare(
+        config,
+        observer,
+        processes,
+        make_source,
+        within,
+        machine,
+        family,
+        check=functools.partial(require_trainable, config, family, start=start.adapter),
+    )
     require_trained(config, data.dataset)
     config = resolved_density(config, data.family.usual_density)
     config, note = fitted_warmup(resolved_length(config, data.dataset.own_images))
@@ -190,16 +197,6 @@ def _train(
             with recorder() as first:
                 observer.notify(RunStarted(_summary(run, folder)))
                 return attempts.train(first, recorder)
-
-
-def _require_possible(config: RunConfig, family: Family, processes: Processes) -> None:
-    """Refuse settings that no dataset and no base would make possible."""
-    if processes.sharded:
-        check_settings(config)
-    require_optimizer(config.training.optimizer.name)
-    require_weighting(config.training.loss, family.parameterization)
-    if family.given is not None:
-        require_hosts_way(config, processes)
 
 
 def _numbers(mark: Mark) -> str:

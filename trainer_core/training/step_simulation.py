@@ -29,7 +29,7 @@ from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from ..adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
-from ..adapters import AttachedAdapter, attach
+from ..adapters import AttachedAdapter
 from ..adapters.parameter_groups import parameter_groups
 from ..config import MemorySection, RunConfig
 from ..families.family import Family
@@ -44,6 +44,7 @@ from .kept_simulations import KeptSimulations, Numbers
 from .live_bytes import LiveBytes
 from .objective import make_loss, passes_of_step
 from .optimizers import OPTIMIZERS, allocate_state, make_optimizer
+from .refusals import attach_adapter
 from .step_marks import Marks, Phase, watch
 
 NOT_SIMULATED = (DataDependentOutputException, DynamicOutputShapeException)
@@ -265,7 +266,7 @@ class StepSimulation:
     def _blocks_are_alike(self) -> bool:
         """Whether all blocks of a list but the last are the same, with their adapter."""
         transformer = self.transformer
-        adapter = _attach(transformer, self.family, self.config)
+        adapter = attach_adapter(transformer, self.family, self.config)
         plans = [(f"{p.path}.", (p.inputs, p.outputs, p.rank, p.kernel)) for p in adapter.plans]
         self.factors = tuple(tuple(each.shape) for each in adapter.parameters())
         self.trainable = sum(map(math.prod, self.factors))
@@ -307,7 +308,7 @@ class StepSimulation:
             family.enable_checkpointing(model)
         given = {"merge": False, "partly": True}
         put = put_on_base(model, family.key_map, self._beside, **given)
-        adapter = _attach(model, family, self.config).train()
+        adapter = attach_adapter(model, family, self.config).train()
         with FakeTensorMode():
             _give_sizes(model)
             if self.config.adapter.dora:
@@ -444,18 +445,6 @@ def _without_numbers(stored: StoredFormat) -> StoredFormat:
     except (RuntimeError, TypeError):
         return _Sizes(stored)
     return stored
-
-
-def _attach(model: nn.Module, family: Family, config: RunConfig) -> AttachedAdapter:
-    return attach(
-        model,
-        config.adapter,
-        presets=family.presets,
-        convolutional=family.convolutional_presets,
-        unused=family.unused_layers(model),
-        shared=family.shared_inputs,
-        whole=family.key_map.whole_layers(dict(model.named_modules())),
-    )
 
 
 def shapes_below(adapters: Sequence[BaseAdapterFile], place: str) -> list[object]:

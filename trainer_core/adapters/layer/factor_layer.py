@@ -204,9 +204,14 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         return super()._apply(keeping_precision(fn, held), recurse)
 
     def layer_state(self) -> LayerState:
-        """A copy on the CPU; a difference from frozen factors is written as twice the rank."""
+        """A copy on the CPU; a difference from frozen factors is written as twice the rank.
+
+        Of factors without numbers, on the meta device, it has the shapes.
+        """
         tensors = {
-            name: whole(factor.detach(), self.layer_name).to("cpu", copy=True)
+            name: whole(factor.detach(), self.layer_name).to(
+                factor.device if factor.is_meta else "cpu", copy=True
+            )
             for name, factor in self.equation_factors().items()
         }
         parts = 2 if self.frozen_factors() else 1

@@ -1,0 +1,102 @@
+"""What a run is refused for before weights are loaded; `train` and ``doctor`` ask the same."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ..adapter_files.write.adapter_file import check_layouts
+from ..adapters import AttachedAdapter, attach
+from ..adapters.warm_start import require_start
+from ..config import RunConfig
+from ..families.family import Family
+from ..families.trainable_text import with_text
+from ..inference.encoders import check_controls
+from ..offload.empty_base import EmptyBase, empty_base
+from ..offload.swapped import chosen_blocks, swapped_blocks
+from ..types import AdapterState
+from ..weights.base_location import BaseLocation
+from .finished_cache import require_from_prompts
+from .given_base import require_hosts_way
+from .objective import require_weighting
+from .optimizers import require_optimizer
+from .processes import Processes
+from .sharding import check_settings
+
+
+def require_possible(config: RunConfig, family: Family, processes: Processes) -> None:
+    """Refuse settings that no dataset and no base would make possible.
+
+    Raises:
+        ConfigError: When two of them, or one and the family, exclude each other.
+    """
+    if processes.sharded:
+        check_settings(config)
+    require_optimizer(config.training.optimizer.name)
+    require_weighting(config.training.loss, family.parameterization)
+    if family.given is not None:
+        require_hosts_way(config, processes)
+
+
+def require_variant(config: RunConfig, variant: str) -> None:
+    """Refuse what a base does not do as the variant that it is trained as; never ``auto``.
+
+    Raises:
+        ConfigError: For a slider or a preview that it cannot make.
+    """
+    require_from_prompts(config, variant)
+    check_controls(config.preview, variant)
+
+
+def require_trainable(
+    config: RunConfig, family: Family, location: BaseLocation, start: AdapterState | None
+) -> None:
+    """Refuse an adapter that the base cannot have, before the dataset is encoded for it.
+
+    A base that the caller has in memory is not looked at: its adapter is attached at once.
+
+    Args:
+        config: The run file.
+        family: The base's family.
+        location: The checked base.
+        start: The adapter that the run starts from, where it has no checkpoint.
+
+    Raises:
+        InputError: As `attach_empty`, and when it has fewer blocks than the settings say.
+    """
+    if family.given is not None:
+        return
+    base, memory = empty_base(location, family), config.memory
+    swapped_blocks(base.transformer, family.repeated_blocks, memory)
+    chosen_blocks(memory, base.blocks)
+    attach_empty(config, base, start)
+
+
+def attach_empty(config: RunConfig, base: EmptyBase, start: AdapterState | None) -> AttachedAdapter:
+    """Attach a run's adapter to a base without numbers.
+
+    Raises:
+        InputError: When base, adapter, its start and its files do not fit each other.
+    """
+    adapter = attach_adapter(base.transformer, base.family, with_text(config))
+    check_layouts(adapter.state(), config.output.layouts, base.family.key_map)
+    if start is not None:
+        require_start(adapter, start)
+    return adapter
+
+
+def attach_adapter(module: nn.Module, family: Family, config: RunConfig) -> AttachedAdapter:
+    """Attach a run's adapter to a denoiser of a family.
+
+    Raises:
+        ConfigError: When the settings select no layer, or layers that cannot be adapted so.
+    """
+    return attach(
+        module,
+        config.adapter,
+        presets=family.presets,
+        convolutional=family.convolutional_presets,
+        unused=family.unused_layers(module),
+        shared=family.shared_inputs,
+        whole=family.key_map.whole_layers(dict(module.named_modules())),
+        seed=config.seed,
+    )

@@ -66,7 +66,7 @@ class AttachedAdapter:
         kind: ``lora``, ``loha`` or ``lokr``.
         config: The settings it was made with.
         names: The adapted layers, sorted.
-        skipped_duplicates: Matches that pointed at a layer which was already chosen.
+        matched_again: The layer of each match that pointed at one which was already chosen.
         excluded_unused: Layers that a preset left out because their output is unused.
         plans: Sizes, rank and alpha of each layer.
         notes: What the settings came to and may not be expected, in sentences.
@@ -90,7 +90,7 @@ class AttachedAdapter:
         self.kind = config.kind
         self.config = config
         self.names = tuple(sorted(layers))
-        self.skipped_duplicates = selection.skipped_duplicates
+        self.matched_again = selection.matched_again
         self.excluded_unused = selection.excluded_unused
         self._module = module
         self._layers = {name: layers[name] for name in self.names}

@@ -41,13 +41,13 @@ class Selection:
 
     Attributes:
         layers: Name in the adapter's state to layer, sorted by name.
-        skipped_duplicates: Matches beyond the first of each layer: several patterns, or several
-            paths to the same module.
+        matched_again: The layer of each match beyond its first: several patterns, or several paths
+            to the same module.
         excluded_unused: Layers of a preset that were left out because their output is unused.
     """
 
     layers: Mapping[str, Layer]
-    skipped_duplicates: int
+    matched_again: tuple[str, ...]
     excluded_unused: tuple[str, ...]
 
 
@@ -130,13 +130,16 @@ def select(
     for pattern in include:
         wanted += index.match(pattern, "adapter.include")
     layers: dict[int, Layer] = {}
-    for path in wanted:
-        layers.setdefault(id(index.by_path[path].module), index.by_path[path])
+    again: list[str] = []
+    for layer in (index.by_path[path] for path in wanted):
+        if id(layer.module) in layers:
+            again.append(layer.paths[0])
+        layers[id(layer.module)] = layer
     _check_selected(index, layers.values())
     named = {layer.paths[0]: layer for layer in layers.values()}
     return Selection(
         layers={name: named[name] for name in sorted(named)},
-        skipped_duplicates=len(wanted) - len(layers),
+        matched_again=tuple(again),
         excluded_unused=tuple(sorted({path for path in dropped if path not in set(wanted)})),
     )
 
@@ -149,7 +152,7 @@ def select_modules(index: LayerIndex, targets: Mapping[str, nn.Module]) -> Selec
     """
     by_module = {id(layer.module): layer for layer in index.layers}
     layers: dict[str, Layer] = {}
-    seen: set[int] = set()
+    again: list[str] = []
     for name in sorted(targets):
         layer = by_module.get(id(targets[name]))
         if layer is None:
@@ -158,11 +161,12 @@ def select_modules(index: LayerIndex, targets: Mapping[str, nn.Module]) -> Selec
                 "modules that module.named_modules() yields, below the module itself",
                 "Pass layers of the module that is adapted.",
             )
-        if id(layer.module) not in seen:
+        if any(chosen is layer for chosen in layers.values()):
+            again.append(name)
+        else:
             layers[name] = layer
-            seen.add(id(layer.module))
     _check_selected(index, layers.values())
-    return Selection(layers, len(targets) - len(layers), ())
+    return Selection(layers, tuple(again), ())
 
 
 def _find_layers(module: nn.Module) -> tuple[Layer, ...]:

@@ -178,7 +178,7 @@ def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:
     return BaseModelError(
         found,
         f"a base of family {family.name}: {expected}",
-        "Set family to what the base is, or name another base as base.path.",
+        f"Set family to what the base is, or name another base as base.path. {NO_FAMILY}",
     )
 
 
@@ -249,6 +249,9 @@ def _folder_variant(family: Family, folder: Path) -> str:
         "base.variant: edit.",
     )
 
+
+NO_FAMILY = "In ComfyUI, Base From Model trains any model that it loads."
+"""What to do with a base that no family knows."""
 
 _NAMED = 3  # names that a message gives as examples
 
@@ -354,7 +357,7 @@ def file_family(file: WeightFile) -> str:
     raise file.broken(
         f"its {len(file.tensors)} tensors ({names}, ...) are of no family that is known here",
         f"the denoiser of one of these: {known}",
-        "Name the file of the diffusion model itself, not of a text encoder or VAE.",
+        f"Name the file of the diffusion model itself, not of a text encoder or VAE. {NO_FAMILY}",
     )
 
 
@@ -366,7 +369,7 @@ def _folder_family(folder: Path) -> str:
     raise BaseModelError(
         f"{folder / 'model_index.json'} says {pipeline}",
         f"one of {', '.join(known)}",
-        "Name a base of one of these families.",
+        f"Name a base of one of these families. {NO_FAMILY}",
     )
 
 

@@ -224,8 +224,11 @@ VERBS: Mapping[str, Verb] = {
     "doctor": Verb(
         "doctor",
         "check environment and devices; with a run file: base, layers, memory, dataset",
-        "adapter-trainer doctor [run.yaml] [key=value ...]",
-        "Loads no weights and trains nothing. Exit code 2 when `train` would refuse.\n" + _RUN_FILE,
+        "adapter-trainer doctor [run.yaml] [key=value ...]\nadapter-trainer doctor BASE --layers",
+        "Loads no weights and trains nothing. Exit code 2 when `train` would refuse.\n"
+        "--layers lists the layers of a folder or file, also of a model that no family knows.\n"
+        + _RUN_FILE,
+        switches=("layers",),
     ),
     "template": Verb(
         "runs",

@@ -20,6 +20,7 @@ from .arguments import Arguments
 from .console import show, show_report
 from .dataset import dataset_report
 from .given_inputs import missing_inputs
+from .layer_report import adapted_layers, layer_kinds, layer_report, other_layers
 from .local_base import locate_local_base
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ def doctor(arguments: Arguments) -> int:
     Raises:
         ConfigError: When the run file is wrong.
     """
+    own, arguments = arguments.split(("layers",))
+    if own:
+        show_report(layer_report(arguments.word("a base")), as_json=arguments.json)
+        return 0
     config = arguments.config() if arguments.words or arguments.settings else None
     ready = all(installed_version(name) for name in NEEDED)
     problems: list[str] = []
@@ -48,6 +53,9 @@ def doctor(arguments: Arguments) -> int:
                 show(f"Problem: {error.found}. {error.remedy}")
         if ready:
             run["run"], problems = run_report(config)
+            adapter = run["run"].get("adapter")
+            if adapter is not None and not arguments.json:
+                adapter["adapted"] = layer_kinds(adapter["adapted"])
     environment = environment_report()
     # What is wrong stands first, and what can be looked up stands last.
     lacking = [line for line in environment["missing"] if TRAINING_NEEDS in line]
@@ -115,6 +123,8 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
 
             report["adapter"] = _adapter_report(config, adapter)
             adapter.detach()
+            listed = [*adapter.names, *adapter.excluded_unused]
+            report["adapter"]["not_chosen"] = other_layers(base.transformer, listed)
             if not unreadable:
                 report |= memory_report(_with_text(config), base, controls, attempt)
         narrow = config.memory.base_format not in {"auto", "dense"}
@@ -210,15 +220,17 @@ def _adapter_report(config: RunConfig, adapter: AttachedAdapter) -> dict[str, An
     from ..adapters.parameter_groups import pace_notes
     from ..training.optimizers import OPTIMIZERS
 
-    rate = config.training.optimizer.learning_rate
+    layers, rate = adapted_layers(adapter), config.training.optimizer.learning_rate
     pace = OPTIMIZERS[config.training.optimizer.name].pace
     return {
         "kind": config.adapter.kind,
         "rank": config.adapter.rank,
-        "layers": len(adapter.names),
+        "layers": len(layers),
         "trainable_parameters": sum(p.numel() for p in adapter.parameters()),
         "learning_rate": rate,
         "unused_layers": list(adapter.excluded_unused),
+        "matched_again": list(adapter.matched_again),
+        "adapted": layers,
         "advice": [*adapter.notes, *pace_notes(adapter.plans, rate, pace)],
     }
 

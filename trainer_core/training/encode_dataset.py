@@ -152,12 +152,7 @@ def prepare(
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     warnings = _found_notes(found.samples, config.dataset)
     encoders = _source(config, family, location, processes, make_source, machine)
-    # The others wait until the first process has encoded, and then only read.
-    if processes.index > 0:
-        end_where_asked(processes, False)
-    else:
-        for note in remove_leftovers(*cache_folders(cache_folder(config))):
-            observer.notify(Noted(note))
+    _begin_encoding(config, observer, processes)
     given = (config, family, location, plan, memory, encoders)
     with contextlib.closing(encoders):
         dataset, prompts = _encode_in_order(given, observer, processes)
@@ -166,6 +161,15 @@ def prepare(
         notes = *_cache_notes(dataset), *_long_captions(config, found.samples, location, encoders)
         _warn(observer, processes, [*plan.notes, *warnings, *notes])
     return Prepared(family, location, dataset, prompts, encoders)
+
+
+def _begin_encoding(config: RunConfig, observer: Observer, processes: Processes) -> None:
+    """Let the first process go on; the others wait until it has encoded, and then only read."""
+    if processes.index > 0:
+        end_where_asked(processes, False)
+        return
+    for note in remove_leftovers(*cache_folders(cache_folder(config))):
+        observer.notify(Noted(note))
 
 
 def _scan(config: RunConfig, within: AllowedFolders | None, memory: FileMemory) -> Scan:

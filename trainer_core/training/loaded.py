@@ -252,10 +252,6 @@ def _tell_notes(
     note = waits_note(settings.name, len(trained))
     if note and trained[0].device.type != "cpu":
         observer.notify(Warned(note))
-    if adapter.skipped_duplicates:
-        observer.notify(
-            Warned(
-                f"{adapter.skipped_duplicates} matches named a layer that was chosen already; each "
-                "layer is adapted once."
-            )
-        )
+    if again := adapter.matched_again:
+        found = f"{len(again)} matches named a layer that was chosen already, {again[0]} first"
+        observer.notify(Warned(f"{found}; each layer is adapted once."))

@@ -46,7 +46,7 @@ from .attempts import Attempts
 from .base_marks import Mark, base_adapter_marks, in_words
 from .checkpoint import require_newest
 from .choose_plan import settle
-from .encode_dataset import content_hashes, prepare
+from .encode_dataset import Prepared, content_hashes, prepare
 from .loaded import Loaded, load
 from .longer_run import SCHEDULE
 from .observer import (
@@ -144,26 +144,13 @@ def _train(
     require_possible(config, family, processes)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)
-    data = prepare(
-        config,
-        observer,
-        processes,
-        make_source,
-        within,
-        machine,
-        family,
-        check=functools.partial(require_trainable, config, family, start=start.adapter),
-    )
+    check = functools.partial(require_trainable, config, family, start=start.adapter)
+    data = prepare(config, observer, processes, make_source, within, machine, family, check)
     require_trained(config, data.dataset)
-    config = resolved_density(config, data.family.usual_density)
-    config, note = fitted_warmup(resolved_length(config, data.dataset.own_images))
-    if note:
-        told.notify(Noted(note))
+    config = _fitted(config, data, told)
     hashes = content_hashes(data)
     given = start_identity(config, start.checkpoint)
     marks = base_adapter_marks(config.base)
-    if note := distilled_note(config.base, data.family, data.location):
-        told.notify(Noted(note))
     source, full = data.dataset.source, with_text(config)
     settings = compared_settings(
         full, precision, hashes["base"], hashes["dataset"], given, source, marks
@@ -197,6 +184,16 @@ def _train(
             with recorder() as first:
                 observer.notify(RunStarted(_summary(run, folder)))
                 return attempts.train(first, recorder)
+
+
+def _fitted(config: RunConfig, data: Prepared, observer: Observer) -> RunConfig:
+    """Fill in what base and dataset decide, and say what is not as the run file has it."""
+    config = resolved_density(config, data.family.usual_density)
+    config, warmup = fitted_warmup(resolved_length(config, data.dataset.own_images))
+    for note in (warmup, distilled_note(config.base, data.family, data.location)):
+        if note:
+            observer.notify(Noted(note))
+    return config
 
 
 def _numbers(mark: Mark) -> str:

@@ -100,7 +100,7 @@ def test_modules_can_be_passed_by_name():
         {"query": model.blocks[0].to_q, "out": model.head, "again": model.head},
     )
     assert adapter.names == ("again", "query")
-    assert adapter.skipped_duplicates == 1
+    assert adapter.matched_again == ("out",)
     with pytest.raises(AdapterError, match="'stranger'"):
         attach(Model(), AdapterConfig(kind="lora", rank=2), {"stranger": nn.Linear(8, 8)})
 
@@ -108,7 +108,7 @@ def test_modules_can_be_passed_by_name():
 def test_a_layer_is_adapted_once_however_many_patterns_match():
     adapter = names([r".*to_q", r"blocks\.0\..*", r"blocks\.0\.to_q"])
     assert len(adapter.names) == 12 + 3
-    assert adapter.skipped_duplicates == 2
+    assert adapter.matched_again == ("blocks.0.to_q",) * 2
     assert len(adapter.parameters()) == 2 * len(adapter.names)
 
 
@@ -118,7 +118,7 @@ def test_a_module_at_two_paths_is_adapted_once_and_at_both():
     original = module["first"]
     adapter = attach(module, AdapterConfig(kind="lora", rank=2))
     assert adapter.names == ("first",)
-    assert adapter.skipped_duplicates == 1
+    assert adapter.matched_again == ("first",)
     assert module["first"] is module["second"]
     assert module["first"] is not original
     with torch.no_grad():

@@ -1,0 +1,162 @@
+"""The layers of any base, as ``doctor BASE --layers`` lists them, and those of an adapter.
+
+Names, shapes and counts come from the headers of the weights, so a class that no family knows is
+listed as well. Layers that differ in their numbers alone stand on one line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BaseModelError
+from ..printable import grouped
+from ..weights.base_location import EMBEDDED
+from ..weights.diffusers_folder import class_name, shard_files
+from ..weights.header import open_weights, read_header
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..adapters import AttachedAdapter
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+_BLOCKS = re.compile(r"((?:\w+\.)*?\w+)\.\d+\.")
+_FEWEST = 2
+"""Blocks that make a list a repeated one."""
+_ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
+
+
+def layer_report(base: str) -> dict[str, Any]:
+    """List the layers of a base.
+
+    Args:
+        base: A Diffusers folder, or a single file.
+
+    Returns:
+        Its class and family, what of it is repeated, each kind of layer with its shape and count,
+        and patterns that would adapt them.
+
+    Raises:
+        BaseModelError: When there are no weights that can be read.
+    """
+    place = _place(base)
+    shapes = _shapes(place)
+    layers = {
+        name.removesuffix(".weight"): shape
+        for name, shape in shapes.items()
+        if name.endswith(".weight") and len(shape) > 1
+    }
+    lists = _repeated(layers)
+    return {
+        **_named(place, base),
+        "parameters": sum(map(prod, shapes.values())),
+        "blocks": lists,
+        "layers": _lines((name, _shape(shape)) for name, shape in layers.items()),
+        "other_tensors": len(shapes) - len(layers),
+        "targets": _targets(layers, lists),
+    }
+
+
+def adapted_layers(adapter: AttachedAdapter) -> dict[str, dict[str, Any]]:
+    """Each layer of an adapter: its shape, rank, parameters and the shapes of its factors."""
+    plans, state = {plan.name: plan for plan in adapter.plans}, adapter.state()
+    return {
+        name: {
+            "shape": [plans[name].outputs, plans[name].inputs, *plans[name].kernel],
+            "rank": layer.rank,
+            "parameters": sum(tensor.numel() for tensor in layer.tensors.values()),
+            "factors": {factor: list(tensor.shape) for factor, tensor in layer.tensors.items()},
+        }
+        for name, layer in state.layers.items()
+    }
+
+
+def layer_kinds(layers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What `adapted_layers` gave, with one line for layers that differ in their numbers alone."""
+    return _lines(
+        (name, f"{_shape(each['shape'])}, rank {each['rank']}, {grouped(each['parameters'])}")
+        for name, each in layers.items()
+    )
+
+
+def other_layers(module: nn.Module, names: Iterable[str]) -> list[str]:
+    """The layers of a module that could have an adapter and are none of those named, as lines."""
+    from ..adapters.targets import LayerIndex
+
+    without = set(names)
+    return _lines(
+        (layer.paths[0], _shape(layer.module.get_parameter("weight").shape))
+        for layer in LayerIndex(module).layers
+        if without.isdisjoint(layer.paths)
+    )
+
+
+def _place(base: str) -> Path:
+    from ..families.registry import embedded_family
+
+    place = embedded_family().embedded if base == EMBEDDED else Path(base).expanduser()
+    if place is not None and place.exists():
+        return place
+    raise BaseModelError(
+        f"there is no {base}",
+        "a Diffusers folder, or a .safetensors or .gguf file of a base",
+        "Check the path, or download the model first.",
+    )
+
+
+def _shapes(place: Path) -> dict[str, tuple[int, ...]]:
+    if place.is_file():
+        return {name: info.shape for name, info in open_weights(place).tensors.items()}
+    parts = (place / part for part in ("transformer", "unet"))
+    folder = next((part for part in parts if part.is_dir()), place)
+    headers = (read_header(file)[0] for file in shard_files(folder))
+    return {name: info.shape for header in headers for name, info in header.items()}
+
+
+def _named(place: Path, base: str) -> dict[str, str]:
+    """The model's class, where it says one, and the family that trains it."""
+    from ..bases.locate import NO_FAMILY, detect_base
+
+    configs = (place / part / "config.json" for part in ("transformer", "unet", "."))
+    config = next((each for each in configs if each.is_file()), None)
+    found = {} if config is None else {"class": class_name(config)}
+    try:
+        return {**found, "family": detect_base(base)}
+    except BaseModelError as error:
+        return {**found, "family": f"none: {error.found}. {NO_FAMILY}"}
+
+
+def _repeated(layers: Iterable[str]) -> dict[str, int]:
+    """Lists of blocks by name, each with its length; lists inside blocks are part of them."""
+    blocks: dict[str, set[str]] = {}
+    for name in layers:
+        if found := _BLOCKS.match(f"{name}."):
+            blocks.setdefault(found[1], set()).add(found[0])
+    return {name: len(found) for name, found in blocks.items() if len(found) >= _FEWEST}
+
+
+def _targets(layers: Iterable[str], lists: Mapping[str, int]) -> dict[str, list[str]]:
+    """Patterns for ``adapter.targets``: all layers of the blocks, and those of attention."""
+    every = [rf"{re.escape(name)}\.\d+\..*" for name in lists]
+    attention = sorted(
+        {
+            r"\d+".join(map(re.escape, _NUMBER.split(name)))
+            for name in layers
+            if _ATTENTION.search(name) and any(name.startswith(f"{each}.") for each in lists)
+        }
+    )
+    return {"blocks": every, "attention": attention}
+
+
+def _lines(described: Iterable[tuple[str, str]]) -> list[str]:
+    counts = Counter((_NUMBER.sub("*", name), words) for name, words in described)
+    return [f"{count} x {name}: {words}" for (name, words), count in counts.items()]
+
+
+def _shape(shape: Iterable[int]) -> str:
+    return " x ".join(map(str, shape))

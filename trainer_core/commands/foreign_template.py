@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..config import RunConfig
 from ..config.reading import parse_override
-from ..errors import InputError
+from ..data.paces import sample_paces
+from ..data.sources.combined import scan_all
+from ..errors import InputError, TrainerError
 from ..families.run_files import load_config
 from ..filesystem.storage import given_path, write_text
 from ..foreign_runs import (
@@ -37,7 +41,7 @@ def template_of(arguments: Arguments) -> int:
     documents += [open_document(each) for each in own.get("from", ())]
     family, changes = _family(rest.settings)
     beside = Beside(documents[0].name if documents[0].format != "command" else _first(own))
-    run = read_foreign(documents, family=family, beside=beside)
+    run = read_foreign(documents, family=family, beside=beside, count_steps=steps_of_epoch)
     run = _changed(run, changes)
     run.config()
     text = run.run_file().rstrip("\n")
@@ -49,6 +53,22 @@ def template_of(arguments: Arguments) -> int:
         _write(given_path(arguments.words[0]), text)
     _tell(run, documents)
     return 0
+
+
+def steps_of_epoch(config: RunConfig) -> int | None:
+    """Steps of an epoch: every trained image as often as it is repeated, each step full.
+
+    Returns:
+        At least 1; None where the dataset cannot be read.
+    """
+    try:
+        samples = scan_all(config.dataset, stop=False, seed=config.seed).samples
+        repeats, _ = sample_paces(samples, config.dataset)
+    except TrainerError:
+        return None
+    of_step = config.dataset.batch_size or config.training.batch_size
+    of_step *= config.training.gradient_accumulation_steps
+    return math.ceil(sum(repeats) / of_step) or None
 
 
 def _first(own: object) -> str:

@@ -27,6 +27,7 @@ from .ai_toolkit_keys import (
 )
 from .ai_toolkit_noise import set_loss, set_noise, set_preservation
 from .ai_toolkit_slider import SLIDER, SLIDERS, set_slider
+from .optimizers import FINDS_ITS_RATE, note_number, set_optimizer
 from .program import Given, Program, has, set_family
 from .rules import (
     EVERY,
@@ -49,14 +50,7 @@ from .rules import (
     whole,
 )
 from .text_encoders import set_text_encoder
-from .vocabulary import (
-    FINDS_ITS_RATE,
-    Folder,
-    has_masks,
-    set_folders,
-    set_optimizer,
-    set_schedule,
-)
+from .vocabulary import Folder, has_masks, set_folders, set_schedule
 
 _NAME = "ai-toolkit"
 
@@ -232,6 +226,7 @@ def _optimizer(train: Source, to: Conversion) -> None:
     params = train.read("optimizer_params", mapping, {})
     names = {"weight_decay", "eps", "beta1", "beta2", "momentum"}
     given: dict[str, Any] = {}
+    name = train.read("optimizer", text, "adamw")
     for key, value in params.items():
         whole_key = f"optimizer_params.{key}"
         if key == "betas" and isinstance(value, list) and len(value) == 2:
@@ -239,13 +234,12 @@ def _optimizer(train: Source, to: Conversion) -> None:
         elif key in names:
             given[key] = (whole_key, value)
         else:
-            to.lack(f"train.{whole_key}", value, "The optimizer here has no such number.")
+            note_number(to, name, f"train.{whole_key}", key, value)
     checked = {
-        key: (f"train.{name}", train.check(name, value, number))
-        for key, (name, value) in given.items()
+        key: (f"train.{path}", train.check(path, value, number))
+        for key, (path, value) in given.items()
     }
     named = train.given("optimizer")
-    name = train.read("optimizer", text, "adamw")
     ours = set_optimizer(to, ("train.optimizer", name), checked, {"eps": 1e-6}, named=named)
     key = "unet_lr" if train.given("unet_lr") else "lr"
     rate = train.read(key, number, 1e-6)

@@ -123,17 +123,24 @@ def script_of(words: Sequence[str]) -> str:
     return next((PurePath(each).name for each in words if each.lower().endswith(SCRIPT)), "")
 
 
+_BACKSLASH = "\ue000"
+"""Stands for one while a shell's quotes are read; a character of private use."""
+_PATTERNS = "patterns="
+
+
 def _commands(line: str) -> list[list[str]]:
     """The words of each command of a line, such as of ``cd folder && python script.py``."""
-    # A semicolon ends a word without a space before it.
-    words = shlex.shlex(line.replace("\\", "/"), posix=True, punctuation_chars=";")
+    # A backslash parts the folders of a path, and stays what it is in a regular expression. A
+    # semicolon ends a word without a space before it.
+    words = shlex.shlex(line.replace("\\", _BACKSLASH), posix=True, punctuation_chars=";")
     words.whitespace_split = True
     commands: list[list[str]] = [[]]
     for word in words:
         if word in _ENDS:
             commands.append([])
         else:
-            commands[-1].append(word)
+            kept = "\\" if _PATTERNS in word else "/"
+            commands[-1].append(word.replace(_BACKSLASH, kept))
     return commands
 
 

@@ -8,6 +8,7 @@ attention, with a rank as its alpha, on noise levels that are all alike.
 from __future__ import annotations
 
 from ..errors import ConfigError
+from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
 from .rules import Conversion, Lacks, Maps, Source, Table, Together, flag, number, text, whole
 from .vocabulary import (
@@ -16,7 +17,6 @@ from .vocabulary import (
     PRECISION_NEAR,
     ending,
     set_image_folder,
-    set_optimizer,
     set_reading,
     set_schedule,
     set_trackers,

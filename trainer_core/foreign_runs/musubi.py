@@ -6,7 +6,7 @@ Source: kohya-ss/musubi-tuner at 30c658c4, ``training/parser_common.py``,
 
 from __future__ import annotations
 
-import re
+import ast
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,21 +15,19 @@ from ..families.run_files import words_elsewhere
 from .musubi_datasets import DATASET, GENERAL, read_datasets
 from .musubi_keys import ARGUMENTS, OPTIONS, SCRIPT
 from .musubi_prompts import set_previews
+from .optimizers import note_number, set_optimizer
 from .program import Given, Program, other_script, script_of, set_family
 from .rules import (
     Conversion,
     Source,
+    UnfitError,
     flag,
     number,
     text,
     texts,
     whole,
 )
-from .vocabulary import (
-    set_optimizer,
-    set_schedule,
-    set_trackers,
-)
+from .vocabulary import set_schedule, set_trackers
 
 _NAME = "musubi-tuner"
 _SCRIPT = "train_network.py"
@@ -221,8 +219,7 @@ def _network_argument(source: Source, key: str, value: str, to: Conversion) -> N
         setting, read = _OF_NETWORK[key]
         to.say(setting, source.check(name, value, read), name, value)
     elif key in _PATTERNS:
-        found = re.findall(r"""r?(['"])(.*?)\1""", value)
-        ours = [each for _, each in found]
+        ours = source.check(name, value, _patterns)
         to.say(_PATTERNS[key], ours, name, value, "Names there may be the model's own.")
     elif key in {"conv_dim", "conv_alpha"}:
         to.lack(name, value, "The layers that are adapted have no convolutions.")
@@ -230,6 +227,20 @@ def _network_argument(source: Source, key: str, value: str, to: Conversion) -> N
         to.off(name, value)
     else:
         to.unknown(name, value)
+
+
+def _patterns(value: str) -> list[str]:
+    """What that program reads as a list of Python's; a shell may have taken the quotes in it."""
+    try:
+        found = ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        found = None
+    if isinstance(found, list) and all(isinstance(each, str) for each in found):
+        return found
+    raise UnfitError(
+        "a list of patterns in quotes, as \"exclude_patterns=[r'.*mlp.*']\" in quotes of its own "
+        "that keep those inside from the shell"
+    )
 
 
 def _pairs(source: Source, key: str, to: Conversion) -> Iterator[tuple[str, str]]:
@@ -244,6 +255,7 @@ def _pairs(source: Source, key: str, to: Conversion) -> Iterator[tuple[str, str]
 
 def _optimizer(source: Source, to: Conversion) -> None:
     said: dict[str, Any] = {}
+    kind = source.read("optimizer_type", text, "AdamW") or "AdamW"
     for key, value in _pairs(source, "optimizer_args", to):
         name = f"optimizer_args ({key})"
         if key == "betas":
@@ -253,8 +265,7 @@ def _optimizer(source: Source, to: Conversion) -> None:
         elif key in {"weight_decay", "eps", "momentum"}:
             said[key] = (name, source.check(name, value, number))
         else:
-            to.lack(name, value, "The optimizer here has no such number.")
-    kind = source.read("optimizer_type", text, "AdamW") or "AdamW"
+            note_number(to, kind, name, key, value)
     set_optimizer(to, ("optimizer_type", kind), said, named=source.given("optimizer_type"))
     _schedule(source, to)
 
@@ -408,15 +419,19 @@ def _memory(source: Source, to: Conversion) -> None:
 def _run(source: Source, to: Conversion) -> None:
     """Length, checkpoints, logs."""
     if source.given("max_train_epochs"):
-        to.lack(
-            "max_train_epochs",
-            source.values["max_train_epochs"],
-            "Set training.steps: epochs x images x repeats / samples of a step.",
-        )
+        to.epochs["training.steps"] = "max_train_epochs", source.read("max_train_epochs", whole)
         source.off(to, "max_train_steps", why="Epochs win over it.")
     else:
         steps = source.read("max_train_steps", whole, 1600)
         source.say(to, "training.steps", steps, "max_train_steps")
+    for key, setting in (
+        ("save_every_n_epochs", "training.checkpoint_every"),
+        ("sample_every_n_epochs", "preview.every"),
+    ):
+        if source.read(key, whole, 0):
+            to.epochs[setting] = key, source.read(key, whole)
+        else:
+            source.off(to, key)
     every, last = (source.read(f"save_{name}_n_steps", whole, 0) for name in ("every", "last"))
     if source.given("save_last_n_steps") and every > 0:
         said = source.values["save_last_n_steps"]

@@ -104,7 +104,7 @@ ARGUMENTS: Table = {
     ),
     "sample_every_n_steps": Together("preview.every"),
     "sample_at_first": Lacks("The first preview is before step 1.", (None, True, False)),
-    "sample_every_n_epochs": Lacks("Set preview.every to a number of steps."),
+    "sample_every_n_epochs": Together("preview.every"),
     "sample_prompts": Together("preview"),
     "optimizer_type": Together("training.optimizer.name"),
     "optimizer_args": Together("training.optimizer"),
@@ -149,7 +149,7 @@ ARGUMENTS: Table = {
     "output_name": Maps("output.name", text),
     "resume": Lacks("States of another program are not read; start_from takes an adapter."),
     "save_every_n_steps": Maps("training.checkpoint_every", whole, 0),
-    "save_every_n_epochs": Lacks("Set training.checkpoint_every to a number of steps."),
+    "save_every_n_epochs": Together("training.checkpoint_every"),
     "save_last_n_steps": Together("training.keep_checkpoints"),
     **dict.fromkeys(
         ("save_last_n_epochs", "save_last_n_epochs_state", "save_last_n_steps_state"),

@@ -18,6 +18,7 @@ from .documents import Document
 from .one_trainer_concepts import CONCEPT, SAMPLE, concept_folder, set_samples, sizes_of
 from .one_trainer_keys import CONFIG
 from .one_trainer_noise import set_loss, set_noise, set_shift
+from .optimizers import note_number, set_optimizer
 from .program import Given, Program, has, set_family
 from .rules import (
     Conversion,
@@ -31,12 +32,7 @@ from .rules import (
     whole,
 )
 from .text_encoders import set_text_encoder
-from .vocabulary import (
-    containing,
-    set_folders,
-    set_optimizer,
-    set_schedule,
-)
+from .vocabulary import containing, set_folders, set_schedule
 
 _NAME = "OneTrainer"
 
@@ -201,7 +197,7 @@ def _optimizer(source: Source, to: Conversion) -> None:
         if value in (None, False, "", [], {}) or (value is True and key in _ON):
             to.off(f"optimizer.{key}", value)
         else:
-            to.lack(f"optimizer.{key}", value, "The optimizer here has no such setting.")
+            note_number(to, name, f"optimizer.{key}", key, value)
 
 
 _ON = {
@@ -295,11 +291,7 @@ def _memory(source: Source, to: Conversion) -> None:
 
 def _run(source: Source, to: Conversion) -> None:
     """Name, checkpoints, previews, logs."""
-    to.lack(
-        "epochs",
-        source.values.get("epochs", 100),
-        "Set training.steps: epochs x images x repeats / samples of a step.",
-    )
+    to.epochs["training.steps"] = "epochs", source.read("epochs", number, 100)
     place = source.read("output_model_destination", text, "")
     if place:
         path = PurePath(place.replace("\\", "/"))
@@ -339,6 +331,8 @@ def _interval(source: Source, to: Conversion, key: str, usual: int, setting: str
         to.say(setting, 0, f"{key}_unit", unit, given=given)
     elif unit == "NEVER":
         to.say(setting, 0, f"{key}_unit", unit, given=given)
+    elif unit == "EPOCH":
+        to.epochs[setting] = key, value
     else:
         to.lack(key, f"{value:g} {unit}", f"Set {setting} to a number of steps.")
     unit_key = f"{key}_unit"

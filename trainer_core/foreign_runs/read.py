@@ -15,6 +15,7 @@ from ..families.run_files import config_of, run_file_of
 from ..filesystem.text_files import read_text
 from ..printable import listed
 from .documents import LARGEST, Document, open_document, split_command
+from .epochs import CountSteps, say_epochs
 from .program import Given, Program, other_script
 from .registry import PROGRAMS
 from .rules import Conversion, Note, UnfitError, name_of, with_one_outcome
@@ -121,7 +122,11 @@ def command_document(command: str) -> Document:
 
 
 def read_foreign(
-    documents: Sequence[Document], *, family: str = "", beside: Beside | None = None
+    documents: Sequence[Document],
+    *,
+    family: str = "",
+    beside: Beside | None = None,
+    count_steps: CountSteps = lambda config: None,
 ) -> ForeignRun:
     """Turn a run file of another program into ours.
 
@@ -129,6 +134,7 @@ def read_foreign(
         documents: The file; behind it others that it names, such as a dataset's.
         family: The architecture, where the file does not say it.
         beside: Opens files that another one names; unset: only what was given is read.
+        count_steps: Counts the dataset where lengths are in epochs; unset: nobody looks at it.
 
     Raises:
         InputError: When it is of no program that is known, cannot be understood, or others are
@@ -153,6 +159,7 @@ def read_foreign(
             str(error),
             "Correct the value there.",
         ) from error
+    say_epochs(to, RunConfig.model_validate(nested(to.values)), count_steps)
     to.finish()
     _require_controls(to)
     _leave_out_contradictions(to)

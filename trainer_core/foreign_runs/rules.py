@@ -129,11 +129,13 @@ class Conversion:
         values: YAML path to value.
         notes: What became of every key.
         sources: Files, or parts of them, whose tables were applied.
+        epochs: Settings that count steps, to a key that counts epochs and its value.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
+    epochs: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def say(
         self,

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..config.patterns import pattern_mistake
 from ..errors import ConfigError
+from .optimizers import note_number, set_optimizer
 from .program import Given, Program, has, set_family
 from .rules import (
     EVERY,
@@ -37,7 +38,6 @@ from .vocabulary import (
     PRECISION_EXACT,
     PRECISION_NEAR,
     ending,
-    set_optimizer,
     set_reading,
     set_schedule,
     set_table,
@@ -257,9 +257,9 @@ def _optimizer(source: Source, to: Conversion) -> None:
         if name in args:
             value = source.check(f"{key}.{name}", args.pop(name), number)
             said[name] = (f"{key}.{name}", value)
-    for name, value in args.items():
-        to.lack(f"{key}.{name}", value, "The optimizer here has no such number.")
     path = source.read("optimizer.class_path", text, "torch.optim.AdamW")
+    for name, value in args.items():
+        note_number(to, path, f"{key}.{name}", name, value)
     named = source.given("optimizer.class_path")
     set_optimizer(to, ("optimizer.class_path", path), said, named=named)
     _schedule(source, to)

@@ -1,4 +1,4 @@
-"""The field's words for optimizers, schedules and sizes, and what they are called here."""
+"""The field's words for schedules, folders and sizes, and what they are called here."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import PurePath, PureWindowsPath
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..config import OptimizerSection
 from ..config.folders import OVERRIDES
 from ..config.run import find_setting
 from .rules import Conversion, Note, Source, UnfitError, number, numbers, text, texts, word_of
@@ -20,105 +19,6 @@ Said = tuple[str, Any]
 ENCODED = "Images and captions are always encoded once, and kept on disk."
 AUGMENTED = "Images are only mirrored and cropped here: all views are encoded once."
 """Why what several programs have is left out."""
-
-_NO_SUCH = "There is no such optimizer here; adamw stands in its place."
-_NOT_DECOUPLED = "Adam without decoupled decay; adamw is the nearest."
-
-
-class _Optimizer(NamedTuple):
-    """An optimizer of other programs: its name here, and its library's own defaults."""
-
-    name: str
-    defaults: Mapping[str, float]
-    near: str = ""
-
-
-_ADAMW = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01}
-_ADAM = {**_ADAMW, "weight_decay": 0.0}
-_PRODIGY = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
-_LION = {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0}
-_DECAY = {"weight_decay": 0.0}
-
-OPTIMIZERS: Mapping[str, _Optimizer] = {
-    "adamw": _Optimizer("adamw", _ADAMW),
-    "adam": _Optimizer("adamw", _ADAM, _NOT_DECOUPLED),
-    "adamw8bit": _Optimizer("adamw8bit", _ADAMW),
-    "adamw8": _Optimizer("adamw8bit", _ADAMW, "Another library's 8 bits."),
-    "adam8": _Optimizer("adamw8bit", _ADAM, _NOT_DECOUPLED),
-    "adam8bit": _Optimizer("adamw8bit", _ADAM, _NOT_DECOUPLED),
-    "pagedadamw": _Optimizer("adamw_paged", _ADAMW),
-    "pagedadamw32bit": _Optimizer("adamw_paged", _ADAMW),
-    "pagedadamw8bit": _Optimizer("adamw8bit_paged", _ADAMW),
-    "adamw4bit": _Optimizer("adamw4bit", _ADAMW),
-    "adamwfp8": _Optimizer("adamw_fp8", _ADAMW),
-    "adamwschedulefree": _Optimizer("adamw_schedule_free", _PRODIGY),
-    "schedulefreeadamw": _Optimizer("adamw_schedule_free", _ADAMW),
-    "lion": _Optimizer("lion", _LION),
-    "lion8bit": _Optimizer("lion8bit", _LION),
-    "pagedlion8bit": _Optimizer("lion8bit_paged", _LION),
-    "adafactor": _Optimizer("adafactor", _DECAY),
-    "prodigy": _Optimizer("prodigy", _PRODIGY),
-    "prodigy8bit": _Optimizer("prodigy", _PRODIGY, "Its state is not kept in 8 bits."),
-    "prodigyplusschedulefree": _Optimizer("prodigy_schedule_free", {**_PRODIGY, "beta2": 0.99}),
-    "came": _Optimizer("came", {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0}),
-    "muon": _Optimizer("muon", {"beta1": 0.95, "weight_decay": 0.0}),
-    "sgd": _Optimizer("sgd", {"beta1": 0.0, "weight_decay": 0.0}),
-}
-"""Name in small letters, with nothing but letters and figures, to ours."""
-
-_MOMENTUM = "momentum"
-_BY_MOMENTUM = ("sgd", "muon")
-"""Optimizers whose beta1 other programs call momentum."""
-
-FINDS_ITS_RATE = ("prodigy", "prodigy_schedule_free")
-"""Optimizers whose learning rate is a factor of what they find, and is to be 1."""
-
-
-def find_optimizer(name: str) -> _Optimizer:
-    """The optimizer of a name in any spelling, such as ``bitsandbytes.optim.AdamW8bit``."""
-    plain = re.sub(r"[^a-z0-9]", "", name.rsplit(".", 1)[-1].lower())
-    return OPTIMIZERS.get(plain, _Optimizer("adamw", _ADAMW, _NO_SUCH))
-
-
-def set_optimizer(
-    to: Conversion,
-    name: Said,
-    given: Mapping[str, Said],
-    defaults: Mapping[str, float] | None = None,
-    *,
-    named: bool = True,
-) -> str:
-    """Say which optimizer, and its numbers: what the file says, else what its library takes.
-
-    Args:
-        to: Gets the settings.
-        name: Its key and its name.
-        given: Settings of the section ``optimizer``, or ``momentum``, to key and value.
-        defaults: Of this program, where they differ from the library's.
-        named: Whether the file says its name.
-
-    Returns:
-        Its name here.
-    """
-    found = find_optimizer(str(name[1]))
-    section = "training.optimizer"
-    to.say(f"{section}.name", found.name, *name, found.near, given=named)
-    if found.name in _BY_MOMENTUM and _MOMENTUM in given:
-        given = {"beta1" if each == _MOMENTUM else each: said for each, said in given.items()}
-    standard = {**found.defaults}
-    standard |= {key: value for key, value in (defaults or {}).items() if key in standard}
-    for setting, (key, value) in given.items():
-        if setting in standard:
-            to.say(f"{section}.{setting}", value, key, value)
-        else:
-            to.lack(key, value, f"{found.name} has no such number here.")
-    usual = OptimizerSection.model_validate({"name": found.name})
-    for setting, value in standard.items():
-        if setting not in given:
-            key, ours = f"{name[0]} ({setting})", getattr(usual, setting)
-            to.say(f"{section}.{setting}", value, key, value, given=False, ours=ours)
-    return found.name
-
 
 _SCHEDULES = {
     "constant": "constant",

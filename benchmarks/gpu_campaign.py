@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from trainer_core.commands.allocator import set_allocator
+
 from .campaign.cells import Cell, groups, to_measure
 from .campaign.lines import NAME, begun, end, read_lines, write_line
 from .campaign.packages import ROOT, WHEELS, add_missing, carried_commit
@@ -294,10 +296,7 @@ def main() -> int:
         print("added: " + ", ".join(added), flush=True)
     path = [str(site), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
-    if sys.platform == "linux":
-        # As the command line has it (`trainer_core.cli`).
-        for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-            environment.setdefault(name, "expandable_segments:True")
+    set_allocator(environment)
     comfy = given.wheels / "ComfyUI"
     if comfy.is_dir():
         environment.setdefault("COMFYUI_PATH", str(comfy.resolve()))

@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import platform
 import sys
 from collections.abc import Sequence
 
 from .commands import VERBS
+from .commands.allocator import set_allocator
 from .commands.arguments import Arguments, parse_arguments
 from .commands.console import prepare_log, prepare_streams, show, show_error
 from .errors import InputError, RunError, TrainerError
@@ -22,10 +22,6 @@ from .version import __version__
 
 _CHATTY = ("bitsandbytes", "diffusers.quantizers.torchao", "torch.utils._pytree", "torchao")
 """Where it is said, whenever another library is loaded, what they lack for formats of weights."""
-
-_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""Torch before 2.9 reads the second one, and 2.9 only there what concerns CUDA (pytorch#183387);
-some later ones warn of the second one where the first is not set."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,12 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     prepare_streams()
     prepare_log()
-    chosen = {*_ALLOCATOR, "PYTORCH_HIP_ALLOC_CONF"} & {*os.environ}
-    # Drivers for WSL and Jetson may refuse it all memory (pytorch#192330, unsloth#2401).
-    refused = any(each in platform.release().lower() for each in ("microsoft", "tegra"))
-    if sys.platform == "linux" and not refused and not chosen:
-        # Before torch is imported: sizes change from step to step, and memory in pieces is no room.
-        os.environ.update(dict.fromkeys(_ALLOCATOR, "expandable_segments:True"))
+    set_allocator(os.environ)
     for library in _CHATTY:
         logging.getLogger(library).setLevel(logging.ERROR)
     as_json = "--json" in words

@@ -16,6 +16,7 @@ from ..config import RunConfig
 from ..errors import TrainerError
 from ..requirements import MissingLibrary, all_requirements, installed_version, meets
 from ..version import __version__
+from .allocator import allocator_report
 from .arguments import Arguments
 from .console import show, show_report
 from .dataset import dataset_report
@@ -264,6 +265,7 @@ def environment_report() -> dict[str, Any]:
     }
     if versions["torch"]:
         report["devices"] = device_reports()
+        report["allocator"] = allocator_report()
     return report
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.fixtures.tables import table
 from trainer_core.cli import main
 from trainer_core.commands import VERBS
+from trainer_core.commands.allocator import allocator_report
 from trainer_core.errors import StorageError
 from trainer_core.families.run_files import load_config
 from trainer_core.version import __version__
@@ -52,6 +53,23 @@ def test_cudas_memory_grows_in_place_unless_the_user_says_otherwise(
     monkeypatch.setattr("os.environ", dict(own))
     main(["--version"])
     assert [os.environ.get(f"PYTORCH_{each}ALLOC_CONF") for each in ("", "CUDA_")] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "judged"),
+    [
+        ("expandable_segments:True", "memory grows in place"),
+        ("max_split_size_mb:64, expandable_segments:true", "memory grows in place"),
+        ("max_split_size_mb:64", "add expandable_segments:True"),
+        ("expandable_segments:False", "add expandable_segments:True"),
+        ("", "add expandable_segments:True"),
+        ("backend:cudaMallocAsync", "leaves no gaps"),
+    ],
+)
+def test_the_doctor_judges_what_the_environment_says_to_the_allocator(monkeypatch, text, judged):
+    monkeypatch.setattr("os.environ", {"PYTORCH_CUDA_ALLOC_CONF": text})
+    ((name, said),) = allocator_report().items()
+    assert (name, judged in said) == ("PYTORCH_CUDA_ALLOC_CONF", True)
 
 
 def test_wrong_input_is_exit_code_two_and_three_parts(capsys):

@@ -79,6 +79,9 @@ def _convert(given: Given, to: Conversion) -> None:
     _optimizer(source, to)
     _dataset(source, to)
     set_trackers(source, "report_to", to)
+    to.say(
+        "output.layouts", ["comfyui", "diffusers"], "save_lora_weights", "diffusers", given=False
+    )
 
 
 def _adapter(source: Source, to: Conversion) -> None:

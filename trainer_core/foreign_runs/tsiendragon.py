@@ -71,7 +71,15 @@ TABLE: Table = {
     "data.class_path": Lacks("There is one way to read a folder.", EVERY),
     "data.batch_size": Together("training.batch_size"),
     "data.init_args.batch_size": Together("training.batch_size"),
-    "data.num_workers": Lacks("Reading needs no such setting.", (None, *_FEW)),
+    **dict.fromkeys(
+        (
+            "data.num_workers",
+            "data.init_args.num_workers",
+            "data.init_args.prefetch_factor",
+            "data.init_args.persistent_workers",
+        ),
+        Lacks("Samples are encoded once and read ahead by themselves.", EVERY),
+    ),
     "data.shuffle": Lacks("Samples are always shuffled.", (None, True)),
     "data.init_args.dataset_path": Together("dataset.path"),
     "data.init_args.caption_dropout_rate": Maps("dataset.caption_dropout", number),
@@ -108,6 +116,7 @@ TABLE: Table = {
     "train.gradient_accumulation_steps": Maps("training.gradient_accumulation_steps", whole, 4),
     "train.max_train_steps": Maps("training.steps", whole, 1000),
     "train.num_epochs": Lacks("That program stops at max_train_steps, if that comes first."),
+    "train.resume_from_checkpoint": Lacks("Say resume=latest when you go on.", (None, "latest")),
     "train.checkpointing_steps": Maps("training.checkpoint_every", whole, 500),
     "train.checkpoints_total_limit": Maps("training.keep_checkpoints", whole, 10_000),
     "train.max_grad_norm": Maps("training.max_grad_norm", number),
@@ -170,6 +179,9 @@ def _convert(given: Given, to: Conversion) -> None:
     _masks(source, to)
     _previews(source, to)
     set_trackers(source, "logging.report_to", to, "tensorboard")
+    to.say(
+        "output.layouts", ["comfyui", "diffusers"], "save_lora_weights", "diffusers", given=False
+    )
 
 
 def _resolved(file: str, values: Mapping[str, Any]) -> Mapping[str, Any]:

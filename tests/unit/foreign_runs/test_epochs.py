@@ -87,3 +87,20 @@ def test_what_prodigy_always_does_is_no_loss(images):
     assert "optimizer_args (use_bias_correction)" in {note.key for note in run.outcome("off")}
     lost = {note.key: note.why for note in run.outcome("lacking")}
     assert lost["optimizer_args (safeguard_warmup)"] == "It is always on here."
+
+
+def test_a_run_file_of_qwen_image_finetune_leaves_no_key_of_its_loader_unknown(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "trainer: QwenImageEdit\nmodel: {lora: {r: 16}}\n"
+        "data: {init_args: {dataset_path: d, num_workers: 4, prefetch_factor: 2, "
+        "persistent_workers: true}}\n"
+        "train: {max_train_steps: 1000, num_epochs: 10, resume_from_checkpoint: latest}\n"
+        "optimizer: {class_path: torch.optim.AdamW}\nlogging: {output_dir: out}\n"
+    )
+    run = read_foreign([open_document(path)])
+    assert run.outcome("unknown") == []
+    assert (run.values["training.steps"], run.values["output.layouts"]) == (
+        1000,
+        ["comfyui", "diffusers"],
+    )

@@ -104,7 +104,8 @@ def other_script(name: str, words: Sequence[str], scripts: Sequence[str]) -> Inp
         expected,
         "Give the run file that the command names, if docs/other-trainers.md lists its program. "
         "Commands of sd-scripts and of other architectures are not read: their arguments mean "
-        "something else.",
+        "something else. Models of these, such as Wan and HunyuanVideo, train in ComfyUI with Base "
+        "From Model.",
     )
 
 

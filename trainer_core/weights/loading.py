@@ -151,6 +151,14 @@ def without_bars(library: str) -> Iterator[None]:
 
 
 def _unreadable(place: Path, reason: str) -> BaseModelError:
+    packed = _quantized_by(place)
+    if packed:
+        return BaseModelError(
+            f"{place} is stored by {packed}, which cannot load it here ({shortened(reason, 500)})",
+            f"a GPU that {packed} supports, and {packed} itself",
+            f"Install {packed} on a machine with a GPU, or name the model in bf16: "
+            "memory.base_format stores it in fewer bits here.",
+        )
     return BaseModelError(
         f"the files in {place} cannot be loaded ({shortened(reason, 500)})",
         "whole safetensors files and settings of the class that config.json there names",
@@ -329,6 +337,17 @@ def is_quantized(location: BaseLocation) -> bool:
     """Whether a library has quantized the base, which then keeps its format."""
     path = location.folder / "transformer" / "config.json"
     return location.file is None and _names_quantization(read_json(path))
+
+
+def _quantized_by(place: Path) -> str:
+    """The library that has quantized a part of a base; empty where none has."""
+    try:
+        settings = read_json(place / "config.json")
+    except BaseModelError:
+        return ""
+    config = settings.get("quantization_config")
+    method = config.get("quant_method") if isinstance(config, dict) else None
+    return method if isinstance(method, str) and method.isidentifier() else ""
 
 
 def _names_quantization(settings: Mapping[str, Any]) -> bool:

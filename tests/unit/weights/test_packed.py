@@ -214,6 +214,18 @@ def test_a_folder_that_is_quantized_already_is_refused(tmp_path):
     assert "memory.base_format to auto" in error.remedy
 
 
+def test_a_folder_of_bitsandbytes_says_what_it_needs_where_it_cannot_be_loaded(tmp_path):
+    location = place(folder_of(make_flux_transformer(), tmp_path))
+    path = tmp_path / "transformer" / "config.json"
+    stored = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}
+    settings = json.loads(path.read_text()) | {"quantization_config": stored}
+    path.write_text(json.dumps(settings))
+    with pytest.raises(BaseModelError) as caught:
+        FLUX.load_transformer(location, torch.float32, "cpu")
+    assert "is stored by bitsandbytes, which cannot load it here" in caught.value.found
+    assert "memory.base_format" in caught.value.remedy
+
+
 def test_a_folder_that_lacks_a_weight_or_has_another_shape_is_refused(tmp_path):
     location = place(folder_of(make_flux_transformer(), tmp_path))
     path = tmp_path / "transformer" / "diffusion_pytorch_model.safetensors"

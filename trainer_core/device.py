@@ -22,11 +22,12 @@ from .errors import ConfigError
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def resolve_device(setting: str) -> torch.device:
+def resolve_device(setting: str, path: str = "memory.device") -> torch.device:
     """Turn ``memory.device`` into a device that is there.
 
     Args:
         setting: ``auto`` or a torch device name.
+        path: Where it was set, for the error.
 
     Returns:
         The device.
@@ -43,9 +44,9 @@ def resolve_device(setting: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
-            f"memory.device: {setting} ({reason})",
+            f"{path}: {setting} ({reason})",
             f"a device of this machine, such as {_best_device()}",
-            "Set memory.device to auto, or see `adapter-trainer doctor` for the devices.",
+            f"Set {path} to auto, or see `adapter-trainer doctor` for the devices.",
         ) from error
     return device
 

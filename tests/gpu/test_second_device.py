@@ -58,6 +58,20 @@ def test_the_first_device_is_left_alone(tmp_path, cache, monkeypatch, master):
     assert torch.cuda.max_memory_allocated(0) == torch.cuda.memory_allocated(0)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_encoders_compute_on_a_device_of_their_own(tmp_path, cache):
+    losses = []
+    for name, own in (("alone", None), ("beside", "cuda:1")):
+        fresh = tmp_path / name
+        torch.cuda.reset_peak_memory_stats(1)
+        used = torch.cuda.memory_allocated(1)
+        result, _ = run(fresh, fresh / "cache", "cuda:0", encoder_device=own)
+        losses.append(result.losses)
+        assert (torch.cuda.max_memory_allocated(1) > used) == (own is not None)
+        assert len(result.pictures) == 3
+    assert losses[0] == losses[1]
+
+
 @pytest.mark.skipif(not PRETENDED, reason="a driver that refuses is pretended")
 def test_ram_that_is_not_pinned_is_said_once_and_changes_no_number(tmp_path, cache):
     pinned, before = run(tmp_path / "pinned", cache, "cuda", master="auto")

@@ -182,6 +182,12 @@ class MemorySection(Section):
         "Leave it on auto unless you have several GPUs. 'auto', or a torch device such as 'cuda', "
         "'cuda:1', 'mps', 'xpu' or 'cpu'.",
     )
+    encoder_device: str | None = setting(
+        None,
+        "Leave it unset unless you have several GPUs. Where the text encoder and the VAE compute, "
+        "such as 'cuda:1' or 'cpu'; unset: on memory.device, before the base comes.",
+        advanced=True,
+    )
     plan: Literal["auto", "fastest", "smallest", "off"] = setting(
         "auto",
         "Leave it on auto; take smallest when VRAM runs out. Chooses base_format, blocks_to_swap "

@@ -21,7 +21,8 @@ from ..types import Conditioning
 from ..weights.base_format import Packing
 from ..weights.diffusers_folder import read_json
 from ..weights.file_spec import FileSpec, FolderSpec
-from ..weights.loading import Take, load_file, load_frozen, load_packed, reading_part
+from ..weights.loading import Take, load_file, load_frozen, load_packed
+from ..weights.reading_part import reading_part
 from .diffusers_parts import (
     DECODER_NUMBERS,
     Vae,

@@ -47,7 +47,7 @@ from .vocabulary import (
 )
 
 _NAME = "qwen-image-finetune"
-_DEVICES = "Encoders work before the training; accelerate launch trains on several GPUs."
+_DEVICES = "The text encoder and the VAE share memory.encoder_device."
 _FEW = tuple(range(65))
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _LONGEST = 4096
@@ -127,7 +127,7 @@ TABLE: Table = {
     "train.low_memory": Lacks("memory.plan places weights by itself.", (None, True, False)),
     "train.fit_device": Lacks(_DEVICES, EVERY),
     "train.vae_encoder_device": Lacks(_DEVICES, EVERY),
-    "train.text_encoder_device": Lacks(_DEVICES, EVERY),
+    "train.text_encoder_device": Maps("memory.encoder_device", text, near=_DEVICES),
     "optimizer.class_path": Together("training.optimizer.name"),
     "optimizer.init_args": Together("training.optimizer"),
     "lr_scheduler.scheduler_type": Together("training.schedule.name"),
@@ -145,7 +145,7 @@ TABLE: Table = {
     "cache.cache_dir": Maps("cache.dir", text),
     "cache.devices": Lacks(_DEVICES, EVERY),
     "cache.vae_encoder_device": Lacks(_DEVICES, EVERY),
-    "cache.text_encoder_device": Lacks(_DEVICES, EVERY),
+    "cache.text_encoder_device": Maps("memory.encoder_device", text, near=_DEVICES),
     "cache.text_encoder_2_device": Lacks(_DEVICES, EVERY),
     "cache.prompt_empty_drop_keys": Lacks(ENCODED, EVERY),
     "predict.devices": Lacks(_DEVICES, EVERY),

@@ -23,7 +23,7 @@ from ..data.cache.cache_file import Entry, is_sound, make_entry, read_entry, wri
 from ..data.captions import TextLimit
 from ..data.drawn_masks import with_mask
 from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
-from ..device import DTYPES, release_memory, resolve_precision
+from ..device import DTYPES, release_memory, resolve_device, resolve_precision
 from ..errors import ConfigError
 from ..families.family import Family
 from ..families.filled import control_channels
@@ -91,7 +91,7 @@ class LazyEncoders:
         config: The run file.
         family: The base's family.
         location: Where the base is.
-        device: Where the encoders compute.
+        device: Where the denoiser computes, and the encoders as well where nothing else is set.
         machine: What they may take of the computer; unset: all that is free.
     """
 
@@ -112,7 +112,9 @@ class LazyEncoders:
         self._load_counter = lambda: family.load_token_counter(location)
         self._text_length = location.text_length
         self._latents, self._numbers = family.latents, family.decoder_numbers
-        self._device, self._memory, self._machine = device, config.memory, machine or Machine()
+        own = config.memory.encoder_device
+        self._device = resolve_device(own, "memory.encoder_device") if own else device
+        self._memory, self._machine = config.memory, machine or Machine()
         self._loaded: Encoders | None = None
         self._decoder: Callable[[Tensor], Tensor] | None = None
         self._at_close = contextlib.ExitStack()

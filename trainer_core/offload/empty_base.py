@@ -14,7 +14,7 @@ from ..families.trainable_text import empty_text, join_text
 from ..weights.base_format import Packing
 from ..weights.base_location import BaseLocation
 from ..weights.kept_weights import stored_layers
-from ..weights.loading import reading_part
+from ..weights.reading_part import reading_part
 from .model_bytes import base_bytes
 from .swapped import bytes_away, repeated_blocks, swapped_blocks
 

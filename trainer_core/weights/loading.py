@@ -10,18 +10,15 @@ import importlib
 import inspect
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from ..errors import BaseModelError, TrainerError
-from ..printable import shortened
+from ..errors import BaseModelError
 from ..quantization.quantized_linear import QuantizedLinear
 from ..quantization.stored_format import StoredFormat
 from ..tensors.host_memory import return_free_memory
@@ -31,6 +28,7 @@ from .diffusers_folder import read_json, shard_files
 from .file_spec import Origin
 from .header import Formats, WeightFile, check_formats, open_weights
 from .reading import TensorReader, ahead
+from .reading_part import reading_part, unreadable, without_bars
 
 if TYPE_CHECKING:
     from .file_spec import FileSpec
@@ -76,7 +74,7 @@ def load_frozen(
     missing = sorted(report["missing_keys"])
     if missing:
         # A library fills such weights with random numbers and goes on.
-        raise _unreadable(folder / part, f"{len(missing)} weights are missing, {missing[0]} first")
+        raise unreadable(folder / part, f"{len(missing)} weights are missing, {missing[0]} first")
     return loaded.requires_grad_(False).eval().to(device)
 
 
@@ -102,68 +100,6 @@ def load_words(kind: str, folder: Path, part: str) -> Any:
     loader = getattr(importlib.import_module("transformers"), kind)
     with reading_part(folder / part):
         return loader.from_pretrained(folder / part, local_files_only=True)
-
-
-@contextmanager
-def reading_part(place: Path) -> Iterator[None]:
-    """Turn whatever the files of a part lead a library, or us, into one error that names it.
-
-    The libraries take what stands in a configuration as it is, and check some of it with errors of
-    their own: a text where a number belongs can end in any class of error.
-
-    Raises:
-        BaseModelError: In place of the library's error.
-    """
-    try:
-        yield
-    except (TrainerError, MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        # Some wrap a damaged file into errors that end in advice on other matters.
-        lines = str(error).strip().splitlines()
-        kind = "" if isinstance(error, OSError | SafetensorError) else f"{type(error).__name__}: "
-        raise _unreadable(place, f"{kind}{lines[0] if lines else 'no reason given'}") from error
-
-
-@contextmanager
-def without_bars(library: str) -> Iterator[None]:
-    """Switch a library's progress bars off, and back to what they were.
-
-    Whoever has decided on bars with ``HF_HUB_DISABLE_PROGRESS_BARS`` keeps them as they are.
-    """
-    from huggingface_hub import constants
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
-
-    bars = importlib.import_module(f"{library}.utils.logging")
-    decided = constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
-    if decided or not bars.is_progress_bar_enabled():
-        yield
-        return
-    downloads_are_silent = are_progress_bars_disabled()
-    bars.disable_progress_bar()
-    try:
-        yield
-    finally:
-        bars.enable_progress_bar()
-        # transformers switches the bars of downloads together with its own.
-        if downloads_are_silent:
-            disable_progress_bars()
-
-
-def _unreadable(place: Path, reason: str) -> BaseModelError:
-    packed = _quantized_by(place)
-    if packed:
-        return BaseModelError(
-            f"{place} is stored by {packed}, which cannot load it here ({shortened(reason, 500)})",
-            f"a GPU that {packed} supports, and {packed} itself",
-            f"Install {packed} on a machine with a GPU, or name the model in bf16: "
-            "memory.base_format stores it in fewer bits here.",
-        )
-    return BaseModelError(
-        f"the files in {place} cannot be loaded ({shortened(reason, 500)})",
-        "whole safetensors files and settings of the class that config.json there names",
-        "Download or copy this part of the base again.",
-    )
 
 
 _PACKED_BETWEEN = 1 << 25
@@ -339,17 +275,6 @@ def is_quantized(location: BaseLocation) -> bool:
     return location.file is None and _names_quantization(read_json(path))
 
 
-def _quantized_by(place: Path) -> str:
-    """The library that has quantized a part of a base; empty where none has."""
-    try:
-        settings = read_json(place / "config.json")
-    except BaseModelError:
-        return ""
-    config = settings.get("quantization_config")
-    method = config.get("quant_method") if isinstance(config, dict) else None
-    return method if isinstance(method, str) and method.isidentifier() else ""
-
-
 def _names_quantization(settings: Mapping[str, Any]) -> bool:
     return isinstance(settings.get("quantization_config"), dict)
 
@@ -393,7 +318,7 @@ def _plan_folder(
             readers[target] = reader
     missing = sorted(wanted.keys() - readers.keys())
     if missing:
-        raise _unreadable(folder, f"{len(missing)} weights are missing, {missing[0]} first")
+        raise unreadable(folder, f"{len(missing)} weights are missing, {missing[0]} first")
     cuts = {
         name: _Cut((name,), ((0, shape[0] if shape else 1),), False)
         for name, shape in wanted.items()

@@ -11,7 +11,7 @@ from huggingface_hub.utils import (
     enable_progress_bars,
 )
 
-from trainer_core.weights.loading import without_bars
+from trainer_core.weights.reading_part import without_bars
 
 LIBRARIES = ("transformers", "diffusers")
 pytestmark = pytest.mark.skipif(

@@ -58,6 +58,7 @@ def test_the_first_device_is_left_alone(tmp_path, cache, monkeypatch, master):
     assert torch.cuda.max_memory_allocated(0) == torch.cuda.memory_allocated(0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_encoders_compute_on_a_device_of_their_own(tmp_path, cache):
     losses = []

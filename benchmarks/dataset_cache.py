@@ -61,6 +61,8 @@ class NoEncoders:
         """Nobody may want it."""
         raise AssertionError("no preview is wanted")
 
+    weighs = False
+
     def text_limit(self) -> None:
         """Captions are short."""
 

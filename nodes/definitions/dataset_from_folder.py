@@ -11,6 +11,7 @@ from ..host import comfy_host
 from ..host.folders import folder_stamp
 from . import sockets
 from .setting_inputs import (
+    BRACKETS,
     CAPTIONING,
     FRAMING,
     KEEPING,
@@ -32,7 +33,7 @@ _ORDINARY = (
 class DatasetFolder(io.ComfyNode):
     """A folder with images and captions."""
 
-    SETTINGS = (*READING, *KEEPING, *_ORDINARY, *CAPTIONING, *FRAMING, METADATA, *LATER)
+    SETTINGS = (*READING, *KEEPING, *_ORDINARY, *CAPTIONING, *FRAMING, METADATA, *LATER, BRACKETS)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -72,7 +73,7 @@ class DatasetFolder(io.ComfyNode):
                 ),
                 *(each.input() for each in (*_ORDINARY, *CAPTIONING, *FRAMING, METADATA)),
                 *role_inputs(),
-                *(each.input() for each in LATER),
+                *(each.input() for each in (*LATER, BRACKETS)),
             ],
             outputs=[sockets.Dataset.Output(display_name="dataset")],
         )

@@ -9,7 +9,15 @@ from comfy_api.latest import io
 from ...trainer_core.errors import InputError
 from ..host import comfy_host
 from . import sockets
-from .setting_inputs import CAPTIONING, FRAMING, KEEPING, SIZING, role_inputs, section_values
+from .setting_inputs import (
+    BRACKETS,
+    CAPTIONING,
+    FRAMING,
+    KEEPING,
+    SIZING,
+    role_inputs,
+    section_values,
+)
 
 _ROLE, _WEIGHT = role_inputs()
 
@@ -17,7 +25,7 @@ _ROLE, _WEIGHT = role_inputs()
 class DatasetImages(io.ComfyNode):
     """Images and captions that other nodes made."""
 
-    SETTINGS = (*SIZING, *KEEPING, *CAPTIONING, *FRAMING)
+    SETTINGS = (*SIZING, *KEEPING, *CAPTIONING, *FRAMING, BRACKETS)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -45,7 +53,7 @@ class DatasetImages(io.ComfyNode):
                     tooltip="Connect it only for a base that edits: one control image for each "
                     "training image.",
                 ),
-                *(each.input() for each in cls.SETTINGS),
+                *(each.input() for each in cls.SETTINGS if each is not BRACKETS),
                 io.Mask.Input(
                     "masks",
                     optional=True,
@@ -56,6 +64,7 @@ class DatasetImages(io.ComfyNode):
                 ),
                 _ROLE,
                 _WEIGHT,
+                BRACKETS.input(),
             ],
             outputs=[sockets.Dataset.Output(display_name="dataset")],
         )

@@ -275,6 +275,9 @@ FRAMING = (
 METADATA = SettingInput("dataset.metadata", optional=True)
 """The file of a folder that lists its images."""
 
+BRACKETS = SettingInput("dataset.captions.escape_brackets", optional=True)
+"""Of both dataset nodes, behind all others."""
+
 LATER = (
     SettingInput("dataset.subfolders", optional=True),
     SettingInput("dataset.captions.default", "default_caption", optional=True),

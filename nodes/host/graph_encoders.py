@@ -18,6 +18,7 @@ from .graph_inputs import (
     Vae,
     clip_identity,
     ordinary,
+    reads_weights,
     require,
     require_plain,
     vae_identity,
@@ -321,6 +322,11 @@ class GraphEncoders:
         if self.vae is not None:
             parts.append(vae_identity(self.vae))
         return " ".join(parts)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the CLIP reads round brackets as weights."""
+        return reads_weights(self.clip)
 
     def open(self) -> Encoders:
         """Encoders; nothing is loaded before they are used."""

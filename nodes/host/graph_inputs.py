@@ -174,6 +174,14 @@ def weights_fingerprint(model: Any, patcher: Any, unused: Collection[str] = ()) 
     return digest.hexdigest()[:32]
 
 
+def reads_weights(clip: Clip | None) -> bool:
+    """Whether a CLIP's tokenizer reads round brackets as weights of words."""
+    if clip is None:
+        return False
+    rows = (row for rows in clip.tokenize("(a:1.5)").values() for row in rows)
+    return any(float(token[1]) != 1.0 for row in rows for token in row)
+
+
 def clip_identity(clip: Clip, signature: str, unused: Collection[str] = ()) -> str:
     """What an encoded text depends on, for the cache's keys.
 

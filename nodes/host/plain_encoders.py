@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import InputError
 from .conditioning import stored_conditioning
-from .graph_inputs import Clip, Vae, clip_identity, ordinary, require, require_plain, vae_identity
+from .graph_inputs import (
+    Clip,
+    Vae,
+    clip_identity,
+    ordinary,
+    reads_weights,
+    require,
+    require_plain,
+    vae_identity,
+)
 
 if TYPE_CHECKING:
     import contextlib
@@ -115,6 +124,11 @@ class PlainEncoders:
         if self.vae is not None:
             parts.append(vae_identity(self.vae))
         return " ".join(parts)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the CLIP reads round brackets as weights."""
+        return reads_weights(self.clip)
 
     def open(self) -> PlainEncoders:
         """Encoders; nothing is loaded before they are used."""

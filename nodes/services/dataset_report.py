@@ -76,6 +76,8 @@ class Report:
     def __init__(self, settings: DatasetSection, within: AllowedFolders) -> None:
         from ...trainer_core.data.buckets import standard_buckets
         from ...trainer_core.data.caption_notes import second_word
+        from ...trainer_core.data.report.texts import bracket_findings
+        from ...trainer_core.data.report.words import finding_line
         from ...trainer_core.data.sources.folder import survey
         from ...trainer_core.data.sources.listed_images import metadata_parts
 
@@ -95,6 +97,7 @@ class Report:
         self.others = [
             *cures,
             *second,
+            *map(finding_line, bracket_findings(found.samples, self._settings)),
             *(fault.text for fault in found.faults if fault.image is None),
         ]
         if not self.items:

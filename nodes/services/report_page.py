@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -51,8 +52,10 @@ def dataset_page(
     Raises:
         InputError: When the dataset cannot be read at all.
     """
+    from ...trainer_core.data.report.build import in_order
     from ...trainer_core.data.report.inspection import inspect
     from ...trainer_core.data.report.page import report_page
+    from ...trainer_core.data.report.texts import bracket_findings
     from ...trainer_core.data.report.words import report_text
     from ...trainer_core.families.dataset_reading import gather
 
@@ -63,7 +66,11 @@ def dataset_page(
         known = base is not None and family is None
         return _limit(config, has_controls) if known else None
 
-    report = gather(config, count, comfy_host.allowed_folders(), family).report
+    gathered = gather(config, count, comfy_host.allowed_folders(), family)
+    report = gathered.report
+    if base is None or not base.embedded:
+        brackets = bracket_findings(gathered.found.samples, config.dataset)
+        report = replace(report, findings=in_order((*report.findings, *brackets)))
     bar = comfy_host.ProgressBar(node_id, max(1, len(report.images)))
 
     def progress(done: int, total: int) -> None:

@@ -33,6 +33,7 @@ def test_a_dataset_is_reported_with_sheet_and_page(server):
     shown = server.run(reported("reported"))["outputs"][REPORT]
     (told,) = shown["text"]
     assert "1 image is there more than once" in told
+    assert "1 image has round brackets in its caption, which are trained as letters" in told
     (page,) = (server.data / "output").glob("**/reports/reported.html")
     text = page.read_text(encoding="utf-8")
     assert "z.png" in text

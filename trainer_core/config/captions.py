@@ -35,6 +35,13 @@ class CaptionSection(Section):
         "of none.",
         advanced=True,
     )
+    escape_brackets: bool = setting(
+        True,
+        "Leave it on, so that brackets are trained as letters: 'miku (vocaloid)' as KSampler's "
+        "prompt 'miku \\(vocaloid\\)'. Weights with a number, as in (red:1.2), stay weights. Off: "
+        "every bracket weighs, as in a prompt. Only for a CLIP of the graph that knows weights.",
+        advanced=True,
+    )
     default: str = setting(
         "",
         "Leave it empty unless one text describes every image that has no caption of its own.",

@@ -42,9 +42,15 @@ class EncoderSource(Protocol):
     Attributes:
         identity: Names the encoders and everything else that decides what they yield, such as
             their precision; a part of the cache's keys.
+        weighs: Whether the tokenizer reads round brackets as weights of words.
     """
 
     identity: str
+
+    @property
+    def weighs(self) -> bool:
+        """As above."""
+        ...
 
     def open(self) -> Encoders:
         """The encoders; the same ones until `close`."""
@@ -94,6 +100,8 @@ class LazyEncoders:
         device: Where the denoiser computes, and the encoders as well where nothing else is set.
         machine: What they may take of the computer; unset: all that is free.
     """
+
+    weighs = False
 
     def __init__(
         self,

@@ -150,8 +150,8 @@ def prepare(
         check(location)
     samples = _trainable(found.samples, config.dataset, family, location.variant)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
-    warnings = _found_notes(found.samples, config.dataset)
     encoders = _source(config, family, location, processes, make_source, machine)
+    warnings = _found_notes(found.samples, config.dataset, weighs=encoders.weighs)
     _begin_encoding(config, observer, processes)
     given = (config, family, location, plan, memory, encoders)
     with contextlib.closing(encoders):
@@ -198,9 +198,12 @@ def _cache_notes(dataset: CachedDataset) -> list[str]:
     return [*dataset.problems, *again]
 
 
-def _found_notes(samples: Sequence[Sample], dataset: DatasetSection) -> tuple[str, ...]:
+def _found_notes(
+    samples: Sequence[Sample], dataset: DatasetSection, *, weighs: bool
+) -> tuple[str, ...]:
     """What the samples alone tell; an error among it stops before anything is encoded."""
-    return (*warnings_before(samples, dataset), *caption_notes(samples, dataset))
+    told = warnings_before(samples, dataset, weighs=weighs)
+    return (*told, *caption_notes(samples, dataset))
 
 
 def _trainable(
@@ -286,6 +289,7 @@ def _encode(
             memory=memory,
             shown=variant in family.shown,
             grid=functools.cache(functools.partial(family.latent_grid, location)),
+            weighs=encoders.weighs,
         )
     prompts = encode_prompts(
         config.preview, config.dataset, family, variant, folder, encoders.identity, encoders.open

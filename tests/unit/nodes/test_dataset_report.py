@@ -62,6 +62,12 @@ def test_a_trigger_word_before_the_one_that_is_set_is_told(tmp_path, report, tex
     assert [f"begins with {told!r}" in each for each in found] == [True] * bool(told)
 
 
+def test_brackets_that_a_clip_reads_as_weights_are_told(folder, report):
+    (folder / "1.txt").write_text("miku (vocaloid)")
+    (told,) = [each for each in report(folder).others if "round brackets" in each]
+    assert "trained as letters: 1.png" in told
+
+
 @pytest.mark.parametrize("upscale", [False, True])
 def test_sizes_and_crops_are_those_of_the_training(folder, report, upscale):
     settings = DatasetSection(path=str(folder), resolution=256, upscale=upscale)

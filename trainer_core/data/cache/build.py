@@ -58,6 +58,7 @@ def build_cache(
     shown: bool = False,
     grid: Grid = no_grid,
     memory: FileMemory | None = None,
+    weighs: bool = False,
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -84,6 +85,7 @@ def build_cache(
         grid: Width and height in pixels to h and w of the latents and the latents along a token's
             side; asked for images with masks.
         memory: What is known of the image files; unset: what the cache's folder remembers.
+        weighs: Whether the tokenizer reads round brackets as weights (`EncoderSource`).
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -96,7 +98,7 @@ def build_cache(
     options = options or CacheSection()
     identity = encoded_as(identity, options)
     memory = memory or FileMemory(folder, trust=not verify)
-    naming = Recipes(folder, identity, settings, channels, fills, shown, memory, grid)
+    naming = Recipes(folder, identity, settings, channels, fills, shown, memory, grid, weighs)
     making = _Making(open_encoders, notify, options, verify)
     return _build(naming, plan, preserved_prompts, making)
 

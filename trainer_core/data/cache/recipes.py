@@ -7,7 +7,7 @@ there were such parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from ...config import DatasetSection
 from ...config.dataset_folders import DatasetFolder, dataset_folders
 from ...counters import counter_seed
 from ...types import Bucket, Conditioning, PlannedSample, Sample
+from ..brackets import escaped
 from ..captions import with_class_word
 from ..drawn_masks import VERSION, with_mask
 from ..file_memory import FileMemory
@@ -186,6 +187,7 @@ class Recipes:
         shown: Whether the text encoder sees the control images.
         hashes: Of the image files.
         grid: Of the latents; asked for images with masks.
+        weighs: Whether the tokenizer reads round brackets as weights.
     """
 
     folder: Path
@@ -196,6 +198,7 @@ class Recipes:
     shown: bool
     hashes: FileMemory
     grid: Grid = no_grid
+    weighs: bool = False
 
     def of(self, planned: PlannedSample) -> Recipe:
         """Name what a sample needs.
@@ -205,7 +208,7 @@ class Recipes:
         """
         sample = planned.sample
         side = self._side(planned)
-        captions = (*sample.captions, "")
+        captions = (*self._written(sample, sample.captions), "")
         texts = self._texts(side, captions, _caption_of(sample))
         bare = self._bare(sample, captions)
         ordinary = self._class_captions(sample)
@@ -233,7 +236,7 @@ class Recipes:
             empty_text=entries[-1],
             regularization=sample.regularization,
             source=source_hash(
-                *self._described(side, (*sample.captions, *ordinary), flipped is not None)
+                *self._described(side, (*captions[:-1], *ordinary), flipped is not None)
             ),
             layers=side.layer_entries,
             more_texts=tuple(entries[1:-1]),
@@ -329,7 +332,13 @@ class Recipes:
         wanted = kept.holds("output") and trigger.strip()
         if not wanted or sample.validation or sample.regularization:
             return ()
-        return tuple(with_class_word(each, trigger, kept.class_word) for each in sample.captions)
+        own = (with_class_word(each, trigger, kept.class_word) for each in sample.captions)
+        return self._written(sample, own)
+
+    def _written(self, sample: Sample, captions: Iterable[str]) -> tuple[str, ...]:
+        """Captions as they are encoded."""
+        escapes = self.weighs and self._settings_of(sample).captions.escape_brackets
+        return tuple(escaped(each) if escapes else each for each in captions)
 
     def _settings_of(self, sample: Sample) -> DatasetSection:
         return self._folders[sample.folder].settings if self._folders else self.settings

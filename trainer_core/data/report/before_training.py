@@ -8,15 +8,19 @@ from ...config import DatasetSection
 from ...errors import DatasetError
 from ...types import Sample
 from .build import in_order, quick_findings
+from .texts import bracket_findings
 from .words import finding_line
 
 
-def warnings_before(samples: Sequence[Sample], dataset: DatasetSection) -> tuple[str, ...]:
+def warnings_before(
+    samples: Sequence[Sample], dataset: DatasetSection, *, weighs: bool = False
+) -> tuple[str, ...]:
     """Look once more at what is about to be trained.
 
     Args:
         samples: What a scan found.
         dataset: Its settings.
+        weighs: Whether the tokenizer reads round brackets as weights.
 
     Returns:
         Warnings in words, beside those that scan and plan tell themselves.
@@ -24,7 +28,8 @@ def warnings_before(samples: Sequence[Sample], dataset: DatasetSection) -> tuple
     Raises:
         DatasetError: When something in it stops a training.
     """
-    findings = in_order(quick_findings(samples, dataset))
+    brackets = bracket_findings(samples, dataset) if weighs else ()
+    findings = in_order((*quick_findings(samples, dataset), *brackets))
     for each in findings:
         if each.severity == "error":
             found = finding_line(each).removesuffix(f". {each.remedy}")

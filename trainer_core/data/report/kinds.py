@@ -195,6 +195,18 @@ _TABLE: tuple[FindingKind, ...] = (
         "Put the word into these captions, or set dataset.trigger_word, which puts it in front.",
     ),
     FindingKind(
+        *("brackets_weigh", "warning", "tokens"),
+        "has round brackets in its caption that a CLIP with weights reads as weights",
+        "have round brackets in their captions that a CLIP with weights reads as weights",
+        r"Write \( and \), or set dataset.captions.escape_brackets: true, where they are letters.",
+    ),
+    FindingKind(
+        *("brackets_kept", "note", "tokens"),
+        "has round brackets in its caption, which are trained as letters",
+        "have round brackets in their captions, which are trained as letters",
+        r"In a prompt for a CLIP with weights write \( and \) for them.",
+    ),
+    FindingKind(
         *("caption_empty", "note", "quick"),
         *("is trained without a caption", "are trained without a caption"),
         "Write captions for them, unless you mean it.",

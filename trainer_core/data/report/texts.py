@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...config import DatasetSection, dataset_folders
 from ...types import Sample
+from ..brackets import escaped, has_weights
 from ..captions import TextLimit, may_be_long
 from .facts import Finding, ReportedCaptions, Spread
+from .kinds import KINDS
 
 _WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 _FREQUENT = 24
@@ -103,6 +105,24 @@ def caption_findings(samples: Sequence[Sample], dataset: DatasetSection) -> Iter
     if shared:
         names = tuple(name for group in shared for name in group)
         yield Finding("caption_same", "note", names, groups=tuple(shared))
+
+
+def bracket_findings(samples: Sequence[Sample], dataset: DatasetSection) -> Iterator[Finding]:
+    """What becomes of round brackets where a tokenizer reads them as weights.
+
+    Args:
+        samples: All of them.
+        dataset: Its folders, each with its ``captions.escape_brackets``.
+    """
+    escapes = [each.settings.captions.escape_brackets for each in dataset_folders(dataset)]
+    found: dict[str, list[str]] = {"brackets_weigh": [], "brackets_kept": []}
+    for each in samples:
+        read = [escaped(text) if escapes[each.folder] else text for text in each.captions]
+        if any(map(has_weights, read)):
+            found["brackets_weigh"].append(each.name)
+        elif read != list(each.captions):
+            found["brackets_kept"].append(each.name)
+    yield from (Finding(kind, KINDS[kind].severity, tuple(on)) for kind, on in found.items() if on)
 
 
 def _without_trigger(samples: Sequence[Sample], dataset: DatasetSection) -> Iterator[Finding]:

@@ -1,0 +1,93 @@
+"""Runs inside ComfyUI's interpreter: captions of a MODEL's dataset as they are encoded.
+
+Usage: graph_captions_process.py FOLDER, with ComfyUI's folder in PYTHONPATH; FOLDER gets
+``results.json``.
+"""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from graph_model_process import run_config, write_image
+from loaded_pack import part
+
+CAPTIONS = {
+    "miku (vocaloid)": r"miku \(vocaloid\)",
+    r"tracer_\(overwatch\)": r"tracer_\(overwatch\)",
+    "a (red:1.2) car": "a (red:1.2) car",
+}
+"""Captions to what is typed for KSampler."""
+
+
+def prepared(folder, name, caption, *, escape=True, prompts=()):
+    """What is encoded of one captioned image and of prompts, and what is said."""
+    from tiny_models.denoisers import tiny_model
+    from tiny_models.sizes import TINY
+    from tiny_models.texts import tiny_clip
+    from tiny_models.vaes import tiny_vae
+
+    sizes = TINY[name]
+    write_image(folder / "images", sizes.pixels)
+    (folder / "images" / "0.txt").write_text(caption, encoding="utf-8")
+    with torch.inference_mode():
+        model, clip, vae = tiny_model(name), tiny_clip(sizes.text), tiny_vae(sizes.vae)
+    host, training = part("nodes.host.graph_family"), part("trainer_core.training")
+    family = host.graph_family(model)
+    config = run_config(folder, {"kind": "lora", "name": "run"}, sizes.pixels, family.name)
+    captions = config.dataset.captions.model_copy(update={"escape_brackets": escape})
+    dataset = config.dataset.model_copy(update={"captions": captions})
+    preview = config.preview.model_copy(update={"prompts": list(prompts)})
+    config = config.model_copy(update={"dataset": dataset, "preview": preview})
+    said = []
+    observer = SimpleNamespace(
+        notify=lambda event: said.append(str(event)), cancelled=lambda: False
+    )
+    where = training.SingleProcess(torch.device("cpu"))
+    make = part("trainer_core.training.encode_dataset").prepare
+    found = make(config, observer, where, host.encoders_of(model, clip, vae), family=family)
+    return found, clip, said
+
+
+def typed(clip, text):
+    """What CLIPTextEncode gives KSampler."""
+    import nodes
+
+    with torch.inference_mode():
+        return nodes.CLIPTextEncode().encode(clip, text)[0][0][0].clone()
+
+
+def sample_of(found):
+    return found.dataset.load(0).conditioning
+
+
+def text_of(conditioning):
+    restored = part("nodes.host.conditioning").restored_conditioning
+    return restored(conditioning, torch.device("cpu"))["cross_attn"]
+
+
+def brackets(folder, name):
+    results = {}
+    for number, (caption, prompt) in enumerate(CAPTIONS.items()):
+        place = folder / f"{name}{number}"
+        found, clip, _ = prepared(place, name, caption, prompts=[caption])
+        raw, _, said = prepared(place / "raw", name, caption, escape=False)
+        results[caption] = {
+            "letters": torch.equal(text_of(sample_of(found)), typed(clip, prompt)),
+            "raw": torch.equal(text_of(sample_of(raw)), typed(clip, caption)),
+            "prompt": torch.equal(text_of(found.prompts[0].conditioning), typed(clip, caption)),
+            "told": any("round brackets" in each for each in said),
+        }
+    return results
+
+
+def main(folder):
+    results = {name: brackets(folder, name) for name in ("sdxl", "flux")}
+    (folder / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with torch.inference_mode(False):
+        main(Path(sys.argv[1]))

@@ -33,7 +33,7 @@ from .definitions.preview_adapter import PreviewAdapter
 from .definitions.preview_prompts import PreviewPrompts
 from .definitions.save_adapter import SaveAdapter
 from .definitions.save_run_file import SaveRunFile
-from .definitions.sockets import checked
+from .definitions.sockets import checked, read_booleans
 from .definitions.train_adapter import TrainAdapter
 from .definitions.train_quick import TrainQuick
 from .definitions.training_settings import TrainingSettings
@@ -139,6 +139,7 @@ class AdapterTrainerExtension(ComfyExtension):
         for method, names in _OF_DATASETS.items():
             for name in names:
                 comfy_host.add_route(method, f"/adapter_trainer/dataset/{name}", _dataset(name))
+        comfy_host.add_prompt_listener(read_booleans)
         queued.listen()
         comfy_host.add_prompt_listener(_bind)
 

@@ -106,7 +106,7 @@ class DatasetFolder(io.ComfyNode):
 
         values = _values(folder, regularization_folder, given)
         check_dataset(values)
-        return io.NodeOutput(DatasetChoice(values, role, weight))
+        return io.NodeOutput(DatasetChoice(values, role, weight, made_by=cls.SCHEMA.display_name))
 
 
 def _values(folder: str, regularization_folder: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,6 +81,7 @@ class DatasetImages(io.ComfyNode):
         """Keep the images as files and describe them as a folder."""
         from ..services.choices import DatasetChoice
         from ..services.image_folder import GivenImages, image_dataset
+        from ..services.node_checks import check_dataset
 
         first = {name: value[0] for name, value in given.items()}
         role, weight = first.pop("role", "train"), first.pop("weight", 1.0)
@@ -88,7 +89,8 @@ class DatasetImages(io.ComfyNode):
         values = section_values(cls.SETTINGS, first)["dataset"]
         whole = GivenImages(images, texts, controls or (), masks or ())
         values = image_dataset(comfy_host.output_folder() / "pictures", whole, values)
-        return io.NodeOutput(DatasetChoice(values, role, weight))
+        check_dataset(values)
+        return io.NodeOutput(DatasetChoice(values, role, weight, made_by=cls.SCHEMA.display_name))
 
 
 def _refuse_others(given: dict[str, Any]) -> None:

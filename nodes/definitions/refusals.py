@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from comfy_api.latest import io
@@ -75,12 +75,25 @@ def settings_of(node_class: str) -> Mapping[str, str] | None:
     return None
 
 
+def schema_of(node_class: object) -> io.Schema | None:
+    """The schema of a node; None for a node of others."""
+    return next((own for own in map(_schema, _NODES) if own.node_id == node_class), None)
+
+
 asked_settings.know(settings_of)
 
 
-def as_shown(node: type[io.ComfyNode], error: TrainerError) -> TrainerError:
-    """What ComfyUI is to say of an error that the node has raised; the node's box says it too."""
-    told = told_by(node, error)
+def as_shown(
+    node: type[io.ComfyNode], error: TrainerError, makers: Collection[str] = ()
+) -> TrainerError:
+    """What ComfyUI is to say of an error that the node has raised; the node's box says it too.
+
+    Args:
+        node: The node.
+        error: The error.
+        makers: Titles of nodes whose inputs it speaks of where several have the same setting.
+    """
+    told = told_by(node, error, makers)
     from ..services.panel import PANEL
 
     node_id = comfy_host.current_node()
@@ -108,8 +121,10 @@ def _address(node: type[io.ComfyNode]) -> dict[str, str]:
     }
 
 
-def told_by(node: type[io.ComfyNode], error: TrainerError) -> dict[str, str]:
-    """An error in the words of the graph.
+def told_by(
+    node: type[io.ComfyNode], error: TrainerError, makers: Collection[str] = ()
+) -> dict[str, str]:
+    """An error in the words of the graph, as `as_shown` takes it.
 
     Returns:
         JSON values: what was ``found``, what was ``expected`` and the ``remedy``; ``input`` is the
@@ -122,7 +137,7 @@ def told_by(node: type[io.ComfyNode], error: TrainerError) -> dict[str, str]:
         ids = sorted({each.id for each in schema.inputs}, key=len, reverse=True)
         # A sentence may write an input's name as words.
         named = next((own for own in ids if _has(parts[2].replace(*_as_words(own)), own)), "")
-    parts = [_short_paths(_in_words(part, node)) for part in parts]
+    parts = [_short_paths(_in_words(part, node, makers)) for part in parts]
     found, expected, remedy = parts
     remedy = _ASSIGNED.sub(r"\1 to ", remedy)
     return {"found": found, "expected": expected, "remedy": remedy, "input": named}
@@ -143,10 +158,10 @@ def _inputs(node: type[io.ComfyNode]) -> dict[str, str]:
     return {**_OTHERS.get(_schema(node).node_id, {}), **own}
 
 
-def _in_words(text: str, node: type[io.ComfyNode]) -> str:
+def _in_words(text: str, node: type[io.ComfyNode], makers: Collection[str]) -> str:
     # The node's own settings are named by their inputs alone, and win over another node's.
     words = dict(_inputs(node))
-    for each in _NODES:
+    for each in sorted(_NODES, key=lambda each: _schema(each).display_name not in makers):
         title = _schema(each).display_name
         for path, own in _inputs(each).items():
             words.setdefault(path, f"{own} of {title}")

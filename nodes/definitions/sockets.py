@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from comfy_api.latest import io
@@ -20,7 +20,7 @@ from ...trainer_core.errors import InputError, TrainerError
 from ...trainer_core.printable import shortened
 from ..host import comfy_host, queued
 from ..host.folders import file_stamp
-from .refusals import as_refused, as_shown, know
+from .refusals import as_refused, as_shown, know, schema_of
 from .setting_inputs import SettingInput, section_values
 
 Dataset = io.Custom("ADAPTER_TRAINER_DATASET")
@@ -145,10 +145,55 @@ def checked(node: _Node) -> _Node:
                 _check(cls.SCHEMA, each, given)
             return inner(cls, **given)
         except TrainerError as error:
-            raise as_shown(cls, error) from None
+            raise as_shown(cls, error, _makers(given.values())) from None
 
     node.execute = classmethod(run)  # type: ignore[assignment]
     return node
+
+
+def _makers(given: Iterable[Any]) -> set[str]:
+    """Titles of the nodes that describe the datasets among what a node is given."""
+    from ..services.choices import DatasetChoice, EncodedCache
+
+    held = (each.dataset if isinstance(each, EncodedCache) else each for each in given)
+    datasets = [each for each in held if isinstance(each, DatasetChoice)]
+    return {part.made_by or "" for each in datasets for part in (each, *each.parts)}
+
+
+class _NoBoolean(str):
+    """A text that ComfyUI would take for true; it names the input whose value has no truth."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        raise ValueError("expected true or false")
+
+
+def read_booleans(asked: Any) -> None:
+    """Read "true" and "false" of a prompt, and let ComfyUI refuse any other text.
+
+    Args:
+        asked: What is to be queued, whose prompt is changed.
+    """
+    nodes = asked.get("prompt") if isinstance(asked, Mapping) else None
+    for each in nodes.values() if isinstance(nodes, Mapping) else ():
+        inputs = each.get("inputs") if isinstance(each, Mapping) else None
+        schema = schema_of(each.get("class_type")) if isinstance(inputs, dict) else None
+        for name in _booleans(schema.inputs) if schema else ():
+            value = inputs.get(name)
+            if isinstance(value, str):
+                known = {"true": True, "false": False}
+                inputs[name] = known.get(value.strip().lower(), _NoBoolean(value))
+
+
+def _booleans(inputs: Iterable[io.Input], before: str = "") -> Iterator[str]:
+    """The ids of all inputs for true or false, also of those that a choice shows."""
+    for each in inputs:
+        if isinstance(each, io.Boolean.Input):
+            yield f"{before}{each.id}"
+        elif isinstance(each, io.DynamicCombo.Input):
+            for option in each.options:
+                yield from _booleans(option.inputs, f"{before}{each.id}.")
 
 
 def refusal(node: type[io.ComfyNode], check: Callable[[Mapping[str, Any]], None]) -> bool | str:
@@ -168,6 +213,10 @@ def refusal(node: type[io.ComfyNode], check: Callable[[Mapping[str, Any]], None]
     if constants is None or comfy_host.is_busy():
         return True
     try:
+        for name, value in constants.items():
+            if isinstance(value, _NoBoolean):
+                what = f"{name} of {node.SCHEMA.display_name}: {shortened(str(value), _LONGEST)}"
+                raise InputError(what, "true or false", "Correct the value.")
         for each in node.SCHEMA.inputs:
             if each.id in constants and not isinstance(each, io.DynamicCombo.Input):
                 _check_value(node.SCHEMA, each, constants[each.id])

@@ -187,9 +187,10 @@ def check_file_name(name: str) -> tuple[str, ...]:
     return checked_parts(unicodedata.normalize("NFC", name.removesuffix(_SUFFIX)), "name")
 
 
-def free_file(name: str) -> Path:
-    """A file of the loras folder that is not there yet: of this name, or of one with a number."""
-    return _target(name, "comfyui", overwrite=False)[0]
+def place_of_copy(source: Path, name: str) -> Path:
+    """A file of the loras folder with this name or a number behind it: the copy, or a new one."""
+    target, others = _target(name, "comfyui", overwrite=False)
+    return next((each for each in others if same_content(each, source)), target)
 
 
 def _target(name: str, layout: str, *, overwrite: bool) -> tuple[Path, list[Path]]:

@@ -29,12 +29,14 @@ class DatasetChoice:
         role: What its images are for, where it is joined with others.
         weight: Factor on its images' loss, where it is joined with others.
         parts: What it was joined of; empty for one folder.
+        made_by: Title of the node that describes it, whose inputs messages name.
     """
 
     values: Values
     role: str = "train"
     weight: float = 1.0
     parts: tuple[DatasetChoice, ...] = ()
+    made_by: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...trainer_core.errors import TrainerError
 from ...trainer_core.filesystem.storage import atomic_write
-from .adapter_files import free_file
+from .adapter_files import place_of_copy
 
 if TYPE_CHECKING:
     from ...trainer_core.training.observer import CheckpointSaved
@@ -37,8 +37,10 @@ class LoraKeeper:
         if self._spacing == 0 or saved.step % self._spacing:
             return
         try:
-            target = free_file(f"{self._name}_step_{saved.step:06d}")
-            atomic_write(target, partial(shutil.copyfile, saved.folder / _ADAPTER))
+            source = saved.folder / _ADAPTER
+            target = place_of_copy(source, f"{self._name}_step_{saved.step:06d}")
+            if not target.exists():
+                atomic_write(target, partial(shutil.copyfile, source))
         except (TrainerError, OSError) as error:
             # The run itself is well, and its checkpoint is on disk.
             reason = error.found if isinstance(error, TrainerError) else str(error)

@@ -10,6 +10,7 @@ from comfyui.graphs import (
     DENOISER,
     ENCODER,
     PROMPTS,
+    SAVE,
     SETTINGS,
     STEPS,
     TRAIN,
@@ -141,16 +142,35 @@ def test_a_changed_prompt_is_encoded_alone(server):
     assert ENCODER not in counts
 
 
+def loras(server):
+    return {path.name for path in (server.data / "models" / "loras").rglob("kept*")}
+
+
+def test_what_is_trained_again_alike_is_kept_once(server):
+    nodes = graph("kept_twice", train={"keep_in_loras": 1, "steps": 1, "resume": False})
+    for _ in range(2):
+        server.run(nodes)
+        forget(server)
+    assert len(runs(server, "kept_twice")) == 2
+    assert loras(server) & {"kept_twice_step_000001.safetensors"}
+    assert "kept_twice_step_000001_2.safetensors" not in loras(server)
+
+
 def assert_the_disk_remembers(server):
     _, name = own_images(server, "kept", 200)
-    nodes = graph("kept", previews=True, settings={"preview_every": 4}, dataset={"folder": name})
+    previews = {"preview_every": 4, "checkpoint_every": 4}
+    given = {"settings": previews, "dataset": {"folder": name}, "train": {"keep_in_loras": 1}}
+    nodes = graph("kept", previews=True, **given)
+    nodes[SAVE] = graph("kept", behind=True)[SAVE]
     others = cache_files(server, "latents")
     _, counts = counted(server, nodes)
     assert counts[ENCODER] == IMAGES
     place = run_folder(server, "kept")
     before = (place / "metrics.jsonl").read_bytes(), weights(place / "kept.safetensors")
+    saved = loras(server)
     forget(server)
     again, counts = counted(server, nodes)
+    assert loras(server) == saved
     # Every node ran again, and none of them had anything to do.
     assert cached_nodes(again) == set()
     assert not {ENCODER, READER, DENOISER} & counts.keys()

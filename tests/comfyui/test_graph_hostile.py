@@ -198,3 +198,38 @@ def test_a_graph_that_no_page_sends_means_no_run(server, query, node):
     assert raw_post(server, "/adapter_trainer/wish", json.dumps(wish).encode()) == 409
     wish = {"wish": "continue", "node_id": "1", "steps": -3}
     assert raw_post(server, "/adapter_trainer/wish", json.dumps(wish).encode()) == 409
+
+
+def booleans(schema):
+    """The ids of a node's inputs for true or false, each with the choice that shows it."""
+    found = {}
+    for group in schema["input"].values():
+        for name, (kind, *facts) in group.items() if isinstance(group, dict) else ():
+            if kind == "BOOLEAN":
+                found[name] = {}
+            for option in facts[0]["options"] if kind == "COMFY_DYNAMICCOMBO_V3" else ():
+                inner = booleans({"input": option["inputs"]})
+                found |= {f"{name}.{each}": {name: option["key"]} for each in inner}
+    return found
+
+
+def test_texts_for_true_and_false_are_read_or_refused(server):
+    asked = 0
+    for kind, schema in server.get("/object_info").items():
+        for name, chosen in booleans(schema).items() if "AdapterTrainer" in kind else ():
+            nodes = {"1": {"class_type": kind, "inputs": {"file": "none", **chosen, name: "maybe"}}}
+            nodes["2"] = {"class_type": "PreviewAny", "inputs": {"source": ["1", 0]}}
+            status, answer = server.post("/prompt", {"prompt": nodes})
+            assert status == 400
+            errors = answer["node_errors"]["1"]["errors"]
+            told = [each["details"] for each in errors if "true or false" in each["details"]]
+            assert told, (kind, name, errors)
+            assert all(name in each and "maybe" in each for each in told)
+            asked += 1
+    assert asked > 20
+    values = {"folder": "datasets/four", "upscale": " False", "subfolders": "true"}
+    nodes = graph("texts_of_truth", dataset=values, train={"steps": 1, "resume": "true"})
+    ran = server.run(nodes)["prompt"][2]
+    given = ran[DATASET]["inputs"]
+    found = given["upscale"], given["subfolders"], ran[TRAIN]["inputs"]["resume"]
+    assert found == (False, True, True)

@@ -119,6 +119,16 @@ def test_masks_are_kept_beside_their_images(server):
     assert "masks are connected, and mask_source is none" in message
 
 
+def test_errors_name_the_nodes_own_inputs(server):
+    nodes = masked("named", tag_separator=";")
+    assert "tag_separator is ';' and shuffle_tags is 0" in refused(server, nodes, DATASET)
+    nodes = masked("named")
+    del nodes[DATASET]["inputs"]["masks"], nodes[MASK]
+    nodes[LOADER] = batch(24)
+    message = refused(server, nodes, CACHE)
+    assert "upscale of Dataset From Images" in message
+
+
 def test_an_input_that_is_not_there_is_refused_and_not_left_out_silently(server):
     nodes = from_images("masked", [LOADER, 0], [LOADER, 1], extra={"mask": [MASK, 0]})
     nodes[LOADER] = load("listed")

@@ -23,7 +23,7 @@ from .setting_inputs import (
     section_values,
 )
 
-_NO_FOLDER = "none"
+_TITLE, _NO_FOLDER = "Dataset From Folder", "none"
 _ORDINARY = (
     SettingInput("dataset.regularization.weight", "regularization_weight", optional=True),
     SettingInput("dataset.regularization.num_repeats", "regularization_repeats", optional=True),
@@ -40,7 +40,7 @@ class DatasetFolder(io.ComfyNode):
         """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerDatasetFolder",
-            display_name="Dataset From Folder",
+            display_name=_TITLE,
             category="Adapter Trainer",
             description="A folder with training images and a text file beside each. With "
             "control images: the folders control_images and training_images.",
@@ -106,7 +106,7 @@ class DatasetFolder(io.ComfyNode):
 
         values = _values(folder, regularization_folder, given)
         check_dataset(values)
-        return io.NodeOutput(DatasetChoice(values, role, weight, made_by=cls.SCHEMA.display_name))
+        return io.NodeOutput(DatasetChoice(values, role, weight, made_by=_TITLE))
 
 
 def _values(folder: str, regularization_folder: str, given: Mapping[str, Any]) -> dict[str, Any]:

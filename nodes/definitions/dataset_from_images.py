@@ -19,6 +19,7 @@ from .setting_inputs import (
     section_values,
 )
 
+_TITLE = "Dataset From Images"
 _ROLE, _WEIGHT = role_inputs()
 
 
@@ -32,7 +33,7 @@ class DatasetImages(io.ComfyNode):
         """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerDatasetImages",
-            display_name="Dataset From Images",
+            display_name=_TITLE,
             category="Adapter Trainer",
             description="Training images and captions from other nodes, such as Load Image-Text "
             "(from Folder). They are kept as files in the output folder.",
@@ -90,7 +91,7 @@ class DatasetImages(io.ComfyNode):
         whole = GivenImages(images, texts, controls or (), masks or ())
         values = image_dataset(comfy_host.output_folder() / "pictures", whole, values)
         check_dataset(values)
-        return io.NodeOutput(DatasetChoice(values, role, weight, made_by=cls.SCHEMA.display_name))
+        return io.NodeOutput(DatasetChoice(values, role, weight, made_by=_TITLE))
 
 
 def _refuse_others(given: dict[str, Any]) -> None:

@@ -177,8 +177,9 @@ def read_booleans(asked: Any) -> None:
     """
     nodes = asked.get("prompt") if isinstance(asked, Mapping) else None
     for each in nodes.values() if isinstance(nodes, Mapping) else ():
-        inputs = each.get("inputs") if isinstance(each, Mapping) else None
-        schema = schema_of(each.get("class_type")) if isinstance(inputs, dict) else None
+        if not isinstance(each, Mapping) or not isinstance(inputs := each.get("inputs"), dict):
+            continue
+        schema = schema_of(each.get("class_type"))
         for name in _booleans(schema.inputs) if schema else ():
             value = inputs.get(name)
             if isinstance(value, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     from ...trainer_core.families.family import Family
     from ...trainer_core.families.given import GivenDenoiser
     from ...trainer_core.inference.encoders import MakeSource
+    from ...trainer_core.types import Conditioning
     from ...trainer_core.weights.base_location import BaseLocation
 
+_PROBED_LEVEL = 0.6
 _EDIT = "edit_plus"
 """The variant of a model that reads any number of reference images."""
 
@@ -105,14 +108,48 @@ def _given(found: GraphModel, model: Any, lists: tuple[str, ...], room: int) -> 
 
 
 def encoders_of(
-    model: Any, clip: Any, vae: Any, on_close: Callable[[], None] | None = None
+    model: Any,
+    clip: Any,
+    vae: Any,
+    on_close: Callable[[], None] | None = None,
+    *,
+    probed: int = 0,
 ) -> MakeSource:
-    """What encodes and decodes for a MODEL with the graph's CLIP and VAE."""
+    """What encodes and decodes for a MODEL with the graph's CLIP and VAE.
+
+    Args:
+        model: The MODEL input's value.
+        clip: The CLIP input's value.
+        vae: The VAE input's value.
+        on_close: As `PlainEncoders`.
+        probed: Side in pixels of an image that the model has to predict with a text of the CLIP
+            before all else is encoded; 0 for none.
+    """
     found = GraphModel(model)
 
     def make(family: Family, location: BaseLocation) -> PlainEncoders:
-        del family
         text = graph_text(clip) if location.reads_tokens else None
-        return PlainEncoders(found.title, found.space, clip, vae, on_close, text)
+        probe = functools.partial(_predict_once, found, family, probed) if probed else None
+        return PlainEncoders(found.title, found.space, clip, vae, on_close, text, probe)
 
     return make
+
+
+def _predict_once(found: GraphModel, family: Family, side: int, text: Conditioning) -> None:
+    """Predict with a text: another model's CLIP is known before a dataset is encoded with it.
+
+    Raises:
+        BaseModelError: When the model cannot.
+    """
+    import torch
+
+    device, given = found.patcher.load_device, family.given
+    assert given is not None
+    with contextlib.ExitStack() as at_end, torch.no_grad():
+        denoiser = given.open(found.model.get_dtype_inference(), device, at_end)
+        step = family.size_multiple
+        side = max(step, side // step * step) // given.pixels
+        noisy = torch.zeros(1, given.channels, side, side, device=device)
+        level = torch.full((1,), _PROBED_LEVEL, device=device)
+        held = {name: each.to(device) for name, each in text.items()}
+        family.predict(denoiser, noisy, level, [held], [], 1.0)

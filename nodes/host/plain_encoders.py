@@ -83,6 +83,8 @@ class PlainEncoders:
         on_close: Called by `close`.
         trained: The CLIP whose text encoders are trained, which reads a text's tokens in each step;
             None where texts are encoded once.
+        probe: Called with a short text before anything else is encoded; raises an error where the
+            model cannot read it.
     """
 
     name: str
@@ -91,6 +93,7 @@ class PlainEncoders:
     vae: Vae | None
     on_close: Callable[[], None] | None = None
     trained: GraphText | None = None
+    probe: Callable[[Conditioning], None] | None = None
 
     def __post_init__(self) -> None:
         """Refuse CLIP and VAE whose changes nobody could notice, and another model's VAE.
@@ -143,6 +146,7 @@ class PlainEncoders:
         import torch
 
         del controls
+        self._try()
         if self.trained is not None:
             return self.trained.tokens(caption)
         clip = require(self.clip, "CLIP", "to encode captions", _REMEDY)
@@ -158,6 +162,7 @@ class PlainEncoders:
         """
         import torch
 
+        self._try()
         vae = require(self.vae, "VAE", "to encode images", _VAE_REMEDY)
         with torch.inference_mode():
             frames = ((pixels.float() + 1) / 2).movedim(1, -1)
@@ -166,6 +171,11 @@ class PlainEncoders:
             self._require_fitting(raw[0], pixels.shape)
             latents = torch.cat([self.space.normalized(each.float().cpu()) for each in raw])
         return ordinary(latents[:, :, 0] if latents.ndim == _VIDEO + 2 else latents)
+
+    def _try(self) -> None:
+        if self.probe is not None and self.clip is not None:
+            probe, self.probe = self.probe, None
+            probe(self.encode_text(_PROBE))
 
     def _require_fitting(self, raw: Tensor, shape: Sequence[int]) -> None:
         channels, side = self.space.channels, self.space.pixels

@@ -27,7 +27,7 @@ _NAMED = 4
 _FACTOR = re.compile(r"\.\w+\.default(\.\w+)?$")
 """What stands behind a layer's path in that of a factor, as in ``.lora_A.default.weight``."""
 _BLOCK = re.compile(r"(.*?[a-z_])\.(\d+)\.")
-_UNFIT = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+_UNFIT = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _REMEDY = (
     "Connect the MODEL from before the node that patches it, and put that node behind Load LoRA "
     "for KSampler."

@@ -132,18 +132,23 @@ def _release(device: torch.device) -> None:
 
 
 def source_of(
-    clip: Any, vae: Any, base: BaseChoice, on_close: Callable[[], None] | None = None
+    clip: Any,
+    vae: Any,
+    base: BaseChoice,
+    on_close: Callable[[], None] | None = None,
+    *,
+    probed: int = 0,
 ) -> MakeSource | None:
     """The graph's CLIP and VAE as the run's encoders; None for a base that has its own.
 
-    `on_close` is called when the encoders are not needed for now.
+    `on_close` is called when the encoders are not needed for now; `probed` as `encoders_of`.
     """
     if base.embedded:
         return None
     if base.model is not None:
         from ..host.graph_family import encoders_of
 
-        return encoders_of(base.model, clip, vae, on_close)
+        return encoders_of(base.model, clip, vae, on_close, probed=probed)
     from ..host.graph_encoders import graph_encoders
 
     length = base.values.get("text_length")
@@ -214,7 +219,7 @@ def encode(
         guest("encode", observer) as device,
         borrowed_threads(config.memory, embedded=base.embedded),
     ):
-        make_source = source_of(clip, vae, base)
+        make_source = source_of(clip, vae, base, probed=config.dataset.resolution)
         within = comfy_host.allowed_folders()
         machine = ComfyMachine()
         where, family = SingleProcess(device), family_of(base, trained_clip)

@@ -1,7 +1,7 @@
 """Runs inside ComfyUI's interpreter: captions of a MODEL's dataset as they are encoded.
 
-Usage: graph_captions_process.py FOLDER, with ComfyUI's folder in PYTHONPATH; FOLDER gets
-``results.json``.
+Usage: graph_captions_process.py FOLDER [EVERY], with ComfyUI's folder in PYTHONPATH; FOLDER gets
+``results.json``. With EVERY each class of tiny MODEL is encoded for with its own CLIP alone.
 """
 
 import json
@@ -21,7 +21,7 @@ CAPTIONS = {
 """Captions to what is typed for KSampler."""
 
 
-def prepared(folder, name, caption, *, escape=True, prompts=()):
+def prepared(folder, name, caption, *, escape=True, prompts=(), text=""):
     """What is encoded of one captioned image and of prompts, and what is said."""
     from tiny_models.denoisers import tiny_model
     from tiny_models.sizes import TINY
@@ -32,7 +32,7 @@ def prepared(folder, name, caption, *, escape=True, prompts=()):
     write_image(folder / "images", sizes.pixels)
     (folder / "images" / "0.txt").write_text(caption, encoding="utf-8")
     with torch.inference_mode():
-        model, clip, vae = tiny_model(name), tiny_clip(sizes.text), tiny_vae(sizes.vae)
+        model, clip, vae = tiny_model(name), tiny_clip(text or sizes.text), tiny_vae(sizes.vae)
     host, training = part("nodes.host.graph_family"), part("trainer_core.training")
     family = host.graph_family(model)
     config = run_config(folder, {"kind": "lora", "name": "run"}, sizes.pixels, family.name)
@@ -46,7 +46,13 @@ def prepared(folder, name, caption, *, escape=True, prompts=()):
     )
     where = training.SingleProcess(torch.device("cpu"))
     make = part("trainer_core.training.encode_dataset").prepare
-    found = make(config, observer, where, host.encoders_of(model, clip, vae), family=family)
+    found = make(
+        config,
+        observer,
+        where,
+        host.encoders_of(model, clip, vae, probed=sizes.pixels),
+        family=family,
+    )
     return found, clip, said
 
 
@@ -82,12 +88,35 @@ def brackets(folder, name):
     return results
 
 
+def refused(folder, name, text):
+    """What is said of another model's CLIP, and what was encoded before."""
+    try:
+        prepared(folder, name, "a cat", text=text)
+    except part("trainer_core.errors").BaseModelError as error:
+        encoded = [each.name for each in folder.rglob("*.safetensors")]
+        return [error.found, error.expected, error.remedy, encoded]
+    return None
+
+
+WRONG = [("sdxl", "sd1"), ("flux", "sd3"), ("sd3", "flux"), ("sdxl", "flux")]
+
+
+def every(folder):
+    from tiny_models.sizes import TINY
+
+    results = {name: refused(folder / name, name, "") for name in TINY}
+    (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
+
+
 def main(folder):
     results = {name: brackets(folder, name) for name in ("sdxl", "flux")}
+    results["wrong"] = {
+        f"{name} with {text}": refused(folder / f"{name}{text}", name, text) for name, text in WRONG
+    }
     (folder / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with torch.inference_mode(False):
-        main(Path(sys.argv[1]))
+        (every if sys.argv[2:] else main)(Path(sys.argv[1]))

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from comfyui.graphs import BASE, CACHE, cache_files, graph, node
+from comfyui.test_graph_errors import refused
 
 pytestmark = pytest.mark.comfy
 
@@ -12,6 +14,35 @@ def found(comfy_host, tmp_path_factory):
     folder = tmp_path_factory.mktemp("captions")
     comfy_host.run("graph_captions_process.py", folder)
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+def test_a_clip_of_another_model_is_named_before_anything_is_encoded(found):
+    for case, told in found["wrong"].items():
+        assert told is not None, case
+        what, expected, remedy, encoded = told
+        assert "cannot predict" in what
+        assert expected.startswith("the CLIP that the model is sampled with")
+        assert remedy.startswith("Connect that CLIP")
+        assert not encoded
+
+
+@pytest.mark.exhaustive
+def test_every_class_takes_its_own_clip(comfy_host, tmp_path):
+    comfy_host.run("graph_captions_process.py", tmp_path, tmp_path)
+    found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert len(found) > 20
+    assert not any(found.values()), found
+
+
+def test_it_is_cache_embeddings_that_says_so(server):
+    nodes = graph("other_clip", train={"steps": 1}, dataset={"resolution": 64})
+    nodes["20"] = node("TinyModelForTests", model="sdxl", seed=0, precision="fp32")
+    nodes["21"] = node("TinyModelForTests", model="sd15", seed=0, precision="fp32")
+    nodes[BASE] = node("AdapterTrainerBaseFromModel", model=["20", 0], precision="auto")
+    nodes[CACHE]["inputs"] |= {"clip": ["21", 1], "vae": ["20", 2]}
+    before = cache_files(server, "latents")
+    assert "CLIP that the model is sampled with" in refused(server, nodes, CACHE)
+    assert cache_files(server, "latents") == before
 
 
 @pytest.mark.parametrize("model", ["sdxl", "flux"])

@@ -107,6 +107,13 @@ def borrowed_attention() -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(before)
 
 
+def has_own_attention(device: torch.device) -> bool:
+    """Whether torch's own attention is known to work: of ROCm, ZLUDA and others it may not."""
+    if device.type != "cuda":
+        return device.type == "cpu"
+    return torch.version.hip is None and "zluda" not in torch.cuda.get_device_name(device).lower()
+
+
 @contextlib.contextmanager
 def borrowed_random_state(device: torch.device) -> Iterator[None]:
     """Restore torch's global generators afterwards; dropout draws from them."""
@@ -297,10 +304,20 @@ def free_memory(device: torch.device) -> int:
     return psutil.virtual_memory().available
 
 
-_DENSE_FLOPS = {(8, 0): 2048, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192}
+_DENSE_FLOPS = {
+    **dict.fromkeys([(5, 0), (5, 2), (5, 3), (6, 1), (6, 2)], 256),
+    **dict.fromkeys([(6, 0), (7, 0), (7, 2), (7, 5)], 128),
+    (8, 0): 2048,
+    (9, 0): 4096,
+    (10, 0): 8192,
+    (10, 3): 8192,
+}
 """Compute capability to bf16 FLOPs of a multiprocessor's clock, summed in float32; else 512.
 
-Source: NVIDIA's architecture papers of A100, H100 and B200; of GeForce (8.6 to 12.0) all have 512.
+Before 8.0 there are no bf16 units: such products are computed in float32.
+
+Source: NVIDIA's architecture papers of A100, H100 and B200; of GeForce (8.6 to 12.0) all have 512;
+CUDA C++ Programming Guide, throughput of native arithmetic instructions, of those before 8.0.
 """
 _CLOCK = 1.7e9
 """Where torch does not know it."""

@@ -77,17 +77,18 @@ def borrowed_denoiser(
         at_end.enter_context(comfy_engine.computing_in(inner, dtype))
         at_end.enter_context(comfy_engine.in_training())
         at_end.enter_context(comfy_engine.differentiable_kernels())
-        at_end.enter_context(comfy_engine.exact_attention())
+        at_end.enter_context(comfy_engine.exact_attention(patcher.load_device))
         at_end.enter_context(frozen_modules(inner.diffusion_model))
         at_end.enter_context(unchanged_inputs(inner.diffusion_model, block_lists))
         yield BorrowedModel(patcher, inner, inner.diffusion_model)
 
 
-def uncompiled(model: Any) -> Any:
+@contextmanager
+def uncompiled(model: Any) -> Iterator[Any]:
     """A MODEL with the original of each object that a node has compiled; itself without any.
 
     A compiled block has the weights of its original under other names, which no adapter has.
-    Where the compiled ones are in place, the originals take it until `recompiled`.
+    Where the compiled ones are in place, the originals take it until the end.
     """
     originals = {
         name: each._orig_mod
@@ -95,17 +96,15 @@ def uncompiled(model: Any) -> Any:
         if hasattr(each, _ORIGINAL)
     }
     if not originals:
-        return model
+        yield model
+        return
     plain = model.clone()
     plain.object_patches |= originals
-    _put(model, originals)
-    return plain
-
-
-def recompiled(model: Any) -> None:
-    """Put back what `uncompiled` has taken."""
-    objects = model.object_patches.items()
-    _put(model, {name: each for name, each in objects if hasattr(each, _ORIGINAL)})
+    try:
+        _put(model, originals)
+        yield plain
+    finally:
+        _put(model, {name: model.object_patches[name] for name in originals})
 
 
 def _put(model: Any, objects: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ import comfy.utils
 import torch
 from torch import is_grad_enabled as grad_enabled
 
+from ...trainer_core.device import has_own_attention
 from .ordinary_tensors import ordinary_alias
 
 if TYPE_CHECKING:
@@ -128,17 +129,29 @@ def differentiable_kernels() -> Iterator[None]:
         comfy.quant_ops.ck = fused
 
 
+def replaces_attention() -> bool:
+    """Whether a pack has put another function in the place of torch's own attention."""
+    own = torch._C._nn.scaled_dot_product_attention
+    return torch.nn.functional.scaled_dot_product_attention is not own
+
+
 @contextmanager
-def exact_attention() -> Iterator[None]:
+def exact_attention(device: torch.device) -> Iterator[None]:
     """While it lasts, ComfyUI prefers no attention whose gradients may be wrong.
 
     `trainer_core.device.borrowed_attention` says why it is cuDNN's.
+
+    Args:
+        device: Where the model computes; torch's own attention is put back where it is known to
+            work (`has_own_attention`).
     """
     preferred = getattr(comfy.ops, "SDPA_BACKEND_PRIORITY", [])
     before, kernel = list(preferred), torch.nn.functional.scaled_dot_product_attention
     preferred[:] = [each for each in before if each.name != "CUDNN_ATTENTION"]
     # A pack may have put a kernel without a backward pass in its place, for all of torch.
-    torch.nn.functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention
+    if has_own_attention(device):
+        own = torch._C._nn.scaled_dot_product_attention
+        torch.nn.functional.scaled_dot_product_attention = own
     try:
         yield
     finally:

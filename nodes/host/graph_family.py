@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .borrowed_model import borrowed_denoiser, recompiled, uncompiled
+from .borrowed_model import borrowed_denoiser, uncompiled
 from .graph_model import GraphModel
 from .graph_predict import GraphPredict
 from .graph_text import graph_text
@@ -44,12 +44,16 @@ def graph_family(model: Any, clip: Any = None, work: tuple[int, int, int] | None
         BaseModelError: When it cannot be trained.
         InputError: When it carries hooks or injections.
     """
+    with uncompiled(model) as plain:
+        return _family(GraphModel(plain), model, clip, work)
+
+
+def _family(found: GraphModel, model: Any, clip: Any, work: tuple[int, int, int] | None) -> Family:
     from ...trainer_core.diffusion.sigma import ShiftSettings
     from ...trainer_core.families import native_model
     from ...trainer_core.families.given_family import given_family
     from .checkpointed_forward import enable_checkpointing
 
-    found = GraphModel(uncompiled(model))
     denoiser, sampling = found.denoiser, ShiftSettings(shift=found.shift)
     trained = ShiftSettings(shift=found.trained_shift)
     text = graph_text(clip)
@@ -93,7 +97,7 @@ def _given(found: GraphModel, model: Any, lists: tuple[str, ...], room: int) -> 
         dtype: torch.dtype, device: torch.device, at_end: contextlib.ExitStack
     ) -> nn.Module:
         del device  # ComfyUI's own, where the model's loader puts it
-        at_end.callback(recompiled, model)
+        at_end.enter_context(uncompiled(model))
         borrowed = borrowed_denoiser(found.patcher, lists, dtype, room)
         return at_end.enter_context(borrowed).denoiser
 

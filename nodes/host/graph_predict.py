@@ -85,7 +85,7 @@ class GraphPredict:
                     type(self.patcher.model).__name__,
                     noisy.device,
                 )
-            if torch.is_grad_enabled() and self.proof.due:
+            if torch.is_grad_enabled() and self.proof.is_due(len(noisy)):
 
                 def predict(x: Tensor, level: Tensor, *, exact: bool) -> Tensor:
                     shown = [each.repeat(len(x), *[1] * (each.ndim - 1)) for each in first]
@@ -93,7 +93,7 @@ class GraphPredict:
                     return self._predicted(x, level, texts, shown, guidance, exact=exact)
 
                 with evaluating(transformer):
-                    self.proof.require(predict, noisy[:1], transformer)
+                    self.proof.require(predict, noisy[:1], transformer, len(noisy))
             exact = torch.is_grad_enabled()
             return self._predicted(noisy, sigma, conditionings, controls, guidance, exact=exact)
 

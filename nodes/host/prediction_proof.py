@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.device import is_out_of_memory
@@ -46,7 +46,8 @@ class PredictionProof:
 
     def __init__(self, patcher: Any) -> None:
         self._patcher = patcher
-        self._proven = self._passed = False
+        self._proven = 0
+        self._passed = False
         self._watched: _Gradients | None = None
 
     @contextlib.contextmanager
@@ -74,34 +75,39 @@ class PredictionProof:
         """Whether there is still something to be proven."""
         return not self._proven or self._watched is not None
 
-    def require(self, predict: Predict, noisy: Tensor, denoiser: nn.Module) -> None:
+    def is_due(self, batch: int) -> bool:
+        """Whether there is still something to be proven of a pass of so many images."""
+        return self.due or min(batch, 2) > self._proven
+
+    def require(self, predict: Predict, noisy: Tensor, denoiser: nn.Module, batch: int) -> None:
         """Refuse a MODEL that is not trained on what is sampled; call it before each pass.
 
         Args:
             predict: Of one sample's conditioning, repeated for as many latents as it gets.
             noisy: Latents of that sample, `[1, C, h, w]`.
             denoiser: With the adapter on it.
+            batch: Images of the pass. Of one alone, all that is beside it has its noise level.
 
         Raises:
             BaseModelError: When an image's prediction depends on the image beside it or on a pass
                 before, when an attention changes it, or when a layer got no gradient.
         """
-        if not self._proven:
-            self._proven = True
-            self._compare(predict, noisy)
-            self._watched = _Gradients(denoiser)
-        elif self._watched is not None:
+        if self._watched is not None:
             without, self._watched = self._watched.missing(), None
             if without:
                 raise self._refused(
                     f"a MODEL of which {len(without)} adapted layers got no gradient in the first "
                     f"step ({listed(without, _NAMED)})"
                 )
+        if (several := min(batch, 2)) > self._proven:
+            first, self._proven = not self._proven, several
+            self._compare(predict, noisy, _LEVELS if several > 1 else _LEVELS[1:] * 2)
+            self._watched = _Gradients(denoiser) if first else None
 
-    def _compare(self, predict: Predict, noisy: Tensor) -> None:
+    def _compare(self, predict: Predict, noisy: Tensor, pair: Sequence[float]) -> None:
         import torch
 
-        levels = torch.tensor(_LEVELS, device=noisy.device)
+        levels = torch.tensor(pair, device=noisy.device)
         together = torch.cat([noisy.flip(-1), noisy])
         with torch.no_grad():
             beside = predict(together, levels, exact=True)[1:]

@@ -5,13 +5,14 @@ ComfyUI keeps every output in its cache, so an output must cost nothing to keep.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...trainer_core.config import RunConfig
-from ...trainer_core.errors import ConfigError, RunError
+from ...trainer_core.errors import ConfigError, InputError, RunError
 from ...trainer_core.families.registry import PACKAGES, get_family
 from ...trainer_core.families.run_files import load_config
 
@@ -140,8 +141,18 @@ def _sampled_shift(base: BaseChoice) -> float | None:
         return None
     if base.values.get("distilled") == "train" or base.values.get("adapters"):
         return None  # A distilled base, of which some have a shift of their own.
-    graph = get_family(base.family).graph
-    return None if graph is None else graph.shift
+    family = get_family(base.family)
+    if family.graph is None or family.graph.shift is None:
+        return None
+    from ...trainer_core.bases.locate import locate_base
+
+    edits = base.values.get("variant", "auto") not in {"auto", "generate"}
+    given = load_config({"family": base.family, "base": base.values}).base
+    # Where it cannot be located, those say so who read it.
+    with contextlib.suppress(InputError):
+        located = locate_base(given, family, edits, needs_encoders=False, to_train=False)
+        return family.graph.shift(located)
+    return None
 
 
 def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -319,8 +319,14 @@ def _tell_beforehand(
     from ...trainer_core.training.memory_estimate import cached_run_estimate, check_memory
 
     if base.model is not None:  # what fits beside a model of the graph is ComfyUI's matter
-        from ..host.comfy_engine import needs_torch_attention
+        from ...trainer_core.device import has_own_attention
+        from ..host.comfy_engine import needs_torch_attention, replaces_attention
 
+        if replaces_attention():
+            told = "gives way to torch's own while it trains"
+            if not has_own_attention(device):
+                told = f"is kept: torch's own may not work on {device}"
+            observer.note(f"The attention that a pack has put in the place of torch's {told}.")
         if needs_torch_attention(base.model.model_options.get("transformer_options", {})):
             observer.note(
                 "Trained with torch's attention: that of ComfyUI or of a node on the MODEL has no "

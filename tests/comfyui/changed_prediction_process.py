@@ -100,6 +100,7 @@ CHANGES = {
     "another CLIP": lambda model: None,
     "other count": lambda model: model.set_model_attn1_patch(OtherCount()),
     "detached output": lambda model: model.set_model_attn1_output_patch(lambda n, _: n.detach()),
+    "first level of one": lambda model: model.set_model_attn1_patch(by_first_level),
     "first level": lambda model: model.set_model_attn1_patch(by_first_level),
     "same for all": lambda model: model.set_model_attn1_patch(lambda q, k, v, _: (q * 0.9, k, v)),
     "torch's kernel": global_kernel,
@@ -111,6 +112,7 @@ def trained(name, change):
     from tiny_models.sizes import TINY
     from tiny_models.texts import tiny_clip
 
+    count = 2 if change == "first level" else 1
     with torch.inference_mode():
         text = "sd15" if change == "another CLIP" else name
         model, clip = tiny_model(name).clone(), tiny_clip(TINY[text].text)
@@ -118,6 +120,7 @@ def trained(name, change):
     blocks = [type(each).__name__ for each in model.model.modules()]
     config = part("trainer_core.config")
     family = part("nodes.host.graph_family").graph_family(model)
+    assert blocks == [type(each).__name__ for each in model.model.modules()], "nothing is opened"
     locate = part("trainer_core.bases.locate").locate_base
     located = locate(config.BaseSection(), family, False)
     make = part("nodes.host.graph_family").encoders_of(model, clip, None)
@@ -131,11 +134,12 @@ def trained(name, change):
         factors = [each for each in denoiser.parameters() if each.requires_grad]
         optimizer = torch.optim.SGD(factors, 0.1)
         side = places_of(model)
-        shape = 1, family.given.channels, side, side
+        shape = count, family.given.channels, side, side
         for step in range(2):
             noisy = torch.randn(shape, generator=torch.Generator().manual_seed(step))
-            level = torch.tensor([0.6])
-            family.predict(denoiser, noisy, level, [text], [], 1.0).square().mean().backward()
+            level = torch.full((count,), 0.6)
+            found = family.predict(denoiser, noisy, level, [text] * count, [], 1.0)
+            found.square().mean().backward()
             optimizer.step()
         layers = {
             name

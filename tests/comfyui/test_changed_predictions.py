@@ -10,7 +10,10 @@ from comfyui.selection import selected
 pytestmark = pytest.mark.comfy
 
 COMPILED = ("compiled blocks", "compiled and loaded")
-TRAINED = ("plain", "detached", "8 bits", "same for all", "torch's kernel", *COMPILED)
+TRAINED = (
+    *("plain", "detached", "8 bits", "same for all", "first level of one", "torch's kernel"),
+    *COMPILED,
+)
 REFUSED = {
     "weakened": ("predicts something else", "weakened"),
     "kept keys": ("on the image beside it or on the pass before", "KeptKeys"),

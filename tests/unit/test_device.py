@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trainer_core.device import rated_speed, speed_of
+from trainer_core.device import has_own_attention, rated_speed, speed_of
 
 # NVIDIA's data sheets: multiprocessors, boost clock in kHz, dense bf16 FLOPs summed in float32.
 SOLD = {
@@ -14,6 +14,10 @@ SOLD = {
     "RTX 4070": ((8, 9), 46, 2_475_000, 58.3e12),
     "RTX 4090": ((8, 9), 128, 2_520_000, 165.2e12),
     "RTX 5090": ((12, 0), 170, 2_407_000, 209.5e12),
+    # In float32, as they compute products in bf16.
+    "GTX 1080 Ti": ((6, 1), 28, 1_582_000, 11.3e12),
+    "V100": ((7, 0), 80, 1_530_000, 15.7e12),
+    "RTX 2080 Ti": ((7, 5), 68, 1_545_000, 13.4e12),
     "A100": ((8, 0), 108, 1_410_000, 312e12),
     "H100": ((9, 0), 132, 1_830_000, 989e12),
 }
@@ -27,3 +31,8 @@ def test_a_gpu_is_as_fast_as_it_is_sold(name):
     del known.clock_rate
     assert speed_of(known) == pytest.approx(expected, rel=0.35)
     assert rated_speed(torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize(("device", "own"), [("cpu", True), ("xpu:0", False), ("mps", False)])
+def test_attention_of_torch_is_trusted_where_it_is_known_to_work(device, own):
+    assert has_own_attention(torch.device(device)) == own

@@ -121,8 +121,8 @@ class GraphSpec:
             variants also encode one without any.
         clip: The CLIP; of one base, where `clip_of` chooses.
         vae: The VAE.
-        shift: What moves the noise levels of KSampler in the base's workflow; None: what the base's
-            own scheduler says.
+        shift: A base to what moves the noise levels of KSampler in its workflow; None: what the
+            base's own scheduler says.
         vaes: Variants to their VAE, where it is another.
         encode_masked: Pixels with transparency `[B, 4, H, W]` and what encodes pixels without, to
             the latents of the control image of a variant that fills (`Family.filled`).
@@ -133,7 +133,7 @@ class GraphSpec:
     controls: Mapping[str, tuple[int, int]]
     clip: ClipSpec
     vae: VaeSpec
-    shift: float | None = None
+    shift: Callable[[BaseLocation], float] | None = None
     encode_masked: Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor] | None = None
     clip_of: Callable[[BaseLocation], ClipSpec] | None = None
     vaes: Mapping[str, VaeSpec] = field(default_factory=dict)

@@ -44,5 +44,5 @@ GRAPH = GraphSpec(
         conditioning=conditioning,
     ),
     vae=VAE,
-    shift=1.0,  # ComfyUI 0.33, comfy/supported_models.py
+    shift=lambda location: 1.0,  # ComfyUI 0.33, comfy/supported_models.py
 )

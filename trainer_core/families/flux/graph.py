@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from ...types import Conditioning
 from ..flux_vae import VAE
 from ..graph_spec import ClipSpec, GraphSpec, Row
 from .fill import masked_latents
+from .schnell import sampled_shift
 
 _T5 = "t5xxl"
 
@@ -59,6 +59,6 @@ GRAPH = GraphSpec(
         trainable=("l", "clip_l"),
     ),
     vae=VAE,
-    shift=math.exp(1.15),  # ComfyUI 0.33, comfy/supported_models.py
+    shift=sampled_shift,
     encode_masked=masked_latents,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ...diffusion.sigma import ShiftSettings
 from ...weights.base_location import BaseLocation
 from ...weights.diffusers_folder import read_json
@@ -40,9 +42,23 @@ def shift(location: BaseLocation, steps: int) -> ShiftSettings:
     return read_shift(location)
 
 
+def sampled_shift(location: BaseLocation) -> float:
+    """`GraphSpec.shift`: KSampler takes every model without guidance for schnell.
+
+    Source: ComfyUI 0.33, ``comfy/supported_models.py`` (`Flux`, `FluxSchnell`).
+    """
+    return math.exp(1.15) if _is_guided(location) else 1.0
+
+
 def _is_schnell(location: BaseLocation) -> bool:
     if location.file is not None:
-        return not FILE.settings(FILE.tidy(open_weights(location.file)))["guidance_embeds"]
-    guided = read_json(location.folder / "transformer" / "config.json").get("guidance_embeds")
+        return not _is_guided(location)
     # A model without guidance that was not distilled has the noise levels of dev.
-    return not guided and not read_shift(location).dynamic
+    return not _is_guided(location) and not read_shift(location).dynamic
+
+
+def _is_guided(location: BaseLocation) -> bool:
+    if location.file is not None:
+        return bool(FILE.settings(FILE.tidy(open_weights(location.file)))["guidance_embeds"])
+    settings = read_json(location.folder / "transformer" / "config.json")
+    return bool(settings.get("guidance_embeds"))

@@ -65,7 +65,9 @@ GRAPH = GraphSpec(
         conditioning=real_tokens,
     ),
     vae=VAE,
-    shift=3.1,  # ModelSamplingAuraFlow of ComfyUI's workflows image_qwen_image and ..._edit
+    shift=lambda location: (
+        3.1
+    ),  # ModelSamplingAuraFlow of ComfyUI's workflows image_qwen_image and ..._edit
     vaes={"layered": _LAYERED_VAE},
     model=GraphModel(
         model="comfy.supported_models.QwenImage",

@@ -20,5 +20,5 @@ GRAPH = GraphSpec(
         conditioning=real_tokens,
     ),
     vae=VAE,
-    shift=3.0,  # ComfyUI 0.33, comfy/supported_models.py
+    shift=lambda location: 3.0,  # ComfyUI 0.33, comfy/supported_models.py
 )

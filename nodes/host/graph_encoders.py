@@ -6,6 +6,8 @@ in the names and layout of the headless encoders (`trainer_core.families`).
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,8 +27,6 @@ from .graph_inputs import (
 )
 
 if TYPE_CHECKING:
-    import contextlib
-
     import torch
     from PIL.Image import Image
     from torch import Tensor, nn
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _PROBE = "A photo of a cat, (red:1.2)"
 _GRID = 8
+_OF_ONE_IMAGE = re.compile(r"image[-_ ]?edit(?![-_ ]*(?:plus|25\d\d))", re.IGNORECASE)
 
 
 def require_fitting_clip(clip: Clip, spec: ClipSpec) -> None:
@@ -102,6 +103,27 @@ class GraphText(NamedTuple):
         """
         import torch
 
+        text, seen = self._seeing(caption, controls)
+        tokens = text.tokens(caption, seen)
+        with torch.inference_mode():
+            ((rows, extra),) = self.clip.encode_from_tokens_scheduled(tokens)
+        found = {k: ordinary(v) for k, v in self.spec.conditioning(rows[0], extra).items()}
+        if self.trained is not None:
+            del found[self.trained.pooled]
+            found[self.trained.tokens] = self._numbers(caption, tokens)
+        return found
+
+    def tokens_seeing(self, caption: str, controls: Sequence[Image]) -> Tokens:
+        """ComfyUI's tokens as its node for editing makes them, with the images in their places.
+
+        Raises:
+            DatasetError: As `encode`.
+        """
+        text, seen = self._seeing(caption, controls)
+        return text._tokenize(caption, seen, None)
+
+    def _seeing(self, caption: str, controls: Sequence[Image]) -> tuple[GraphText, list[Tensor]]:
+        """How a caption is read, and what is seen of its control images."""
         self._require_controls(caption, len(controls))
         token, see = self.spec.image_token, self.spec.see
         if controls and token and token in caption:
@@ -113,14 +135,7 @@ class GraphText(NamedTuple):
         seen = [see(self.variant, image) for image in controls] if see else []
         alone = self.spec.without_images.get(self.variant, self.variant)
         text = self if controls else self._replace(variant=alone)
-        tokens = text.tokens(caption, [image for image in seen if image is not None])
-        with torch.inference_mode():
-            ((rows, extra),) = self.clip.encode_from_tokens_scheduled(tokens)
-        found = {k: ordinary(v) for k, v in self.spec.conditioning(rows[0], extra).items()}
-        if self.trained is not None:
-            del found[self.trained.pooled]
-            found[self.trained.tokens] = self._numbers(caption, tokens)
-        return found
+        return text, [image for image in seen if image is not None]
 
     def _numbers(self, caption: str, tokens: Mapping[str, Sequence[Row]]) -> Tensor:
         """The tokens of the text encoder that is trained: of a long caption the first 77.
@@ -176,6 +191,32 @@ class GraphText(NamedTuple):
         if options:
             given["tokenizer_options"] = options
         return self.clip.tokenize(text, **given)
+
+
+def seeing_text(clip: Clip | None, title: str) -> GraphText | None:
+    """How a CLIP that sees control images is given them, as ComfyUI's nodes for editing do it.
+
+    Nothing but its file's name tells a model of one image, which is shown in another way, from one
+    of several.
+
+    Args:
+        clip: The CLIP input's value.
+        title: Of the MODEL (`GraphModel.title`).
+
+    Returns:
+        None for a CLIP that sees none.
+    """
+    from ...trainer_core.families.registry import FAMILIES
+
+    variant = "edit" if _OF_ONE_IMAGE.search(title) else "edit_plus"
+    if clip is None:
+        return None
+    for graph in (family.graph for family in FAMILIES.values() if family.graph):
+        if graph.clip.see is not None and variant in graph.controls:
+            with contextlib.suppress(InputError):
+                require_fitting_clip(clip, graph.clip)
+                return GraphText(clip, graph.clip, variant, graph.controls[variant], None)
+    return None
 
 
 def require_fitting_vae(vae: Vae, spec: VaeSpec) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .borrowed_model import borrowed_denoiser, uncompiled
+from .graph_encoders import seeing_text
 from .graph_model import GraphModel
 from .graph_predict import GraphPredict
 from .graph_text import graph_text
@@ -28,7 +30,9 @@ _EDIT = "edit_plus"
 """The variant of a model that reads any number of reference images."""
 
 
-def graph_family(model: Any, clip: Any = None, work: tuple[int, int, int] | None = None) -> Family:
+def graph_family(
+    model: Any, clip: Any = None, work: tuple[int, int, int] | None = None, reader: Any = None
+) -> Family:
     """Make the family of a MODEL.
 
     Nothing is loaded and nothing is changed: `Family.given` borrows the model when a run asks, and
@@ -39,13 +43,17 @@ def graph_family(model: Any, clip: Any = None, work: tuple[int, int, int] | None
         clip: The CLIP whose text encoders may be trained; None for none. One that is another
             model's than those that can be trained is as none.
         work: What a step is, as `GraphModel.room` takes it: how much memory is left free for it.
+        reader: The CLIP that encodes captions, which may see control images; None where captions
+            are encoded already.
 
     Raises:
         BaseModelError: When it cannot be trained.
         InputError: When it carries hooks or injections.
     """
     with uncompiled(model) as plain:
-        return _family(GraphModel(plain), model, clip, work)
+        family = _family(GraphModel(plain), model, clip, work)
+    sees = seeing_text(reader, family.title) is not None
+    return replace(family, shown=frozenset(family.variants[1:])) if sees else family
 
 
 def _family(found: GraphModel, model: Any, clip: Any, work: tuple[int, int, int] | None) -> Family:
@@ -133,8 +141,10 @@ def encoders_of(
 
     def make(family: Family, location: BaseLocation) -> PlainEncoders:
         text = graph_text(clip) if location.reads_tokens else None
+        edits = found.takes_references and location.variant != "generate"
+        sight = seeing_text(clip, found.title) if edits else None
         probe = functools.partial(_predict_once, found, family, probed) if probed else None
-        return PlainEncoders(found.title, found.space, clip, vae, on_close, text, probe)
+        return PlainEncoders(found.title, found.space, clip, vae, on_close, text, sight, probe)
 
     return make
 

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from ...trainer_core.data.captions import TextLimit
     from ...trainer_core.types import Conditioning
-    from .graph_text import GraphText
+    from .graph_encoders import GraphText
+    from .graph_text import GraphText as TrainedText
 
 _PROBE = "A photo of a cat, (red:1.2)"
 _REMEDY = "Connect the CLIP that the model is sampled with."
@@ -83,6 +84,7 @@ class PlainEncoders:
         on_close: Called by `close`.
         trained: The CLIP whose text encoders are trained, which reads a text's tokens in each step;
             None where texts are encoded once.
+        sight: How the CLIP is shown control images; None where the denoiser alone is given them.
         probe: Called with a short text before anything else is encoded; raises an error where the
             model cannot read it.
     """
@@ -92,7 +94,8 @@ class PlainEncoders:
     clip: Clip | None
     vae: Vae | None
     on_close: Callable[[], None] | None = None
-    trained: GraphText | None = None
+    trained: TrainedText | None = None
+    sight: GraphText | None = None
     probe: Callable[[Conditioning], None] | None = None
 
     def __post_init__(self) -> None:
@@ -121,6 +124,7 @@ class PlainEncoders:
         """Names everything that the encoded tensors depend on, for the cache's keys."""
         scaling = type(self.space.format).__name__
         parts = ["comfyui model", self.name, scaling, *(["tokens"] if self.trained else [])]
+        parts += [f"sees {self.sight.variant}"] if self.sight else []
         if self.clip is not None:
             layer = getattr(self.clip, "layer_idx", None)
             parts.append(clip_identity(self.clip, f"{layer} {self.clip.tokenize(_PROBE)}"))
@@ -140,18 +144,19 @@ class PlainEncoders:
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
         """Encode a caption as CLIPTextEncode does, or give its tokens where a CLIP is trained.
 
-        Control images do not change it: the denoiser alone is given them, as by Set Reference
-        Latent.
+        Control images change it where the CLIP sees them, as ComfyUI's nodes for editing show them.
+        Of any other the denoiser alone is given them, as by Set Reference Latent.
         """
         import torch
 
-        del controls
         self._try()
         if self.trained is not None:
             return self.trained.tokens(caption)
         clip = require(self.clip, "CLIP", "to encode captions", _REMEDY)
         with torch.inference_mode():
-            encoded = clip.encode_from_tokens_scheduled(clip.tokenize(caption))
+            sight = self.sight
+            tokens = sight.tokens_seeing(caption, controls) if sight else clip.tokenize(caption)
+            encoded = clip.encode_from_tokens_scheduled(tokens)
         return stored_conditioning(encoded, caption)
 
     def encode_image(self, pixels: Tensor) -> Tensor:

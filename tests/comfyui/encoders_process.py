@@ -92,6 +92,27 @@ class Session:
             self.facts[f"error {name}"] = None
 
 
+def seen_by_model(session, clip, file, controls):
+    """A conditioning of a graph's MODEL of that name, as KSampler would be given it."""
+    from tiny_models.denoisers import tiny_model
+
+    model = tiny_model("qwen_image")
+    model.cached_patcher_init = (None, (f"models/{file}.safetensors",))
+    host, known = part("nodes.host.graph_family"), {}
+    family = host.graph_family(model, reader=clip)
+    assert family.shown == {"edit_plus"}
+    location = SimpleNamespace(variant="edit_plus", reads_tokens=False)
+    source = host.encoders_of(model, clip, None)(family, location)
+    for shown in ((), controls):
+        text = source.encode_text(session.jobs["instruction"], session.controls(shown))
+        restored = part("nodes.host.conditioning").restored_conditioning
+        known[bool(shown)] = restored(text, __import__("torch").device("cpu"))
+    session.tensors[f"bare model {file}/text"] = known[False]["cross_attn"]
+    location.variant = "generate"
+    assert host.encoders_of(model, clip, None)(family, location).sight is None
+    return known[True]
+
+
 def encode_texts(session, clips):
     for index, job in enumerate(session.jobs["texts"]):
         session.text(f"text {index}", job["family"], clips[job["family"]], job)
@@ -118,6 +139,9 @@ def encode_texts(session, clips):
     for name in ("Edit", "EditPlus"):
         node = getattr(nodes_qwen, f"TextEncodeQwenImage{name}")
         session.tensors[f"bare node {name}/text"] = node.execute(qwen, caption).result[0][0][0]
+    for name, file in (("edit", "qwen_image_edit_fp8"), ("edit_plus", "qwen_image_edit_2511")):
+        model = seen_by_model(session, qwen, file, [["wide"], ["wide", "tall"]][name != "edit"])
+        session.tensors[f"model {name}/text"] = model["cross_attn"]
     session.facts["tokens"] = {
         caption: [token for token, _ in qwen.tokenize(caption)["qwen25_7b"][0]]
         for caption in session.jobs["captions"]

@@ -246,6 +246,17 @@ def test_edit_texts_are_those_of_comfyuis_edit_nodes(variant, found):
     assert others.shape != bare.shape or not torch.equal(bare, others)
 
 
+@pytest.mark.parametrize(
+    ("variant", "file", "node"),
+    [("edit", "qwen_image_edit_fp8", "Edit"), ("edit_plus", "qwen_image_edit_2511", "EditPlus")],
+)
+def test_a_model_of_the_graph_is_shown_images_as_by_comfyuis_edit_nodes(variant, file, node, found):
+    theirs = found.tensors[f"node {variant}/text"]
+    assert torch.equal(found.tensors[f"model {variant}/text"], theirs)
+    bare = found.tensors[f"bare node {node}/text"]
+    assert torch.equal(found.tensors[f"bare model {file}/text"], bare)
+
+
 @pytest.mark.parametrize("family", ["flux", "qwen_image"])
 def test_latents_and_images_are_those_of_diffusers(family, found, models, pixels):
     reference = {"flux": flux_vae, "qwen_image": qwen_vae}[family](

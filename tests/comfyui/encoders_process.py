@@ -5,6 +5,7 @@ Usage: encoders_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER h
 gets ``results.safetensors`` and ``results.json``.
 """
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -94,11 +95,15 @@ class Session:
 
 def seen_by_model(session, clip, file, controls):
     """A conditioning of a graph's MODEL of that name, as KSampler would be given it."""
-    from tiny_models.denoisers import tiny_model
+    import torch
+    from tiny_models import denoisers
 
-    model = tiny_model("qwen_image")
+    sizes, width = denoisers.TINY["qwen_image"], session.jobs["qwen"]["hidden_size"]
+    unet = {**sizes.unet, "joint_attention_dim": width}
+    denoisers.TINY = {"qwen_image": dataclasses.replace(sizes, unet=unet)}
+    model = denoisers.tiny_model("qwen_image")
     model.cached_patcher_init = (None, (f"models/{file}.safetensors",))
-    host, known = part("nodes.host.graph_family"), {}
+    host, known, texts = part("nodes.host.graph_family"), {}, {}
     family = host.graph_family(model, reader=clip)
     assert family.shown == {"edit_plus"}
     location = SimpleNamespace(variant="edit_plus", reads_tokens=False)
@@ -106,8 +111,14 @@ def seen_by_model(session, clip, file, controls):
     for shown in ((), controls):
         text = source.encode_text(session.jobs["instruction"], session.controls(shown))
         restored = part("nodes.host.conditioning").restored_conditioning
-        known[bool(shown)] = restored(text, __import__("torch").device("cpu"))
+        known[bool(shown)], texts[bool(shown)] = restored(text, torch.device("cpu")), text
     session.tensors[f"bare model {file}/text"] = known[False]["cross_attn"]
+    with torch.inference_mode(False), torch.no_grad(), contextlib.ExitStack() as at_end:
+        denoiser = family.given.open(torch.float32, torch.device("cpu"), at_end)
+        given = (denoiser, torch.ones(1, 16, 8, 8), torch.tensor([0.5]))
+        for name, text in (("seen", texts[True]), ("bare", texts[False])):
+            found = family.predict(*given, [text], [torch.ones(1, 16, 8, 8)], 1.0)
+            session.tensors[f"{name} prediction {file}/pixels"] = found
     location.variant = "generate"
     assert host.encoders_of(model, clip, None)(family, location).sight is None
     return known[True]

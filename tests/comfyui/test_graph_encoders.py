@@ -255,6 +255,8 @@ def test_a_model_of_the_graph_is_shown_images_as_by_comfyuis_edit_nodes(variant,
     assert torch.equal(found.tensors[f"model {variant}/text"], theirs)
     bare = found.tensors[f"bare node {node}/text"]
     assert torch.equal(found.tensors[f"bare model {file}/text"], bare)
+    seen, unseen = (found.tensors[f"{each} prediction {file}/pixels"] for each in ("seen", "bare"))
+    assert relative(seen, unseen) > 1e-4, "the MODEL predicts with what its CLIP has seen"
 
 
 @pytest.mark.parametrize("family", ["flux", "qwen_image"])

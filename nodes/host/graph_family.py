@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .borrowed_model import borrowed_denoiser, uncompiled
@@ -30,9 +29,7 @@ _EDIT = "edit_plus"
 """The variant of a model that reads any number of reference images."""
 
 
-def graph_family(
-    model: Any, clip: Any = None, work: tuple[int, int, int] | None = None, reader: Any = None
-) -> Family:
+def graph_family(model: Any, clip: Any = None, work: tuple[int, int, int] | None = None) -> Family:
     """Make the family of a MODEL.
 
     Nothing is loaded and nothing is changed: `Family.given` borrows the model when a run asks, and
@@ -43,17 +40,13 @@ def graph_family(
         clip: The CLIP whose text encoders may be trained; None for none. One that is another
             model's than those that can be trained is as none.
         work: What a step is, as `GraphModel.room` takes it: how much memory is left free for it.
-        reader: The CLIP that encodes captions, which may see control images; None where captions
-            are encoded already.
 
     Raises:
         BaseModelError: When it cannot be trained.
         InputError: When it carries hooks or injections.
     """
     with uncompiled(model) as plain:
-        family = _family(GraphModel(plain), model, clip, work)
-    sees = seeing_text(reader, family.title) is not None
-    return replace(family, shown=frozenset(family.variants[1:])) if sees else family
+        return _family(GraphModel(plain), model, clip, work)
 
 
 def _family(found: GraphModel, model: Any, clip: Any, work: tuple[int, int, int] | None) -> Family:
@@ -79,6 +72,7 @@ def _family(found: GraphModel, model: Any, clip: Any, work: tuple[int, int, int]
         names if text is None else text.with_names(names),
         found.size_multiple,
         variants=("generate", *references),
+        shown=frozenset(references),  # by a CLIP that sees them
         repeated_blocks=lists,
         presets=native_model.native_presets(denoiser),
         convolutional_presets=native_model.convolutional_presets(denoiser),

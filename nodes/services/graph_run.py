@@ -155,16 +155,13 @@ def source_of(
     return lambda family, location: graph_encoders(family, location, clip, vae, length, on_close)
 
 
-def family_of(
-    base: BaseChoice, clip: Any = None, config: RunConfig | None = None, reader: Any = None
-) -> Family | None:
+def family_of(base: BaseChoice, clip: Any = None, config: RunConfig | None = None) -> Family | None:
     """The family of a MODEL of the graph; None for a base of files, whose family has a name.
 
     Args:
         base: The base.
         clip: The CLIP whose text encoders may be trained; None for none.
         config: The run that trains it, which says how much memory a step needs.
-        reader: The CLIP that encodes captions, where it does.
     """
     if base.model is None:
         return None
@@ -174,7 +171,7 @@ def family_of(
     if config is not None:
         side = max(config.dataset.resolution, *config.dataset.more_resolutions, 0)
         work = config.training.batch_size, side, config.adapter.rank
-    return graph_family(base.model, clip, work, reader)
+    return graph_family(base.model, clip, work)
 
 
 def encode(
@@ -225,7 +222,7 @@ def encode(
         make_source = source_of(clip, vae, base, probed=config.dataset.resolution)
         within = comfy_host.allowed_folders()
         machine = ComfyMachine()
-        where, family = SingleProcess(device), family_of(base, trained_clip, reader=clip)
+        where, family = SingleProcess(device), family_of(base, trained_clip)
         prepared = prepare(config, observer, where, make_source, within, machine, family)
         manifest = save_manifest(config, prepared)
     return EncodedCache(manifest, base, dataset, previews, trained_clip, marks)

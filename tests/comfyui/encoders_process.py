@@ -104,7 +104,7 @@ def seen_by_model(session, clip, file, controls):
     model = denoisers.tiny_model("qwen_image")
     model.cached_patcher_init = (None, (f"models/{file}.safetensors",))
     host, known, texts = part("nodes.host.graph_family"), {}, {}
-    family = host.graph_family(model, reader=clip)
+    family = host.graph_family(model)
     assert family.shown == {"edit_plus"}
     location = SimpleNamespace(variant="edit_plus", reads_tokens=False)
     source = host.encoders_of(model, clip, None)(family, location)

@@ -15,6 +15,7 @@ from ...trainer_core.errors import InputError
 from .conditioning import stored_conditioning
 from .graph_inputs import (
     Clip,
+    Tokens,
     Vae,
     clip_identity,
     ordinary,
@@ -147,17 +148,13 @@ class PlainEncoders:
         Control images change it where the CLIP sees them, as ComfyUI's nodes for editing show them.
         Of any other the denoiser alone is given them, as by Set Reference Latent.
         """
-        import torch
-
         self._try()
         if self.trained is not None:
             return self.trained.tokens(caption)
         clip = require(self.clip, "CLIP", "to encode captions", _REMEDY)
-        with torch.inference_mode():
-            sight = self.sight
-            tokens = sight.tokens_seeing(caption, controls) if sight else clip.tokenize(caption)
-            encoded = clip.encode_from_tokens_scheduled(tokens)
-        return stored_conditioning(encoded, caption)
+        sight = self.sight
+        tokens = sight.tokens_seeing(caption, controls) if sight else clip.tokenize(caption)
+        return _encoded(clip, tokens, caption)
 
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Encode images `[B, 3, H, W]` in [-1, 1] to `[B, C, h, w]`, float32 on the CPU.
@@ -180,7 +177,7 @@ class PlainEncoders:
     def _try(self) -> None:
         if self.probe is not None and self.clip is not None:
             probe, self.probe = self.probe, None
-            probe(self.encode_text(_PROBE))
+            probe(_encoded(self.clip, self.clip.tokenize(_PROBE), _PROBE))
 
     def _require_fitting(self, raw: Tensor, shape: Sequence[int]) -> None:
         channels, side = self.space.channels, self.space.pixels
@@ -232,3 +229,10 @@ class PlainEncoders:
         """The weights are ComfyUI's to unload; `decoder` goes on working, for more previews."""
         if self.on_close is not None:
             self.on_close()
+
+
+def _encoded(clip: Clip, tokens: Tokens, caption: str) -> Conditioning:
+    import torch
+
+    with torch.inference_mode():
+        return stored_conditioning(clip.encode_from_tokens_scheduled(tokens), caption)

@@ -52,6 +52,7 @@ class NoEncoders:
     """Encoders that are not there: whoever needs them would not have started from the cache."""
 
     identity = "none"
+    weighs = False
 
     def open(self) -> Any:
         """Nobody may want them."""

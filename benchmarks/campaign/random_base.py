@@ -68,6 +68,7 @@ class NoEncoders:
     """Stands where a run has encoders: nothing is encoded and no preview is sampled."""
 
     identity = "random"
+    weighs = False
 
     def open(self) -> NoReturn:
         """Refuse."""

@@ -178,6 +178,11 @@ def other_models(path: Source, family: Family | None = None) -> str:
     return "" if sure else titles((*_twins(path, family), *fitting(layers)))
 
 
+def adapter_families(path: Source) -> list[Family]:
+    """The families that have every layer of an adapter file of any method, by names and sizes."""
+    return own_families(_look(path)[0])
+
+
 def _twins(path: Source, family: Family) -> list[Family]:
     """The families whose adapters are taken for those of a family (`Family.twin`)."""
     twins = [each for each in FAMILIES.values() if each.twin == family.name]

@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import AdapterFileError, BaseModelError
 from ..filesystem.text_files import parse_json
@@ -61,18 +61,12 @@ def describe(path: Path, *, readably: bool) -> dict[str, Any]:
     """
     from ..adapter_files.tools.inspect_adapter import inspect_adapter
     from ..bases.adapter_family import other_models
-    from ..errors import AdapterFileError
 
     family = _told_family(path)
     try:
         report = dataclasses.asdict(inspect_adapter(path, texts=family and family.key_map))
     except AdapterFileError as error:
-        models = other_models(path)
-        if not models:
-            raise
-        raise AdapterFileError(
-            f"{error.found}. It is an adapter for {models}", error.expected, error.remedy
-        ) from error
+        raise _of_models(error, path) from error
     if readably:
         report["norms"] = norm_summary(report["norms"])
     report["metadata"] = header_values(report["metadata"], readably=readably)
@@ -81,6 +75,15 @@ def describe(path: Path, *, readably: bool) -> dict[str, Any]:
     if family is not None and family.headless:
         report["comfyui"] = family.headless
     return {**report, "family": name, "also_fits" if family else "made_for": others}
+
+
+def _of_models(error: AdapterFileError, path: Path) -> AdapterFileError:
+    """The error with the models that the file could be for, where any is known."""
+    from ..bases.adapter_family import other_models
+
+    models = other_models(path)
+    found = f"{error.found}. It is an adapter for {models}" if models else error.found
+    return AdapterFileError(found, error.expected, error.remedy)
 
 
 def norm_summary(norms: Mapping[str, float]) -> dict[str, Any]:
@@ -211,10 +214,9 @@ def proof_report(proof: Proof, *, whole: bool) -> dict[str, Any]:
 
 
 def _family_of(path: Path, name: str | None) -> Family:
-    from ..adapter_files.read.adapter_file import adapter_files, open_file
-    from ..bases.adapter_family import adapter_family
-    from ..families.registry import FAMILIES, get_family
-    from ..tensors.safetensors_reader import open_tensors
+    from ..adapter_files.read.adapter_file import open_file
+    from ..bases.adapter_family import adapter_families, adapter_family
+    from ..families.registry import get_family
 
     if name is not None:
         return get_family(name)
@@ -222,11 +224,12 @@ def _family_of(path: Path, name: str | None) -> Family:
         with open_file(path):
             pass
     except AdapterFileError as error:
-        # ComfyUI reads kinds that the trainer does not; their names tell the family all the same.
-        with open_tensors(adapter_files(path)[0]) as file:
-            found = [each for each in FAMILIES.values() if each.detect(file.tensors)]
+        # ComfyUI reads kinds that the trainer does not; their layers tell the family all the same.
+        found = adapter_families(path)
+        loaded = {each.name: _most_loaded(path, each).loaded for each in found}
+        found = [each for each in found if loaded[each.name] == max(loaded.values())]
         if len(found) != 1:
-            raise error
+            raise _of_models(error, path) from error
         return found[0]
     return adapter_family(path, None, any_size=True)
 
@@ -241,7 +244,7 @@ def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:
         with open_file(path) as file:
             title, odd, _ = nearest_base(file, family)
     except AdapterFileError:
-        title, odd = _most_loaded(path, family)
+        title, odd, _ = _most_loaded(path, family)
     if odd:
         raise AdapterFileError(
             f"{path} {odd[0]}, and no other {family.title} that is known has its sizes",
@@ -252,7 +255,15 @@ def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:
     return title, published_shapes(family, title)
 
 
-def _most_loaded(path: Path, family: Family) -> tuple[str, list[str]]:
+class _Loaded(NamedTuple):
+    """The base of which ComfyUI loads most, why the rest does not fit it, and how many keys."""
+
+    title: str
+    odd: list[str]
+    loaded: int
+
+
+def _most_loaded(path: Path, family: Family) -> _Loaded:
     """As `nearest_base`, by what ComfyUI loads of a file that the trainer does not read."""
     from ..adapter_files.verify.proof import prove
     from ..bases.open import known_bases, published_shapes
@@ -261,6 +272,7 @@ def _most_loaded(path: Path, family: Family) -> tuple[str, list[str]]:
         title: list(prove(path, family.key_map, published_shapes(family, title)).tensors.values())
         for title in known_bases(family)
     }
-    best = max(fates, key=lambda title: sum(each.outcome == "loaded" for each in fates[title]))
+    counts = {t: sum(each.outcome == "loaded" for each in fates[t]) for t in fates}
+    best = max(counts, key=counts.__getitem__)
     wrong = [each.reason for each in fates[best] if each.outcome == "wrong shape"]
-    return best, [f"does not fit {best} ({reason})" for reason in wrong]
+    return _Loaded(best, [f"does not fit {best} ({reason})" for reason in wrong], counts[best])

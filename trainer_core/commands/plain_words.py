@@ -87,14 +87,15 @@ def inspected_text(report: Mapping[str, Any], proof: Proof | None) -> str:
 
 def _verdict(report: Mapping[str, Any]) -> str:
     ranks = ", ".join(map(str, list(report["ranks"])[:_NAMED]))
+    form = "of whole factors" if report["whole"] and not ranks else f"of rank {ranks or 'none'}"
     model = report["family"] or report.get("made_for") or "an unknown model"
     dora = " with DoRA" if report["dora"] else ""
     aside = len(report["unknown"]) + len(report["extras"])
     aside += sum(count for count, _ in report["unread"].values())
     others = f"; keys beside its factors: {aside}, see below" if aside else ""
     return (
-        f"A {report['kind']}{dora} of rank {ranks or 'none'} for {model}: "
-        f"{sum(report['ranks'].values())} layers, layout {report['layout']}{others}."
+        f"A {report['kind']}{dora} {form} for {model}: "
+        f"{sum(report['scales'].values())} layers, layout {report['layout']}{others}."
     )
 
 
@@ -108,7 +109,8 @@ def _facts(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "ComfyUI", str(report["comfyui"])
     if report["base"]:
         yield "base", str(report["base"])
-    yield "ranks", _counted(report["ranks"])
+    whole = {"none (whole factors)": report["whole"]} if report["whole"] else {}
+    yield "ranks", _counted({**report["ranks"], **whole})
     yield "scales", _counted(report["scales"])
     yield "parameters", grouped(report["parameters"])
     yield from _change(report["norms"])

@@ -1,6 +1,7 @@
 """Files that are rare and legitimate go through, and those that are wrong are refused by name."""
 
 import json
+import math
 import struct
 
 import pytest
@@ -233,7 +234,8 @@ def test_layers_that_change_nothing_are_told(zero, capsys, tmp_path):
         (1.0, None, "the scale is 1"),
         (2.0, "Dynamic", "the scale is 1"),
         (32.0, "32", ""),
-        (1e10, "32", ""),
+        *((junk, "32", f"alpha {junk:g} of 1 layers") for junk in (1e10, 9999999.0, -1.0)),
+        *((junk, None, f"alpha {junk:g} of 1 layers") for junk in (math.nan, math.inf)),
         (0.0, "32", ""),
     ],
 )
@@ -245,10 +247,13 @@ def test_an_alpha_of_whole_factors_is_told_to_have_no_effect(alpha, dim, told, c
         **({"ss_network_dim": dim} if dim else {}),
     )
     report = report_of(capsys, "inspect", path)[1]
-    assert report["scales"] == {"1.0": 1}
+    assert (report["ranks"], report["whole"], report["scales"]) == ({}, 1, {"1.0": 1})
     assert (len(report["notes"]), told in " ".join(report["notes"])) == (bool(told), True)
     assert main(["inspect", str(path)]) == 0
-    assert (told or "scales:") in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert all(
+        part in out for part in (told, "A lokr of whole factors", "none (whole factors) in 1")
+    )
     # With a rank alpha has its effect, and nothing is said.
     path = saved(tmp_path, {**LOKR, f"{LAYER}.alpha": torch.tensor(1.0)}, ss_network_dim="32")
     assert report_of(capsys, "inspect", path)[1]["notes"] == []
@@ -270,3 +275,58 @@ def test_a_difference_that_is_not_finite_is_named(capsys, tmp_path):
     message = capsys.readouterr().err
     assert "attn.norm_q.diff holds a value that is not finite" in message
     assert "download" not in message
+
+
+@pytest.mark.parametrize(("alpha", "odd"), [(2.0, False), (-2.0, True), (1e10, True)])
+def test_a_scale_that_nobody_means_is_named(alpha, odd, capsys, tmp_path):
+    path = saved(tmp_path, {**LOKR, f"{LAYER}.alpha": torch.tensor(alpha)})
+    _, report = report_of(capsys, "inspect", path)
+    assert any(f"the scale is {alpha / 2:g}" in note for note in report["notes"]) == odd
+
+
+def glora(inputs=SIZE, old=False):
+    sizes = {"a1": (inputs, 4), "a2": (4, inputs), "b1": (SIZE, 4), "b2": (4, SIZE)}
+    return {
+        f"{LAYER}.{name}.weight": values(*(sizes[name][::-1] if old else sizes[name]))
+        for name in sizes
+    }
+
+
+IA3 = {f"{LAYER}.weight": values(SIZE, 1), f"{LAYER}.on_input": torch.tensor(False)}
+NOT_HERE = {
+    "IA3": (IA3, "NOT FINE", "on_input' (IA3)"),
+    "IA3 of PEFT": ({f"base_model.model.{LAYER[16:]}.ia3_l": values(SIZE, 1)}, "NOT FINE", "PEFT"),
+    "IA3 beside a LoRA": ({**IA3, **lora(LAYER.replace("to_q", "to_k"))}, "NOT FINE", "(IA3)"),
+    "GLoRA": (glora(), "PROVED NOTHING", "(GLoRA)"),
+    "GLoRA of before": (glora(old=True), "PROVED NOTHING", "(GLoRA)"),
+    "GLoRA of other inputs": (glora(96), "NOT FINE", "a GLoRA of other sizes"),
+    "BOFT": (
+        {f"{LAYER}.oft_blocks": values(2, 8, 16, 16), f"{LAYER}.alpha": torch.tensor(0.0)},
+        "PROVED NOTHING",
+        "a BOFT of 2 turns",
+    ),
+    "a vector of VeRA": (
+        {f"base_model.model.{LAYER[16:]}.vera_lambda_b": values(SIZE)},
+        "NOT FINE",
+        "another method of PEFT",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT_HERE)
+def test_a_kind_that_is_not_read_is_judged_by_what_comfyui_loads(what, capsys, tmp_path):
+    tensors, verdict, told = NOT_HERE[what]
+    path = saved(tmp_path, tensors)
+    assert main(["inspect", str(path), "--prove", "--base", "embedded"]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith(verdict)
+    assert all(part in shown for part in ("Expected: ", "To do: "))
+    _, report = report_of(capsys, "inspect", path, "--prove", "--base", "embedded")
+    assert told in f"{report}"
+    # Without a base: by the one family whose layers these are, or else three parts and no verdict.
+    code = main(["inspect", str(path), "--prove"])
+    found = capsys.readouterr()
+    sure = what in {"GLoRA", "GLoRA of before", "BOFT", "IA3 beside a LoRA"}
+    assert (code, "Base: the embedded base" in found.out) == ((1, True) if sure else (2, False))
+    assert "ComfyUI 0.33 has no" not in found.err
+    assert all(part in found.out + found.err for part in ("Expected: ", "To do: "))

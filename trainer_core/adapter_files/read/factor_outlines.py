@@ -21,7 +21,7 @@ from ...tensors.safetensors_writer import TensorInfo
 from ...types import LayerState
 from ..names.key_parsing import MAGNITUDE
 
-LARGEST_RANK = 2**31
+_LARGEST_RANK = 2**31
 """Beyond what a rank can be; some programs write such an alpha where none has an effect."""
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -68,7 +68,11 @@ def outline_layer(
     factors = rules.own_form(_without_windows(rules, factors))
     mistake = rules.mistake(factors)
     if mistake:
-        raise broken(path, f"{name} {mistake}")
+        raise AdapterFileError(
+            f"{path}: {name} {mistake}",
+            f"the factors of one {rules.title} for each layer",
+            "Export or download it again; of another kind, use it with the program that made it.",
+        )
     dtype = None
     for role, factor in factors.items():
         # A magnitude is kept finer than factors, which need not follow them.
@@ -164,7 +168,7 @@ def _whole_layer(
     rules: FileRules, factors: Mapping[str, Tensor], alpha: float | None
 ) -> LayerState:
     """All factors whole: the scale is 1, and alpha only remembers the rank (or is junk)."""
-    if alpha is not None and rules.unused_alpha is None and 1.0 <= alpha < LARGEST_RANK:
+    if alpha is not None and rules.unused_alpha is None and 1.0 <= alpha < _LARGEST_RANK:
         rank = round(alpha)
     else:
         rank = rules.guessed_rank(factors)

@@ -85,7 +85,8 @@ class AdapterFile:
         metadata: The header's strings.
         extras: Name in the file to ending to a weight patch (`AdapterState`).
         zero_alpha: Layers of alpha 0, by which ComfyUI multiplies; the trainer takes the rank.
-        unused_alpha: Layer to an alpha that has no effect, because no factor has a rank.
+        whole: Layers without a rank, because all of their factors are whole.
+        unused_alpha: Those of them that have an alpha, to it; it has no effect.
         unread: Key that lies beside the factors and is not read, to what it is of.
         texts: Those of these keys that are of text encoders that some families read, to which.
         text_layers: Gives the layers of some of these keys, as ``layers``.
@@ -102,6 +103,7 @@ class AdapterFile:
     metadata: Mapping[str, str]
     extras: Mapping[str, LazyMapping[Tensor]]
     zero_alpha: tuple[str, ...]
+    whole: Collection[str]
     unused_alpha: Mapping[str, float]
     unread: Mapping[str, str]
     rows: Callable[[str, str, int, int], Tensor]
@@ -164,6 +166,7 @@ def read_content(
     drafts = {name: _draft(file.path, name, kind, found, config) for name in found.factors}
     rules = FILE_RULES[kind]
     ranked = {n for n, factors in found.outlines.items() if rules.alpha_rank(factors) is not None}
+    whole = () if rules.unused_alpha is not None else found.outlines.keys() - ranked
     return AdapterFile(
         file.path,
         kind,
@@ -173,7 +176,8 @@ def read_content(
         file.metadata,
         {name: _tensors(file, keys) for name, keys in found.extras.items()},
         tuple(n for n, alpha in found.alphas.items() if n in ranked and alpha == 0.0),
-        {n: a for n, a in found.alphas.items() if n not in ranked and rules.unused_alpha is None},
+        whole,
+        {name: alpha for name, alpha in found.alphas.items() if name in whole},
         found.unread,
         lambda name, factor, first, last: _rows(file, drafts[name].keys[factor], first, last),
         _assumed(file) if asked and config is None else "",

@@ -15,10 +15,10 @@ from ..metadata import own_facts
 from ..names.key_map import KeyMap
 from ..names.key_parsing import DROP, count_kinds, match_layer, patch_kinds, told
 from ..read.adapter_file import open_file, with_text_layers
-from ..read.factor_outlines import LARGEST_RANK
 from ..read.file_content import AdapterFile
 
 _DIGITS = 9  # of a header's rank
+_ODD_SCALE = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class AdapterReport:
         kind: the kind's name.
         layout: As `adapter_file.AdapterFile.layout`.
         dtypes: Number formats of the factors.
-        ranks: Rank to number of layers.
+        ranks: Rank to number of layers that have one.
+        whole: How many layers have whole factors, and so no rank.
         scales: Scale to number of layers.
         parameters: Number of values in all factors.
         family: The architecture as the header says it; None when it does not.
@@ -60,6 +61,7 @@ class AdapterReport:
     norms: Mapping[str, float]
     unknown: tuple[str, ...]
     metadata: Mapping[str, str]
+    whole: int = 0
     extras: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unread: Mapping[str, tuple[int, str]] = field(default_factory=dict)
@@ -98,12 +100,12 @@ def _report(file: AdapterFile, key_map: KeyMap | None) -> AdapterReport:
             unknown.append(name)
         modules = [module for module, _ in place.modules] if place else []
         norms[modules[0] if len(modules) == 1 else name] = delta_norm(file.kind, layer)
-        ranks[layer.rank] += 1
+        ranks[layer.rank if name not in file.whole else 0] += 1
         scales[layer_scale(file.kind, layer)] += 1
         parameters += sum(tensor.numel() for tensor in layer.tensors.values())
         magnitude = layer.tensors.get(DORA_SCALE)
         dora = dora or (None if magnitude is None else axis_of(magnitude))
-    own = own_facts(file.metadata)
+    own, whole = own_facts(file.metadata), ranks.pop(0, 0)
     return AdapterReport(
         path=file.path,
         size=file.path.stat().st_size,
@@ -116,11 +118,12 @@ def _report(file: AdapterFile, key_map: KeyMap | None) -> AdapterReport:
         family=_text(own.get("family")),
         base=_base(own, file.metadata),
         dora=dora,
+        whole=whole,
         norms=dict(sorted(norms.items())),
         unknown=tuple(sorted(unknown)),
         metadata=file.metadata,
         extras=tuple(sorted(_extras(file))),
-        notes=tuple(_notes(file, norms)),
+        notes=tuple(_notes(file, norms, scales)),
         unread=count_kinds(file.unread),
     )
 
@@ -143,7 +146,9 @@ def _average_note(average: object) -> str | None:
     return None
 
 
-def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
+def _notes(
+    file: AdapterFile, norms: Mapping[str, float], scales: Mapping[float, int]
+) -> Iterator[str]:
     average = _average_note(own_facts(file.metadata).get("average"))
     if average is not None:
         yield average
@@ -153,6 +158,13 @@ def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
             "first: ComfyUI computes nothing with them, and the trainer takes their rank for it"
         )
     yield from _alpha_notes(file)
+    odd = [scale for scale in scales if not 0.0 < scale < _ODD_SCALE]
+    if odd:
+        count = sum(scales[scale] for scale in odd)
+        yield (
+            f"the scale is {odd[0]:g} in {count} layer(s), by an alpha that is hardly meant: "
+            "ComfyUI multiplies the change by it, and so does the trainer"
+        )
     if file.assumed:
         yield f"the scale is a guess (alpha = rank): {file.assumed}"
     if file.unread:
@@ -168,10 +180,10 @@ def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
 
 
 def _alpha_notes(file: AdapterFile) -> Iterator[str]:
-    """What is to be known of alphas that have no effect; those beyond every rank are known to."""
+    """What is to be known of alphas that have no effect, whatever number they are."""
     text = file.metadata.get("ss_network_dim", "")[:_DIGITS]
     dim = int(text) if text.isdecimal() else 0
-    odd = {n: a for n, a in file.unused_alpha.items() if 0 < a < LARGEST_RANK and a != dim}
+    odd = {n: a for n, a in file.unused_alpha.items() if a not in (0, dim)}
     if not odd:
         return
     name, alpha = next(iter(odd.items()))
@@ -179,7 +191,7 @@ def _alpha_notes(file: AdapterFile) -> Iterator[str]:
         f"alpha {alpha:g} of {len(odd)} layers is not used, {name} first: their factors are whole, "
         "so that the scale is 1 in LyCORIS, in ComfyUI and here"
     )
-    if dim:
+    if dim and 0 < alpha < dim:
         note += (
             f". If the program that made it multiplied by alpha / dim, {alpha:g} / {dim}, the "
             f"change is {dim / alpha:g} times too strong"

@@ -21,6 +21,7 @@ from ...adapters.kinds.registry import FILE_RULES
 from ..names.key_map import ComfyuiPlace, bias_of
 
 _GLORA = (".a1.weight", ".a2.weight", ".b1.weight", ".b2.weight")
+_GLORA_KIND = "glora"
 _SHARED = (".alpha", ".dora_scale")
 _DIFFERENCES = ((".w_norm", "diff"), (".diff", "diff"), (".set_weight", "set"))
 _BIASES = (".b_norm", ".diff_b")
@@ -178,7 +179,7 @@ def _adapters(found: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
     adapters = [(kind, rules.comfyui_slots(found)) for kind, rules in FILE_RULES.items()]
     adapters = [(kind, slots) for kind, slots in adapters if slots]
     if _GLORA[0] in found:
-        adapters.append(("glora", {ending[1:]: ending for ending in _GLORA}))
+        adapters.append((_GLORA_KIND, {ending[1:]: ending for ending in _GLORA}))
     return adapters
 
 
@@ -214,6 +215,8 @@ def find_fault(patch: ComfyuiPatch, shapes: Mapping[str, Shape], target: Shape) 
         return Fault("read wrongly", f"{STOPS}: alpha has more than one value")
     if patch.kind in ("diff", "set"):
         return _difference_fault(patch.kind, given["diff"], target)
+    if patch.kind == _GLORA_KIND:
+        return _glora_fault(given, target)
     rules = FILE_RULES.get(patch.kind)
     if rules is None or "reshape_weight" in given:
         return None  # what no file of ours has; nothing is known of it here
@@ -226,6 +229,21 @@ def find_fault(patch: ComfyuiPatch, shapes: Mapping[str, Shape], target: Shape) 
     if fault is None and "dora_scale" in given:
         fault = _magnitude_fault(given["dora_scale"], target)
     return fault
+
+
+def _glora_fault(given: Mapping[str, Shape], target: Shape) -> Fault | None:
+    """GLoRA's ``W' = W + W A + B``, in both orders of its factors."""
+    names = [ending[1:] for ending in _GLORA]
+    if any(len(given.get(name, ())) < 2 for name in names):
+        return Fault("read wrongly", f"{STOPS}: a GLoRA without four matrices")
+    a1, a2, b1, b2 = ((given[name][0], math.prod(given[name][1:])) for name in names)
+    rows, columns = target[0], math.prod(target[1:])
+    for first, second, left, right in ((a1, a2, b1, b2), (a2, a1, b2, b1)):
+        ranks = first[1] == second[0] and left[1] == right[0]
+        ends = (first[0], second[1], left[0], right[1])
+        if ranks and ends == (target[1], target[1], rows, columns):
+            return None
+    return Fault("wrong shape", f"a GLoRA of other sizes than {list(target)}: {SKIPS}")
 
 
 def _difference_fault(kind: str, given: Shape, target: Shape) -> Fault | None:

@@ -52,6 +52,7 @@ class Proof:
         unread: Why the trainer itself cannot read the file, so that nothing was compared.
         bypassed: What ComfyUI's bypass loaders make of the file, where that is another thing.
         warnings: What loads as it is meant, and will hardly do what was meant.
+        advice: What was expected of a file that the trainer cannot read, and what to do.
     """
 
     path: Path | None
@@ -61,6 +62,7 @@ class Proof:
     unread: str = ""
     bypassed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -167,6 +169,7 @@ class Proof:
             lines.append(f"and {len(problems) - most} more")
         lines += [f"Warning: {line}" for line in self.warnings]
         lines += [f"Bypass loaders: {line}" for line in self.bypassed]
+        lines += self.advice
         lines.append(f"Not seen: {BLIND}")
         return "\n".join(lines)
 
@@ -194,9 +197,9 @@ def prove(
             cannot read it.
     """
     with contextlib.ExitStack() as stack:
-        own, unread = state, ""
+        own, refusal = state, None
         if own is None:
-            own, unread = _reading(stack, path, key_map, needed=shapes is None)
+            own, refusal = _reading(stack, path, key_map, needed=shapes is None)
         if shapes is None:
             shapes = adapter_shapes(own, key_map) if own else {}
         elif own is not None and (texts := _text_part(own)).layers:
@@ -207,7 +210,12 @@ def prove(
         warning = "" if state is not None else format_warning(file)
         warnings = (warning,) if warning else ()
         layers = dict(comparison.layers())
-        return Proof(Path(str(path)), base, comparison.tensors(), layers, unread, warnings=warnings)
+        proof = Proof(Path(str(path)), base, comparison.tensors(), layers, warnings=warnings)
+        if refusal is None:
+            return proof
+        unread = f"the trainer does not read this file ({refusal.found})"
+        advice = f"Expected: {refusal.expected}", f"To do: {refusal.remedy}"
+        return replace(proof, unread=unread, advice=advice)
 
 
 def require_loadable(
@@ -329,14 +337,14 @@ def _layer_shape(kind: str, layer: LayerState) -> tuple[int, ...]:
 
 def _reading(
     stack: contextlib.ExitStack, path: Source, key_map: KeyMap, *, needed: bool
-) -> tuple[AdapterState | None, str]:
+) -> tuple[AdapterState | None, AdapterFileError | None]:
     """The trainer's own reading of a file, or why there is none."""
     try:
-        return stack.enter_context(open_adapter(path, key_map)).state, ""
+        return stack.enter_context(open_adapter(path, key_map)).state, None
     except AdapterFileError as error:
         if needed:
             raise
-        return None, f"the trainer does not read this file ({error.found})"
+        return None, error
 
 
 COARSE = 0.01

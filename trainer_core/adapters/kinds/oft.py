@@ -13,7 +13,7 @@ from ...errors import AdapterError
 from ...types import LayerState
 from ..kernels.adapter_kernel import Factors
 from ..kernels.convolution import Window
-from .file_rules import STOPS, Fault, FileRules, Shape, Tensors
+from .file_rules import SKIPS, STOPS, Fault, FileRules, Shape, Tensors
 from .kind import MOVED, Kind, LayerPlan
 
 BLOCKS = "oft_blocks"
@@ -176,7 +176,9 @@ class OftFiles(FileRules):
         if blocks is None:
             return f"lacks {BLOCKS}"
         square = blocks.dim() == 2 and math.isqrt(blocks.shape[1]) ** 2 == blocks.shape[1]
-        return "" if square else f"has {BLOCKS} of {tuple(blocks.shape)}, which are no squares"
+        turns = f", or a BOFT of {blocks.shape[0]} turns" if blocks.dim() == _BUTTERFLY else ""
+        shape = tuple(blocks.shape)
+        return "" if square else f"has {BLOCKS} of {shape}, which are no squares{turns}"
 
     def guessed_rank(self, tensors: Tensors) -> int:
         return math.isqrt(tensors[BLOCKS].shape[1])
@@ -265,14 +267,14 @@ class OftFiles(FileRules):
             return Fault("read wrongly", "ComfyUI multiplies what an OFT with DoRA adds by alpha")
         if len(blocks) == _BUTTERFLY and "alpha" not in given:
             return Fault("read wrongly", "ComfyUI reads no BOFT without an alpha")
-        if len(blocks) == _BUTTERFLY and (blocks[0] != 1 or blocks[-1] % 2):
-            return Fault("read wrongly", f"a BOFT of {blocks[0]} turns, which is not known here")
+        if len(blocks) == _BUTTERFLY and (blocks[-1] % 2 or 2 * blocks[1] % 2 ** blocks[0]):
+            return Fault("wrong shape", f"a BOFT whose turns do not part its rows: {SKIPS}")
         if len(blocks) not in (3, _BUTTERFLY) or blocks[-1] != blocks[-2]:
             return Fault("wrong shape", f"blocks of {list(blocks)}, which are no squares: {STOPS}")
         return None
 
     def comfyui_sizes(self, given: Mapping[str, Shape]) -> Shape:
-        return math.prod(given[BLOCKS][:-1]), 0
+        return math.prod(given[BLOCKS][-3:-1]), 0
 
     def kohya_arguments(self, options: Mapping[str, Any]) -> dict[str, str]:
         return {"algo": "diag-oft"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...trainer_core.config.dataset import DatasetSection
-from ...trainer_core.config.folders import OVERRIDES
+from ...trainer_core.config.folders import OVERRIDES, own_name
 from ...trainer_core.config.run import nested
 from ...trainer_core.errors import InputError
 from .choices import DatasetChoice
@@ -44,8 +44,10 @@ def combined(datasets: Sequence[DatasetChoice]) -> DatasetChoice:
     _require_different(parts)
     others = [each for each in parts if each is not first]
     own = {name: value for name, value in first.values.items() if name in _OF_A_FOLDER}
+    masks = {"mask.source": _said("mask.source", first)}
     folders = [folder for each in others for folder in _folders(each, first)]
-    return DatasetChoice({**own, **_shared(first, others), "folders": folders}, parts=parts)
+    shared = nested({**_shared(first, others), **masks})
+    return DatasetChoice({**own, **shared, "folders": folders}, parts=parts)
 
 
 def require_alone(dataset: DatasetChoice) -> None:
@@ -93,7 +95,7 @@ def _require_different(parts: Sequence[DatasetChoice]) -> None:
 
 
 def _shared(first: DatasetChoice, others: Sequence[DatasetChoice]) -> dict[str, Any]:
-    """The settings that hold for all folders; refuses what differs."""
+    """The settings that hold for all folders, by path; refuses what differs."""
     found: dict[str, tuple[Any, str]] = {}
     differing = [line for each in others for line in _unset(first, each)]
     for each in (first, *others):
@@ -109,7 +111,7 @@ def _shared(first: DatasetChoice, others: Sequence[DatasetChoice]) -> dict[str, 
                 found[path] = (value, _name(each))
     if differing:
         raise _differ(differing)
-    return nested({path: value for path, (value, _) in found.items()})
+    return {path: value for path, (value, _) in found.items()}
 
 
 def _unset(first: DatasetChoice, other: DatasetChoice) -> Iterator[str]:
@@ -143,18 +145,19 @@ def _of_all_folders(choice: DatasetChoice) -> dict[str, Any]:
 
 def _flat(values: Values, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
-        if not prefix and name in _OF_A_FOLDER:
+        path = f"{prefix}{name}"
+        if path in _OF_A_FOLDER:
             continue
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flat(value, f"{path}.")
         else:
-            yield f"{prefix}{name}", value
+            yield path, value
 
 
 def _folders(choice: DatasetChoice, first: DatasetChoice) -> Iterator[dict[str, Any]]:
     """A dataset as folders of the run file: its own, and that of its regularization images."""
     said = {name: _said(name, choice) for name in OVERRIDES}
-    own = {name: value for name, value in said.items() if value != _said(name, first)}
+    own = {own_name(n): value for n, value in said.items() if value != _said(n, first)}
     # Without it, ordinary images have none.
     word = {"trigger_word": said["trigger_word"]} if choice.role == "regularization" else {}
     listed = {"metadata": choice.values["metadata"]} if choice.values.get("metadata") else {}
@@ -174,10 +177,13 @@ def _folders(choice: DatasetChoice, first: DatasetChoice) -> Iterator[dict[str, 
 
 def _said(name: str, choice: DatasetChoice) -> Any:
     """What a dataset says of a folder's setting."""
-    default = _section().get(name)
+    default, said = _default(name), choice.values
+    *sections, last = name.split(".")
+    for section in sections:
+        said = said.get(section, {})
     if isinstance(default, Mapping):
-        return {**default, **choice.values.get(name, {})}
-    return choice.values.get(name, default)
+        return {**default, **said.get(last, {})}
+    return said.get(last, default)
 
 
 def _default(path: str) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...trainer_core.config import RunConfig
-from ...trainer_core.config.folders import OVERRIDES, FolderSection
+from ...trainer_core.config.folders import OVERRIDES, FolderSection, own_name
 from ...trainer_core.config.run import walk_settings
 from ...trainer_core.config.section import section_of
 from ...trainer_core.errors import InputError
@@ -231,7 +231,7 @@ def _folder_values(folder: FolderSection, values: Mapping[str, Any]) -> Mapping[
     """A folder's settings: what it says nothing of is as the dataset says."""
     own: dict[str, Any] = {"dataset.metadata": folder.metadata}
     for name in OVERRIDES:
-        said = getattr(folder, name)
+        said = getattr(folder, own_name(name))
         if name == "trigger_word" and folder.role == "regularization":
             # Ordinary images have none, and the nodes put one in front.
             adds = folder.captions is None or folder.captions.add_trigger

@@ -7,7 +7,7 @@ from comfyui.conftest import write_images
 from comfyui.graphs import graph
 from fixtures import foreign_files as files
 
-from trainer_core.config.folders import OVERRIDES
+from trainer_core.config.folders import OVERRIDES, own_name
 from trainer_core.config.reading import dump_config
 from trainer_core.config.run import walk_settings
 from trainer_core.config.section import choices_of, section_of
@@ -204,6 +204,7 @@ def test_folders_are_joined_as_the_run_file_says(server):
                 "role": "validation",
                 "trigger_word": "",
                 "layout": "flat",
+                "mask_source": "none",
             },
         ],
     }
@@ -226,11 +227,13 @@ def test_folders_are_joined_as_the_run_file_says(server):
 def effective(dataset):
     """What is trained: each folder with what it says itself, and else what the dataset says."""
     shared = dataset.model_dump(exclude={"folders", "path"})
+    usual = {own_name(n): shared[n] for n in OVERRIDES if "." not in n}
+    usual["mask_source"] = dataset.mask.source
     rows = []
     for folder in dataset.folders:
         said = {name: value for name, value in folder.model_dump().items() if value is not None}
         word = {"trigger_word": ""} if folder.role == "regularization" else {}
-        rows.append({**{name: shared[name] for name in OVERRIDES}, **word, **said})
+        rows.append({**usual, **word, **said})
     return dataset.path, shared, rows
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .dataset import DatasetSection
-from .folders import OVERRIDES, Role
+from .folders import OVERRIDES, Role, own_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,10 @@ def _folders(dataset: DatasetSection) -> Iterator[DatasetFolder]:
     # Files and folders of the first one say nothing about the others.
     other = alone.model_copy(update={"metadata": None, "control_folders": [], "mask_folder": ""})
     for index, folder in enumerate(dataset.folders):
-        own = {name: value for name in OVERRIDES if (value := getattr(folder, name)) is not None}
+        said = {name: getattr(folder, own_name(name)) for name in OVERRIDES}
+        own = {name: value for name, value in said.items() if value is not None}
+        if (source := own.pop("mask.source", None)) is not None:
+            own["mask"] = other.mask.model_copy(update={"source": source})
         if folder.role == "regularization":
             own.setdefault("trigger_word", "")
         own |= {"path": folder.path, "metadata": folder.metadata}
@@ -54,6 +57,9 @@ def _folders(dataset: DatasetSection) -> Iterator[DatasetFolder]:
     ordinary = dataset.regularization
     if ordinary.path:
         own = {"path": ordinary.path, "num_repeats": ordinary.num_repeats, "trigger_word": ""}
+        if other.mask.source == "files":
+            # Ordinary images need no masks because your own have some.
+            own["mask"] = other.mask.model_copy(update={"source": "auto"})
         settings = other.model_copy(update=own)
         where = "dataset.regularization.path"
         yield DatasetFolder(where, "regularization", ordinary.weight, settings)

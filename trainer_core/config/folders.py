@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from .captions import CaptionSection
+from .masks import MaskOrigin
 from .section import Section, setting
 
 Role = Literal["train", "regularization", "validation"]
@@ -14,9 +15,14 @@ Layout = Literal["auto", "flat", "paired", "layered", "kohya", "metadata"]
 OVERRIDES = (
     *("layout", "caption_extension", "trigger_word", "captions", "caption_dropout"),
     *("control_dropout", "resolution", "more_resolutions", "batch_size", "num_repeats"),
-    *("subfolders", "control_folders", "mask_folder", "missing_caption"),
+    *("subfolders", "control_folders", "mask_folder", "mask.source", "missing_caption"),
 )
-"""Settings of a folder that are those of ``dataset`` where it says nothing."""
+"""Settings of a folder that are those of ``dataset`` where it says nothing; by `own_name`."""
+
+
+def own_name(setting: str) -> str:
+    """What `FolderSection` calls one of `OVERRIDES`."""
+    return setting.replace(".", "_")
 
 
 class FolderSection(Section):
@@ -67,6 +73,9 @@ class FolderSection(Section):
     )
     mask_folder: str | None = setting(
         None, "Leave it unset, or name the folder of this one's masks; '' for none."
+    )
+    mask_source: MaskOrigin | None = setting(
+        None, "Leave it unset, or say where this folder's masks come from; 'none' for no masks."
     )
     missing_caption: MissingCaption | None = setting(
         None, "Leave it unset, or say what becomes of an image without caption."

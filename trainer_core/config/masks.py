@@ -6,11 +6,13 @@ from typing import Literal
 
 from .section import Section, setting
 
+MaskOrigin = Literal["auto", "files", "alpha", "none"]
+
 
 class MaskSection(Section):
     """Where masks come from, and what they weigh."""
 
-    source: Literal["auto", "files", "alpha", "none"] = setting(
+    source: MaskOrigin = setting(
         "auto",
         "Leave it on auto. 'auto': mask files where there are some, as NAME_mask.png beside the "
         "image or in a folder 'masks'; white is trained. 'files': every image needs one. 'alpha': "

@@ -50,7 +50,7 @@ from .rules import (
     whole,
 )
 from .text_encoders import set_text_encoder
-from .vocabulary import Folder, has_masks, set_folders, set_schedule
+from .vocabulary import Folder, set_folders, set_schedule
 
 _NAME = "ai-toolkit"
 
@@ -366,8 +366,6 @@ def _datasets(given: Given, process: Source, train: Source, to: Conversion) -> N
     for place, values in enumerate(process.read("datasets", mappings, [])):
         source = Source(given.name, values, DATASET, f"datasets[{place}].")
         folders.append(dataset_folder(source, weight, to.values.get("dataset.trigger_word", "")))
-    if not any(has_masks(each) for each in folders):
-        to.say("dataset.mask.source", "none", "datasets (masks)", "none", given=False)
     set_folders(to, folders)
     if train.given("reg_weight") and all(each.role == "train" for each in folders):
         to.off("train.reg_weight", weight, "No dataset is for regularization.")

@@ -149,10 +149,11 @@ def dataset_folder(source: Source, regularization_weight: float, trigger_word: s
         to.say("dataset.mask.source", "alpha", f"{key}alpha_mask", True)
     elif source.given("mask_path"):
         source.say(to, "dataset.mask_folder", source.read("mask_path", text), "mask_path")
-    if source.read("alpha_mask", flag, False) or source.given("mask_path"):
+    masked = source.read("alpha_mask", flag, False) or source.given("mask_path")
+    if masked:
         weight = source.read("mask_min_value", number, 0.0)
         source.say(to, "dataset.mask.background", weight, "mask_min_value")
-    set_reading(to, f"{key}folder_path", missing_caption="empty", subfolders=True, masks=True)
+    set_reading(to, f"{key}folder_path", missing_caption="empty", subfolders=True, masks=masked)
     reg = source.read("is_reg", flag, False)
     if reg:
         to.tell("dataset.folders", f"{key}is_reg", True)

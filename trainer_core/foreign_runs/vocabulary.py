@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath, PureWindowsPath
 from typing import Any
 
-from ..config.folders import OVERRIDES
+from ..config.folders import OVERRIDES, own_name
 from ..config.run import find_setting
 from .rules import Conversion, Note, Source, UnfitError, number, numbers, text, texts, word_of
 
@@ -372,7 +372,7 @@ def _entry(
             continue
         if name in (*OVERRIDES, "metadata"):
             if value is not None:
-                entry[name] = value
+                entry[own_name(name)] = value
         elif not name.startswith("captions.") and value != main.get(setting, _default_of(setting)):
             lost.add(setting)
             if setting in silent:

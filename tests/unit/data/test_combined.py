@@ -1,6 +1,7 @@
 """Several folders as one dataset: names, roles, what each says otherwise, and refusals."""
 
 import pytest
+from PIL import Image
 
 from trainer_core.config import DatasetSection
 from trainer_core.config.dataset_folders import dataset_folders
@@ -43,6 +44,33 @@ def test_each_folder_has_its_own_settings_role_and_name(tmp_path, captioned):
     assert [s.name for s in found.samples if s.validation] == ["held/a.png"]
     ordinary = [s.name for s in found.samples if s.regularization]
     assert ordinary == ["plain/a.png", "regularization/a.png"]
+
+
+@pytest.mark.parametrize("first", ["alpha", "none", "auto"])
+def test_masks_of_one_folder_say_nothing_of_another(first, tmp_path, captioned):
+    """Each holds a transparent image and one with a mask file; each reads what it says."""
+    sources = {"own": first, "alpha": "alpha", "none": "none", "auto": "auto"}
+    for name in sources:
+        captioned(tmp_path / name / "a.png")
+        captioned(tmp_path / name / "b.png")
+        Image.new("RGBA", (64, 64), (9, 9, 9, 99)).save(tmp_path / name / "a.png")
+        Image.new("L", (64, 64), 99).save(tmp_path / name / "b_mask.png")
+    folders = [{"path": str(tmp_path / s), "mask_source": s} for s in ("alpha", "none", "auto")]
+    found = scan_all(section(tmp_path / "own", mask={"source": first}, folders=folders)).samples
+    masks = {(each.image.parent.name, each.image.name): each.mask for each in found}
+    for name, source in sources.items():
+        folder = tmp_path / name
+        assert masks[name, "a.png"] == (folder / "a.png" if source == "alpha" else None)
+        assert masks[name, "b.png"] == (folder / "b_mask.png" if source == "auto" else None)
+
+
+def test_ordinary_images_need_no_masks_because_your_own_have_some(tmp_path, captioned):
+    captioned(tmp_path / "own" / "a.png")
+    Image.new("L", (64, 64), 99).save(tmp_path / "own" / "a_mask.png")
+    captioned(tmp_path / "usual" / "b.png")
+    ordinary = {"path": str(tmp_path / "usual")}
+    dataset = section(tmp_path / "own", mask={"source": "files"}, regularization=ordinary)
+    assert [bool(each.mask) for each in scan_all(dataset).samples] == [True, False]
 
 
 def test_a_folders_name_never_meets_one_of_the_first_folder(tmp_path, captioned):

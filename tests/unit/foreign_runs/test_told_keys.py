@@ -1,11 +1,13 @@
 """Every key of a file of another program is told, and none as what it is not."""
 
+import itertools
 import json
 
 import pytest
 from fixtures import foreign_files as files
 from fixtures.tables import table
 
+from trainer_core.config import dataset_folders
 from trainer_core.foreign_runs import read_foreign
 from trainer_core.foreign_runs.documents import parse_document
 
@@ -46,12 +48,21 @@ def datasets(*folders):
 def test_what_the_first_folder_alone_says_is_told_of_the_others():
     first = {"folder_path": "a", "alpha_mask": True, "flip_x": True, "shuffle_tokens": True}
     run = datasets(first, {"folder_path": "b"}, {"folder_path": "c", "flip_x": True})
-    for place in ("datasets[1] (flip)", "datasets[1] (mask.source)", "datasets[2] (mask.source)"):
-        assert told(run, place) == ("lacking", ""), place
+    assert told(run, "datasets[1] (flip)") == ("lacking", "")
     assert [each["captions"] for each in run.values["dataset.folders"]] == [{}, {}]
     run = datasets({"folder_path": "a"}, {"folder_path": "b", "alpha_mask": True})
-    assert told(run, "datasets[1].alpha_mask") == ("lacking", "")
-    assert run.values.get("dataset.mask.source", "auto") == "auto"
+    assert told(run, "datasets[1].alpha_mask") == ("exact", "dataset.folders")
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+def test_each_folder_reads_its_own_masks_alone(order):
+    sources = ("alpha", "auto", "none")
+    parts = ({"alpha_mask": True}, {"mask_path": "m"}, {})
+    run = datasets(*({"folder_path": str(at), **parts[at]} for at in order))
+    found = dataset_folders(run.config().dataset)
+    assert [each.settings.mask.source for each in found] == [sources[at] for at in order]
+    masks = [each.settings.mask_folder for each in found]
+    assert [each.endswith("m") for each in masks] == [at == 1 for at in order]
 
 
 def test_a_folder_that_is_named_for_each_size_is_one_folder():

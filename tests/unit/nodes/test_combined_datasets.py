@@ -1,5 +1,7 @@
 """Datasets that are joined in a graph become folders of one run file."""
 
+import itertools
+
 import pytest
 
 from trainer_core.config import dataset_folders
@@ -72,6 +74,12 @@ def test_a_folder_keeps_its_own_settings(choice, joined):
             assert getattr(folder.settings, name) == getattr(asked, name), (name, values[at])
 
 
+@pytest.mark.parametrize("sources", [*itertools.permutations(("auto", "alpha", "none"), 2)])
+def test_each_folder_reads_its_own_masks_alone(sources, choice, joined):
+    found = joined(*(choice(s, mask={"source": s, "background": 0.1}) for s in sources))
+    assert tuple(each.settings.mask.source for each in found) == sources
+
+
 def test_each_folder_names_its_own_metadata_file(choice, joined):
     listed = choice("a", metadata="list.csv")
     for others in (None, "other.jsonl"):
@@ -90,9 +98,9 @@ def test_ordinary_images_have_the_word_that_their_node_says(choice, joined, said
     [
         ({"crop": "top"}, {}, ("dataset.crop is top for a and center for b",)),
         (
-            {"mask": {"source": "alpha", "background": 0.1}, "batch_size": 4},
+            {"mask": {"source": "alpha", "background": 0.2}, "batch_size": 4},
             {"batch_size": None},
-            ("dataset.mask.source is alpha for a and auto", "dataset.batch_size is 4 for a and un"),
+            ("dataset.mask.background is 0.2 for a and 0", "dataset.batch_size is 4 for a and un"),
         ),
         (
             {"flip": True, "validation": {"share": 0.1}},

@@ -116,3 +116,27 @@ def test_flat_controls_missing_on_either_side(tmp_path, captioned, paint):
     assert "b.png has no control" in caught.value.found
     assert "c_control.png has no training" in caught.value.found
     assert names(scan(settings(tmp_path, missing_control="skip"))) == ["a.png"]
+
+
+@pytest.mark.parametrize(
+    ("images", "controls"), [("images", "control"), ("after", "x/y"), ("", "b")]
+)
+def test_pairs_of_one_name_in_two_folders_are_told_with_what_to_do(
+    images, controls, tmp_path, captioned, paint
+):
+    """As ai-toolkit and FlyMyAI lay control images, in folders of any name."""
+    for stem in ("a", "b"):
+        captioned(tmp_path / images / f"{stem}.png", f"make {stem}")
+        paint(tmp_path / controls / f"{stem}.jpg")
+    told = f"dataset.control_folders: [{tmp_path / controls}]"
+    with pytest.raises(DatasetError) as caught:
+        scan(settings(tmp_path))
+    assert told in caught.value.remedy
+    found = scan(settings(tmp_path, missing_caption="empty"))
+    assert any(told in each for each in found.problems)
+    found = scan(settings(tmp_path, control_folders=[str(tmp_path / controls)]))
+    assert [[c.name for c in s.controls] for s in found.samples] == [["a.jpg"], ["b.jpg"]]
+    # A caption, or an image without a partner, makes them images of their own.
+    paint(tmp_path / controls / "c.jpg")
+    found = scan(settings(tmp_path, missing_caption="empty"))
+    assert not any("control_folders" in each for each in found.problems)

@@ -163,6 +163,33 @@ def controls_in_folders(
     return controls
 
 
+def folders_of_pairs(images: Iterable[ListedFile], listing: Listing) -> dict[str, str]:
+    """Folders without a caption whose images have the names of captioned ones of another folder.
+
+    So ai-toolkit and FlyMyAI lay control images, whose folders may have any name.
+
+    Args:
+        images: The training images as they would be read.
+        listing: Their folder, with its captions.
+
+    Returns:
+        The folder of what are likely control images, to the one of their images.
+    """
+    names: dict[str, set[str]] = {}
+    captioned: dict[str, set[str]] = {}
+    for file in images:
+        folder, _, name = file.key.rpartition("/")
+        names.setdefault(folder, set()).add(name)
+        if file.key in listing.captions or file.key in listing.other_captions:
+            captioned.setdefault(folder, set()).add(name)
+    found: dict[str, str] = {}
+    for folder in names.keys() - captioned.keys() - {""}:
+        near = [each for each in captioned if names[folder] <= captioned[each]]
+        if len(near) == 1:
+            found[folder] = near[0]
+    return found
+
+
 def keys_by_name(keys: Iterable[str]) -> dict[str, list[str]]:
     """Names of images without their folders, each to the keys of all that have it."""
     found: dict[str, list[str]] = {}

@@ -23,6 +23,7 @@ from .controls import (
     control_in_folder,
     controls_beside,
     controls_in_folders,
+    folders_of_pairs,
     numbering_problem,
     tell_unread,
 )
@@ -141,6 +142,8 @@ def survey(
         images, reader.controls = controls_beside(images, listing, problems)
         reader.expects_controls = bool(reader.controls)
         images = _repeated(settings, layout, reader, images)
+        if not reader.expects_controls and settings.layout == "auto":
+            reader.pairs = _tell_pairs(listing, images, problems)
     tell_unread(listing, problems, prefix)
     _tell_alike(listing, images, problems, prefix)
     samples = [sample for file in images if (sample := reader.sample(file)) is not None]
@@ -202,6 +205,24 @@ def _repeated(
         return images
     images, reader.repeats = repeated_folders(reader.listing, images, reader.problems)
     return images
+
+
+def _tell_pairs(
+    listing: Listing, images: Iterable[ListedFile], problems: Problems
+) -> dict[str, str]:
+    """Tell of folders that look like control images; gives each with what to do about it."""
+    cures: dict[str, str] = {}
+    for folder, other in sorted(folders_of_pairs(images, listing).items()):
+        cures[folder] = (
+            f"If {folder}/ holds control images, as datasets of ai-toolkit and FlyMyAI have them, "
+            f"set dataset.control_folders: [{listing.folder / folder}], or call the folders "
+            f"{TRAINING_FOLDER} and {CONTROL_FOLDER}."
+        )
+        problems.tell(
+            f"the images of {folder}/ have no captions and the names of captioned ones in "
+            f"{f'{other}/' if other else 'the dataset itself'}. {cures[folder]}"
+        )
+    return cures
 
 
 def _layers_in_folder(

@@ -42,6 +42,7 @@ class Reader:
         remembered: What is known of headers already.
         choices: What a person chose for single images.
         without_mask: Names of the samples that have none.
+        pairs: Folders of what may be control images, to what to do about them.
     """
 
     listing: Listing
@@ -56,6 +57,7 @@ class Reader:
     remembered: HeaderMemory | None = None
     choices: ImageChoices = field(default_factory=ImageChoices)
     without_mask: list[str] = field(default_factory=list)
+    pairs: Mapping[str, str] = field(default_factory=dict)
     _lower: dict[str, str] | None = None
 
     def sample(self, file: ListedFile) -> Sample | None:
@@ -185,7 +187,9 @@ class Reader:
                 raw = () if named is None or self.settings.missing_caption == "skip" else (named,)
             raw = raw or stated_caption(self.settings, file.key)
             if not raw and self.settings.missing_caption != "empty":
-                self.problems.add("missing_caption", self._no_caption(file, name, own), path)
+                cure = self.pairs.get(file.key.rpartition("/")[0], "")
+                said = self._no_caption(file, name, own)
+                self.problems.add("missing_caption", said, path, cure=cure)
                 return None
             return caption_texts(raw, self.settings, name)
         except CaptionRuleError as error:

@@ -424,11 +424,13 @@ function wrongs({ problems, others }, adds) {
 }
 
 /** @param {Found} found */
-function counted({ total, left_out, uncaptioned, paired }) {
+function counted({ total, left_out, problems, paired }) {
   const what = paired ? "pair" : "image";
   const kept = left_out ? `${total - left_out} of ` : "";
   const number = `${kept}${total} ${what}${total === 1 ? "" : "s"}`;
-  return uncaptioned ? `${number}, ${uncaptioned} without a caption` : number;
+  // Where a trigger word or no text at all is enough, nothing is missing.
+  const missing = problems.find(({ kind }) => kind === "missing_caption");
+  return missing ? `${number}, ${missing.count} without a caption` : number;
 }
 
 /**

@@ -85,7 +85,9 @@ class Report:
         self._root = Path(settings.path)
         # Here each file is looked at, whatever the node's policies would do about it.
         animated = "skip" if settings.animated == "error" else settings.animated
-        relaxed = {"missing_caption": "empty", "animated": animated, "trigger_word": ""}
+        relaxed = {"animated": animated, "trigger_word": ""}
+        if settings.missing_caption != "filename":
+            relaxed["missing_caption"] = "empty"
         found = survey(settings.model_copy(update=relaxed), within)
         size = settings.resolution, settings.max_aspect_ratio, _size_multiple()
         self._buckets = standard_buckets(*size)
@@ -104,6 +106,11 @@ class Report:
             self.others.append("There are no images here yet. Drop some on this node.")
         elif len(self.items) - self.left_out == 1:
             self.others.append("One image is learned by heart. Add some more where you can.")
+
+    @property
+    def silent(self) -> bool:
+        """Whether no image that can be read has a caption."""
+        return not any(item["captioned"] for item in self.items if item["width"])
 
     @property
     def left_out(self) -> int:

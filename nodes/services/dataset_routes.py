@@ -36,22 +36,32 @@ def _report(query: _Query, body: bytes) -> Any:
 
 def _report_of(folder: Path, query: _Query) -> dataset_report.Report:
     given = dict(_json(query.get("settings", "{}").encode()))
-    given |= _planned(given.pop("answers", None))
-    settings = dataset_report.read_settings(folder, given)
-    return dataset_report.REPORTS.get(settings, comfy_host.allowed_folders())
+    planned, enough = _planned(given.pop("answers", None))
+    settings = dataset_report.read_settings(folder, {**given, **planned})
+    report = dataset_report.REPORTS.get(settings, comfy_host.allowed_folders())
+    if enough and report.silent and settings.missing_caption == "error":
+        # As Run reads it, also where the images have no folder of their own yet.
+        settings = settings.model_copy(update={"missing_caption": "empty"})
+        report = dataset_report.REPORTS.get(settings, comfy_host.allowed_folders())
+    return report
 
 
-def _planned(answers: object) -> Mapping[str, Any]:
-    """What Train LoRA (Quick) chooses for a folder; nothing as long as it cannot choose."""
+def _planned(answers: object) -> tuple[Mapping[str, Any], bool]:
+    """What Train LoRA (Quick) chooses for a folder, and whether a word is enough of a caption.
+
+    Nothing is chosen as long as it cannot be.
+    """
     from .quick_plan import answers_of
 
     if answers is None:
-        return {}
+        return {}, False
+    enough = False
     try:
         asked = answers_of(answers)
-        return _plan(asked, folder_stamp(comfy_host.dataset_path(asked.folder)))
+        enough = asked.word_is_enough
+        return _plan(asked, folder_stamp(comfy_host.dataset_path(asked.folder))), enough
     except TrainerError:
-        return {}
+        return {}, enough
 
 
 @lru_cache(maxsize=8)

@@ -65,6 +65,11 @@ class Answers:
         """The name of the run: as given, or that of the folder."""
         return self.name.strip() or _name_of(self.folder)
 
+    @property
+    def word_is_enough(self) -> bool:
+        """Whether the trigger word is enough where no image has a caption."""
+        return self.goal in _WORD_IS_ENOUGH and bool(self.trigger_word.strip())
+
 
 @dataclass(frozen=True, slots=True)
 class QuickPlan:
@@ -294,10 +299,9 @@ def _images(answers: Answers) -> tuple[Sequence[Sample], str]:
     silent = [sample.name for sample in samples if not sample.caption]
     if not silent:
         return samples, "error"
-    words = answers.goal in _WORD_IS_ENOUGH
-    if words and len(silent) == len(samples) and answers.trigger_word.strip():
+    if answers.word_is_enough and len(silent) == len(samples):
         return samples, "empty"
-    raise _silent(answers, silent, len(samples), words=words)
+    raise _silent(answers, silent, len(samples), words=answers.goal in _WORD_IS_ENOUGH)
 
 
 def _silent(answers: Answers, silent: Sequence[str], images: int, *, words: bool) -> DatasetError:

@@ -1,5 +1,8 @@
 """Datasets at the node: what the routes refuse, and what a run after an edit encodes again."""
 
+import json
+from urllib.parse import quote
+
 import pytest
 from comfyui.conftest import CAPTIONS, write_images
 from comfyui.graphs import cache_files, graph
@@ -16,6 +19,7 @@ def folders(shared_server):
     data = shared_server.data / "input"
     write_images(data / "edited-captions", first=400)
     write_images(data / "joined", first=410)
+    write_images(data / "silent", (None, None), first=420)
 
 
 def save(server, folder, text, token, name="0.png"):
@@ -47,6 +51,19 @@ def test_captions_come_from_any_node_that_gives_texts(server):
     server.run(nodes)
     texts = {path.read_text() for path in kept(server)[-1].glob("*.txt")}
     assert texts == {f"{caption}, in oil" for caption in CAPTIONS}
+
+
+@pytest.mark.parametrize("chosen", ["input/silent", "demo/demo-generate"])
+def test_captions_are_missing_where_a_trigger_word_does_not_suffice(server, chosen):
+    """Also of images that are looked at before their folder is the chosen one."""
+    for goal, word, missing in (
+        *(("object", "ohwx", False), ("object", " ", True)),
+        *(("person", "ohwx", False), ("style", "ohwx", True)),
+    ):
+        answers = {"folder": chosen, "base": "embedded", "goal": goal, "quality": "fast"}
+        given = quote(json.dumps({"answers": {**answers, "trigger_word": word, "kind": "lora"}}))
+        report = server.get(f"{ROUTE}/report?folder=input/silent&settings={given}")
+        assert ("missing_caption" in {each["kind"] for each in report["problems"]}) == missing
 
 
 def test_the_routes_keep_to_the_folders_of_datasets(server):

@@ -136,6 +136,12 @@ test("the strip counts, shows, and leads to what is wrong", async () => {
   expect(told).toEqual([["open", 7], ["open", 2], ["open", 69]]);
 });
 
+test("where no caption is needed, none is said to be missing", async () => {
+  const { strip } = stripWith({ report: () => report(20, { uncaptioned: 20 }) });
+  await strip.refresh();
+  expect(strip.count.textContent).toBe("20 images");
+});
+
 test("a refused folder says why, and an answer that comes late is forgotten", async () => {
   const late = stripWith({ report: () => refused(409, "there is no cats") });
   await late.strip.refresh();
@@ -182,7 +188,10 @@ test("files go to a new folder by default, and are added to one of the person's 
 
 test("what is wrong with an upload is told before its folder is named, and a bad name can be mended", async () => {
   const skipped = [{ name: "c.heic", reason: "c.heic is HEIC. To read HEIC install pillow-heif." }];
-  const problems = [{ kind: "small", count: 2, words: "smaller than the training size", first: 0 }];
+  const problems = [
+    { kind: "missing_caption", count: 3, words: "no caption", first: 0 },
+    { kind: "small", count: 2, words: "smaller than the training size", first: 0 },
+  ];
   let refusals = 1;
   const { strip, asked, line, told } = stripWith({
     look: () => report(3, { uncaptioned: 3, problems, others: ["x.txt has no image of the same name"], skipped }),

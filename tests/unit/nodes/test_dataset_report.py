@@ -170,6 +170,7 @@ def test_policies_decide_what_is_grave(folder, report):
     assert "left out" in problem["text"]
     item = report(folder, missing_caption="empty").items[0]
     assert (item["problems"], item["captioned"]) == ([], False)
+    assert report(folder, missing_caption="filename").items[0]["problems"] == []
 
 
 def test_pairs_show_their_control_images(tmp_path, report):

@@ -142,10 +142,8 @@ regularization and half the weight: they keep the base from forgetting.
     flow.row(
         Section("1. Images and base", [[base, own, ordinary]]),
         Section("2. Join and look", [[about, data, report, words, sheet]]),
-        Section("3. Encode and choose the adapter", [[previews, cache, adapter]]),
-        Section(
-            "4. Train, compare and save", [[chosen, train], [after, shown, save, before, bare]]
-        ),
+        Section("3. Encode and choose the adapter", [[previews, cache, adapter, before]]),
+        Section("4. Train, compare and save", [[chosen, train], [after, shown, save, bare]]),
     )
     return flow
 
@@ -206,6 +204,6 @@ def _places(flow: Workflow, about: Note, control: Sequence[Node] = ()) -> None:
     flow.row(
         Section("1. Images and base", [[about, data, *control, base]]),
         Section("2. Encode and choose the adapter", [[cache, previews], [adapter, settings]]),
-        Section("3. Train", [[train]]),
-        Section("4. Compare and save", [[after, shown, save, before, bare]]),
+        Section("3. Train", [[train, before]]),
+        Section("4. Compare and save", [[after, shown, save, bare]]),
     )

@@ -33,8 +33,9 @@ _SIZES: Mapping[str, tuple[int, int]] = {
     "AdapterTrainerSettings": (360, 306),
     "AdapterTrainerTrain": (480, 794),
     "AdapterTrainerPreview": (340, 166),
-    "AdapterTrainerSave": (340, 194),
-    "AdapterTrainerConvert": (400, 318),
+    # With what they say at the end.
+    "AdapterTrainerSave": (340, 262),
+    "AdapterTrainerConvert": (400, 386),
     "CheckpointLoaderSimple": (400, 142),
     "UNETLoader": (400, 118),
     "CLIPLoader": (400, 146),

@@ -9,8 +9,6 @@ from .graph import Node, Section, Workflow
 _TRIGGER = "ohwx"
 _INSTRUCTION = "turn the image into a watercolour"
 _CAPTION = "a poster with a cat in front of a house"
-_TOLD = 262
-"""Height of Save Adapter with what it says at the end."""
 _FIRST = """
 ## Your first adapter: press Run
 
@@ -73,7 +71,7 @@ def first_adapter() -> Workflow:
     text = {"text": "a red diamond on a green background"}
     prompt = flow.node("AdapterTrainerEmbeddedText", text)
     lora = flow.node("LoraModelLoader", {"model": base["model"], "lora": quick["lora"]})
-    save = flow.node("AdapterTrainerSave", {"run": quick["run"]}, tall=_TOLD)
+    save = flow.node("AdapterTrainerSave", {"run": quick["run"]})
     sampler = flow.several(
         sampling.before_and_after(),
         {
@@ -118,7 +116,7 @@ def quick(number: int, choice: FullSize) -> Workflow:
         },
     )
     layout = {"layout": choice.layout} if choice.layout else {}
-    save = flow.node("AdapterTrainerSave", {"run": trained["run"], **layout}, tall=_TOLD)
+    save = flow.node("AdapterTrainerSave", {"run": trained["run"], **layout})
     shown: list[Node] = []
     if choice.edits:
         title = "Image to take apart" if choice.layered else "Image to edit"

@@ -27,9 +27,7 @@ for (const node of graph.nodes.filter((each) => argument.includes(each.type))) {
   api.dispatchCustomEvent("executed", { node: id, display_node: id, output: { images } });
 }
 const text = ["Wrote a_rather_long_name_of_an_adapter.safetensors, trained 360 steps."];
-// A graph with every setting has no room for it.
-const telling = graph.nodes.length > 10 ? /none/ : /Trainer(Save|Convert)$/;
-for (const node of graph.nodes.filter((n) => telling.test(n.type))) {
+for (const node of graph.nodes.filter((n) => /Trainer(Save|Convert)$/.test(n.type))) {
   const id = String(node.id);
   api.dispatchCustomEvent("executed", { node: id, display_node: id, output: { text } });
 }

@@ -107,6 +107,8 @@ def _copy_files(copy: Path) -> None:
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
+    if (modules := ROOT / "node_modules").is_dir():
+        (copy / "node_modules").symlink_to(modules.resolve())
     if (made := ROOT / "build" / "comfy").is_dir():
         # The environment over ComfyUI's, which takes minutes to make.
         shutil.copytree(made, copy / "build" / "comfy", symlinks=True)
@@ -129,7 +131,15 @@ def _mutated(copy: Path, mutation: dict[str, Any], number: int) -> Iterator[None
 
 
 def _pytest(copy: Path, tests: Sequence[str], *options: str) -> tuple[int, str]:
-    """Its exit code, and what it printed."""
+    """Its exit code, and what it printed; those of the panel are run by vitest."""
+    pages = [test for test in tests if test.endswith(".js")]
+    if pages:
+        vitest = [str(ROOT / "node_modules" / ".bin" / "vitest"), "run", *pages]
+        shown = subprocess.run(vitest, cwd=copy, capture_output=True, text=True)
+        rest = [test for test in tests if test not in pages]
+        if shown.returncode or not rest:
+            return shown.returncode, shown.stdout + shown.stderr
+        tests = rest
     # Before what is installed, also for the processes that tests begin.
     environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", QUICK]

@@ -189,3 +189,14 @@ def test_a_run_that_goes_back_forgets_what_it_makes_again(run_state):
     assert (again["points"], again["returns"]) == ([], 2)
     assert [each[0] for each in again["held_out"]] == [0]
     assert before["points"][-1][0] == 6, "what was sent stays as it was"
+
+
+def test_of_what_a_run_has_kept_only_what_fits_is_taken(run_state):
+    state = run_state.RunState("7", "p1", "adapter", 9)
+    state.choices, state.notes = [{"setting": "rank"}], ["a note"]
+    again = run_state.RunState("8", "p2", "adapter", 9)
+    again.take_kept(state.kept())
+    assert (again.choices, again.notes) == (state.choices, state.notes)
+    again.take_kept({"choices": "all", "notes": {"a": 1}, "memory": [], "run": "other/v0"})
+    assert (again.notes, again.memory, again.run) == (["a note"], None, "")
+    assert again.choices == state.choices

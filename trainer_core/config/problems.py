@@ -403,6 +403,11 @@ def _preview_problems(config: RunConfig) -> Iterator[Problem]:
             "one list of control images for each prompt",
             "Give preview.controls as many lists as preview.prompts has texts.",
         )
+    for index, line in enumerate(preview.prompts):
+        try:
+            preview.of_prompt(line, index)
+        except ConfigError as error:
+            yield Problem(error.found, error.expected, error.remedy)
     counts = [len(images) for images in preview.controls] or [0] * len(preview.prompts)
     allowed = {
         "generate": (lambda count: count == 0, "no control images"),

@@ -7,13 +7,15 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
+from ..errors import ConfigError
 from .adapter import AdapterConfig
 from .dataset import CacheSection, DatasetSection
 from .metrics import MetricsSection
-from .section import Section, section_of, setting
+from .prompt_lines import parse_prompt
+from .section import Section, expectation, section_of, setting
 from .training import TrainingSection
 
 Variant = Literal["auto", "generate", "edit", "edit_plus", "layered", "fill"]
@@ -104,7 +106,8 @@ class PreviewSection(Section):
     prompts: list[str] = setting(
         [],
         "Write what you want to make with the adapter, with its trigger word; add one without, to "
-        "see what else it changes. One image is generated for each prompt.",
+        "see what else it changes. One image is generated for each prompt; flags behind it are for "
+        "it alone: --w and --h pixels, --d seed, --s steps, --l guidance, --n negative prompt.",
     )
     controls: list[list[str]] = setting(
         [],
@@ -169,6 +172,37 @@ class PreviewSection(Section):
         "first prompt's noise; the next prompts count up.",
         ge=0,
     )
+
+    def of_prompt(self, line: str, index: int) -> PreviewSection:
+        """The settings of one preview, by the flags behind its prompt.
+
+        Args:
+            line: One of ``prompts``.
+            index: Its place among them, by which seeds count up.
+
+        Returns:
+            A section with the prompt alone, without flags.
+
+        Raises:
+            ConfigError: When a flag is unknown or its value out of bounds.
+        """
+        text, said = parse_prompt(line)
+        controls = [self.controls[index]] if index < len(self.controls) else []
+        shared = self.model_dump() | {"seed": self.seed + index}
+        try:
+            return PreviewSection(**{**shared, **said, "prompts": [text], "controls": controls})
+        except ValidationError as error:
+            name = str(error.errors()[0]["loc"][0])
+            raise ConfigError(
+                f"preview.prompts: {name} is {said[name]!r} behind {text[:60]!r}",
+                expectation(type(self).model_fields[name]),
+                "Correct the value behind the flag, or take the flag out.",
+            ) from error
+
+    def largest(self) -> PreviewSection:
+        """The settings of the preview with most pixels."""
+        every = [self.of_prompt(line, index) for index, line in enumerate(self.prompts)]
+        return max(every, key=lambda each: each.width * each.height, default=self)
 
 
 BaseFormat = Literal["auto", "dense", "file", "fp8", "int8", "int8_rotated", "nf4"]

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..config.prompt_lines import prompt_line
 from ..errors import ConfigError
 from .ai_toolkit_datasets import DATASET, dataset_folder
 from .ai_toolkit_keys import (
@@ -310,14 +311,22 @@ _OF_SCHEDULES = {"eta_min", "num_cycles", "num_warmup_steps", "power"}
 
 _CONTROLS = ("ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")
 _ITEM = {"prompt", *_CONTROLS}
+_OF_ITEM: Mapping[str, tuple[str, Read]] = {
+    **dict.fromkeys(("w", "width"), ("width", whole)),
+    **dict.fromkeys(("h", "height"), ("height", whole)),
+    **dict.fromkeys(("d", "seed"), ("seed", whole)),
+    **dict.fromkeys(("s", "steps", "sample_steps"), ("steps", whole)),
+    **dict.fromkeys(("l", "cfg", "guidance_scale"), ("guidance", number)),
+    **dict.fromkeys(("n", "neg"), ("negative_prompt", text)),
+}
 
 
-_INLINE = re.compile(r"\s--([a-z_0-9]+)\s+(\"[^\"]*\"|\S+)")
+_INLINE = re.compile(r"\s--([a-z_0-9]+)\s+(\"[^\"]*\"|(?:(?!\s--).)+)")
 
 
 def _inline(prompt: str) -> dict[str, Any]:
     """A prompt with flags behind it, such as ``--ctrl_img file.png``."""
-    flags = {name: value.strip('"') for name, value in _INLINE.findall(prompt)}
+    flags = {name: value.strip().strip('"') for name, value in _INLINE.findall(prompt)}
     return {"prompt": _INLINE.sub("", prompt), **flags}
 
 
@@ -348,13 +357,20 @@ def _prompts(sample: Source, items: Sequence[Mapping[str, Any]], to: Conversion)
     word = to.values.get("dataset.trigger_word", "")
     prompts = [said(each, "prompt").replace("[trigger]", word) for each in items]
     controls = [[said(each, key) for key in _CONTROLS if each.get(key)] for each in items]
+    own: list[dict[str, Any]] = [{} for _ in items]
+    for place, each in enumerate(items):
+        for key, value in each.items():
+            setting, read = _OF_ITEM.get(key, ("", text))
+            path = f"sample.samples[{place}].{key}"
+            if setting and value is not None:
+                own[place][setting] = sample.check(f"samples ({key})", value, read)
+                to.tell("preview.prompts", path, value)
+            elif key not in _ITEM:
+                to.lack(path, value, "All previews share it here.")
+    prompts = [prompt_line(each, said) for each, said in zip(prompts, own, strict=True)]
     to.say("preview.prompts", prompts, "sample.prompts", prompts)
     if any(controls):
         to.say("preview.controls", controls, "sample.samples (ctrl_img)", controls)
-    for place, each in enumerate(items):
-        for key, value in each.items():
-            if key not in _ITEM:
-                to.lack(f"sample.samples[{place}].{key}", value, "All previews share it here.")
 
 
 def _datasets(given: Given, process: Source, train: Source, to: Conversion) -> None:

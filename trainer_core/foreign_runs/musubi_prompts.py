@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..config.prompt_lines import prompt_line
 from .program import Given
 from .rules import Conversion, Source, UnfitError, number, text, whole
 
@@ -55,27 +56,31 @@ def set_previews(given: Given, source: Source, to: Conversion) -> None:
     if not prompts:
         to.off("sample_prompts", name, "The file has no prompts.")
         return
-    to.say("preview.prompts", [each.text for each in prompts], "sample_prompts", name)
+    own: list[dict[str, Any]] = [{} for _ in prompts]
+    for flag in dict.fromkeys(flag for each in prompts for flag in each.flags):
+        _set_flag(flag, prompts, own, to)
+    lines = [prompt_line(each.text, said) for each, said in zip(prompts, own, strict=True)]
+    to.say("preview.prompts", lines, "sample_prompts", name)
     if any(each.controls for each in prompts):
         controls = [each.controls for each in prompts]
         to.say("preview.controls", controls, "sample_prompts (--ci)", controls)
-    for flag in dict.fromkeys(flag for each in prompts for flag in each.flags):
-        _set_flag(flag, prompts, to)
 
 
-def _set_flag(flag: str, prompts: list[_Prompt], to: Conversion) -> None:
+def _set_flag(flag: str, prompts: list[_Prompt], own: list[dict[str, Any]], to: Conversion) -> None:
     values = [each.flags.get(flag) for each in prompts]
     value, key = next(each for each in values if each is not None), f"sample_prompts (--{flag})"
     if flag not in _SETTINGS:
         to.lack(key, value, "Previews have no such setting here.")
         return
     setting, read = _SETTINGS[flag]
-    shared = len(set(values)) == 1
-    near = "" if shared else "As one prompt says; all previews share it here."
-    if flag == "d" and not shared:
-        near = "Seeds count up with the prompts here."
     try:
-        to.say(setting, read(value), key, value, near)
+        if len(set(values)) == 1 and (flag != "d" or len(prompts) == 1):
+            to.say(setting, read(value), key, value)
+            return
+        for said, each in zip(own, values, strict=True):
+            if each is not None:
+                said[setting.removeprefix("preview.")] = read(each)
+        to.tell("preview.prompts", key, value)
     except UnfitError as error:
         to.lack(key, value, f"It is not {error}.")
 

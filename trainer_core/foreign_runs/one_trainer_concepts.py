@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..config.prompt_lines import prompt_line
 from .rules import (
     EVERY,
     Conversion,
@@ -27,7 +28,6 @@ from .rules import (
 from .vocabulary import AUGMENTED, Folder, set_reading, sides
 
 _TEXTS = "Captions keep their words here; see dataset.captions."
-_SHARED = "All previews share it here."
 
 CONCEPT: Table = {
     "__version": Lacks("It is about the program.", (None, *range(20))),
@@ -220,17 +220,23 @@ _OF_ALL: tuple[tuple[str, str, Read], ...] = (
 
 
 def set_samples(sources: Sequence[Source], to: Conversion) -> None:
-    """Turn samples into previews; what they share is the first one's."""
+    """Turn samples into previews; what differs stands behind its prompt."""
     kept = [each for each in sources if each.read("enabled", flag, True)]
     for each in kept:
         each.apply(to)
     prompts = [each.read("prompt", text, "") for each in kept]
     if not prompts:
         return
-    to.say("preview.prompts", prompts, "samples (prompt)", prompts)
+    own: list[dict[str, Any]] = [{} for _ in kept]
     for key, setting, read in _OF_ALL:
         values = [each.read(key, read) for each in kept]
         if values[0] is None:
             continue
-        near = "" if len(set(values)) == 1 else f"As the first sample. {_SHARED}"
-        to.say(f"preview.{setting}", values[0], f"samples ({key})", values[0], near)
+        if len(set(values)) == 1 and (setting != "seed" or len(kept) == 1):
+            to.say(f"preview.{setting}", values[0], f"samples ({key})", values[0])
+            continue
+        for said, value in zip(own, values, strict=True):
+            said |= {setting: value} if value is not None else {}
+        to.tell("preview.prompts", f"samples ({key})", values[0])
+    lines = [prompt_line(each, said) for each, said in zip(prompts, own, strict=True)]
+    to.say("preview.prompts", lines, "samples (prompt)", prompts)

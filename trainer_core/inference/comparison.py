@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from ..config import RunConfig
 from ..data.image import from_pixels, on_white
@@ -124,7 +124,7 @@ def compare(
         SamplingStopped: When ``stop`` said so.
         InputError: When base, adapters or prompts cannot be used.
     """
-    prompts, seed = config.preview.prompts, config.preview.seed
+    prompts, preview = config.preview.prompts, config.preview
     total = len(columns) * len(prompts)
     found: dict[tuple[int, int], Image.Image] = {}
     candidates = [each.candidate for each in columns]
@@ -139,7 +139,7 @@ def compare(
     return Comparison(
         tuple(columns),
         tuple(prompts),
-        tuple(seed + index for index in range(len(prompts))),
+        tuple(preview.of_prompt(line, index).seed for index, line in enumerate(prompts)),
         images,
         tuple(tuple(_change(row[0], each) for each in row) for row in images),
     )
@@ -188,7 +188,9 @@ def draw_grid(comparison: Comparison, side: int = LARGEST_SIDE) -> Image.Image:
         letters.write(pen, (_GAP, top), lines, _INK)
         for index, image in enumerate(comparison.images[number]):
             way = Image.Resampling.NEAREST if larger else Image.Resampling.LANCZOS
-            page.paste(on_white(image).resize(cell, way), (side + _GAP + index * across, top))
+            # Prompts may have sizes of their own.
+            shown = ImageOps.contain(on_white(image), cell, way)
+            page.paste(shown, (side + _GAP + index * across, top))
     return page
 
 

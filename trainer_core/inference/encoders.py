@@ -261,17 +261,18 @@ def encode_prompts(
         StorageError: When the cache cannot be written.
     """
     channels = control_channels(family, variant)
-    paths = preview.controls or [[] for _ in preview.prompts]
     encoded: list[EncodedPrompt] = []
-    for text, files in zip(preview.prompts, paths, strict=True):
-        controls = [_control(Path(file), preview, dataset, family, variant) for file in files]
-        entry = _entry(folder, text, preview.negative_prompt, controls, identity)
+    for index, line in enumerate(preview.prompts):
+        own = preview.of_prompt(line, index)
+        files = [Path(file) for each in own.controls for file in each]
+        controls = [_control(file, own, dataset, family, variant) for file in files]
+        texts = own.prompts[0], own.negative_prompt
+        entry = _entry(folder, *texts, controls, identity)
         if not is_sound(entry, thorough=True):
-            texts = text, preview.negative_prompt
             tensors = _encode(texts, controls, open_encoders(), channels)
             write_entry(entry, tensors)
         # Read back even when just encoded: the same numbers at the first preview and the next.
-        encoded.append(read_prompt(text, entry, len(controls)))
+        encoded.append(read_prompt(line, entry, len(controls)))
     return tuple(encoded)
 
 

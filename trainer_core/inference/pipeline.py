@@ -64,7 +64,7 @@ from .sampler import (
     SampleRequest,
     SampleSettings,
     preview_layers,
-    preview_settings,
+    settings_of_prompt,
 )
 from .sampling_memory import forward_bytes, sampling_memory
 
@@ -220,7 +220,8 @@ class _Place:
         held = sum(map(state_bytes, states))
         reserve = 0 if self.device.type == "cpu" else RESERVE
         base = empty_base(self.location, self.family)
-        pixels = self.config.preview.width * self.config.preview.height
+        preview = self.config.preview.largest()
+        pixels = preview.width * preview.height
         # One after the other; the base stays where it is meanwhile.
         decoding = decoding_bytes(pixels, dtype, self.family.decoder_numbers)
         used = max(forward_bytes(base, dtype, self._tokens()), decoding)
@@ -229,10 +230,10 @@ class _Place:
 
     def _tokens(self) -> int:
         """Of a preview: its image and control images, and its text."""
-        preview, area = self.config.preview, self.config.dataset.control_area or 0
+        preview, area = self.config.preview.largest(), self.config.dataset.control_area or 0
         *_, high, wide = self.family.latent_shape(self.location, preview.width, preview.height)
         image, pixels = high * wide // self.family.patch**2, preview.width * preview.height
-        controls = max(map(len, preview.controls), default=0)
+        controls = max(map(len, self.config.preview.controls), default=0)
         frames = preview_layers(preview, self.family, self.location.variant) + 1
         controls *= max(image, image * area // pixels)
         return self.location.text_length + frames * image + controls
@@ -380,7 +381,6 @@ def sample_candidates(
             place.encoders.identity,
             place.encoders.open,
         )
-    size = preview_settings(preview, place.family, place.location)
     with place.load(largest) as pipeline:
         on: AttachedAdapter | None = None
         for number, candidate in enumerate(candidates):
@@ -389,8 +389,8 @@ def sample_candidates(
             if on is not None:
                 on.strength = candidate.strength
             for index, prompt in enumerate(prompts):
-                request = prompt.request(preview.seed + index)
-                yield number, index, pipeline.sampler.sample([request], size, stop)[0]
+                size, seed = settings_of_prompt(preview, pipeline.sampler, prompt.text, index)
+                yield number, index, pipeline.sampler.sample([prompt.request(seed)], size, stop)[0]
 
 
 def _change_texts(family: Family, candidates: Sequence[Candidate]) -> bool:
@@ -488,13 +488,13 @@ def sample_previews(
         stop: Asked before each prompt and after each sampling step whether to give up.
         layers: How many layers the images of the dataset have.
     """
-    size = preview_settings(settings, sampler.family, sampler.location, layers)
     for index, prompt in enumerate(prompts):
         if stop():
             return
+        size, seed = settings_of_prompt(settings, sampler, prompt.text, index, layers=layers)
         try:
             # One at a time: a preview must not need more memory than a training step.
-            pixels = sampler.sample([prompt.request(settings.seed + index)], size, stop)[0]
+            pixels = sampler.sample([prompt.request(seed)], size, stop)[0]
         except SamplingStopped:
             return
         deliver(index, pixels)

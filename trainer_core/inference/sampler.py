@@ -88,6 +88,25 @@ def preview_settings(
     )
 
 
+def settings_of_prompt(
+    preview: PreviewSection, place: Sampler, line: str, index: int, *, layers: int = _LAYERS
+) -> tuple[SampleSettings, int]:
+    """What a run file says of one of its previews, and the seed of its noise.
+
+    Args:
+        preview: The run file's section.
+        place: Samples it.
+        line: The prompt with the flags behind it.
+        index: Its place among the prompts.
+        layers: As ``usual`` of `preview_layers`.
+
+    Raises:
+        ConfigError: When a flag cannot be read.
+    """
+    own = preview.of_prompt(line, index)
+    return preview_settings(own, place.family, place.location, layers), own.seed
+
+
 @dataclass(frozen=True, slots=True)
 class Sampler:
     """Samples images on one base.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ..config import RunConfig, dataset_folders
 from ..config.defaults import preservation_prompts
+from ..config.prompt_lines import parse_prompt
 from ..data.cache.cached_dataset import CachedDataset
 from ..data.cache.slider_dataset import slider_mark
 from ..errors import ConfigError
@@ -65,8 +66,9 @@ def _check_slider(config: RunConfig, dataset: CachedDataset) -> None:
 
 
 def _check_previews(config: RunConfig, cache: Manifest) -> None:
-    encoded = [prompt.text for prompt in cache.prompts]
-    if encoded != list(config.preview.prompts):
+    # Size, seed and steps of a preview are not encoded.
+    encoded = [parse_prompt(prompt.text)[0] for prompt in cache.prompts]
+    if encoded != [parse_prompt(line)[0] for line in config.preview.prompts]:
         raise ConfigError(
             f"preview.prompts has {len(config.preview.prompts)} prompts that are not the "
             f"{len(encoded)} of the finished cache",

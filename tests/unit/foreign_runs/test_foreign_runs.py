@@ -73,7 +73,7 @@ def test_files_that_a_file_names_are_read_where_they_may(tmp_path):
     given = parse_document(str(tmp_path / "c.txt"), command)
     run = read_foreign([given], beside=Beside(given.name))
     assert run.values["dataset.path"] == "/data/cats"
-    assert run.values["preview.prompts"] == ["a cat", "a dog"]
+    assert run.values["preview.prompts"] == ["a cat --h 512 --s 12 --n bad", "a dog"]
     assert (run.values["preview.width"], run.values["preview.every"]) == (640, 25)
     assert "sample_prompts (--x)" in {note.key for note in run.outcome("lacking")}
     alone = read_foreign([given])

@@ -156,3 +156,23 @@ def test_what_is_applied_is_not_left_out_and_sections_are_told_key_by_key():
 def test_a_concept_without_a_folder_keeps_its_keys():
     run = one_trainer({"path": "a"}, {"text": {"prompt_source": "filename"}})
     assert told(run, "concepts[1].text.prompt_source") == ("lacking", "")
+
+
+def test_what_previews_do_not_share_stands_behind_their_prompts():
+    lines = 'prompts: ["a --w 64 --n dull, dark --m 0.5", "b"]'
+    more = f"{lines}\n        samples: [{{prompt: c, seed: 9, sample_steps: 4}}]"
+    old = 'prompts: ["[trigger] on a lake", "a harbour"]'
+    assert old in files.AI_TOOLKIT
+    run = read(files.AI_TOOLKIT.replace(old, more))
+    assert run.values["preview.prompts"] == [
+        "a --w 64 --n dull, dark",
+        "b",
+        "c --d 9 --s 4",
+    ]
+    assert told(run, "sample.samples[0].m")[0] == "lacking"
+    assert told(run, "sample.samples[2].seed") == ("exact", "preview.prompts")
+    samples = [{"prompt": "a", "seed": 3, "width": 64}, {"prompt": "b", "seed": 5, "width": 64}]
+    run = read(json.dumps(json.loads(files.ONE_TRAINER) | {"samples": samples}))
+    assert run.values["preview.prompts"] == ["a --d 3", "b --d 5"]
+    assert run.values["preview.width"] == 64
+    assert run.config().preview.of_prompt("b --d 5", 1).seed == 5

@@ -20,6 +20,7 @@ import torch
 from torch import is_grad_enabled as grad_enabled
 
 from ...trainer_core.device import has_own_attention
+from .graph_inputs import ATTENTION
 from .ordinary_tensors import ordinary_alias
 
 if TYPE_CHECKING:
@@ -157,10 +158,6 @@ def exact_attention(device: torch.device) -> Iterator[None]:
     finally:
         preferred[:] = before
         torch.nn.functional.scaled_dot_product_attention = kernel
-
-
-ATTENTION = "optimized_attention_override"
-"""ComfyUI's name of what a node computes attention with."""
 
 
 def torch_attention(override: object, *args: Any, **options: Any) -> Tensor:

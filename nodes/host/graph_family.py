@@ -65,7 +65,8 @@ def _family(found: GraphModel, model: Any, clip: Any, work: tuple[int, int, int]
     header = native_model.header_names(denoiser, found.kind)
     lists = native_model.block_lists(denoiser)
     references = (_EDIT,) if found.takes_references else ()
-    given = _given(found, model, lists, 0 if work is None else found.room(*work))
+    proven = predict.proof.backward
+    given = _given(found, model, lists, 0 if work is None else found.room(*work), proven)
     return given_family(
         given,
         predict,
@@ -91,7 +92,13 @@ def _family(found: GraphModel, model: Any, clip: Any, work: tuple[int, int, int]
     )
 
 
-def _given(found: GraphModel, model: Any, lists: tuple[str, ...], room: int) -> GivenDenoiser:
+def _given(
+    found: GraphModel,
+    model: Any,
+    lists: tuple[str, ...],
+    room: int,
+    proven: Callable[[], contextlib.AbstractContextManager[None]],
+) -> GivenDenoiser:
     """The MODEL as the core borrows it."""
     from ...trainer_core.families.given import GivenDenoiser
 
@@ -99,6 +106,7 @@ def _given(found: GraphModel, model: Any, lists: tuple[str, ...], room: int) -> 
         dtype: torch.dtype, device: torch.device, at_end: contextlib.ExitStack
     ) -> nn.Module:
         del device  # ComfyUI's own, where the model's loader puts it
+        at_end.enter_context(proven())
         at_end.enter_context(uncompiled(model))
         borrowed = borrowed_denoiser(found.patcher, lists, dtype, room)
         return at_end.enter_context(borrowed).denoiser

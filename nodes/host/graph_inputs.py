@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ...trainer_core.errors import InputError
@@ -22,15 +23,9 @@ Socket = TypeVar("Socket")
 _PLACES = 3
 _NEIGHBOURS = 128
 _DEEPEST = 6
-_AROUND = {
-    "denoise_mask_function": "as of DifferentialDiffusion",
-    "disable_cfg1_optimization": "as of a guidance node",
-    "model_function_wrapper": "as of a cache of steps",
-    "sampler_cfg_function": "as of RescaleCFG",
-    "sampler_post_cfg_function": "as of a guidance node",
-    "sampler_pre_cfg_function": "as of a guidance node",
-}
-"""What ComfyUI calls things that a node puts around a model, and nodes that do."""
+_PLAIN = bool | int | float | str
+ATTENTION = "optimized_attention_override"
+"""ComfyUI's name of what a node computes attention with."""
 _INSIDE, _COMPILED = ("transformer_options",), {"torch.compile", "torch_compile_kwargs"}
 """ComfyUI's names of what is inside of a model, and of the two that TorchCompileModel adds."""
 
@@ -111,16 +106,16 @@ def require_trainable(model: Any) -> None:
             "a MODEL on one device",
             "Connect the MODEL from before the node that spreads it.",
         )
-    around = [name for name in model.model_options if name not in _INSIDE]
-    around += [key for held in model.wrappers.values() for key, each in held.items() if each]
+    around = [(name, held) for name, held in model.model_options.items() if name not in _INSIDE]
+    around += [pair for held in model.wrappers.values() for pair in held.items() if pair[1]]
     # Compiled modules are another form of the same model, and are not used here.
-    around = sorted({str(name) for name in around} - _COMPILED)
-    if around:
+    found = sorted({_named(*each) for each in around if each[0] not in _COMPILED})
+    if found:
+        # A node that only says to predict twice has put something inside, too.
+        flags = all(isinstance(held, bool) for _, held in around)
+        found += sorted(set(patches_of(model))) if flags else []
         raise InputError(
-            "a MODEL at the MODEL input with something around it: "
-            + ", ".join(
-                f"{name} ({_AROUND[name]})" if name in _AROUND else name for name in around
-            ),
+            f"a MODEL at the MODEL input with something around it: {', '.join(found)}",
             "a MODEL whose own prediction is sampled",
             "Connect the MODEL from before that node; put the node behind Load LoRA for KSampler.",
         )
@@ -136,6 +131,34 @@ def ordinary(tensor: Tensor) -> Tensor:
 
     with torch.inference_mode(False), torch.no_grad():
         return tensor.to("cpu", torch.float32, copy=True).contiguous()
+
+
+def made_by(value: Any) -> str:
+    """Where a function or an object of a node is from, such as ``nodes_flux.KV_Attn_Input``."""
+    kind = value if hasattr(value, "__qualname__") else type(value)
+    # ComfyUI names the module of a pack by the path of its file.
+    module = re.split(r"[/\\]", kind.__module__)[-1]
+    return f"{module}.{kind.__qualname__}"
+
+
+def _named(name: Any, held: Any) -> str:
+    """An option or wrapper of a MODEL with the functions in it."""
+    functions = held if isinstance(held, list) else [held]
+    where = ", ".join(made_by(each) for each in functions if not isinstance(each, _PLAIN))
+    return f"{name} ({where})" if where else str(name)
+
+
+def patches_of(patcher: Any) -> Iterator[str]:
+    """What nodes have put inside of a MODEL, by the functions and objects that they gave."""
+    options = patcher.model_options.get("transformer_options", {})
+    places = [(ATTENTION, options.get(ATTENTION))]
+    places += [(name, each) for name, held in options.get("patches", {}).items() for each in held]
+    for name, held in options.get("patches_replace", {}).items():
+        places += [(name, each) for each in held.values()]
+    places += list(patcher.object_patches.items())
+    for name, each in places:
+        if each is not None and name != "model_sampling":
+            yield _named(name, each)
 
 
 def weights_fingerprint(model: Any, patcher: Any, unused: Collection[str] = ()) -> str:
@@ -253,7 +276,7 @@ def _add_made(update: Callable[[bytes], None], value: Any, deeper: int) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
+    return value is None or isinstance(value, _PLAIN)
 
 
 def _originals(model: Any, patcher: Any) -> dict[str, Tensor]:

@@ -38,6 +38,8 @@ Source: sd-scripts 48d368fa, docs/anima_train_network.md; musubi-tuner 30c658c, 
 _MOST_TRAINED_SHIFT = 3.0
 """Of any other flow. Trainers use 1 to 3.2; a MODEL's own is for generating, and may be 8."""
 
+_CAST = "manual_cast_dtype"
+"""ComfyUI's name of what a model computes in where its weights are kept in something else."""
 _GUIDED = ("guidance_in.", "guidance_embed")
 _NO_IMAGES: Mapping[str, str] = {
     "TripoSplat": "makes 3D objects",
@@ -282,7 +284,7 @@ class GraphModel:
 
         if wanted != "auto":
             return wanted
-        own = self.model.get_dtype_inference()
+        own = self.patcher.get_model_object(_CAST) or self.model.get_dtype()
         if own in {torch.float32, torch.float64}:
             return "fp32"
         fits = comfy_host.comfyui_module("comfy.model_management").should_use_bf16(
@@ -304,6 +306,9 @@ class GraphModel:
             raise self._refused("has no latent format that is known")
         if found.latent_dimensions not in {_IMAGE, _VIDEO} or not found.latent_channels:
             raise self._refused(f"has latents of {type(found).__name__}, which are no image's")
+        own = getattr(config, "latent_format", None)
+        if own is not None and own.latent_channels != found.latent_channels:
+            raise self._refused(f"a node has given the latents of {type(found).__name__}")
         begins = getattr(self.model, "image_to_video", False) and self.kind not in _WITH_OR_WITHOUT
         if self.model.concat_keys or begins:
             raise self._refused("is given an image or a mask beside the noise, as for inpainting")

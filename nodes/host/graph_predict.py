@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import comfy_engine, comfy_host
 from .conditioning import restored_conditioning
+from .graph_inputs import ATTENTION
 from .prediction_proof import PredictionProof
 from .reference_images import REFERENCES, ReferenceProof
+from .unchanged_inputs import followed_patches
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -73,6 +75,7 @@ class GraphPredict:
         """
         import torch
 
+        from ...trainer_core.device import borrowed_random_state, seed_generators
         from ...trainer_core.inference.sampler import evaluating
 
         with self.proof.first():
@@ -90,7 +93,10 @@ class GraphPredict:
                 def predict(x: Tensor, level: Tensor, *, exact: bool) -> Tensor:
                     shown = [each.repeat(len(x), *[1] * (each.ndim - 1)) for each in first]
                     texts = [conditionings[0]] * len(x)
-                    return self._predicted(x, level, texts, shown, guidance, exact=exact)
+                    # A patch that draws, as of merged tokens, draws the same in each pass.
+                    with borrowed_random_state(x.device):
+                        seed_generators(0, x.device)
+                        return self._predicted(x, level, texts, shown, guidance, exact=exact)
 
                 with evaluating(transformer):
                     self.proof.require(predict, noisy[:1], transformer, len(noisy))
@@ -215,10 +221,16 @@ class GraphPredict:
         )
         return samplers.get_area_and_mult(ready, x, level)
 
+    @cached_property
+    def _followed(self) -> dict[str, Any]:
+        options = self.patcher.model_options.get("transformer_options", {})
+        kinds = ("patches", "patches_replace")
+        return {name: followed_patches(options[name]) for name in kinds if name in options}
+
     def _apply(self, x: Tensor, level: Tensor, conds: dict[str, Any], *, exact: bool) -> Tensor:
-        options = dict(self.patcher.model_options.get("transformer_options", {}))
+        options = self.patcher.model_options.get("transformer_options", {}) | self._followed
         if exact and comfy_engine.needs_torch_attention(options):
-            options[comfy_engine.ATTENTION] = comfy_engine.torch_attention
+            options[ATTENTION] = comfy_engine.torch_attention
         options |= {"cond_or_uncond": [0] * len(x), "sigmas": level, "sample_sigmas": level}
         options["uuids"] = [object() for _ in range(len(x))]
         return self.patcher.model.apply_model(x, level, **conds, transformer_options=options)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...trainer_core.device import is_out_of_memory
 from ...trainer_core.errors import BaseModelError, TrainerError
 from ...trainer_core.printable import listed
-from . import comfy_engine
+from .graph_inputs import patches_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -69,6 +69,20 @@ class PredictionProof:
                 f"Connect that CLIP where captions are encoded. {_REMEDY}",
             ) from error
         self._passed = not self.due
+
+    @contextlib.contextmanager
+    def backward(self) -> Iterator[None]:
+        """Around a run: tell of an error of autograd in its first step.
+
+        Raises:
+            BaseModelError: In the place of what torch says of a patch that it cannot follow.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if not self.due or not re.search("gradient|backward", str(error)):
+                raise
+            raise self._refused(f"a MODEL that has no gradient ({error})") from error
 
     @property
     def due(self) -> bool:
@@ -190,19 +204,5 @@ def _distance(one: Tensor, other: Tensor) -> float:
 
 def _on(patcher: Any) -> str:
     """What nodes have put on a MODEL, by the functions that they gave."""
-    names = sorted(set(_patches(patcher)))
+    names = sorted(set(patches_of(patcher)))
     return f"it carries {listed(names, _NAMED)}" if names else "no patch of it is known"
-
-
-def _patches(patcher: Any) -> Iterator[str]:
-    options = patcher.model_options.get("transformer_options", {})
-    places = [("", options.get(comfy_engine.ATTENTION))]
-    places += [(name, each) for name, held in options.get("patches", {}).items() for each in held]
-    for name, held in options.get("patches_replace", {}).items():
-        places += [(name, each) for each in held.values()]
-    places += list(patcher.object_patches.items())
-    for name, each in places:
-        if each is not None and name != "model_sampling":
-            kind = each if hasattr(each, "__qualname__") else type(each)
-            where = f"{kind.__module__}.{kind.__qualname__}"
-            yield f"{name or comfy_engine.ATTENTION} ({where})"

@@ -1,4 +1,4 @@
-"""`unchanged_inputs`: blocks that change their inputs in place, as autograd can follow them.
+"""`unchanged_inputs`, `followed_patches`: what changes its inputs in place, as autograd follows it.
 
 Many of ComfyUI's blocks add to their input: ``img += attention``. What a layer before has kept of
 it for its backward pass then has other numbers. Torch notices, and refuses, where nothing is
@@ -10,18 +10,24 @@ does, and the name in the block's code is bound to that. A call such as ``x.addc
 result is dropped, cannot bind a name: there the new tensor waits, and takes the place of the old
 one when the block returns it. A block that reads the old one in between would go wrong by that; the
 first call of every block that does such a thing is compared with ComfyUI's own.
+
+Patches of nodes are called in the same way. What they bring with them, such as the weights of a
+hypernetwork, was made under inference mode, as every node is run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ...trainer_core.errors import RunError
+from .graph_inputs import made_by
+from .ordinary_tensors import ordinary_alias
 
 _REBOUND: dict[str, Callable[..., Tensor]] = {
     "__iadd__": torch.add,
@@ -29,6 +35,7 @@ _REBOUND: dict[str, Callable[..., Tensor]] = {
     "__imul__": torch.mul,
     "__itruediv__": torch.div,
 }
+_ORIGINAL = "original_block"
 _AWAITED = ("add_", "sub_", "mul_", "div_", "addcmul_", "addcdiv_", "lerp_", "copy_", "clamp_")
 
 
@@ -61,6 +68,17 @@ def _awaited(name: str) -> Callable[..., Tensor]:
     return changed
 
 
+def _item(self: Unchanged, place: Any) -> Tensor:
+    # A part that is changed by itself would change the whole.
+    return _latest(self)[place].as_subclass(Unchanged)
+
+
+def _with_item(self: Unchanged, place: Any, value: Any) -> None:
+    changed = _latest(self).clone()
+    changed[place] = _latest(value) if isinstance(value, Tensor) else value
+    self.successor = changed
+
+
 def _latest(tensor: Tensor) -> Tensor:
     while type(tensor) is Unchanged and tensor.successor is not None:
         tensor = tensor.successor
@@ -71,6 +89,8 @@ for _name, _operation in _REBOUND.items():
     setattr(Unchanged, _name, _rebound(_operation))
 for _name in _AWAITED:
     setattr(Unchanged, _name, _awaited(_name))
+Unchanged.__getitem__ = _item  # type: ignore[method-assign]
+Unchanged.__setitem__ = _with_item  # type: ignore[method-assign]
 
 
 def protected(value: Any) -> Any:
@@ -117,14 +137,98 @@ def unchanged_inputs(denoiser: nn.Module, paths: Sequence[str]) -> Iterator[None
         denoiser: The model.
         paths: Where the lists of its blocks are.
     """
-    blocks = [each for each in blocks_of(denoiser, paths) if "forward" not in vars(each)]
+    blocks = blocks_of(denoiser, paths)
+    # Of some a node has patched the forward pass: a block's own or another.
+    patched = {block: vars(block)["forward"] for block in blocks if "forward" in vars(block)}
     try:
         for block in blocks:
-            block.forward = _WithUnchanged(block, block.forward)
+            block.forward = _WithUnchanged(type(block).__name__, block.forward)
         yield
     finally:
         for block in blocks:
             vars(block).pop("forward", None)
+        for block, forward in patched.items():
+            block.forward = forward
+
+
+def followed_patches(held: Any) -> Any:
+    """A MODEL's patches, each as autograd can follow it.
+
+    Args:
+        held: ``patches`` or ``patches_replace`` of ``transformer_options``: functions, nested in
+            lists and mappings.
+    """
+    if isinstance(held, Mapping):
+        return {name: followed_patches(each) for name, each in held.items()}
+    if isinstance(held, list | tuple):
+        return [followed_patches(each) for each in held]
+    return _FollowedPatch(held)
+
+
+class _FollowedPatch:
+    """A patch with inputs that it cannot change and with ordinary tensors of its own.
+
+    Patches of transformers get their tensors in a mapping, and give such a one.
+    """
+
+    def __init__(self, patch: Callable[..., Any]) -> None:
+        self._patch = patch
+        self._follow = _WithUnchanged(made_by(patch), self._called)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._patch, name)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self._patch(*args, **options)
+        names = tuple(args[0]) if args and type(args[0]) is dict else None
+        values = args if names is None else (*args[0].values(), *args[1:])
+        names, found = self._follow(names, *values, **options)
+        return found if names is None else dict(zip(names, found, strict=True))
+
+    def _called(self, names: tuple[str, ...] | None, *values: Any, **options: Any) -> Any:
+        with _OrdinaryTensors():
+            if names is None:
+                found = self._patch(*values, **options)
+            else:
+                held = dict(zip(names, values, strict=False))
+                rest = map(_following, values[len(names) :])
+                found = self._patch(held, *rest, **options)
+        found = _ordinary(found)
+        return (tuple(found), list(found.values())) if type(found) is dict else (None, found)
+
+
+def _following(given: Any) -> Any:
+    """What a patch that takes a block's place is given besides: the block, to be called by it."""
+    run = given.get(_ORIGINAL) if type(given) is dict else None
+    if run is None or not torch.is_grad_enabled():
+        return given
+
+    def followed(args: Mapping[str, Any]) -> dict[str, Any]:
+        found = run({name: released(each) for name, each in args.items()})
+        return {name: protected(each) for name, each in found.items()}
+
+    return {**given, _ORIGINAL: followed}
+
+
+class _OrdinaryTensors(TorchFunctionMode):
+    """While it lasts, torch's functions get inference tensors as ordinary ones."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if func.__name__ == "__set__":
+            return func(*args)  # of an attribute, such as where a module's weight is moved to
+        return func(*_ordinary(args), **_ordinary(kwargs or {}))
+
+
+def _ordinary(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return ordinary_alias(value) if value.is_inference() else value
+    if type(value) in (list, tuple):
+        return type(value)(_ordinary(each) for each in value)
+    if type(value) is dict:
+        return {name: _ordinary(each) for name, each in value.items()}
+    return value
 
 
 class _RandomState:
@@ -156,8 +260,8 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 class _WithUnchanged:
     """A block's forward pass with inputs that it cannot change."""
 
-    def __init__(self, block: nn.Module, forward: Callable[..., Any]) -> None:
-        self._name, self._forward, self._proven = type(block).__name__, forward, False
+    def __init__(self, name: str, forward: Callable[..., Any]) -> None:
+        self._name, self._forward, self._proven = name, forward, False
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         if not torch.is_grad_enabled():
@@ -180,9 +284,9 @@ class _WithUnchanged:
         pairs = zip(_tensors(own), _tensors(found), strict=True)
         if not all(_alike(one, other) for one, other in pairs):
             raise RunError(
-                f"a {self._name} of this model changes its input in place and reads it afterwards",
-                "blocks whose gradients can be computed",
-                "Report the model: it cannot be trained through until the block is known.",
+                f"{self._name} of this model changes its input in place and reads it afterwards",
+                "blocks and patches whose gradients can be computed",
+                "Report the model: it cannot be trained through until that is known.",
             )
         self._proven = True
 

@@ -1,0 +1,381 @@
+"""Runs inside ComfyUI's interpreter: runs on tiny MODELs that went through ComfyUI's own nodes.
+
+Usage: model_nodes_process.py FOLDER CELLS, with ComfyUI's folder in PYTHONPATH. CELLS is a JSON
+list of [model, node, inputs]; FOLDER gets ``results.json``: for each the error, or the losses of
+the run beside those of KSampler's predictions, and what the run has left. Under "nodes" it lists
+all nodes of ComfyUI that take a MODEL and give one.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import torch
+from borrowed_model_process import differences, state_of
+from graph_model_process import losses, run_config, write_found
+from loaded_pack import part
+
+STEPS, RATE = 3, 1e-9
+"""A rate at which every layer moves and no prediction does."""
+CAPTIONS = ("a red diamond", "a large blue circle on a wide green square")
+
+
+def write_images(folder, side):
+    import numpy
+    from PIL import Image
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, caption in enumerate(CAPTIONS):
+        coarse = numpy.random.default_rng(number).integers(0, 256, (4, 4, 3), dtype=numpy.uint8)
+        image = Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC)
+        image.save(folder / f"{number}.png")
+        (folder / f"{number}.txt").write_text(caption, encoding="utf-8")
+
+
+class Tiny:
+    """A tiny MODEL with CLIP, VAE and images, and a second one of other weights."""
+
+    def __init__(self, name, folder):
+        from tiny_models.denoisers import tiny_model
+        from tiny_models.sizes import TINY
+        from tiny_models.texts import tiny_clip
+        from tiny_models.vaes import tiny_vae
+
+        sizes = TINY[name]
+        # So that a UNet's attention on the whole image has more than one token in each tile.
+        self.folder, self.side = folder, 128 if name == "sd15" else sizes.pixels
+        self.model, self.other = tiny_model(name), tiny_model(name, seed=1)
+        self.name, self.clip = name, tiny_clip(sizes.text)
+        self.vae = tiny_vae(sizes.vae)
+        write_images(folder / "images", self.side)
+
+    def latents(self):
+        """`[1, C, (1,) h, w]` of each caption, before the model's own scaling."""
+        import numpy
+        from PIL import Image
+
+        import nodes
+
+        for number, caption in enumerate(CAPTIONS):
+            with Image.open(self.folder / "images" / f"{number}.png") as image:
+                pixels = torch.from_numpy(numpy.asarray(image.convert("RGB")) / 255.0).float()[None]
+            yield caption, nodes.VAEEncode().encode(self.vae, pixels)[0]["samples"]
+
+
+def patched(tiny, name, given):
+    """The MODEL behind a node, whose other inputs are the defaults."""
+    import nodes
+
+    if name in PATCHES:
+        model = tiny.model.clone()
+        PATCHES[name](model)
+        return model
+    node = nodes.NODE_CLASS_MAPPINGS[name]
+    sockets = {"model": tiny.model, "model1": tiny.model, "model2": tiny.other, "clip": tiny.clip}
+    sockets["vae"] = tiny.vae
+    types, words = node.INPUT_TYPES(), {}
+    for input_name, (kind, *options) in {**types["required"], **types.get("optional", {})}.items():
+        choices = kind if isinstance(kind, list) else options and options[0].get("options")
+        default = options[0].get("default") if options else None
+        value = given.get(input_name, choices[0] if choices and default is None else default)
+        value = MADE[value](tiny) if isinstance(value, str) and value in MADE else value
+        words[input_name] = sockets.get(input_name, value)
+    words = {key: each for key, each in words.items() if each is not None}
+    found = getattr(node if hasattr(node, "execute") else node(), node.FUNCTION)(**words)
+    return getattr(found, "result", found)[0]
+
+
+def a_lora(tiny):
+    """As core's Train LoRA hands it on, of three layers."""
+    held, torch_seed = {}, torch.Generator().manual_seed(5)
+    for name, weight in tiny.model.model.diffusion_model.named_parameters():
+        if weight.ndim == 2 and name.endswith(".weight") and len(held) < 6:
+            name = f"diffusion_model.{name.removesuffix('.weight')}"
+            held[f"{name}.lora_up.weight"] = torch.randn(len(weight), 2, generator=torch_seed)
+            down = torch.randn(2, weight.shape[1], generator=torch_seed)
+            held[f"{name}.lora_down.weight"] = down * 0.1
+    return held
+
+
+def a_text(tiny):
+    import nodes
+
+    return nodes.CLIPTextEncode().encode(tiny.clip, "")[0]
+
+
+def a_file(kind):
+    """A file of a folder that ComfyUI lists, by its name."""
+
+    def made(tiny):
+        import folder_paths
+        from safetensors.torch import save_file
+
+        folder_paths.add_model_folder_path(kind, str(tiny.folder / kind))
+        (tiny.folder / kind).mkdir(exist_ok=True)
+        name = f"{tiny.folder.name}.{'safetensors' if kind == 'loras' else 'pt'}"
+        if kind == "loras":
+            save_file(a_lora(tiny), tiny.folder / kind / name)
+        else:
+            torch.save(a_hypernetwork(tiny), tiny.folder / kind / name)
+        folder_paths.filename_list_cache.clear()
+        return name
+
+    return made
+
+
+def a_hypernetwork(tiny):
+    """Of one layer for keys and values as wide as the text."""
+    width = 32
+    torch.manual_seed(6)
+    part = {"linear.0.weight": torch.randn(width, width) * 0.1, "linear.0.bias": torch.zeros(width)}
+    facts = {"layer_structure": [1, 1], "activation_func": "linear", "is_layer_norm": False}
+    return {**facts, width: [part, part]}
+
+
+def a_control(tiny):
+    """A ControlNet of Qwen-Image's blocks, as its loader makes it."""
+    import comfy.model_management
+    import comfy.model_patcher
+    import comfy.ops
+    from comfy_extras.nodes_model_patch import QwenImageBlockWiseControlNet
+    from tiny_models.weights import fill
+
+    model = QwenImageBlockWiseControlNet(2, dim=32, operations=comfy.ops.manual_cast)
+    fill(model, 3)
+    device = comfy.model_management.get_torch_device()
+    return comfy.model_patcher.CoreModelPatcher(model, device, device)
+
+
+def an_image(tiny):
+    return torch.linspace(0, 1, tiny.side**2 * 3).view(1, tiny.side, tiny.side, 3)
+
+
+MADE = {"CONTROL": a_control, "IMAGE": an_image}
+MADE |= {
+    "loras": a_file("loras"),
+    "hypernetworks": a_file("hypernetworks"),
+    "LORA": a_lora,
+    "TEXT": a_text,
+    "OPERATION": lambda tiny: lambda latent, **_: latent,
+}
+
+
+def forwards(model):
+    """Forward passes that a pack has put in the place of those of blocks, which are the same."""
+    for name, module in model.model.diffusion_model.named_modules():
+        if name in ("double_blocks.0", "single_blocks.1", "layers.0", "blocks.1", "middle_block.1"):
+            model.add_object_patch(f"diffusion_model.{name}.forward", module.forward)
+
+
+class Weighted:
+    """Weights that were made when the node was run, and changes in place."""
+
+    def __init__(self):
+        self.weight = torch.ones(1) * 0.9
+
+    def of_attention(self, out, extra_options):
+        out[:, :1] = out[:, :1] * out.mean(1, keepdim=True)
+        return out.mul_(self.weight)
+
+    def of_block(self, args, *more):
+        if more:
+            args = more[0]["original_block"](args)
+        args["img"] += args["img"] * self.weight
+        args["img"][:, :1] = args["img"][:, :1] * args["img"].mean(1, keepdim=True)
+        return args
+
+
+def weighted(model):
+    model.set_model_attn1_output_patch(Weighted().of_attention)
+    model.set_model_double_block_patch(Weighted().of_block)
+    model.set_model_patch_replace(Weighted().of_block, "dit", "double_block", 0)
+
+
+PATCHES = {"no node": lambda model: None, "forwards": forwards, "weighted": weighted}
+
+
+class Spy:
+    """What a run asks a family for, unchanged, with the state of torch's numbers before it."""
+
+    def __init__(self, family):
+        self.predict, self.asked = family.predict, []
+        self.family = dataclasses.replace(family, predict=self)
+
+    def __getattr__(self, name):
+        return getattr(self.predict, name)
+
+    def __call__(self, transformer, noisy, sigma, texts, controls, guidance):
+        if torch.is_grad_enabled():
+            told = guidance if self.predict.guided else None
+            self.asked.append((noisy.clone(), sigma.clone(), told, torch.get_rng_state()))
+        return self.predict(transformer, noisy, sigma, texts, controls, guidance)
+
+
+@contextlib.contextmanager
+def counted_passes():
+    """The passes of ComfyUI's model, each with whether it asks for a gradient."""
+    import comfy.model_base
+
+    own, found = comfy.model_base.BaseModel.apply_model, []
+
+    def counted(*args, **options):
+        found.append(torch.is_grad_enabled())
+        return own(*args, **options)
+
+    comfy.model_base.BaseModel.apply_model = counted
+    try:
+        yield found
+    finally:
+        comfy.model_base.BaseModel.apply_model = own
+
+
+class OneStep:
+    """A sampler of KSampler's that asks once for what it denoises."""
+
+    def __init__(self, x, state):
+        self.x, self.state = x, state
+
+    def sample(self, model, sigmas, extra_args, callback, noise, latent, mask, disable):
+        torch.set_rng_state(self.state)
+        self.latent, self.denoised = latent, model(self.x(latent), sigmas[:1], **extra_args)
+        self.given = self.x(latent)
+        return self.denoised
+
+    def max_denoise(self, model, sigmas):
+        return True
+
+
+def loss_by_hand(model, clip, caption, latent, noisy, share, guidance, state):
+    """Mean of (prediction - target)^2 of a sample, by KSampler's own denoised latents.
+
+    Denoised latents are a + b * output, and the image is a + b * target.
+    """
+    import comfy.model_sampling
+    from comfy.samplers import CFGGuider
+
+    import nodes
+
+    sampling = model.get_model_object("model_sampling")
+    straight = isinstance(sampling, comfy.model_sampling.CONST)
+    level = share if straight else share / (1 - share)
+    noisy = noisy.reshape(latent.shape) * (1 if straight else 1 + level)
+    positive = nodes.CLIPTextEncode().encode(clip, caption)[0]
+    if guidance is not None:
+        positive = [[each[0], {**each[1], "guidance": guidance}] for each in positive]
+    guider, step = CFGGuider(model), OneStep(lambda latent: noisy, state)
+    guider.set_conds(positive, positive)
+    with contextlib.suppress(StopIteration):
+        guider.sample(torch.zeros_like(latent), latent, step, torch.tensor([level, 0.0]), seed=0)
+    level = torch.tensor([level])
+    ones = torch.ones_like(noisy)
+    offset = sampling.calculate_denoised(level, 0 * ones, noisy)
+    factor = sampling.calculate_denoised(level, ones, noisy) - offset
+    # The noise of the run, by ComfyUI's own way to add it.
+    zero = sampling.noise_scaling(level, 0 * ones, step.latent)
+    noise = (noisy - zero) / (sampling.noise_scaling(level, ones, step.latent) - zero)
+    error = ((step.denoised - step.latent) / factor).double()
+    return float(error.square().mean()), float(noise.std())
+
+
+def step_by_hand(model, tiny, noisy, sigma, guidance, state):
+    """Loss of a step with its two images in either order, and how large its noise is."""
+    samples, found = list(tiny.latents()), []
+    for order in (samples, samples[::-1]):
+        rows = [
+            loss_by_hand(model, tiny.clip, *sample, *row, guidance, state)
+            for sample, *row in zip(order, noisy.split(1), sigma.tolist(), strict=True)
+        ]
+        found.append([sum(each) / 2 for each in zip(*rows, strict=True)])
+    return found
+
+
+def moved(file):
+    """Layers of an adapter, and those that are not as they were made."""
+    with part("trainer_core.tensors.safetensors_reader").open_tensors(file) as held:
+        ups = [name for name in held.tensors if "lora_up" in name or "lora_B" in name]
+        still = [name for name in ups if not held.read(name).any()]
+    return len(ups), still
+
+
+def trained(tiny, name, given):
+    import comfy.model_management
+    from tiny_models.denoisers import tiny_model
+
+    family_of = part("nodes.host.graph_family")
+    errors, graph_model = part("trainer_core.errors"), part("nodes.host.graph_model").GraphModel
+    train = part("trainer_core.training").train
+    comfy.model_management.unload_all_models()
+    tiny.model = tiny_model(tiny.name)
+    model = patched(tiny, name, given)
+    # As after KSampler.
+    comfy.model_management.load_models_gpu([model])
+    before, place = state_of(model), tiny.folder / f"{len(list(tiny.folder.iterdir()))}"
+    found = {"error": None}
+    job = {
+        "kind": "lora",
+        "name": "run",
+        "steps": STEPS,
+        "rate": RATE,
+        "training": {
+            "batch_size": 2,
+            "sigma": {"density": "uniform", "min": 0.3, "max": 0.9},
+        },
+        "adapter": {"targets": "all_linear", "rank": 1},
+    }
+    with counted_passes() as passes:
+        try:
+            spy = Spy(family_of.graph_family(model))
+            source = family_of.encoders_of(model, tiny.clip, tiny.vae)
+            job["training"]["precision"] = graph_model(model).precision("auto")
+            config = run_config(tiny.folder, job, tiny.side, spy.family.name)
+            output = config.output.model_copy(update={"dir": str(place)})
+            config = config.model_copy(update={"output": output})
+            result = train(config, make_source=source, family=spy.family)
+        except errors.TrainerError as error:
+            found["error"] = [error.found, error.expected, error.remedy]
+    found["steps"] = sum(len(losses(each.parent)) for each in place.rglob("metrics.jsonl"))
+    found["left"] = differences(before, state_of(model))
+    found["checks"] = passes.index(True) if True in passes else len(passes)
+    if found["error"] is None:
+        found["losses"] = losses(result.folder)
+        found["by hand"] = [step_by_hand(model, tiny, *each) for each in spy.asked]
+        found["layers"], found["still"] = moved(result.adapters[0])
+    return found
+
+
+def takers():
+    """All nodes of ComfyUI that take a MODEL and give one."""
+    import nodes
+
+    found = []
+    for name, node in nodes.NODE_CLASS_MAPPINGS.items():
+        types = node.INPUT_TYPES()
+        inputs = {**types.get("required", {}), **types.get("optional", {})}.values()
+        if "MODEL" in node.RETURN_TYPES and any(each[0] == "MODEL" for each in inputs):
+            found.append(name)
+    return sorted(found)
+
+
+def main(folder, cells):
+    import nodes
+
+    asyncio.run(nodes.init_builtin_extra_nodes())
+    wanted = json.loads(cells.read_text(encoding="utf-8"))
+    kept = {}
+
+    def look(name, node, given):
+        if name not in kept:
+            kept[name] = Tiny(name, folder / name)
+        return trained(kept[name], node, given)
+
+    named = {
+        f"{model} {node} {json.dumps(given)}": (model, node, given) for model, node, given in wanted
+    }
+    write_found(folder, {"nodes": (), **named}, lambda *cell: look(*cell) if cell else takers())
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

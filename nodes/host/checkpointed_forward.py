@@ -22,6 +22,7 @@ class _Given:
         self._count, self._names = len(args), tuple(options)
         self.tensors = tuple(each for each in values if isinstance(each, Tensor))
         self._values = [None if isinstance(each, Tensor) else each for each in values]
+        self._again = [_own(each) for each in self._values]
         self._places = [at for at, each in enumerate(values) if isinstance(each, Tensor)]
 
     def forget_tensors(self) -> tuple[Tensor, ...]:
@@ -34,8 +35,15 @@ class _Given:
         values = list(self._values)
         for at, tensor in zip(self._places, tensors, strict=True):
             values[at] = tensor
+        # By the second time ComfyUI has noted another block, whose patches would be called.
+        self._values = [_own(each) for each in self._again]
         named = dict(zip(self._names, values[self._count :], strict=True))
         return forward(*values[: self._count], **named)
+
+
+def _own(value: Any) -> Any:
+    """A mapping's copy, such as of ``transformer_options``; any other argument itself."""
+    return dict(value) if type(value) is dict else value
 
 
 class _CheckpointedForward:

@@ -9,6 +9,7 @@ all nodes of ComfyUI that take a MODEL and give one.
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -194,7 +195,27 @@ def weighted(model):
     model.set_model_patch_replace(Weighted().of_block, "dit", "double_block", 0)
 
 
-PATCHES = {"no node": lambda model: None, "forwards": forwards, "weighted": weighted}
+def by_block(model):
+    """Attention that is another in one block, and of another kind in that of a UNet."""
+    of_unet = ("input", 5)
+
+    def weaker(out, options):
+        chosen = options["block_index"] == 0 and options.get("block", of_unet) == of_unet
+        return out * (0.5 if chosen else 1.0)
+
+    def only_sums(q, k, v, options):
+        return q * k.mean(1, keepdim=True) + v.mean(1, keepdim=True)
+
+    model.set_model_attn1_output_patch(weaker)
+    model.set_model_attn2_replace(only_sums, *of_unet, 0)
+
+
+PATCHES = {
+    "by block": by_block,
+    "no node": lambda model: None,
+    "forwards": forwards,
+    "weighted": weighted,
+}
 
 
 class Spy:
@@ -293,11 +314,13 @@ def step_by_hand(model, tiny, noisy, sigma, guidance, state):
 
 
 def moved(file):
-    """Layers of an adapter, and those that are not as they were made."""
+    """Layers of an adapter, those that are as they were made, and a name for its numbers."""
     with part("trainer_core.tensors.safetensors_reader").open_tensors(file) as held:
-        ups = [name for name in held.tensors if "lora_up" in name or "lora_B" in name]
-        still = [name for name in ups if not held.read(name).any()]
-    return len(ups), still
+        tensors = {name: held.read(name) for name in sorted(held.tensors)}
+    ups = [name for name in tensors if "lora_up" in name or "lora_B" in name]
+    still = [name for name in ups if not tensors[name].any()]
+    numbers = b"".join(each.float().numpy().tobytes() for each in tensors.values())
+    return len(ups), still, hashlib.sha256(numbers).hexdigest()
 
 
 def trained(tiny, name, given):
@@ -316,6 +339,7 @@ def trained(tiny, name, given):
     found = {"error": None}
     job = {
         "kind": "lora",
+        "checkpointing": given.pop("checkpointing", True),
         "name": "run",
         "steps": STEPS,
         "rate": RATE,
@@ -342,7 +366,7 @@ def trained(tiny, name, given):
     if found["error"] is None:
         found["losses"] = losses(result.folder)
         found["by hand"] = [step_by_hand(model, tiny, *each) for each in spy.asked]
-        found["layers"], found["still"] = moved(result.adapters[0])
+        found["layers"], found["still"], found["adapter"] = moved(result.adapters[0])
     return found
 
 

@@ -15,6 +15,8 @@ LORA, MERGED = {"lora_name": "loras"}, {"out.": 0.5, "head.": 0.5, "final_layer.
 TRAINED = [
     ("no node", {}, (*MODELS, "chroma", "anima")),
     ("forwards", {}, (*MODELS, "chroma")),
+    ("by block", {}, ("sdxl", "flux")),
+    ("by block", {"checkpointing": False}, ("sdxl", "flux")),
     ("weighted", {}, (*MODELS, "chroma", "qwen_image")),
     ("FreeU", {}, UNETS),
     ("FreeU_V2", {}, UNETS),
@@ -122,6 +124,7 @@ QUICK = [
     ("sdxl", "HypernetworkLoader"),
     ("sdxl", "NAGuidance"),
     ("sdxl", "CFGOverride"),
+    ("sdxl", "by block"),
     ("flux", "weighted"),
     ("flux", "RenormCFG"),
     ("wan21", "ModelComputeDtype"),
@@ -167,6 +170,14 @@ def test_what_is_trained_is_what_ksampler_samples(found, model, node, given):
     assert cell["layers"] > 20
     assert cell["left"] == {}
     assert cell["checks"] <= 2
+
+
+@pytest.mark.parametrize("model", ["sdxl", pytest.param("flux", marks=pytest.mark.exhaustive)])
+def test_a_patch_of_one_block_is_that_blocks_when_it_is_computed_again(found, model):
+    again, kept = (
+        found[f"{model} by block {json.dumps(given)}"] for given in ({}, {"checkpointing": False})
+    )
+    assert again["adapter"] == kept["adapter"]
 
 
 @pytest.mark.parametrize(("model", "node", "given", "named"), cases(REFUSED))

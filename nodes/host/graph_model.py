@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import BaseModelError
+from ...trainer_core.families.distilled import distilled_word
 from . import comfy_host, reference_images
 from .graph_inputs import options_fingerprint, require_trainable, weights_fingerprint
 from .plain_encoders import LatentSpace
@@ -166,6 +167,9 @@ class GraphModel:
         if isinstance(sampling, refused):
             kind = next(each for each in refused if isinstance(sampling, each))
             raise self._refused(f"is sampled as {kind.__name__}")
+        if "LCM" in classes_of(sampling):
+            remedy = "Connect the MODEL from before that node and before the LoRA of LCM."
+            raise self._refused("is sampled as LCM, distilled to few steps", remedy)
         if isinstance(sampling, kinds.EDM):
             return known.edm(float(sampling.sigma_data))
         if isinstance(sampling, kinds.V_PREDICTION):
@@ -322,17 +326,34 @@ class GraphModel:
             guided=self.guided,
         )
 
-    def _refused(self, why: str) -> BaseModelError:
+    def require_undistilled(self) -> None:
+        """Refuse a model that its file calls distilled, unless a LoRA is on it.
+
+        Raises:
+            BaseModelError: It tells of the training adapter, which is such a LoRA.
+        """
+        word = distilled_word(self.title.casefold())
+        if word and not self.patcher.patches:
+            raise BaseModelError(
+                f"a MODEL of {self.title}, whose name says {word!r}: it is distilled to few steps, "
+                "which training would undo",
+                "a model that was not distilled, or this one with its training adapter",
+                "Connect the model that it was made from; most adapters work on both. Or put its "
+                "training adapter on it by Load LoRA before Base From Model, and generate without "
+                "that. If the name is wrong, rename the file.",
+            )
+
+    def _refused(self, why: str, remedy: str = _CHOOSE) -> BaseModelError:
         return BaseModelError(
             f"a MODEL of {self.kind}, which {why}",
             "a model whose latents are those of images, sampled as flow, eps or v",
-            _CHOOSE,
+            remedy,
         )
 
 
-def classes_of(config: object) -> tuple[str, ...]:
-    """The names of ComfyUI's configuration of a model and of those that it is made from."""
-    return tuple(each.__name__ for each in type(config).__mro__[:-1])
+def classes_of(made: object) -> tuple[str, ...]:
+    """The names of the class of ComfyUI's object, such as a configuration, and of its bases."""
+    return tuple(each.__name__ for each in type(made).__mro__[:-1])
 
 
 def traits_of(config: object, parameterization: str, *, guided: bool) -> frozenset[str]:

@@ -16,12 +16,13 @@ def base_of_model(model: Any, precision: str) -> BaseChoice:
         precision: ``training.precision``.
 
     Raises:
-        BaseModelError: When it is a kind of model that cannot be trained.
+        BaseModelError: When it is a kind of model that cannot be trained, or distilled.
         InputError: When it carries what has no weights: hooks, or a LoRA in bypass mode.
     """
     from ..host.graph_model import GraphModel
 
     found = GraphModel(model)
+    found.require_undistilled()
     # The path that it has not: what it is, by which runs and caches tell it from others.
     values = {"path": f"{GRAPH_MODEL}/{found.kind}-{found.fingerprint[:16]}"}
     return BaseChoice(GRAPH_MODEL, values, found.precision(precision), model)

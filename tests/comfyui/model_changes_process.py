@@ -58,6 +58,22 @@ def said(model):
     return None
 
 
+def said_of_file(model, name, lora=False):
+    """What Base From Model says of a MODEL that was loaded from a file of this name."""
+    model = model.clone()
+    model.cached_patcher_init = (None, (f"/models/{name}.safetensors",))
+    if lora:
+        model.add_patches({"diffusion_model.out.2.bias": ("diff", (torch.ones(4),))})
+    try:
+        part("nodes.services.graph_base").base_of_model(model, "auto")
+    except part("trainer_core.errors").InputError as error:
+        return [error.found, error.expected, error.remedy]
+    return None
+
+
+DISTILLED = ("sdxl_lightning_4step_unet", "dmd2_sdxl_4step_unet_fp16", "LCM-SDXL", "wildHyperXL")
+
+
 def compiled(model):
     """As core's TorchCompileModel leaves it."""
     from comfy_api.torch_helpers import set_torch_compile_wrapper
@@ -127,6 +143,8 @@ def main(result):
             graph_model(model).room(*each) for each in ((1, 512, 4), (1, 1024, 4), (1, 512, 8))
         ],
         "dropped alike": dropped(),
+        "distilled": {name: said_of_file(model, name) for name in (*DISTILLED, "juggernautXL_v9")},
+        "with its adapter": said_of_file(model, DISTILLED[0], lora=True),
         "sampling": model.memory_required((1, 4, 64, 64)),
     }
     result.write_text(json.dumps(found, indent=1), encoding="utf-8")

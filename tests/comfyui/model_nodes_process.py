@@ -331,7 +331,7 @@ def trained(tiny, name, given):
     errors, graph_model = part("trainer_core.errors"), part("nodes.host.graph_model").GraphModel
     train = part("trainer_core.training").train
     comfy.model_management.unload_all_models()
-    tiny.model = tiny_model(tiny.name)
+    tiny.model = tiny_model(tiny.name, precision=given.pop("precision", "fp32"))
     model = patched(tiny, name, given)
     # As after KSampler.
     comfy.model_management.load_models_gpu([model])

@@ -12,14 +12,14 @@ from pathlib import Path
 from loaded_pack import part
 
 
-def said(supported):
+def said(supported, **sizes):
     import comfy.model_patcher
     import torch
 
     errors = part("trainer_core.errors")
     graph_model = part("nodes.host.graph_model")
     # ComfyUI's own model and settings, without the network itself, which is never asked.
-    config = supported({**supported.unet_config, "disable_unet_model_creation": True})
+    config = supported({**supported.unet_config, "disable_unet_model_creation": True, **sizes})
     model = config.get_model({}, "")
     model.diffusion_model = torch.nn.Identity()
     model.diffusion_model.dtype = torch.float32
@@ -42,6 +42,9 @@ def main(result):
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             # A class that cannot be made without the network.
             found[name] = (repr(error)[:200], "not made")
+    for name in ("SDXL", "SD15"):
+        kind = getattr(comfy.supported_models, name)
+        found[f"{name} inpainting"] = said(kind, in_channels=9)
     Path(result).write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 

@@ -15,6 +15,8 @@ LORA, MERGED = {"lora_name": "loras"}, {"out.": 0.5, "head.": 0.5, "final_layer.
 TRAINED = [
     ("no node", {}, (*MODELS, "chroma", "anima")),
     ("forwards", {}, (*MODELS, "chroma")),
+    ("no node", {"precision": "fp16 cast"}, ("sdxl", "flux")),
+    ("no node", {"precision": "fp8 cast"}, ("sdxl", "wan21")),
     ("by block", {}, ("sdxl", "flux")),
     ("by block", {"checkpointing": False}, ("sdxl", "flux")),
     ("weighted", {}, (*MODELS, "chroma", "qwen_image")),
@@ -91,6 +93,7 @@ REFUSED = [
     ("LoraLoaderBypassModelOnly", LORA, ("sdxl", "flux"), "bypass"),
     ("LoraModelLoader", {"lora": "LORA", "bypass": True}, ("sdxl", "flux"), "bypass"),
     ("ModelSamplingDiscrete", {"sampling": "x0"}, MODELS, "X0"),
+    ("ModelSamplingDiscrete", {"sampling": "lcm"}, ("sdxl", "flux"), "LCM"),
     ("ModelSamplingContinuousEDM", {"sampling": "edm_playground_v2.5"}, MODELS[1:], "Playground"),
     ("PatchModelAddDownscale", {}, UNETS, "PatchModelAddDownscale"),
     ("HyperTile", {}, ("flux", "wan21"), "HyperTile"),

@@ -13,7 +13,7 @@ from ..weights.base_location import BaseLocation
 from ..weights.header import open_weights
 
 _DISTILLED = re.compile(
-    r"(?<![a-z])(schnell|lightning|turbo|hyper|lightx2v|nunchaku|[48]-?steps?)(?![a-z])"
+    r"(?<![a-z])(schnell|lightning|turbo|hyper|lightx2v|nunchaku|dmd|lcm|[48]-?steps?)(?![a-z])"
     r"|distill(ed)?"
 )
 _TURNED_ROUND = re.compile(r"(de|un)[-_ ]?distill|(?<![a-z])(de|un)[-_ ]?turbo(?![a-z])")
@@ -28,13 +28,19 @@ def distilled_by_name(location: BaseLocation) -> str:
     Returns:
         What to train on instead, in a sentence or two; empty when it is not named so.
     """
-    found = _DISTILLED.search(_TURNED_ROUND.sub(" ", base_name(location)))
-    if found is None:
+    word = distilled_word(base_name(location))
+    if not word:
         return ""
     return (
-        f"Its name or title says {found.group()!r}: name the model that it was made from as "
+        f"Its name or title says {word!r}: name the model that it was made from as "
         "base.path; most adapters work on both. If the name is wrong, rename it."
     )
+
+
+def distilled_word(name: str) -> str:
+    """What says in a name, in small letters, that a model was distilled; empty for any other."""
+    found = _DISTILLED.search(_TURNED_ROUND.sub(" ", name))
+    return found.group() if found else ""
 
 
 def says_not_distilled(location: BaseLocation) -> bool:

@@ -65,8 +65,8 @@ def _family(found: GraphModel, model: Any, clip: Any, work: tuple[int, int, int]
     header = native_model.header_names(denoiser, found.kind)
     lists = native_model.block_lists(denoiser)
     references = (_EDIT,) if found.takes_references else ()
-    proven = predict.proof.backward
-    given = _given(found, model, lists, 0 if work is None else found.room(*work), proven)
+    room = 0 if work is None else found.room(*work)
+    given = _given(found, model, lists, room, predict)
     return given_family(
         given,
         predict,
@@ -93,11 +93,7 @@ def _family(found: GraphModel, model: Any, clip: Any, work: tuple[int, int, int]
 
 
 def _given(
-    found: GraphModel,
-    model: Any,
-    lists: tuple[str, ...],
-    room: int,
-    proven: Callable[[], contextlib.AbstractContextManager[None]],
+    found: GraphModel, model: Any, lists: tuple[str, ...], room: int, predict: GraphPredict
 ) -> GivenDenoiser:
     """The MODEL as the core borrows it."""
     from ...trainer_core.families.given import GivenDenoiser
@@ -106,7 +102,7 @@ def _given(
         dtype: torch.dtype, device: torch.device, at_end: contextlib.ExitStack
     ) -> nn.Module:
         del device  # ComfyUI's own, where the model's loader puts it
-        at_end.enter_context(proven())
+        at_end.enter_context(predict.proof.backward())
         at_end.enter_context(uncompiled(model))
         borrowed = borrowed_denoiser(found.patcher, lists, dtype, room)
         return at_end.enter_context(borrowed).denoiser

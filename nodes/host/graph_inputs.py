@@ -137,7 +137,7 @@ def made_by(value: Any) -> str:
     """Where a function or an object of a node is from, such as ``nodes_flux.KV_Attn_Input``."""
     kind = value if hasattr(value, "__qualname__") else type(value)
     # ComfyUI names the module of a pack by the path of its file.
-    module = re.split(r"[/\\]", kind.__module__)[-1]
+    module = re.split(r"[/\\]", str(kind.__module__))[-1]
     return f"{module}.{kind.__qualname__}"
 
 

@@ -74,9 +74,8 @@ def _item(self: Unchanged, place: Any) -> Tensor:
 
 
 def _with_item(self: Unchanged, place: Any, value: Any) -> None:
-    changed = _latest(self).clone()
-    changed[place] = _latest(value) if isinstance(value, Tensor) else value
-    self.successor = changed
+    self.successor = _latest(self).clone()
+    self.successor[place] = value
 
 
 def _latest(tensor: Tensor) -> Tensor:
@@ -93,22 +92,28 @@ Unchanged.__getitem__ = _item  # type: ignore[method-assign]
 Unchanged.__setitem__ = _with_item  # type: ignore[method-assign]
 
 
+def _each(change: Callable[[Tensor], Any], value: Any) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(_each(change, each) for each in value)
+    return change(value) if isinstance(value, Tensor) else value
+
+
 def protected(value: Any) -> Any:
     """A block's argument, with every tensor that a block could change as `Unchanged`."""
-    if type(value) is Tensor and value.is_floating_point():
-        return value.as_subclass(Unchanged)
-    if type(value) in (list, tuple):
-        return type(value)(protected(each) for each in value)
-    return value
+    return _each(lambda x: x.as_subclass(Unchanged) if _could_change(x) else x, value)
+
+
+def _could_change(tensor: Tensor) -> bool:
+    return type(tensor) is Tensor and tensor.is_floating_point()
 
 
 def released(value: Any) -> Any:
     """What a block gives, with ordinary tensors."""
-    if type(value) is Unchanged:
-        return _latest(value)
-    if type(value) in (list, tuple):
-        return type(value)(released(each) for each in value)
-    return value
+    return _each(_latest, value)
+
+
+def _ordinary(value: Any) -> Any:
+    return _each(lambda x: ordinary_alias(x) if x.is_inference() else x, value)
 
 
 def blocks_of(denoiser: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
@@ -175,9 +180,6 @@ class _FollowedPatch:
         self._patch = patch
         self._follow = _WithUnchanged(made_by(patch), self._called)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._patch, name)
-
     def __call__(self, *args: Any, **options: Any) -> Any:
         if not torch.is_grad_enabled():
             return self._patch(*args, **options)
@@ -188,14 +190,12 @@ class _FollowedPatch:
 
     def _called(self, names: tuple[str, ...] | None, *values: Any, **options: Any) -> Any:
         with _OrdinaryTensors():
-            if names is None:
-                found = self._patch(*values, **options)
-            else:
-                held = dict(zip(names, values, strict=False))
+            if names is not None:
                 rest = map(_following, values[len(names) :])
-                found = self._patch(held, *rest, **options)
-        found = _ordinary(found)
-        return (tuple(found), list(found.values())) if type(found) is dict else (None, found)
+                values = dict(zip(names, values, strict=False)), *rest
+            found = self._patch(*values, **options)
+        names = tuple(found) if type(found) is dict else None
+        return names, _ordinary(found if names is None else list(found.values()))
 
 
 def _following(given: Any) -> Any:
@@ -218,17 +218,8 @@ class _OrdinaryTensors(TorchFunctionMode):
         del types
         if func.__name__ == "__set__":
             return func(*args)  # of an attribute, such as where a module's weight is moved to
-        return func(*_ordinary(args), **_ordinary(kwargs or {}))
-
-
-def _ordinary(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return ordinary_alias(value) if value.is_inference() else value
-    if type(value) in (list, tuple):
-        return type(value)(_ordinary(each) for each in value)
-    if type(value) is dict:
-        return {name: _ordinary(each) for name, each in value.items()}
-    return value
+        named = {name: _ordinary(each) for name, each in (kwargs or {}).items()}
+        return func(*_ordinary(args), **named)
 
 
 class _RandomState:
@@ -266,7 +257,7 @@ class _WithUnchanged:
     def __call__(self, *args: Any, **options: Any) -> Any:
         if not torch.is_grad_enabled():
             return self._forward(*args, **options)
-        given = [protected(each) for each in args]
+        given = protected(args)
         named = {name: protected(value) for name, value in options.items()}
         if self._proven:
             return released(self._forward(*given, **named))
@@ -279,8 +270,8 @@ class _WithUnchanged:
     def _prove(self, args: Any, options: dict[str, Any], found: Any, drawn: _RandomState) -> None:
         """Compare with the block as it is, on copies; it drops what was dropped before."""
         with torch.no_grad(), drawn.again():
-            named = {name: _copied(value) for name, value in options.items()}
-            own = self._forward(*_copied(args), **named)
+            named = {name: _each(_copy, value) for name, value in options.items()}
+            own = self._forward(*_each(_copy, args), **named)
         pairs = zip(_tensors(own), _tensors(found), strict=True)
         if not all(_alike(one, other) for one, other in pairs):
             raise RunError(
@@ -297,12 +288,8 @@ def _has_successor(value: Any) -> bool:
     return type(value) is Unchanged and value.successor is not None
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if type(value) in (list, tuple):
-        return type(value)(_copied(each) for each in value)
-    return value
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
 
 
 def _tensors(value: Any) -> list[Tensor]:

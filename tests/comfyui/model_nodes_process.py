@@ -16,24 +16,12 @@ from pathlib import Path
 
 import torch
 from borrowed_model_process import differences, state_of
-from graph_model_process import losses, run_config, write_found
+from graph_model_process import CAPTION, losses, run_config, write_found, write_image
 from loaded_pack import part
 
 STEPS, RATE = 3, 1e-9
 """A rate at which every layer moves and no prediction does."""
-CAPTIONS = ("a red diamond", "a large blue circle on a wide green square")
-
-
-def write_images(folder, side):
-    import numpy
-    from PIL import Image
-
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, caption in enumerate(CAPTIONS):
-        coarse = numpy.random.default_rng(number).integers(0, 256, (4, 4, 3), dtype=numpy.uint8)
-        image = Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC)
-        image.save(folder / f"{number}.png")
-        (folder / f"{number}.txt").write_text(caption, encoding="utf-8")
+CAPTIONS = (CAPTION, "a large blue circle on a wide green square")
 
 
 class Tiny:
@@ -51,7 +39,8 @@ class Tiny:
         self.model, self.other = tiny_model(name), tiny_model(name, seed=1)
         self.name, self.clip = name, tiny_clip(sizes.text)
         self.vae = tiny_vae(sizes.vae)
-        write_images(folder / "images", self.side)
+        write_image(folder / "images", self.side, count=2)
+        (folder / "images" / "1.txt").write_text(CAPTIONS[1], encoding="utf-8")
 
     def latents(self):
         """`[1, C, (1,) h, w]` of each caption, before the model's own scaling."""
@@ -75,8 +64,8 @@ def patched(tiny, name, given):
         PATCHES[name](model)
         return model
     node = nodes.NODE_CLASS_MAPPINGS[name]
-    sockets = {"model": tiny.model, "model1": tiny.model, "model2": tiny.other, "clip": tiny.clip}
-    sockets["vae"] = tiny.vae
+    sockets = {"model": tiny.model, "model1": tiny.model, "model2": tiny.other}
+    sockets |= {"clip": tiny.clip, "vae": tiny.vae}
     types, words = node.INPUT_TYPES(), {}
     for input_name, (kind, *options) in {**types["required"], **types.get("optional", {})}.items():
         choices = kind if isinstance(kind, list) else options and options[0].get("options")

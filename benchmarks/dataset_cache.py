@@ -62,8 +62,6 @@ class NoEncoders:
         """Nobody may want it."""
         raise AssertionError("no preview is wanted")
 
-    weighs = False
-
     def text_limit(self) -> None:
         """Captions are short."""
 

@@ -67,7 +67,8 @@ class BrokenBase(CancelAfter):
         if self.before:
             return
         for layer in [each for each in gc.get_objects() if type(each) is torch.nn.Linear]:
-            if not layer.weight.requires_grad and layer.weight.dim() == 2:
+            weight = layer.weight
+            if not (weight.requires_grad or weight.is_meta) and weight.dim() == 2:
                 self.before[layer] = layer.weight[0, 0].item()
                 layer.weight.data[0, 0] = torch.nan
 

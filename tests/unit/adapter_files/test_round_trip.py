@@ -209,7 +209,7 @@ def test_inspect_reports_kind_ranks_and_norms(case, layout, tmp_path):
     assert report.base == "ab" * 32
     assert report.unknown == ()
     assert report.size == path.stat().st_size
-    assert sum(report.ranks.values()) == sum(report.scales.values()) == len(SIZES)
+    assert sum(report.ranks.values()) + report.whole == sum(report.scales.values()) == len(SIZES)
     for name, layer in state.layers.items():
         expected = float(layer_delta(state.kind, layer).norm())
         assert report.norms[name] == pytest.approx(expected, rel=2e-2)

@@ -194,6 +194,13 @@ def test_the_version_that_the_settings_belong_to_goes_on(tmp_path, cache):
         ({"training": {**SHORT, "batch_size": 1}}, r"training\.batch_size was 2 and is 1"),
         (
             {"training": {**SHORT, "precision": "bf16"}, "dataset": {"resolution": 32}},
+            r"dataset\.resolution was \d+ and is 32",
+        ),
+        (
+            {
+                "training": {**SHORT, "precision": "bf16"},
+                "dataset": {"path": "trainer_core/assets/demo-own"},
+            },
             "the images, their captions or their sizes",
         ),
     ],

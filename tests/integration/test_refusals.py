@@ -34,6 +34,10 @@ REFUSED = {
         "preview.every=5",
     ),
     "masks that are not there": ("dataset.mask.source=files",),
+    "a device that is not there": ("memory.device=nowhere",),
+    "encoders on a device that is not there": ("memory.encoder_device=nowhere",),
+    "another rank than the checkpoint's": ("resume={made}/run/v0", "adapter.rank=3"),
+    "fewer steps than the checkpoint's": ("resume={made}/run/v0/checkpoints/000002",),
 }
 
 
@@ -52,11 +56,13 @@ def made(tmp_path_factory):
         "dataset": {"path": str(images), "resolution": 64},
         "output": {"dir": str(folder), "name": "run"},
         "adapter": {"kind": "lora"},
-        "training": {"steps": 1},
+        "training": {"steps": 2},
     }
     (folder / "run.yaml").write_text(json.dumps(settings), encoding="utf-8")
     (file,) = train(load_config(folder / "run.yaml")).adapters
     file.rename(folder / "run.safetensors")
+    settings["training"]["steps"] = 1
+    (folder / "run.yaml").write_text(json.dumps(settings), encoding="utf-8")
     return folder
 
 

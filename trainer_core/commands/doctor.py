@@ -97,7 +97,8 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
         try:
             return work()
         except TrainerError as error:
-            problems.append(f"{name}: {error.found}. Expected {error.expected}. {error.remedy}")
+            if not any(error.found in each for each in problems):
+                problems.append(f"{name}: {error.found}. Expected {error.expected}. {error.remedy}")
             return None
 
     problems += _folder_problems(config)
@@ -163,14 +164,16 @@ def _start(config: RunConfig) -> AdapterState | None:
     from ..device import resolve_device, resolve_precision
     from ..families.registry import get_family
     from ..training.processes import SingleProcess
-    from ..training.refusals import require_possible
+    from ..training.refusals import require_possible, require_resumable
     from ..training.start import find_start
 
     family = get_family(config.family)
     processes = SingleProcess(resolve_device(config.memory.device))
     require_possible(config, family, processes)
     precision = resolve_precision(config.training.precision, processes.device)
-    return find_start(config, family, precision, processes).adapter
+    start = find_start(config, family, precision, processes)
+    require_resumable(config, family, precision, start, processes)
+    return start.adapter
 
 
 def _finished_cache(config: RunConfig) -> Prepared:

@@ -64,7 +64,7 @@ def steps_of_epoch(config: RunConfig) -> int | None:
     try:
         samples = scan_all(config.dataset, stop=False, seed=config.seed).samples
         repeats, _ = sample_paces(samples, config.dataset)
-    except TrainerError:
+    except (TrainerError, OSError):  # a name may be longer than a file system takes
         return None
     of_step = config.dataset.batch_size or config.training.batch_size
     of_step *= config.training.gradient_accumulation_steps

@@ -1,7 +1,8 @@
 """The layers of any base, as ``doctor BASE --layers`` lists them, and those of an adapter.
 
-Names, shapes and counts come from the headers of the weights, so a class that no family knows is
-listed as well. Layers that differ in their numbers alone stand on one line.
+Names, shapes and counts are those of the denoiser that a run adapts; of a class that no family
+knows, those in the headers of the weights. Layers that differ in their numbers alone stand on one
+line.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..errors import BaseModelError
 from ..printable import grouped
 from ..weights.base_location import EMBEDDED
 from ..weights.diffusers_folder import class_name, shard_files
-from ..weights.header import open_weights, read_header
+from ..weights.header import open_weights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,6 +29,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _BLOCKS = re.compile(r"((?:\w+\.)*?\w+)\.\d+\.")
 _FEWEST = 2
 """Blocks that make a list a repeated one."""
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
 _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 
 
@@ -42,10 +44,11 @@ def layer_report(base: str) -> dict[str, Any]:
         and patterns that would adapt them.
 
     Raises:
-        BaseModelError: When there are no weights that can be read.
+        BaseModelError: When there are no weights that can be read, or not all of them.
     """
     place = _place(base)
-    shapes = _shapes(place)
+    family, named = _named(place, base)
+    shapes = _shapes(place) if family is None else _shapes_of_family(base, family)
     layers = {
         name.removesuffix(".weight"): shape
         for name, shape in shapes.items()
@@ -53,7 +56,7 @@ def layer_report(base: str) -> dict[str, Any]:
     }
     lists = _repeated(layers)
     return {
-        **_named(place, base),
+        **named,
         "parameters": sum(map(prod, shapes.values())),
         "blocks": lists,
         "layers": _lines((name, _shape(shape)) for name, shape in layers.items()),
@@ -100,6 +103,12 @@ def _place(base: str) -> Path:
     from ..families.registry import embedded_family
 
     place = embedded_family().embedded if base == EMBEDDED else Path(base).expanduser()
+    if place is not None and _SHARD.search(place.name):
+        raise BaseModelError(
+            f"{base} is one of several files of a model",
+            "all of its weights: the folder that they are in",
+            "Name the folder.",
+        )
     if place is not None and place.exists():
         return place
     raise BaseModelError(
@@ -114,21 +123,35 @@ def _shapes(place: Path) -> dict[str, tuple[int, ...]]:
         return {name: info.shape for name, info in open_weights(place).tensors.items()}
     parts = (place / part for part in ("transformer", "unet"))
     folder = next((part for part in parts if part.is_dir()), place)
-    headers = (read_header(file)[0] for file in shard_files(folder))
-    return {name: info.shape for header in headers for name, info in header.items()}
+    files = map(open_weights, shard_files(folder))
+    return {name: info.shape for file in files for name, info in file.tensors.items()}
 
 
-def _named(place: Path, base: str) -> dict[str, str]:
-    """The model's class, where it says one, and the family that trains it."""
+def _shapes_of_family(base: str, name: str) -> dict[str, tuple[int, ...]]:
+    """As a run names them: a single file has ComfyUI's names, which ``adapter.targets`` has not."""
+    from ..bases.locate import detect_variant, locate_base
+    from ..config import BaseSection
+    from ..families.registry import get_family
+    from ..offload.empty_base import empty_base
+
+    family, section = get_family(name), BaseSection(path=base)
+    edits = detect_variant(base, family) not in {None, "generate"}
+    place = locate_base(section, family, edits, needs_encoders=False, to_train=False)
+    return {name: tuple(each.shape) for name, each in empty_base(place, family).weights.items()}
+
+
+def _named(place: Path, base: str) -> tuple[str | None, dict[str, str]]:
+    """The family that trains a model, and its class, where it says one, with that."""
     from ..bases.locate import NO_FAMILY, detect_base
 
     configs = (place / part / "config.json" for part in ("transformer", "unet", "."))
     config = next((each for each in configs if each.is_file()), None)
     found = {} if config is None else {"class": class_name(config)}
     try:
-        return {**found, "family": detect_base(base)}
+        family = detect_base(base)
+        return family, {**found, "family": family}
     except BaseModelError as error:
-        return {**found, "family": f"none: {error.found}. {NO_FAMILY}"}
+        return None, {**found, "family": f"none: {error.found}. {NO_FAMILY}"}
 
 
 def _repeated(layers: Iterable[str]) -> dict[str, int]:

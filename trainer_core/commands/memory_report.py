@@ -38,7 +38,10 @@ def memory_report(
     from ..offload.machine import Machine
     from ..training.memory_estimate import memory_estimate
 
-    machine, device = machine or Machine(), resolve_device(config.memory.device)
+    machine = machine or Machine()
+    device = attempt("memory", lambda: resolve_device(config.memory.device))
+    if device is None:
+        return {}
     simulation = attempt("cache", lambda: run_step(config, base, controls, device))
     if simulation is None:
         return {}

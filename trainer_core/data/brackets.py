@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 
 _BRACKET = re.compile(r"(?<!\\)[()]")
-_WEIGHT = re.compile(r".*(?:(?<!\d):\s*[+-]?\d+|:\s*[+-]?\d*\.\d+)\s*", re.DOTALL)
-"""What a bracket of a weight holds, as ``red:1.2``; not a ratio or a time, as ``16:9``."""
-_WEIGHED = re.compile(r"(?<!\\)\(.*(?<!\\)\)", re.DOTALL)
+_WEIGHT = re.compile(r"(?:(?<!\d):\s*[+-]?\d+|:\s*[+-]?\d*\.\d+)\s*")
+"""How a bracket of a weight ends, as ``red:1.2``; not as a ratio or a time, as ``16:9``."""
 
 
 def escaped(caption: str) -> str:
@@ -25,8 +24,11 @@ def escaped(caption: str) -> str:
     for place in brackets:
         if caption[place] == "(":
             opened.append(place)
-        elif opened and _WEIGHT.fullmatch(caption, (first := opened.pop()) + 2, place):
-            weights |= {first, place}
+        elif opened:
+            first = opened.pop()
+            colon = caption.rfind(":", first + 2, place)
+            if colon > 0 and _WEIGHT.fullmatch(caption, colon, place):
+                weights |= {first, place}
     letters = list(caption)
     for place in set(brackets) - weights:
         letters[place] = f"\\{letters[place]}"
@@ -34,5 +36,12 @@ def escaped(caption: str) -> str:
 
 
 def has_weights(caption: str) -> bool:
-    """Whether brackets of a caption are read as weights."""
-    return _WEIGHED.search(caption) is not None
+    """Whether brackets of a caption are read as weights, as ComfyUI's `parse_parentheses` pairs."""
+    depth = 0
+    last = -1
+    for last in (each.start() for each in _BRACKET.finditer(caption)):
+        depth += 1 if caption[last] == "(" else -1
+        if depth == 0 and caption[last] == ")":
+            return True
+    # One that is not closed ends with the text, where that ends with another's bracket.
+    return depth > 0 and last == len(caption) - 1 and caption[last] == ")"

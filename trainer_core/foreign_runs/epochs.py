@@ -21,12 +21,12 @@ def say_epochs(to: Conversion, config: RunConfig, count: CountSteps) -> None:
     """
     steps = count(config) if to.epochs else None
     for setting, (key, epochs) in to.epochs.items():
-        if steps is None:
+        if steps is None or epochs <= 0:
             why = f"Set {setting}: epochs x images x repeats / samples of a step."
             to.lack(key, f"{epochs:g}", why)
         else:
             to.notes = [
                 each for each in to.notes if each.setting != setting or each.outcome != "default"
             ]
-            near = f"Of {steps} steps each, as many as this dataset has now."
+            near = f"Steps of an epoch, as this dataset is now: {steps}."
             to.say(setting, max(1, round(epochs * steps)), key, f"{epochs:g}", near)

@@ -8,6 +8,8 @@ from ..adapter_files.write.adapter_file import check_layouts
 from ..adapters import AttachedAdapter, attach
 from ..adapters.warm_start import require_start
 from ..config import RunConfig
+from ..config.defaults import resolved_density, with_length
+from ..device import resolve_device
 from ..families.family import Family
 from ..families.trainable_text import with_text
 from ..inference.encoders import check_controls
@@ -15,19 +17,24 @@ from ..offload.empty_base import EmptyBase, empty_base
 from ..offload.swapped import chosen_blocks, swapped_blocks
 from ..types import AdapterState
 from ..weights.base_location import BaseLocation
+from .base_marks import base_adapter_marks
 from .finished_cache import require_from_prompts
 from .given_base import require_hosts_way
 from .objective import require_weighting
+from .observer import SilentObserver
 from .optimizers import require_optimizer
 from .processes import Processes
+from .settings_changes import CONTENTS, compared_settings
 from .sharding import check_settings
+from .start import Start, belonging_start, start_identity
 
 
 def require_possible(config: RunConfig, family: Family, processes: Processes) -> None:
     """Refuse settings that no dataset and no base would make possible.
 
     Raises:
-        ConfigError: When two of them, or one and the family, exclude each other.
+        ConfigError: When two of them, or one and the family, exclude each other, or when the
+            device of the encoders is not there.
     """
     if processes.sharded:
         check_settings(config)
@@ -35,6 +42,32 @@ def require_possible(config: RunConfig, family: Family, processes: Processes) ->
     require_weighting(config.training.loss, family.parameterization)
     if family.given is not None:
         require_hosts_way(config, processes)
+    elif config.memory.encoder_device:
+        resolve_device(config.memory.encoder_device, "memory.encoder_device")
+
+
+def require_resumable(
+    config: RunConfig, family: Family, precision: str, start: Start, processes: Processes
+) -> None:
+    """Refuse to resume with settings that the run of the checkpoint may not change.
+
+    The content of base and dataset is taken for the checkpoint's: it is compared when it is read.
+
+    Raises:
+        InputError: When ``resume`` names a checkpoint that the settings do not belong to.
+    """
+    known = start.checkpoint
+    if known is None or config.resume == "auto":
+        return
+    if config.training.steps is None:
+        config = with_length(config, known.step)
+    config = resolved_density(config, family.usual_density)
+    given, marks = start_identity(config, known), base_adapter_marks(config.base)
+    settings = compared_settings(with_text(config), precision, "", "", given, adapters=marks)
+    settings |= {path: known.settings.get(path) for path in CONTENTS}
+    where = family, precision, processes, SilentObserver()
+    start, config = belonging_start(start, settings, config, *where)
+    start.fitted(settings, config, family, processes, SilentObserver())
 
 
 def require_variant(config: RunConfig, variant: str) -> None:

@@ -60,7 +60,7 @@ from .observer import (
 from .out_of_memory import explained
 from .processes import Processes, Shares, SingleProcess, end_where_asked
 from .recorder import Recorder, run_header
-from .refusals import require_possible, require_trainable
+from .refusals import require_possible, require_resumable, require_trainable
 from .run_batches import batch_plan, describe_levels, require_trained
 from .run_folder import ASKED, RunFolder, create_version, open_version
 from .settings_changes import compared_settings, recorded_changes
@@ -144,6 +144,7 @@ def _train(
     require_possible(config, family, processes)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)
+    require_resumable(config, family, precision, start, processes)
     check = functools.partial(require_trainable, config, family, start=start.adapter)
     data = prepare(config, observer, processes, make_source, within, machine, family, check)
     require_trained(config, data.dataset)

@@ -105,6 +105,8 @@ _CONTENTS = {
 }
 """What is said in place of two digests, which tell a person nothing."""
 _DIGEST = 64
+CONTENTS = frozenset({_BASE, _DATASET, _SOURCE})
+"""What is known of a run only when its base is found and its dataset is encoded."""
 _LONGEST_VALUE = 80
 
 

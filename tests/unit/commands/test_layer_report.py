@@ -5,6 +5,7 @@ from itertools import chain
 
 import pytest
 import torch
+from fixtures.native_files import native_state
 from safetensors.torch import save_file
 
 from trainer_core.cli import main
@@ -61,6 +62,29 @@ def test_a_known_base_says_its_family(capsys):
     assert (found["family"], found["blocks"]) == ("qwen_image", {"transformer_blocks": 5})
     assert main(["doctor", "nowhere", "--layers"]) == 2
     assert "there is no nowhere" in capsys.readouterr().err
+
+
+def test_a_file_with_comfyuis_names_is_listed_as_a_run_adapts_it(tmp_path, capsys):
+    path = tmp_path / "flux.safetensors"
+    save_file({name: each.contiguous() for name, each in native_state("flux").items()}, path)
+    found = report(capsys, str(path), "--layers")
+    assert set(found["blocks"]) == {"transformer_blocks", "single_transformer_blocks"}
+    assert r"transformer_blocks\.\d+\.attn\.to_q" in found["targets"]["attention"]
+
+
+NOT_WHOLE = {
+    "one of its files": ("-00001-of-00002", "attn.to_q.weight", "several files of a model"),
+    "weights of 4 bits": ("", "attn.to_q.weight.absmax", "bitsandbytes"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_WHOLE)
+def test_shapes_that_are_not_those_of_the_layers_are_not_listed(case, tmp_path, capsys):
+    ending, name, found = NOT_WHOLE[case]
+    path = tmp_path / f"diffusion_pytorch_model{ending}.safetensors"
+    save_file({f"blocks.0.{name}": torch.zeros(8, 8)}, path)
+    assert main(["doctor", str(path if ending else tmp_path), "--layers"]) == 2
+    assert found in capsys.readouterr().err
 
 
 def test_every_layer_is_adapted_or_left_out(capsys):

@@ -19,6 +19,7 @@ CASES = [
     ("((masterpiece))", r"\(\(masterpiece\)\)", False),
     ("a smile :) (b", r"a smile :\) \(b", False),
     ("(:3) (:1.5)", r"\(:3\) \(:1.5\)", False),
+    ("(red:1.2", r"\(red:1.2", False),
     ("a cat", "a cat", False),
     ("", "", False),
 ]
@@ -29,6 +30,14 @@ def test_brackets_become_letters_and_numbers_stay_weights(caption, written, weig
     assert escaped(caption) == written
     assert escaped(written) == written
     assert has_weights(written) == weighs
+
+
+@pytest.mark.parametrize(
+    ("caption", "weighs"),
+    [(":) (a)", False), ("(a (b)", True), ("(a (b) c", False), (") ( (c)", True), (r"(a\)", False)],
+)
+def test_brackets_weigh_as_comfyui_pairs_them(caption, weighs):
+    assert has_weights(caption) == weighs
 
 
 @pytest.mark.parametrize("escape", [True, False])

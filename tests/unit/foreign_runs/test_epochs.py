@@ -40,7 +40,7 @@ def test_epochs_are_steps_where_the_images_are_there(images):
     lengths = run.values["training.steps"], run.values["training.checkpoint_every"]
     assert lengths == (16 * 4, 2 * 4)
     near = {note.key: note.why for note in run.outcome("near")}
-    assert near["max_train_epochs"] == "Of 4 steps each, as many as this dataset has now."
+    assert near["max_train_epochs"] == "Steps of an epoch, as this dataset is now: 4."
 
 
 def test_epochs_are_told_where_the_images_are_not_there_or_nobody_may_look(images):
@@ -54,6 +54,19 @@ def test_epochs_are_told_where_the_images_are_not_there_or_nobody_may_look(image
         assert "training.steps" not in run.values
         assert {"max_train_epochs", "save_every_n_epochs"} <= set(lost)
         assert lost["max_train_epochs"].startswith("Set training.steps: epochs x images")
+
+
+@pytest.mark.parametrize("epochs", [0, -1])
+def test_no_epochs_are_no_steps(images, epochs):
+    run = musubi(images, f"--max_train_epochs {epochs} --save_every_n_epochs -2")
+    lost = {note.key for note in run.outcome("lacking")}
+    assert "training.steps" not in run.values
+    assert {"max_train_epochs", "save_every_n_epochs"} <= lost
+
+
+def test_a_folder_whose_name_no_file_system_takes_is_not_counted(images):
+    run = musubi(images.parent / ("x" * 5000))
+    assert "max_train_epochs" in {note.key for note in run.outcome("lacking")}
 
 
 def test_epochs_of_one_trainer(images):

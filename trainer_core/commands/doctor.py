@@ -103,8 +103,8 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
 
     problems += _folder_problems(config)
     start = attempt("settings", lambda: _start(config))
-    listed = config.cache.manifest is not None
-    unreadable = listed and attempt("cache", lambda: _finished_cache(config)) is None
+    manifest = config.cache.manifest
+    usable = manifest is None or attempt("cache", lambda: _finished_cache(config)) is not None
     slider = config.dataset.slider.is_on  # which has no files to look at
     dataset = None if slider else attempt("dataset", lambda: dataset_report(config))
     if dataset is not None:
@@ -125,12 +125,12 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
 
             report["adapter"] = _adapter_report(config, adapter)
             adapter.detach()
-            listed = [*adapter.names, *adapter.excluded_unused]
-            report["adapter"]["not_chosen"] = other_layers(base.transformer, listed)
-            if not unreadable:
+            known = [*adapter.names, *adapter.excluded_unused]
+            report["adapter"]["not_chosen"] = other_layers(base.transformer, known)
+            if usable:
                 report |= memory_report(_with_text(config), base, controls, attempt)
         narrow = config.memory.base_format not in {"auto", "dense"}
-        if config.cache.manifest and (narrow or config.memory.compute != "dense"):
+        if manifest and (narrow or config.memory.compute != "dense"):
             report["velocity_error"] = attempt("memory", lambda: _velocity_error(config))
     return report, problems
 

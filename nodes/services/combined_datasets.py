@@ -158,8 +158,9 @@ def _folders(choice: DatasetChoice, first: DatasetChoice) -> Iterator[dict[str, 
     """A dataset as folders of the run file: its own, and that of its regularization images."""
     said = {name: _said(name, choice) for name in OVERRIDES}
     own = {own_name(n): value for n, value in said.items() if value != _said(n, first)}
-    # Without it, ordinary images have none.
-    word = {"trigger_word": said["trigger_word"]} if choice.role == "regularization" else {}
+    # Without these, ordinary images have no trigger word and need no masks.
+    word = {own_name(name): said[name] for name in ("trigger_word", "mask.source")}
+    word = word if choice.role == "regularization" else {}
     listed = {"metadata": choice.values["metadata"]} if choice.values.get("metadata") else {}
     yield {
         "path": choice.values["path"],
@@ -172,6 +173,8 @@ def _folders(choice: DatasetChoice, first: DatasetChoice) -> Iterator[dict[str, 
     ordinary = choice.values.get("regularization", {})
     if ordinary.get("path"):
         own.pop("trigger_word", None)
+        if own.get("mask_source") == "files":
+            own["mask_source"] = "auto"
         yield {**own, "num_repeats": 1, "weight": 1.0, **ordinary, "role": "regularization"}
 
 

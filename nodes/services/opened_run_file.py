@@ -236,6 +236,8 @@ def _folder_values(folder: FolderSection, values: Mapping[str, Any]) -> Mapping[
             # Ordinary images have none, and the nodes put one in front.
             adds = folder.captions is None or folder.captions.add_trigger
             said = (said if adds else "") or ""
+        if name == "mask.source" and folder.role == "regularization" and said is None:
+            said = "auto" if values.get(f"dataset.{name}") == "files" else None
         if name == "captions" and said is not None:
             own |= {f"dataset.captions.{key}": value for key, value in said}
         elif said is not None:

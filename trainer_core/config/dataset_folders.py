@@ -44,22 +44,22 @@ def _folders(dataset: DatasetSection) -> Iterator[DatasetFolder]:
     yield DatasetFolder("dataset.path", "train", 1.0, alone)
     # Files and folders of the first one say nothing about the others.
     other = alone.model_copy(update={"metadata": None, "control_folders": [], "mask_folder": ""})
+    # Ordinary images need no masks because your own have some.
+    plain = "auto" if other.mask.source == "files" else other.mask.source
     for index, folder in enumerate(dataset.folders):
         said = {name: getattr(folder, own_name(name)) for name in OVERRIDES}
         own = {name: value for name, value in said.items() if value is not None}
+        if folder.role == "regularization":
+            own = {"trigger_word": "", "mask.source": plain} | own
         if (source := own.pop("mask.source", None)) is not None:
             own["mask"] = other.mask.model_copy(update={"source": source})
-        if folder.role == "regularization":
-            own.setdefault("trigger_word", "")
         own |= {"path": folder.path, "metadata": folder.metadata}
         settings = other.model_copy(update=own)
         yield DatasetFolder(f"dataset.folders[{index}].path", folder.role, folder.weight, settings)
     ordinary = dataset.regularization
     if ordinary.path:
         own = {"path": ordinary.path, "num_repeats": ordinary.num_repeats, "trigger_word": ""}
-        if other.mask.source == "files":
-            # Ordinary images need no masks because your own have some.
-            own["mask"] = other.mask.model_copy(update={"source": "auto"})
+        own["mask"] = other.mask.model_copy(update={"source": plain})
         settings = other.model_copy(update=own)
         where = "dataset.regularization.path"
         yield DatasetFolder(where, "regularization", ordinary.weight, settings)

@@ -46,9 +46,8 @@ def parse_prompt(line: str) -> tuple[str, dict[str, str]]:
     text, *flags = _FLAG.split(line)
     found: dict[str, str] = {}
     for each in flags:
-        name, _, value = each.strip().partition(" ")
-        setting = FLAGS.get(name)
-        value = value.strip()
+        name, value = [*each.split(maxsplit=1), ""][:2]
+        setting, value = FLAGS.get(name.lower()), value.strip()
         quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
         if setting is None or setting in found or not value:
             known = "unknown" if setting is None else "there twice" if value else "without a value"
@@ -62,8 +61,15 @@ def parse_prompt(line: str) -> tuple[str, dict[str, str]]:
     return text.strip() if flags else text, found
 
 
+def as_text(text: str) -> str:
+    """A text that `parse_prompt` reads no flags in: a space parts ``--`` from the word."""
+    return _FLAG.sub(r"\g<0> ", text)
+
+
 def prompt_line(text: str, settings: Mapping[str, object]) -> str:
     """Write a prompt with settings of its own, as `parse_prompt` reads it."""
     flags = {setting: flag for flag, setting in reversed([*FLAGS.items()])}
-    quoted = {name: value if value != "" else "''" for name, value in settings.items()}
-    return " ".join([text, *(f"--{flags[name]} {value}" for name, value in quoted.items())])
+    written = {name: as_text(str(value)) for name, value in settings.items()}
+    # What is empty, or begins with a quote of its own, is quoted.
+    quoted = {name: f'"{v}"' if v[:1] in "\"'" else v for name, v in written.items()}
+    return " ".join([as_text(text), *(f"--{flags[name]} {v}" for name, v in quoted.items())])

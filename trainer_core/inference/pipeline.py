@@ -389,7 +389,7 @@ def sample_candidates(
             if on is not None:
                 on.strength = candidate.strength
             for index, prompt in enumerate(prompts):
-                size, seed = settings_of_prompt(preview, pipeline.sampler, prompt.text, index)
+                size, seed = settings_of_prompt(preview, pipeline.sampler, index)
                 yield number, index, pipeline.sampler.sample([prompt.request(seed)], size, stop)[0]
 
 
@@ -491,7 +491,7 @@ def sample_previews(
     for index, prompt in enumerate(prompts):
         if stop():
             return
-        size, seed = settings_of_prompt(settings, sampler, prompt.text, index, layers=layers)
+        size, seed = settings_of_prompt(settings, sampler, index, layers=layers)
         try:
             # One at a time: a preview must not need more memory than a training step.
             pixels = sampler.sample([prompt.request(seed)], size, stop)[0]

@@ -89,21 +89,20 @@ def preview_settings(
 
 
 def settings_of_prompt(
-    preview: PreviewSection, place: Sampler, line: str, index: int, *, layers: int = _LAYERS
+    preview: PreviewSection, place: Sampler, index: int, *, layers: int = _LAYERS
 ) -> tuple[SampleSettings, int]:
     """What a run file says of one of its previews, and the seed of its noise.
 
     Args:
-        preview: The run file's section.
+        preview: The run file's section: a finished cache may have had other flags.
         place: Samples it.
-        line: The prompt with the flags behind it.
-        index: Its place among the prompts.
+        index: Which of its prompts.
         layers: As ``usual`` of `preview_layers`.
 
     Raises:
         ConfigError: When a flag cannot be read.
     """
-    own = preview.of_prompt(line, index)
+    own = preview.of_prompt(preview.prompts[index], index)
     return preview_settings(own, place.family, place.location, layers), own.seed
 
 

@@ -66,15 +66,20 @@ def _check_slider(config: RunConfig, dataset: CachedDataset) -> None:
 
 
 def _check_previews(config: RunConfig, cache: Manifest) -> None:
-    # Size, seed and steps of a preview are not encoded.
-    encoded = [parse_prompt(prompt.text)[0] for prompt in cache.prompts]
-    if encoded != [parse_prompt(line)[0] for line in config.preview.prompts]:
+    encoded = [_encoded_texts(prompt.text) for prompt in cache.prompts]
+    if encoded != [_encoded_texts(line) for line in config.preview.prompts]:
         raise ConfigError(
             f"preview.prompts has {len(config.preview.prompts)} prompts that are not the "
             f"{len(encoded)} of the finished cache",
-            "the prompts that were encoded with the cache, in their order",
+            "the prompts that were encoded with the cache, in their order, with their own --n",
             "Encode again with the new prompts, or set preview.every to 0.",
         )
+
+
+def _encoded_texts(line: str) -> tuple[str, str | None]:
+    """A prompt and its own negative prompt: size, seed and steps of a preview are not encoded."""
+    text, flags = parse_prompt(line)
+    return text, flags.get("negative_prompt")
 
 
 def _check_preserved(config: RunConfig, cache: Manifest, *, edits: bool) -> None:

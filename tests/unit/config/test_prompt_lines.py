@@ -1,5 +1,7 @@
 """Settings of one preview behind its prompt."""
 
+import re
+
 import pytest
 
 from trainer_core.config.prompt_lines import FLAGS, parse_prompt, prompt_line
@@ -33,8 +35,15 @@ def test_every_flag_is_read_and_what_is_written_is_read_back(flag):
     assert parse_prompt(prompt_line("x", {setting: value})) == ("x", {setting: value})
 
 
-def test_an_empty_negative_prompt_is_written_and_read():
-    assert parse_prompt(prompt_line("x", {"negative_prompt": ""})) == ("x", {"negative_prompt": ""})
+@pytest.mark.parametrize("value", ["", '"', '"a" and "b"', "'a'", "a --w 5", "--d 2", "it's"])
+def test_texts_are_written_so_that_they_are_read_back(value):
+    text, settings = parse_prompt(prompt_line(value or "x", {"negative_prompt": value, "seed": 3}))
+    unflagged = re.sub("--(?=[a-z])", "-- ", value)
+    assert (text, settings) == (unflagged or "x", {"negative_prompt": unflagged, "seed": "3"})
+
+
+def test_flags_are_read_in_capitals_and_behind_tabs():
+    assert parse_prompt("x\t--W\t64 --D  5") == ("x", {"width": "64", "seed": "5"})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import pytest
 
 from trainer_core.config.presets.prompts import preview_prompts
+from trainer_core.config.prompt_lines import parse_prompt
 from trainer_core.config.run import walk_settings
 from trainer_core.config.section import section_of
 from trainer_core.errors import ConfigError
@@ -63,3 +64,5 @@ def test_previews_show_own_captions_and_others_behind_the_trigger_word(goal, emb
     assert (without[0] == "ohwx") == embedded
     # A caption may hold anything; it is no template.
     assert preview_prompts(goal, "", ["{x} {0}"], embedded=embedded)[0] == "{x} {0}"
+    flagged = preview_prompts(goal, "", ["a cat --ar 16:9 --w 5"], embedded=embedded)[0]
+    assert parse_prompt(flagged) == ("a cat -- ar 16:9 -- w 5", {})

@@ -64,12 +64,15 @@ def test_masks_of_one_folder_say_nothing_of_another(first, tmp_path, captioned):
         assert masks[name, "b.png"] == (folder / "b_mask.png" if source == "auto" else None)
 
 
-def test_ordinary_images_need_no_masks_because_your_own_have_some(tmp_path, captioned):
+@pytest.mark.parametrize("further", [True, False])
+def test_ordinary_images_need_no_masks_because_your_own_have_some(further, tmp_path, captioned):
     captioned(tmp_path / "own" / "a.png")
     Image.new("L", (64, 64), 99).save(tmp_path / "own" / "a_mask.png")
     captioned(tmp_path / "usual" / "b.png")
     ordinary = {"path": str(tmp_path / "usual")}
-    dataset = section(tmp_path / "own", mask={"source": "files"}, regularization=ordinary)
+    said = {"folders": [ordinary | {"role": "regularization"}]} if further else {}
+    said = said or {"regularization": ordinary}
+    dataset = section(tmp_path / "own", mask={"source": "files"}, **said)
     assert [bool(each.mask) for each in scan_all(dataset).samples] == [True, False]
 
 

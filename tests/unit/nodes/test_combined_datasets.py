@@ -80,6 +80,17 @@ def test_each_folder_reads_its_own_masks_alone(sources, choice, joined):
     assert tuple(each.settings.mask.source for each in found) == sources
 
 
+def test_ordinary_images_keep_the_masks_that_they_were_asked_for(choice, joined):
+    masked, usual = {"source": "files", "background": 0.1}, {"path": "/data/usual"}
+    found = joined(
+        choice("own", mask=masked),
+        choice("people", "regularization", mask=masked),
+        choice("more", mask=masked, regularization=usual),
+    )
+    sources = {each.settings.path.rpartition("/")[2]: each.settings.mask.source for each in found}
+    assert sources == {"own": "files", "people": "files", "more": "files", "usual": "auto"}
+
+
 def test_each_folder_names_its_own_metadata_file(choice, joined):
     listed = choice("a", metadata="list.csv")
     for others in (None, "other.jsonl"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from ...errors import ConfigError
 from ...filesystem.text_files import read_text
 from ..dialect import parse_yaml
+from ..prompt_lines import as_text
 
 _FILE = Path(__file__).with_name("prompts.yaml")
 _MOST = 4
@@ -24,8 +25,8 @@ def preview_prompts(
         captions: Of the training images, with the trigger word.
         embedded: Whether the base is the one that ships with the trainer, which knows few words.
     """
-    # On one line, as a node takes it.
-    lines = (" ".join(caption.split()) for caption in captions)
+    # On one line, as a node takes it, and without flags: captions may end in another program's.
+    lines = (as_text(" ".join(caption.split())) for caption in captions)
     own = list(dict.fromkeys(line for line in lines if line))
     name = ("embedded.edit" if goal == "edit" else "embedded") if embedded else goal
     others = parse_yaml(read_text(_FILE, _refused), str(_FILE))[name]

@@ -13,7 +13,10 @@ from .setting_inputs import SettingInput, section_values
 class BaseFromModel(io.ComfyNode):
     """Makes the frozen base of whatever MODEL the graph has loaded."""
 
-    SETTINGS = (SettingInput("training.precision"),)
+    SETTINGS = (
+        SettingInput("training.precision"),
+        SettingInput("base.distilled", optional=True),
+    )
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -51,4 +54,5 @@ class BaseFromModel(io.ComfyNode):
         from ..services.graph_base import base_of_model
 
         values = section_values(cls.SETTINGS, given)
-        return io.NodeOutput(base_of_model(model, values["training"]["precision"]))
+        own = values.get("base", {})
+        return io.NodeOutput(base_of_model(model, values["training"]["precision"], **own))

@@ -85,6 +85,7 @@ def _family(found: GraphModel, model: Any, clip: Any, work: tuple[int, int, int]
         trained_shift=lambda location: trained,
         patch=found.patch,
         takes_guidance=lambda transformer: found.guided,
+        distilled=lambda location: found.distilled,
         enable_checkpointing=lambda transformer, call=None: enable_checkpointing(
             transformer, lists, call
         ),

@@ -326,22 +326,17 @@ class GraphModel:
             guided=self.guided,
         )
 
-    def require_undistilled(self) -> None:
-        """Refuse a model that its file calls distilled, unless a LoRA is on it.
-
-        Raises:
-            BaseModelError: It tells of the training adapter, which is such a LoRA.
-        """
+    @property
+    def distilled(self) -> str:
+        """`Family.distilled`, by the file's name; a LoRA on it may be its training adapter."""
         word = distilled_word(self.title.casefold())
-        if word and not self.patcher.patches:
-            raise BaseModelError(
-                f"a MODEL of {self.title}, whose name says {word!r}: it is distilled to few steps, "
-                "which training would undo",
-                "a model that was not distilled, or this one with its training adapter",
-                "Connect the model that it was made from; most adapters work on both. Or put its "
-                "training adapter on it by Load LoRA before Base From Model, and generate without "
-                "that. If the name is wrong, rename the file.",
-            )
+        if not word or self.patcher.patches:
+            return ""
+        return (
+            f"Its file's name says {word!r}. Connect the model that it was made from; most "
+            "adapters work on both. Or put its training adapter on it by Load LoRA before Base "
+            "From Model, and generate without that."
+        )
 
     def _refused(self, why: str, remedy: str = _CHOOSE) -> BaseModelError:
         return BaseModelError(

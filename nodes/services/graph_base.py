@@ -8,21 +8,22 @@ from ...trainer_core.families.given import GRAPH_MODEL
 from .choices import BaseChoice
 
 
-def base_of_model(model: Any, precision: str) -> BaseChoice:
+def base_of_model(model: Any, precision: str, distilled: str = "refuse") -> BaseChoice:
     """Describe a MODEL as a base.
 
     Args:
         model: The MODEL input's value.
         precision: ``training.precision``.
+        distilled: ``base.distilled``.
 
     Raises:
-        BaseModelError: When it is a kind of model that cannot be trained, or distilled.
+        BaseModelError: When it is a kind of model that cannot be trained.
         InputError: When it carries what has no weights: hooks, or a LoRA in bypass mode.
     """
     from ..host.graph_model import GraphModel
 
     found = GraphModel(model)
-    found.require_undistilled()
     # The path that it has not: what it is, by which runs and caches tell it from others.
-    values = {"path": f"{GRAPH_MODEL}/{found.kind}-{found.fingerprint[:16]}"}
+    path = f"{GRAPH_MODEL}/{found.kind}-{found.fingerprint[:16]}"
+    values = {"path": path, "distilled": distilled}
     return BaseChoice(GRAPH_MODEL, values, found.precision(precision), model)

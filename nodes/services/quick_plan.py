@@ -156,7 +156,6 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
             be trained on.
     """
     from ...trainer_core.config.presets.prompts import preview_prompts
-    from ...trainer_core.data.captions import with_trigger
     from ...trainer_core.families.presets import Gpu, plan_preset
 
     base = quick_base(answers, model)
@@ -175,7 +174,7 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
         traits=base.traits,
         billions=base.billions,
     )
-    texts = [with_trigger(answers.trigger_word, each.caption) for each in samples if each.caption]
+    texts = _texts(answers.trigger_word, samples, embedded=embedded)
     prompts = [line.strip() for line in answers.prompts.splitlines() if line.strip()]
     word = answers.trigger_word
     prompts = prompts or preview_prompts(answers.goal, word, texts, embedded=embedded)
@@ -203,6 +202,15 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
             value, why = answers.steps, "Your own number."
         rows.append(_row(_LABELS.get(setting) or setting.rpartition(".")[2], value, why))
     return QuickPlan(replace(answers, base=base.name), base.family, values, rows)
+
+
+def _texts(word: str, samples: Sequence[Sample], *, embedded: bool) -> list[str]:
+    """Captions as prompts: a CLIP of the graph reads brackets of a prompt as weights."""
+    from ...trainer_core.data.brackets import escaped
+    from ...trainer_core.data.captions import with_trigger
+
+    texts = [with_trigger(word, each.caption) for each in samples if each.caption]
+    return texts if embedded else list(map(escaped, texts))
 
 
 def parts_of(plan: QuickPlan, model: Any = None) -> Parts:

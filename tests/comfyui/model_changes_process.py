@@ -58,14 +58,17 @@ def said(model):
     return None
 
 
-def said_of_file(model, name, lora=False):
-    """What Base From Model says of a MODEL that was loaded from a file of this name."""
+def said_of_file(model, name, lora=False, to_train=True, **settings):
+    """What is said of a MODEL to train that was loaded from a file of this name."""
     model = model.clone()
     model.cached_patcher_init = (None, (f"/models/{name}.safetensors",))
     if lora:
         model.add_patches({"diffusion_model.out.2.bias": ("diff", (torch.ones(4),))})
     try:
-        part("nodes.services.graph_base").base_of_model(model, "auto")
+        section = part("trainer_core.config").BaseSection(path="", **settings)
+        family = part("nodes.host.graph_family").graph_family(model)
+        given = section, family, False
+        part("trainer_core.bases.locate").locate_base(*given, to_train=to_train)
     except part("trainer_core.errors").InputError as error:
         return [error.found, error.expected, error.remedy]
     return None
@@ -145,6 +148,8 @@ def main(result):
         "dropped alike": dropped(),
         "distilled": {name: said_of_file(model, name) for name in (*DISTILLED, "juggernautXL_v9")},
         "with its adapter": said_of_file(model, DISTILLED[0], lora=True),
+        "as it is": said_of_file(model, DISTILLED[0], distilled="train"),
+        "generated with": said_of_file(model, DISTILLED[0], to_train=False),
         "sampling": model.memory_required((1, 4, 64, 64)),
     }
     result.write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -55,12 +55,16 @@ def test_a_compiled_model_is_the_same_model(found):
 def test_a_model_that_its_file_calls_distilled_is_refused_without_a_lora(found):
     named = {name: said for name, said in found["distilled"].items() if said is not None}
     for name, word in {"sdxl_lightning_4step_unet": "lightning", "LCM-SDXL": "lcm"}.items():
-        assert f"{name} (SDXL), whose name says '{word}'" in named[name][0]
+        assert f"{name} (SDXL) is distilled" in named[name][0]
+        assert f"name says '{word}'" in named[name][2]
+        assert "base.distilled of Base From Model" in named[name][2]
         assert "training adapter" in named[name][1]
         assert "Load LoRA" in named[name][2]
     # A word that others are joined to is none.
     assert found["distilled"].keys() - named.keys() == {"juggernautXL_v9", "wildHyperXL"}
-    assert found["with its adapter"] is None
+    assert [found[each] for each in ("with its adapter", "as it is", "generated with")] == [
+        None
+    ] * 3
 
 
 def test_room_is_left_for_a_step(found):

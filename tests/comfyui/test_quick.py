@@ -43,6 +43,8 @@ ASKED = {
     ),
     "no captions": {**answers("object", trigger_word="ohwx"), "folder": "input/my cät 20%"},
     "masks and repeats": {**answers("style"), "folder": "input/repeated"},
+    "brackets": {**answers("style", model="sdxl"), "folder": "input/tagged"},
+    "embedded brackets": {**answers("style"), "folder": "input/tagged"},
     "no captions and no word": {**answers("person"), "folder": "input/my cät 20%"},
     "edit without pairs": {**answers("edit"), "folder": "demo/demo-own"},
     "pairs without edit": {**answers("style"), "folder": "demo/demo-edit"},
@@ -68,6 +70,7 @@ def embedded_width() -> int:
 def planned(comfy_host, tmp_path_factory):
     request = tmp_path_factory.mktemp("quick") / "request.json"
     write_images(request.parent / "input" / "my cät 20%", captions=(None,) * 3)
+    write_images(request.parent / "input" / "tagged", captions=("miku (vocaloid)",) * 3)
     repeated = write_images(request.parent / "input" / "repeated" / "3_cats")
     Image.new("L", (64, 64), 255).save(repeated / "0_mask.png")
     (request.parent / "loras").mkdir()
@@ -93,6 +96,14 @@ def test_the_full_graph_says_what_the_quick_node_trains(planned, case):
     plan = planned[case]
     assert plan["silent"] == []
     assert plan["graph"] == plan["quick"]
+
+
+def test_previews_of_captions_read_brackets_as_they_are_trained(planned):
+    for case, prompt in {
+        "brackets": r"miku \(vocaloid\)",
+        "embedded brackets": "miku (vocaloid)",
+    }.items():
+        assert yaml.safe_load(planned[case]["quick"])["preview"]["prompts"][0] == prompt
 
 
 def test_a_model_of_the_graph_has_the_figures_of_its_kind(planned):

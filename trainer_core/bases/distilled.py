@@ -27,6 +27,12 @@ def refuse_distilled(settings: BaseSection, family: Family, location: BaseLocati
     if settings.distilled == "train" or _has_training_adapter(settings):
         return
     advice = family.distilled(location)
+    if advice and family.given is not None:
+        raise BaseModelError(
+            f"a MODEL of {_name(location)} is distilled to few steps, which training would undo",
+            "a model that was not distilled, or this one with its training adapter",
+            f"{advice} To train it as it is, set base.distilled of Base From Model to train.",
+        )
     if advice:
         raise BaseModelError(
             f"base.path: {_name(location)} is distilled to few steps, which training would undo",

@@ -53,7 +53,7 @@ def locate_base(
         ConfigError: When ``base.variant`` does not fit the family or the dataset.
     """
     if family.given is not None:
-        return _given_location(settings, family, family.given, has_controls)
+        return _given_location(settings, family, family.given, has_controls, to_train=to_train)
     file = base_file(settings.path)
     if file is not None:
         folder, variant = _open_file(file, settings, family, has_controls)
@@ -87,14 +87,22 @@ def locate_base(
 
 
 def _given_location(
-    settings: BaseSection, family: Family, given: GivenDenoiser, has_controls: bool
+    settings: BaseSection,
+    family: Family,
+    given: GivenDenoiser,
+    has_controls: bool,
+    *,
+    to_train: bool,
 ) -> BaseLocation:
     """The place of a denoiser that has none: it is in memory."""
     edits = lambda: family.variants[-1]  # noqa: E731 - the one that is not generate
     variant = _settle_variant(settings.variant, family, has_controls, edits, "")
     nowhere = Path(given.title)
     text_length, identity = settings.text_length or family.text_length, given.fingerprint
-    return BaseLocation(nowhere, nowhere, variant, text_length, identity, embedded=False)
+    location = BaseLocation(nowhere, nowhere, variant, text_length, identity, embedded=False)
+    if to_train:
+        refuse_distilled(settings, family, location)
+    return location
 
 
 def _check_parts(

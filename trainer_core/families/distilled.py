@@ -13,10 +13,15 @@ from ..weights.base_location import BaseLocation
 from ..weights.header import open_weights
 
 _DISTILLED = re.compile(
-    r"(?<![a-z])(schnell|lightning|turbo|hyper|lightx2v|nunchaku|dmd|lcm|[48]-?steps?)(?![a-z])"
+    r"(?<![a-z])(schnell|lightning|turbo|hyper(?![-_ ]*(real|detail))|lightx2v|nunchaku|dmd|lcm"
+    r"|(?<!\d)[48]-?steps?)(?![a-z])"
     r"|distill(ed)?"
 )
-_TURNED_ROUND = re.compile(r"(de|un)[-_ ]?distill|(?<![a-z])(de|un)[-_ ]?turbo(?![a-z])")
+_TURNED_ROUND = re.compile(
+    r"(de|un|non|not)[-_ ]?distill|(?<![a-z])(de|un|non|not)[-_ ]?turbo(?![a-z])"
+)
+_IN_GUIDANCE = re.compile(r"(cfg|guidance)[-_ ]?distill(ed)?")
+"""As FLUX.1 dev is, and HunyuanVideo's usual file: it keeps its number of steps."""
 
 
 def distilled_by_name(location: BaseLocation) -> str:
@@ -39,7 +44,7 @@ def distilled_by_name(location: BaseLocation) -> str:
 
 def distilled_word(name: str) -> str:
     """What says in a name, in small letters, that a model was distilled; empty for any other."""
-    found = _DISTILLED.search(_TURNED_ROUND.sub(" ", name))
+    found = _DISTILLED.search(_IN_GUIDANCE.sub(" ", _TURNED_ROUND.sub(" ", name)))
     return found.group() if found else ""
 
 

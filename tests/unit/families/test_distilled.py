@@ -15,6 +15,7 @@ from trainer_core.bases.distilled import distilled_note
 from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.config import BaseAdapter, BaseSection
 from trainer_core.errors import BaseModelError
+from trainer_core.families.distilled import distilled_word
 from trainer_core.families.registry import get_family
 from trainer_core.weights.base_location import BaseLocation
 
@@ -122,6 +123,11 @@ def test_a_distilled_model_is_refused_by_its_name(family, name, tmp_path):
         check_refused(path, family, NAMES[family][name])
     else:
         assert locate(path, family).file == path
+
+
+@pytest.mark.parametrize("name", table(__file__, "healthy_names"))
+def test_a_word_of_another_meaning_calls_no_model_distilled(name):
+    assert distilled_word(name.casefold()) == ""
 
 
 def test_a_model_of_the_hub_is_known_by_its_name(tmp_path):

@@ -428,8 +428,8 @@ def _run(source: Source, to: Conversion) -> None:
         ("save_every_n_epochs", "training.checkpoint_every"),
         ("sample_every_n_epochs", "preview.every"),
     ):
-        if source.read(key, whole, 0):
-            to.epochs[setting] = key, source.read(key, whole)
+        if epochs := source.read(key, whole, 0):
+            to.epochs[setting] = key, epochs
         else:
             source.off(to, key)
     every, last = (source.read(f"save_{name}_n_steps", whole, 0) for name in ("every", "last"))

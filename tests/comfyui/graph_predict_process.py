@@ -148,7 +148,9 @@ def of_tiny_model(name):
     with torch.inference_mode(False):
         family = family_of.graph_family(model)
         base = part("trainer_core.config").BaseSection()
-        location = part("trainer_core.bases.locate").locate_base(base, family, False)
+        location = part("trainer_core.bases.locate").locate_base(
+            base, family, False, to_train=False
+        )
         encoders = family_of.encoders_of(model, clip, None)(family, location)
         return compared(model, family, encoders, clip)
 

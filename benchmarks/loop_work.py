@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +36,17 @@ from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.families.registry import get_family
 from trainer_core.training.adapter_norms import AdapterNorms
-from trainer_core.training.loop import Loop
-from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.measurements import Measurements
 from trainer_core.training.metrics_file import MetricsWriter
-from trainer_core.training.observer import RunRequests
+from trainer_core.training.observer import RunRequests, SilentObserver
 from trainer_core.training.processes import SingleProcess
+from trainer_core.training.split_batches import SplitBatches
+from trainer_core.training.state import TrainState
 from trainer_core.training.step import StepMaker
 from trainer_core.training.step_clock import StepClock
-from trainer_core.types import Bucket
+from trainer_core.training.step_plan import StepPlan
+from trainer_core.training.trainer import Trainer
+from trainer_core.types import Bucket, StepResult
 
 FAMILY = get_family("qwen_image")
 META = torch.device("meta")
@@ -136,66 +137,74 @@ def cached_samples(folder: Path, pixels: int) -> CachedDataset:
     return CachedDataset(items)
 
 
-def make_loop(
+def make_trainer(
     dataset: CachedDataset,
     transformer: nn.Module,
     weights: Sequence[nn.Parameter],
-    optimizer: torch.optim.Optimizer,
+    state: TrainState,
     processes: SingleProcess,
-    measured: Callable[[LoopHooks], LoopHooks] = lambda hooks: hooks,
-) -> Loop:
-    """The loop of a run over a denoiser that may be `ModelLeftOut`."""
-    config = RunConfig.model_validate(
-        {"training": {"steps": 1000, "gradient_accumulation_steps": MICRO_BATCHES}}
-    )
+    recorder: MetricsOnly | None = None,
+) -> Trainer:
+    """The trainer of a run over a denoiser that may be `ModelLeftOut`.
+
+    Args:
+        dataset: The encoded samples.
+        transformer: The denoiser.
+        weights: What is trained.
+        state: Of a run with its adapter.
+        processes: Where it computes.
+        recorder: Has all that a run measures by itself written down.
+    """
+    training: dict[str, Any] = {"steps": 1000, "gradient_accumulation_steps": MICRO_BATCHES}
+    # A base on the meta device has no state that could be restored.
+    training["recovery"] = {"returns": 0}
+    config = RunConfig.model_validate({"training": training, "preview": {"every": 0}})
     plan = BatchPlan(dataset.buckets, dataset.control_buckets, 1, MICRO_BATCHES, 1, 0)
     load: Callable[..., Any] = functools.partial(
         load_batch, dataset, plan, caption_dropout=0.1, seed=0
     )
-    return Loop(
-        settings=config.training,
+    maker = StepMaker(
+        load=load,
+        load_preserved=lambda step, micro: None,
+        predict=functools.partial(FAMILY.predict, transformer, guidance=1.0),
+        sigma_at=lambda _, place: place,
+        seed=0,
+        part=(0, 1),
+        device=processes.device,
+    )
+    cpu = torch.device("cpu")
+    clock = StepClock(cpu)
+    # A base on the meta device has no norms: `norm_ms` measures them.
+    norms = AdapterNorms(state.adapter, FAMILY.repeated_blocks, 50, 1000, refuse)
+    return Trainer(
+        config=config,
         steps=1000,
-        preview_every=0,
-        micro_batches=plan.dealt,
-        samples=plan.samples,
-        micro_step=StepMaker(
-            load=load,
-            load_preserved=lambda step, micro: None,
-            predict=functools.partial(FAMILY.predict, transformer, guidance=1.0),
-            sigma_at=lambda _, place: place,
-            seed=0,
-            part=(0, 1),
-            device=processes.device,
-        ),
-        parameters=weights,
-        optimizer=optimizer,
-        learning_rate=lambda step: 1e-4,
-        epoch=plan.epoch,
+        state=state,
+        plan=StepPlan(plan),
+        compute=SplitBatches(maker),
         processes=processes,
-        hooks=measured(
-            LoopHooks(
-                record=lambda result: None,
-                save=lambda step: None,
-                preview=lambda step: False,
-                broken=lambda step, what, parts: None,
-                requests=RunRequests,
-            )
-        ),
+        observer=SilentObserver(),
+        parameters=weights,
+        recorder=recorder,  # pyright: ignore[reportArgumentType]
+        clock=clock,
+        measurements=Measurements(clock, norms, 4, cpu) if recorder else None,
     )
 
 
-def measured_hooks(hooks: LoopHooks, adapter: AttachedAdapter, folder: Path) -> LoopHooks:
-    """The same hooks with all that a run measures and writes by itself, TensorBoard too.
+class MetricsOnly:
+    """Writes ``metrics.jsonl`` as a run's recorder does, and nothing else."""
 
-    But for the adapter's norms: a base on the meta device has none. `norm_ms` measures them.
-    """
-    blocks = FAMILY.repeated_blocks
-    norms = AdapterNorms(adapter, blocks, 50, 1000, refuse)
-    cpu = torch.device("cpu")
-    measurements = Measurements(StepClock(cpu), norms, 4, cpu)
-    writer = MetricsWriter(folder / "metrics.jsonl", 0, refuse)
-    heard = measurements.heard(hooks)
-    return replace(heard, record=lambda result: writer.write(measurements.complete(result)))
+    def __init__(self, folder: Path) -> None:
+        self._writer = MetricsWriter(folder / "metrics.jsonl", 0, refuse)
+
+    def record(self, result: StepResult) -> None:
+        """Write a step down."""
+        self._writer.write(result)
+
+    @staticmethod
+    def retry_due() -> bool:
+        """Every checkpoint was written."""
+        return False
 
 
 def refuse(line: str) -> None:
@@ -256,15 +265,13 @@ class HostWork:
         self.layers = len(adapter.names)
         weights = [nn.Parameter(torch.zeros(1)) for _ in adapter.parameters()]
         self.parameters = len(weights)
-        self._loop = make_loop(
+        self._trainer = make_trainer(
             cached_samples(folder, pixels),
             ModelLeftOut(self.transformer),
             weights,
-            _NoUpdate(weights, lr=1.0),
+            TrainState(adapter, _NoUpdate(weights, lr=1.0)),
             UnreadDevice(),
-            functools.partial(measured_hooks, adapter=adapter, folder=folder)
-            if measured
-            else lambda hooks: hooks,
+            MetricsOnly(folder) if measured else None,
         )
         self._done = 0
         # Everything is imported and read once.
@@ -274,15 +281,16 @@ class HostWork:
 
     def prepare(self) -> None:
         """Give every weight a gradient, as the backward pass would."""
-        for weight in self._loop.parameters:
+        for weight in self._trainer.parameters:
             weight.grad = torch.ones(1)
 
     def step(self) -> None:
         """Make one step."""
         self.before_step()
         self._done += 1
-        result, _ = self._loop.make_step(self._done)
-        self._loop.hooks.record(result)
+        result, errors = self._trainer.train_step(self._done)
+        self._trainer.requests()
+        self._trainer.record(result, errors)
 
     def cpu_ms(self, rounds: int) -> list[float]:
         """CPU milliseconds of steps."""

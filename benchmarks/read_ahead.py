@@ -23,8 +23,8 @@ from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.data.cache.cache_file import make_entry, read_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.training.read_ahead import ReadAhead
-from trainer_core.training.run_batches import places
 from trainer_core.training.step import StepMaker
+from trainer_core.training.step_plan import StepPlan
 from trainer_core.types import Bucket
 
 STEP_SECONDS = 0.5
@@ -79,7 +79,7 @@ def measure(pixels: int, tokens: int, batch: int, steps: int, seconds: float) ->
         plan = BatchPlan(dataset.buckets, dataset.kinds, batch, 1, 1, 0)
         maker = step_maker(dataset, plan)
         plain = waits(maker.prepare, steps, 0.0)
-        with ReadAhead(maker.prepare, places(plan, (0, 1), steps)) as ahead:
+        with ReadAhead(maker.prepare, StepPlan(plan).following(steps)) as ahead:
             hidden = waits(ahead, steps, seconds)
         bare: list[float] = []
         for item in dataset.items:

@@ -33,9 +33,9 @@ from trainer_core.training.choose_plan import settle
 from trainer_core.training.encode_dataset import Prepared
 from trainer_core.training.loaded import Loaded, load
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.processes import Shares, SingleProcess
-from trainer_core.training.run_loop import run_loop
+from trainer_core.training.processes import SingleProcess
 from trainer_core.training.start import Start
+from trainer_core.training.train_loaded import train_loaded
 
 from .cells import Cell, groups, to_measure
 from .lines import begin, end, write_line
@@ -204,8 +204,18 @@ class Bench:
         ram = psutil.Process().memory_info().rss
         planned = settle(config, data, precision, start, {}, processes, heard, machine).config
         with contextlib.ExitStack() as at_end, torch.enable_grad():
-            begin = (data, precision, start, "random", machine, at_end)
-            run = load(planned, heard, processes, *begin)
+            run = load(
+                planned,
+                observer=heard,
+                processes=processes,
+                data=data,
+                precision=precision,
+                start=start,
+                base="random",
+                machine=machine,
+                at_end=at_end,
+                may_grow=config.memory.plan != "off",
+            )
             self._wait()
             loaded = time.perf_counter() - started
             release_memory(self.device)
@@ -225,13 +235,8 @@ class Bench:
                 self._write_trace(first, run, data, config)
 
     def _loop(self, run: Loaded, data: Prepared, config: RunConfig, watch: Any, steps: int) -> None:
-        run_loop(
-            dataclasses.replace(run, data=data, steps=run.state.step + steps, observer=watch),
-            Shares(run.config.training, 0, 1),
-            watch,
-            lambda recorder, first: None,
-            may_grow=config.memory.plan != "off",
-        )
+        longer = run.state.step + steps
+        train_loaded(dataclasses.replace(run, data=data, steps=longer, observer=watch), watch)
 
     def _write_trace(self, cell: Cell, run: Loaded, data: Prepared, config: RunConfig) -> None:
         """Make some more steps, and write down what they launched and where they waited."""

@@ -60,9 +60,16 @@ def compare_run(
     with guest("sample") as device, borrowed_threads(config.memory, embedded=base.embedded):
         memory = config.memory.model_copy(update={"device": str(device)})
         config = config.model_copy(update={"memory": memory})
-        given = (comfy_host.interrupted, ComfyMachine(), progress, family_of(base, clip))
         try:
-            found = comparison.compare(config, columns, make_source, *given)
+            found = comparison.compare(
+                config,
+                columns,
+                make_source,
+                comfy_host.interrupted,
+                ComfyMachine(),
+                progress,
+                family_of(base, clip),
+            )
         except SamplingStopped:
             comfy_host.raise_interrupted()
     grid, _ = comparison.save_comparison(found, run.folder / "comparisons")

@@ -435,8 +435,10 @@ def preview_by_hand(
         memory = config.memory.model_copy(update={"device": str(device)})
         config = config.model_copy(update={"memory": memory})
         try:
-            given = (make_source, stop, ComfyMachine(), family_of(base, clip))
-            for pixels in sample_prompts(config, adapter, strength, *given):
+            family = family_of(base, clip)
+            for pixels in sample_prompts(
+                config, adapter, strength, make_source, stop, ComfyMachine(), family
+            ):
                 images.append((pixels / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().cpu())
                 if bar.show(len(images)) or stop():
                     comfy_host.raise_interrupted()

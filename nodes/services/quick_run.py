@@ -51,9 +51,17 @@ def run_quick(
     )
     try:
         cache = encode(node_id, parts.dataset, parts.base, clip, vae, parts.previews, {}, observer)
-        adapter, settings, own = parts.adapter, parts.settings, parts.own
-        given = (node_id, parts.base, cache, adapter, settings, vae, own, workflow)
-        return run_training(*given, observer=observer)
+        return run_training(
+            node_id,
+            parts.base,
+            cache,
+            parts.adapter,
+            parts.settings,
+            vae,
+            parts.own,
+            workflow,
+            observer=observer,
+        )
     except TrainerError:
         # A setting that is refused before anything is computed; else the panel knows already.
         observer.ended()

@@ -108,10 +108,11 @@ def test_core_imports_itself_relatively_and_never_the_host():
     assert wrong == {}
 
 
-def test_the_loop_names_no_family_kind_or_layout():
-    loop = next(s for s in sources("trainer_core") if s.path == "trainer_core/training/loop.py")
+def test_the_trainer_names_no_family_kind_or_layout():
+    path = "trainer_core/training/trainer.py"
+    trainer = next(each for each in sources("trainer_core") if each.path == path)
     words = ("qwen", "flux", "lokr", "loha", "lora", "comfyui", "diffusers", "paired")
-    assert [word for word in words if word in loop.text.lower()] == []
+    assert [word for word in words if word in trainer.text.lower()] == []
 
 
 _ROOMS = ["metadata", "names", "factors", "read", "verify", "write", "convert", "tools"]

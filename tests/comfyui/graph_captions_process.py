@@ -39,7 +39,8 @@ def prepared(folder, name, caption, *, escape=True, prompts=(), text=""):
     captions = config.dataset.captions.model_copy(update={"escape_brackets": escape})
     dataset = config.dataset.model_copy(update={"captions": captions})
     preview = config.preview.model_copy(update={"prompts": list(prompts)})
-    config = config.model_copy(update={"dataset": dataset, "preview": preview})
+    base = config.base.model_copy(update={"distilled": "train"})
+    config = config.model_copy(update={"dataset": dataset, "preview": preview, "base": base})
     said = []
     observer = SimpleNamespace(
         notify=lambda event: said.append(str(event)), cancelled=lambda: False

@@ -11,7 +11,7 @@ from runs import CancelAfter
 
 from tests.fixtures.tables import table
 from trainer_core.adapters.layer.factor_layer import FactorLayer
-from trainer_core.training import loop
+from trainer_core.training import trainer
 from trainer_core.training.observer import RunStarted, StepDone
 
 BROKEN = 5
@@ -28,7 +28,7 @@ def overflowing() -> Iterator[None]:
     So a run diverges: with a lower rate it does not, and the base by itself never does.
     """
     rates = [0.0]
-    forward, set_rate = FactorLayer.forward, loop.set_learning_rate
+    forward, set_rate = FactorLayer.forward, trainer.set_learning_rate
 
     def noted(optimizer, rate):
         rates[0] = rate
@@ -39,7 +39,7 @@ def overflowing() -> Iterator[None]:
         return found * math.nan if rates[0] > LIMIT and self.strength else found
 
     with (
-        mock.patch.object(loop, "set_learning_rate", noted),
+        mock.patch.object(trainer, "set_learning_rate", noted),
         mock.patch.object(FactorLayer, "forward", spoilt),
     ):
         yield

@@ -318,12 +318,12 @@ def test_what_is_measured_only_because_a_run_ends_does_not_count_as_missed(tmp_p
 
 @pytest.mark.exhaustive
 def test_a_clock_checkpoint_and_kept_multiples(tmp_path, cache, monkeypatch):
-    from trainer_core.training import run_loop
+    from trainer_core.training import trainer
     from trainer_core.training.checkpoint_rules import CheckpointClock
 
     ticks = itertools.count(0.0, 60.0)
     monkeypatch.setattr(
-        run_loop, "CheckpointClock", lambda minutes: CheckpointClock(minutes, lambda: next(ticks))
+        trainer, "CheckpointClock", lambda minutes: CheckpointClock(minutes, lambda: next(ticks))
     )
     training = {"steps": 9, "checkpoint_every": 2, "keep_every": 4, "keep_checkpoints": 1}
     training["checkpoint_minutes"] = 2.5

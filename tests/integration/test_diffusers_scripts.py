@@ -23,6 +23,7 @@ from diffusers.training_utils import (
     compute_density_for_timestep_sampling,
     compute_loss_weighting_for_sd3,
 )
+from fixtures.small_trainer import small_trainer
 from peft import LoraConfig
 from torch import Tensor
 
@@ -33,12 +34,8 @@ from trainer_core.adapters.parameter_groups import parameter_groups
 from trainer_core.config import AdapterConfig, LossSection, RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.families.registry import get_family
-from trainer_core.training.loop import Loop
-from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.objective import make_learned, make_loss, make_weighting
-from trainer_core.training.observer import RunRequests
 from trainer_core.training.optimizers import make_optimizer
-from trainer_core.training.processes import SingleProcess
 from trainer_core.training.step import StepMaker
 from trainer_core.types import Batch
 
@@ -198,39 +195,25 @@ def ours(script: Script, model, data: Data, loss: LossSection, training):
     adapter.train()
     levels = data.scheduler.sigmas[data.indices].tolist()
     taken = iter(levels)
-    results = []
-    loop = Loop(
-        settings=training,
-        steps=STEPS,
-        preview_every=0,
-        micro_batches=lambda step: range(MICRO_BATCHES),
-        samples=lambda step: BATCH * MICRO_BATCHES,
-        micro_step=StepMaker(
-            load=data.batch,
-            load_preserved=lambda step, micro: None,
-            predict=functools.partial(family.predict, model, guidance=GUIDANCE),
-            sigma_at=lambda batch, place: next(taken),
-            seed=SEED,
-            part=(0, 1),
-            device=CPU,
-            loss_of=make_loss(loss),
-            weigh=make_weighting(loss, make_learned(loss)),
-        ),
-        parameters=adapter.parameters(),
-        optimizer=make_optimizer(training.optimizer, parameter_groups(adapter, training.optimizer)),
-        learning_rate=lambda step: training.optimizer.learning_rate,
-        epoch=float,
-        processes=SingleProcess(CPU),
-        hooks=LoopHooks(
-            record=lambda result: results.append(result.loss),
-            save=lambda step: None,
-            preview=lambda step: False,
-            broken=lambda step: "",
-            requests=RunRequests,
-        ),
+    maker = StepMaker(
+        load=data.batch,
+        load_preserved=lambda step, micro: None,
+        predict=functools.partial(family.predict, model, guidance=GUIDANCE),
+        sigma_at=lambda batch, place: next(taken),
+        seed=SEED,
+        part=(0, 1),
+        device=CPU,
+        loss_of=make_loss(loss),
+        weigh=make_weighting(loss, make_learned(loss)),
     )
+    trainer = small_trainer(
+        RunConfig(training=training),
+        lambda step, micro: [maker(step, micro)],
+        make_optimizer(training.optimizer, parameter_groups(adapter, training.optimizer)),
+    )
+    trainer.schedule = lambda step: 1.0
     start = {name: each.detach().clone() for name, each in adapter.named_parameters()}
-    loop.run(0)
+    results = [trainer.train_step(step)[0].loss for step in range(1, STEPS + 1)]
     end = {name: each.detach() for name, each in adapter.named_parameters()}
     return Trained(start, end, adapter.names), results
 
@@ -308,7 +291,13 @@ def test_optimizer_steps_are_those_of_diffusers_script(name, scheme):
     model = record(script.family).small().requires_grad_(False)
     other = copy.deepcopy(model)
     training = RunConfig.model_validate(
-        {"training": {"optimizer": {"learning_rate": 1e-3, "eps": EPS}}}
+        {
+            "training": {
+                "batch_size": BATCH,
+                "gradient_accumulation_steps": MICRO_BATCHES,
+                "optimizer": {"learning_rate": 1e-3, "eps": EPS},
+            }
+        }
     ).training
     data = Data(script, scheme)
     weighting = scheme if scheme in {"sigma_sqrt", "cosmap"} else "none"

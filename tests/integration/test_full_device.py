@@ -100,7 +100,8 @@ def test_where_nothing_helps_the_state_before_is_saved_and_the_run_can_go_on(
 
 
 def test_without_checkpoints_it_says_what_would_help(tmp_path, cache, device):
-    observer = OnDevice(device, RunStarted, lambda now: now + 1000)
+    # Room for a copy of what the run starts with, and for no step.
+    observer = OnDevice(device, RunStarted, lambda now: now + 400_000)
     memory = {"gradient_checkpointing": False}
     with pytest.raises(RunError, match=r"memory\.gradient_checkpointing is false") as caught:
         start(tmp_path, cache, observer, device, memory=memory)

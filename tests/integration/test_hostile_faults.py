@@ -96,7 +96,7 @@ def test_a_checkpoint_with_a_number_that_is_none_is_passed_over(tmp_path, cache)
     assert_equal_runs(whole.folder, resumed.folder, 4)
 
 
-@pytest.mark.parametrize("place", ["run.prepare", "attempts.Attempts.train"])
+@pytest.mark.parametrize("place", ["run.prepare", "trainer.Trainer.train"])
 def test_a_gpu_that_stops_before_the_first_step_or_behind_the_last_is_told(
     tmp_path, cache, monkeypatch, place
 ):

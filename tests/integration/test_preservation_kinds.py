@@ -63,8 +63,17 @@ def begun(config, at_end):
     processes = SingleProcess(CPU)
     data = prepare(config, SilentObserver(), processes)
     start = find_start(config, data.family, "fp32", processes)
-    given = (config, SilentObserver(), processes, data, "fp32", start, "base", Machine(), at_end)
-    run = load(*given)
+    run = load(
+        config,
+        observer=SilentObserver(),
+        processes=processes,
+        data=data,
+        precision="fp32",
+        start=start,
+        base="base",
+        machine=Machine(),
+        at_end=at_end,
+    )
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for each in run.state.adapter.parameters():

@@ -15,11 +15,12 @@ from trainer_core.errors import ConfigError
 from trainer_core.inference.pipeline import open_pipeline
 from trainer_core.training import SingleProcess, train
 from trainer_core.training.encode_dataset import prepare, save_manifest
-from trainer_core.training.objective import micro_batches, times_trained
+from trainer_core.training.objective import times_trained
 from trainer_core.training.observer import CacheProgress, SilentObserver
 from trainer_core.training.run_batches import base_answers
 from trainer_core.training.slider import SliderAnswers, kept_strength
 from trainer_core.training.split_batches import SplitBatches
+from trainer_core.training.step_plan import StepPlan
 
 CPU = torch.device("cpu")
 RED, BLUE, NEUTRAL = (
@@ -76,7 +77,7 @@ def test_loss_and_gradient_of_a_step_are_those_of_the_textbook(tmp_path, cache, 
     with contextlib.ExitStack() as at_end:
         run, plan, maker = begun(config, at_end)
         maker = base_answers(run, maker)
-        of_step = micro_batches(plan, (0, 1), times_trained(config))(1)
+        of_step = StepPlan(plan, times=times_trained(config)).micro_batches(1)
         assert list(of_step) == [0, 1]
         losses = []
         with kept_strength(run.state.adapter):
@@ -164,7 +165,7 @@ def test_both_sides_have_one_noise_and_the_base_is_asked_once(tmp_path, cache):
         seen = Passes(maker.predict)
         assert isinstance(maker.answered, SliderAnswers)
         maker = replace(maker, predict=seen, answered=replace(maker.answered, predict=seen))
-        of_step = micro_batches(plan, (0, 1), times_trained(config))(1)
+        of_step = StepPlan(plan, times=times_trained(config)).micro_batches(1)
         assert len(of_step) == 4
         with kept_strength(run.state.adapter):
             parts = [maker(1, micro) for micro in of_step]
@@ -261,9 +262,9 @@ def test_without_a_negative_prompt_the_base_is_asked_twice_and_a_step_may_be_div
         # A step that begins again in parts is asked for again.
         split = SplitBatches(maker)
         with kept_strength(run.state.adapter):
-            (whole,) = split(maker, 1, 0)
+            (whole,) = split(1, 0)
             assert split.halve()
-            parts = list(split(maker, 1, 0))
+            parts = list(split(1, 0))
         assert [len(part.names) for part in parts] == [1, 1]
         assert sum(float(part.loss) for part in parts) == pytest.approx(float(whole.loss), rel=1e-5)
         # Who switches the adapter off sees the base.

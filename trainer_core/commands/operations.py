@@ -235,8 +235,16 @@ class OutputForm:
         from ..adapter_files.write.adapter_file import write_adapter
 
         header = derived_header(state, family, source)
-        form = self.layout, family.key_map, header, self.dtype
-        return rounded(write_adapter(target, state, *form, replace=self.overwrite).rounding)
+        written = write_adapter(
+            target,
+            state,
+            self.layout,
+            family.key_map,
+            header,
+            self.dtype,
+            replace=self.overwrite,
+        )
+        return rounded(written.rounding)
 
 
 def clear_leftovers(*folders: Path, as_json: bool) -> None:

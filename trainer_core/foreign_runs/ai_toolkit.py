@@ -155,7 +155,7 @@ def _network(network: Source, to: Conversion) -> None:
         network.say(to, "adapter.factor", network.read("lokr_factor", whole, -1), "lokr_factor")
         network.say(to, "adapter.full_matrix", full, "lokr_full_rank")
     if full:
-        ranks = ("rank", "linear", "alpha", "linear_alpha")
+        ranks = ["rank", "linear", "alpha", "linear_alpha"]
         network.off(to, *ranks, why="lokr_full_rank takes no rank.")
     else:
         _rank(network, to)

@@ -128,8 +128,8 @@ def compare(
     total = len(columns) * len(prompts)
     found: dict[tuple[int, int], Image.Image] = {}
     candidates = [each.candidate for each in columns]
-    given = (config, candidates, make_source, stop, machine, family)
-    for column, row, pixels in sample_candidates(*given):
+    images = sample_candidates(config, candidates, make_source, stop, machine, family)
+    for column, row, pixels in images:
         found[row, column] = from_pixels(pixels)
         if notify is not None:
             notify(len(found), total)

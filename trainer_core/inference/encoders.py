@@ -130,8 +130,9 @@ class LazyEncoders:
     def open(self) -> Encoders:
         """Load once."""
         if self._loaded is None:
-            given = self._device, self._memory, self._machine, self._at_close
-            self._loaded = place_encoders(self._load, *given)
+            self._loaded = place_encoders(
+                self._load, self._device, self._memory, self._machine, self._at_close
+            )
         return self._loaded
 
     def decoder(self) -> Callable[[Tensor], Tensor]:
@@ -139,8 +140,7 @@ class LazyEncoders:
         if self._decoder is None:
             vae = self._load_vae()
             _, pixels = self._latents(vae.model.config)
-            given = self._device, self._machine, self._numbers
-            self._decoder = PreviewDecoder(vae, pixels, *given)
+            self._decoder = PreviewDecoder(vae, pixels, self._device, self._machine, self._numbers)
         return self._decoder
 
     def text_limit(self) -> TextLimit:

@@ -193,8 +193,9 @@ class _Place:
         memory = self._memory(dtype, adapter)
         with contextlib.ExitStack() as at_end:
             at_end.callback(self.encoders.close)
-            place = self.family, self.location, dtype, self.device, self.machine
-            base = load_base(memory, *place, at_end)
+            base = load_base(
+                memory, self.family, self.location, dtype, self.device, self.machine, at_end
+            )
             if self.location.reads_tokens:
                 self.encoders.join_text(base.transformer, dtype, self.device, at_end)
             set_compute(base.transformer, memory.compute)
@@ -330,8 +331,8 @@ def sample_prompts(
         InputError: When base, adapter or prompts cannot be used.
     """
     candidates = [Candidate(adapter_file, strength)]
-    given = (config, candidates, make_source, stop, machine, family)
-    for _, _, pixels in sample_candidates(*given):
+    images = sample_candidates(config, candidates, make_source, stop, machine, family)
+    for _, _, pixels in images:
         yield pixels
 
 
@@ -365,8 +366,14 @@ def sample_candidates(
         InputError: When base, adapter or prompts cannot be used.
     """
     preview, family = config.preview, family or get_family(config.family)
-    given = config, any(preview.controls), make_source, machine, family
-    place = _locate(*given, tokens=_change_texts(family, candidates))
+    place = _locate(
+        config,
+        any(preview.controls),
+        make_source,
+        machine,
+        family,
+        tokens=_change_texts(family, candidates),
+    )
     # What cannot be used is refused before anything is encoded or loaded.
     largest = _largest(place, candidates)
     check_controls(preview, place.location.variant)

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import chain
 from typing import Literal
 
 from ..errors import RunError
@@ -295,11 +296,9 @@ def _plans(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> Iterator
             full=full,
         )
         terms = cache(partial(_terms, each.activations, resident.blocks))
-        beside = (terms, each.activations, settings, budget)
-        if not settings.blocks_to_swap:
-            yield from _checkpointed(resident, *beside)
-        for plan in _swapped(resident, each, settings, budget):
-            yield from _checkpointed(plan, *beside)
+        plans = [] if settings.blocks_to_swap else [resident]
+        for plan in chain(plans, _swapped(resident, each, settings, budget)):
+            yield from _checkpointed(plan, terms, each.activations, settings, budget)
 
 
 def _terms(step: StepProfile, blocks: int, away: int, count: int) -> tuple[int, int, int, int]:

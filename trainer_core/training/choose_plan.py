@@ -56,14 +56,14 @@ class Settled:
         config: The run file, of whose memory settings none is left open.
         start: Where it starts.
         settings: What its checkpoints keep.
-        told: The run file with the format that the base is kept in, for the headers of its files.
+        recorded: The run file with the format that the base is kept in, for headers of its files.
         pace: How fast the machine is with a step; None where nothing was planned.
     """
 
     config: RunConfig
     start: Start
     settings: Mapping[str, Any]
-    told: RunConfig
+    recorded: RunConfig
     pace: StepPace | None = None
 
 
@@ -95,14 +95,13 @@ def settle(
         RunError: When the base fits in no way; nothing was loaded.
         InputError: As `Start.fitted`, and for a base or adapter settings that cannot be used.
     """
-    given = (config, data, precision, processes, machine)
     held = None if start.checkpoint is None else begun_format(start.checkpoint)
-    choice = _choose(*given, held)
+    choice = _choose(config, data, precision, processes, machine, held)
     chosen = {**settings, FORMAT: choice.memory.base_format}
     start = start.fitted(chosen, config, data.family, processes, observer)
     if held is not None and start.checkpoint is None:
         # A new version owes nothing to the one that it is not.
-        choice = _choose(*given, None)
+        choice = _choose(config, data, precision, processes, machine, None)
     if processes.index == 0:
         for note in _idle(config.memory, choice.memory):
             observer.notify(Warned(note))

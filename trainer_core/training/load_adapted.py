@@ -131,8 +131,9 @@ def _load(
                 "adapters of the base beside their weights"
             )
         )
-    given = (transformer, data.family, config.memory, processes.device, machine, at_end)
-    checkpoints = checkpoint_blocks(*given)
+    checkpoints = checkpoint_blocks(
+        transformer, data.family, config.memory, processes.device, machine, at_end
+    )
     base.refusal = base.refusal or _unchangeable(config, processes)
     if checkpoints is None:
         base.refusal = base.refusal or "none is checkpointed"

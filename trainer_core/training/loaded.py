@@ -6,6 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -53,7 +54,20 @@ _BY_HAND = {
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A run with everything in memory, ready for its first step."""
+    """A run with everything in memory, ready for its first step.
+
+    Attributes:
+        placed: The base, and where its blocks are kept.
+        beside: The adapters that are part of the base.
+        state: The adapter in training.
+        steps: Length of the run.
+        preservation: What the base is held to.
+        anew: How the learning rate goes on of a run that was made longer.
+        slider: The images that a slider is trained on.
+        pace: What the planner knows of a step's time.
+        may_grow: Whether blocks may be moved onto the device where there is room.
+        checkpoints: Folder of the checkpoint that the run goes on from.
+    """
 
     config: RunConfig
     data: Prepared
@@ -66,8 +80,10 @@ class Loaded:
     steps: int
     preservation: Preservation | None
     anew: PlannedAnew | None
-    slider: Preservation | None = None
-    pace: StepPace | None = None
+    slider: Preservation | None
+    pace: StepPace | None
+    may_grow: bool
+    checkpoints: Path | None
 
     @property
     def transformer(self) -> torch.nn.Module:
@@ -78,6 +94,7 @@ class Loaded:
 @explained("the base, and what is made before the first step")
 def load(
     config: RunConfig,
+    *,
     observer: Observer,
     processes: Processes,
     data: Prepared,
@@ -86,6 +103,8 @@ def load(
     base: str,
     machine: Machine,
     at_end: contextlib.ExitStack,
+    pace: StepPace | None = None,
+    may_grow: bool = False,
 ) -> Loaded:
     """Load the base, attach the adapter and bring it to where the run starts.
 
@@ -99,6 +118,8 @@ def load(
         base: Identity of the base's weights.
         machine: What the run may take of the computer.
         at_end: Takes down what must not outlive the run, however it ends.
+        pace: What the planner knows of a step's time; None where nothing was planned.
+        may_grow: Whether blocks may be moved onto the device where there is room.
 
     Raises:
         InputError: When base, adapter or start do not fit each other.
@@ -110,33 +131,55 @@ def load(
             config, data, precision, processes, observer, machine, at_end
         )
         transformer = placed.transformer
-        begun = None if start.checkpoint is not None else start.adapter
-        taken = None if begun is None else start_from(transformer, adapter, begun)
+        initial = None if start.checkpoint is not None else start.adapter
+        taken = None if initial is None else start_from(transformer, adapter, initial)
         # Later a weight may be in parts, or elsewhere.
         norms = weight_norms(adapter) if config.training.max_weight_norm else None
         blocks = repeated_blocks(transformer, data.family.repeated_blocks)
         processes.shard(transformer, blocks, adapter.parameters())
-    given = (config, data, transformer, adapter, f"{base} {precision}", processes, observer)
-    preservation, slider = _made_before(*given)
+    preservation, slider = _made_before(
+        config,
+        data,
+        transformer,
+        adapter=adapter,
+        base=f"{base} {precision}",
+        processes=processes,
+        observer=observer,
+    )
     # A decomposition of the base's weights may end otherwise in another process.
     processes.share(list(adapter.frozen_tensors().values()))
     if taken is not None:
         processes.share(adapter.parameters())
     if processes.index == 0:
-        said = "" if taken is None else taken.summary()
-        _tell_notes(adapter, config.training.optimizer, observer, said)
-    state = _begun(config, adapter, norms)
+        summary = "" if taken is None else taken.summary()
+        _notify_of_adapter(adapter, config.training.optimizer, observer, summary)
+    state = _initial_state(config, adapter, norms)
     state.ledger = Ledger(len(data.dataset), lambda index: data.dataset.items[index].name)
-    if (said := _go_on(state, start, config)) and processes.index == 0:
-        observer.notify(Noted(said))
+    if (note := _restore(state, start, config)) and processes.index == 0:
+        observer.notify(Noted(note))
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)
     if anew is not None and processes.index == 0:
-        _tell_plan(config, anew, state.step, observer)
-    begun_with = (config, data, precision, placed, beside, state, processes, observer)
-    return Loaded(*begun_with, steps, preservation, anew, slider)
+        _notify_of_plan(config, anew, state.step, observer)
+    return Loaded(
+        config=config,
+        data=data,
+        precision=precision,
+        placed=placed,
+        beside=beside,
+        state=state,
+        processes=processes,
+        observer=observer,
+        steps=steps,
+        preservation=preservation,
+        anew=anew,
+        slider=slider,
+        pace=pace,
+        may_grow=may_grow,
+        checkpoints=start.folder.parent if start.folder else None,
+    )
 
 
-def _begun(
+def _initial_state(
     config: RunConfig, adapter: AttachedAdapter, norms: Mapping[str, Tensor] | None
 ) -> TrainState:
     """A state before its first step; `norms` are those of the base's weights under a limit."""
@@ -149,23 +192,24 @@ def _begun(
     return TrainState(adapter, optimizer, learned=learned, average=average, limit=limit, best=best)
 
 
-def _go_on(state: TrainState, start: Start, config: RunConfig) -> str:
-    """Put a checkpoint's state back, where there is one; what is not taken over, in words."""
+def _restore(state: TrainState, start: Start, config: RunConfig) -> str:
+    """Restore the checkpoint, where there is one; what is not taken over from it, in words."""
     if start.checkpoint is None:
         return ""
-    said = state.restore(start.checkpoint, config.training.optimizer)
+    note = state.restore(start.checkpoint, config.training.optimizer)
     # Losses that are measured in another way are not compared.
     if any(is_in(change.setting, MEASURED_BY) for change in start.changes):
         state.best.measured_anew(state.step)
     if any(each.setting in _BY_HAND for each in start.changes):
         state.returns = 0
-    return said
+    return note
 
 
 def _made_before(
     config: RunConfig,
     data: Prepared,
     transformer: torch.nn.Module,
+    *,
     adapter: AttachedAdapter,
     base: str,
     processes: Processes,
@@ -175,10 +219,13 @@ def _made_before(
     # It depends on the numbers that the base computes with.
     ways = (config.memory.base_format, config.memory.compute)
     numbers = " ".join([base, *(way for way in ways if way not in {"auto", "dense"})])
-    planned = (config, data.family, data.location, data.dataset, cache_folder(config), numbers)
     make = functools.partial(_made_by_base, config, data, transformer, adapter, processes, observer)
-    preservation = make(plan_preservation(*planned), "samples of what the base does, to keep it")
-    slider = make(plan_slider(*planned), "images to train the slider on")
+    kept, images = (
+        plan(config, data.family, data.location, data.dataset, cache_folder(config), numbers)
+        for plan in (plan_preservation, plan_slider)
+    )
+    preservation = make(kept, "samples of what the base does, to keep it")
+    slider = make(images, "images to train the slider on")
     if slider is not None:
         data.dataset.made = made_images(slider)
     return preservation, slider
@@ -204,8 +251,15 @@ def _made_by_base(
             predict = functools.partial(
                 data.family.predict, transformer, guidance=config.training.guidance
             )
-            begun = (kept, predict, transformer, processes.device, config.training.batch_size)
-            done = _made(functools.partial(compute_missing, *begun), what, processes, observer)
+            compute = functools.partial(
+                compute_missing,
+                kept,
+                predict,
+                transformer,
+                processes.device,
+                config.training.batch_size,
+            )
+            done = _made(compute, what, processes, observer)
     adapter.strength = 1.0
     # The others wait here and then only read.
     end_where_asked(processes, not done)
@@ -230,19 +284,19 @@ def _made(
     return True
 
 
-def _tell_plan(config: RunConfig, anew: PlannedAnew, step: int, observer: Observer) -> None:
+def _notify_of_plan(config: RunConfig, anew: PlannedAnew, step: int, observer: Observer) -> None:
     # Once: a run that is stopped again goes on as it was told.
     if anew.step == step:
         observer.notify(Noted(replan_note(config, anew)))
 
 
-def _tell_notes(
+def _notify_of_adapter(
     adapter: AttachedAdapter,
     settings: OptimizerSection,
     observer: Observer,
-    begun: str,
+    warm_start: str,
 ) -> None:
-    for note in [*adapter.notes, *([begun] if begun else [])]:
+    for note in [*adapter.notes, *([warm_start] if warm_start else [])]:
         observer.notify(Noted(note))
     # A text encoder's layers have a rate of their own.
     plans = [each for each in adapter.plans if not is_text_layer(each.name)]

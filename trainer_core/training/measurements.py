@@ -11,7 +11,6 @@ from ..device import memory_in_use
 from ..diffusion.noise_bands import band_means, counted_levels
 from ..types import StepResult
 from .adapter_norms import AdapterNorms
-from .loop_hooks import LoopHooks
 from .step import SampleError
 from .step_clock import StepClock
 
@@ -22,7 +21,7 @@ _MIB = 1 << 20
 
 
 class Measurements:
-    """Takes in what happens in a step and adds it to the step's result.
+    """Adds what is measured beside a step to its result.
 
     Args:
         clock: Tells where time goes.
@@ -40,50 +39,26 @@ class Measurements:
         device: torch.device,
         memory: Callable[[torch.device], Mapping[str, int]] = memory_in_use,
     ) -> None:
-        self.clock = clock
-        self._norms, self._bands = norms, bands
+        self._clock, self._norms, self._bands = clock, norms, bands
         self._device, self._memory = device, memory
-        self._seen: Sequence[SampleError] = ()
         self._sizes: dict[str, float] | None = None
         self._peak, self._looked = 0, False
 
-    def heard(self, hooks: LoopHooks) -> LoopHooks:
-        """The same hooks, by which this hears of a step, too."""
-
-        def updated(step: int) -> None:
-            hooks.updated(step)
-            self.updated(step)
-
-        def seen(step: int, errors: Sequence[SampleError]) -> None:
-            hooks.seen(step, errors)
-            self.seen(step, errors)
-
-        return replace(
-            hooks,
-            compute=self.clock.computing(hooks.compute),
-            requests=self.clock.reading(hooks.requests),
-            updated=updated,
-            seen=seen,
-        )
-
-    def updated(self, step: int) -> None:
-        """Behind the update of the weights."""
-        self.clock.updated()
+    def measure_norms(self, step: int) -> None:
+        """Measure the adapter behind an update, where it is due."""
         self._sizes = self._norms.measure(step)
 
-    def seen(self, step: int, errors: Sequence[SampleError]) -> None:
-        """Take what the samples of a step were off by."""
-        del step
-        self._seen = errors
+    def complete(self, result: StepResult, errors: Sequence[SampleError]) -> StepResult:
+        """A step's result with all that was measured, in as many digits as mean something.
 
-    def complete(self, result: StepResult) -> StepResult:
-        """A step's result with all that was measured, in as many digits as mean something."""
-        sigmas = [each.sigma for each in self._seen]
-        errors = [each.error for each in self._seen]
-        times, sizes = self.clock.take(), self._sizes
-        # A step that is left out next has neither.
-        self._seen, self._sizes = (), None
-        bands = band_means(sigmas, errors, self._bands) if sigmas else None
+        Args:
+            result: The step.
+            errors: What its samples were off by; none of a step that was left out.
+        """
+        sigmas = [each.sigma for each in errors]
+        times, sizes = self._clock.take(), self._sizes
+        self._sizes = None  # a step that is left out next has none
+        bands = band_means(sigmas, [e.error for e in errors], self._bands) if sigmas else None
         return replace(
             result,
             bands=bands and tuple(None if mean is None else _rounded(mean, 5) for mean in bands),

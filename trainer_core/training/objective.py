@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..config import LossSection, RunConfig
-from ..data.batches import BatchPlan
 from ..diffusion.losses import FlowLoss
 from ..diffusion.parameterization import FLOW, Parameterization
 from ..diffusion.weighting import LearnedWeight, SigmaWeight, has_weighting, make_sigma_weight
@@ -89,29 +88,6 @@ def times_trained(config: RunConfig) -> int:
 def passes_of_step(config: RunConfig) -> int:
     """Micro-batches of a step, of all processes: what is accumulated, as often as it is trained."""
     return config.training.gradient_accumulation_steps * times_trained(config)
-
-
-def micro_batches(
-    plan: BatchPlan, dealt: tuple[int, int], times: int
-) -> Callable[[int], Sequence[int]]:
-    """A step to its micro-batches that a process computes: each pass as often as it is trained.
-
-    Such passes follow each other and are no larger, so that they need no more memory; `with_noises`
-    tells which pass a micro-batch is.
-
-    Args:
-        plan: The order of the samples.
-        dealt: ``(index, count)``, as of `BatchPlan.dealt`.
-        times: As `times_trained`.
-    """
-
-    def of_step(step: int) -> Sequence[int]:
-        passes = plan.dealt(step, dealt)
-        if times == 1:
-            return passes
-        return [each * times + turn for each in passes for turn in range(times)]
-
-    return of_step
 
 
 def with_noises(

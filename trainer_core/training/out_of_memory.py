@@ -148,6 +148,10 @@ class DeviceRoom:
         self._planned, self._calm, self._wait = placed.count, 0, _CALM
         self._short, self._look, self._patience = False, 0, 1
 
+    def restart(self, optimizer: torch.optim.Optimizer) -> None:
+        """Go on from a restored state, with an optimizer whose first update is still to come."""
+        self._optimizer, self._steps, self._look = optimizer, 0, 0
+
     def compute(self, step: int, work: Callable[[], Result]) -> Result:
         """Compute a step's gradients, and again in less memory as often as it is full.
 

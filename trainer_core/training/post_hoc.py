@@ -174,8 +174,8 @@ def make_averaged(
     paths: list[Path] = []
     for layout in config.output.layouts:
         path = folder / layout_name(name, layout)
-        form = layout, key_map, header, config.output.dtype
-        write_adapter(path, state, *form, replace=replace)
+        dtype = config.output.dtype
+        write_adapter(path, state, layout, key_map, header, dtype, replace=replace)
         paths.append(path)
     return Averaged(length, error, tuple(paths))
 

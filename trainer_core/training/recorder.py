@@ -37,6 +37,7 @@ from .checkpoint_record import CheckpointRecord
 from .checkpoint_search import RECORD, broken_step, way_on
 from .encode_dataset import Prepared
 from .ledger import LEDGER
+from .longer_run import SCHEDULE, PlannedAnew
 from .metrics_file import MetricsWriter
 from .observer import (
     CheckpointSaved,
@@ -123,9 +124,23 @@ class Recorder:
         self._settings = settings
         self._header = header
         self._observer = observer
-        self._done = done = state.step
-        self._images: list[Path] = []
         self._outlines: dict[str, Any] | None = None
+        self._start()
+
+    def restart(self, anew: PlannedAnew | None) -> None:
+        """Go on from the state's step; what was written behind it is dropped.
+
+        Args:
+            anew: How the learning rate goes on of a run that was made longer.
+        """
+        self._metrics.close()
+        self._settings = {**self._settings, SCHEDULE: anew}
+        self._start()
+
+    def _start(self) -> None:
+        folder, observer = self.folder, self._observer
+        self._done = done = self._state.step
+        self._images: list[Path] = []
         self._unwritten = Unwritten(
             lambda line: observer.notify(Warned(line)), lambda line: observer.notify(Noted(line))
         )
@@ -141,10 +156,10 @@ class Recorder:
             folder.metrics,
             done,
             lambda reason: observer.notify(Noted(reason)),
-            lambda *about: make_trackers(config, *about),
+            lambda *about: make_trackers(self._config, *about),
         )
         measured = self._metrics.totals.held_out
-        self._checkpoints = CheckpointRecord(folder, state.best, measured)
+        self._checkpoints = CheckpointRecord(folder, self._state.best, measured)
         # A full disk ends no run; the next checkpoint writes them again.
         with contextlib.suppress(StorageError):
             self._checkpoints.go_on(done)
@@ -225,9 +240,14 @@ class Recorder:
                 self._saved(step - 1, self._checkpoint(step - 1))
         with contextlib.suppress(StorageError):
             self.folder.update_record(**{RECORD: broken_step(step, precision, first)})
-        learning_rate = self._config.training.optimizer.learning_rate
-        given = (self.folder.checkpoints, step, self._done, learning_rate, precision, first)
-        return way_on(*given)
+        return way_on(
+            self.folder.checkpoints,
+            step,
+            self._done,
+            learning_rate=self._config.training.optimizer.learning_rate,
+            precision=precision,
+            first=first,
+        )
 
     def went_back(self, step: int, to: int, returns: int) -> None:
         """Have ``run.json`` say that the run goes on from an older state, with a lower rate.
@@ -332,9 +352,17 @@ class Recorder:
             self.folder.update_record(**record)
         except StorageError as error:
             raise self._lost(error, step) from error
-        written = tuple(adapters), tuple(self._images), totals.losses
-        ends = (self._checkpoints.best(), self._why(status, step), totals.levels)
-        result = RunResult(self.folder.path, status, step, *written, *ends)
+        result = RunResult(
+            self.folder.path,
+            status,
+            step,
+            tuple(adapters),
+            tuple(self._images),
+            totals.losses,
+            self._checkpoints.best(),
+            self._why(status, step),
+            totals.levels,
+        )
         self._observer.notify(RunFinished(result))
         return result
 

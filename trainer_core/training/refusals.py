@@ -23,7 +23,7 @@ from .given_base import require_hosts_way
 from .objective import require_weighting
 from .observer import SilentObserver
 from .optimizers import require_optimizer
-from .processes import Processes
+from .processes import Processes, Shares
 from .settings_changes import CONTENTS, compared_settings
 from .sharding import check_settings
 from .start import Start, belonging_start, start_identity
@@ -33,9 +33,10 @@ def require_possible(config: RunConfig, family: Family, processes: Processes) ->
     """Refuse settings that no dataset and no base would make possible.
 
     Raises:
-        ConfigError: When two of them, or one and the family, exclude each other, or when the
-            device of the encoders is not there.
+        ConfigError: When two of them, or one and the family, exclude each other, when a step
+            cannot be dealt out among the processes, or the device of the encoders is not there.
     """
+    Shares(config.training, processes.index, processes.count)
     if processes.sharded:
         check_settings(config)
     require_optimizer(config.training.optimizer.name)
@@ -62,11 +63,12 @@ def require_resumable(
     if config.training.steps is None:
         config = with_length(config, known.step)
     config = resolved_density(config, family.usual_density)
-    given, marks = start_identity(config, known), base_adapter_marks(config.base)
-    settings = compared_settings(with_text(config), precision, "", "", given, adapters=marks)
+    initial, marks = start_identity(config, known), base_adapter_marks(config.base)
+    settings = compared_settings(with_text(config), precision, "", "", initial, adapters=marks)
     settings |= {path: known.settings.get(path) for path in CONTENTS}
-    where = family, precision, processes, SilentObserver()
-    start, config = belonging_start(start, settings, config, *where)
+    start, config = belonging_start(
+        start, settings, config, family, precision, processes, SilentObserver()
+    )
     start.fitted(settings, config, family, processes, SilentObserver())
 
 

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ from ..inference.encoders import MakeSource
 from ..offload.machine import Machine
 from ..requirements import installed_versions
 from ..types import RunResult, RunSummary
-from .attempts import Attempts
 from .base_marks import Mark, base_adapter_marks, in_words
 from .checkpoint import require_newest
 from .choose_plan import settle
@@ -58,13 +56,14 @@ from .observer import (
     SilentObserver,
 )
 from .out_of_memory import explained
-from .processes import Processes, Shares, SingleProcess, end_where_asked
+from .processes import Processes, SingleProcess, end_where_asked
 from .recorder import Recorder, run_header
 from .refusals import require_possible, require_resumable, require_trainable
 from .run_batches import batch_plan, describe_levels, require_trained
 from .run_folder import ASKED, RunFolder, create_version, open_version
 from .settings_changes import compared_settings, recorded_changes
 from .start import Start, belonging_start, find_start, start_identity
+from .train_loaded import train_loaded
 
 
 def train(
@@ -116,9 +115,16 @@ def train(
         try:
             if within is not None:
                 within.require_all(Path(config.output.dir) / config.output.name, "output.name")
-            family = family or get_family(config.family)
-            given = family, machine or Machine()
-            return _train(config, observer, processes, make_source, workflow or {}, within, *given)
+            return _train(
+                config,
+                family=family or get_family(config.family),
+                observer=observer,
+                processes=processes,
+                make_source=make_source,
+                workflow=workflow or {},
+                within=within,
+                machine=machine or Machine(),
+            )
         except EndedEarlyError:
             result = RunResult(cache_folder(config), "cancelled", 0, (), (), ())
             if processes.index == 0:
@@ -130,61 +136,90 @@ def train(
 
 def _train(
     config: RunConfig,
+    *,
+    family: Family,
     observer: Observer,
     processes: Processes,
     make_source: MakeSource | None,
     workflow: Mapping[str, str],
     within: AllowedFolders | None,
-    family: Family,
     machine: Machine,
 ) -> RunResult:
     # What can be refused without loading anything is refused first.
-    told = observer if processes.index == 0 else SilentObserver()
-    shares = Shares(config.training, processes.index, processes.count)
+    first_observer = observer if processes.index == 0 else SilentObserver()
     require_possible(config, family, processes)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)
     require_resumable(config, family, precision, start, processes)
+
     check = functools.partial(require_trainable, config, family, start=start.adapter)
     data = prepare(config, observer, processes, make_source, within, machine, family, check)
     require_trained(config, data.dataset)
-    config = _fitted(config, data, told)
+    config = _fitted(config, data, first_observer)
+
     hashes = content_hashes(data)
-    given = start_identity(config, start.checkpoint)
     marks = base_adapter_marks(config.base)
-    source, full = data.dataset.source, with_text(config)
     settings = compared_settings(
-        full, precision, hashes["base"], hashes["dataset"], given, source, marks
+        with_text(config),
+        precision,
+        hashes["base"],
+        hashes["dataset"],
+        start_identity(config, start.checkpoint),
+        data.dataset.source,
+        marks,
     )
-    asked, belonging = run_length(config), (data.family, precision, processes, told)
-    start, config = belonging_start(start, settings, config, *belonging)
-    full, settings = with_text(config), {**settings, "training.steps": run_length(config)}
-    settled = settle(full, data, precision, start, settings, processes, observer, machine)
-    start, planned = settled.start, settled.config
+    requested_steps = run_length(config)
+    start, config = belonging_start(
+        start,
+        settings,
+        config,
+        family=data.family,
+        precision=precision,
+        processes=processes,
+        observer=first_observer,
+    )
+    settings = {**settings, "training.steps": run_length(config)}
+    settled = settle(
+        with_text(config), data, precision, start, settings, processes, observer, machine
+    )
+    start = settled.start
     end_where_asked(processes, observer.cancelled())
+
     with contextlib.ExitStack() as at_end:
-        # What the base makes depends on all that is part of it.
-        whole = " ".join([hashes["base"], *(_numbers(each) for each in marks)])
-        begin = (planned, observer, processes, data, precision, start, whole, machine, at_end)
-        run = replace(load(*begin), pace=settled.pace)
-        may_grow = config.memory.blocks_to_swap is None  # the user has not said how many
-        checkpoints = start.folder.parent if start.folder else None
-        attempts = Attempts(run, shares, checkpoints, may_grow=may_grow)
+        run = load(
+            settled.config,
+            observer=observer,
+            processes=processes,
+            data=data,
+            precision=precision,
+            start=start,
+            # What the base makes depends on all that is part of it.
+            base=" ".join([hashes["base"], *(_numbers(each) for each in marks)]),
+            machine=machine,
+            at_end=at_end,
+            pace=settled.pace,
+            may_grow=config.memory.blocks_to_swap is None,  # the user has not said how many
+        )
         if processes.index > 0:
-            return attempts.train(None)
-        key_map = data.family.key_map
-        # The run file keeps the user's words, so that another machine may choose anew.
-        with _open_folder(config, start, hashes, workflow, planned.memory, asked) as folder:
-            header = run_header(settled.told, data, precision, hashes, workflow, observer, marks)
-
-            def recorder() -> Recorder:
-                settings = {**settled.settings, SCHEDULE: attempts.run.anew}
-                given = (folder, config, run.state, key_map, settings, header, observer)
-                return Recorder(*given)
-
-            with recorder() as first:
-                observer.notify(RunStarted(_summary(run, folder)))
-                return attempts.train(first, recorder)
+            status, step = train_loaded(run, None)
+            return RunResult(Path(config.output.dir), status, step, (), (), ())
+        memory = settled.config.memory
+        header = run_header(settled.recorded, data, precision, hashes, workflow, observer, marks)
+        with (
+            # The run file keeps the user's words, so that another machine may choose anew.
+            _open_folder(config, start, hashes, workflow, memory, requested_steps) as folder,
+            Recorder(
+                folder,
+                config,
+                run.state,
+                key_map=data.family.key_map,
+                settings={**settled.settings, SCHEDULE: run.anew},
+                header=header,
+                observer=observer,
+            ) as recorder,
+        ):
+            observer.notify(RunStarted(_summary(run, folder)))
+            return recorder.finish(*train_loaded(run, recorder))
 
 
 def _fitted(config: RunConfig, data: Prepared, observer: Observer) -> RunConfig:
@@ -218,7 +253,7 @@ def _open_folder(
     hashes: Mapping[str, str],
     workflow: Mapping[str, str],
     memory: MemorySection,
-    asked: int,
+    requested_steps: int,
 ) -> RunFolder:
     record: dict[str, Any] = {
         "memory": memory.model_dump(mode="json", include=_PLANNED),
@@ -237,11 +272,11 @@ def _open_folder(
     try:
         require_newest(folder.checkpoints, checkpoint)
         before = folder.read_record()
-        told = recorded_changes(before, start.changes, int(found.name))
+        changes = recorded_changes(before, start.changes, int(found.name))
         if config.resume != "auto":
-            asked = before.get(ASKED, before.get("steps", asked))
-        going = {**record, "changes": told, ASKED: asked}
-        folder.go_on(going, dump_config(config), workflow)
+            requested_steps = before.get(ASKED, before.get("steps", requested_steps))
+        record |= {"changes": changes, ASKED: requested_steps}
+        folder.go_on(record, dump_config(config), workflow)
     except BaseException:
         folder.release()
         raise

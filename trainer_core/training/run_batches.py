@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,13 +22,11 @@ from .objective import (
     at_noise,
     make_loss,
     make_weighting,
-    micro_batches,
     sides,
     times_trained,
     with_noises,
 )
 from .pass_sizes import batch_sizes
-from .read_ahead import Place
 from .slider import SliderAnswers
 from .step import StepMaker, as_drawn
 from .twins import BaseAnswers, Twins
@@ -223,29 +221,6 @@ def measured_samples(run: Loaded) -> Samples | None:
     measuring = Measuring(sizes, levels, count, mask, run.data.family.parameterization)
     held = hold_out(dataset, settings.most, measuring)
     return None if held is None else Samples(held, trained_alike(dataset, held, measuring))
-
-
-def places(
-    plan: BatchPlan, dealt: tuple[int, int], last: int, noises: int = 1
-) -> Callable[..., Place | None]:
-    """What a process is asked for behind a micro-batch, up to a last step."""
-    of_step = micro_batches(plan, dealt, noises)
-
-    def following(step: int, micro: int) -> Place | None:
-        behind = [each for each in of_step(step) if each > micro]
-        if behind:
-            return step, behind[0]
-        return (step + 1, of_step(step + 1)[0]) if step < last else None
-
-    return following
-
-
-def all_passes(plan: BatchPlan, noises: int = 1) -> Iterator[Place]:
-    """Every step and micro-batch of a run, without end."""
-    step, of_step = 1, micro_batches(plan, (0, 1), noises)
-    while True:
-        yield from ((step, micro) for micro in of_step(step))
-        step += 1
 
 
 def describe_levels(run: Loaded) -> list[str]:

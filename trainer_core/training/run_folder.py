@@ -130,12 +130,11 @@ class RunFolder:
             What was removed, also when the version was made, in sentences.
         """
         images = sorted((self.path / "samples").glob("[0-9]*"))
-        places = (self.path.parent, self.path, self.checkpoints, *images)
         versions = [
             f"Removed {path}, which ended before step {MINIMUM_STEPS} without a checkpoint."
             for path in self._removed
         ]
-        return versions + remove_leftovers(*places)
+        return versions + remove_leftovers(self.path.parent, self.path, self.checkpoints, *images)
 
     def __enter__(self) -> RunFolder:
         return self

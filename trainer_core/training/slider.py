@@ -67,9 +67,17 @@ def plan_slider(
     if not dataset.slider:
         return None
     items = [PreservedItem(item.name, item.bucket, (), item.text) for item in dataset.items]
-    steps = config.dataset.slider.steps
-    given = (config, family, location, folder, base, KIND, items, steps)
-    return plan_trajectories(*given, dataset.memory)
+    return plan_trajectories(
+        config,
+        family,
+        location,
+        folder,
+        base,
+        kind=KIND,
+        items=items,
+        steps=config.dataset.slider.steps,
+        memory=dataset.memory,
+    )
 
 
 def made_images(images: Preservation) -> Callable[[int], Tensor]:

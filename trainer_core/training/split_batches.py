@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from .loop_hooks import ComputeMicro
 from .step import MicroStep, Points, StepMaker
 
 
@@ -30,18 +29,16 @@ class SplitBatches:
         self._limit: int | None = None
         self._last: Sequence[Points] = ()
 
-    def __call__(self, whole: ComputeMicro, step: int, micro: int) -> Iterator[MicroStep]:
-        """Compute a micro-batch; `LoopHooks.divided`.
+    def __call__(self, step: int, micro: int) -> Iterator[MicroStep]:
+        """Compute a micro-batch, each part when it is asked for.
 
         Args:
-            whole: Is not needed: the maker computes parts and wholes.
             step: Optimizer step, from 1.
             micro: Micro-batch within the step, from 0.
 
         Yields:
             One part each, the whole where nothing was divided.
         """
-        del whole
         self._last = self._maker.points(step, micro)
         if self._limit is None:
             yield self._maker.compute(self._last, step, micro)

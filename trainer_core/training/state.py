@@ -63,8 +63,8 @@ class TrainState:
     skipped: int = 0
     returns: int = 0
 
-    def learn(self, step: int, errors: Sequence[SampleError]) -> None:
-        """Take in what the samples of a step were off by: `LoopHooks.seen`."""
+    def learn(self, errors: Sequence[SampleError]) -> None:
+        """Take in what the samples of a step were off by."""
         if self.learned is not None:
             self.learned.learn((each.sigma, each.error) for each in errors)
 

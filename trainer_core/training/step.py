@@ -74,10 +74,6 @@ class StepNumbers:
     seen: tuple[SampleError, ...]
 
 
-Gradients = Callable[[], list[MicroStep]]
-"""Computes the gradients of a whole step."""
-
-
 @dataclass(frozen=True, slots=True)
 class Points:
     """Noisy latents with what the base should predict there, on the CPU.
@@ -284,8 +280,8 @@ class StepMaker:
         """
         joined = self.answered(points, step, micro, part)
         # Dropout inside adapters draws from torch's global generators.
-        place = (step, micro, *self.part, *([part] if part else []))
-        seed_generators(counter_seed(self.seed, "dropout", *place), self.device)
+        parts = [*self.part, part] if part else self.part
+        seed_generators(counter_seed(self.seed, "dropout", step, micro, *parts), self.device)
         # Asked before the first pass, for which others may wait already.
         wanted = self.passes(len(joined))
         measured = [self.measure(each) for each in joined]

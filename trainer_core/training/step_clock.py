@@ -16,10 +16,8 @@ from typing import TypeVar
 import torch
 
 from ..device import Moment, knows_moments
-from .step import Gradients, MicroStep
 
 Read = TypeVar("Read")
-Compute = Callable[[int, Gradients], list[MicroStep]]
 
 _PARTS = ("compute", "reduce", "update")
 
@@ -70,36 +68,25 @@ class StepClock:
             if self._marks:
                 self._waited_inside += seconds
             else:
-                self._mark()
+                self.mark()
             return found
 
         return timed
 
-    def computing(self, compute: Compute) -> Compute:
-        """The same as `LoopHooks.compute`, behind which the gradients are computed."""
+    def start(self) -> None:
+        """A step begins."""
+        self._marks, self._waited, self._waited_inside = [], 0.0, 0.0
 
-        def timed(step: int, gradients: Gradients) -> list[MicroStep]:
-            self._marks, self._waited, self._waited_inside = [], 0.0, 0.0
-            found = compute(step, gradients)
-            if not self._marks:  # nothing was read
-                self._mark()
-            self._mark()
-            return found
+    def computed(self) -> None:
+        """The gradients are computed."""
+        if not self._marks:  # nothing was read
+            self.mark()
+        self.mark()
 
-        return timed
-
-    def reading(self, asked: Callable[[], Read]) -> Callable[[], Read]:
-        """The same as `LoopHooks.requests`, which is called behind the step's one wait."""
-
-        def timed() -> Read:
-            self._mark()
-            return asked()
-
-        return timed
-
-    def updated(self) -> None:
-        """The update of the weights is under way."""
-        self._mark()
+    def mark(self) -> None:
+        """A further mark: the step's numbers were read, or its update is under way."""
+        if self._knows:
+            self._marks.append(Moment(self._device))
 
     def take(self) -> dict[str, float] | None:
         """Seconds of the last step's parts.
@@ -114,7 +101,3 @@ class StepClock:
         # This step has waited, so that the device is past all marks of the one before.
         before, self._before = self._before, now
         return None if before is None else before.seconds(overlaps=True)
-
-    def _mark(self) -> None:
-        if self._knows:
-            self._marks.append(Moment(self._device))

@@ -13,7 +13,7 @@ import contextlib
 import math
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,8 +25,7 @@ from ..data.cache.cached_dataset import CachedDataset
 from ..device import is_out_of_memory, release_memory
 from ..diffusion.parameterization import FLOW, Parameterization
 from ..inference.sampler import evaluating
-from ..types import Batch
-from .loop_hooks import Measured
+from ..types import Batch, StepResult
 from .out_of_memory import first_line
 from .processes import Processes
 from .read_ahead import ReadAhead
@@ -34,6 +33,25 @@ from .step import Points, noisy_points
 
 Levels = Callable[[Batch], Sequence[float]]
 """The noise levels that a batch is measured at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The loss on held-out images, and on as many trained ones; None where it was not measured.
+
+    Attributes:
+        cancelled: Whether the run was cancelled meanwhile.
+        stop: Whether the run is to end with its adapter, because it gets no better.
+    """
+
+    loss: float | None = None
+    trained: float | None = None
+    cancelled: bool = False
+    stop: bool = False
+
+    def written_to(self, result: StepResult) -> StepResult:
+        """The step behind which it was measured, with the losses."""
+        return replace(result, validation_loss=self.loss, trained_loss=self.trained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +141,11 @@ class Measuring:
             for group in groups.values()
             for start in range(0, len(group), self.batch_sizes[group[0]])
         ]
-        given = self.levels, self.count, self.mask, self.parameterization
-        return FixedSamples(dataset, tuple(batches), *given) if batches else None
+        if not batches:
+            return None
+        return FixedSamples(
+            dataset, tuple(batches), self.levels, self.count, self.mask, self.parameterization
+        )
 
 
 def hold_out(dataset: CachedDataset, most: int, measuring: Measuring) -> FixedSamples | None:

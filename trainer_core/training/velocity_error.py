@@ -85,8 +85,15 @@ def cached_velocity_error(config: RunConfig, device: torch.device) -> float:
     if batch is None:
         raise ValueError("a plan without points that preserve the base has samples")
     dense = functools.partial(family.load_transformer, location, dtype, device)
-    given = (batch, config.training.guidance, device, family.parameterization)
-    return velocity_error(family.predict, dense, other, *given)
+    return velocity_error(
+        family.predict,
+        dense,
+        other,
+        batch=batch,
+        guidance=config.training.guidance,
+        device=device,
+        parameterization=family.parameterization,
+    )
 
 
 def velocity_error(
@@ -112,8 +119,10 @@ def velocity_error(
     Returns:
         The relative error of the velocity over all samples and `SIGMAS`.
     """
-    given = (batch, guidance, device, parameterization)
-    exact, found = (_velocities(predict, load, *given) for load in (dense, other))
+    exact, found = (
+        _velocities(predict, load, batch, guidance, device, parameterization)
+        for load in (dense, other)
+    )
     if batch.masks is not None:
         # What counts less in the loss counts less here: squares are weighed as there.
         share = spread(batch.masks, batch.latents).double().sqrt()

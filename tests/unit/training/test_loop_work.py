@@ -12,9 +12,10 @@ from benchmarks.loop_work import (
     attach_adapter,
     cached_samples,
     full_size_base,
-    make_loop,
+    make_trainer,
 )
 from trainer_core.families.diffusers_parts import computing_dtype
+from trainer_core.training.state import TrainState
 
 MOST_CALLS = 4300
 """3,875 with torch 2.13, nine of ten of them in torch's arithmetic on the meta device."""
@@ -59,9 +60,10 @@ def test_a_step_waits_for_the_device_once(tmp_path, checkpointing):
         transformer.enable_gradient_checkpointing()
     weights, processes = adapter.parameters(), Differentiating()
     optimizer = torch.optim.AdamW(weights)
-    loop = make_loop(cached_samples(tmp_path, 64), transformer, weights, optimizer, processes)
+    state = TrainState(adapter, optimizer)
+    trainer = make_trainer(cached_samples(tmp_path, 64), transformer, weights, state, processes)
     for step in range(1, 4):
-        loop.make_step(step)
+        trainer.train_step(step)
         assert processes.reads == step
     assert MICRO_BATCHES > 1
     assert {state["step"].item() for state in optimizer.state.values()} == {3}

@@ -6,10 +6,8 @@ import torch
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
 from trainer_core.training.adapter_norms import REST, AdapterNorms
-from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.measurements import MEMORY_EVERY, Measurements
 from trainer_core.training.metrics_file import MetricsWriter, read_metrics
-from trainer_core.training.observer import RunRequests
 from trainer_core.training.step import SampleError
 from trainer_core.training.step_clock import StepClock
 from trainer_core.types import StepResult
@@ -26,36 +24,25 @@ def result(step, **more):
     return StepResult(step, step / 4, 0.5, 1e-4, 0.3, 0.5, 0.01, 1000.0 + step, **more)
 
 
-def measurements(memory=lambda device: {}, every=1):
+def measurements(memory=lambda device: {}, every=1, clock=None):
     base = torch.nn.Sequential(torch.nn.Linear(4, 4))
     adapter = attach(base.requires_grad_(False), AdapterConfig(kind="lora", rank=2))
     with torch.no_grad():
         for parameter in adapter.parameters():
             parameter.fill_(1 / 3)
     norms = AdapterNorms(adapter, (), every, 1000, refuse)
-    return Measurements(StepClock(CPU), norms, 4, CPU, memory)
+    return Measurements(clock or StepClock(CPU), norms, 4, CPU, memory)
 
 
-def test_a_step_gets_what_was_measured_and_the_hooks_hear_of_it_first():
-    order = []
-    hooks = LoopHooks(
-        record=order.append,
-        save=order.append,
-        preview=lambda step: False,
-        broken=str,
-        requests=lambda: order.append("requests") or RunRequests(),
-        compute=lambda step, gradients: order.append("compute") or gradients(),
-        updated=lambda step: order.append("updated"),
-        seen=lambda step, errors: order.append(len(errors)),
-    )
-    measured = measurements()
-    heard = measured.heard(hooks)
-    assert heard.compute(1, lambda: ["micro"]) == ["micro"]
-    assert heard.requests() == RunRequests()
-    heard.updated(1)
-    heard.seen(1, ERRORS)
-    assert order == ["compute", "requests", "updated", 3]
-    found = measured.complete(result(1))
+def test_a_step_gets_what_was_measured():
+    clock = StepClock(CPU)
+    measured = measurements(clock=clock)
+    clock.start()
+    clock.computed()
+    clock.mark()
+    clock.mark()
+    measured.measure_norms(1)
+    found = measured.complete(result(1), ERRORS)
     assert found.bands == (0.66667, None, None, 6.6667e-08)
     assert found.levels == {"2": 2, "18": 1}
     assert list(found.norms) == [REST]
@@ -66,16 +53,15 @@ def test_a_step_gets_what_was_measured_and_the_hooks_hear_of_it_first():
 def test_memory_is_looked_at_now_and_then_and_its_peak_never_falls():
     peaks = iter([300 << 20, 100 << 20])
     measured = measurements(lambda device: {"ram": 5 << 20, "peak": next(peaks)})
-    seen = {step: measured.complete(result(step)).memory for step in range(7, MEMORY_EVERY + 1)}
+    seen = {step: measured.complete(result(step), ()).memory for step in range(7, MEMORY_EVERY + 1)}
     first, last = {"ram": 5, "peak": 300}, {"ram": 5, "peak": 300}
     assert seen == {7: first, 8: None, 9: None, MEMORY_EVERY: last}
 
 
 def test_a_line_comes_back_as_it_was_and_is_small(tmp_path):
     measured = measurements(lambda device: {"ram": 5 << 30, "allocated": 5 << 30})
-    measured.seen(1, ERRORS)
-    measured.updated(1)
-    steps = [measured.complete(result(1)), result(2)]
+    measured.measure_norms(1)
+    steps = [measured.complete(result(1), ERRORS), result(2)]
     path = tmp_path / "metrics.jsonl"
     with MetricsWriter(path, 0, refuse, lambda *about: ()) as writer:
         for step in steps:

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from tests.fixtures.small_steps import (
-    CPU,
     SEED,
     SHAPES,
     Model,
@@ -13,25 +12,22 @@ from tests.fixtures.small_steps import (
     preserved_of,
     random,
 )
-from trainer_core.config import LossSection, TrainingSection
+from tests.fixtures.small_trainer import small_plan, small_trainer
+from trainer_core.config import LossSection, RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.data.batches import BatchPlan
 from trainer_core.diffusion.losses import FlowLoss
 from trainer_core.diffusion.parameterization import EPS, FLOW, edm, v_prediction
 from trainer_core.diffusion.weighting import LearnedWeight, make_sigma_weight
 from trainer_core.errors import ConfigError
-from trainer_core.training.loop import Loop
-from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.objective import (
     make_learned,
     make_weighting,
-    micro_batches,
     require_weighting,
     with_noises,
 )
-from trainer_core.training.observer import RunRequests
-from trainer_core.training.processes import SingleProcess
-from trainer_core.training.run_batches import places
+from trainer_core.training.split_batches import SplitBatches
+from trainer_core.training.step_plan import StepPlan
 from trainer_core.types import Bucket
 
 
@@ -117,14 +113,15 @@ def plan_of(batch_size=2, count=2):
 @pytest.mark.parametrize("dealt", [(0, 1), (0, 2), (1, 2)])
 def test_each_pass_is_made_once_for_each_noise_in_order(dealt):
     plan = plan_of()
-    assert micro_batches(plan, dealt, 1)(1) == plan.dealt(1, dealt)
+    assert StepPlan(plan, dealt).micro_batches(1) == plan.dealt(1, dealt)
     expected = [each * 3 + turn for each in plan.dealt(1, dealt) for turn in range(3)]
-    assert micro_batches(plan, dealt, 3)(1) == expected
-    following, place, seen = places(plan, dealt, 2, 3), (1, expected[0]), []
+    thrice = StepPlan(plan, dealt, 3)
+    assert thrice.micro_batches(1) == expected
+    following, place, seen = thrice.following(2), (1, expected[0]), []
     while place is not None:
         seen.append(place)
         place = following(*place)
-    assert seen == [(step, m) for step in (1, 2) for m in micro_batches(plan, dealt, 3)(step)]
+    assert seen == [(step, m) for step in (1, 2) for m in thrice.micro_batches(step)]
 
 
 def test_a_batch_is_read_once_and_given_with_positions_of_its_own():
@@ -145,39 +142,27 @@ def test_a_batch_is_read_once_and_given_with_positions_of_its_own():
     assert with_noises(load, 1) is load
 
 
-def trained(noises, shape=(4, 6, 8), learning_rate=0.0):
-    """One step of four images over two micro-batches; its model and what the hooks were told."""
-    training = TrainingSection(steps=1, noises_per_latent=noises, max_grad_norm=0.0)
-    model, told, seen = Model(shape), [], []
-    plan = BatchPlan([Bucket(64, 64)] * 4, [0] * 4, 2, 2, 1, SEED)
+def trained(noises, shape=(4, 6, 8)):
+    """One step of four images over two micro-batches: the model, the step, its samples' errors."""
+    training = {"steps": 1, "noises_per_latent": noises, "max_grad_norm": 0.0}
+    training |= {
+        "batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "optimizer": {"learning_rate": 1},
+    }
+    config = RunConfig.model_validate({"training": training})
+    model = Model(shape)
 
     def load(step, micro):
         return batch_of(shape, (2 * micro, 2 * micro + 1))
 
-    loop = Loop(
-        settings=training,
-        steps=1,
-        preview_every=0,
-        micro_batches=micro_batches(plan, (0, 1), noises),
-        samples=lambda step: plan.samples(step) * noises,
-        times=noises,
-        micro_step=maker(model, with_noises(load, noises)),
-        parameters=[model.factors],  # pyright: ignore[reportArgumentType]
-        optimizer=torch.optim.SGD([model.factors], lr=1.0),
-        learning_rate=lambda step: 1.0,
-        epoch=plan.epoch,
-        processes=SingleProcess(CPU),
-        hooks=LoopHooks(
-            record=told.append,
-            save=lambda step: None,
-            preview=lambda step: False,
-            broken=lambda step: "",
-            requests=RunRequests,
-            seen=lambda step, errors: seen.extend(errors),
-        ),
-    )
-    loop.run(0)
-    return model, told[0], seen
+    optimizer = torch.optim.SGD([model.factors], lr=1.0)
+    compute = SplitBatches(maker(model, with_noises(load, noises)))
+    plan = small_plan(config.training, times=noises)
+    trainer = small_trainer(config, compute, optimizer, plan)
+    trainer.schedule = lambda step: 1.0
+    result, errors = trainer.train_step(1)
+    return model, result, errors
 
 
 def test_a_step_of_several_noises_is_the_mean_over_all_of_them():

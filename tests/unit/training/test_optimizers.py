@@ -13,7 +13,7 @@ from trainer_core.config import AdapterConfig, OptimizerSection
 from trainer_core.config.optimizer import OptimizerName
 from trainer_core.config.optimizer_facts import AVERAGES_ITSELF
 from trainer_core.errors import InputError
-from trainer_core.training.loaded import _tell_notes
+from trainer_core.training.loaded import _notify_of_adapter
 from trainer_core.training.observer import SilentObserver, Warned
 from trainer_core.training.optimizers import (
     OPTIMIZERS,
@@ -445,6 +445,6 @@ def test_who_trains_on_a_device_is_told_of_an_optimizer_that_waits_for_it(
     adapter = attach(torch.nn.Sequential(torch.nn.Linear(8, 8, device=device)), AdapterConfig())
     observer, events = SilentObserver(), []
     monkeypatch.setattr(observer, "notify", events.append)
-    _tell_notes(adapter, OptimizerSection.model_validate({"name": name}), observer, "")
+    _notify_of_adapter(adapter, OptimizerSection.model_validate({"name": name}), observer, "")
     warned = [each.message for each in events if isinstance(each, Warned)]
     assert sum("waits for the device 4 times" in each for each in warned) == count

@@ -1,110 +1,93 @@
 """What becomes of steps that are not finite, followed by hand."""
 
-from dataclasses import dataclass
+import json
+import math
 
 import pytest
 import torch
+from fixtures.small_trainer import Recording, small_trainer
 
-from trainer_core.config import RecoverySection
+from trainer_core.config import RecoverySection, RunConfig
 from trainer_core.errors import NonFiniteError
 from trainer_core.training.checkpoint_search import broken_step, last_before, leads_nowhere
-from trainer_core.training.recovery import GoBackError, Recovery, rate_share
+from trainer_core.training.recovery import RestoreError, rate_share
 from trainer_core.training.step import MicroStep
 
-PARTS = [MicroStep(torch.tensor(0.0), (0.25,), ("one.png",))]
+
+def make_run(folder, steps, breaks, saved=(), done=0, **settings):
+    """A trainer some of whose losses are not finite, and the states that it can restore."""
+    recording = Recording(folder=folder / "v1")
+    for step in saved:
+        (recording.folder.checkpoints / f"{step:06d}").mkdir(parents=True)
+    parameter = torch.nn.Parameter(torch.zeros(1))
+
+    def compute(step, micro):
+        loss = parameter.sum() * (math.nan if step in breaks else 1.0)
+        yield MicroStep(loss, (0.25,), ("one.png",))
+
+    training = {"steps": steps, "recovery": {"returns": 1, **settings}}
+    config = RunConfig.model_validate({"training": training, "preview": {"every": 0}})
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    parts = {"observer": recording, "recorder": recording}
+    trainer = small_trainer(config, compute, optimizer, **parts)
+    trainer.state.step, trainer._initial = done, None
+    return trainer, recording
 
 
-@dataclass
-class Counts:
-    skipped: int = 0
-    returns: int = 0
-
-
-class Run:
-    """A course of steps, each of them finite or not, as a loop makes them.
-
-    Args:
-        steps: Its length.
-        breaks: The steps whose loss is not finite.
-        saved: The states that it can go back to.
-    """
-
-    def __init__(self, steps, breaks, saved=(), **settings):
-        self.steps, self.breaks, self.saved = steps, set(breaks), saved
-        self.counts, self.made, self.warned, self.ended = Counts(), [], [], None
-        self.recovery = Recovery(
-            settings=RecoverySection.model_validate(settings),
-            counts=self.counts,
-            steps=steps,
-            target=lambda first: max((s for s in saved if s < first - 1), default=None),
-            place=lambda step: " (in a layer)",
-            end=self.end,
-            warn=self.warned.append,
-        )
-
-    def end(self, step, first):
-        self.ended = step, first
-        return "what to do"
-
-    def go(self, done=0):
-        for step in range(done + 1, self.steps + 1):
-            broken = step in self.breaks
-            if broken:
-                self.recovery.broken(step, "the loss", PARTS)
-            else:
-                self.made.append(step)
-            self.counts.skipped = self.counts.skipped + 1 if broken else 0
-
-
-def test_single_steps_are_left_out_and_told_of():
-    run = Run(10, [2, 5, 6, 10], skips=2)
-    run.go()
-    assert run.made == [1, 3, 4, 7, 8, 9]
+def test_single_steps_are_left_out_and_told_of(tmp_path):
+    trainer, run = make_run(tmp_path, 10, [2, 5, 6, 10], skips=2)
+    assert trainer.train() == ("done", 10)
+    assert [each.step for each in run.results if not each.skipped] == [1, 3, 4, 7, 8, 9]
     assert [line.split(" is ")[0] for line in run.warned] == [f"Step {n}" for n in (2, 5, 6, 10)]
     assert "2 in a row, 2 at most" in run.warned[2]
 
 
 @pytest.mark.parametrize(("skips", "broken", "first"), [(0, 5, 5), (1, 6, 5), (3, 8, 5)])
-def test_more_in_a_row_lead_back_to_a_state_before_the_first(skips, broken, first):
-    run = Run(20, range(5, 20), saved=[0, 2, 4, 5, 6], skips=skips)
-    with pytest.raises(GoBackError) as back:
-        run.go()
+def test_more_in_a_row_lead_back_to_a_state_before_the_first(tmp_path, skips, broken, first):
+    trainer, run = make_run(tmp_path, 20, range(5, 20), saved=[0, 2, 4, 5, 6], skips=skips)
+    with pytest.raises(RestoreError) as restored:
+        trainer._train_on()
     # Not to the state of step 4 either, from which the same numbers follow.
-    assert (back.value.step, back.value.to) == (broken, 2)
+    assert (restored.value.step, restored.value.target) == (broken, 2)
     assert run.ended is None
-    run.counts.returns, run.counts.skipped = 1, 0
+    trainer.state.step, trainer.state.skipped, trainer.state.returns = 2, 0, 1
     with pytest.raises(NonFiniteError) as error:
-        run.go(2)
+        trainer.train()
     assert run.ended == (broken, first)
-    text = f"the loss of step {broken} is not finite (in a layer); samples of this step: one.png"
+    where = "(of the adapted layers: in no such layer; without the adapter the loss is not finite"
+    text = f"the loss of step {broken} is not finite {where} either); samples of this step: one.png"
     assert error.value.found.startswith(text)
     assert error.value.remedy == "what to do"
 
 
-def test_without_a_state_or_leave_to_go_back_it_ends():
+def test_without_a_state_or_leave_to_go_back_it_ends(tmp_path):
     for saved, settings in (([], {}), ([0, 2], {"returns": 0})):
-        run = Run(20, range(5, 20), saved=saved, **settings)
+        trainer, run = make_run(tmp_path / str(len(saved)), 20, range(5, 20), saved, **settings)
         with pytest.raises(NonFiniteError):
-            run.go()
+            trainer.train()
         assert run.ended == (8, 5)
 
 
-def test_a_run_that_makes_no_step_at_all_does_not_end_as_done():
-    run = Run(2, [1, 2])
+def test_a_run_that_makes_no_step_at_all_does_not_end_as_done(tmp_path):
+    trainer, run = make_run(tmp_path, 2, [1, 2])
     with pytest.raises(NonFiniteError):
-        run.go()
+        trainer.train()
     assert run.ended == (2, 1)
 
 
-def test_weights_that_are_not_finite_lead_back_too():
-    run = Run(20, [], saved=[4, 8])
-    error = NonFiniteError("adapter.x is not finite at step 8", "finite weights", "")
-    with pytest.raises(GoBackError) as back:
-        run.recovery.weights(8, error)
-    assert (back.value.step, back.value.to) == (9, 4)
-    run.counts.returns = 1
+def test_weights_that_are_not_finite_lead_back_too(tmp_path, monkeypatch):
+    trainer, run = make_run(tmp_path, 20, [], saved=[4, 8])
+
+    def save(step):
+        raise NonFiniteError("adapter.x is not finite at step 8", "finite weights", "")
+
+    monkeypatch.setattr(run, "save", save)
+    with pytest.raises(RestoreError) as restored:
+        trainer.save_checkpoint(8)
+    assert (restored.value.step, restored.value.target) == (9, 4)
+    trainer.state.returns = 1
     with pytest.raises(NonFiniteError, match=r"adapter\.x is not finite") as raised:
-        run.recovery.weights(8, error)
+        trainer.save_checkpoint(8)
     assert raised.value.remedy == "what to do"
 
 
@@ -118,8 +101,6 @@ def test_states_within_a_row_of_broken_steps_lead_nowhere(tmp_path):
     folders = [tmp_path / "checkpoints" / f"{step:06d}" for step in (4, 8, 9, 10, 11)]
     for folder in folders:
         folder.mkdir(parents=True)
-    import json
-
     record = {"non_finite": broken_step(11, "bf16", 9)}
     (tmp_path / "run.json").write_text(json.dumps(record))
     assert [leads_nowhere(each, "bf16") for each in folders] == [False, True, True, True, False]

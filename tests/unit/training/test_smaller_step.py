@@ -17,7 +17,7 @@ GIB = 1 << 30
 def splitting(samples=4):
     given = maker(Model(SHAPES["plain"]), batch_of(SHAPES["plain"], tuple(range(samples))))
     split = SplitBatches(given)
-    list(split(given, 1, 0))
+    list(split(1, 0))
     return split
 
 

@@ -8,14 +8,13 @@ import torch
 from tests.fixtures.small_steps import SHAPES, Model, batch_of, maker, preserved_of, random
 from trainer_core.diffusion.weighting import make_sigma_weight
 from trainer_core.training.gradients import go_backward
-from trainer_core.training.loop_hooks import as_a_whole
 from trainer_core.training.split_batches import SplitBatches
 from trainer_core.training.twins import BaseAnswers
 
 
 def halved(given, times, **options):
     split = SplitBatches(given, **options)
-    list(split(given, 1, 0))
+    list(split(1, 0))
     assert [split.halve() for _ in range(times)] == [True] * times
     return split
 
@@ -52,10 +51,10 @@ def test_parts_sum_up_to_the_whole(shape, other, masked):
 
     weigh = make_sigma_weight("cosmap", 5.0)
     given = replace(maker(model, batch, held, weigh=weigh), predict=predict)
-    expected = trained(model, as_a_whole(given, 1, 0))
+    expected = trained(model, [given(1, 0)])
     assert expected[-1] == 1
     for times, count in ((1, 2), (2, 4)) if other == "joined" else ((1, 2),):
-        found = trained(model, halved(given, times)(given, 1, 0))
+        found = trained(model, halved(given, times)(1, 0))
         assert found[2] == expected[2]
         assert found[-1] == count + (other == "apart")
         assert found[1] == pytest.approx(expected[1], rel=1e-6)
@@ -70,7 +69,7 @@ def test_it_ends_where_each_goes_alone():
     assert (split.most, split.can_halve, split.halve()) == (0, False, False)
     seen = []
     for _ in range(4):
-        list(split(given, 1, 0))
+        list(split(1, 0))
         seen.append((split.most, split.passes, split.halve()))
     assert seen == [(5, 1, True), (3, 2, True), (2, 3, True), (1, 5, False)]
 
@@ -83,7 +82,7 @@ def test_passes_of_two_shapes_have_a_backward_pass_each_first_of_all():
     batch = batch_of(shape, positions=(0,))
     given = replace(maker(model, batch, held), predict=lambda noisy, *_: noisy * 1.0)
     split = halved(given, 1)
-    assert [part.names for part in split(given, 1, 0)] == [("image 0",), ("kept",)]
+    assert [part.names for part in split(1, 0)] == [("image 0",), ("kept",)]
     assert not split.can_halve
 
 
@@ -93,7 +92,7 @@ def test_whoever_reads_a_step_sees_a_divided_micro_batch_as_one():
 
     def whole(split):
         model.factors.grad = None
-        return go_backward(split(given, 1, 0), 3, lambda loss: loss.backward()), model.factors.grad
+        return go_backward(split(1, 0), 3, lambda loss: loss.backward()), model.factors.grad
 
     (one, gradient), (parts, summed) = whole(SplitBatches(given)), whole(halved(given, 2))
     assert (parts.names, parts.sigmas) == (one.names, one.sigmas)
@@ -111,7 +110,7 @@ def test_what_was_found_with_large_images_leaves_small_ones_whole():
     given = maker(model, lambda step, micro: batches[micro])
     given = replace(given, predict=lambda noisy, *_: noisy * 1.0)
     split = halved(given, 1)
-    assert [len(list(split(given, 1, micro))) for micro in (0, 1)] == [2, 1]
+    assert [len(list(split(1, micro))) for micro in (0, 1)] == [2, 1]
 
 
 def test_what_the_base_says_is_asked_for_in_each_part():
@@ -132,12 +131,12 @@ def test_what_the_base_says_is_asked_for_in_each_part():
     answers = BaseAnswers(predict, adapter, given.device)  # pyright: ignore[reportArgumentType]
     twins = (batch_of(shape, positions=(3, 4)), 1)
     given = replace(given, predict=predict, load_twins=lambda step, micro: twins, answered=answers)
-    expected = trained(model, as_a_whole(given, 1, 0))
+    expected = trained(model, [given(1, 0)])
     assert calls == [(0.0, 2), (1.0, 5)]
     calls.clear()
     split = halved(given, 1)
     calls.clear()
-    found = trained(model, split(given, 1, 0))
+    found = trained(model, split(1, 0))
     assert calls == [(1.0, 3), (0.0, 2), (1.0, 2)]
     assert found[2] == expected[2]
     torch.testing.assert_close(found[0], expected[0])
@@ -153,10 +152,10 @@ def test_later_parts_drop_other_numbers_and_the_first_those_of_the_whole():
 
     given = replace(maker(model, batch_of(shape, (0, 1))), predict=predict)
     split = SplitBatches(given)
-    list(split(given, 1, 0))
+    list(split(1, 0))
     split.halve()
     for _ in range(2):
-        list(split(given, 1, 0))
+        list(split(1, 0))
     whole, first, second, *again = seen
     assert first == whole != second
     assert again == [first, second]

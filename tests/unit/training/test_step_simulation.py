@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel
+from fixtures.small_trainer import small_plan, small_trainer
 
 from tests.fixtures.full_size import full_size_transformer
 from tests.fixtures.tables import table
@@ -23,13 +24,9 @@ from trainer_core.offload.model_bytes import base_bytes, cast_base, pack_blocks
 from trainer_core.offload.swapped import chosen_blocks, repeated_blocks
 from trainer_core.offload.transfer import PlainTransfer
 from trainer_core.quantization.registry import FORMATS
-from trainer_core.training import SingleProcess
 from trainer_core.training.kept_simulations import KeptSimulations
 from trainer_core.training.live_bytes import LiveBytes
-from trainer_core.training.loop import Loop
-from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.memory_estimate import adapter_bytes
-from trainer_core.training.observer import RunRequests
 from trainer_core.training.optimizers import make_optimizer
 from trainer_core.training.step import StepMaker
 from trainer_core.training.step_marks import Marks, Phase
@@ -93,27 +90,20 @@ def real_peak(config, dtype, stored=None, beside=()):
     def predict(*args):
         return family.predict(model, *args, guidance=1.0)
 
-    loop = Loop(
-        settings=training,
-        steps=2,
-        preview_every=0,
-        micro_batches=lambda step: range(training.gradient_accumulation_steps),
-        samples=lambda step: training.batch_size * training.gradient_accumulation_steps,
-        micro_step=StepMaker(
-            load, lambda step, micro: None, predict, lambda batch, noise: 0.5, 0, (0, 1), CPU
-        ),
-        parameters=adapter.parameters(),
-        optimizer=make_optimizer(settings, parameter_groups(adapter, settings)),
-        learning_rate=lambda step: 1e-4,
-        epoch=float,
-        processes=SingleProcess(CPU),
-        hooks=LoopHooks(print, print, bool, str, lambda: RunRequests(*(False,) * 4)),
+    compute = StepMaker(
+        load, lambda step, micro: None, predict, lambda batch, noise: 0.5, 0, (0, 1), CPU
+    )
+    trainer = small_trainer(
+        RunConfig(training=training),
+        lambda step, micro: [compute(step, micro)],
+        make_optimizer(settings, parameter_groups(adapter, settings)),
+        small_plan(training, samples=training.batch_size * training.gradient_accumulation_steps),
     )
     with live:
-        loop.make_step(1)
+        trainer.train_step(1)
         live.peaks.clear()
         live.begin("second")
-        loop.make_step(2)
+        trainer.train_step(2)
     return live.peaks["second"] - weights - counted_ram(inputs)
 
 

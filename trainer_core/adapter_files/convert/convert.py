@@ -150,8 +150,18 @@ def convert(
         written, notes = _write(write, dtype)
         notes += left_out + _warnings(state, adapted, wanted, key_map)
         notes += _notes_of_file(source, opened.file, drop=drop)
-    outcome = dict(adapted.errors), adapted.merged, dropped, written.rounding, notes
-    return Conversion(source, target, kind, layout, len(state.layers), *outcome)
+    return Conversion(
+        source,
+        target,
+        kind,
+        layout,
+        len(state.layers),
+        dict(adapted.errors),
+        adapted.merged,
+        dropped,
+        written.rounding,
+        notes,
+    )
 
 
 def check_target(source: Source, target: Path, layout: str, *, overwrite: bool) -> None:

@@ -297,7 +297,7 @@ class Recipes:
             raise ValueError("a framing of an image without a mask")
         *latents, patch = self.grid(bucket.width, bucket.height)
         # Of no encoder: bases with the same grid share it. Crops that a mask decides name it twice.
-        parts = (*mask.parts(), bucket.width, bucket.height, *latents, patch, *framing.parts())
+        parts = [*mask.parts(), bucket.width, bucket.height, *latents, patch, *framing.parts()]
         entry = make_entry(self.folder, "masks", *parts, *(("mirrored",) if flipped else ()))
 
         def make() -> Conditioning:

@@ -59,8 +59,8 @@ def predict(
             return batch if len(members) == len(batch) else torch.stack([batch[i] for i in members])
 
         texts = [conditionings[index] for index in members]
-        given = chosen(noisy), chosen(sigma), texts, [chosen(each) for each in controls]
-        found = _predict_alike(transformer, runs, *given)
+        references = [chosen(each) for each in controls]
+        found = _predict_alike(transformer, runs, chosen(noisy), chosen(sigma), texts, references)
         velocities.update(zip(members, found, strict=True))
     return torch.stack([velocities[index] for index in range(len(noisy))])
 
@@ -163,9 +163,9 @@ def joint_forward(
     positions = rotary(model.pos_embed, runs, shapes, joint.device)
     again = torch.is_grad_enabled() and model.gradient_checkpointing
     for block in model.transformer_blocks:
+        call = partial(model._gradient_checkpointing_func, block) if again else block
         # Without a mask of another kind, a cache, or padding that would have to be left out.
-        given = joint, modulation, positions, None, mask, None, None, None, segments, None
-        joint = model._gradient_checkpointing_func(block, *given) if again else block(*given)
+        joint = call(joint, modulation, positions, None, mask, None, None, None, segments, None)
     return (model.proj_out(model.norm_out(joint[:, prefix:], embedded[: len(timestep)])),)
 
 

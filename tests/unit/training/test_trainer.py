@@ -1,94 +1,52 @@
-"""The loop on a problem small enough to follow by hand: fit a vector by mean squared error."""
+"""The trainer on a problem small enough to follow by hand: fit a vector by mean squared error."""
 
 import math
 
 import pytest
 import torch
+from fixtures.small_trainer import Recording, small_trainer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
-from trainer_core.config import AdapterConfig, OptimizerSection, TrainingSection
+from trainer_core.config import AdapterConfig, OptimizerSection, RunConfig
 from trainer_core.errors import NonFiniteError
 from trainer_core.training.gradients import clip_gradients
-from trainer_core.training.loop import Loop
-from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.observer import RunRequests
 from trainer_core.training.optimizers import make_optimizer, update
-from trainer_core.training.processes import SingleProcess
-from trainer_core.training.step import MicroStep, non_finite_error
+from trainer_core.training.step import MicroStep
 
 TARGETS = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.0, 4.0], [2.0, 2.0]])
 
 
-class Recording:
-    def __init__(self, asked=None, cancelled_at=None, leaves_out=False):
-        self.leaves_out, self.updates = leaves_out, []
-        self.results, self.saves, self.previews, self.asked = [], [], [], asked or {}
-        self.cancelled_at, self.order = cancelled_at, []
-
-    def hooks(self):
-        return LoopHooks(
-            record=self.results.append,
-            save=self.save,
-            preview=self.preview,
-            broken=self.broken,
-            updated=self.updates.append,
-            requests=lambda: self.asked.get(len(self.results) + 1, RunRequests()),
-        )
-
-    def save(self, step):
-        self.saves.append(step)
-        self.order.append(("save", step))
-
-    def broken(self, step, what, parts):
-        self.order.append(("broken", step))
-        if not self.leaves_out:
-            raise non_finite_error(step, what, parts, "what to do")
-
-    def preview(self, step):
-        self.previews.append(step)
-        self.order.append(("preview", step))
-        return step == self.cancelled_at
-
-
-def make_loop(recording, preview_every=0, broken_step=None, **settings):
+def make_trainer(recording, preview_every=0, broken=(), **settings):
     parameter = torch.nn.Parameter(torch.zeros(2))
-    training = TrainingSection.model_validate({"steps": 6, "max_grad_norm": 0.0, **settings})
+    optimizer = {"learning_rate": 0.5}
+    training = {"steps": 6, "max_grad_norm": 0.0, "optimizer": optimizer, **settings}
+    config = RunConfig.model_validate({"training": training, "preview": {"every": preview_every}})
+    batch = config.training.batch_size
 
-    def micro_step(step, micro):
-        start = micro * training.batch_size
-        wanted = TARGETS[start : start + training.batch_size]
-        loss = (parameter - wanted).square().mean(dim=1).sum()
-        if step == broken_step:
+    def compute(step, micro):
+        start = micro * batch
+        loss = (parameter - TARGETS[start : start + batch]).square().mean(dim=1).sum()
+        if step in broken:
             loss = loss * math.nan
-        names = tuple(f"image {start + i}" for i in range(training.batch_size))
-        return MicroStep(loss, (0.25,) * training.batch_size, names)
+        names = tuple(f"image {start + i}" for i in range(batch))
+        yield MicroStep(loss, (0.25,) * batch, names)
 
-    loop = Loop(
-        settings=training,
-        steps=training.steps or 0,
-        preview_every=preview_every,
-        micro_batches=lambda step: range(training.gradient_accumulation_steps),
-        samples=lambda step: training.batch_size * training.gradient_accumulation_steps,
-        micro_step=micro_step,
-        parameters=[parameter],
-        optimizer=torch.optim.SGD([parameter], lr=1.0),
-        learning_rate=lambda step: 0.5 / step,
-        epoch=lambda step: step / 4,
-        processes=SingleProcess(torch.device("cpu")),
-        hooks=recording.hooks(),
-    )
-    return loop, parameter
+    parts = {"observer": recording, "recorder": recording, "generate": recording.generate}
+    trainer = small_trainer(config, compute, torch.optim.SGD([parameter], lr=1.0), **parts)
+    trainer.schedule = lambda step: 1 / step
+    return trainer, parameter
 
 
 @pytest.mark.parametrize(("batch", "accumulation"), [(4, 1), (2, 2), (1, 4)])
 def test_accumulated_step_is_gradient_descent_on_the_mean_over_all_samples(batch, accumulation):
     recording = Recording()
-    loop, parameter = make_loop(
+    trainer, parameter = make_trainer(
         recording, batch_size=batch, gradient_accumulation_steps=accumulation, steps=3
     )
-    loop.run(0)
+    trainer.train()
     weight = torch.zeros(2)
     for step in range(1, 4):
         assert recording.results[step - 1].loss == pytest.approx(
@@ -103,8 +61,8 @@ def test_accumulated_step_is_gradient_descent_on_the_mean_over_all_samples(batch
 
 def test_clipping_scales_the_gradient_to_the_norm_and_reports_the_norm_before():
     recording = Recording()
-    loop, parameter = make_loop(recording, batch_size=4, steps=1, max_grad_norm=0.1)
-    loop.run(0)
+    trainer, parameter = make_trainer(recording, batch_size=4, steps=1, max_grad_norm=0.1)
+    trainer.train()
     gradient = -TARGETS.mean(dim=0)
     assert recording.results[0].grad_norm == pytest.approx(gradient.norm().item())
     assert parameter.detach().norm().item() == pytest.approx(0.5 * 0.1, rel=1e-4)
@@ -146,8 +104,9 @@ def test_what_a_layer_keeps_of_its_factors_is_of_those_after_the_step():
 
 def test_resumed_run_starts_after_the_done_steps_without_the_first_preview():
     recording = Recording()
-    loop, _ = make_loop(recording, preview_every=3, steps=6)
-    loop.run(4)
+    trainer, _ = make_trainer(recording, preview_every=3, steps=6)
+    trainer.state.step = 4
+    trainer.train()
     assert [result.step for result in recording.results] == [5, 6]
     assert recording.previews == [6]
 
@@ -165,9 +124,9 @@ class Reads(TorchDispatchMode):
 
 
 def test_no_number_is_read_for_a_micro_batch():
-    loop, parameter = make_loop(Recording(), gradient_accumulation_steps=4, max_grad_norm=1.0)
+    trainer, parameter = make_trainer(Recording(), gradient_accumulation_steps=4, max_grad_norm=1.0)
     with Reads() as reads:
-        loop.run(0)
+        trainer.train()
         found = reads.count
         parameter[0].item()
     assert found <= 6
@@ -177,26 +136,25 @@ def test_no_number_is_read_for_a_micro_batch():
 @pytest.mark.parametrize("step", [1, 3])
 def test_loss_that_is_not_finite_reaches_no_weight_and_names_what_it_saw(step):
     recording = Recording()
-    loop, parameter = make_loop(recording, broken_step=step)
+    recovery = {"skips": 0, "returns": 0}
+    trainer, parameter = make_trainer(recording, broken=(step,), recovery=recovery)
     with pytest.raises(NonFiniteError) as error:
-        loop.run(0)
+        trainer.train()
     assert recording.order == [("broken", step)]
     assert torch.isfinite(parameter).all()
-    assert parameter.grad is None
     assert error.value.remedy == "what to do"
     for part in (f"the loss of step {step}", "image 0 (sigma 0.2500)"):
         assert part in str(error.value)
 
 
 def test_a_step_that_is_left_out_changes_no_weight_and_the_schedule_goes_on():
-    recording = Recording(leaves_out=True)
-    loop, parameter = make_loop(recording, broken_step=2, batch_size=4, steps=3)
-    assert loop.run(0) == ("done", 3)
+    recording = Recording()
+    trainer, parameter = make_trainer(recording, broken=(2,), batch_size=4, steps=3)
+    assert trainer.train() == ("done", 3)
     weight = torch.zeros(2)
     for step in (1, 3):
         weight = weight - 0.5 / step * (weight - TARGETS).mean(dim=0)
     torch.testing.assert_close(parameter.detach(), weight)
-    assert recording.updates == [1, 3]
     assert [result.skipped for result in recording.results] == [False, True, False]
     assert math.isnan(recording.results[1].loss)
     assert parameter.grad is None
@@ -205,27 +163,27 @@ def test_a_step_that_is_left_out_changes_no_weight_and_the_schedule_goes_on():
 @pytest.mark.parametrize("step", [0, 2, 4])
 def test_a_cancel_while_images_are_drawn_saves_the_step_and_makes_no_other(step):
     recording = Recording(cancelled_at=step)
-    loop, _ = make_loop(recording, preview_every=2, checkpoint_every=4, steps=6)
-    assert loop.run(0) == ("cancelled", step)
+    trainer, _ = make_trainer(recording, preview_every=2, checkpoint_every=4, steps=6)
+    assert trainer.train() == ("cancelled", step)
     assert recording.saves == [step]
     assert len(recording.results) == step
 
 
 def test_a_cancel_before_a_preview_draws_none_and_one_in_the_last_preview_is_too_late():
     recording = Recording({2: RunRequests(cancel=True)})
-    loop, _ = make_loop(recording, preview_every=2)
-    assert loop.run(0) == ("cancelled", 2)
+    trainer, _ = make_trainer(recording, preview_every=2)
+    assert trainer.train() == ("cancelled", 2)
     assert recording.previews == [0]
     recording = Recording(cancelled_at=6)
-    loop, _ = make_loop(recording, preview_every=2)
-    assert loop.run(0) == ("done", 6)
+    trainer, _ = make_trainer(recording, preview_every=2)
+    assert trainer.train() == ("done", 6)
     assert recording.saves == [6]
 
 
 def test_previews_and_checkpoints_fall_on_their_steps_and_a_step_is_saved_before_it_is_drawn():
     recording = Recording()
-    loop, _ = make_loop(recording, preview_every=2, checkpoint_every=4, steps=6)
-    assert loop.run(0) == ("done", 6)
+    trainer, _ = make_trainer(recording, preview_every=2, checkpoint_every=4, steps=6)
+    assert trainer.train() == ("done", 6)
     assert recording.order == [
         *(("preview", 0), ("preview", 2), ("save", 4), ("preview", 4)),
         *(("save", 6), ("preview", 6)),
@@ -244,7 +202,7 @@ def test_previews_and_checkpoints_fall_on_their_steps_and_a_step_is_saved_before
 )
 def test_what_is_asked_for_is_done_behind_the_step(asked, ended, saves, previews):
     recording = Recording(asked)
-    loop, _ = make_loop(recording)
-    assert loop.run(0) == ended
+    trainer, _ = make_trainer(recording)
+    assert trainer.train() == ended
     assert (recording.saves, recording.previews) == (saves, previews)
     assert len(recording.results) == ended[1]

@@ -1,0 +1,224 @@
+"""`train_loaded`: makes the `Trainer` of a loaded run, and trains it to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..adapters.init.eva import initialize_from_inputs
+from ..config.optimizer_facts import FINDS_ITS_RATE
+from ..errors import RESUME
+from ..inference.pipeline import sample_previews
+from ..offload.swapped import repeated_blocks
+from .adapter_norms import AdapterNorms
+from .compiled_blocks import compiled
+from .measurements import Measurements
+from .objective import times_trained
+from .observer import Noted, Warned
+from .out_of_memory import DeviceRoom, explained, skipped_when_full
+from .processes import Shares
+from .read_ahead import ReadAhead
+from .run_batches import base_answers, batch_plan, measured_samples, step_maker
+from .schedules import warmup_length
+from .smaller_step import SmallerStep
+from .split_batches import SplitBatches
+from .step_clock import StepClock
+from .step_plan import StepPlan
+from .trainer import Trainer
+from .validation import Validation
+
+if TYPE_CHECKING:
+    from .loaded import Loaded
+    from .recorder import Recorder
+    from .step import StepMaker
+
+
+@explained("an update of the adapter, or what is saved", f"Go on with {RESUME}.")
+def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
+    """Train a run to its end.
+
+    Args:
+        run: The run.
+        recorder: Writes steps, checkpoints and previews; None in all processes but the first.
+
+    Returns:
+        ``done`` or ``cancelled``, and the last step made.
+
+    Raises:
+        NonFiniteError: When too many steps were not finite; what can be saved is saved.
+        RunError: When the device has no room for a step, or a file cannot be written.
+    """
+    training, device = run.config.training, run.processes.device
+    shares = Shares(training, run.processes.index, run.processes.count)
+    plan = StepPlan(batch_plan(run), shares.dealt, times_trained(run.config))
+    if _starts_from_inputs(run) and not _initialize_from_inputs(run):
+        if recorder is not None:
+            recorder.save(0)
+        return "cancelled", 0
+    # Only points that the base is held to may have other sizes than the rest of their batch.
+    passes = (run.processes.passes,) if run.preservation else ()
+    maker = base_answers(run, step_maker(run, plan.batches, shares.part, *passes))
+    clock = StepClock(device)
+    with ReadAhead(maker.prepare, plan.following(run.steps)) as ahead, _compiled(run):
+        maker = replace(maker, ahead=clock.waiting(ahead))
+        split = SplitBatches(maker, enabled=not run.processes.sharded)
+        end = Trainer(
+            config=run.config,
+            steps=run.steps,
+            state=run.state,
+            plan=plan,
+            compute=split,
+            processes=run.processes,
+            observer=run.observer,
+            recorder=recorder,
+            room=_room(run, split, recorder),
+            clock=clock,
+            # What is measured concerns all processes alike, and the first one writes it down.
+            measurements=_measurements(run, clock) if recorder else None,
+            validation=_validation(run, maker, noted=recorder is not None),
+            generate=_previews(run, recorder),
+            anew=run.anew,
+            checkpoints=run.checkpoints,
+        ).train()
+    if recorder is not None:
+        _note_limit(run)
+    return end
+
+
+def _starts_from_inputs(run: Loaded) -> bool:
+    """Whether the adapter of a new run is initialized by the inputs of its layers."""
+    return run.config.adapter.init == "eva" and not run.state.step
+
+
+def _initialize_from_inputs(run: Loaded) -> bool:
+    """Initialize a new run's adapter by the inputs of its layers; False where it was cancelled.
+
+    The result depends on base, data and seed alone, so that a run that was stopped here finds it
+    again.
+    """
+    plan = StepPlan(batch_plan(run), times=run.config.training.noises_per_latent)
+    stopped = False
+    with run.processes.leading(run.transformer) as leads:
+        if leads:
+            compute, each = step_maker(run, plan.batches, (0, 1)), plan.endless()
+            found = initialize_from_inputs(
+                run.state.adapter,
+                lambda _: compute(*next(each)),
+                run.config.seed,
+                run.observer.cancelled,
+            )
+            stopped = found is None
+            if found is not None:
+                run.observer.notify(Noted(found.summary()))
+    if run.processes.sum_numbers([float(stopped)])[0]:
+        return False
+    run.processes.share(run.state.adapter.parameters())
+    return True
+
+
+def _compiled(run: Loaded) -> contextlib.AbstractContextManager[None]:
+    if not run.config.memory.compile:
+        return contextlib.nullcontext()
+    blocks = repeated_blocks(run.transformer, run.data.family.repeated_blocks)
+    first = run.processes.index == 0
+    return compiled(
+        blocks,
+        run.processes.device,
+        lambda line: run.observer.notify(Warned(line)) if first else None,
+    )
+
+
+def _room(run: Loaded, split: SplitBatches, recorder: Recorder | None) -> DeviceRoom:
+    allowed = run.config.training.recovery.smaller
+    return DeviceRoom(
+        run.placed,
+        run.state.adapter.parameters(),
+        run.state.optimizer,
+        run.observer,
+        recorder.save if recorder else lambda step: None,
+        may_grow=run.may_grow,
+        smaller=SmallerStep(run.placed, split, run.pace) if allowed else None,
+    )
+
+
+def _previews(run: Loaded, recorder: Recorder | None) -> Callable[[int], None]:
+    """Generates the previews of a step; the first process alone, or all of a base in parts."""
+    weights = run.config.training.ema.previews
+
+    def generate(step: int) -> None:
+        skipped = skipped_when_full(f"previews of step {step}", run.processes, run.observer)
+        with run.beside.sampling(), run.processes.leading(run.transformer):
+            if recorder is None:
+                return
+            with recorder.saved_on_failure(step), skipped, run.state.shown(weights):
+                sample_previews(
+                    run.data.sampler(run.transformer, run.processes.device),
+                    run.config.preview,
+                    run.data.prompts,
+                    functools.partial(recorder.image, step),
+                    run.observer.cancelled,
+                    run.data.dataset.usual_layers,
+                )
+
+    return generate
+
+
+def _measurements(run: Loaded, clock: StepClock) -> Measurements:
+    settings, training = run.config.metrics, run.config.training
+    norms = AdapterNorms(
+        run.state.adapter,
+        run.data.family.repeated_blocks,
+        # A weight in parts is nowhere whole.
+        0 if run.processes.sharded else settings.norms_every,
+        run.steps,
+        lambda line: run.observer.notify(Warned(line)),
+        warmup_length(training.schedule, run.steps),
+        finds_rate=training.optimizer.name in FINDS_ITS_RATE,
+    )
+    return Measurements(clock, norms, settings.sigma_bands, run.processes.device)
+
+
+def _validation(run: Loaded, maker: StepMaker, *, noted: bool) -> Validation | None:
+    """Measures the loss on held-out images; None where none is held out."""
+    samples = measured_samples(run)
+    if samples is None:
+        return None
+    validation = Validation(
+        held=samples.held,
+        trained=samples.trained,
+        loss=maker.loss,
+        transformer=run.transformer,
+        processes=run.processes,
+        cancelled=run.observer.cancelled,
+        warn=lambda line: run.observer.notify(Warned(line)),
+    )
+    if noted:
+        run.observer.notify(Noted(_cost(validation, run.config.dataset.validation.every)))
+    return validation
+
+
+def _note_limit(run: Loaded) -> None:
+    """Say which layers had become too strong."""
+    most = run.state.limit and run.state.limit.most_often()
+    if most:
+        name, times, layers = most
+        run.observer.notify(
+            Noted(
+                f"training.max_weight_norm has scaled {layers} of "
+                f"{len(run.state.adapter.names)} layers down, {name} most often ({times} steps)"
+            )
+        )
+
+
+def _cost(validation: Validation, every: int) -> str:
+    """What measuring takes, for the user to weigh."""
+    trained = validation.trained.images if validation.trained else 0
+    return (
+        f"Every {every} steps the loss is measured on {validation.held.images} held-out and "
+        f"{trained} trained images, in {validation.passes} passes forward. That takes about as "
+        f"long as {-(-validation.passes // 3)} passes of training; dataset.validation.every, .most "
+        "and .noise_levels say how often and how many."
+    )

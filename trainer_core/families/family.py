@@ -199,7 +199,7 @@ class Family:
         graph: What CLIP and VAE of a ComfyUI graph are; None where the graph cannot encode.
         headless: Why no node trains it, in a few words; empty where nodes do.
         embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
-        models: The published bases in words, for the README.
+        models: The published bases in words, for docs/verified.md.
         given: The denoiser, where a host lends one that it has in memory; None where it is loaded
             from files.
     """

@@ -1,4 +1,4 @@
-"""The tables that docs/learning.md shows."""
+"""The tables of docs/tables/learning.md."""
 
 from __future__ import annotations
 

@@ -20,8 +20,9 @@ from .memory_plans import INPUTS_IN_RAM, NOT_CHECKPOINTED
 ROOT = RESULTS.parents[1]
 DOCUMENTS = (
     "README.md",
-    *("docs/benchmarks.md", "docs/datasets.md", "docs/learning.md", "docs/memory.md"),
-    *("docs/gpu.md", "docs/preservation.md", "docs/presets.md"),
+    *("docs/datasets.md", "docs/gpu.md", "docs/memory.md", "docs/preservation.md"),
+    *("docs/presets.md", "docs/tables/benchmarks.md", "docs/tables/learning.md"),
+    "docs/tables/memory.md",
 )
 
 Row = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/other-trainers.md from the rules that read the files.
+"""Writes the tables of docs/tables/other-trainers.md from the rules that read the files.
 
 Usage: python -m scripts.build_other_trainers
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from trainer_core.foreign_runs.registry import PROGRAMS
 from trainer_core.foreign_runs.rules import Lacks, Maps, Rule
 
-PAGE = Path(__file__).parents[1] / "docs" / "other-trainers.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tables" / "other-trainers.md"
 MARK = "<!-- The tables below are written by scripts/build_other_trainers.py. -->\n"
 
 

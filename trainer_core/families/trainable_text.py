@@ -2,7 +2,7 @@
 
 The denoiser then reads the text's tokens in place of what the text encoder made of them, so that
 adapter, gradients, checkpoints, averages and files know one model and not two
-(docs/decisions/0054-training-clip-l.md).
+(docs/text-encoder.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Images are encoded with the VAE alone on the device, texts with the text encoders alone. Of text
 encoders that do not fit, the layers are swapped as the blocks of a denoiser are: the embeddings are
-the same bits on every machine, and so is the cache (docs/decisions/0026-encoders-that-fit.md).
+the same bits on every machine, and so is the cache (docs/decisions/0017-block-swap.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The numbers are those of Dettmers et al. 2022 (8-bit optimizers via block-wise quantization,
 arXiv:2110.02861), as bitsandbytes' AdamW8bit has them: blocks of 256, each with an fp32 scale, and
-256 levels that are dense near zero. docs/decisions/0023 says why it is written here.
+256 levels that are dense near zero. docs/decisions/0045 says why it is written here.
 """
 
 from __future__ import annotations

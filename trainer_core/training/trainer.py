@@ -188,9 +188,9 @@ class Trainer:
         set_learning_rate(optimizer, learning_rate)
         self.clock.start()
         if self.room is None:
-            micro_steps = self.compute_gradients(step)
+            micro_steps = self.compute_gradients(step, samples)
         else:
-            micro_steps = self.room.compute(step, lambda: self.compute_gradients(step))
+            micro_steps = self.room.compute(step, lambda: self.compute_gradients(step, samples))
         self.clock.computed()
         self.processes.sum_gradients(self.parameters)
         norm = clip_gradients(self.parameters, self.training.max_grad_norm)
@@ -219,14 +219,19 @@ class Trainer:
         )
         return result, numbers.seen if finite else ()
 
-    def compute_gradients(self, step: int) -> list[MicroStep]:
+    def compute_gradients(self, step: int, samples: int) -> list[MicroStep]:
         """Run this process's micro-batches of a step forward and backward.
 
+        Args:
+            step: From 1.
+            samples: Of the whole step, over whose losses the mean is taken.
+
         Returns:
-            What each gave. The gradients are those of the mean over the whole step's samples.
+            What each micro-batch gave.
         """
-        samples = self.plan.samples(step)
-        with self._own_strength():
+        # A slider's micro-batches turn the adapter's strength over.
+        slider, adapter = self.config.dataset.slider.is_on, self.state.adapter
+        with kept_strength(adapter) if slider else contextlib.nullcontext():
             return [
                 go_backward(self.compute(step, micro), samples, self.processes.backward)
                 for micro in self.plan.micro_batches(step)
@@ -452,12 +457,6 @@ class Trainer:
 
         with kept_strength(self.state.adapter):
             return broken_place(self.state.adapter, compute, self.processes)
-
-    def _own_strength(self) -> contextlib.AbstractContextManager[None]:
-        """A slider's micro-batches turn the adapter's strength over; a step ends with its own."""
-        if not self.config.dataset.slider.is_on:
-            return contextlib.nullcontext()
-        return kept_strength(self.state.adapter)
 
     def _any(self, asked: bool) -> bool:
         """Whether it holds in any process."""

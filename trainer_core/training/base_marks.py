@@ -59,8 +59,8 @@ def are_same(before: Sequence[Mark] | None, after: Sequence[Mark] | None) -> boo
 
 def in_words(marks: Sequence[Mark] | None) -> str:
     """Adapters as a person knows them, such as ``turbo.safetensors (1, training)``."""
-    said = (f"{each['name']} ({each['strength']:g}, {each['when']})" for each in marks or ())
-    return ", ".join(said) or "none"
+    listed = (f"{each['name']} ({each['strength']:g}, {each['when']})" for each in marks or ())
+    return ", ".join(listed) or "none"
 
 
 def _content(mark: Mark) -> dict[str, Any]:

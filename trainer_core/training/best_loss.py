@@ -44,13 +44,13 @@ def measured_by(config: RunConfig) -> int:
     Args:
         config: The run file.
     """
-    given: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for path in sorted(MEASURED_BY):
         found: Any = config.model_dump(mode="json", exclude_defaults=True)
         for name in path.split("."):
             found = found.get(name) if isinstance(found, dict) else None
-        given[path] = found
-    text = json.dumps(given, sort_keys=True)
+        facts[path] = found
+    text = json.dumps(facts, sort_keys=True)
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:8], "big") % (_EXACT - 1) + 1
 

@@ -55,8 +55,8 @@ def broken_place(
     size = len(own) * processes.count
     sent = [0.0] * size
     sent[len(own) * processes.index : len(own) * (processes.index + 1)] = own
-    told = processes.sum_numbers(sent)
-    rows = [told[at : at + len(own)] for at in range(0, size, len(own))]
+    received = processes.sum_numbers(sent)
+    rows = [received[at : at + len(own)] for at in range(0, size, len(own))]
     # The base's own fault is nobody else's.
     row = min(rows, key=lambda each: (each[2], not each[0]))
     if row[2] and not row[0] and any(each[3] for each in rows):
@@ -70,9 +70,9 @@ def _looked_for(
     adapter: AttachedAdapter, compute: Callable[[bool], list[MicroStep]]
 ) -> tuple[int, str, bool]:
     """What is not finite, as a place in `_KINDS`, in which layer, and whether the base is."""
-    with _outputs_watched(adapter) as seen:
+    with _outputs_watched(adapter) as broken:
         compute(True)
-    kind, name = _first(adapter, seen)
+    kind, name = _first(adapter, broken)
     forget_gradients(adapter.parameters())
     before, adapter.strength = adapter.strength, 0.0
     try:
@@ -85,12 +85,12 @@ def _looked_for(
 @contextlib.contextmanager
 def _outputs_watched(adapter: AttachedAdapter) -> Iterator[list[str]]:
     """Collects, in the order of the calls, the layers whose output is not finite."""
-    seen: list[str] = []
+    broken: list[str] = []
 
     def watch(name: str) -> Callable[[nn.Module, object, object], None]:
         def look(_: nn.Module, __: object, output: object) -> None:
-            if not seen and isinstance(output, Tensor) and not all_finite(output.detach()):
-                seen.append(name)
+            if not broken and isinstance(output, Tensor) and not all_finite(output.detach()):
+                broken.append(name)
 
         return look
 
@@ -100,7 +100,7 @@ def _outputs_watched(adapter: AttachedAdapter) -> Iterator[list[str]]:
         if isinstance(layer, nn.Module)
     ]
     try:
-        yield seen
+        yield broken
     finally:
         for handle in handles:
             handle.remove()

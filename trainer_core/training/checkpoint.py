@@ -293,8 +293,8 @@ def read_whole_checkpoint(folder: Path, *, named: bool) -> tuple[Path, Checkpoin
                 raise _with_another(error, (*before, *after)) from error
             damaged.append(error.found)
         else:
-            told = tuple(f"{found}; going on from step {checkpoint.step}." for found in damaged)
-            return path, dataclasses.replace(checkpoint, damaged=told, newest=newest)
+            notes = tuple(f"{found}; going on from step {checkpoint.step}." for found in damaged)
+            return path, dataclasses.replace(checkpoint, damaged=notes, newest=newest)
     raise CheckpointError(
         f"no checkpoint of {folder.parent} can be read: {'; '.join(damaged)}",
         "at least one that is as it was written",

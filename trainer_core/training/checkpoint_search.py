@@ -192,7 +192,7 @@ def last_before(checkpoints: Path, first: int) -> int | None:
 def way_on(
     checkpoints: Path,
     step: int,
-    begun: int,
+    resumed_from: int,
     learning_rate: float,
     precision: str,
     first: int | None = None,
@@ -202,7 +202,7 @@ def way_on(
     Args:
         checkpoints: The folder of its checkpoints, in the run's version.
         step: The step that broke.
-        begun: The step that this attempt went on from; 0 when it began from the start.
+        resumed_from: The step that this attempt went on from; 0 when it began from the start.
         learning_rate: The highest of the run.
         precision: What it computed in.
         first: Of the steps in a row that were not finite; unset: the one that broke.
@@ -213,16 +213,16 @@ def way_on(
     saved = [int(path.name) for path in checkpoint_folders(checkpoints)]
     fine = [each for each in saved if each < (first or step) - 1]
     lower = f"training.optimizer.learning_rate={learning_rate / 10:g}"
-    if newer := [each for each in fine if each > begun or not begun]:
+    if newer := [each for each in fine if each > resumed_from or not resumed_from]:
         text = (
             f"Go on from the checkpoint of step {newer[-1]} with a lower learning rate: start "
             f"again with resume=latest {lower} (in ComfyUI: lower learning_rate and run the graph "
             "again)."
         )
-    elif earlier := [each for each in fine if each < begun]:
+    elif earlier := [each for each in fine if each < resumed_from]:
         place = f"{checkpoints.parent.parent.name}/{checkpoints.parent.name}/{earlier[-1]:06d}"
         text = (
-            f"The run broke soon after step {begun}, which it went on from. Go on from step "
+            f"The run broke soon after step {resumed_from}, which it went on from. Go on from step "
             f"{earlier[-1]} with a lower learning rate: start again with resume={earlier[-1]} "
             f"{lower} (in ComfyUI: lower learning_rate, choose {place} as resume_from and run the "
             "graph again)."

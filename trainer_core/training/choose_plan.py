@@ -230,11 +230,11 @@ def plan_rows(choice: PlanChoice) -> Iterable[PlanRow]:
         )
 
 
-def _idle(given: MemorySection, chosen: MemorySection) -> Iterable[str]:
+def _idle(requested: MemorySection, chosen: MemorySection) -> Iterable[str]:
     if chosen.blocks_to_swap:
         return
     for name in ("swap_slots", "master"):
-        value = getattr(given, name)
+        value = getattr(requested, name)
         if value != MemorySection.model_fields[name].default:
             yield (
                 f"memory.{name} is {value}, and no block is swapped: it changes nothing. "

@@ -63,6 +63,9 @@ from .observer import EndedEarlyError, Noted, Observer, Warned, told_or_ended
 from .processes import Processes, end_where_asked
 from .refusals import require_variant
 
+Encoded = tuple[CachedDataset, tuple[EncodedPrompt, ...]]
+"""The samples of a run, and its preview prompts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -153,9 +156,9 @@ def prepare(
     encoders = _source(config, family, location, processes, make_source, machine)
     warnings = _found_notes(found.samples, config.dataset, weighs=encoders.weighs)
     _begin_encoding(config, observer, processes)
-    given = (config, family, location, plan, memory, encoders)
+    encode = functools.partial(_encode, config, family, location, plan, memory, encoders)
     with contextlib.closing(encoders):
-        dataset, prompts = _encode_in_order(given, observer, processes)
+        dataset, prompts = _encode_in_order(encode, observer, processes)
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
         notes = *_cache_notes(dataset), *_long_captions(config, found.samples, location, encoders)
@@ -202,8 +205,8 @@ def _found_notes(
     samples: Sequence[Sample], dataset: DatasetSection, *, weighs: bool
 ) -> tuple[str, ...]:
     """What the samples alone tell; an error among it stops before anything is encoded."""
-    told = warnings_before(samples, dataset, weighs=weighs)
-    return (*told, *caption_notes(samples, dataset))
+    warnings = warnings_before(samples, dataset, weighs=weighs)
+    return (*warnings, *caption_notes(samples, dataset))
 
 
 def _trainable(
@@ -241,15 +244,15 @@ def _long_captions(
 
 
 def _encode_in_order(
-    given: tuple[RunConfig, Family, BaseLocation, Plan, FileMemory, EncoderSource],
+    encode: Callable[[Callable[[int, int], None]], Encoded],
     observer: Observer,
     processes: Processes,
-) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
+) -> Encoded:
     """Encode in the first process, which tells the others to read, or that the run ends."""
     if processes.index > 0:
-        return _encode(*given, lambda done, total: None)
+        return encode(lambda done, total: None)
     try:
-        encoded = _encode(*given, functools.partial(told_or_ended, observer, "images and captions"))
+        encoded = encode(functools.partial(told_or_ended, observer, "images and captions"))
     except EndedEarlyError:
         end_where_asked(processes, True)
         raise
@@ -265,7 +268,7 @@ def _encode(
     memory: FileMemory,
     encoders: EncoderSource,
     tell: Callable[[int, int], None],
-) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
+) -> Encoded:
     folder, variant = cache_folder(config), location.variant
     edits = any(each.control_buckets for each in plan.samples)
     kept = preservation_prompts(config, edits=edits)

@@ -55,11 +55,11 @@ def _check_slider(config: RunConfig, dataset: CachedDataset) -> None:
         return
     encoded = "the prompts of a slider" if dataset.slider else "images"
     slider = config.dataset.slider
-    asked = "images"
+    expected = "images"
     if slider.is_on:
-        asked = f"a slider on {max(1, len(slider.neutral))} neutral prompt(s)"
+        expected = f"a slider on {max(1, len(slider.neutral))} neutral prompt(s)"
     raise ConfigError(
-        f"dataset.slider asks for {asked}, and the finished cache has {encoded} of its own",
+        f"dataset.slider asks for {expected}, and the finished cache has {encoded} of its own",
         "the prompts that were encoded with the cache, and as many images of each",
         "Encode again with these settings, or take them out of the run file.",
     )
@@ -87,8 +87,8 @@ def _check_preserved(config: RunConfig, cache: Manifest, *, edits: bool) -> None
     wanted = list(preservation_prompts(config, edits=edits))
     settings = config.dataset.preservation
     # A list of our own choice is that of the base it was encoded for.
-    given = settings.prompts or settings.kind == "class"
-    other = given and Counter(encoded) - Counter(wanted)
+    chosen = settings.prompts or settings.kind == "class"
+    other = chosen and Counter(encoded) - Counter(wanted)
     if wanted and (not encoded or other):
         raise ConfigError(
             f"dataset.preservation asks for {len(wanted)} prompts that are not the {len(encoded)} "

@@ -65,15 +65,15 @@ class Ledger:
         # How many samples a band has seen, and their mean error of late.
         self._expected = torch.zeros(2, _BANDS, dtype=torch.float64)
 
-    def take(self, step: int, indices: Mapping[int, int], seen: Sequence[SampleError]) -> None:
+    def take(self, step: int, indices: Mapping[int, int], errors: Sequence[SampleError]) -> None:
         """Take what the samples of a step were off by.
 
         Args:
             step: Steps made.
             indices: Place in the step to index in the dataset.
-            seen: The errors; one whose place is not known is left out.
+            errors: Of the samples; one whose place is not known is left out.
         """
-        known = [each for each in seen if each.position in indices and math.isfinite(each.error)]
+        known = [each for each in errors if each.position in indices and math.isfinite(each.error)]
         counts, means = self._expected
         # All of a step are compared with what was before it, so that their order does not matter.
         before = means.clone()

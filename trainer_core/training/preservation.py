@@ -210,8 +210,8 @@ def plan_trajectories(
     way = json.dumps([base, guidance, [f"{sigma:.8f}" for sigma in sigmas.tolist()], *means])
     trajectories: list[Trajectory] = []
     for number, item in enumerate(items):
-        given = [entry.key for entry in (item.text, *item.controls)]
-        entry = make_entry(folder, kind, way, number, *shape, *given)
+        keys = [entry.key for entry in (item.text, *item.controls)]
+        entry = make_entry(folder, kind, way, number, *shape, *keys)
         # The same noise in every run, so that runs with other seeds find what is cached.
         seed = counter_seed(0, kind, number)
         trajectories.append(Trajectory(item, entry, shape, seed, family.parameterization))

@@ -42,18 +42,18 @@ class ReadAhead(Generic[Read]):
             step: Optimizer step, from 1; earlier ones than before may be asked for again.
             micro: Micro-batch within the step, from 0.
         """
-        asked = (step, micro)
-        mine = self._ready.pop(asked, None) or self._thread.submit(self._make, *asked)
+        place = (step, micro)
+        mine = self._ready.pop(place, None) or self._thread.submit(self._make, *place)
         wanted: list[Place] = []
-        following = self._following(*asked)
+        following = self._following(*place)
         while following is not None and len(wanted) < self._depth:
             wanted.append(following)
             following = self._following(*following)
-        for place in self._ready.keys() - set(wanted):
-            self._ready.pop(place).cancel()
-        for place in wanted:
-            if place not in self._ready:
-                self._ready[place] = self._thread.submit(self._make, *place)
+        for each in self._ready.keys() - set(wanted):
+            self._ready.pop(each).cancel()
+        for each in wanted:
+            if each not in self._ready:
+                self._ready[each] = self._thread.submit(self._make, *each)
         return mine.result()
 
     def close(self) -> None:

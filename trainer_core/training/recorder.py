@@ -403,8 +403,8 @@ class Recorder:
         """Say that training has made nothing better on held-out images, where that is so."""
         start = self._config.adapter.start_from
         before = "the base" if start is None else "the adapter that it started from"
-        if said := self._state.best.note(before):
-            self._observer.notify(Warned(said))
+        if note := self._state.best.note(before):
+            self._observer.notify(Warned(note))
 
     def _why(self, status: str, step: int) -> str:
         """Why the run ended by itself before its last step, if it did."""

@@ -134,7 +134,7 @@ def base_answers(run: Loaded, maker: StepMaker) -> StepMaker:
     """The same micro-batches, of which the base says what it is held to where it is to be asked."""
     processes, slider = run.processes, run.config.dataset.slider
     if slider.is_on:
-        asked = SliderAnswers(
+        answers = SliderAnswers(
             maker.predict,
             run.state.adapter,
             processes.device,
@@ -142,11 +142,11 @@ def base_answers(run: Loaded, maker: StepMaker) -> StepMaker:
             has_negative=slider.has_negative,
             passes=processes.passes,
         )
-        return replace(maker, answered=asked)
+        return replace(maker, answered=answers)
     if not run.config.dataset.preservation.asks_base:
         return maker
-    asked = BaseAnswers(maker.predict, run.state.adapter, processes.device, processes.passes)
-    return replace(maker, answered=asked)
+    answers = BaseAnswers(maker.predict, run.state.adapter, processes.device, processes.passes)
+    return replace(maker, answered=answers)
 
 
 def _no_twins(step: int, micro: int) -> None:
@@ -232,7 +232,7 @@ def describe_levels(run: Loaded) -> list[str]:
     sizes = Counter(run.data.dataset.buckets)
     size = max(sizes, key=lambda each: (sizes[each], each))
     shares = band_shares(_quantile_of(run, size), _FIFTHS)
-    told = ", ".join(
+    listed = ", ".join(
         f"{index / _FIFTHS:.1f}-{(index + 1) / _FIFTHS:.1f} {share:.0%}"
         for index, share in enumerate(shares)
     )
@@ -240,7 +240,7 @@ def describe_levels(run: Loaded) -> list[str]:
     if run.data.family.levels is not None:
         over = " over time"
         usual = "" if density == "uniform" else " Density auto is uniform, as it was trained."
-    return [f"Noise levels ({density}{over}): {told}.{usual}"]
+    return [f"Noise levels ({density}{over}): {listed}.{usual}"]
 
 
 def _quantiles(run: Loaded) -> Callable[[Batch], Callable[[float], float]]:

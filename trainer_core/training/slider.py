@@ -183,11 +183,11 @@ class SliderAnswers:
     def _velocity(self, points: Points, texts: Sequence[Conditioning]) -> Tensor:
         """What the base predicts at the first of some points, `[n, C, h, w]`, float32."""
         count = len(texts)
-        asked = replace(
+        at_texts = replace(
             points,
             noisy=points.noisy[:count],
             sigmas=points.sigmas[:count],
             controls=tuple(each[:count] for each in points.controls),
             conditionings=tuple(texts),
         )
-        return self.predict(*asked.inputs(self.device)).to(points.target.dtype)
+        return self.predict(*at_texts.inputs(self.device)).to(points.target.dtype)

@@ -203,8 +203,8 @@ def _accepted_changes(
         observer.notify(Noted(reason))
         return None
     if changes:
-        name, said = f"{version.parent.name}/{version.name}", "; ".join(map(str, changes))
-        observer.notify(Noted(f"{name} goes on from step {checkpoint.step} changed: {said}."))
+        name, changed = f"{version.parent.name}/{version.name}", "; ".join(map(str, changes))
+        observer.notify(Noted(f"{name} goes on from step {checkpoint.step} changed: {changed}."))
     return changes
 
 
@@ -222,9 +222,9 @@ def _fit(
         return [], f"A new version starts. {error.found}."
     if not any(each.of_course for each in changes) or not _is_done(version):
         return changes, ""
-    name, said = f"{version.parent.name}/{version.name}", "; ".join(map(str, changes))
+    name, changed = f"{version.parent.name}/{version.name}", "; ".join(map(str, changes))
     return changes, (
-        f"A new version starts, because {name} is finished: {said}. "
+        f"A new version starts, because {name} is finished: {changed}. "
         "resume=latest would go on from its end."
     )
 

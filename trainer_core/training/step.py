@@ -188,10 +188,10 @@ def _joined(points: Sequence[Points]) -> Sequence[Points]:
 
 def _joined_masks(one: Points, other: Points) -> Tensor | None:
     """Those of both; what has none counts alike everywhere."""
-    given = next((each.masks for each in (one, other) if each.masks is not None), None)
-    if given is None:
+    known = next((each.masks for each in (one, other) if each.masks is not None), None)
+    if known is None:
         return None
-    whole = (given.new_ones(len(each.sigmas), *given.shape[1:]) for each in (one, other))
+    whole = (known.new_ones(len(each.sigmas), *known.shape[1:]) for each in (one, other))
     parts = zip((one, other), whole, strict=True)
     return torch.cat([ones if each.masks is None else each.masks for each, ones in parts])
 

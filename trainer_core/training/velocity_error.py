@@ -146,7 +146,7 @@ def _velocities(
 
     generator = torch.Generator().manual_seed(counter_seed(0, "velocity error"))
     noise = torch.randn(batch.latents.shape, generator=generator)
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "conditionings": [{k: sent(v) for k, v in each.items()} for each in batch.conditionings],
         "controls": [sent(control) for control in batch.controls],
         "guidance": guidance,
@@ -156,7 +156,7 @@ def _velocities(
     for sigma in SIGMAS:
         sigmas = torch.full((len(noise),), sigma)
         noisy = sent(parameterization.noised(batch.latents, noise, sigmas))
-        output = predict(transformer, noisy, sent(sigmas), **given)
+        output = predict(transformer, noisy, sent(sigmas), **options)
         velocity = parameterization.velocity(output, noisy, sent(sigmas))
         found.append(velocity.double().cpu())
     del transformer

@@ -26,9 +26,11 @@ def _lines() -> Iterator[str]:
         for place, table in program.tables.items():
             title = f"`{place}`" if place else "All keys"
             yield f"\n### {program.name}: {title}\n\n| key | here | |\n|---|---|---|"
+            rows: dict[tuple[str, str], list[str]] = {}
             for key, rule in sorted(table.items()):
-                here, why = _cells(rule)
-                yield f"| `{key}` | {here} | {why} |"
+                rows.setdefault(_cells(rule), []).append(f"`{key}`")
+            for (here, why), keys in rows.items():
+                yield f"| {', '.join(keys)} | {here} | {why} |"
     yield ""
 
 

@@ -161,7 +161,7 @@ def open_run_file(documents: Sequence[Document]) -> OpenedRun:
 
     if config.family == GRAPH_MODEL:
         notes.append(
-            f"base.path: {config.base.path} was a model of the graph; connect its loader to Base "
+            f"base.path: {config.base.path} is a model of the graph; connect its loader to Base "
             "From Model."
         )
 
@@ -214,7 +214,7 @@ def _read(documents: Sequence[Document]) -> tuple[str, RunConfig, list[str]]:
             names = listed([each.name for each in documents])
             raise InputError(f"{names} together", "one run file", "Open them one after the other.")
         return OWN, load_config(parse_yaml(first.text, first.name)), []
-    run = read_foreign(documents)
+    run = read_foreign(documents, in_graph=True)
     told = run.outcome("near", "lacking", "unknown")
     notes = [f"{note.key} = {note.value}: {note.why or 'not known.'}" for note in told]
     return run.program, run.config(), notes

@@ -143,6 +143,15 @@ def test_a_file_of_another_trainer_opens_too(server):
     assert (first["role"], first["trigger_word"]) == ("train", "p4per")
 
 
+def test_a_file_of_a_model_without_family_opens_with_the_model_of_the_graph(server):
+    answer = opened(server, "sdxl.toml", files.SD_SCRIPTS_SDXL)
+    assert of(answer, "BaseFromModel")
+    assert not of(answer, "TrainerBase")
+    assert node(answer, "TrainerAdapter")["kind"] == "lokr"
+    assert node(answer, "TrainerSettings")["loss_weighting"] == "min_snr"
+    assert "connect its loader to Base From Model" in " ".join(answer["notes"])
+
+
 @pytest.mark.parametrize("path", ["/etc", "input/../../../etc"])
 def test_what_lies_outside_is_left_empty_and_told(server, path):
     settings = {
@@ -283,6 +292,7 @@ DROPPED = {
     "run.yaml": ("training: {steps: 3}", "Adapter Trainer"),
     "a.yaml": (files.AI_TOOLKIT, "ai-toolkit"),
     "c.sh": (files.MUSUBI_COMMAND, "musubi-tuner"),
+    "sdxl.toml": (files.SD_SCRIPTS_SDXL, "sd-scripts"),
     "x.json": ("{}", ""),
     "job.json": ('{"job": 1, "name": "x"}', ""),
     "x.yaml": ("a: [*b", ""),

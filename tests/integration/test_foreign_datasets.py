@@ -48,6 +48,7 @@ def test_a_dataset_is_read_as_its_program_reads_it_and_trained(name, tmp_path, m
     small = [
         *("base.path=embedded", "base.encoders=null", "training.steps=2", "dataset.resolution=64"),
         *("adapter.rank=2", "preview.every=0", "output.dir=out", "memory.device=cpu"),
+        *("family=qwen_image", "training.guidance=1"),
         *("training.precision=fp32", "memory.base_format=dense", "training.checkpoint_every=0"),
     ]
     config = load_config("run.yaml", small)
@@ -64,7 +65,10 @@ def test_a_dataset_is_read_as_its_program_reads_it_and_trained(name, tmp_path, m
     assert samples == case["read"]
     for words in case.get("told", ()):
         assert any(words in problem for problem in found.problems), (words, found.problems)
-    assert {sample.repeats for sample in found.samples} == {1}
+    each = case.get("each", {})
+    assert [sample.repeats for sample in found.samples] == [
+        each.get(sample.name, 1) for sample in found.samples
+    ]
     assert config.dataset.num_repeats == case.get("repeats", 1)
     assert config.dataset.mask.background == case.get("background", config.dataset.mask.background)
     assert config.preview.prompts == case.get("prompts", config.preview.prompts)

@@ -242,9 +242,9 @@ VERBS: Mapping[str, Verb] = {
         "Everything else follows, also from how many images there are, from the GPU's memory and\n"
         "from its speed (dense bf16), and stands at the top of the file with the reasons.\n"
         "--embedded: for the tiny base that ships with the trainer.\n"
-        "--from turns a run file of ai-toolkit, musubi-tuner (also its command line, in a .txt or\n"
-        ".sh), OneTrainer, qwen-image-finetune or FlyMyAI into ours, says what differs and what\n"
-        "has no counterpart, and writes OUT, or prints it.\n",
+        "--from turns a run file of ai-toolkit, musubi-tuner or sd-scripts (also their command\n"
+        "line, in a .txt or .sh), OneTrainer, qwen-image-finetune or FlyMyAI into ours, says what\n"
+        "differs and what has no counterpart, and writes OUT, or prints it.\n",
         ("images", "trigger", "kind", "vram", "tflops", "variant", "from", "from_command"),
         ("embedded",),
         listed=_templates,

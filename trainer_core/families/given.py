@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 GRAPH_MODEL = "graph_model"
 """What a run file calls the family of such a base, which only the host can make."""
 
+OF_FILES = ("blocks_to_swap", "base_format", "compute", "compile", "master", "checkpoint_inputs")
+"""Memory settings that say how the weights of a base's files are kept, and how it computes."""
+
 
 @dataclass(frozen=True, slots=True)
 class GivenDenoiser:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InputError
+from ..families.given import GRAPH_MODEL
 from ..families.registry import FAMILIES
 from ..families.run_files import words_elsewhere
 from .documents import Document, script_of
@@ -25,12 +26,14 @@ class Given:
         find: Opens what they name.
         family: The family that the user named, or nothing.
         find_text: Reads a text file that they name; None where it may not, or cannot.
+        in_graph: Whether a model that is no family comes from a ComfyUI graph.
     """
 
     documents: Sequence[Document]
     find: Find = lambda name: None
     family: str = ""
     find_text: Callable[[str], str | None] = lambda name: None
+    in_graph: bool = False
 
     def lines(self, name: str) -> list[str] | None:
         """The lines of a text file that a file names; None where it cannot be read."""
@@ -103,9 +106,9 @@ def other_script(name: str, words: Sequence[str], scripts: Sequence[str]) -> Inp
         f"{name} starts {name_of(script)}",
         expected,
         "Give the run file that the command names, if docs/other-trainers.md lists its program. "
-        "Commands of sd-scripts and of other architectures are not read: their arguments mean "
-        "something else. Models of these, such as Wan and HunyuanVideo, train in ComfyUI with Base "
-        "From Model.",
+        "Other scripts are not read: they train whole models or embeddings, or their arguments "
+        "mean something else. Models of these, such as Wan and HunyuanVideo, train in ComfyUI with "
+        "Base From Model.",
     )
 
 
@@ -132,12 +135,16 @@ def set_family(
         if word:
             to.lack(key, told, f"family={given.family} was named in its place.")
         return
+    if values is None and word and given.in_graph:
+        to.say("family", GRAPH_MODEL, key, told, "Connect its loader to Base From Model.")
+        return
     if values is None:
         found = f"{key} is {shown(told)}" if word else f"{key} is not set"
         raise InputError(
             f"{given.name}: {found}",
             "one of " + ", ".join(known),
-            "Other architectures are not trained here. Where the file means one of ours all the "
+            "Other architectures train in ComfyUI alone: drop the file on the canvas, and connect "
+            "the loader of the model to Base From Model. Where the file means one of ours all the "
             f"same, name it behind the file: family=NAME, of {', '.join(FAMILIES)}.",
         )
     for setting, value in values.items():

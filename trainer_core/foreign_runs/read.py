@@ -11,6 +11,7 @@ from ..config.dialect import BACKSLASHES
 from ..config.problems import contradictions
 from ..config.run import RunConfig, nested
 from ..errors import ConfigError, InputError, TrainerError
+from ..families.given import GRAPH_MODEL, OF_FILES
 from ..families.run_files import config_of, run_file_of
 from ..filesystem.text_files import read_text
 from ..printable import listed
@@ -127,6 +128,7 @@ def read_foreign(
     family: str = "",
     beside: Beside | None = None,
     count_steps: CountSteps = lambda config: None,
+    in_graph: bool = False,
 ) -> ForeignRun:
     """Turn a run file of another program into ours.
 
@@ -135,6 +137,7 @@ def read_foreign(
         family: The architecture, where the file does not say it.
         beside: Opens files that another one names; unset: only what was given is read.
         count_steps: Counts the dataset where lengths are in epochs; unset: nobody looks at it.
+        in_graph: Whether the run is for a ComfyUI graph, which brings any model itself.
 
     Raises:
         InputError: When it is of no program that is known, cannot be understood, or others are
@@ -148,9 +151,9 @@ def read_foreign(
             "Read them one after the other.",
         )
     to = Conversion()
-    given = Given(documents, family=family)
+    given = Given(documents, family=family, in_graph=in_graph)
     if beside is not None:
-        given = Given(documents, beside.document, family, beside.text)
+        given = replace(given, find=beside.document, find_text=beside.text)
     try:
         program.convert(given, to)
     except UnfitError as error:
@@ -161,6 +164,7 @@ def read_foreign(
         ) from error
     say_epochs(to, RunConfig.model_validate(nested(to.values)), count_steps)
     to.finish()
+    _leave_memory_to_the_graph(to)
     _require_controls(to)
     _leave_out_contradictions(to)
     certainty = _SURE if len(marks) == len(program.marks) else _LIKELY
@@ -168,6 +172,14 @@ def read_foreign(
     return ForeignRun(
         documents[0].name, program.name, program.version, certainty, marks, to.values, notes
     )
+
+
+def _leave_memory_to_the_graph(to: Conversion) -> None:
+    """Leave out how the weights of a file are kept, where the base is a MODEL of the graph."""
+    if to.values.get("family") == GRAPH_MODEL:
+        settings = {f"memory.{name}" for name in OF_FILES}
+        to.leave_out(settings, "A MODEL of the graph is kept in memory as ComfyUI keeps it.")
+        to.leave_out({"base.adapters"}, "Put it on the MODEL with Load LoRA.")
 
 
 def _leave_out_contradictions(to: Conversion) -> None:
@@ -179,12 +191,8 @@ def _leave_out_contradictions(to: Conversion) -> None:
         path = next((path for path in named if path in to.values), None)
         if path is None:
             return  # what is left is told by the settings' own check
-        del to.values[path]
         why = f"It does not go with the rest here, which wants {named[path].expected}."
-        to.notes = [
-            replace(note, outcome="lacking", why=why) if note.setting == path else note
-            for note in to.notes
-        ]
+        to.leave_out({path}, why)
 
 
 def in_reading_order(documents: Sequence[Document]) -> list[Document]:

@@ -9,6 +9,7 @@ from .flymyai import PROGRAM as FLYMYAI
 from .musubi import PROGRAM as MUSUBI
 from .one_trainer import PROGRAM as ONE_TRAINER
 from .program import Program
+from .sd_scripts import PROGRAM as SD_SCRIPTS
 from .tsiendragon import PROGRAM as TSIENDRAGON
 
-PROGRAMS: Sequence[Program] = (AI_TOOLKIT, MUSUBI, ONE_TRAINER, TSIENDRAGON, FLYMYAI)
+PROGRAMS: Sequence[Program] = (AI_TOOLKIT, MUSUBI, SD_SCRIPTS, ONE_TRAINER, TSIENDRAGON, FLYMYAI)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -33,7 +33,8 @@ _LARGEST = 1e100
 """So that no product of a few numbers of a file is infinite."""
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
-_FLAGS = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
+_FLAGS = {"true": True, "yes": True, "on": True, "1": True}
+_FLAGS |= {"false": False, "no": False, "off": False, "0": False}
 
 
 class UnfitError(ValueError):
@@ -197,6 +198,15 @@ class Conversion:
         """Note a key that is in no table."""
         self.notes.append(Note(name_of(key), shown(said), "unknown"))
 
+    def leave_out(self, settings: Set[str], why: str) -> None:
+        """Take settings back, and note the keys that they follow from as left out."""
+        for setting in settings:
+            self.values.pop(setting, None)
+        self.notes = [
+            replace(note, outcome="lacking", why=why) if note.setting in settings else note
+            for note in self.notes
+        ]
+
     def finish(self) -> None:
         """Note the keys that say something together with others, and that no note names yet."""
         told = {
@@ -230,7 +240,7 @@ def with_one_outcome(notes: Sequence[Note]) -> list[Note]:
         elif note.outcome != weakest.outcome:
             continue
         found.append(note)
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _ends_of(key: str) -> list[int]:

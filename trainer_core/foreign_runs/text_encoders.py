@@ -17,7 +17,7 @@ def set_text_encoder(to: Conversion, source: Source, train: str, rate: str, near
         rate: The key of its learning rate; where it is unset, that of the denoiser counts.
         near: How ours differs; empty for an exact counterpart.
     """
-    from ..families.registry import get_family
+    from ..families.registry import FAMILIES, get_family
 
     keys = tuple(source.prefix + key for key in (train, rate))
     if not source.read(train, flag, False):
@@ -25,7 +25,7 @@ def set_text_encoder(to: Conversion, source: Source, train: str, rate: str, near
             if key in source.values:
                 to.off(place, source.values[key], "The text encoder stays as it is.")
         return
-    if get_family(to.values["family"]).trainable_text is None:
+    if to.values["family"] not in FAMILIES or not get_family(to.values["family"]).trainable_text:
         to.lack(keys[0], True, _NONE)
         if rate in source.values:
             to.off(keys[1], source.values[rate], _NONE)

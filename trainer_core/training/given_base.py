@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from ..config import MemorySection, RunConfig
 from ..errors import ConfigError
+from ..families.given import OF_FILES
 from .processes import Processes
-
-_OF_FILES = ("blocks_to_swap", "base_format", "compute", "compile", "master", "checkpoint_inputs")
-"""Memory settings that say how the weights of a base's files are kept, and how it computes."""
 
 
 def require_hosts_way(config: RunConfig, processes: Processes) -> None:
@@ -18,7 +16,7 @@ def require_hosts_way(config: RunConfig, processes: Processes) -> None:
             to have adapters of its own, or several processes share the run.
     """
     fields = MemorySection.model_fields
-    for name in _OF_FILES:
+    for name in OF_FILES:
         value = getattr(config.memory, name)
         if value not in {fields[name].default, 0}:
             raise _refused(f"memory.{name} is {value}", f"Leave memory.{name} out.")

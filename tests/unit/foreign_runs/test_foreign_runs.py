@@ -20,7 +20,7 @@ from trainer_core.foreign_runs.rules import Maps
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 FILES = yaml.safe_load((FIXTURES / "foreign_settings.yaml").read_text(encoding="utf-8"))
 SIGMA, SETS = "musubi_sigma.sh", "musubi_datasets.toml"
-NO_FAMILY = {"musubi_toml.toml", SETS}
+NO_FAMILY = {"musubi_toml.toml", SETS, "sd_scripts_datasets.toml"}
 
 
 def document(name):
@@ -29,7 +29,7 @@ def document(name):
 
 def read(name, **options):
     options.setdefault("family", "z_image" if name in NO_FAMILY else "")
-    return read_foreign([document(name)], **options)
+    return read_foreign([document(name)], in_graph=name == "sd_scripts_sdxl.toml", **options)
 
 
 @pytest.mark.parametrize("name", FILES)

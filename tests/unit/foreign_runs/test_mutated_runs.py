@@ -26,6 +26,9 @@ DOCUMENTS = [
         "command.sh": files.MUSUBI_COMMAND,
         "arguments.toml": files.MUSUBI_TOML,
         "datasets.toml": files.MUSUBI_DATASETS,
+        "flux.sh": files.SD_SCRIPTS_FLUX,
+        "sdxl.toml": files.SD_SCRIPTS_SDXL,
+        "subsets.toml": files.SD_SCRIPTS_DATASETS,
         "one.json": files.ONE_TRAINER,
         "lokr.json": files.ONE_TRAINER_LOKR,
         "qwen.yaml": files.QWEN_FINETUNE,
@@ -79,7 +82,7 @@ def mutate(document: Document, chance: random.Random) -> Document:
 def refusal(document: Document, family: str) -> str:
     """Read a document; whatever it says, nothing else is raised. Empty where it is read."""
     try:
-        run = read_foreign([document], family=family)
+        run = read_foreign([document], family=family, in_graph=not family)
         text = run.run_file()
         outcomes = {(note.key, note.outcome) for note in run.notes if note.outcome != "default"}
         assert len(outcomes) == len({key for key, _ in outcomes})

@@ -5,6 +5,7 @@ from fixtures import foreign_files as files
 from fixtures.tables import table
 
 from trainer_core.errors import InputError
+from trainer_core.families.given import GRAPH_MODEL
 from trainer_core.families.run_files import words_elsewhere
 from trainer_core.foreign_runs import Document, command_document, read_foreign
 from trainer_core.foreign_runs.documents import parse_document
@@ -13,9 +14,6 @@ from trainer_core.foreign_runs.documents import parse_document
 @pytest.mark.parametrize(
     ("command", "script"),
     [
-        ("accelerate launch sdxl_train_network.py --network_dim 8", "sdxl_train_network.py"),
-        ("accelerate launch --x 1 sd/flux_train_network.py --ae a", "flux_train_network.py"),
-        ("python train_network.py --network_dim 8", "train_network.py"),
         ("accelerate launch wan_train_network.py --dit w", "wan_train_network.py"),
         ("python qwen_image_train.py --dit q", "qwen_image_train.py"),
         ("python run.py config/mine.yaml", "run.py"),
@@ -29,7 +27,23 @@ def test_a_command_of_another_script_is_refused_by_its_name(command, script):
             read_foreign([command_document(command)], family=family)
         assert error.value.found == f"the command starts {script}"
         assert all(each in error.value.expected for each in read)
-        assert "sd-scripts" in error.value.remedy
+        assert "Base From Model" in error.value.remedy
+
+
+SCRIPTS = ("", "sdxl_", "sd3_", "lumina_", "anima_", "hunyuan_image_")
+
+
+@pytest.mark.parametrize("script", [f"{each}train_network.py" for each in SCRIPTS])
+def test_a_script_of_a_model_without_family_is_read_for_the_graph_alone(script):
+    command = f"accelerate launch {script} --pretrained_model_name_or_path m --network_dim 8"
+    with pytest.raises(InputError) as error:
+        read_foreign([command_document(command)])
+    assert error.value.found == f"the command: the script is {script}"
+    assert "flux_train_network.py" in error.value.expected
+    assert "Base From Model" in error.value.remedy
+    values = read_foreign([command_document(f"{command} --fp8_base")], in_graph=True).values
+    assert (values["family"], values["base.path"], values["adapter.rank"]) == (GRAPH_MODEL, "m", 8)
+    assert "memory.base_format" not in values
 
 
 def test_of_several_commands_the_last_training_is_read():
@@ -76,14 +90,10 @@ REFUSED = {
         name: (getattr(files, file).replace(before, after), words)
         for name, (file, before, after, words) in ALTERED.items()
     },
-    "sd-scripts": (
-        'pretrained_model_name_or_path: a\nnetwork_dim: 4\nnetwork_module: "networks.lora_flux"\n'
-        "network_alpha: 2",
-        "has pretrained_model_name_or_path, an argument of sd-scripts",
-    ),
-    "sd-scripts datasets": (
-        "general: {shuffle_caption: true}\ndatasets: [{subsets: [{image_dir: a}]}]",
-        "has subsets, an argument of sd-scripts",
+    "blocks": (
+        "network_module: networks.lora_flux\nunet_lr: 1\n"
+        "network_args: [train_single_block_indices=3-1]",
+        "network_args (train_single_block_indices) is 3-1",
     ),
     "processes": ("job: extension\nconfig: {process: [3]}", "process"),
     "no process": ("job: extension\nconfig: {process: []}", "process"),

@@ -12,5 +12,9 @@ _HD = {
 
 TEMPLATES = {"generate": {**FULL_SIZE, **_HD}, "subject": {**SUBJECT, **_HD}}
 
-ELSEWHERE = {"ai-toolkit": {"chroma": {}}, "OneTrainer": {"CHROMA_1": {}}}
+ELSEWHERE = {
+    "ai-toolkit": {"chroma": {}},
+    "sd-scripts": {"flux_train_network.py --model_type chroma": {}},
+    "OneTrainer": {"CHROMA_1": {}},
+}
 """Another trainer's name to its words for this base, to what a run file says for it."""

@@ -44,6 +44,7 @@ ELSEWHERE = {
         "flux_kontext": {"base.variant": "edit", **_ALL_OF_BLOCKS},
     },
     "musubi-tuner": {"flux_kontext": {"base.variant": "edit", "adapter.targets": "musubi"}},
+    "sd-scripts": {"flux_train_network.py": {"base.variant": "generate", **_ALL_OF_BLOCKS}},
     "OneTrainer": {
         "FLUX_DEV_1": {"base.variant": "generate"},
         "FLUX_FILL_DEV_1": {"base.variant": "fill"},

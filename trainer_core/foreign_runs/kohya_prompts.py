@@ -1,6 +1,7 @@
-"""Sample prompts of musubi-tuner: lines of a text file, with flags behind the prompt.
+"""Sample prompts of kohya's programs: lines with flags behind the prompt, or a list.
 
-Source: kohya-ss/musubi-tuner at 30c658c4, ``training/sampling_prompts.py``.
+Source: kohya-ss/musubi-tuner at 30c658c4, ``training/sampling_prompts.py``, and kohya-ss/sd-scripts
+at 48d368fa, ``load_prompts`` of ``library/train_util.py``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,16 @@ _SETTINGS: Mapping[str, tuple[str, Any]] = {
     "n": ("preview.negative_prompt", text),
 }
 _CONTROL = "ci"
+_LISTED = {
+    "width": "w",
+    "height": "h",
+    "sample_steps": "s",
+    "seed": "d",
+    "negative_prompt": "n",
+    "scale": "l",
+    "guidance_scale": "g",
+}
+"""Names of a list of prompts to the flags of a line."""
 
 
 @dataclass(slots=True)
@@ -48,11 +59,10 @@ def set_previews(given: Given, source: Source, to: Conversion) -> None:
     if not source.given("sample_prompts"):
         return
     name = source.read("sample_prompts", text)
-    lines = given.lines(name)
-    if lines is None:
+    prompts = _prompts_of(given, name)
+    if prompts is None:
         to.lack("sample_prompts", name, "It is not here: write its prompts into preview.prompts.")
         return
-    prompts = [_read(line) for line in lines if line.strip() and not line.startswith("#")]
     if not prompts:
         to.off("sample_prompts", name, "The file has no prompts.")
         return
@@ -64,6 +74,31 @@ def set_previews(given: Given, source: Source, to: Conversion) -> None:
     if any(each.controls for each in prompts):
         controls = [each.controls for each in prompts]
         to.say("preview.controls", controls, "sample_prompts (--ci)", controls)
+
+
+def _prompts_of(given: Given, name: str) -> list[_Prompt] | None:
+    """The prompts of a file; None where it cannot be read."""
+    if not name.endswith((".toml", ".json")):
+        lines = given.lines(name)
+        if lines is None:
+            return None
+        return [_read(line) for line in lines if line.strip() and not line.startswith("#")]
+    found = given.find(name)
+    if found is None:
+        return None
+    shared = found.values.get("prompt")
+    shared = dict(shared) if isinstance(shared, Mapping) else {}
+    items = found.values.get("list", shared.pop("subset", []))
+    return [
+        _read(each) if isinstance(each, str) else _listed({**shared, **each})
+        for each in (items if isinstance(items, list) else [])
+        if isinstance(each, str | Mapping)
+    ]
+
+
+def _listed(item: Mapping[str, Any]) -> _Prompt:
+    flags = {_LISTED.get(key, key): str(item[key]) for key in item if key != "prompt"}
+    return _Prompt(str(item.get("prompt", "")), flags)
 
 
 def _set_flag(flag: str, prompts: list[_Prompt], own: list[dict[str, Any]], to: Conversion) -> None:

@@ -1,0 +1,314 @@
+"""What the two programs of kohya share: command lines, TOML files, and most arguments.
+
+Source: kohya-ss/musubi-tuner at 30c658c4, ``training/parser_common.py``,
+``training/trainer_base.py``, ``networks/``, and kohya-ss/sd-scripts at 48d368fa,
+``library/train_util.py``, ``library/flux_train_utils.py``, ``train_network.py``.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from .kohya_keys import OPTIONS, SCRIPT
+from .optimizers import note_number, set_optimizer
+from .program import Given, script_of
+from .rules import (
+    EVERY,
+    Conversion,
+    Lacks,
+    Maps,
+    Source,
+    Table,
+    UnfitError,
+    flag,
+    number,
+    text,
+    texts,
+    whole,
+)
+from .vocabulary import set_schedule, set_trackers
+
+TRAIN = "train_network.py"
+_LAUNCH = (
+    "num_cpu_threads_per_process",
+    "num_processes",
+    "num_machines",
+    "gpu_ids",
+    "main_process_port",
+    "config_file",
+    "multi_gpu",
+    "machine_rank",
+)
+
+Values = Mapping[str, Any]
+Datasets = tuple[str, Values] | None
+"""The name of a file of datasets, and what it holds."""
+
+
+def read_parts(
+    given: Given, to: Conversion, is_dataset: Callable[[Values], bool]
+) -> tuple[dict[str, Any], Datasets]:
+    """Collect the arguments of a training, from a command and the file it names, and its datasets.
+
+    Args:
+        given: The files.
+        to: Gets notes on what is not here.
+        is_dataset: Test of a file for datasets.
+    """
+    arguments: dict[str, Any] = {}
+    datasets: Datasets = None
+    for document in given.documents:
+        if document.format == "command":
+            own = _read_command(document.values["command"], to)
+            named = own.get("config_file")
+            found = given.find(_toml(named)) if isinstance(named, str) else None
+            if isinstance(named, str) and found is None and len(given.documents) == 1:
+                to.lack("config_file", named, "It is not here: give it with a second --from.")
+            arguments |= {**(without_sections(found.values) if found else {}), **own}
+        elif is_dataset(document.values):
+            datasets = document.name, document.values
+        else:
+            arguments = {**without_sections(document.values), **arguments}
+    named = arguments.get("dataset_config")
+    if datasets is None and isinstance(named, str):
+        found = given.find(named)
+        datasets = (found.name, found.values) if found and is_dataset(found.values) else None
+    return arguments, datasets
+
+
+def note_missing_datasets(source: Source, to: Conversion) -> None:
+    """Note a file of datasets that is named and not here."""
+    if source.given("dataset_config"):
+        named = source.values["dataset_config"]
+        why = "It is not here: give it behind the other file, with a second --from."
+        to.lack("dataset_config", named, why)
+
+
+def _toml(name: str) -> str:
+    return name if name.endswith(".toml") else f"{name}.toml"
+
+
+def without_sections(values: Values) -> dict[str, Any]:
+    """Flatten a file of arguments, which may put them into sections of any name."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= value if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
+def script_word(values: Values) -> str:
+    """The script of a command in small letters; empty where the values are no command."""
+    words = values.get("command")
+    if isinstance(words, list) and all(isinstance(each, str) for each in words):
+        return script_of(words).lower()
+    return ""
+
+
+def _read_command(words: Sequence[str], to: Conversion) -> dict[str, Any]:
+    """The arguments behind the script; those of accelerate in front of it are noted."""
+    place = next(at for at, word in enumerate(words) if script_of([word]))
+    script = script_of(words).lower().removesuffix(TRAIN).rstrip("_")
+    arguments: dict[str, Any] = {SCRIPT: script or "sd"}
+    for name, value in _flags(words[:place], to):
+        if name == "mixed_precision":
+            arguments[name] = value
+        elif name in _LAUNCH:
+            to.off(f"accelerate --{name}", value, "accelerate launch sets it here, too.")
+        else:
+            to.unknown(f"accelerate --{name}", value)
+    return {**arguments, **dict(_flags(words[place + 1 :], to))}
+
+
+def _flags(words: Sequence[str], to: Conversion) -> Iterator[tuple[str, Any]]:
+    """``--name``, ``--name value``, ``--name=value`` or ``--name value value ...``."""
+    place = 0
+    while place < len(words):
+        word = words[place]
+        place += 1
+        if not word.startswith("--"):
+            if not word.startswith("-") and place > 2:
+                to.unknown(word, "")
+            continue
+        name, equals, value = word[2:].partition("=")
+        name = name.replace("-", "_")
+        values = [value] if equals else []
+        while place < len(words) and not words[place].startswith("--") and not equals:
+            values.append(words[place])
+            place += 1
+            if name not in OPTIONS:
+                break
+        yield name, values if name in OPTIONS else values[0] if values else True
+
+
+def set_kind(
+    source: Source, to: Conversion, word: str, kind: str | None, key: str = "network_module"
+) -> None:
+    """Set the kind of adapter, what the program starts it with, and adapters in the base.
+
+    Args:
+        source: The arguments.
+        to: Gets the settings.
+        word: The module of the network, or its algorithm.
+        kind: Ours; None where there is none.
+        key: What says it.
+    """
+    if kind is None:
+        to.lack(key, word, "There is no such kind here; lora stands in its place.")
+    named = source.given("network_module") and kind is not None
+    to.say("adapter.kind", kind or "lora", key, word, given=named)
+    to.say("adapter.init", "lycoris", key, "kaiming", given=False)
+    if kind == "lokr" and "adapter.factor" not in to.values:
+        to.say("adapter.factor", -1, "network_args (factor)", -1, given=False)
+    weights = source.read("base_weights", texts, [])
+    if weights:
+        strengths = source.read("base_weights_multiplier", lambda v: [number(x) for x in v], [])
+        strengths += [1.0] * (len(weights) - len(strengths))
+        pairs = zip(weights, strengths, strict=False)
+        listed = [{"path": path, "strength": strength} for path, strength in pairs]
+        to.say("base.adapters", listed, "base_weights", weights)
+        if source.given("base_weights_multiplier"):
+            to.tell("base.adapters", "base_weights_multiplier", strengths)
+    if source.read("no_metadata", flag, False):
+        to.say("output.metadata", "none", "no_metadata", True)
+
+
+def apply_pairs(
+    source: Source, key: str, table: Table, to: Conversion
+) -> Iterator[tuple[str, str, str]]:
+    """Apply a table to items ``name=value`` of an argument.
+
+    Returns:
+        Name, key for notes, and value of those that say something together with others.
+    """
+    for name, value in read_pairs(source, key, to):
+        path, rule = f"{key} ({name})", table.get(name)
+        if isinstance(rule, Maps):
+            to.say(rule.setting, source.check(path, value, rule.read), path, value, rule.near)
+        elif isinstance(rule, Lacks):
+            off = rule.off is EVERY or rule.is_off(value)
+            (to.off if off else to.lack)(path, value, rule.why)
+        elif rule is None:
+            to.unknown(path, value)
+        else:
+            yield name, path, value
+
+
+def read_pairs(source: Source, key: str, to: Conversion) -> Iterator[tuple[str, str]]:
+    """Items of the form ``name=value``."""
+    for each in source.read(key, texts, []):
+        name, equals, value = each.partition("=")
+        if equals:
+            yield name.strip(), value.strip()
+        else:
+            to.unknown(f"{key} {each}", "")
+
+
+def patterns(value: str) -> list[str]:
+    """What that program reads as a list of Python's; a shell may have taken the quotes in it."""
+    try:
+        found = ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        found = None
+    if isinstance(found, list) and all(isinstance(each, str) for each in found):
+        return found
+    raise UnfitError(
+        "a list of patterns in quotes, as \"exclude_patterns=[r'.*mlp.*']\" in quotes of its own "
+        "that keep those inside from the shell"
+    )
+
+
+def set_optimizer_of(source: Source, to: Conversion) -> None:
+    """Set the optimizer with its numbers, and the schedule."""
+    numbers: dict[str, Any] = {}
+    kind = source.read("optimizer_type", text, "AdamW") or "AdamW"
+    for key, value in read_pairs(source, "optimizer_args", to):
+        name = f"optimizer_args ({key})"
+        if key == "betas":
+            parts = [part.strip() for part in value.strip("()[] ").split(",") if part.strip()]
+            both = [source.check(name, part, number) for part in parts]
+            numbers |= {f"beta{at}": (name, each) for at, each in enumerate(both[:2], 1)}
+        elif key in {"weight_decay", "eps", "momentum"}:
+            numbers[key] = (name, source.check(name, value, number))
+        else:
+            note_number(to, kind, name, key, value)
+    set_optimizer(to, ("optimizer_type", kind), numbers, named=source.given("optimizer_type"))
+    _schedule(source, to)
+
+
+def _schedule(source: Source, to: Conversion) -> None:
+    name = source.read("lr_scheduler", text, "constant")
+    cycles = source.read("lr_scheduler_num_cycles", whole, 1)
+    power = source.read("lr_scheduler_power", number, 1.0)
+    rex = name.lower() == "rex"
+    ratio = source.read("lr_scheduler_min_lr_ratio", number, 0.01 if rex else 0.0)
+    decay = source.read("lr_decay_steps", number, 0.0)
+    share = ("lr_decay_steps", decay) if 0 < decay <= 1 else None
+    set_schedule(
+        to,
+        ("lr_scheduler", name),
+        cycles=("lr_scheduler_num_cycles", cycles),
+        power=("lr_scheduler_power", power),
+        min_ratio=("lr_scheduler_min_lr_ratio", ratio),
+        decay_share=share,
+        named=source.given("lr_scheduler"),
+    )
+    for key in ("lr_scheduler_num_cycles", "lr_scheduler_power", "lr_scheduler_min_lr_ratio"):
+        if source.given(key) and not any(note.key == key for note in to.notes):
+            to.off(key, source.values[key], "It means nothing with this schedule.")
+    if source.given("lr_decay_steps") and share is None:
+        to.lack("lr_decay_steps", decay, "Set training.schedule.decay_share to a share.")
+    warmup = source.read("lr_warmup_steps", number, 0.0)
+    if 0 < warmup < 1:
+        to.say("training.schedule.warmup_share", warmup, "lr_warmup_steps", warmup)
+    elif warmup:
+        to.say("training.schedule.warmup_steps", int(warmup), "lr_warmup_steps", warmup)
+    elif source.given("lr_warmup_steps"):
+        to.off("lr_warmup_steps", warmup)
+
+
+def set_memory(source: Source, to: Conversion) -> None:
+    """Set block swap, checkpointing and the base's format."""
+    swapped = source.read("blocks_to_swap", whole, 0)
+    checkpoint = source.read("gradient_checkpointing", flag, False)
+    if swapped and not checkpoint:
+        to.lack("gradient_checkpointing", checkpoint, "Swapped blocks need it here; it stays on.")
+    else:
+        source.say(to, "memory.gradient_checkpointing", checkpoint, "gradient_checkpointing")
+    for key in ("gradient_checkpointing_cpu_offload", "cpu_offload_checkpointing"):
+        if source.read(key, flag, False):
+            to.say("memory.checkpoint_inputs", "ram", key, True)
+    if source.given("blocks_to_swap"):
+        to.say("memory.blocks_to_swap", swapped, "blocks_to_swap", swapped)
+    if source.read("use_pinned_memory_for_block_swap", flag, False):
+        to.say("memory.master", "pinned", "use_pinned_memory_for_block_swap", True)
+    formats = ("fp8_scaled", "fp8_base", "fp8_base_unet")
+    if key := next((each for each in formats if source.read(each, flag, False)), ""):
+        to.say("memory.base_format", "fp8", key, True, "With a scale for each row of weights.")
+
+
+def set_run(source: Source, to: Conversion) -> None:
+    """Set length, checkpoints and logs."""
+    if source.given("max_train_epochs"):
+        to.epochs["training.steps"] = "max_train_epochs", source.read("max_train_epochs", whole)
+        source.off(to, "max_train_steps", why="Epochs win over it.")
+    else:
+        steps = source.read("max_train_steps", whole, 1600)
+        source.say(to, "training.steps", steps, "max_train_steps")
+    for key, setting in (
+        ("save_every_n_epochs", "training.checkpoint_every"),
+        ("sample_every_n_epochs", "preview.every"),
+        ("validate_every_n_epochs", "dataset.validation.every"),
+    ):
+        if epochs := source.read(key, whole, 0):
+            to.epochs[setting] = key, epochs
+        else:
+            source.off(to, key)
+    every, last = (source.read(f"save_{name}_n_steps", whole, 0) for name in ("every", "last"))
+    if source.given("save_last_n_steps") and every > 0:
+        kept = source.values["save_last_n_steps"]
+        to.say("training.keep_checkpoints", max(1, last // every), "save_last_n_steps", kept)
+    else:
+        to.say("training.keep_checkpoints", 10_000, "save_last_n_steps", "all", given=False)
+    set_trackers(source, "log_with", to)

@@ -1,6 +1,6 @@
 """Run files of other trainers, read and turned into ours.
 
-A program is one module: a table of its keys, each with a rule, and a function for what only several
+A program is a table of its keys in ``keys/``, each with a rule, and a module for what only several
 keys say together. Nothing of a file is left unsaid: a key is mapped exactly, mapped nearly, has no
 counterpart, or is not known.
 """

@@ -13,21 +13,10 @@ from typing import Any
 
 from ..config.prompt_lines import prompt_line
 from ..errors import ConfigError
-from .ai_toolkit_datasets import DATASET, dataset_folder
-from .ai_toolkit_keys import (
-    BASE_FORMAT,
-    DISPLAY,
-    LOGGING,
-    MODEL,
-    NETWORK,
-    OLDER_MODELS,
-    PROCESS,
-    SAMPLE,
-    SAVE,
-    TRAIN,
-)
+from .ai_toolkit_datasets import dataset_folder
+from .ai_toolkit_keys import BASE_FORMAT, OLDER_MODELS, TABLES
 from .ai_toolkit_noise import set_loss, set_noise, set_preservation
-from .ai_toolkit_slider import SLIDER, SLIDERS, set_slider
+from .ai_toolkit_slider import SLIDERS, set_slider
 from .optimizers import FINDS_ITS_RATE, note_number, set_optimizer
 from .program import Given, Program, has, set_family
 from .rules import (
@@ -69,28 +58,28 @@ def _convert(given: Given, to: Conversion) -> None:
     _outside(given, document, config, to)
     for place, other in enumerate(processes[1:], 1):
         to.lack(f"config.process[{place}]", other, "One run file is one training.")
-    process = Source(given.name, _named(given, processes[0]), PROCESS)
+    process = Source(given.name, _named(given, processes[0]), TABLES["config.process[0]"])
     _require_adapter(process)
     process.apply(to)
 
-    def part(name: str, table: Table) -> Source:
+    def part(name: str) -> Source:
         values = process.read(name, mapping, {})
-        source = Source(given.name, values, table, f"{name}.")
+        source = Source(given.name, values, TABLES[name], f"{name}.")
         source.apply(to)
         return source
 
-    network, train = part("network", NETWORK), part("train", TRAIN)
-    part("save", SAVE)
+    network, train = part("network"), part("train")
+    part("save")
     _network(network, to)
-    _model(given, part("model", MODEL), to)
+    _model(given, part("model"), to)
     _optimizer(train, to)
     near = "Of several text encoders CLIP-L alone is trained here."
     set_text_encoder(to, train, "train_text_encoder", "text_encoder_lr", near)
     set_noise(train, to)
     set_loss(train, to)
     set_preservation(train, to)
-    _sample(part("sample", SAMPLE), train, to)
-    if part("logging", LOGGING).read("use_wandb", flag, False):
+    _sample(part("sample"), train, to)
+    if part("logging").read("use_wandb", flag, False):
         to.say("metrics.trackers", ["tensorboard", "wandb"], "logging.use_wandb", True)
     if set_slider(process, to):
         _without_images(process, train, to)
@@ -132,7 +121,7 @@ def _outside(
     given: Given, document: Mapping[str, Any], config: Mapping[str, Any], to: Conversion
 ) -> None:
     """What stands around the process: the name, and what says nothing of training."""
-    told = Lacks(DISPLAY, EVERY)
+    told = Lacks("It is about what the program shows, not about training.", EVERY)
     top = {"job": told, "config": Together("all"), "meta": Together("nothing")}
     Source(given.name, document, top).apply(to)
     for key, value in leaves("meta", document["meta"]) if document.get("meta") else ():
@@ -380,7 +369,7 @@ def _datasets(given: Given, process: Source, train: Source, to: Conversion) -> N
         to.say("dataset.caption_dropout", dropout, "train.prompt_dropout_prob", dropout)
     folders: list[Folder] = []
     for place, values in enumerate(process.read("datasets", mappings, [])):
-        source = Source(given.name, values, DATASET, f"datasets[{place}].")
+        source = Source(given.name, values, TABLES["datasets"], f"datasets[{place}].")
         folders.append(dataset_folder(source, weight, to.values.get("dataset.trigger_word", "")))
     set_folders(to, folders)
     if train.given("reg_weight") and all(each.role == "train" for each in folders):
@@ -410,17 +399,7 @@ def _is_job(values: Mapping[str, Any]) -> bool:
 PROGRAM = Program(
     name=_NAME,
     version="27a03a91",
-    tables={
-        "config.process[0]": PROCESS,
-        "network": NETWORK,
-        "slider": SLIDER,
-        "save": SAVE,
-        "datasets": DATASET,
-        "train": TRAIN,
-        "model": MODEL,
-        "sample": SAMPLE,
-        "logging": LOGGING,
-    },
+    tables=TABLES,
     marks={"a job": has("job"), "config.process": _is_job},
     convert=_convert,
 )

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .ai_toolkit_keys import TABLES
 from .rules import (
     Conversion,
-    Lacks,
     Source,
-    Table,
-    Together,
     UnfitError,
     mapping,
     mappings,
@@ -25,26 +23,6 @@ from .rules import (
 
 SLIDERS = ("slider", "concept_slider")
 """Processes that train one."""
-
-_NO_IMAGES = "A slider is trained on images that the base makes."
-
-SLIDER: Table = {
-    "positive_prompt": Together("dataset.slider.positive"),
-    "negative_prompt": Together("dataset.slider.negative"),
-    "target_class": Together("dataset.slider.neutral"),
-    "guidance_strength": Together("dataset.slider.strength"),
-    "anchor_class": Together("dataset.preservation.prompts"),
-    "anchor_strength": Together("dataset.preservation.share"),
-    "targets": Together("dataset.slider"),
-    "anchors": Together("dataset.preservation.prompts"),
-    "resolutions": Together("dataset.resolution"),
-    "batch_full_slide": Lacks("Each step trains both signs of the strength.", (None, True)),
-    "prompt_file": Lacks("Prompts stand in dataset.slider.neutral."),
-    "prompt_tensors": Lacks("Prompts stand in dataset.slider.neutral."),
-    "use_adapter": Lacks(_NO_IMAGES),
-    "adapter_img_dir": Lacks(_NO_IMAGES),
-    "low_ram": Lacks("memory.plan places weights by itself.", (None, True, False)),
-}
 
 
 def set_slider(process: Source, to: Conversion) -> bool:
@@ -59,7 +37,7 @@ def set_slider(process: Source, to: Conversion) -> bool:
             to.off("slider", dict(values), f"type is {kind}.")
         return False
     to.tell("dataset.slider", "type", kind)
-    source = Source(process.file, values, SLIDER, "slider.")
+    source = Source(process.file, values, TABLES["slider"], "slider.")
     source.apply(to)
     if kind == "slider":
         _older(source, to)

@@ -10,11 +10,9 @@ from __future__ import annotations
 from ..errors import ConfigError
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
-from .rules import Conversion, Lacks, Maps, Source, Table, Together, flag, number, text, whole
+from .rules import Conversion, Source, flag, number, text, whole
+from .table_text import read_tables
 from .vocabulary import (
-    PRECISION,
-    PRECISION_EXACT,
-    PRECISION_NEAR,
     ending,
     set_image_folder,
     set_reading,
@@ -23,55 +21,11 @@ from .vocabulary import (
 )
 
 _NAME = "FlyMyAI"
-_ENCODED = "Texts and images are always encoded once, and kept on disk."
-
-TABLE: Table = {
-    "pretrained_model_name_or_path": Maps("base.path", text),
-    "data_config.img_dir": Together("dataset.path"),
-    "data_config.control_dir": Together("dataset.control_folders"),
-    "data_config.img_size": Maps(
-        "dataset.resolution", whole, 512, "There images are enlarged to it as well."
-    ),
-    "data_config.caption_type": Maps("dataset.caption_extension", lambda v: f".{text(v)}"),
-    "data_config.caption_dropout_rate": Maps("dataset.caption_dropout", number, 0.1),
-    "data_config.random_ratio": Lacks("Shapes are not drawn at random; buckets keep them."),
-    "data_config.train_batch_size": Maps("training.batch_size", whole),
-    "data_config.num_workers": Lacks("Reading needs no such setting.", (None, *range(65))),
-    "train_batch_size": Lacks("That program reads data_config.train_batch_size.", (None, 1)),
-    "output_dir": Maps("output.dir", text),
-    "tracker_project_name": Maps("output.name", text),
-    "max_train_steps": Maps("training.steps", whole),
-    "num_train_epochs": Lacks("That program counts steps.", (None, 1)),
-    "learning_rate": Maps("training.optimizer.learning_rate", number),
-    "lr_scheduler": Together("training.schedule.name"),
-    "lr_warmup_steps": Together("training.schedule.warmup_steps"),
-    "adam_beta1": Together("training.optimizer.beta1"),
-    "adam_beta2": Together("training.optimizer.beta2"),
-    "adam_weight_decay": Together("training.optimizer.weight_decay"),
-    "adam_epsilon": Together("training.optimizer.eps"),
-    "adam8bit": Together("training.optimizer.name"),
-    "use_8bit_adam": Lacks("That program reads it where it trains the whole model alone."),
-    "max_grad_norm": Maps("training.max_grad_norm", number),
-    "mixed_precision": Maps(
-        "training.precision", PRECISION, near=PRECISION_NEAR, exact=PRECISION_EXACT
-    ),
-    "gradient_accumulation_steps": Maps("training.gradient_accumulation_steps", whole),
-    "checkpointing_steps": Maps("training.checkpoint_every", whole),
-    "checkpoints_total_limit": Maps("training.keep_checkpoints", whole),
-    "resume_from_checkpoint": Lacks("Say resume=latest when you go on.", (None, "latest")),
-    "rank": Together("adapter.rank, adapter.alpha"),
-    "quantize": Together("memory.base_format"),
-    "report_to": Together("metrics.trackers"),
-    "logging_dir": Lacks("Logs lie in the run's folder.", (None, "logs")),
-    "freeze_text_encoder": Lacks("Text encoders are not trained.", (None, True)),
-    "precompute_text_embeddings": Lacks(_ENCODED, (None, True, False)),
-    "precompute_image_embeddings": Lacks(_ENCODED, (None, True, False)),
-    "save_cache_on_disk": Lacks(_ENCODED, (None, True, False)),
-}
+_TABLES = read_tables("flymyai", extension=lambda value: f".{text(value)}")
 
 
 def _convert(given: Given, to: Conversion) -> None:
-    source = Source(given.name, given.documents[0].values, TABLE)
+    source = Source(given.name, given.documents[0].values, _TABLES[""])
     source.apply(to)
     edits = source.given("data_config.control_dir")
     set_family(to, given, _NAME, "data_config.control_dir", "edit" if edits else "generate")
@@ -148,7 +102,7 @@ def _dataset(source: Source, to: Conversion) -> None:
 PROGRAM = Program(
     name=_NAME,
     version="c0927841",
-    tables={"": TABLE},
+    tables=_TABLES,
     marks={
         "data_config.img_dir": has("data_config", "img_dir"),
         "pretrained_model_name_or_path": has("pretrained_model_name_or_path"),

@@ -7,11 +7,10 @@ Source: kohya-ss/musubi-tuner at 30c658c4, ``training/parser_common.py``,
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .kohya_keys import OPTIONS, SCRIPT
+from .kohya_keys import OPTIONS, SCRIPT, TRAIN, Values, without_sections
 from .optimizers import note_number, set_optimizer
 from .program import Given, script_of
 from .rules import (
@@ -21,7 +20,6 @@ from .rules import (
     Maps,
     Source,
     Table,
-    UnfitError,
     flag,
     number,
     text,
@@ -30,7 +28,6 @@ from .rules import (
 )
 from .vocabulary import set_schedule, set_trackers
 
-TRAIN = "train_network.py"
 _LAUNCH = (
     "num_cpu_threads_per_process",
     "num_processes",
@@ -42,7 +39,6 @@ _LAUNCH = (
     "machine_rank",
 )
 
-Values = Mapping[str, Any]
 Datasets = tuple[str, Values] | None
 """The name of a file of datasets, and what it holds."""
 
@@ -88,22 +84,6 @@ def note_missing_datasets(source: Source, to: Conversion) -> None:
 
 def _toml(name: str) -> str:
     return name if name.endswith(".toml") else f"{name}.toml"
-
-
-def without_sections(values: Values) -> dict[str, Any]:
-    """Flatten a file of arguments, which may put them into sections of any name."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= value if isinstance(value, Mapping) else {name: value}
-    return flat
-
-
-def script_word(values: Values) -> str:
-    """The script of a command in small letters; empty where the values are no command."""
-    words = values.get("command")
-    if isinstance(words, list) and all(isinstance(each, str) for each in words):
-        return script_of(words).lower()
-    return ""
 
 
 def _read_command(words: Sequence[str], to: Conversion) -> dict[str, Any]:
@@ -203,20 +183,6 @@ def read_pairs(source: Source, key: str, to: Conversion) -> Iterator[tuple[str, 
             yield name.strip(), value.strip()
         else:
             to.unknown(f"{key} {each}", "")
-
-
-def patterns(value: str) -> list[str]:
-    """What that program reads as a list of Python's; a shell may have taken the quotes in it."""
-    try:
-        found = ast.literal_eval(value)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        found = None
-    if isinstance(found, list) and all(isinstance(each, str) for each in found):
-        return found
-    raise UnfitError(
-        "a list of patterns in quotes, as \"exclude_patterns=[r'.*mlp.*']\" in quotes of its own "
-        "that keep those inside from the shell"
-    )
 
 
 def set_optimizer_of(source: Source, to: Conversion) -> None:

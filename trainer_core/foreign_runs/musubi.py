@@ -6,30 +6,31 @@ Source: kohya-ss/musubi-tuner at 30c658c4, ``training/parser_common.py``,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ..families.run_files import words_elsewhere
 from .kohya import (
-    TRAIN,
-    Values,
     apply_pairs,
     note_missing_datasets,
     read_parts,
-    script_word,
     set_kind,
     set_memory,
     set_optimizer_of,
     set_run,
+)
+from .kohya_keys import (
+    MUSUBI,
+    SCRIPT,
+    TRAIN,
+    Values,
+    is_of_sd_scripts,
+    lists_datasets,
+    script_word,
     without_sections,
 )
-from .kohya_keys import SCRIPT
 from .kohya_noise import set_bounds, set_flow_noise, set_weighting
 from .kohya_prompts import set_previews
-from .musubi_datasets import DATASET, GENERAL, read_datasets
-from .musubi_keys import ARGUMENTS, NETWORK
+from .musubi_datasets import read_datasets
 from .program import Given, Program, other_script, script_of, set_family
 from .rules import Conversion, Source, flag, text
-from .sd_scripts_keys import is_of_sd_scripts
 
 _NAME = "musubi-tuner"
 
@@ -45,7 +46,7 @@ def _convert(given: Given, to: Conversion) -> None:
         if document.format == "command" and script_of(words).lower() not in _scripts():
             raise other_script(document.name, words, _scripts())
     arguments, datasets = read_parts(given, to, _has_datasets)
-    source = Source(given.name, arguments, ARGUMENTS)
+    source = Source(given.name, arguments, MUSUBI["arguments"])
     if arguments:
         source.apply(to)
         _family(given, source, to)
@@ -84,22 +85,19 @@ _KINDS = {"lora": "lora", "loha": "loha", "lokr": "lokr"}
 def _adapter(source: Source, to: Conversion) -> None:
     module = source.read("network_module", text, "networks.lora")
     set_kind(source, to, module, _KINDS.get(module.rsplit(".", 1)[-1].split("_")[0]))
-    for _ in apply_pairs(source, "network_args", NETWORK, to):
+    for _ in apply_pairs(source, "network_args", MUSUBI["network_args"], to):
         pass
 
 
-_TELLING = ARGUMENTS.keys() & {
+_TELLING = {
     *("network_dim", "network_module", "dit", "dataset_config", "timestep_sampling"),
     *("network_alpha", "network_args", "discrete_flow_shift"),
 }
+_OF_DATASETS = ("image_directory", "image_jsonl_file", "video_directory", "video_jsonl_file")
 
 
 def _has_datasets(values: Values) -> bool:
-    found = values.get("datasets")
-    telling = {"image_directory", "image_jsonl_file", "video_directory", "video_jsonl_file"}
-    return isinstance(found, list) and any(
-        isinstance(each, Mapping) and telling & each.keys() for each in found
-    )
+    return lists_datasets(values, *_OF_DATASETS)
 
 
 def _is_training(values: Values) -> bool:
@@ -115,12 +113,7 @@ def _is_training(values: Values) -> bool:
 PROGRAM = Program(
     name=_NAME,
     version="30c658c4",
-    tables={
-        "arguments": ARGUMENTS,
-        "network_args": NETWORK,
-        "general": GENERAL,
-        "datasets": DATASET,
-    },
+    tables=MUSUBI,
     marks={"arguments of a training, or datasets": _is_training},
     convert=_convert,
     beside=_is_training,

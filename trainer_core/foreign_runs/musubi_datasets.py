@@ -8,56 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .kohya_keys import MUSUBI
 from .rules import (
     Conversion,
-    Lacks,
-    Maps,
     Source,
-    Table,
     Together,
     flag,
     mapping,
     mappings,
     text,
-    whole,
 )
 from .vocabulary import Folder, set_folders, set_image_folder, set_reading, set_table, sides
-
-_VIDEO = "Videos are not trained here."
-
-_SHARED: Table = {
-    "resolution": Maps(
-        "dataset.resolution", sides, 723, "Buckets have as many pixels as width x height."
-    ),
-    "enable_bucket": Lacks("Images are always put into buckets of like shape.", (None, True)),
-    "bucket_no_upscale": Together("dataset.upscale"),
-    "caption_extension": Maps("dataset.caption_extension", text),
-    "batch_size": Maps("dataset.batch_size", whole, 1),
-    "num_repeats": Maps("dataset.num_repeats", whole),
-}
-
-GENERAL: Table = _SHARED
-
-DATASET: Table = {
-    **_SHARED,
-    "image_directory": Together("dataset.path"),
-    "image_jsonl_file": Together("dataset.metadata"),
-    "control_directory": Together("dataset.control_folders"),
-    "cache_directory": Maps("cache.dir", text, near="One folder for all datasets."),
-    "multiple_target": Lacks("Layers of an image lie in layers/NAME_0.png and so on."),
-    "no_resize_control": Lacks("Control images have the size of their target."),
-    "control_resolution": Together("dataset.control_area"),
-    "debug_dataset": Lacks("The verb dataset reports on it.", (None, True, False)),
-    **dict.fromkeys(
-        (
-            *("video_directory", "video_jsonl_file", "target_frames", "frame_extraction"),
-            *("frame_stride", "frame_sample", "max_frames", "source_fps"),
-            *("fp_latent_window_size", "fp_1f_clean_indices", "fp_1f_target_index"),
-            "fp_1f_no_post",
-        ),
-        Lacks(_VIDEO),
-    ),
-}
 
 
 def read_datasets(name: str, values: Mapping[str, Any], to: Conversion) -> None:
@@ -71,11 +32,11 @@ def read_datasets(name: str, values: Mapping[str, Any], to: Conversion) -> None:
     top = Source(name, values, {"general": Together("dataset"), "datasets": Together("dataset")})
     top.tell_unknown(to)
     general = top.read("general", mapping, {})
-    outside = Source(name, general, GENERAL, "general.")
+    outside = Source(name, general, MUSUBI["general"], "general.")
     outside.tell_unknown(to)
-    shared = {key: value for key, value in general.items() if key in GENERAL}
+    shared = {key: value for key, value in general.items() if key in MUSUBI["general"]}
     folders = [
-        _folder(Source(name, {**shared, **each}, DATASET, f"datasets[{place}]."), to)
+        _folder(Source(name, {**shared, **each}, MUSUBI["datasets"], f"datasets[{place}]."), to)
         for place, each in enumerate(top.read("datasets", mappings, []))
     ]
     set_folders(to, folders)

@@ -15,8 +15,7 @@ from typing import Any
 from ..config.patterns import pattern_mistake
 from ..errors import InputError
 from .documents import Document
-from .one_trainer_concepts import CONCEPT, SAMPLE, concept_folder, set_samples, sizes_of
-from .one_trainer_keys import CONFIG
+from .one_trainer_concepts import concept_folder, set_samples, sizes_of
 from .one_trainer_noise import set_loss, set_noise, set_shift
 from .optimizers import note_number, set_optimizer
 from .program import Given, Program, has, set_family
@@ -31,15 +30,17 @@ from .rules import (
     text,
     whole,
 )
+from .table_text import read_tables
 from .text_encoders import set_text_encoder
 from .vocabulary import containing, set_folders, set_schedule
 
 _NAME = "OneTrainer"
+_TABLES = read_tables("one_trainer")
 
 
 def _convert(given: Given, to: Conversion) -> None:
     main = next((each for each in given.documents if not _is_list(each)), given.documents[0])
-    source = Source(given.name, main.values, CONFIG)
+    source = Source(given.name, main.values, _TABLES[""])
     source.apply(to)
     method = source.read("training_method", text, "FINE_TUNE")
     if method != "LORA":
@@ -381,7 +382,7 @@ def _concepts(given: Given, source: Source, to: Conversion) -> None:
         to.off("concept_file_name", source.values["concept_file_name"], "Its concepts are read.")
     folders = []
     for place, values in enumerate(items):
-        one = Source(given.name, values, CONCEPT, f"concepts[{place}].")
+        one = Source(given.name, values, _TABLES["concepts"], f"concepts[{place}].")
         if one.read("enabled", flag, True):
             prompts = given.lines(one.read("text.prompt_path", text, ""))
             folders.append(concept_folder(one, prompts))
@@ -407,7 +408,7 @@ def _samples(given: Given, source: Source, to: Conversion) -> None:
         to.off("sample_definition_file_name", named, "Its samples are read.")
     set_samples(
         [
-            Source(given.name, each, SAMPLE, f"samples[{place}].")
+            Source(given.name, each, _TABLES["samples"], f"samples[{place}].")
             for place, each in enumerate(items)
         ],
         to,
@@ -437,7 +438,7 @@ def _masks(source: Source, to: Conversion) -> None:
 PROGRAM = Program(
     name=_NAME,
     version="23df3832",
-    tables={"": CONFIG, "concepts": CONCEPT, "samples": SAMPLE},
+    tables=_TABLES,
     marks={
         "training_method": has("training_method"),
         "model_type": has("model_type"),

@@ -11,103 +11,16 @@ from typing import Any
 
 from ..config.prompt_lines import prompt_line
 from .rules import (
-    EVERY,
     Conversion,
-    Lacks,
-    Maps,
     Read,
     Source,
-    Table,
-    Together,
     UnfitError,
     flag,
     number,
     text,
     whole,
 )
-from .vocabulary import AUGMENTED, Folder, set_reading, sides
-
-_TEXTS = "Captions keep their words here; see dataset.captions."
-
-CONCEPT: Table = {
-    "__version": Lacks("It is about the program.", (None, *range(20))),
-    "name": Lacks("Folders have no names but their own.", EVERY),
-    "path": Together("dataset.path"),
-    "enabled": Together("dataset.folders"),
-    "type": Together("dataset.folders (role)"),
-    "seed": Lacks("The run's seed holds for all.", EVERY),
-    "include_subdirectories": Maps("dataset.subfolders", flag, False),
-    "image_variations": Lacks("An image has one view, or two with dataset.flip.", (None, 1)),
-    "text_variations": Lacks("dataset.captions says how many texts there are.", (None, 1)),
-    "balancing": Together("dataset.num_repeats"),
-    "balancing_strategy": Together("dataset.num_repeats"),
-    "loss_weight": Together("dataset.folders (weight)"),
-    "concept_stats": Lacks("It is what the program's own dialog remembers.", EVERY),
-    "image.__version": Lacks("It is about the program.", (None, *range(20))),
-    "image.enable_crop_jitter": Lacks("dataset.crop says what is kept; it stays the same."),
-    "image.enable_random_flip": Maps("dataset.flip", flag, near="Both views come equally often."),
-    "image.enable_fixed_flip": Lacks(AUGMENTED),
-    **{
-        f"image.{name}": Lacks(AUGMENTED, (None, False, 0, 0.0))
-        for name in (
-            *("enable_random_rotate", "enable_fixed_rotate", "random_rotate_max_angle"),
-            *("enable_random_brightness", "enable_fixed_brightness"),
-            *("random_brightness_max_strength", "enable_random_contrast", "enable_fixed_contrast"),
-            *("random_contrast_max_strength", "enable_random_saturation"),
-            *("enable_fixed_saturation", "random_saturation_max_strength", "enable_random_hue"),
-            *("enable_fixed_hue", "random_hue_max_strength"),
-            *("enable_random_circular_mask_shrink", "enable_random_mask_rotate_crop"),
-        )
-    },
-    "image.enable_resolution_override": Together("dataset.resolution"),
-    "image.resolution_override": Together("dataset.resolution"),
-    "text.__version": Lacks("It is about the program.", (None, *range(20))),
-    "text.prompt_source": Together("dataset.captions.variants, dataset.missing_caption"),
-    "text.prompt_path": Together("dataset.captions.default"),
-    "text.enable_tag_shuffling": Together("dataset.captions.shuffle"),
-    "text.tag_delimiter": Together("dataset.captions.separator"),
-    "text.keep_tags_count": Together("dataset.captions.keep"),
-    "text.tag_dropout_enable": Lacks("Single tags: dataset.captions.drop, with shuffle."),
-    **{
-        f"text.{name}": Lacks(
-            _TEXTS, (None, False, 0, 0.0, "", "FULL", "NONE", "capslock, title, first, random")
-        )
-        for name in (
-            *("tag_dropout_mode", "tag_dropout_probability", "tag_dropout_special_tags_mode"),
-            *("tag_dropout_special_tags", "tag_dropout_special_tags_regex"),
-            *("caps_randomize_enable", "caps_randomize_mode", "caps_randomize_probability"),
-            "caps_randomize_lowercase",
-        )
-    },
-}
-
-SAMPLE: Table = {
-    "__version": Lacks("It is about the program.", (None, *range(20))),
-    "enabled": Together("preview.prompts"),
-    "prompt": Together("preview.prompts"),
-    "negative_prompt": Together("preview.negative_prompt"),
-    "height": Together("preview.height"),
-    "width": Together("preview.width"),
-    "seed": Together("preview.seed"),
-    "random_seed": Lacks("Seeds stay the same, so that previews can be compared."),
-    "diffusion_steps": Together("preview.steps"),
-    "cfg_scale": Together("preview.guidance"),
-    "noise_scheduler": Lacks("Previews are sampled as the base's own scheduler says.", EVERY),
-    "frames": Lacks("Videos are not trained here.", (None, 1)),
-    "length": Lacks("Videos are not trained here.", (None, 10.0)),
-    **dict.fromkeys(
-        (
-            *("text_encoder_1_layer_skip", "text_encoder_2_layer_skip"),
-            *("text_encoder_3_layer_skip", "text_encoder_4_layer_skip"),
-            *("text_encoder_1_sequence_length", "text_encoder_2_sequence_length"),
-            *("transformer_attention_mask", "force_last_timestep"),
-        ),
-        Lacks("Texts are read as in the training.", (None, False, 0)),
-    ),
-    "sample_inpainting": Lacks("Bases that fill read control images (preview.controls)."),
-    "base_image_path": Lacks("Bases that fill read control images (preview.controls)."),
-    "mask_image_path": Lacks("Bases that fill read control images (preview.controls)."),
-}
+from .vocabulary import Folder, set_reading, sides
 
 _PRIOR = (
     "Its images train as regularization images; dataset.preservation.kind class holds the base "

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from .kohya import (
-    TRAIN,
     apply_pairs,
     note_missing_datasets,
     read_parts,
@@ -18,13 +17,12 @@ from .kohya import (
     set_optimizer_of,
     set_run,
 )
-from .kohya_keys import SCRIPT
+from .kohya_keys import SCRIPT, SD, SD_SCRIPTS, TRAIN, has_subsets, is_of_sd_scripts
 from .kohya_noise import DENSITY, set_bounds, set_flow_noise
 from .kohya_prompts import set_previews
 from .program import Given, Program, other_script, script_of, set_family
 from .rules import Conversion, Source, UnfitError, flag, number, numbers, text, whole
-from .sd_scripts_datasets import SUBSET, read_named_folders, read_subsets
-from .sd_scripts_keys import ARGUMENTS, NETWORK, SCRIPTS, has_subsets, is_of_sd_scripts
+from .sd_scripts_datasets import read_named_folders, read_subsets
 
 _NAME = "sd-scripts"
 _STABLE = ("sd", "sdxl")
@@ -43,7 +41,7 @@ _FLOW |= {"hunyuan_image": ("sigma", 5.0)}
 
 
 def _scripts() -> list[str]:
-    return [f"{each}{TRAIN}" for each in SCRIPTS]
+    return [f"{each}{TRAIN}" for each in SD_SCRIPTS]
 
 
 def _convert(given: Given, to: Conversion) -> None:
@@ -52,7 +50,7 @@ def _convert(given: Given, to: Conversion) -> None:
         if document.format == "command" and script_of(words).lower() not in _scripts():
             raise other_script(document.name, words, _scripts())
     arguments, datasets = read_parts(given, to, has_subsets)
-    source = Source(given.name, arguments, ARGUMENTS)
+    source = Source(given.name, arguments, SD["arguments"])
     if arguments:
         source.apply(to)
         _convert_arguments(given, source, to)
@@ -94,7 +92,7 @@ def _script(source: Source) -> str:
     if script := source.read(SCRIPT, text, ""):
         return script
     module = source.read("network_module", text, "")
-    named = (each.rstrip("_") for each in SCRIPTS if each and module.endswith(each.rstrip("_")))
+    named = (each.rstrip("_") for each in SD_SCRIPTS if each and module.endswith(each.rstrip("_")))
     told = (script for key, script in _TELLS.items() if source.given(key))
     return next(named, next(told, "sd"))
 
@@ -111,7 +109,7 @@ _SOME_RANKS = "Convolutions have adapter.rank, too."
 
 def _adapter(source: Source, script: str, to: Conversion) -> None:
     module = source.read("network_module", text, "networks.lora")
-    rows = list(apply_pairs(source, "network_args", NETWORK, to))
+    rows = list(apply_pairs(source, "network_args", SD["network_args"], to))
     args = {name: (key, value) for name, key, value in rows}
     word = module.rsplit(".", 1)[-1]
     key = "network_module"
@@ -315,7 +313,7 @@ def _loss(source: Source, script: str, to: Conversion) -> None:
 PROGRAM = Program(
     name=_NAME,
     version="48d368fa",
-    tables={"arguments": ARGUMENTS, "network_args": NETWORK, "datasets": SUBSET},
+    tables=SD,
     marks={"arguments of a training of an adapter, or datasets with subsets": is_of_sd_scripts},
     convert=_convert,
     beside=is_of_sd_scripts,

@@ -15,12 +15,8 @@ from ..errors import ConfigError
 from .optimizers import note_number, set_optimizer
 from .program import Given, Program, has, set_family
 from .rules import (
-    EVERY,
     Conversion,
-    Lacks,
-    Maps,
     Source,
-    Table,
     Together,
     UnfitError,
     flag,
@@ -32,11 +28,8 @@ from .rules import (
     whole,
     word_of,
 )
+from .table_text import read_tables
 from .vocabulary import (
-    ENCODED,
-    PRECISION,
-    PRECISION_EXACT,
-    PRECISION_NEAR,
     ending,
     set_reading,
     set_schedule,
@@ -47,128 +40,14 @@ from .vocabulary import (
 )
 
 _NAME = "qwen-image-finetune"
-_DEVICES = "The text encoder and the VAE share memory.encoder_device."
-_FEW = tuple(range(65))
+_TABLES = read_tables("tsiendragon")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _LONGEST = 4096
-
-TABLE: Table = {
-    "trainer": Together("family, base.variant"),
-    "train.trainer": Together("family, base.variant"),
-    "mode": Lacks("The verb says what is done.", (None, "fit", "cache", "predict")),
-    "resume": Lacks("Say resume=latest when you go on."),
-    "model.pretrained_model_name_or_path": Maps("base.path", text),
-    "model.pretrained_embeddings": Lacks("base.encoders names a Diffusers folder."),
-    "model.quantize": Together("memory.base_format"),
-    "model.rank": Lacks("That program reads model.lora.r.", (None, *_FEW, 128)),
-    "model.use_vlm_prompt_enhancer": Lacks("Prompts are not rewritten here."),
-    "model.lora.r": Maps("adapter.rank", whole, 16),
-    "model.lora.lora_alpha": Maps("adapter.alpha", number, 16.0),
-    "model.lora.init_lora_weights": Together("adapter.init"),
-    "model.lora.target_modules": Together("adapter.targets"),
-    "model.lora.pretrained_weight": Maps("adapter.start_from", text),
-    "model.lora.adapter_name": Lacks("An adapter has no name but its file's.", EVERY),
-    "data.class_path": Lacks("There is one way to read a folder.", EVERY),
-    "data.batch_size": Together("training.batch_size"),
-    "data.init_args.batch_size": Together("training.batch_size"),
-    **dict.fromkeys(
-        (
-            "data.num_workers",
-            "data.init_args.num_workers",
-            "data.init_args.prefetch_factor",
-            "data.init_args.persistent_workers",
-        ),
-        Lacks("Samples are encoded once and read ahead by themselves.", EVERY),
-    ),
-    "data.shuffle": Lacks("Samples are always shuffled.", (None, True)),
-    "data.init_args.dataset_path": Together("dataset.path"),
-    "data.init_args.caption_dropout_rate": Maps("dataset.caption_dropout", number),
-    "data.init_args.prompt_image_dropout_rate": Maps(
-        "dataset.control_dropout",
-        number,
-        near="There only the text encoder loses the image.",
-        exact=(0.0,),
-    ),
-    "data.init_args.cache_drop_rate": Lacks("dataset.caption_dropout says it.", EVERY),
-    "data.init_args.cache_dir": Lacks("cache.cache_dir says it.", EVERY),
-    "data.init_args.use_cache": Lacks(ENCODED, (None, True, False)),
-    "data.init_args.use_edit_mask": Together("dataset.mask.source"),
-    "data.init_args.selected_control_indexes": Lacks("All control images of a folder are read."),
-    "data.init_args.prompt_empty_drop_keys": Lacks(ENCODED, EVERY),
-    "data.init_args.image_size": Together("dataset.resolution"),
-    "data.init_args.processor.class_path": Lacks("There is one way to resize.", EVERY),
-    "data.init_args.processor.init_args.process_type": Together("dataset.crop"),
-    "data.init_args.processor.init_args.resize_mode": Lacks(
-        "Images are resized with Lanczos.", EVERY
-    ),
-    "data.init_args.processor.init_args.target_size": Together("dataset.resolution"),
-    "data.init_args.processor.init_args.target_pixels": Together("dataset.resolution"),
-    "data.init_args.processor.init_args.multi_resolutions": Together("dataset.more_resolutions"),
-    "data.init_args.processor.init_args.controls_size": Lacks(
-        "Control images have the size of their target; see dataset.control_area."
-    ),
-    "data.init_args.processor.init_args.controls_pixels": Together("dataset.control_area"),
-    "data.init_args.processor.init_args.max_aspect_ratio": Maps("dataset.max_aspect_ratio", number),
-    "data.init_args.processor.init_args.resize_controls_mask_to_image": Lacks(
-        "Masks have the size of their image.", (None, True, False)
-    ),
-    "train.train_batch_size": Lacks("That program reads data.batch_size.", EVERY),
-    "train.gradient_accumulation_steps": Maps("training.gradient_accumulation_steps", whole, 4),
-    "train.max_train_steps": Maps("training.steps", whole, 1000),
-    "train.num_epochs": Lacks("That program stops at max_train_steps, if that comes first."),
-    "train.resume_from_checkpoint": Lacks("Say resume=latest when you go on.", (None, "latest")),
-    "train.checkpointing_steps": Maps("training.checkpoint_every", whole, 500),
-    "train.checkpoints_total_limit": Maps("training.keep_checkpoints", whole, 10_000),
-    "train.max_grad_norm": Maps("training.max_grad_norm", number),
-    "train.mixed_precision": Maps(
-        "training.precision", PRECISION, "bf16", PRECISION_NEAR, PRECISION_EXACT
-    ),
-    "train.gradient_checkpointing": Maps("memory.gradient_checkpointing", flag),
-    "train.low_memory": Lacks("memory.plan places weights by itself.", (None, True, False)),
-    "train.fit_device": Lacks(_DEVICES, EVERY),
-    "train.vae_encoder_device": Lacks(_DEVICES, EVERY),
-    "train.text_encoder_device": Maps("memory.encoder_device", text, near=_DEVICES),
-    "optimizer.class_path": Together("training.optimizer.name"),
-    "optimizer.init_args": Together("training.optimizer"),
-    "lr_scheduler.scheduler_type": Together("training.schedule.name"),
-    "lr_scheduler.warmup_steps": Together("training.schedule.warmup_steps"),
-    "lr_scheduler.num_cycles": Together("training.schedule.cycles"),
-    "lr_scheduler.power": Together("training.schedule.power"),
-    "logging.output_dir": Maps("output.dir", text, "./output"),
-    "logging.logging_dir": Lacks("Logs lie in the run's folder.", (None, "logs")),
-    "logging.report_to": Together("metrics.trackers"),
-    "logging.tracker_project_name": Maps("output.name", text),
-    "logging.tags": Lacks("A run has no tags.", EVERY),
-    "logging.notes": Lacks("A run has no notes; write them into the run file as comments."),
-    "logging.sampling": Lacks("preview has what is generated; it is read from validation."),
-    "cache.use_cache": Lacks(ENCODED, (None, True, False)),
-    "cache.cache_dir": Maps("cache.dir", text),
-    "cache.devices": Lacks(_DEVICES, EVERY),
-    "cache.vae_encoder_device": Lacks(_DEVICES, EVERY),
-    "cache.text_encoder_device": Maps("memory.encoder_device", text, near=_DEVICES),
-    "cache.text_encoder_2_device": Lacks(_DEVICES, EVERY),
-    "cache.prompt_empty_drop_keys": Lacks(ENCODED, EVERY),
-    "predict.devices": Lacks(_DEVICES, EVERY),
-    "predict": Lacks(_DEVICES, EVERY),
-    "loss.mask_loss": Together("dataset.mask.source"),
-    "loss.forground_weight": Together("dataset.mask.foreground"),
-    "loss.background_weight": Together("dataset.mask.background"),
-    "loss.class_path": Lacks("The loss is training.loss.kind.", (None,)),
-    "loss.init_args": Lacks("Weights of masks are dataset.mask.foreground and background."),
-    "validation.enabled": Together("preview.every"),
-    "validation.steps": Together("preview.every"),
-    "validation.validation_steps": Together("preview.every"),
-    "validation.max_samples": Together("preview.prompts"),
-    "validation.num_validation_samples": Together("preview.prompts"),
-    "validation.seed": Maps("preview.seed", whole),
-    "validation.dataset": Lacks("Images that are held out are dataset.validation."),
-    "validation.samples": Together("preview.prompts, preview.controls"),
-}
 
 
 def _convert(given: Given, to: Conversion) -> None:
     values = _resolved(given.name, given.documents[0].values)
-    source = Source(given.name, values, TABLE)
+    source = Source(given.name, values, _TABLES[""])
     source.apply(to)
     key = "trainer" if source.given("trainer") else "train.trainer"
     word = source.read(key, text, "QwenImageEdit")
@@ -432,7 +311,7 @@ def _previews(source: Source, to: Conversion) -> None:
     most = source.read("validation.max_samples", whole, 4)
     if not source.read("validation.enabled", flag, False) or not samples:
         for key, value in source.values.items():
-            if key.startswith("validation.") and isinstance(TABLE.get(key), Together):
+            if key.startswith("validation.") and isinstance(_TABLES[""].get(key), Together):
                 to.off(key, value, "Nothing is validated there.")
         return
     key = "validation.steps" if source.given("validation.steps") else "validation.validation_steps"
@@ -466,7 +345,7 @@ def _previews(source: Source, to: Conversion) -> None:
 PROGRAM = Program(
     name=_NAME,
     version="460ba1aa",
-    tables={"": TABLE},
+    tables=_TABLES,
     marks={
         "model.lora": has("model", "lora"),
         "model.pretrained_model_name_or_path": has("model", "pretrained_model_name_or_path"),

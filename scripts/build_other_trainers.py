@@ -24,6 +24,8 @@ def _lines() -> Iterator[str]:
     for program in PROGRAMS:
         yield f"\n## {program.name}\n\nRead from its source at commit `{program.version}`."
         for place, table in program.tables.items():
+            if " if " in place:
+                continue  # Its keys stand in the table of the place, too.
             title = f"`{place}`" if place else "All keys"
             yield f"\n### {program.name}: {title}\n\n| key | here | |\n|---|---|---|"
             rows: dict[tuple[str, str], list[str]] = {}

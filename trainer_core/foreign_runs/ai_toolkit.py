@@ -17,7 +17,7 @@ from .ai_toolkit_datasets import dataset_folder
 from .ai_toolkit_keys import BASE_FORMAT, OLDER_MODELS, TABLES
 from .ai_toolkit_noise import set_loss, set_noise, set_preservation
 from .ai_toolkit_slider import SLIDERS, set_slider
-from .optimizers import FINDS_ITS_RATE, note_number, set_optimizer
+from .optimizers import FINDS_ITS_RATE, set_optimizer_by
 from .program import Given, Program, has, set_family
 from .rules import (
     EVERY,
@@ -140,22 +140,15 @@ def _network(network: Source, to: Conversion) -> None:
         kind = "lora"
     network.say(to, "adapter.kind", kind, "type", said)
     full = kind == "lokr" and network.read("lokr_full_rank", flag, True)
-    if kind == "lokr":
-        network.say(to, "adapter.factor", network.read("lokr_factor", whole, -1), "lokr_factor")
-        network.say(to, "adapter.full_matrix", full, "lokr_full_rank")
+    network.when(kind == "lokr", to, TABLES["network if lokr"])
     if full:
         ranks = ["rank", "linear", "alpha", "linear_alpha"]
         network.off(to, *ranks, why="lokr_full_rank takes no rank.")
     else:
         _rank(network, to)
     if network.read("all_layers", flag, False) or not network.read("transformer_only", flag, True):
-        to.say(
-            "adapter.targets",
-            "all_linear",
-            "network.all_layers",
-            True,
-            "The preset of the family with every linear layer.",
-        )
+        near = "The preset of the family with every linear layer."
+        to.say("adapter.targets", "all_linear", "network.all_layers", True, near)
 
 
 def _rank(network: Source, to: Conversion) -> None:
@@ -214,23 +207,8 @@ def _model(given: Given, model: Source, to: Conversion) -> None:
 def _optimizer(train: Source, to: Conversion) -> None:
     """Optimizer, learning rate, schedule and accumulation."""
     params = train.read("optimizer_params", mapping, {})
-    names = {"weight_decay", "eps", "beta1", "beta2", "momentum"}
-    given: dict[str, Any] = {}
-    name = train.read("optimizer", text, "adamw")
-    for key, value in params.items():
-        whole_key = f"optimizer_params.{key}"
-        if key == "betas" and isinstance(value, list) and len(value) == 2:
-            given |= {"beta1": (whole_key, value[0]), "beta2": (whole_key, value[1])}
-        elif key in names:
-            given[key] = (whole_key, value)
-        else:
-            note_number(to, name, f"train.{whole_key}", key, value)
-    checked = {
-        key: (f"train.{path}", train.check(path, value, number))
-        for key, (path, value) in given.items()
-    }
-    named = train.given("optimizer")
-    ours = set_optimizer(to, ("train.optimizer", name), checked, {"eps": 1e-6}, named=named)
+    name = ("optimizer", train.read("optimizer", text, "adamw"))
+    ours = set_optimizer_by(train, to, name, params, "optimizer_params.{}", {"eps": 1e-6})
     key = "unet_lr" if train.given("unet_lr") else "lr"
     rate = train.read(key, number, 1e-6)
     raised = ours in FINDS_ITS_RATE and rate < 0.1
@@ -241,20 +219,15 @@ def _optimizer(train: Source, to: Conversion) -> None:
         train.off(to, "lr", why="train.unet_lr wins over it.")
     _schedule(train, rate, to)
     for key in ("gradient_accumulation", "gradient_accumulation_steps"):
-        if train.given(key):
-            steps = train.read(key, whole)
-            train.say(to, "training.gradient_accumulation_steps", steps, key, train.values[key])
+        train.take(to, key, "training.gradient_accumulation_steps", whole)
 
 
 def _schedule(train: Source, rate: float, to: Conversion) -> None:
     name = train.read("lr_scheduler", text, "constant")
     params = train.read("lr_scheduler_params", mapping, {})
     if name in {"step", "linear"}:
-        to.lack(
-            "train.lr_scheduler",
-            name,
-            "There is no such schedule here; the learning rate stays constant.",
-        )
+        why = "There is no such schedule here; the learning rate stays constant."
+        to.lack("train.lr_scheduler", name, why)
         _unused(params, to)
         return
 

@@ -33,13 +33,8 @@ def dataset_folder(source: Source, regularization_weight: float, trigger_word: s
     _path(source, to)
     _sizes(source, to)
     if source.read("shuffle_tokens", flag, False):
-        to.say(
-            "dataset.captions.shuffle",
-            8,
-            f"{key}shuffle_tokens",
-            True,
-            "Another order in each of 8 epochs; there in each step.",
-        )
+        near = "Another order in each of 8 epochs; there in each step."
+        to.say("dataset.captions.shuffle", 8, f"{key}shuffle_tokens", True, near)
     if source.read("use_short_captions", flag, False):
         to.say("dataset.captions.length", "short", f"{key}use_short_captions", True)
     if source.read("alpha_mask", flag, False):

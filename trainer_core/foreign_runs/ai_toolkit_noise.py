@@ -29,13 +29,8 @@ def set_noise(train: Source, to: Conversion) -> None:
     _linear(train, to)
     if bias in {"content", "style"}:
         exact = linear or kind == "linear"
-        to.say(
-            density,
-            bias,
-            "train.content_or_style",
-            bias,
-            "" if exact else f"There on top of timestep_type {kind}.",
-        )
+        near = "" if exact else f"There on top of timestep_type {kind}."
+        to.say(density, bias, "train.content_or_style", bias, near)
         _bounds(train, to)
         return
     if train.given("content_or_style"):
@@ -91,13 +86,8 @@ def set_loss(train: Source, to: Conversion) -> None:
         to.lack("train.loss_type", kind, "There is no such loss here; mse stands in its place.")
     for key in ("min_snr_gamma", "snr_gamma"):
         if gamma := train.read(key, number, 0.0):
-            to.say(
-                "training.loss.weighting",
-                "min_snr",
-                f"train.{key}",
-                gamma,
-                "Weighted here by the signal-to-noise ratio of flow matching.",
-            )
+            near = "Weighted here by the signal-to-noise ratio of flow matching."
+            to.say("training.loss.weighting", "min_snr", f"train.{key}", gamma, near)
             to.say("training.loss.snr_gamma", gamma, f"train.{key}", gamma)
         elif key in train.values:
             to.off(f"train.{key}", train.values[key])
@@ -117,13 +107,8 @@ def set_loss(train: Source, to: Conversion) -> None:
     source.apply(to)
     decay = source.read("ema_decay", number, 0.999)
     if source.read("use_ema", flag, False):
-        to.say(
-            "training.ema.decay",
-            decay,
-            "train.ema_config.ema_decay",
-            decay,
-            "Here the first steps keep less of the average.",
-        )
+        near = "Here the first steps keep less of the average."
+        to.say("training.ema.decay", decay, "train.ema_config.ema_decay", decay, near)
     elif ema:
         to.off("train.ema_config", dict(ema))
 
@@ -139,13 +124,8 @@ def set_preservation(train: Source, to: Conversion) -> None:
             train.off(to, key, f"{key}_multiplier")
             continue
         share = weight / (1 + weight) if weight > 0 else 0.0
-        to.say(
-            "dataset.preservation.kind",
-            kind,
-            f"train.{key}",
-            True,
-            "There each sample has a second loss; here a share of each batch has it.",
-        )
+        near = "There each sample has a second loss; here a share of each batch has it."
+        to.say("dataset.preservation.kind", kind, f"train.{key}", True, near)
         to.say(
             "dataset.preservation.share",
             round(share, 3),

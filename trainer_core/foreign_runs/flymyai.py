@@ -54,10 +54,6 @@ def _adapter(source: Source, to: Conversion) -> None:
     targets = ending(["to_k", "to_q", "to_v", "to_out.0"])
     to.say("adapter.targets", targets, fixed, targets, given=False)
     to.say("training.sigma.density", "uniform", fixed, "uniform", given=False)
-    if source.read("quantize", flag, False):
-        to.say("memory.base_format", "fp8", "quantize", True, "Rounded in another way.")
-    elif "quantize" in source.values:
-        to.off("quantize", False)
 
 
 def _optimizer(source: Source, to: Conversion) -> None:

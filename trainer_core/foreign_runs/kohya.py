@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .kohya_keys import OPTIONS, SCRIPT, TRAIN, Values, without_sections
-from .optimizers import note_number, set_optimizer
+from .optimizers import set_optimizer_by
 from .program import Given, script_of
 from .rules import (
     EVERY,
@@ -150,8 +150,6 @@ def set_kind(
         to.say("base.adapters", listed, "base_weights", weights)
         if source.given("base_weights_multiplier"):
             to.tell("base.adapters", "base_weights_multiplier", strengths)
-    if source.read("no_metadata", flag, False):
-        to.say("output.metadata", "none", "no_metadata", True)
 
 
 def apply_pairs(
@@ -187,19 +185,11 @@ def read_pairs(source: Source, key: str, to: Conversion) -> Iterator[tuple[str, 
 
 def set_optimizer_of(source: Source, to: Conversion) -> None:
     """Set the optimizer with its numbers, and the schedule."""
-    numbers: dict[str, Any] = {}
-    kind = source.read("optimizer_type", text, "AdamW") or "AdamW"
-    for key, value in read_pairs(source, "optimizer_args", to):
-        name = f"optimizer_args ({key})"
-        if key == "betas":
-            parts = [part.strip() for part in value.strip("()[] ").split(",") if part.strip()]
-            both = [source.check(name, part, number) for part in parts]
-            numbers |= {f"beta{at}": (name, each) for at, each in enumerate(both[:2], 1)}
-        elif key in {"weight_decay", "eps", "momentum"}:
-            numbers[key] = (name, source.check(name, value, number))
-        else:
-            note_number(to, kind, name, key, value)
-    set_optimizer(to, ("optimizer_type", kind), numbers, named=source.given("optimizer_type"))
+    name = source.read("optimizer_type", text, "AdamW") or "AdamW"
+    args: dict[str, Any] = dict(read_pairs(source, "optimizer_args", to))
+    if "betas" in args:
+        args["betas"] = [each.strip() for each in args["betas"].strip("()[] ").split(",")][:2]
+    set_optimizer_by(source, to, ("optimizer_type", name), args, "optimizer_args ({})")
     _schedule(source, to)
 
 
@@ -220,9 +210,8 @@ def _schedule(source: Source, to: Conversion) -> None:
         decay_share=share,
         named=source.given("lr_scheduler"),
     )
-    for key in ("lr_scheduler_num_cycles", "lr_scheduler_power", "lr_scheduler_min_lr_ratio"):
-        if source.given(key) and not any(note.key == key for note in to.notes):
-            to.off(key, source.values[key], "It means nothing with this schedule.")
+    numbers = ("lr_scheduler_num_cycles", "lr_scheduler_power", "lr_scheduler_min_lr_ratio")
+    source.unused(to, *numbers, why="It means nothing with this schedule.")
     if source.given("lr_decay_steps") and share is None:
         to.lack("lr_decay_steps", decay, "Set training.schedule.decay_share to a share.")
     warmup = source.read("lr_warmup_steps", number, 0.0)
@@ -242,16 +231,7 @@ def set_memory(source: Source, to: Conversion) -> None:
         to.lack("gradient_checkpointing", checkpoint, "Swapped blocks need it here; it stays on.")
     else:
         source.say(to, "memory.gradient_checkpointing", checkpoint, "gradient_checkpointing")
-    for key in ("gradient_checkpointing_cpu_offload", "cpu_offload_checkpointing"):
-        if source.read(key, flag, False):
-            to.say("memory.checkpoint_inputs", "ram", key, True)
-    if source.given("blocks_to_swap"):
-        to.say("memory.blocks_to_swap", swapped, "blocks_to_swap", swapped)
-    if source.read("use_pinned_memory_for_block_swap", flag, False):
-        to.say("memory.master", "pinned", "use_pinned_memory_for_block_swap", True)
-    formats = ("fp8_scaled", "fp8_base", "fp8_base_unet")
-    if key := next((each for each in formats if source.read(each, flag, False)), ""):
-        to.say("memory.base_format", "fp8", key, True, "With a scale for each row of weights.")
+    source.take(to, "blocks_to_swap", "memory.blocks_to_swap", whole)
 
 
 def set_run(source: Source, to: Conversion) -> None:

@@ -14,16 +14,17 @@ from typing import Any
 from ..config.prompt_lines import prompt_line
 from .program import Given
 from .rules import Conversion, Source, UnfitError, number, text, whole
+from .vocabulary import share_or_keep
 
 _FLAG = re.compile(r"\s--(?=[a-z]+\s)")
 _SETTINGS: Mapping[str, tuple[str, Any]] = {
-    "w": ("preview.width", whole),
-    "h": ("preview.height", whole),
-    "s": ("preview.steps", whole),
-    "g": ("preview.guidance", number),
-    "l": ("preview.guidance", number),
-    "d": ("preview.seed", whole),
-    "n": ("preview.negative_prompt", text),
+    "w": ("width", whole),
+    "h": ("height", whole),
+    "s": ("steps", whole),
+    "g": ("guidance", number),
+    "l": ("guidance", number),
+    "d": ("seed", whole),
+    "n": ("negative_prompt", text),
 }
 _CONTROL = "ci"
 _LISTED = {
@@ -109,13 +110,8 @@ def _set_flag(flag: str, prompts: list[_Prompt], own: list[dict[str, Any]], to: 
         return
     setting, read = _SETTINGS[flag]
     try:
-        if len(set(values)) == 1 and (flag != "d" or len(prompts) == 1):
-            to.say(setting, read(value), key, value)
-            return
-        for said, each in zip(own, values, strict=True):
-            if each is not None:
-                said[setting.removeprefix("preview.")] = read(each)
-        to.tell("preview.prompts", key, value)
+        found = [None if each is None else read(each) for each in values]
+        share_or_keep(to, setting, found, key, own)
     except UnfitError as error:
         to.lack(key, value, f"It is not {error}.")
 

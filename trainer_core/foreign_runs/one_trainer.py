@@ -17,7 +17,7 @@ from ..errors import InputError
 from .documents import Document
 from .one_trainer_concepts import concept_folder, set_samples, sizes_of
 from .one_trainer_noise import set_loss, set_noise, set_shift
-from .optimizers import note_number, set_optimizer
+from .optimizers import NUMBERS, set_optimizer_by
 from .program import Given, Program, has, set_family
 from .rules import (
     Conversion,
@@ -32,7 +32,7 @@ from .rules import (
 )
 from .table_text import read_tables
 from .text_encoders import set_text_encoder
-from .vocabulary import containing, set_folders, set_schedule
+from .vocabulary import containing, set_folders, set_masks, set_schedule
 
 _NAME = "OneTrainer"
 _TABLES = read_tables("one_trainer")
@@ -63,7 +63,7 @@ def _convert(given: Given, to: Conversion) -> None:
     _sizes(source, to)
     _concepts(given, source, to)
     _samples(given, source, to)
-    _masks(source, to)
+    set_masks(source, to, "masked_training", _TABLES[" if masked"])
 
 
 def _is_list(document: Document) -> bool:
@@ -92,7 +92,8 @@ def _adapter(source: Source, to: Conversion) -> None:
         source.say(to, "adapter.alpha", source.read("lora_alpha", number, 1.0), "lora_alpha")
     used = {rank[0], "peft_type", "lora_alpha"}
     if kind == "lokr":
-        used |= _kronecker(source, to)
+        source.when(True, to, _TABLES[" if lokr"])
+        used |= {*_TABLES[" if lokr"], "lokr_weight_decompose"}
     prefix = {"lora": "lora_decompose", "lokr": "lokr_weight_decompose"}.get(kind)
     if prefix and source.read(prefix, flag, False):
         to.say("adapter.dora", True, prefix, True)
@@ -111,23 +112,6 @@ def _leftover(source: Source, key: str, to: Conversion) -> None:
         to.lack(key, True, "There is no scale of a rotation here.")
     else:
         to.off(key, source.values[key], "It means nothing with this kind, or is off.")
-
-
-def _kronecker(source: Source, to: Conversion) -> set[str]:
-    for key, setting, read, usual in (
-        ("lokr_decompose_factor", "adapter.factor", whole, -1),
-        ("lokr_decompose_both", "adapter.decompose_both", flag, False),
-        ("lokr_full_matrix", "adapter.full_matrix", flag, False),
-        ("lokr_use_tucker", "adapter.tucker", flag, False),
-    ):
-        source.say(to, setting, source.read(key, read, usual), key)
-    return {
-        "lokr_decompose_factor",
-        "lokr_decompose_both",
-        "lokr_full_matrix",
-        "lokr_use_tucker",
-        "lokr_weight_decompose",
-    }
 
 
 def _targets(source: Source, to: Conversion) -> None:
@@ -163,7 +147,6 @@ def _by_expressions(said: str, parts: Sequence[str], to: Conversion) -> None:
         to.say("adapter.targets", [f".*({part}).*" for part in fit], "layer_filter", said)
 
 
-_OF_OPTIMIZER = ("beta1", "beta2", "eps", "weight_decay", "momentum")
 _USUAL = {
     "AdEMAMix": {},
     "LION_8BIT": {"beta2": 0.999},
@@ -179,26 +162,25 @@ def _numbers_of(value: Any) -> Mapping[str, Any]:
 def _optimizer(source: Source, to: Conversion) -> None:
     given = source.read("optimizer", _numbers_of, {})
     name = source.check("optimizer.optimizer", given.get("optimizer") or "ADAMW", text)
-    said = {
-        key: (f"optimizer.{key}", source.check(f"optimizer.{key}", given[key], number))
-        for key in _OF_OPTIMIZER
-        if given.get(key) is not None
-    }
     paged = "Paged" if given.get("is_paged") and name.endswith("_8BIT") else ""
-    set_optimizer(
+    args: dict[str, Any] = {}
+    for key, value in given.items():
+        if key in NUMBERS and value is not None:
+            args[key] = value
+        elif key not in ("optimizer", "is_paged", "__version", *NUMBERS):
+            off = value in (None, False, "", [], {}) or (value is True and key in _ON)
+            args |= {} if off else {key: value}
+            if off:
+                to.off(f"optimizer.{key}", value)
+    set_optimizer_by(
+        source,
         to,
         ("optimizer.optimizer", paged + name),
-        said,
+        args,
+        "optimizer.{}",
         _USUAL.get(name),
         named="optimizer" in given,
     )
-    for key, value in given.items():
-        if key in {"optimizer", "is_paged", "__version", *_OF_OPTIMIZER}:
-            continue
-        if value in (None, False, "", [], {}) or (value is True and key in _ON):
-            to.off(f"optimizer.{key}", value)
-        else:
-            note_number(to, name, f"optimizer.{key}", key, value)
 
 
 _ON = {
@@ -243,9 +225,8 @@ def _schedule(source: Source, to: Conversion) -> None:
         near=_WAVES if name == "COSINE_WITH_RESTARTS" else "",
         named=source.given("learning_rate_scheduler"),
     )
-    for each in ("learning_rate_cycles", "learning_rate_min_factor"):
-        if source.given(each) and not any(note.key == each for note in to.notes):
-            to.off(each, source.values[each], "It means nothing with this schedule.")
+    numbers = ("learning_rate_cycles", "learning_rate_min_factor")
+    source.unused(to, *numbers, why="It means nothing with this schedule.")
     warmup = source.read("learning_rate_warmup_steps", number, 200.0)
     accumulated = source.read("gradient_accumulation_steps", whole, 1)
     key, section = "learning_rate_warmup_steps", "training.schedule"
@@ -297,13 +278,8 @@ def _run(source: Source, to: Conversion) -> None:
     if place:
         path = PurePath(place.replace("\\", "/"))
         to.say("output.name", path.stem, "output_model_destination", place)
-        to.say(
-            "output.dir",
-            str(path.parent),
-            "output_model_destination",
-            place,
-            "Each run has a folder of its own there.",
-        )
+        near = "Each run has a folder of its own there."
+        to.say("output.dir", str(path.parent), "output_model_destination", place, near)
     _interval(source, to, "backup_after", 30, "training.checkpoint_every")
     _interval(source, to, "save_every", 0, "training.keep_every")
     count = source.read("rolling_backup_count", whole, 3)
@@ -311,9 +287,7 @@ def _run(source: Source, to: Conversion) -> None:
         source.say(to, "training.keep_checkpoints", count, "rolling_backup_count")
     else:
         to.say("training.keep_checkpoints", 10_000, "rolling_backup", False, given=False)
-    for key in ("rolling_backup", "rolling_backup_count"):
-        if key in source.values and not any(note.key == key for note in to.notes):
-            to.off(key, source.values[key])
+    source.unused(to, "rolling_backup", "rolling_backup_count")
     if not source.read("tensorboard", flag, True):
         to.say("metrics.trackers", [], "tensorboard", False)
     elif "tensorboard" in source.values:
@@ -336,9 +310,7 @@ def _interval(source: Source, to: Conversion, key: str, usual: int, setting: str
         to.epochs[setting] = key, value
     else:
         to.lack(key, f"{value:g} {unit}", f"Set {setting} to a number of steps.")
-    unit_key = f"{key}_unit"
-    if unit_key in source.values and not any(note.key == unit_key for note in to.notes):
-        to.off(unit_key, unit, f"It is read with {key}.")
+    source.unused(to, f"{key}_unit", why=f"It is read with {key}.")
 
 
 def _sizes(source: Source, to: Conversion) -> None:
@@ -372,11 +344,8 @@ def _listed(given: Given, source: Source, key: str, file: str, marks: set[str]) 
 def _concepts(given: Given, source: Source, to: Conversion) -> None:
     items, named = _listed(given, source, "concepts", "concept_file_name", {"path", "balancing"})
     if items is None:
-        to.lack(
-            "concept_file_name",
-            named or "training_concepts/concepts.json",
-            "It is not here: give it behind the other file, with a second --from.",
-        )
+        why = "It is not here: give it behind the other file, with a second --from."
+        to.lack("concept_file_name", named or "training_concepts/concepts.json", why)
         return
     if source.given("concept_file_name"):
         to.off("concept_file_name", source.values["concept_file_name"], "Its concepts are read.")
@@ -385,7 +354,7 @@ def _concepts(given: Given, source: Source, to: Conversion) -> None:
         one = Source(given.name, values, _TABLES["concepts"], f"concepts[{place}].")
         if one.read("enabled", flag, True):
             prompts = given.lines(one.read("text.prompt_path", text, ""))
-            folders.append(concept_folder(one, prompts))
+            folders.append(concept_folder(one, prompts, _TABLES["concepts if shuffled"]))
         else:
             to.off(f"concepts[{place}]", values.get("path", ""), "It is switched off there.")
     set_folders(to, folders)
@@ -398,11 +367,8 @@ def _samples(given: Given, source: Source, to: Conversion) -> None:
     )
     if items is None:
         if named:
-            to.lack(
-                "sample_definition_file_name",
-                named,
-                "It is not here: give it with a second --from.",
-            )
+            why = "It is not here: give it with a second --from."
+            to.lack("sample_definition_file_name", named, why)
         return
     if source.given("sample_definition_file_name"):
         to.off("sample_definition_file_name", named, "Its samples are read.")
@@ -413,26 +379,6 @@ def _samples(given: Given, source: Source, to: Conversion) -> None:
         ],
         to,
     )
-
-
-def _masks(source: Source, to: Conversion) -> None:
-    masked = source.read("masked_training", flag, False)
-    to.say(
-        "dataset.mask.source",
-        "auto" if masked else "none",
-        "masked_training",
-        masked,
-        given="masked_training" in source.values,
-    )
-    for key, setting, read, usual in (
-        ("unmasked_weight", "background", number, 0.1),
-        ("normalize_masked_area_loss", "normalize", flag, False),
-    ):
-        value = source.read(key, read, usual)
-        if masked:
-            source.say(to, f"dataset.mask.{setting}", value, key)
-        else:
-            source.off(to, key)
 
 
 PROGRAM = Program(

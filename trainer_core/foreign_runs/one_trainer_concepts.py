@@ -14,13 +14,14 @@ from .rules import (
     Conversion,
     Read,
     Source,
+    Table,
     UnfitError,
     flag,
     number,
     text,
     whole,
 )
-from .vocabulary import Folder, set_reading, sides
+from .vocabulary import Folder, set_reading, share_or_keep, sides
 
 _PRIOR = (
     "Its images train as regularization images; dataset.preservation.kind class holds the base "
@@ -37,12 +38,13 @@ def sizes_of(value: Any) -> list[int]:
     return sorted({sides([whole(side) for side in part]) for part in parts}, reverse=True)
 
 
-def concept_folder(source: Source, prompts: Sequence[str] | None) -> Folder:
+def concept_folder(source: Source, prompts: Sequence[str] | None, tags: Table) -> Folder:
     """One concept as a folder.
 
     Args:
         source: Its keys.
         prompts: The lines of ``text.prompt_path``; None where it cannot be read.
+        tags: Rules of keys that hold where tags are shuffled.
     """
     to = Conversion()
     source.apply(to)
@@ -51,7 +53,7 @@ def concept_folder(source: Source, prompts: Sequence[str] | None) -> Folder:
     if path:
         to.say("dataset.path", path, f"{key}path", path)
     _repeats(source, to)
-    _captions(source, prompts, to)
+    _captions(source, prompts, tags, to)
     if source.read("image.enable_resolution_override", flag, False):
         said = source.read("image.resolution_override", text, "512")
         found = source.read("image.resolution_override", sizes_of, [512])
@@ -81,7 +83,7 @@ def _repeats(source: Source, to: Conversion) -> None:
         source.say(to, "dataset.num_repeats", round(value), "balancing", value, near)
 
 
-def _captions(source: Source, prompts: Sequence[str] | None, to: Conversion) -> None:
+def _captions(source: Source, prompts: Sequence[str] | None, tags: Table, to: Conversion) -> None:
     key, kind = f"{source.prefix}text.", source.read("text.prompt_source", text, "sample")
     if kind == "filename":
         to.say("dataset.missing_caption", kind, f"{key}prompt_source", kind)
@@ -103,25 +105,11 @@ def _captions(source: Source, prompts: Sequence[str] | None, to: Conversion) -> 
     set_reading(to, f"{source.prefix}path", missing_caption="empty", lines=lines, masks=True)
     shuffled = source.read("text.enable_tag_shuffling", flag, False)
     if shuffled:
-        to.say(
-            "dataset.captions.shuffle",
-            8,
-            f"{key}enable_tag_shuffling",
-            True,
-            "Another order in each of 8 epochs.",
-        )
-    for name, setting, read, usual in _TAGS:
-        value = source.read(f"text.{name}", read, usual)
-        if shuffled:
-            source.say(to, f"dataset.captions.{setting}", value, f"text.{name}")
-        else:
-            source.off(to, f"text.{name}")
+        near = "Another order in each of 8 epochs."
+        to.say("dataset.captions.shuffle", 8, f"{key}enable_tag_shuffling", True, near)
+    source.when(shuffled, to, tags)
 
 
-_TAGS: tuple[tuple[str, str, Read, object], ...] = (
-    ("keep_tags_count", "keep", whole, 1),
-    ("tag_delimiter", "separator", text, ","),
-)
 _OF_ALL: tuple[tuple[str, str, Read], ...] = (
     ("negative_prompt", "negative_prompt", text),
     ("width", "width", whole),
@@ -143,13 +131,7 @@ def set_samples(sources: Sequence[Source], to: Conversion) -> None:
     own: list[dict[str, Any]] = [{} for _ in kept]
     for key, setting, read in _OF_ALL:
         values = [each.read(key, read) for each in kept]
-        if values[0] is None:
-            continue
-        if len(set(values)) == 1 and (setting != "seed" or len(kept) == 1):
-            to.say(f"preview.{setting}", values[0], f"samples ({key})", values[0])
-            continue
-        for said, value in zip(own, values, strict=True):
-            said |= {setting: value} if value is not None else {}
-        to.tell("preview.prompts", f"samples ({key})", values[0])
-    lines = [prompt_line(each, said) for each, said in zip(prompts, own, strict=True)]
+        if values[0] is not None:
+            share_or_keep(to, setting, values, f"samples ({key})", own)
+    lines = [prompt_line(each, row) for each, row in zip(prompts, own, strict=True)]
     to.say("preview.prompts", lines, "samples (prompt)", prompts)

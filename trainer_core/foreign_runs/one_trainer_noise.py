@@ -114,13 +114,8 @@ def set_loss(source: Source, to: Conversion) -> None:
         near = near if used[first] == 1 else "Its strength scales the learning rate there."
         source.say(to, "training.loss.kind", kind, first, used[first], near)
     else:
-        to.say(
-            "training.loss.kind",
-            kind or "mse",
-            first,
-            parts[first],
-            "Losses are not added up here; this one counts most there.",
-        )
+        near = "Losses are not added up here; this one counts most there."
+        to.say("training.loss.kind", kind or "mse", first, parts[first], near)
     for key, value in parts.items():
         if key != first and source.given(key):
             (to.lack if value else to.off)(key, value, "Only one loss is taken.")

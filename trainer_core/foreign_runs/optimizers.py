@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..config import OptimizerSection
-from .rules import Conversion
+from .rules import Conversion, Source, number
 from .vocabulary import Said
 
 _NO_SUCH = "There is no such optimizer here; adamw stands in its place."
@@ -87,6 +87,49 @@ def find_optimizer(name: str) -> _Optimizer:
     """The optimizer of a name in any spelling, such as ``bitsandbytes.optim.AdamW8bit``."""
     plain = re.sub(r"[^a-z0-9]", "", name.rsplit(".", 1)[-1].lower())
     return OPTIMIZERS.get(plain, _Optimizer("adamw", _ADAMW, _NO_SUCH))
+
+
+NUMBERS = ("weight_decay", "eps", "momentum", "beta1", "beta2")
+
+
+def set_optimizer_by(
+    source: Source,
+    to: Conversion,
+    name: Said,
+    args: Mapping[str, Any],
+    place: str,
+    defaults: Mapping[str, float] | None = None,
+    *,
+    named: bool | None = None,
+) -> str:
+    """Say which optimizer, and its numbers, which stand together in the file.
+
+    Args:
+        source: The file.
+        to: Gets the settings.
+        name: The key of its name, and its name.
+        args: The numbers, as its library calls them; what is none of ours is noted.
+        place: What a number's key is, with ``{}`` for its name there.
+        defaults: As `set_optimizer`.
+        named: As `set_optimizer`; unset: whether the file says the name's key.
+
+    Returns:
+        Its name here.
+    """
+    numbers: dict[str, Said] = {}
+    for key, value in args.items():
+        path = place.format(key)
+        row = source.prefix + path
+        if key == "betas" and isinstance(value, list) and len(value) == 2:
+            both = [source.check(path, each, number) for each in value]
+            numbers |= {f"beta{at}": (row, each) for at, each in enumerate(both, 1)}
+        elif key in NUMBERS:
+            numbers[key] = (row, source.check(path, value, number))
+        else:
+            note_number(to, str(name[1]), row, key, value)
+    said = (source.prefix + name[0], name[1])
+    named = source.given(name[0]) if named is None else named
+    return set_optimizer(to, said, numbers, defaults, named=named)
 
 
 def set_optimizer(

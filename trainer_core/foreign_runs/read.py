@@ -251,11 +251,8 @@ def _require_controls(to: Conversion) -> None:
         return
     for setting in ("preview.prompts", "preview.controls", "preview.every"):
         to.values.pop(setting, None)
-    to.lack(
-        "the prompts of samples",
-        prompts,
-        "Not each has a control image, which this base needs: see preview.controls.",
-    )
+    why = "Not each has a control image, which this base needs: see preview.controls."
+    to.lack("the prompts of samples", prompts, why)
 
 
 def _program_of(document: Document) -> tuple[Program, list[str]]:

@@ -175,14 +175,7 @@ class Conversion:
         self.notes.append(Note(name_of(key), shown(said), outcome, setting, near))
 
     def tell(self, setting: str, key: str, said: Any, near: str = "") -> None:
-        """Note a key that one of our settings follows from, whose value is set elsewhere.
-
-        Args:
-            setting: Its YAML path.
-            key: As the other program calls it.
-            said: What the key says there.
-            near: How ours differs; empty for an exact counterpart.
-        """
+        """Note a key that one of our settings follows from, whose value is set elsewhere."""
         outcome: Outcome = "near" if near else "exact"
         self.notes.append(Note(name_of(key), shown(said), outcome, setting, near))
 
@@ -326,16 +319,42 @@ class Source:
     ) -> None:
         """Set one of our settings by a key, or by its default there where the file is silent.
 
-        Args:
-            to: Gets the setting.
-            setting: Its YAML path.
-            value: Ours.
-            key: What it follows from.
-            said: What the key says there, or its default; unset: the same as ours.
-            near: How ours differs; empty for an exact counterpart.
+        The arguments are those of `Conversion.say`; what the key says, or its default, is ours
+        where it is unset.
         """
         told = value if said is ABSENT else said
         to.say(setting, value, self.prefix + key, told, near, given=self.given(key))
+
+    def take(
+        self, to: Conversion, key: str, setting: str, read: Read, default: Any = ABSENT
+    ) -> None:
+        """Set one of our settings by a key, or by its default there."""
+        self._map(key, Maps(setting, read, default), to)
+
+    def when(self, condition: object, to: Conversion, table: Table, why: str = "") -> bool:
+        """Apply rules that hold under a condition; else their keys ask for nothing.
+
+        Args:
+            condition: Whether they hold.
+            to: Gets the settings.
+            table: The rules, each a `Maps`.
+            why: Said of the keys where they do not hold.
+
+        Returns:
+            Whether they hold.
+        """
+        for key, rule in table.items():
+            assert isinstance(rule, Maps), key
+            if condition:
+                self._map(key, rule, to)
+            else:
+                self.off(to, key, why=why)
+        return bool(condition)
+
+    def unused(self, to: Conversion, *keys: str, why: str = "") -> None:
+        """Note keys that nothing was said of yet, as asking for nothing here."""
+        told = {note.key for note in to.notes}
+        self.off(to, *(key for key in keys if name_of(self.prefix + key) not in told), why=why)
 
     def off(self, to: Conversion, *keys: str, why: str = "") -> None:
         """Note keys that ask for nothing here, where the file says something of them."""
@@ -346,6 +365,9 @@ class Source:
     def _map(self, key: str, rule: Maps, to: Conversion) -> None:
         if self.given(key):
             value = self.read(key, rule.read)
+            if value is ABSENT:
+                self.off(to, key)
+                return
             near = "" if value in rule.exact else rule.near
             self.say(to, rule.setting, value, key, self.values[key], near)
         elif rule.default is not ABSENT:
@@ -459,6 +481,11 @@ def numbers(value: Any) -> list[float]:
     if isinstance(value, list | tuple):
         return [number(each) for each in value]
     raise UnfitError("a list of numbers")
+
+
+def switch_to(value: Any) -> Read:
+    """A reader of a switch that sets a value where it is on, and else nothing."""
+    return lambda said: value if flag(said) else ABSENT
 
 
 def word_of(choices: Mapping[str, Any]) -> Read:

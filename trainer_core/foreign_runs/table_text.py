@@ -5,7 +5,8 @@
     lr_scheduler & the settings that follow from it together with other keys
 
 Lines that begin with blanks go on with the one above. Behind ``->`` stand our setting, the reader
-of the value, the program's default and what differs, but for some values; behind ``|`` values, with
+of the value (``on:fp8`` sets fp8 where a switch is on), the program's default and what differs, but
+for some values; behind ``|`` values, with
 ``any`` for what a switch says, and ``every`` for whatever is said.
 """
 
@@ -30,6 +31,7 @@ from .rules import (
     Together,
     flag,
     number,
+    switch_to,
     text,
     whole,
 )
@@ -49,6 +51,7 @@ _READERS: Mapping[str, Read] = {
 _RULE = re.compile(r"(?P<keys>.+?) (?P<mark>->|--|&) (?P<rest>.+)")
 _MAPS = re.compile(r"(\S+) (\S+)(?: = (.*?))?(?: ~ (.*?))?(?: ! (.*))?")
 _VALUE = re.compile(r"'[^']*'|\S+")
+_CONDITION = " if "
 _ANY = (None, True, False)
 
 
@@ -60,7 +63,8 @@ def read_tables(program: str, **readers: Read) -> dict[str, Table]:
         readers: The program's own readers of values, by the names that they have in the file.
 
     Returns:
-        The place of the keys in that program's files, to its table.
+        The place of the keys in that program's files, to its table. What stands in a section
+        ``[place if condition]`` is a table of its own, and in that of the place a `Together`.
     """
     tables: dict[str, dict[str, Rule]] = {}
     rules: dict[str, Rule] = {}
@@ -72,6 +76,11 @@ def read_tables(program: str, **readers: Read) -> dict[str, Table]:
         assert match is not None, line
         rule = _rule(match["mark"], match["rest"], {**_READERS, **readers})
         rules |= dict.fromkeys(match["keys"].split(), rule)
+    for place in [each for each in tables if _CONDITION in each]:
+        owner = tables[place.partition(_CONDITION)[0]]
+        for key, rule in tables[place].items():
+            assert isinstance(rule, Maps), key
+            owner.setdefault(key, Together(rule.setting))
     return {**tables}
 
 
@@ -103,7 +112,9 @@ def _rule(mark: str, rest: str, readers: Mapping[str, Read]) -> Rule:
     assert match is not None, rest
     setting, read, usual, near, exact = match.groups("")
     default = _value(usual) if usual else ABSENT
-    return Maps(setting, readers[read], default, near, tuple(map(_value, _VALUE.findall(exact))))
+    kind, _, value = read.partition(":")
+    reader = switch_to(_value(value)) if kind == "on" else readers[read]
+    return Maps(setting, reader, default, near, tuple(map(_value, _VALUE.findall(exact))))
 
 
 def _off(words: str) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..config.patterns import pattern_mistake
 from ..errors import ConfigError
-from .optimizers import note_number, set_optimizer
+from .optimizers import set_optimizer_by
 from .program import Given, Program, has, set_family
 from .rules import (
     Conversion,
@@ -31,6 +31,7 @@ from .rules import (
 from .table_text import read_tables
 from .vocabulary import (
     ending,
+    set_masks,
     set_reading,
     set_schedule,
     set_table,
@@ -97,13 +98,8 @@ def _adapter(source: Source, to: Conversion) -> None:
     to.say("adapter.kind", "lora", "model.lora", "lora", given=False)
     init = source.values.get("model.lora.init_lora_weights", "gaussian")
     if init in (True, "true", "normal"):
-        to.say(
-            "adapter.init",
-            "lycoris",
-            "model.lora.init_lora_weights",
-            init,
-            "PEFT's own default is kaiming; so is that of LyCORIS.",
-        )
+        near = "PEFT's own default is kaiming; so is that of LyCORIS."
+        to.say("adapter.init", "lycoris", "model.lora.init_lora_weights", init, near)
     elif init == "gaussian":
         source.say(to, "adapter.init", "gaussian", "model.lora.init_lora_weights", init)
     else:
@@ -126,10 +122,6 @@ def _adapter(source: Source, to: Conversion) -> None:
         "none",
         given=False,
     )
-    if source.read("model.quantize", flag, False):
-        to.say("memory.base_format", "fp8", "model.quantize", True, "Rounded in another way.")
-    elif "model.quantize" in source.values:
-        to.off("model.quantize", False)
 
 
 def _optimizer(source: Source, to: Conversion) -> None:
@@ -139,20 +131,8 @@ def _optimizer(source: Source, to: Conversion) -> None:
     if rate is not None:
         value = source.check(f"{key}.lr", rate, number)
         to.say("training.optimizer.learning_rate", value, f"{key}.lr", rate)
-    said: dict[str, Any] = {}
-    betas = args.pop("betas", None)
-    if isinstance(betas, list) and len(betas) == 2:
-        for name, value in zip(("beta1", "beta2"), betas, strict=True):
-            said[name] = (f"{key}.betas", source.check(f"{key}.betas", value, number))
-    for name in ("weight_decay", "eps", "momentum"):
-        if name in args:
-            value = source.check(f"{key}.{name}", args.pop(name), number)
-            said[name] = (f"{key}.{name}", value)
     path = source.read("optimizer.class_path", text, "torch.optim.AdamW")
-    for name, value in args.items():
-        note_number(to, path, f"{key}.{name}", name, value)
-    named = source.given("optimizer.class_path")
-    set_optimizer(to, ("optimizer.class_path", path), said, named=named)
+    set_optimizer_by(source, to, ("optimizer.class_path", path), args, f"{key}.{{}}")
     _schedule(source, to)
 
 
@@ -214,9 +194,6 @@ def _dataset(source: Source, to: Conversion) -> None:
         source.say(to, "dataset.crop", crop, key, source.values.get(key))
     else:
         to.lack(key, source.values[key], "Images are not padded here; they are cropped.")
-    for batch in ("data.batch_size", "data.init_args.batch_size"):
-        if source.given(batch):
-            to.say("training.batch_size", source.read(batch, whole), batch, source.values[batch])
 
 
 def _pixels(value: Any) -> int:
@@ -263,46 +240,17 @@ def _sizes(source: Source, to: Conversion) -> None:
 
 
 def _masks(source: Source, to: Conversion) -> None:
-    masked = source.read("loss.mask_loss", flag, False)
-    to.say(
-        "dataset.mask.source",
-        "auto" if masked else "none",
-        "loss.mask_loss",
-        masked,
-        given="loss.mask_loss" in source.values,
-    )
-    if "data.init_args.use_edit_mask" in source.values:
-        to.off(
-            "data.init_args.use_edit_mask",
-            source.values["data.init_args.use_edit_mask"],
-            "Masks are read where there are some.",
-        )
-    for key, setting, default in (
-        ("forground_weight", "foreground", 2.0),
-        ("background_weight", "background", 1.0),
-    ):
-        full = f"loss.{key}"
-        if masked:
-            value = source.read(full, number, default)
-            said = source.values.get(full, default)
-            source.say(to, f"dataset.mask.{setting}", value, full, said)
-        else:
-            source.off(to, full, why="loss.mask_loss is off.")
+    set_masks(source, to, "loss.mask_loss", _TABLES[" if masked"], "loss.mask_loss is off.")
+    mask = "data.init_args.use_edit_mask"
+    source.off(to, mask, why="Masks are read where there are some.")
 
 
 _OF_ALL = {
-    "width": whole,
-    "height": whole,
-    "guidance_scale": number,
-    "num_inference_steps": whole,
-    "negative_prompt": text,
-}
-_PREVIEW = {
-    "width": "width",
-    "height": "height",
-    "guidance_scale": "guidance",
-    "num_inference_steps": "steps",
-    "negative_prompt": "negative_prompt",
+    "width": ("width", whole),
+    "height": ("height", whole),
+    "guidance_scale": ("guidance", number),
+    "num_inference_steps": ("steps", whole),
+    "negative_prompt": ("negative_prompt", text),
 }
 
 
@@ -326,17 +274,12 @@ def _previews(source: Source, to: Conversion) -> None:
     if any(controls):
         to.say("preview.controls", controls, "validation.samples (images)", controls)
     first = kept[0] if kept else {}
-    for name, read in _OF_ALL.items():
-        value = first.get(name)
+    for name, (setting, read) in _OF_ALL.items():
+        value, place = first.get(name), f"{key} ({name})"
         if value is not None:
             shared = all(each.get(name) == value for each in kept)
-            to.say(
-                f"preview.{_PREVIEW[name]}",
-                source.check(f"{key} ({name})", value, read),
-                f"{key} ({name})",
-                value,
-                "" if shared else "As the first sample; all previews share it here.",
-            )
+            near = "" if shared else "As the first sample; all previews share it here."
+            to.say(f"preview.{setting}", source.check(place, value, read), place, value, near)
     for each in dict.fromkeys(name for sample in kept for name in sample):
         if each not in {"prompt", "images", *_OF_ALL}:
             to.lack(f"{key} ({each})", first.get(each), "Previews have no such setting.")

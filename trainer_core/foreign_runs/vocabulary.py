@@ -11,7 +11,19 @@ from typing import Any
 
 from ..config.folders import OVERRIDES, own_name
 from ..config.run import find_setting
-from .rules import Conversion, Note, Source, UnfitError, number, numbers, text, texts, word_of
+from .rules import (
+    Conversion,
+    Note,
+    Source,
+    Table,
+    UnfitError,
+    flag,
+    number,
+    numbers,
+    text,
+    texts,
+    word_of,
+)
 
 Said = tuple[str, Any]
 """A key with what it says there."""
@@ -123,6 +135,44 @@ def set_trackers(source: Source, key: str, to: Conversion, usual: str = "") -> N
         source.say(to, "metrics.trackers", _TRACKERS[who], key, who)
     elif who:
         to.lack(source.prefix + key, who, "There is no such tracker here.")
+
+
+def set_masks(source: Source, to: Conversion, key: str, table: Table, why: str = "") -> None:
+    """Say whether masks are read, and what they weigh.
+
+    Args:
+        source: The file.
+        to: Gets the settings.
+        key: What says whether.
+        table: Rules of keys that hold with masks.
+        why: Said of these keys without masks.
+    """
+    masked = source.read(key, flag, False)
+    origin = "auto" if masked else "none"
+    to.say("dataset.mask.source", origin, key, masked, given=key in source.values)
+    source.when(masked, to, table, why)
+
+
+def share_or_keep(
+    to: Conversion, setting: str, values: Sequence[Any], key: str, own: list[dict[str, Any]]
+) -> None:
+    """Set what previews share, and keep what they do not behind their prompts.
+
+    Args:
+        to: Gets the settings.
+        setting: Of the section ``preview``.
+        values: Of each preview; None where one says nothing.
+        key: What says it.
+        own: Gets each preview's own values.
+    """
+    first = next(each for each in values if each is not None)
+    # Seeds count up by themselves.
+    if len(set(values)) == 1 and (setting != "seed" or len(values) == 1):
+        to.say(f"preview.{setting}", first, key, first)
+        return
+    for row, value in zip(own, values, strict=True):
+        row |= {setting: value} if value is not None else {}
+    to.tell("preview.prompts", key, first)
 
 
 def set_image_folder(to: Conversion, images: Said, controls: Sequence[Said] = ()) -> None:

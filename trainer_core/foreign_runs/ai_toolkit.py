@@ -39,8 +39,7 @@ from .rules import (
     texts,
     whole,
 )
-from .text_encoders import set_text_encoder
-from .vocabulary import Folder, set_folders, set_schedule
+from .vocabulary import Folder, set_folders, set_schedule, set_text_encoder
 
 _NAME = "ai-toolkit"
 

@@ -1,20 +1,26 @@
 """Trainings of musubi-tuner: a command line, a TOML of its arguments, a TOML of its datasets.
 
 Source: kohya-ss/musubi-tuner at 30c658c4, ``training/parser_common.py``,
-``training/trainer_base.py``, ``networks/``, and the scripts ``*_train_network.py``.
+``training/trainer_base.py``, ``networks/``, ``dataset/config_utils.py``, ``*_train_network.py``.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from ..families.run_files import words_elsewhere
 from .kohya import (
     apply_pairs,
     note_missing_datasets,
     read_parts,
+    set_bounds,
+    set_flow_noise,
     set_kind,
     set_memory,
     set_optimizer_of,
     set_run,
+    set_weighting,
 )
 from .kohya_keys import (
     MUSUBI,
@@ -26,11 +32,10 @@ from .kohya_keys import (
     script_word,
     without_sections,
 )
-from .kohya_noise import set_bounds, set_flow_noise, set_weighting
 from .kohya_prompts import set_previews
-from .musubi_datasets import read_datasets
 from .program import Given, Program, other_script, script_of, set_family
-from .rules import Conversion, Source, flag, text
+from .rules import Conversion, Source, Together, flag, mapping, mappings, text
+from .vocabulary import Folder, set_folders, set_image_folder, set_reading, set_table, sides
 
 _NAME = "musubi-tuner"
 
@@ -63,7 +68,7 @@ def _convert(given: Given, to: Conversion) -> None:
     else:
         to.lack("dit", "", "A file of datasets alone names no model: set family and base.path.")
     if datasets is not None:
-        read_datasets(*datasets, to)
+        _read_datasets(*datasets, to)
     else:
         note_missing_datasets(source, to)
 
@@ -108,6 +113,50 @@ def _is_training(values: Values) -> bool:
     if script := script_word(values):
         return TRAIN in script
     return len(_TELLING & without_sections(values).keys()) >= 2
+
+
+def _read_datasets(name: str, values: Mapping[str, Any], to: Conversion) -> None:
+    """Turn datasets into folders.
+
+    Args:
+        name: Of the file.
+        values: What it holds.
+        to: Gets the settings.
+    """
+    top = Source(name, values, {"general": Together("dataset"), "datasets": Together("dataset")})
+    top.tell_unknown(to)
+    general = top.read("general", mapping, {})
+    outside = Source(name, general, MUSUBI["general"], "general.")
+    outside.tell_unknown(to)
+    shared = {key: value for key, value in general.items() if key in MUSUBI["general"]}
+    folders = [
+        _folder(Source(name, {**shared, **each}, MUSUBI["datasets"], f"datasets[{place}]."), to)
+        for place, each in enumerate(top.read("datasets", mappings, []))
+    ]
+    set_folders(to, folders)
+
+
+def _folder(source: Source, whole_run: Conversion) -> Folder:
+    to = Conversion()
+    source.apply(to)
+    if "cache.dir" in to.values:
+        whole_run.values.setdefault("cache.dir", to.values.pop("cache.dir"))
+    key = source.prefix
+    upscale = not source.read("bucket_no_upscale", flag, False)
+    source.say(to, "dataset.upscale", upscale, "bucket_no_upscale", not upscale)
+    if source.given("control_resolution"):
+        side = source.read("control_resolution", sides)
+        said = source.values["control_resolution"]
+        source.say(to, "dataset.control_area", side * side, "control_resolution", said)
+    image = source.read("image_directory", text, "")
+    control = source.read("control_directory", text, "")
+    controls = [(f"{key}control_directory", control)] if control else []
+    set_image_folder(to, (f"{key}image_directory", image), controls)
+    if image:
+        set_reading(to, f"{key}image_directory", missing_caption="skip")
+    elif source.given("image_jsonl_file"):
+        set_table(to, f"{key}image_jsonl_file", source.read("image_jsonl_file", text))
+    return Folder(to, key=key.rstrip("."))
 
 
 PROGRAM = Program(

@@ -31,8 +31,7 @@ from .rules import (
     whole,
 )
 from .table_text import read_tables
-from .text_encoders import set_text_encoder
-from .vocabulary import containing, set_folders, set_masks, set_schedule
+from .vocabulary import containing, set_folders, set_masks, set_schedule, set_text_encoder
 
 _NAME = "OneTrainer"
 _TABLES = read_tables("one_trainer")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,14 @@ from ..families.run_files import config_of, run_file_of
 from ..filesystem.text_files import read_text
 from ..printable import listed
 from .documents import LARGEST, Document, open_document, split_command
-from .epochs import CountSteps, say_epochs
 from .program import Given, Program, other_script
 from .registry import PROGRAMS
 from .rules import Conversion, Note, UnfitError, name_of, with_one_outcome
 
 _SURE, _LIKELY = "certain", "likely"
+
+CountSteps = Callable[[RunConfig], int | None]
+"""Steps of an epoch of a run; None where its dataset is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ def read_foreign(
             str(error),
             "Correct the value there.",
         ) from error
-    say_epochs(to, RunConfig.model_validate(nested(to.values)), count_steps)
+    _say_epochs(to, RunConfig.model_validate(nested(to.values)), count_steps)
     to.finish()
     _leave_memory_to_the_graph(to)
     _require_controls(to)
@@ -172,6 +174,27 @@ def read_foreign(
     return ForeignRun(
         documents[0].name, program.name, program.version, certainty, marks, to.values, notes
     )
+
+
+def _say_epochs(to: Conversion, config: RunConfig, count: CountSteps) -> None:
+    """Turn what a conversion has noted in epochs into steps.
+
+    Args:
+        to: Gets the settings; its `Conversion.epochs` are read.
+        config: Its settings as they are without them.
+        count: Counts the dataset; called once, and not where nothing is in epochs.
+    """
+    steps = count(config) if to.epochs else None
+    for setting, (key, epochs) in to.epochs.items():
+        if steps is None or epochs <= 0:
+            why = f"Set {setting}: epochs x images x repeats / samples of a step."
+            to.lack(key, f"{epochs:g}", why)
+        else:
+            to.notes = [
+                each for each in to.notes if each.setting != setting or each.outcome != "default"
+            ]
+            near = f"Steps of an epoch, as this dataset is now: {steps}."
+            to.say(setting, max(1, round(epochs * steps)), key, f"{epochs:g}", near)
 
 
 def _leave_memory_to_the_graph(to: Conversion) -> None:

@@ -9,16 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from .kohya import (
+    DENSITY,
     apply_pairs,
     note_missing_datasets,
     read_parts,
+    set_bounds,
+    set_flow_noise,
     set_kind,
     set_memory,
     set_optimizer_of,
     set_run,
 )
 from .kohya_keys import SCRIPT, SD, SD_SCRIPTS, TRAIN, has_subsets, is_of_sd_scripts
-from .kohya_noise import DENSITY, set_bounds, set_flow_noise
 from .kohya_prompts import set_previews
 from .program import Given, Program, other_script, script_of, set_family
 from .rules import Conversion, Source, UnfitError, flag, number, numbers, text, whole

@@ -95,8 +95,8 @@ def _script(source: Source) -> str:
         return script
     module = source.read("network_module", text, "")
     named = (each.rstrip("_") for each in SD_SCRIPTS if each and module.endswith(each.rstrip("_")))
-    told = (script for key, script in _TELLS.items() if source.given(key))
-    return next(named, next(told, "sd"))
+    by_key = (script for key, script in _TELLS.items() if source.given(key))
+    return next(named, next(by_key, "sd"))
 
 
 _KINDS = {"lora": "lora", "locon": "lora", "loha": "loha", "lokr": "lokr", "diag-oft": "oft"}

@@ -17,8 +17,8 @@ def test_an_argument_means_what_its_script_computes(script, words, values, outco
     run.config()
     assert {path: run.values.get(path) for path in values} == values
     defaults = {note.key: note.outcome for note in run.outcome("default")}
-    told = defaults | {each.key: each.outcome for each in run.notes if each.outcome != "default"}
-    assert {key: told.get(key) for key in outcomes} == outcomes
+    found = defaults | {each.key: each.outcome for each in run.notes if each.outcome != "default"}
+    assert {key: found.get(key) for key in outcomes} == outcomes
 
 
 def test_every_argument_of_the_tables_is_told():

@@ -7,8 +7,6 @@ from typing import Any
 from .rules import text, word_of
 from .table_text import read_tables
 
-EXPERIMENT = "An experiment of that program, without counterpart."
-
 BASE_FORMAT = word_of(
     {
         **dict.fromkeys(("qfloat8", "float8", "float8_e4m3fn", "fp8"), "fp8"),

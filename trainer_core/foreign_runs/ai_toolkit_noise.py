@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from .ai_toolkit_keys import EXPERIMENT
-from .rules import Conversion, Lacks, Source, Table, Together, flag, mapping, number, text, whole
+from .ai_toolkit_keys import TABLES
+from .rules import Conversion, Source, flag, mapping, number, text, whole
 from .vocabulary import set_base_shift_of_uniform
 
 _EVEN = "Each noise level is weighted there besides, which is left out."
@@ -97,13 +97,7 @@ def set_loss(train: Source, to: Conversion) -> None:
             "training.loss.differential_guidance", scale, "train.differential_guidance_scale", scale
         )
     ema = train.read("ema_config", mapping, {})
-    table: Table = {
-        "use_ema": Together("training.ema.decay"),
-        "ema_decay": Together("training.ema.decay"),
-        "use_feedback": Lacks(EXPERIMENT),
-        "param_multiplier": Lacks(EXPERIMENT, (None, 1, 1.0)),
-    }
-    source = Source(train.file, ema, table, "train.ema_config.")
+    source = Source(train.file, ema, TABLES["train.ema_config"], "train.ema_config.")
     source.apply(to)
     decay = source.read("ema_decay", number, 0.999)
     if source.read("use_ema", flag, False):

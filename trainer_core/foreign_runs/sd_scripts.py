@@ -19,6 +19,7 @@ from .kohya import (
     set_memory,
     set_optimizer_of,
     set_run,
+    set_weighting,
 )
 from .kohya_keys import SCRIPT, SD, SD_SCRIPTS, TRAIN, has_subsets, is_of_sd_scripts
 from .kohya_prompts import set_previews
@@ -83,6 +84,7 @@ def _convert_arguments(given: Given, source: Source, to: Conversion) -> None:
     set_optimizer_of(source, to)
     _rates(source, "chroma" if chroma else script, to)
     _noise(source, script, to)
+    _prediction(source, script, to)
     _loss(source, script, to)
     set_memory(source, to)
     set_run(source, to)
@@ -239,6 +241,11 @@ def _noise(source: Source, script: str, to: Conversion) -> None:
         set_flow_noise(source, to, sampling, shift)
         source.off(to, "min_timestep", "max_timestep", why="This script reads no bounds.")
         source.off(to, "noise_offset", why="This script adds none.")
+        if script == "anima":
+            set_weighting(source, to)
+        elif source.values.get("weighting_scheme") in {"sigma_sqrt", "cosmap"}:
+            why = "It weighs with model_prediction_type sigma_scaled alone."
+            source.off(to, "weighting_scheme", why=why)
     elif script == "sd3":
         shift = source.read("training_shift", number, 1.0)
         # It has no timestep_sampling: the weighting scheme alone is the density.
@@ -246,6 +253,9 @@ def _noise(source: Source, script: str, to: Conversion) -> None:
         if shift != 1:
             to.say("training.sigma.shift", shift, "training_shift", shift)
         set_bounds(source, to, cut=False)
+        if source.values.get("weighting_scheme") != "sigma_sqrt":
+            why = "There it is of the image: sigma^2 times that of the velocity."
+            to.lack("the loss", "without weighting_scheme sigma_sqrt", why)
         source.off(to, "noise_offset", why="This script adds none.")
     else:
         to.say(DENSITY, "auto", "timesteps", "each as often", given=False)
@@ -256,14 +266,22 @@ def _noise(source: Source, script: str, to: Conversion) -> None:
     for key in _OF_FLOW:
         if script in _STABLE or (script == "sd3" and key not in _OF_SD3):
             source.off(to, key, why="This script does not read it.")
+
+
+def _prediction(source: Source, script: str, to: Conversion) -> None:
+    """Say what the model is told of guidance, and note what it is to predict."""
     guidance = source.read("guidance_scale", number, 3.5)
     if script == "flux":
         source.say(to, "training.guidance", guidance, "guidance_scale")
-        kind = source.read("model_prediction_type", text, "sigma_scaled")
-        predicted = "The velocity is what is predicted, as with raw."
-        (to.off if kind == "raw" else to.lack)("model_prediction_type", kind, predicted)
     else:
         source.off(to, "guidance_scale", why="This script does not read it.")
+    key = "model_prediction_type"
+    kind = source.read(key, text, "sigma_scaled" if script == "flux" else "raw")
+    if script not in _FLOW or script == "anima":
+        source.off(to, key, why="This script does not read it.")
+    elif kind != "raw" or source.given(key):
+        predicted = "The velocity is what is predicted, as with raw."
+        (to.off if kind == "raw" else to.lack)(key, kind, predicted)
 
 
 _OF_SD3 = ("weighting_scheme", "logit_mean", "logit_std", "mode_scale")

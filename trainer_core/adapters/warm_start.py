@@ -277,9 +277,9 @@ def require_start(adapter: AttachedAdapter, state: AdapterState) -> None:
             _check_layer(name, state.kind, fitted, own)
 
 
-def _resize(name: str, kind: str, given: LayerState, own: LayerState) -> Resized:
+def _resize(name: str, kind: str, source: LayerState, own: LayerState) -> Resized:
     try:
-        return resize(kind, given, own.tensors, layer_scale(kind, own))
+        return resize(kind, source, own.tensors, layer_scale(kind, own))
     except AdapterError as error:
         raise AdapterError(
             f"adapter.start_from: {name}: {error.found}", error.expected, error.remedy
@@ -305,17 +305,17 @@ def _check(adapter: AttachedAdapter, state: AdapterState) -> None:
         )
 
 
-def _check_layer(name: str, kind: str, given: LayerState, own: LayerState) -> None:
-    found, wanted = matrix_sizes(kind, given), matrix_sizes(kind, own)
+def _check_layer(name: str, kind: str, source: LayerState, own: LayerState) -> None:
+    found, wanted = matrix_sizes(kind, source), matrix_sizes(kind, own)
     if found != wanted:
         raise AdapterError(
             f"adapter.start_from: {name} is {found[0]} x {found[1]} in the file",
             f"{wanted[0]} x {wanted[1]}, as in the base",
             "Choose the base that the adapter was trained on, or another file.",
         )
-    if DORA_SCALE not in given.tensors:
+    if DORA_SCALE not in source.tensors:
         return
-    axis = axis_of(given.tensors[DORA_SCALE])
+    axis = axis_of(source.tensors[DORA_SCALE])
     if DORA_SCALE not in own.tensors or axis_of(own.tensors[DORA_SCALE]) != axis:
         raise AdapterError(
             f"adapter.start_from: {name} has a DoRA magnitude of the {axis} axis in the file",

@@ -231,12 +231,12 @@ def find_fault(patch: ComfyuiPatch, shapes: Mapping[str, Shape], target: Shape) 
     return fault
 
 
-def _glora_fault(given: Mapping[str, Shape], target: Shape) -> Fault | None:
+def _glora_fault(shapes: Mapping[str, Shape], target: Shape) -> Fault | None:
     """GLoRA's ``W' = W + W A + B``, in both orders of its factors."""
     names = [ending[1:] for ending in _GLORA]
-    if any(len(given.get(name, ())) < 2 for name in names):
+    if any(len(shapes.get(name, ())) < 2 for name in names):
         return Fault("read wrongly", f"{STOPS}: a GLoRA without four matrices")
-    a1, a2, b1, b2 = ((given[name][0], math.prod(given[name][1:])) for name in names)
+    a1, a2, b1, b2 = ((shapes[name][0], math.prod(shapes[name][1:])) for name in names)
     rows, columns = target[0], math.prod(target[1:])
     for first, second, left, right in ((a1, a2, b1, b2), (a2, a1, b2, b1)):
         ranks = first[1] == second[0] and left[1] == right[0]
@@ -246,11 +246,11 @@ def _glora_fault(given: Mapping[str, Shape], target: Shape) -> Fault | None:
     return Fault("wrong shape", f"a GLoRA of other sizes than {list(target)}: {SKIPS}")
 
 
-def _difference_fault(kind: str, given: Shape, target: Shape) -> Fault | None:
-    if given == target:
+def _difference_fault(kind: str, shape: Shape, target: Shape) -> Fault | None:
+    if shape == target:
         return None
     what = STOPS if kind == "set" else "ComfyUI leaves it out and says so in its log"
-    return Fault("wrong shape", f"it is {list(given)} for a tensor of {list(target)}: {what}")
+    return Fault("wrong shape", f"it is {list(shape)} for a tensor of {list(target)}: {what}")
 
 
 def _size_fault(made: Shape, target: Shape) -> Fault | None:

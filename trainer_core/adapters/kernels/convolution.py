@@ -181,11 +181,11 @@ def reshaped(tensors: Factors, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
     }
 
 
-def _is_same(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+def _is_same(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     rows, columns, *kernel = wanted
-    if given in (filed_shape(wanted), (rows, columns * math.prod(kernel))):
+    if found in (filed_shape(wanted), (rows, columns * math.prod(kernel))):
         return True
-    return math.prod(kernel) == 1 and given[:2] == wanted[:2] and math.prod(given[2:]) == 1
+    return math.prod(kernel) == 1 and found[:2] == wanted[:2] and math.prod(found[2:]) == 1
 
 
 def layer_sizes(layer: nn.Module) -> tuple[int, int, tuple[int, ...]]:

@@ -265,11 +265,11 @@ class FileRules(ABC):
         del kept
         return spectrum_of_product(*self.product(matrices, 1.0))
 
-    def fit(self, given: Tensors, fresh: Tensors) -> tuple[dict[str, Tensor], float]:
+    def fit(self, source: Tensors, fresh: Tensors) -> tuple[dict[str, Tensor], float]:
         """Bring a layer's matrices to other sizes.
 
         Args:
-            given: Of the layer, float64.
+            source: Of the layer, float64.
             fresh: Initial ones of the wanted sizes, whose delta is zero.
 
         Returns:
@@ -280,7 +280,7 @@ class FileRules(ABC):
         """
         (pair,) = self.pairs
         names = pair.up, pair.down
-        up, down, error = fit_product(*(given[n] for n in names), *(fresh[n] for n in names))
+        up, down, error = fit_product(*(source[n] for n in names), *(fresh[n] for n in names))
         return {pair.up: up, pair.down: down}, error
 
     @abstractmethod
@@ -363,19 +363,19 @@ class FileRules(ABC):
         """
 
     @abstractmethod
-    def comfyui_fault(self, given: Mapping[str, Shape]) -> Fault | None:
+    def comfyui_fault(self, shapes: Mapping[str, Shape]) -> Fault | None:
         """Why ComfyUI does not multiply factors of these shapes as they are meant."""
 
     @abstractmethod
-    def comfyui_sizes(self, given: Mapping[str, Shape]) -> Shape:
+    def comfyui_sizes(self, shapes: Mapping[str, Shape]) -> Shape:
         """Rows and columns of what factors without a fault make in ComfyUI."""
 
-    def comfyui_rank(self, given: Mapping[str, Shape]) -> int | None:
+    def comfyui_rank(self, shapes: Mapping[str, Shape]) -> int | None:
         """The number by which ComfyUI divides alpha; None when it ignores it."""
         # Beside a whole factor ComfyUI passes over its two halves.
-        passed = {pair.down for pair in self.pairs if pair.whole in given}
-        names = (each for each in self.rank_factors if each in given and each not in passed)
-        return next((given[name][0] for name in names), None)
+        passed = {pair.down for pair in self.pairs if pair.whole in shapes}
+        names = (each for each in self.rank_factors if each in shapes and each not in passed)
+        return next((shapes[name][0] for name in names), None)
 
     def kohya_arguments(self, options: Mapping[str, Any]) -> dict[str, str]:
         """The kind's own settings as kohya's trainers and LyCORIS write them."""

@@ -411,18 +411,18 @@ class LohaFiles(FileRules):
         down, up = khatri_rao(dict(matrices))
         return (up if scale == 1.0 else up * scale), down
 
-    def fit(self, given: Tensors, fresh: Tensors) -> tuple[dict[str, Tensor], float]:
+    def fit(self, source: Tensors, fresh: Tensors) -> tuple[dict[str, Tensor], float]:
         fitted: dict[str, Tensor] = {}
         for pair in self.pairs:
             # A new part of both products has to be zero, and may start to move in one factor.
             new_up = torch.zeros_like(fresh[pair.up])
-            up, down, _ = fit_product(given[pair.up], given[pair.down], new_up, fresh[pair.down])
+            up, down, _ = fit_product(source[pair.up], source[pair.down], new_up, fresh[pair.down])
             fitted |= {pair.up: up, pair.down: down}
-        rank = max(given[pair.up].shape[1] for pair in self.pairs)
+        rank = max(source[pair.up].shape[1] for pair in self.pairs)
         wanted = fresh["hada_w1_a"].shape[1]
         if rank <= wanted:
             return fitted, 0.0
-        error = relative_error(LOHA.delta(fitted, 1.0), LOHA.delta(dict(given), 1.0))
+        error = relative_error(LOHA.delta(fitted, 1.0), LOHA.delta(dict(source), 1.0))
         if error > _EXACT:
             raise AdapterError(
                 f"a loha of rank {rank} that loses {error:.1%} of its delta at rank {wanted}",
@@ -449,13 +449,13 @@ class LohaFiles(FileRules):
         names = (*_NAMES, *_CORES) if ".hada_t1" in found else _NAMES
         return {name: f".{name}" for name in names}
 
-    def comfyui_fault(self, given: Mapping[str, Shape]) -> Fault | None:
-        names = (*_NAMES[1:], *(["hada_t2"] if "hada_t1" in given else []))
-        missing = next((name for name in names if name not in given), None)
+    def comfyui_fault(self, shapes: Mapping[str, Shape]) -> Fault | None:
+        names = (*_NAMES[1:], *(["hada_t2"] if "hada_t1" in shapes else []))
+        missing = next((name for name in names if name not in shapes), None)
         if missing is not None:
             return Fault("read wrongly", f"{STOPS}: there is no {missing}")
         for pair in self.pairs:
-            up, down, core = given[pair.up], given[pair.down], given.get(pair.core)
+            up, down, core = shapes[pair.up], shapes[pair.down], shapes.get(pair.core)
             if len(up) != 2 or len(down) != 2:
                 return Fault("read wrongly", f"{STOPS}: {pair.up} and _b are no matrices")
             if core is None:
@@ -465,12 +465,12 @@ class LohaFiles(FileRules):
                 return Fault("read wrongly", f"{STOPS}: it knows cores with two axes only")
             elif (core[0], core[1]) != (up[0], down[0]):
                 return different_ranks(up, down, STOPS)
-        if _half(given, self.pairs[0]) != _half(given, self.pairs[1]):
+        if _half(shapes, self.pairs[0]) != _half(shapes, self.pairs[1]):
             return Fault("wrong shape", f"the two halves of the LoHa differ in size: {SKIPS}")
         return None
 
-    def comfyui_sizes(self, given: Mapping[str, Shape]) -> Shape:
-        rows, *columns = _half(given, self.pairs[0])
+    def comfyui_sizes(self, shapes: Mapping[str, Shape]) -> Shape:
+        rows, *columns = _half(shapes, self.pairs[0])
         return rows, math.prod(columns)
 
     @staticmethod
@@ -481,7 +481,7 @@ class LohaFiles(FileRules):
         return scale * ((matrices["hada_w1_a"] @ middle) * matrices["hada_w2_a"]).sum(dim=-1)
 
 
-def _half(given: Mapping[str, Shape], pair: FactorPair) -> Shape:
+def _half(shapes: Mapping[str, Shape], pair: FactorPair) -> Shape:
     """Shape of one of the two products."""
-    up, down, core = given[pair.up], given[pair.down], given.get(pair.core)
+    up, down, core = shapes[pair.up], shapes[pair.down], shapes.get(pair.core)
     return (up[0], down[1]) if core is None else (up[1], down[1], *core[2:])

@@ -102,14 +102,14 @@ class LokrFiles(FileRules):
         # The second factor loses as much of itself as the delta loses of the delta.
         return _pair_spectrum(matrices, self.pairs[1])[1]
 
-    def fit(self, given: Tensors, fresh: Tensors) -> tuple[dict[str, Tensor], float]:
+    def fit(self, source: Tensors, fresh: Tensors) -> tuple[dict[str, Tensor], float]:
         sizes = self.pair_sizes(fresh)
-        if self.pair_sizes(given) == sizes:
-            first, second = (self._fit_pair(pair, given, fresh) for pair in self.pairs)
+        if self.pair_sizes(source) == sizes:
+            first, second = (self._fit_pair(pair, source, fresh) for pair in self.pairs)
             # Both are cut by projections: what is left is the product of what each has left.
             lost = first[1], second[1] * math.sqrt(1.0 - first[1] ** 2)
             return {**first[0], **second[0]}, math.hypot(*lost)
-        old = [_whole(given, pair) for pair in self.pairs]
+        old = [_whole(source, pair) for pair in self.pairs]
         parts = split_kronecker(old[0], old[1], *sizes)
         fitted: dict[str, Tensor] = {}
         for pair, part in zip(self.pairs, parts, strict=True):
@@ -117,20 +117,20 @@ class LokrFiles(FileRules):
         return fitted, relative_error(LOKR.delta(fitted, 1.0), torch.kron(*old))
 
     def _fit_pair(
-        self, pair: FactorPair, given: Tensors, fresh: Tensors
+        self, pair: FactorPair, source: Tensors, fresh: Tensors
     ) -> tuple[dict[str, Tensor], float]:
         """Bring one of the two factors from whole or low-rank to whole or low-rank."""
         if pair.whole in fresh:
-            return {pair.whole: _whole(given, pair)}, 0.0
+            return {pair.whole: _whole(source, pair)}, 0.0
         new_up, new_down = fresh[pair.up], fresh[pair.down]
         if pair == self.pairs[0]:
             # Both parts of the first factor start at random; a new part must add nothing.
             new_up = torch.zeros_like(new_up)
-        if pair.whole in given:
-            spectrum = torch.linalg.svd(given[pair.whole], full_matrices=False)
+        if pair.whole in source:
+            spectrum = torch.linalg.svd(source[pair.whole], full_matrices=False)
             up, down, error = pair_of(spectrum, new_up, new_down)
         else:
-            up, down, error = fit_product(given[pair.up], given[pair.down], new_up, new_down)
+            up, down, error = fit_product(source[pair.up], source[pair.down], new_up, new_down)
         return {pair.up: up, pair.down: down}, error
 
     def resized_shapes(
@@ -241,31 +241,32 @@ class LokrFiles(FileRules):
         there = any(mark in found for mark in _MARKS)
         return {name: f".{name}" for name in _FACTORS} if there else {}
 
-    def comfyui_fault(self, given: Mapping[str, Shape]) -> Fault | None:
+    def comfyui_fault(self, shapes: Mapping[str, Shape]) -> Fault | None:
         for pair in self.pairs:
-            if pair.whole in given:
+            if pair.whole in shapes:
                 continue
-            up, down = given.get(pair.up), given.get(pair.down)
+            up, down = shapes.get(pair.up), shapes.get(pair.down)
             if up is None or down is None:
                 reason = f"{STOPS}: there is no {pair.whole}, and not both of its parts"
                 return Fault("read wrongly", reason)
-            if pair.core in given:
+            if pair.core in shapes:
                 # The product of core and factors has strides that torch.kron refuses.
-                stops = len(given[pair.core]) != PLANE
+                stops = len(shapes[pair.core]) != PLANE
                 return Fault("read wrongly", f"a LoKr with a core: {STOPS if stops else SKIPS}")
             if len(up) != 2 or len(down) != 2:
                 return Fault("read wrongly", f"{STOPS}: {pair.up} and _b are no matrices")
             if up[1] != down[0]:
                 return different_ranks(up, down, STOPS)
-        first, second = (len(given.get(pair.whole, (0, 0))) for pair in self.pairs)
+        first, second = (len(shapes.get(pair.whole, (0, 0))) for pair in self.pairs)
         if second not in (2, PLANE) or first != 2:
             reason = "ComfyUI takes the window of lokr_w2 for something else unless it has two axes"
             return Fault("read wrongly", reason)
         return None
 
-    def comfyui_sizes(self, given: Mapping[str, Shape]) -> Shape:
+    def comfyui_sizes(self, shapes: Mapping[str, Shape]) -> Shape:
         first, second = (
-            given.get(pair.whole) or (given[pair.up][0], given[pair.down][1]) for pair in self.pairs
+            shapes.get(pair.whole) or (shapes[pair.up][0], shapes[pair.down][1])
+            for pair in self.pairs
         )
         return first[0] * second[0], first[1] * math.prod(second[1:])
 

@@ -283,10 +283,10 @@ class LoraFiles(FileRules):
         slots = {"lora_up": pair[0], "lora_down": pair[1], "reshape_weight": _RESHAPE}
         return {**slots, "lora_mid": _MID} if pair is _COMFYUI[0] else slots
 
-    def comfyui_fault(self, given: Mapping[str, Shape]) -> Fault | None:
-        if "lora_down" not in given:
+    def comfyui_fault(self, shapes: Mapping[str, Shape]) -> Fault | None:
+        if "lora_down" not in shapes:
             return Fault("read wrongly", f"{STOPS}: there is no lora_down beside lora_up")
-        up, down, core = given["lora_up"], given["lora_down"], given.get("lora_mid")
+        up, down, core = shapes["lora_up"], shapes["lora_down"], shapes.get("lora_mid")
         if min(len(up), len(down)) < 2:
             return Fault("wrong shape", f"a factor has one axis: {SKIPS}")
         if core is not None:
@@ -297,9 +297,9 @@ class LoraFiles(FileRules):
                 return Fault("wrong shape", reason)
         return different_ranks(up, down) if math.prod(up[1:]) != down[0] else None
 
-    def comfyui_sizes(self, given: Mapping[str, Shape]) -> Shape:
-        window = math.prod(given.get("lora_mid", ())[2:])
-        return given["lora_up"][0], math.prod(given["lora_down"][1:]) * window
+    def comfyui_sizes(self, shapes: Mapping[str, Shape]) -> Shape:
+        window = math.prod(shapes.get("lora_mid", ())[2:])
+        return shapes["lora_up"][0], math.prod(shapes["lora_down"][1:]) * window
 
 
 APPROXIMATE = "Or convert it as a lora on request: --approximate lora --rank N"

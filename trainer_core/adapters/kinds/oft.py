@@ -215,8 +215,8 @@ class OftFiles(FileRules):
             "an oft as a sum of factors", _LOST, "Give the base's weight: --base PATH --rank N."
         )
 
-    def fit(self, given: Tensors, fresh: Tensors) -> NoReturn:
-        found, wanted = (self.guessed_rank(each) for each in (given, fresh))
+    def fit(self, source: Tensors, fresh: Tensors) -> NoReturn:
+        found, wanted = (self.guessed_rank(each) for each in (source, fresh))
         raise AdapterError(
             f"an oft with blocks of {found} where blocks of {wanted} are wanted",
             f"the block size of the given layer: no rotation of blocks of {wanted} is the same",
@@ -259,13 +259,13 @@ class OftFiles(FileRules):
         endings = {BLOCKS: f".{BLOCKS}", "rescale": ".rescale"}
         return endings if f".{BLOCKS}" in found else {}
 
-    def comfyui_fault(self, given: Mapping[str, Shape]) -> Fault | None:
-        blocks = given[BLOCKS]
-        if "rescale" in given:
+    def comfyui_fault(self, shapes: Mapping[str, Shape]) -> Fault | None:
+        blocks = shapes[BLOCKS]
+        if "rescale" in shapes:
             return Fault("read wrongly", "ComfyUI leaves the rescale of an OFT out")
-        if "dora_scale" in given:
+        if "dora_scale" in shapes:
             return Fault("read wrongly", "ComfyUI multiplies what an OFT with DoRA adds by alpha")
-        if len(blocks) == _BUTTERFLY and "alpha" not in given:
+        if len(blocks) == _BUTTERFLY and "alpha" not in shapes:
             return Fault("read wrongly", "ComfyUI reads no BOFT without an alpha")
         if len(blocks) == _BUTTERFLY and (blocks[-1] % 2 or 2 * blocks[1] % 2 ** blocks[0]):
             return Fault("wrong shape", f"a BOFT whose turns do not part its rows: {SKIPS}")
@@ -273,8 +273,8 @@ class OftFiles(FileRules):
             return Fault("wrong shape", f"blocks of {list(blocks)}, which are no squares: {STOPS}")
         return None
 
-    def comfyui_sizes(self, given: Mapping[str, Shape]) -> Shape:
-        return math.prod(given[BLOCKS][-3:-1]), 0
+    def comfyui_sizes(self, shapes: Mapping[str, Shape]) -> Shape:
+        return math.prod(shapes[BLOCKS][-3:-1]), 0
 
     def kohya_arguments(self, options: Mapping[str, Any]) -> dict[str, str]:
         return {"algo": "diag-oft"}

@@ -12,6 +12,7 @@ from .graph_encoders import seeing_text
 from .graph_model import GraphModel
 from .graph_predict import GraphPredict
 from .graph_text import graph_text
+from .own_text import require_own_text
 from .plain_encoders import PlainEncoders
 
 if TYPE_CHECKING:
@@ -135,10 +136,15 @@ def encoders_of(
         on_close: As `PlainEncoders`.
         probed: Side in pixels of an image that the model has to predict with a text of the CLIP
             before all else is encoded; 0 for none.
+
+    Raises:
+        InputError: From what it gives, when the CLIP that is to be probed is another model's.
     """
     found = GraphModel(model)
 
     def make(family: Family, location: BaseLocation) -> PlainEncoders:
+        if probed and clip is not None:
+            require_own_text(found, clip)
         text = graph_text(clip) if location.reads_tokens else None
         edits = found.takes_references and location.variant != "generate"
         sight = seeing_text(clip, found.title) if edits else None

@@ -1,0 +1,44 @@
+"""A CLIP of another model is refused also where its texts are as wide as the model's own."""
+
+import json
+
+import pytest
+from comfyui.selection import selected
+from comfyui.tiny_models.sizes import TINY
+
+from tests.fixtures.tables import table
+
+pytestmark = pytest.mark.comfy
+
+REFUSED = table(__file__, "clips of other models")
+"""Tiny MODELs to the CLIPs of ComfyUI's loaders that would train them on noise."""
+QUICK = ("sd3", "wan21")
+
+
+def cases(names):
+    mark = pytest.mark.exhaustive
+    return [pytest.param(name, marks=() if name in QUICK else mark) for name in names]
+
+
+@pytest.fixture(scope="module")
+def told(request, comfy_host, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own_text")
+    names = sorted(name for (name,) in selected(request, "name"))
+    (folder / "names.json").write_text(json.dumps(names))
+    comfy_host.run("own_text_process.py", folder, folder / "names.json")
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", cases(TINY))
+def test_another_models_clip_is_named_and_no_other(name, told):
+    assert sorted(told[name]) == sorted(REFUSED.get(name, []))
+    for found, expected, remedy in told[name].values():
+        assert "tokens at the CLIP input, and" in found
+        assert "the CLIP that the model is sampled with" in expected
+        assert "Connect that CLIP" in remedy
+
+
+def test_the_same_network_with_more_words_is_no_other_model(told):
+    own, other = told["more words"]
+    assert own is None
+    assert other

@@ -18,7 +18,7 @@ from . import comfy_engine, comfy_host
 from .conditioning import restored_conditioning
 from .graph_inputs import ATTENTION
 from .prediction_proof import PredictionProof
-from .reference_images import REFERENCES, ReferenceProof
+from .reference_images import REFERENCES, UNFIT, ReferenceProof
 from .unchanged_inputs import followed_patches
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class GraphPredict:
 
         with self.proof.first():
             first = [each[:1] for each in controls]
-            if controls:
+
+            def read() -> None:
                 self.references.require(
                     lambda shown: self._predicted(
                         noisy[:1], sigma[:1], conditionings[:1], first if shown else [], guidance
@@ -88,18 +89,27 @@ class GraphPredict:
                     type(self.patcher.model).__name__,
                     noisy.device,
                 )
+
             if torch.is_grad_enabled() and self.proof.is_due(len(noisy)):
 
                 def predict(x: Tensor, level: Tensor, *, exact: bool) -> Tensor:
-                    shown = [each.repeat(len(x), *[1] * (each.ndim - 1)) for each in first]
+                    shown = [torch.cat([*[each] * 2, each + 1][: len(x)]) for each in first]
                     texts = [conditionings[0]] * len(x)
                     # A patch that draws, as of merged tokens, draws the same in each pass.
                     with borrowed_random_state(x.device):
                         seed_generators(0, x.device)
                         return self._predicted(x, level, texts, shown, guidance, exact=exact)
 
+                told = self.references if controls else None
                 with evaluating(transformer):
-                    self.proof.require(predict, noisy[:1], transformer, len(noisy))
+                    try:
+                        self.proof.require(predict, noisy[:1], transformer, len(noisy), told)
+                    except UNFIT:
+                        if controls:
+                            read()
+                        raise
+            if controls:
+                read()
             exact = torch.is_grad_enabled()
             return self._predicted(noisy, sigma, conditionings, controls, guidance, exact=exact)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.device import is_out_of_memory
@@ -20,8 +20,12 @@ from .graph_inputs import patches_of
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from .reference_images import ReferenceProof
+
 _APART = 0.1
 """Most of a prediction by which a faster attention, or rounding of another batch, changes it."""
+_CHANGED = 0.01
+"""More than rounding makes of the same image in one pass; below, references have a pass alone."""
 _LEVELS = (0.9, 0.2)
 _NAMED = 4
 _FACTOR = re.compile(r"\.\w+\.default(\.\w+)?$")
@@ -93,14 +97,23 @@ class PredictionProof:
         """Whether there is still something to be proven of a pass of so many images."""
         return self.due or min(batch, 2) > self._proven
 
-    def require(self, predict: Predict, noisy: Tensor, denoiser: nn.Module, batch: int) -> None:
+    def require(
+        self,
+        predict: Predict,
+        noisy: Tensor,
+        denoiser: nn.Module,
+        batch: int,
+        references: ReferenceProof | None = None,
+    ) -> None:
         """Refuse a MODEL that is not trained on what is sampled; call it before each pass.
 
         Args:
-            predict: Of one sample's conditioning, repeated for as many latents as it gets.
+            predict: Of one sample's conditioning, repeated for as many latents as it gets; a third
+                one has other reference images.
             noisy: Latents of that sample, `[1, C, h, w]`.
             denoiser: With the adapter on it.
             batch: Images of the pass. Of one alone, all that is beside it has its noise level.
+            references: Is told where reference images change the prediction by far; None without.
 
         Raises:
             BaseModelError: When an image's prediction depends on the image beside it or on a pass
@@ -115,16 +128,27 @@ class PredictionProof:
                 )
         if (several := min(batch, 2)) > self._proven:
             first, self._proven = not self._proven, several
-            self._compare(predict, noisy, _LEVELS if several > 1 else _LEVELS[1:] * 2)
+            levels = _LEVELS if several > 1 else _LEVELS[1:] * 2
+            self._compare(predict, noisy, levels, references)
             self._watched = _Gradients(denoiser) if first else None
 
-    def _compare(self, predict: Predict, noisy: Tensor, pair: Sequence[float]) -> None:
+    def _compare(
+        self,
+        predict: Predict,
+        noisy: Tensor,
+        pair: tuple[float, ...],
+        references: ReferenceProof | None,
+    ) -> None:
         import torch
 
-        levels = torch.tensor(pair, device=noisy.device)
-        together = torch.cat([noisy.flip(-1), noisy])
+        others = int(references is not None and not references.proven)
+        levels = torch.tensor([*pair, *pair[1:] * others], device=noisy.device)
+        together = torch.cat([noisy.flip(-1), *[noisy] * (1 + others)])
         with torch.no_grad():
-            beside = predict(together, levels, exact=True)[1:]
+            _, beside, *edited = predict(together, levels, exact=True).split(1)
+            if references is not None and edited:
+                references.proven = _distance(edited[0], beside) > _CHANGED
+            levels = levels[:2]
             sampled = predict(noisy, levels[1:], exact=False)
             apart = _distance(beside, sampled)
             if apart <= _APART:

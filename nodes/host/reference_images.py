@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 REFERENCES = "reference_latents"
 """ComfyUI's name of them in a conditioning."""
 
-_UNFIT = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+UNFIT = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What a network raises that has no place for reference images."""
 
 
 def takes_references(model: Any) -> bool:
@@ -54,10 +55,13 @@ class ReferenceProof:
 
     A model may take reference images and pass them over, as one of videos does that was made for
     texts alone. A run on such a model would learn nothing of them.
+
+    Attributes:
+        proven: Whether its prediction is known to depend on them.
     """
 
     def __init__(self) -> None:
-        self._proven = False
+        self.proven = False
 
     def require(self, predict: Callable[[bool], Tensor], kind: str, device: torch.device) -> None:
         """Refuse a model whose prediction does not depend on them.
@@ -75,17 +79,17 @@ class ReferenceProof:
 
         from ...trainer_core.device import borrowed_random_state
 
-        if self._proven:
+        if self.proven:
             return
         with torch.no_grad(), borrowed_random_state(device):
             without = predict(False)
             try:
                 same = torch.equal(predict(True), without)
-            except _UNFIT as error:
+            except UNFIT as error:
                 raise _refused(kind, "cannot predict with") from error
         if same:
             raise _refused(kind, "predicts the same with")
-        self._proven = True
+        self.proven = True
 
 
 def _refused(kind: str, why: str) -> BaseModelError:

@@ -83,6 +83,19 @@ class OfModel:
             )
 
 
+def checks_of_a_run(model, family, encoders):
+    """Passes before the first one of a run on pairs, or what is said of the MODEL."""
+    predicted = OfModel(model, family, encoders)
+    with contextlib.ExitStack() as at_end:
+        predicted.open(at_end)
+        row = predicted.noisy[:1], predicted.sigma[:1], predicted.texts[:1]
+        try:
+            family.predict(predicted.denoiser, *row, [predicted.reference[:1]], GUIDANCE)
+        except part("trainer_core.errors").BaseModelError as error:
+            return str(error)
+    return predicted.passes - 1
+
+
 def compared(model, family, encoders, clip):
     """Predictions of one sample, of two in a batch and with reference images."""
     predicted, outputs, found = OfModel(model, family, encoders), {}, {}
@@ -152,7 +165,11 @@ def of_tiny_model(name):
             base, family, False, to_train=False
         )
         encoders = family_of.encoders_of(model, clip, None)(family, location)
-        return compared(model, family, encoders, clip)
+        found = {}
+        if "edit_plus" in family.variants:
+            again = family_of.graph_family(model)
+            found["checks"] = checks_of_a_run(model, again, encoders)
+        return found | compared(model, family, encoders, clip)
 
 
 def main(folder, names):

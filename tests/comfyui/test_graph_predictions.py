@@ -60,6 +60,7 @@ def test_samples_share_a_pass_where_comfyui_can_join_them(name, predicted):
 @pytest.mark.parametrize("name", cases(READ, QUICK))
 def test_a_reference_image_changes_the_prediction_of_who_reads_it(name, predicted):
     assert predicted[name]["reference"] > 0.01
+    assert predicted[name]["checks"] == 2
 
 
 @pytest.mark.parametrize("name", cases(UNREAD, QUICK))
@@ -67,6 +68,7 @@ def test_reference_images_are_refused_that_would_be_passed_over(name, predicted)
     found = predicted[name]
     assert "reference" not in found
     assert "control images, and a MODEL of" in found["refused"]
+    assert found["checks"] == found["refused"]
 
 
 def test_what_takes_no_reference_images_has_no_variant_for_them(predicted):

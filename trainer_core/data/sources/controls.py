@@ -15,6 +15,11 @@ from .problems import Problems
 _MARKED = re.compile(r"^(?P<stem>.+)_control(?:_(?P<number>\d{1,4}))?$", re.DOTALL)
 _NUMBERED = re.compile(r"^(?P<stem>.+)_(?P<number>\d{1,4})$", re.DOTALL)
 
+_FURTHER = (
+    "{count} numbered control image(s) stand beside one of the image's own name and are given too, "
+    "as in musubi-tuner; ai-toolkit and FlyMyAI pass them over: {names}"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ControlName:
@@ -154,6 +159,7 @@ def controls_in_folders(
                 problems.add("missing_control", f"{shown} has no training image")
             else:
                 problems.tell(f"left out: {shown}, because its training image cannot be read")
+        _tell_further(controls, place, problems)
         if problems.settings.layout == "paired":
             # qwen-image-finetune reads a caption there that it does not find beside the image.
             for key in keys & listing.captions.keys() - targets.captions.keys():
@@ -161,6 +167,20 @@ def controls_in_folders(
                 targets.captions[key] = file._replace(name=f"../{folder.name}/{file.name}")
         tell_unread(listing, problems, f"{folder.name}/", captions=True)
     return controls
+
+
+def _tell_further(controls: Controls, place: int, problems: Problems) -> None:
+    """Tell of numbered control images beside one of the exact name, in a folder of any name.
+
+    Source: ostris/ai-toolkit at 27a03a91, ``ControlFileItemDTOMixin``, and FlyMyAI's trainer read
+    the exact name alone; kohya-ss/musubi-tuner, ``datasources.py``, takes both.
+    """
+    for found in controls.values() if problems.settings.control_folders else ():
+        here = [each for each in found if each.folder == place]
+        if any(each.name.number is None for each in here):
+            for each in here:
+                if each.name.number is not None:
+                    problems.count(_FURTHER, each.shown)
 
 
 def folders_of_pairs(images: Iterable[ListedFile], listing: Listing) -> dict[str, str]:

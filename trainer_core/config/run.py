@@ -107,7 +107,9 @@ class PreviewSection(Section):
         [],
         "Write what you want to make with the adapter, with its trigger word; add one without, to "
         "see what else it changes. One image is generated for each prompt; flags behind it are for "
-        "it alone: --w and --h pixels, --d seed, --s steps, --l guidance, --n negative prompt.",
+        "it alone: --w and --h pixels, --d seed, --s steps, --l guidance, --n negative prompt. "
+        "Round brackets weigh words, as in KSampler's prompt, where the CLIP reads weights; '\\(' "
+        "is a letter, which it is in captions by itself (dataset.captions.escape_brackets).",
     )
     controls: list[list[str]] = setting(
         [],

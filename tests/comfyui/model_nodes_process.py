@@ -11,12 +11,14 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from borrowed_model_process import differences, state_of
-from graph_model_process import CAPTION, losses, run_config, write_found, write_image
+from graph_model_process import CAPTION, loaded, losses, run_config, write_found, write_image
 from loaded_pack import part
 
 STEPS, RATE = 3, 1e-9
@@ -28,8 +30,7 @@ class Tiny:
     """A tiny MODEL with CLIP, VAE and images, and a second one of other weights."""
 
     def __init__(self, name, folder):
-        from tiny_models.denoisers import tiny_model
-        from tiny_models.sizes import TINY
+        from tiny_models.denoisers import TINY, tiny_model
         from tiny_models.texts import tiny_clip
         from tiny_models.vaes import tiny_vae
 
@@ -42,17 +43,89 @@ class Tiny:
         write_image(folder / "images", self.side, count=2)
         (folder / "images" / "1.txt").write_text(CAPTIONS[1], encoding="utf-8")
 
-    def latents(self):
-        """`[1, C, (1,) h, w]` of each caption, before the model's own scaling."""
-        import numpy
-        from PIL import Image
-
+    def samples(self):
+        """A CONDITIONING, and latents `[1, C, (1,) h, w]` before the model's own scaling."""
         import nodes
 
         for number, caption in enumerate(CAPTIONS):
-            with Image.open(self.folder / "images" / f"{number}.png") as image:
-                pixels = torch.from_numpy(numpy.asarray(image.convert("RGB")) / 255.0).float()[None]
-            yield caption, nodes.VAEEncode().encode(self.vae, pixels)[0]["samples"]
+            positive = nodes.CLIPTextEncode().encode(self.clip, caption)[0]
+            yield positive, self.latent(self.folder / "images" / f"{number}.png")
+
+    def latent(self, file):
+        import nodes
+
+        return nodes.VAEEncode().encode(self.vae, pixels_of(file))[0]["samples"]
+
+    def config(self, job, family):
+        return run_config(self.folder, job, self.side, family.name)
+
+
+def pixels_of(file):
+    import numpy
+    from PIL import Image
+
+    with Image.open(file) as image:
+        return torch.from_numpy(numpy.asarray(image.convert("RGB")) / 255.0).float()[None]
+
+
+EDIT = "qwen_image_edit_2511"
+
+
+class Pairs(Tiny):
+    """Qwen-Image-Edit with a CLIP that sees, and each image as the other one's control image."""
+
+    def __init__(self, name, folder):
+        from tiny_models import denoisers
+
+        sizes = denoisers.TINY["qwen_image"]
+        unet = {**sizes.unet, "joint_attention_dim": 512}
+        edit = dataclasses.replace(sizes, unet=unet)
+        denoisers.TINY = {**denoisers.TINY, name: edit}
+        super().__init__(name, folder)
+        self.clip, place = seeing_clip(), folder / "images"
+        for kind, sides in (("training_images", (0, 1)), ("control_images", (1, 0))):
+            (place / kind).mkdir()
+            for number, shown in enumerate(sides):
+                shutil.copyfile(place / f"{shown}.png", place / kind / f"{number}.png")
+        for file in place.glob("*.txt"):
+            file.rename(place / "training_images" / file.name)
+        for file in place.glob("*.png"):
+            file.unlink()
+
+    def samples(self):
+        from comfy_extras.nodes_edit_model import ReferenceLatent
+        from comfy_extras.nodes_qwen import TextEncodeQwenImageEditPlus
+
+        place = self.folder / "images"
+        for number, caption in enumerate(CAPTIONS):
+            file = place / "control_images" / f"{number}.png"
+            shown = TextEncodeQwenImageEditPlus.execute(self.clip, caption, image1=pixels_of(file))
+            positive = ReferenceLatent.execute(shown.result[0], {"samples": self.latent(file)})
+            yield positive.result[0], self.latent(place / "training_images" / f"{number}.png")
+
+    def config(self, job, family):
+        config = super().config(job, family)
+        base = config.base.model_copy(update={"variant": "edit_plus"})
+        preview = config.preview.model_copy(update={"prompts": []})
+        return config.model_copy(update={"base": base, "preview": preview})
+
+
+def seeing_clip():
+    import comfy.sd
+    from comfy.text_encoders import qwen_image
+    from small_qwen import small_qwen
+    from tiny_models.weights import fill
+
+    vision = {"hidden_size": 64, "intermediate_size": 96, "num_heads": 4, "num_layers": 2}
+    language = {"hidden_size": 512, "intermediate_size": 128, "num_hidden_layers": 2}
+    language |= {"num_attention_heads": 4, "num_key_value_heads": 4}
+    options = {"qwen25_7b_model_config": language, "qwen25_7b_class": small_qwen(vision)}
+    target = SimpleNamespace(
+        params={}, clip=qwen_image.te(), tokenizer=qwen_image.QwenImageTokenizer
+    )
+    clip = comfy.sd.CLIP(target, model_options={"dtype": torch.float32, **options})
+    fill(clip.cond_stage_model, 0)
+    return clip
 
 
 def patched(tiny, name, given):
@@ -258,7 +331,7 @@ class OneStep:
         return True
 
 
-def loss_by_hand(model, clip, caption, latent, noisy, share, guidance, state):
+def loss_by_hand(model, positive, latent, noisy, share, guidance, state):
     """Mean of (prediction - target)^2 of a sample, by KSampler's own denoised latents.
 
     Denoised latents are a + b * output, and the image is a + b * target.
@@ -266,13 +339,10 @@ def loss_by_hand(model, clip, caption, latent, noisy, share, guidance, state):
     import comfy.model_sampling
     from comfy.samplers import CFGGuider
 
-    import nodes
-
     sampling = model.get_model_object("model_sampling")
     straight = isinstance(sampling, comfy.model_sampling.CONST)
     level = share if straight else share / (1 - share)
     noisy = noisy.reshape(latent.shape) * (1 if straight else 1 + level)
-    positive = nodes.CLIPTextEncode().encode(clip, caption)[0]
     if guidance is not None:
         positive = [[each[0], {**each[1], "guidance": guidance}] for each in positive]
     guider, step = CFGGuider(model), OneStep(lambda latent: noisy, state)
@@ -292,10 +362,10 @@ def loss_by_hand(model, clip, caption, latent, noisy, share, guidance, state):
 
 def step_by_hand(model, tiny, noisy, sigma, guidance, state):
     """Loss of a step with its two images in either order, and how large its noise is."""
-    samples, found = list(tiny.latents()), []
+    samples, found = list(tiny.samples()), []
     for order in (samples, samples[::-1]):
         rows = [
-            loss_by_hand(model, tiny.clip, *sample, *row, guidance, state)
+            loss_by_hand(model, *sample, *row, guidance, state)
             for sample, *row in zip(order, noisy.split(1), sigma.tolist(), strict=True)
         ]
         found.append([sum(each) / 2 for each in zip(*rows, strict=True)])
@@ -343,7 +413,7 @@ def trained(tiny, name, given):
             spy = Spy(family_of.graph_family(model))
             source = family_of.encoders_of(model, tiny.clip, tiny.vae)
             job["training"]["precision"] = graph_model(model).precision("auto")
-            config = run_config(tiny.folder, job, tiny.side, spy.family.name)
+            config = tiny.config(job, spy.family)
             output = config.output.model_copy(update={"dir": str(place)})
             config = config.model_copy(update={"output": output})
             result = train(config, make_source=source, family=spy.family)
@@ -356,6 +426,7 @@ def trained(tiny, name, given):
         found["losses"] = losses(result.folder)
         found["by hand"] = [step_by_hand(model, tiny, *each) for each in spy.asked]
         found["layers"], found["still"], found["adapter"] = moved(result.adapters[0])
+        found["unread"] = loaded(model, result.adapters[0])[1]
     return found
 
 
@@ -381,7 +452,7 @@ def main(folder, cells):
 
     def look(name, node, given):
         if name not in kept:
-            kept[name] = Tiny(name, folder / name)
+            kept[name] = (Pairs if name == EDIT else Tiny)(name, folder / name)
         return trained(kept[name], node, given)
 
     named = {

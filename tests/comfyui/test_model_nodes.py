@@ -13,7 +13,7 @@ MODELS = ("sdxl", "flux", "z_image", "wan21")
 UNETS = ("sdxl", "sd15")
 LORA, MERGED = {"lora_name": "loras"}, {"out.": 0.5, "head.": 0.5, "final_layer.": 0.5}
 TRAINED = [
-    ("no node", {}, (*MODELS, "chroma", "anima")),
+    ("no node", {}, (*MODELS, "chroma", "anima", "qwen_image_edit_2511")),
     ("forwards", {}, (*MODELS, "chroma")),
     ("no node", {"precision": "fp16 cast"}, ("sdxl", "flux")),
     ("no node", {"precision": "fp8 cast"}, ("sdxl", "wan21")),
@@ -173,6 +173,7 @@ def test_what_is_trained_is_what_ksampler_samples(found, model, node, given):
     assert cell["layers"] > 20
     assert cell["left"] == {}
     assert cell["checks"] <= 2
+    assert cell["unread"] == []
 
 
 @pytest.mark.parametrize("model", ["sdxl", pytest.param("flux", marks=pytest.mark.exhaustive)])

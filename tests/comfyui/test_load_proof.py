@@ -126,6 +126,27 @@ def make_reading(tensors, shape):
     return plan, [(patch, find_fault(patch, sizes, shape)) for patch in plan.patches]
 
 
+def change_of_glora(given, weight):
+    """``W A + B`` times alpha / rank; files of before have the factors in the other order."""
+    a1, a2, b1, b2 = (given[f"{name}.weight"] for name in ("a1", "a2", "b1", "b2"))
+    if a1.shape[0] != weight.shape[1]:
+        a1, a2, b1, b2 = a2, a1, b2, b1
+    rank = a1.shape[1]
+    return (weight @ a1 @ a2 + b1 @ b2) * float(given.get("alpha", torch.tensor(rank))) / rank
+
+
+def turned(blocks, weight):
+    """BOFT without a constraint: Cayley's rotations of rows that are further apart each turn."""
+    size = blocks.shape[-1]
+    for turn, each in enumerate(blocks):
+        skew = each - each.mT
+        eye = torch.eye(size, dtype=each.dtype)
+        rotations = torch.block_diag(*((eye + skew) @ (eye - skew).inverse()))
+        places = torch.arange(len(weight)).view(-1, 2, 2**turn * size // 2).mT.flatten()
+        weight = weight.index_copy(0, places, rotations @ weight[places])
+    return weight
+
+
 def change_by_our_rules(patch, tensors, before):
     """What ComfyUI adds, where the proof finds no fault: textbook, dense."""
     given = {slot: tensors[key].double() for slot, key in patch.keys.items()}
@@ -133,6 +154,10 @@ def change_by_our_rules(patch, tensors, before):
         return given["diff"]
     if patch.kind == "set":
         return given["diff"] - before
+    if patch.kind == "glora":
+        return change_of_glora(given, before)
+    if "oft_blocks" in given and given["oft_blocks"].dim() == 4:
+        return turned(given["oft_blocks"], before) - before
     alpha = given.pop("alpha", None)
     sizes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
     scale = comfyui_scale(patch, sizes, None if alpha is None else float(alpha))

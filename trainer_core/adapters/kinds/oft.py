@@ -266,7 +266,7 @@ class OftFiles(FileRules):
         if "dora_scale" in shapes:
             return Fault("read wrongly", "ComfyUI multiplies what an OFT with DoRA adds by alpha")
         if len(blocks) == _BUTTERFLY and "alpha" not in shapes:
-            return Fault("read wrongly", "ComfyUI reads no BOFT without an alpha")
+            return Fault("read wrongly", f"a BOFT without an alpha: {SKIPS}")
         if len(blocks) == _BUTTERFLY and (blocks[-1] % 2 or 2 * blocks[1] % 2 ** blocks[0]):
             return Fault("wrong shape", f"a BOFT whose turns do not part its rows: {SKIPS}")
         if len(blocks) not in (3, _BUTTERFLY) or blocks[-1] != blocks[-2]:

@@ -281,11 +281,11 @@ def dataset_table() -> str:
     flat = [*folders["a tenth, one folder"], *folders["one folder"]]
     scans = {
         name: {row["samples"]: row["seconds"] for row in found if row["name"] == "scan and plan"}
-        for name, found in (("scan and plan", flat), ("the same, in a tree", folders["a tree"]))
+        for name, found in (("scan and plan", flat), ("the same, in sub-folders", folders["a tree"]))
     }
     rows = [(name, *(_seconds(found.get(size)) for size in sizes)) for name, found in scans.items()]
     for name, key in (
-        ("start from a cache that its index does not know, once", "unknown_cpu_seconds"),
+        ("start from a cache without its index, once", "unknown_cpu_seconds"),
         ("start from a warm cache, scan and plan included", "known_cpu_seconds"),
         ("start from the list of a finished cache", "from_list_cpu_seconds"),
     ):

@@ -288,8 +288,7 @@ class HostWork:
         """Make one step."""
         self.before_step()
         self._done += 1
-        result, errors = self._trainer.train_step(self._done)
-        self._trainer.requests()
+        result, errors, _ = self._trainer.train_step(self._done)
         self._trainer.record(result, errors)
 
     def cpu_ms(self, rounds: int) -> list[float]:

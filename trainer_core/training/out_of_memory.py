@@ -151,6 +151,8 @@ class DeviceRoom:
     def restart(self, optimizer: torch.optim.Optimizer) -> None:
         """Go on from a restored state, with an optimizer whose first update is still to come."""
         self._optimizer, self._steps, self._look = optimizer, 0, 0
+        # The peak since then has what restoring takes.
+        self._short = False
 
     def compute(self, step: int, work: Callable[[], Result]) -> Result:
         """Compute a step's gradients, and again in less memory as often as it is full.

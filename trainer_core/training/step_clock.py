@@ -73,6 +73,10 @@ class StepClock:
 
         return timed
 
+    def restart(self) -> None:
+        """Go on from a restored state: the last step's marks are of a step that was given up."""
+        self._before = None
+
     def start(self) -> None:
         """A step begins."""
         self._marks, self._waited, self._waited_inside = [], 0.0, 0.0

@@ -126,8 +126,7 @@ class Trainer:
         for step in range(self.state.step + 1, self.steps + 1):
             if self.room is not None:
                 self.room.between_steps()
-            result, errors = self.train_step(step)
-            requests = self.requests()
+            result, errors, requests = self.train_step(step)
             ends = not requests.cancel and (requests.stop or step == self.steps)
             measured = self._measure_and_record(result, errors, ends=ends)
             requests = requests.stopping(measured.stop)
@@ -167,7 +166,7 @@ class Trainer:
             return "cancelled"
         return "done" if stop else ""
 
-    def train_step(self, step: int) -> tuple[StepResult, Sequence[SampleError]]:
+    def train_step(self, step: int) -> tuple[StepResult, Sequence[SampleError], RunRequests]:
         """Make a step: compute the gradients, clip them and update the weights.
 
         A step whose loss or gradient is not finite changes no weight.
@@ -198,14 +197,16 @@ class Trainer:
         numbers = read_numbers(self.processes, micro_steps, norm, samples, self.plan.times)
         self.clock.mark()
         finite = math.isfinite(numbers.loss + numbers.norm)
+        if not finite:
+            forget_gradients(self.parameters)
+            what = "a gradient" if math.isfinite(numbers.loss) else "the loss"
+            self._skip_or_restore(step, what, micro_steps)
+        # Before the update: several processes would wait here until the device has made it.
+        requests = self.requests()
         if finite:
             update(optimizer, self.parameters)
             forget_gradients(self.parameters)
             self._updated(step, numbers.seen)
-        else:
-            forget_gradients(self.parameters)
-            what = "a gradient" if math.isfinite(numbers.loss) else "the loss"
-            self._skip_or_restore(step, what, micro_steps)
         result = StepResult(
             step=step,
             epoch=self.plan.batches.epoch(step),
@@ -217,7 +218,7 @@ class Trainer:
             time=time.time(),
             skipped=not finite,
         )
-        return result, numbers.seen if finite else ()
+        return result, numbers.seen if finite else (), requests
 
     def compute_gradients(self, step: int, samples: int) -> list[MicroStep]:
         """Run this process's micro-batches of a step forward and backward.
@@ -316,10 +317,11 @@ class Trainer:
         settings = self.training.optimizer
         # A new optimizer: what the old one has learned of the steps given up does not count.
         state.optimizer = make_optimizer(settings, parameter_groups(state.adapter, settings))
+        if self.room is not None:
+            self.room.restart(state.optimizer)  # frees the old one before the new one is filled
+        self.clock.restart()
         state.restore(checkpoint, settings)
         state.returns = returns
-        if self.room is not None:
-            self.room.restart(state.optimizer)
         anew = planned_anew(config, checkpoint) if target else None
         self.schedule = make_schedule(self.training.schedule, self.steps, anew)
         if self.recorder is not None:
@@ -350,7 +352,7 @@ class Trainer:
                 # The state that is saved now has made this step.
                 self.record(result, errors)
                 raise
-            self.record(measured.written_to(result), errors)
+        self.record(measured.written_to(result), errors)
         return measured
 
     def record(self, result: StepResult, errors: Sequence[SampleError]) -> None:

@@ -161,7 +161,7 @@ def trained(noises, shape=(4, 6, 8)):
     plan = small_plan(config.training, times=noises)
     trainer = small_trainer(config, compute, optimizer, plan)
     trainer.schedule = lambda step: 1.0
-    result, errors = trainer.train_step(1)
+    result, errors, _ = trainer.train_step(1)
     return model, result, errors
 
 

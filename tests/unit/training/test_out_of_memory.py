@@ -254,6 +254,17 @@ def test_what_torch_keeps_in_pieces_is_no_need_of_others():
     machine.placed.close()
 
 
+def test_what_restoring_takes_is_no_need_of_others():
+    machine = Shared(planned=1)
+    machine.others, machine.pieces = 2 * 10**9, 10**10
+    assert machine.run(1) == [1]
+    machine.room.restart(made()[1])
+    first, second = machine.run(2)
+    assert first == 1
+    assert second > 1
+    machine.placed.close()
+
+
 class Pressed(Machine):
     """Others need all of its device, and its RAM is full."""
 

@@ -2,16 +2,22 @@
 
 import json
 import math
+import weakref
 
 import pytest
 import torch
 from fixtures.small_trainer import Recording, small_trainer
+from fixtures.swapped_blocks import MAKERS, place
 
 from trainer_core.config import RecoverySection, RunConfig
 from trainer_core.errors import NonFiniteError
+from trainer_core.families.registry import get_family
 from trainer_core.training.checkpoint_search import broken_step, last_before, leads_nowhere
+from trainer_core.training.out_of_memory import DeviceRoom
 from trainer_core.training.recovery import RestoreError, rate_share
+from trainer_core.training.state import TrainState
 from trainer_core.training.step import MicroStep
+from trainer_core.training.step_clock import StepClock
 
 
 def make_run(folder, steps, breaks, saved=(), done=0, **settings):
@@ -89,6 +95,30 @@ def test_weights_that_are_not_finite_lead_back_too(tmp_path, monkeypatch):
     with pytest.raises(NonFiniteError, match=r"adapter\.x is not finite") as raised:
         trainer.save_checkpoint(8)
     assert raised.value.remedy == "what to do"
+
+
+def test_a_restored_state_has_the_device_and_the_clock_to_itself(tmp_path, monkeypatch):
+    """An optimizer's state may be as large as all that is left of the device."""
+    trainer, run = make_run(tmp_path, 4, [])
+    placed = place(MAKERS["flux"](), get_family("flux"), 1, slots=1)
+    old = trainer.state.optimizer
+    trainer.room = DeviceRoom(placed, trainer.parameters, old, run, run.save)
+    trainer.clock = StepClock(torch.device("meta"))  # which tells of a step when the next is made
+    trainer._initial = trainer._initial_state()
+    trainer.clock.take()
+    old, alive = weakref.ref(old), []
+    restore = TrainState.restore
+
+    def restored(state, checkpoint, settings):
+        alive.append(old() is not None)
+        return restore(state, checkpoint, settings)
+
+    monkeypatch.setattr(TrainState, "restore", restored)
+    trainer.recorder = None
+    trainer.restore_checkpoint(3, 0)
+    assert alive == [False]
+    assert trainer.clock.take() is None
+    placed.close()
 
 
 def test_each_return_multiplies_the_rate():

@@ -64,6 +64,13 @@ def test_a_device_that_tells_later_is_asked_a_step_later():
     assert times["data"] >= 0.06
 
 
+def test_a_restored_run_is_told_of_no_step_that_was_given_up():
+    clock = StepClock(torch.device("meta"))
+    make_step(clock)
+    clock.restart()
+    assert make_step(clock)[0] is None
+
+
 @pytest.mark.gpu
 def test_a_gpu_is_timed_by_events_and_never_waited_for():
     device = torch.device("cuda")

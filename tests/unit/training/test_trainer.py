@@ -1,5 +1,6 @@
 """The trainer on a problem small enough to follow by hand: fit a vector by mean squared error."""
 
+import contextlib
 import math
 
 import pytest
@@ -14,6 +15,7 @@ from trainer_core.errors import NonFiniteError
 from trainer_core.training.gradients import clip_gradients
 from trainer_core.training.observer import RunRequests
 from trainer_core.training.optimizers import make_optimizer, update
+from trainer_core.training.processes import SingleProcess
 from trainer_core.training.step import MicroStep
 
 TARGETS = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.0, 4.0], [2.0, 2.0]])
@@ -131,6 +133,51 @@ def test_no_number_is_read_for_a_micro_batch():
         parameter[0].item()
     assert found <= 6
     assert reads.count == found + 1
+
+
+class Waiting(SingleProcess):
+    """Keeps what the weights were whenever all processes wait for each other."""
+
+    def __init__(self, weights):
+        super().__init__(weights.device)
+        self.weights, self.found = weights, []
+
+    def sum_numbers(self, numbers, on_device=()):
+        self.found.append(self.weights.tolist())
+        return super().sum_numbers(numbers, on_device)
+
+
+def test_processes_wait_for_no_update():
+    trainer, parameter = make_trainer(Recording(), batch_size=4, steps=1)
+    trainer.processes = processes = Waiting(parameter)
+    trainer.train()
+    # Whether it is cancelled, the step's numbers, what is asked for; and whether it is saved.
+    trained = parameter.tolist()
+    assert trained != [0.0, 0.0]
+    assert processes.found == [[0.0, 0.0]] * 3 + [trained]
+
+
+class Killed(Recording):
+    """Ends without a word when it hears of a step."""
+
+    @contextlib.contextmanager
+    def saved_on_failure(self, step):
+        try:
+            yield
+        except Exception:
+            self.save(step)
+            raise
+
+    def record(self, result):
+        raise RuntimeError("killed")
+
+
+def test_a_step_that_cannot_be_written_down_is_not_saved():
+    recording = Killed()
+    trainer, _ = make_trainer(recording)
+    with pytest.raises(RuntimeError, match="killed"):
+        trainer.train()
+    assert recording.saves == []
 
 
 @pytest.mark.parametrize("step", [1, 3])

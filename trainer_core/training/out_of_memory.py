@@ -149,9 +149,9 @@ class DeviceRoom:
         self._short, self._look, self._patience = False, 0, 1
 
     def restart(self, optimizer: torch.optim.Optimizer) -> None:
-        """Go on from a restored state, with an optimizer whose first update is still to come."""
+        """Continue from a restored state, with an optimizer that has made no update yet."""
         self._optimizer, self._steps, self._look = optimizer, 0, 0
-        # The peak since then has what restoring takes.
+        # The peak since the last look includes what restoring takes.
         self._short = False
 
     def compute(self, step: int, work: Callable[[], Result]) -> Result:

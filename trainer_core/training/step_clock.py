@@ -74,7 +74,7 @@ class StepClock:
         return timed
 
     def restart(self) -> None:
-        """Go on from a restored state: the last step's marks are of a step that was given up."""
+        """Continue from a restored state; the marks of the last step are dropped with it."""
         self._before = None
 
     def start(self) -> None:

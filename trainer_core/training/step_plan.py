@@ -1,4 +1,4 @@
-"""`StepPlan`: which micro-batches of each step a process computes, in their order."""
+"""`StepPlan`: the micro-batches of each step, as one process computes them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .read_ahead import Place
 class StepPlan:
     """The micro-batches of each step.
 
-    A batch that is trained several times, with several noises or with both signs of a slider, makes
-    as many micro-batches in a row. They are no larger than one, so that they need no more memory.
+    A batch that is trained several times, with several noises or both signs of a slider, becomes
+    several micro-batches in a row. So it takes no more memory than a batch that is trained once.
 
     Attributes:
         batches: The order of the samples.
-        dealt: ``(index, count)``, as of `BatchPlan.dealt`.
-        times: How often each sample is trained in its step.
+        dealt: ``(index, count)`` of this process, as in `BatchPlan.dealt`.
+        times: How often a step trains each sample.
     """
 
     batches: BatchPlan
@@ -27,18 +27,18 @@ class StepPlan:
     times: int = 1
 
     def micro_batches(self, step: int) -> Sequence[int]:
-        """The micro-batches, from 0, of a step, from 1, that this process computes."""
+        """The micro-batches (from 0) of a step (from 1) that this process computes."""
         dealt = self.batches.dealt(step, self.dealt)
         if self.times == 1:
             return dealt
         return [batch * self.times + turn for batch in dealt for turn in range(self.times)]
 
     def samples(self, step: int) -> int:
-        """Samples of a step in all processes, each as often as it is trained."""
+        """Number of samples in a step, in all processes; each counts as often as it is trained."""
         return self.batches.samples(step) * self.times
 
     def following(self, last: int) -> Callable[[int, int], Place | None]:
-        """A function from a micro-batch to the one behind it; None behind the last step."""
+        """Make a function from a micro-batch to the next one; None after the last step."""
 
         def following(step: int, micro: int) -> Place | None:
             later = [each for each in self.micro_batches(step) if each > micro]
@@ -49,7 +49,7 @@ class StepPlan:
         return following
 
     def endless(self) -> Iterator[Place]:
-        """Every step and micro-batch, without end."""
+        """Yield step and micro-batch of all steps, without end."""
         step = 1
         while True:
             yield from ((step, micro) for micro in self.micro_batches(step))

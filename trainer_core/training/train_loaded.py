@@ -1,4 +1,4 @@
-"""`train_loaded`: makes the `Trainer` of a loaded run, and trains it to its end."""
+"""`train_loaded`: builds the `Trainer` of a loaded run, and trains."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 @explained("an update of the adapter, or what is saved", f"Go on with {RESUME}.")
 def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
-    """Train a run to its end.
+    """Train a loaded run to its end.
 
     Args:
-        run: The run.
-        recorder: Writes steps, checkpoints and previews; None in all processes but the first.
+        run: The loaded run.
+        recorder: Writes metrics, checkpoints and previews; None in all processes but the first.
 
     Returns:
         ``done`` or ``cancelled``, and the last step made.
 
     Raises:
-        NonFiniteError: When too many steps were not finite; what can be saved is saved.
+        NonFiniteError: When too many steps in a row are not finite; the last state is saved.
         RunError: When the device has no room for a step, or a file cannot be written.
     """
     training, device = run.config.training, run.processes.device
@@ -58,7 +58,7 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
         if recorder is not None:
             recorder.save(0)
         return "cancelled", 0
-    # Only points that the base is held to may have other sizes than the rest of their batch.
+    # Only preservation samples may differ in size from the rest of their batch.
     passes = (run.processes.passes,) if run.preservation else ()
     maker = base_answers(run, step_maker(run, plan.batches, shares.part, *passes))
     clock = StepClock(device)
@@ -76,7 +76,7 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
             recorder=recorder,
             room=_room(run, split, recorder),
             clock=clock,
-            # What is measured concerns all processes alike, and the first one writes it down.
+            # All processes would measure the same; the first one records it.
             measurements=_measurements(run, clock) if recorder else None,
             validation=_validation(run, maker, noted=recorder is not None),
             generate=_previews(run, recorder),
@@ -89,15 +89,15 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
 
 
 def _starts_from_inputs(run: Loaded) -> bool:
-    """Whether the adapter of a new run is initialized by the inputs of its layers."""
+    """Whether to initialize the adapter from the inputs of its layers (EVA)."""
     return run.config.adapter.init == "eva" and not run.state.step
 
 
 def _initialize_from_inputs(run: Loaded) -> bool:
-    """Initialize a new run's adapter by the inputs of its layers; False where it was cancelled.
+    """Initialize the adapter from the inputs of its layers (EVA); False if the run is cancelled.
 
-    The result depends on base, data and seed alone, so that a run that was stopped here finds it
-    again.
+    The result depends only on base, data and seed. A run that is cancelled here computes it again
+    when it is resumed.
     """
     plan = StepPlan(batch_plan(run), times=run.config.training.noises_per_latent)
     stopped = False
@@ -145,7 +145,7 @@ def _room(run: Loaded, split: SplitBatches, recorder: Recorder | None) -> Device
 
 
 def _previews(run: Loaded, recorder: Recorder | None) -> Callable[[int], None]:
-    """Generates the previews of a step; the first process alone, or all of a base in parts."""
+    """Make `Trainer.generate`: the first process generates; all help where the base is sharded."""
     weights = run.config.training.ema.previews
 
     def generate(step: int) -> None:
@@ -171,7 +171,7 @@ def _measurements(run: Loaded, clock: StepClock) -> Measurements:
     norms = AdapterNorms(
         run.state.adapter,
         run.data.family.repeated_blocks,
-        # A weight in parts is nowhere whole.
+        # No process has a whole weight of a sharded base.
         0 if run.processes.sharded else settings.norms_every,
         run.steps,
         lambda line: run.observer.notify(Warned(line)),
@@ -182,7 +182,7 @@ def _measurements(run: Loaded, clock: StepClock) -> Measurements:
 
 
 def _validation(run: Loaded, maker: StepMaker, *, noted: bool) -> Validation | None:
-    """Measures the loss on held-out images; None where none is held out."""
+    """Make `Trainer.validation`; None without held-out images."""
     samples = measured_samples(run)
     if samples is None:
         return None
@@ -201,7 +201,7 @@ def _validation(run: Loaded, maker: StepMaker, *, noted: bool) -> Validation | N
 
 
 def _note_limit(run: Loaded) -> None:
-    """Say which layers had become too strong."""
+    """Notify the observer of the layers that ``max_weight_norm`` has scaled down."""
     most = run.state.limit and run.state.limit.most_often()
     if most:
         name, times, layers = most
@@ -214,7 +214,7 @@ def _note_limit(run: Loaded) -> None:
 
 
 def _cost(validation: Validation, every: int) -> str:
-    """What measuring takes, for the user to weigh."""
+    """Describe how long validation takes, for the user to weigh."""
     trained = validation.trained.images if validation.trained else 0
     return (
         f"Every {every} steps the loss is measured on {validation.held.images} held-out and "

@@ -1,4 +1,4 @@
-"""`Trainer`: the loop of a run. It computes steps, and saves, measures and shows what they give."""
+"""`Trainer`: the training loop, with its checkpoints, validation and previews."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ from .step_plan import StepPlan
 from .validation import Measured, Validation
 
 Compute = Callable[[int, int], Iterable[MicroStep]]
-"""A step, from 1, and a micro-batch of it, from 0, to its parts: one, or several where the device
-has no room for all samples. The gradients of a part are computed before the next one."""
+"""Step (from 1) and micro-batch (from 0) to its parts: several where the device has no room for all
+samples at once. The gradients of a part are computed before the next part."""
 
 
 class Trainer:
     """Trains an adapter to the end of its run.
 
-    Every process of a run has a trainer, and all make the same calls at the same steps. The first
-    one alone has a recorder, which writes files and tells the observer of steps.
+    Each process has a trainer, and all of them make the same collective calls in the same order.
+    Only the first process has a recorder, which writes files and notifies the observer of steps.
 
     Args:
         config: The run file.
         steps: Length of the run.
-        state: Adapter, optimizer, and how many steps were made.
+        state: Adapter, optimizer and the number of steps made.
         plan: The micro-batches of each step.
-        compute: Computes a micro-batch.
-        processes: Those that share each step.
-        observer: Asks for an end, a checkpoint or previews.
-        parameters: What is trained; unset: those of the adapter.
-        recorder: Writes steps, checkpoints and previews.
-        room: Computes a step again in less memory where the device is full.
-        clock: Takes the time of a step's parts.
-        measurements: What is written of a step besides its loss.
-        validation: Measures the loss on held-out images.
+        compute: Computes the loss of a micro-batch.
+        processes: The processes that share each step.
+        observer: May request an end, a checkpoint or previews.
+        parameters: The trained parameters; unset: those of the adapter.
+        recorder: Writes metrics, checkpoints and previews; None in all processes but the first.
+        room: Repeats a step in less memory where the device is full.
+        clock: Times the parts of a step.
+        measurements: Adds norms, times and memory to the metrics of a step.
+        validation: Computes the loss on held-out images.
         generate: Generates the previews of a step; every process calls it.
-        anew: How the learning rate goes on of a run that was made longer.
-        checkpoints: Folder of the checkpoint that the run goes on from.
+        anew: The schedule of a run that was made longer.
+        checkpoints: The checkpoints of the run that is resumed; None for a new run.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Trainer:
         self.clock = clock or StepClock(processes.device)
         self.measurements, self.validation, self.generate = measurements, validation, generate
         self.schedule = make_schedule(self.training.schedule, steps, anew)
-        # The others hear of a due checkpoint with the first process's requests.
+        # The first process requests a due checkpoint from all of them.
         self._due = CheckpointClock(self.training.checkpoint_minutes if recorder else 0.0)
         self._checkpoints = checkpoints
         self._initial = self._initial_state() if self.training.recovery.returns else None
@@ -108,19 +108,19 @@ class Trainer:
             ``done`` or ``cancelled``, and the last step made.
 
         Raises:
-            NonFiniteError: When the numbers of too many steps were not finite. The state before
-                them is saved.
+            NonFiniteError: When too many steps in a row are not finite and no checkpoint can be
+                restored. The state before them is saved.
         """
         while True:
             try:
                 return self._train_on()
             except RestoreError as error:
                 step, target = error.step, error.target
-            # Behind the handler: the error's frames hold the graph of the step.
+            # Outside the handler: the frames of the error keep the graph of the step alive.
             self.restore_checkpoint(step, target)
 
     def _train_on(self) -> tuple[str, int]:
-        """Train from the state's step on."""
+        """Train from the current step to the last one."""
         if ended := self._before_first_step():
             return ended, self.state.step
         for step in range(self.state.step + 1, self.steps + 1):
@@ -144,10 +144,10 @@ class Trainer:
         return "done", self.steps
 
     def _before_first_step(self) -> str:
-        """Measure and show the base of a new run; how the run ends, where it ends by that."""
+        """Validate and preview the base of a new run; the status of a run that ends here."""
         state = self.state
         if state.best.ends(self.training.early_stop):
-            return "done"  # it had ended, and was killed before it could say so
+            return "done"  # it had stopped early, and was killed before it could finish
         cancelled, stop = self._any(self.observer.cancelled()), False
         if not state.step:
             cancelled = cancelled or self.validate(0).cancelled
@@ -156,30 +156,30 @@ class Trainer:
             if cancelled:
                 self.save_checkpoint(0)
         elif not cancelled and state.best.measured < state.step:
-            # A run that was stopped before it measured its last step measures now, so that best
-            # step, early stopping and metrics do not depend on where it was stopped.
+            # The run was stopped before the validation of its last step. It is made up for here, so
+            # that best step, early stopping and metrics do not depend on where the run was stopped.
             measured = self.validate(state.step, ends=state.step >= self.steps)
             if self._is_best(state.step):
-                self.save_checkpoint(state.step)  # it is there, and is marked
+                self.save_checkpoint(state.step)  # the same one again, which marks it as the best
             cancelled, stop = measured.cancelled, measured.stop
         if cancelled:
             return "cancelled"
         return "done" if stop else ""
 
     def train_step(self, step: int) -> tuple[StepResult, Sequence[SampleError], RunRequests]:
-        """Make a step: compute the gradients, clip them and update the weights.
+        """Compute the gradients of a step, clip them and update the weights.
 
-        A step whose loss or gradient is not finite changes no weight.
+        A step whose loss or gradient is not finite is skipped: it changes no weight.
 
         Args:
-            step: From 1; learning rate, samples and noise follow from it.
+            step: From 1. It decides the learning rate, the samples and their noise.
 
         Returns:
-            The step, and what its samples were off by.
+            The result, the errors of the step's samples, and the requests of all processes.
 
         Raises:
-            RestoreError: When too many steps in a row were not finite.
-            NonFiniteError: As `RestoreError`, when the run may not go on.
+            RestoreError: When too many steps in a row are not finite.
+            NonFiniteError: The same, when no checkpoint can be restored.
         """
         started = time.perf_counter()
         optimizer, samples = self.state.optimizer, self.plan.samples(step)
@@ -225,12 +225,12 @@ class Trainer:
 
         Args:
             step: From 1.
-            samples: Of the whole step, over whose losses the mean is taken.
+            samples: Number of samples in the step, in all processes. The loss is their mean.
 
         Returns:
-            What each micro-batch gave.
+            Loss and sample errors of each micro-batch.
         """
-        # A slider's micro-batches turn the adapter's strength over.
+        # The micro-batches of a slider flip the sign of the adapter's strength.
         slider, adapter = self.config.dataset.slider.is_on, self.state.adapter
         with kept_strength(adapter) if slider else contextlib.nullcontext():
             return [
@@ -239,24 +239,24 @@ class Trainer:
             ]
 
     def learning_rate(self, step: int) -> float:
-        """The highest learning rate of a step; each restored checkpoint has lowered it."""
+        """Base learning rate of a step, which each restored checkpoint has lowered."""
         share = rate_share(self.training.recovery, self.state.returns)
         return self.training.optimizer.learning_rate * self.schedule(step) * share
 
     def validate(self, step: int, *, ends: bool = False) -> Measured:
-        """Measure the loss on held-out images where it is due.
+        """Compute the loss on held-out images where it is due.
 
         Args:
             step: Steps made.
-            ends: Whether the run ends there.
+            ends: Whether the run ends with this step, after which validation is always due.
 
         Returns:
-            Nothing but None and False where it is not due.
+            The losses; None where validation is not due.
         """
         every = self.config.dataset.validation.every
         if self.validation is None or (step % every and not ends):
             return Measured()
-        # What previews show is measured.
+        # With the weights that previews are generated with.
         with self.state.shown(self.training.ema.previews):
             measured = self.validation(step)
         if measured.loss is None:
@@ -274,8 +274,8 @@ class Trainer:
         """Save the state after a step.
 
         Raises:
-            RestoreError: When a weight is not finite and an older checkpoint is to be restored.
-            NonFiniteError: When a weight is not finite and the run is to end.
+            RestoreError: When a weight is not finite.
+            NonFiniteError: The same, when no older checkpoint can be restored.
         """
         found: NonFiniteError | None = None
         try:
@@ -283,7 +283,7 @@ class Trainer:
                 self.recorder.save(step)
         except NonFiniteError as error:
             found = error
-        # The first process alone looks at the weights.
+        # Only the first process checks the weights.
         if self._any(found is not None):
             remedy = self._restore_or_end(step + 1, first=step + 1)
             if found is None:
@@ -300,14 +300,14 @@ class Trainer:
         return self._any(self.observer.cancelled())
 
     def restore_checkpoint(self, step: int, target: int) -> None:
-        """Go on from an older state, with a lower learning rate.
+        """Restore an older state, and continue with a lower learning rate.
 
-        Samples, noise and noise levels of the steps that follow are the same as before: weights and
-        learning rate are what differs.
+        The next steps have the same samples, noise and noise levels as before. Only the weights and
+        the learning rate differ.
 
         Args:
-            step: Whose numbers are not finite.
-            target: Steps that the state has made; 0 for the start of the run.
+            step: The step that is not finite.
+            target: The step of the checkpoint; 0 for the initial state.
         """
         state, config, returns = self.state, self.config, self.state.returns + 1
         checkpoint = self._initial
@@ -315,7 +315,7 @@ class Trainer:
             assert self._checkpoints is not None, "`_restore_or_end` has found the folder"
             _, checkpoint = read_whole_checkpoint(self._checkpoints / f"{target:06d}", named=False)
         settings = self.training.optimizer
-        # A new optimizer: what the old one has learned of the steps given up does not count.
+        # A new optimizer, without the moments of the steps that are dropped.
         state.optimizer = make_optimizer(settings, parameter_groups(state.adapter, settings))
         if self.room is not None:
             self.room.restart(state.optimizer)  # frees the old one before the new one is filled
@@ -331,7 +331,7 @@ class Trainer:
             self.recorder.restart(anew)
 
     def _updated(self, step: int, errors: Sequence[SampleError]) -> None:
-        """Do what follows an update of the weights."""
+        """Update weight averages, norms, the learned weighting and the ledger after a step."""
         self.state.updated()
         self.clock.mark()
         if self.measurements is not None:
@@ -343,20 +343,20 @@ class Trainer:
     def _measure_and_record(
         self, result: StepResult, errors: Sequence[SampleError], *, ends: bool
     ) -> Measured:
-        """Validate behind a step, and record the step however that ends."""
+        """Validate after a step, then record the step, also when validation fails."""
         recorder, step = self.recorder, result.step
         with recorder.saved_on_failure(step) if recorder else contextlib.nullcontext():
             try:
                 measured = self.validate(step, ends=ends)
             except Exception:
-                # The state that is saved now has made this step.
+                # The checkpoint that is saved on the way out includes this step.
                 self.record(result, errors)
                 raise
         self.record(measured.written_to(result), errors)
         return measured
 
     def record(self, result: StepResult, errors: Sequence[SampleError]) -> None:
-        """Write a step down, with what its samples were off by."""
+        """Record a step and the errors of its samples."""
         self.state.step = result.step
         self.state.skipped = self.state.skipped + 1 if result.skipped else 0
         if self.measurements is not None:
@@ -365,13 +365,13 @@ class Trainer:
             self.recorder.record(result)
 
     def _saves(self, step: int, requests: RunRequests) -> bool:
-        """Whether a checkpoint is saved behind a step."""
+        """Whether a checkpoint is saved after a step."""
         every = self.training.checkpoint_every
         asked = requests.end or requests.save
         return step == self.steps or asked or self._is_best(step) or _is_due(step, every)
 
     def _shows(self, step: int, requests: RunRequests, *, ends: bool) -> bool:
-        """Whether previews are generated behind a step; those of the last step always are."""
+        """Whether previews are generated after a step; a run that has any ends with some."""
         every = self.config.preview.every
         return requests.preview or _is_due(step, every) or (every > 0 and ends)
 
@@ -379,7 +379,7 @@ class Trainer:
         return self.state.best.step == step
 
     def requests(self) -> RunRequests:
-        """What any process's observer asks for, and what the first one's checkpoints need."""
+        """The requests of all observers, and that of a checkpoint that is due."""
         requests = self.observer.requests()
         if self.recorder is not None and self.recorder.retry_due():
             requests = requests._replace(save=True)
@@ -388,7 +388,7 @@ class Trainer:
         return RunRequests(*(count > 0 for count in asked))
 
     def _skip_or_restore(self, step: int, what: str, micro_steps: Sequence[MicroStep]) -> None:
-        """Leave out a step whose numbers are not finite; after too many in a row, do not."""
+        """Skip a step that is not finite; after too many in a row, restore a checkpoint or end."""
         skips, row = self.training.recovery.skips, self.state.skipped + 1
         first = step - row + 1
         trained_nothing = first == 1 and step == self.steps
@@ -400,14 +400,14 @@ class Trainer:
         raise non_finite_error(step, what, micro_steps, remedy, self._broken_place(step))
 
     def _restore_or_end(self, step: int, first: int) -> str:
-        """Have a checkpoint restored where the run may; else save what can be saved.
+        """Raise `RestoreError` where a checkpoint can be restored; else save the last state.
 
         Args:
-            step: Whose numbers are not finite.
-            first: Of those in a row.
+            step: The step that is not finite.
+            first: The first of the steps in a row that are not finite.
 
         Returns:
-            How the user can go on with a run that ends.
+            The remedy of the error that ends the run.
 
         Raises:
             RestoreError: With the checkpoint to restore.
@@ -421,7 +421,11 @@ class Trainer:
         return self.recorder.broken(step, first)
 
     def _restorable(self, first: int) -> int | None:
-        """Steps of the newest state that does not lead to step `first`; the first process looks."""
+        """Step of the newest checkpoint that can be restored; 0 is the initial state.
+
+        The first process looks for it. The state right before step `first` is passed over, because
+        it meets the same numbers again.
+        """
         found = [0.0, 0.0]
         if self.recorder is not None:
             step = last_before(self.recorder.folder.checkpoints, first)
@@ -437,16 +441,16 @@ class Trainer:
         return int(step) - 1 if step else None
 
     def _initial_state(self) -> Checkpoint | None:
-        """A copy in RAM of what a new run starts with, of which there is no checkpoint."""
+        """Copy the initial state of a new run to RAM, because no checkpoint holds it."""
         if self.state.step:
             return None
         tensors = self.state.tensors().items()
         return Checkpoint(0, {}, {name: each.to("cpu", copy=True) for name, each in tensors})
 
     def _broken_place(self, step: int) -> str:
-        """Compute a step again and find the layer in which it breaks, in words."""
+        """Compute a step again, and name the layer whose output or gradient is not finite."""
         if self.processes.sharded:
-            return ""  # one whose memory is full would leave the others waiting in a pass
+            return ""  # a process that runs out of memory would leave the others waiting
 
         def compute(gradients: bool) -> list[MicroStep]:
             parts: list[MicroStep] = []
@@ -461,7 +465,7 @@ class Trainer:
             return broken_place(self.state.adapter, compute, self.processes)
 
     def _any(self, asked: bool) -> bool:
-        """Whether it holds in any process."""
+        """Whether any process asks."""
         return self.processes.sum_numbers([float(asked)])[0] > 0
 
     def _warn(self, line: str) -> None:

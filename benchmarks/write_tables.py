@@ -281,7 +281,10 @@ def dataset_table() -> str:
     flat = [*folders["a tenth, one folder"], *folders["one folder"]]
     scans = {
         name: {row["samples"]: row["seconds"] for row in found if row["name"] == "scan and plan"}
-        for name, found in (("scan and plan", flat), ("the same, in sub-folders", folders["a tree"]))
+        for name, found in (
+            ("scan and plan", flat),
+            ("the same, in sub-folders", folders["a tree"]),
+        )
     }
     rows = [(name, *(_seconds(found.get(size)) for size in sizes)) for name, found in scans.items()]
     for name, key in (

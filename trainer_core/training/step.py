@@ -65,13 +65,13 @@ class StepNumbers:
         loss: The mean of the samples' weighted losses.
         norm: Of the gradient before it is clipped.
         sigma_sum: Of all noise levels.
-        seen: The samples of the dataset, by their places.
+        errors: What the samples of the dataset were off by, by their places.
     """
 
     loss: float
     norm: float
     sigma_sum: float
-    seen: tuple[SampleError, ...]
+    errors: tuple[SampleError, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,9 @@ class Trainer:
         self.measurements, self.validation, self.generate = measurements, validation, generate
         self.schedule = make_schedule(self.training.schedule, steps, anew)
         # The first process requests a due checkpoint from all of them.
-        self._due = CheckpointClock(self.training.checkpoint_minutes if recorder else 0.0)
+        self._checkpoint_clock = CheckpointClock(
+            self.training.checkpoint_minutes if recorder else 0.0
+        )
         self._checkpoints = checkpoints
         self._initial = self._initial_state() if self.training.recovery.returns else None
 
@@ -206,7 +208,7 @@ class Trainer:
         if finite:
             update(optimizer, self.parameters)
             forget_gradients(self.parameters)
-            self._updated(step, numbers.seen)
+            self._updated(step, numbers.errors)
         result = StepResult(
             step=step,
             epoch=self.plan.batches.epoch(step),
@@ -218,7 +220,7 @@ class Trainer:
             time=time.time(),
             skipped=not finite,
         )
-        return result, numbers.seen if finite else (), requests
+        return result, numbers.errors if finite else (), requests
 
     def compute_gradients(self, step: int, samples: int) -> list[MicroStep]:
         """Run this process's micro-batches of a step forward and backward.
@@ -290,7 +292,7 @@ class Trainer:
                 place = f"the first process found what is not finite at step {step}"
                 raise NonFiniteError(place, "finite weights and optimizer state", remedy)
             raise NonFiniteError(found.found, found.expected, remedy) from found
-        self._due.saved()
+        self._checkpoint_clock.saved()
 
     def preview(self, step: int) -> bool:
         """Generate the preview images of a step; whether the run was cancelled meanwhile."""
@@ -383,7 +385,7 @@ class Trainer:
         requests = self.observer.requests()
         if self.recorder is not None and self.recorder.retry_due():
             requests = requests._replace(save=True)
-        requests = self._due.asking(requests)
+        requests = self._checkpoint_clock.asking(requests)
         asked = self.processes.sum_numbers([float(each) for each in requests])
         return RunRequests(*(count > 0 for count in asked))
 

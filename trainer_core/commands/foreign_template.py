@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..config import RunConfig
 from ..config.reading import parse_override
-from ..data.paces import sample_paces
-from ..data.sources.combined import scan_all
-from ..errors import InputError, TrainerError
+from ..errors import DatasetError, InputError
+from ..families.dataset_reading import gather
 from ..families.run_files import load_config
 from ..filesystem.storage import given_path, write_text
 from ..foreign_runs import (
     Beside,
     Document,
+    Epoch,
     ForeignRun,
     command_document,
     open_document,
@@ -41,7 +42,7 @@ def template_of(arguments: Arguments) -> int:
     documents += [open_document(each) for each in own.get("from", ())]
     family, changes = _family(rest.settings)
     beside = Beside(documents[0].name if documents[0].format != "command" else _first(own))
-    run = read_foreign(documents, family=family, beside=beside, count_steps=steps_of_epoch)
+    run = read_foreign(documents, family=family, beside=beside, count=count_epoch)
     run = _changed(run, changes)
     run.config()
     text = run.run_file().rstrip("\n")
@@ -55,20 +56,22 @@ def template_of(arguments: Arguments) -> int:
     return 0
 
 
-def steps_of_epoch(config: RunConfig) -> int | None:
-    """Steps of an epoch: every trained image as often as it is repeated, each step full.
+def count_epoch(config: RunConfig) -> Epoch:
+    """Count an epoch as the verb ``dataset`` does.
 
-    Returns:
-        At least 1; None where the dataset cannot be read.
+    Raises:
+        TrainerError: When the dataset is not there, or nothing of it is trained.
     """
-    try:
-        samples = scan_all(config.dataset, stop=False, seed=config.seed).samples
-        repeats, _ = sample_paces(samples, config.dataset)
-    except (TrainerError, OSError):  # a name may be longer than a file system takes
-        return None
-    of_step = config.dataset.batch_size or config.training.batch_size
-    of_step *= config.training.gradient_accumulation_steps
-    return math.ceil(sum(repeats) / of_step) or None
+    gathered = gather(config, lambda has_controls: None)
+    steps = math.ceil(gathered.report.schedule.steps_per_epoch)
+    if not steps:
+        raise gathered.refusal or DatasetError(
+            "no image of the dataset is trained", "images", "Check dataset.path."
+        )
+    images: Counter[int] = Counter()
+    for sample in gathered.found.samples:
+        images[sample.folder] += 0 if sample.validation else sample.repeats
+    return Epoch(steps, images)
 
 
 def _first(own: object) -> str:

@@ -17,6 +17,7 @@ from .ai_toolkit_datasets import dataset_folder
 from .ai_toolkit_keys import BASE_FORMAT, OLDER_MODELS, TABLES
 from .ai_toolkit_noise import set_loss, set_noise, set_preservation
 from .ai_toolkit_slider import SLIDERS, set_slider
+from .folders import Folder, set_folders
 from .optimizers import FINDS_ITS_RATE, set_optimizer_by
 from .program import Given, Program, has, set_family
 from .rules import (
@@ -39,7 +40,7 @@ from .rules import (
     texts,
     whole,
 )
-from .vocabulary import Folder, set_folders, set_schedule, set_text_encoder
+from .vocabulary import set_schedule, set_text_encoder
 
 _NAME = "ai-toolkit"
 

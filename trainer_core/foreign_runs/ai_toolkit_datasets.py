@@ -5,6 +5,7 @@ Source: ostris/ai-toolkit at 27a03a91, ``DatasetConfig`` of ``toolkit/config_mod
 
 from __future__ import annotations
 
+from .folders import Folder
 from .rules import (
     Conversion,
     Source,
@@ -14,7 +15,7 @@ from .rules import (
     texts,
     whole,
 )
-from .vocabulary import Folder, set_image_folder, set_reading
+from .vocabulary import set_image_folder, set_reading
 
 _CONTROLS = ("control_path_1", "control_path_2", "control_path_3")
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..families.run_files import words_elsewhere
+from .folders import Folder, set_folders
 from .kohya import (
     apply_pairs,
     note_missing_datasets,
@@ -35,7 +36,7 @@ from .kohya_keys import (
 from .kohya_prompts import set_previews
 from .program import Given, Program, other_script, script_of, set_family
 from .rules import Conversion, Source, Together, flag, mapping, mappings, text
-from .vocabulary import Folder, set_folders, set_image_folder, set_reading, set_table, sides
+from .vocabulary import set_image_folder, set_reading, set_table, sides
 
 _NAME = "musubi-tuner"
 

@@ -15,6 +15,7 @@ from typing import Any
 from ..config.patterns import pattern_mistake
 from ..errors import InputError
 from .documents import Document
+from .folders import set_folders
 from .one_trainer_concepts import concept_folder, set_samples, sizes_of
 from .one_trainer_noise import set_loss, set_noise, set_shift
 from .optimizers import NUMBERS, set_optimizer_by
@@ -31,7 +32,7 @@ from .rules import (
     whole,
 )
 from .table_text import read_tables
-from .vocabulary import containing, set_folders, set_masks, set_schedule, set_text_encoder
+from .vocabulary import containing, set_masks, set_schedule, set_text_encoder
 
 _NAME = "OneTrainer"
 _TABLES = read_tables("one_trainer")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..config.prompt_lines import prompt_line
+from .folders import Folder
 from .rules import (
     Conversion,
     Read,
@@ -21,7 +22,7 @@ from .rules import (
     text,
     whole,
 )
-from .vocabulary import Folder, set_reading, share_or_keep, sides
+from .vocabulary import set_reading, share_or_keep, sides
 
 _PRIOR = (
     "Its images train as regularization images; dataset.preservation.kind class holds the base "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,13 @@ from ..families.given import GRAPH_MODEL, OF_FILES
 from ..families.run_files import config_of, run_file_of
 from ..filesystem.text_files import read_text
 from ..printable import listed
+from .counted import Count, say_counted
 from .documents import LARGEST, Document, open_document, split_command
 from .program import Given, Program, other_script
 from .registry import PROGRAMS
 from .rules import Conversion, Note, UnfitError, name_of, with_one_outcome
 
 _SURE, _LIKELY = "certain", "likely"
-
-CountSteps = Callable[[RunConfig], int | None]
-"""Steps of an epoch of a run; None where its dataset is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ def read_foreign(
     *,
     family: str = "",
     beside: Beside | None = None,
-    count_steps: CountSteps = lambda config: None,
+    count: Count | None = None,
     in_graph: bool = False,
 ) -> ForeignRun:
     """Turn a run file of another program into ours.
@@ -138,7 +137,7 @@ def read_foreign(
         documents: The file; behind it others that it names, such as a dataset's.
         family: The architecture, where the file does not say it.
         beside: Opens files that another one names; unset: only what was given is read.
-        count_steps: Counts the dataset where lengths are in epochs; unset: nobody looks at it.
+        count: Counts the dataset where that decides a value; unset: nobody looks at it.
         in_graph: Whether the run is for a ComfyUI graph, which brings any model itself.
 
     Raises:
@@ -164,7 +163,7 @@ def read_foreign(
             str(error),
             "Correct the value there.",
         ) from error
-    _say_epochs(to, RunConfig.model_validate(nested(to.values)), count_steps)
+    say_counted(to, count)
     to.finish()
     _leave_memory_to_the_graph(to)
     _require_controls(to)
@@ -174,27 +173,6 @@ def read_foreign(
     return ForeignRun(
         documents[0].name, program.name, program.version, certainty, marks, to.values, notes
     )
-
-
-def _say_epochs(to: Conversion, config: RunConfig, count: CountSteps) -> None:
-    """Turn what a conversion has noted in epochs into steps.
-
-    Args:
-        to: Gets the settings; its `Conversion.epochs` are read.
-        config: Its settings as they are without them.
-        count: Counts the dataset; called once, and not where nothing is in epochs.
-    """
-    steps = count(config) if to.epochs else None
-    for setting, (key, epochs) in to.epochs.items():
-        if steps is None or epochs <= 0:
-            why = f"Set {setting}: epochs x images x repeats / samples of a step."
-            to.lack(key, f"{epochs:g}", why)
-        else:
-            to.notes = [
-                each for each in to.notes if each.setting != setting or each.outcome != "default"
-            ]
-            near = f"Steps of an epoch, as this dataset is now: {steps}."
-            to.say(setting, max(1, round(epochs * steps)), key, f"{epochs:g}", near)
 
 
 def _leave_memory_to_the_graph(to: Conversion) -> None:
@@ -211,11 +189,28 @@ def _leave_out_contradictions(to: Conversion) -> None:
         wrong = contradictions(RunConfig.model_validate(nested(to.values)))
         # A path that was misread is no contradiction, and is told by the settings' own check.
         named = {each.found.split()[0]: each for each in wrong if each.remedy != BACKSLASHES}
-        path = next((path for path in named if path in to.values), None)
-        if path is None:
+        for path, each in named.items():
+            why = f"It does not go with the rest here, which wants {each.expected}."
+            if path in to.values:
+                to.leave_out({path}, why)
+                break
+            if _pop_of_folder(to.values, path):
+                to.lack(path, "", why)
+                break
+        else:
             return  # what is left is told by the settings' own check
-        why = f"It does not go with the rest here, which wants {named[path].expected}."
-        to.leave_out({path}, why)
+
+
+def _pop_of_folder(values: Mapping[str, Any], path: str) -> bool:
+    """Take a setting out of an item of ``dataset.folders``; whether it was there."""
+    found = re.fullmatch(r"dataset\.folders\[(\d+)\]\.([\w.]+)", path)
+    if found is None:
+        return False
+    place: Any = values["dataset.folders"][int(found[1])]
+    *sections, name = found[2].split(".")
+    for section in sections:
+        place = place.get(section, {})
+    return name != "path" and place.pop(name, place) is not place
 
 
 def in_reading_order(documents: Sequence[Document]) -> list[Document]:

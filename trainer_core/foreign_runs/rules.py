@@ -10,10 +10,11 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from ..config.dialect import value_in_words
-from ..config.run import RunConfig, find_setting
+from ..config.run import RunConfig, find_setting, nested
 from ..config.section import expectation
 from ..errors import ConfigError
 from ..printable import shortened, single_line
+from .balanced import Balanced
 
 Read = Callable[[Any], Any]
 """Turns a value of another program into ours; raises `UnfitError`."""
@@ -33,8 +34,8 @@ _LARGEST = 1e100
 """So that no product of a few numbers of a file is infinite."""
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
-_FLAGS = {"true": True, "yes": True, "on": True, "1": True}
-_FLAGS |= {"false": False, "no": False, "off": False, "0": False}
+_ON, _OFF = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_FLAGS = {**dict.fromkeys(_ON, True), **dict.fromkeys(_OFF, False)}
 
 
 class UnfitError(ValueError):
@@ -131,12 +132,14 @@ class Conversion:
         notes: What became of every key.
         sources: Files, or parts of them, whose tables were applied.
         epochs: Settings that count steps, to a key that counts epochs and its value.
+        balanced: Folders whose repeats follow from how many images others have.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     epochs: dict[str, tuple[str, float]] = field(default_factory=dict)
+    balanced: list[Balanced] = field(default_factory=list)
 
     def say(
         self,
@@ -176,8 +179,8 @@ class Conversion:
 
     def tell(self, setting: str, key: str, said: Any, near: str = "") -> None:
         """Note a key that one of our settings follows from, whose value is set elsewhere."""
-        outcome: Outcome = "near" if near else "exact"
-        self.notes.append(Note(name_of(key), shown(said), outcome, setting, near))
+        kind: Outcome = "near" if near else "exact"
+        self.notes.append(Note(name_of(key), shown(said), kind, setting, near))
 
     def lack(self, key: str, said: Any, why: str) -> None:
         """Note that a key says something that we have nothing for."""
@@ -399,12 +402,8 @@ def leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _fits(setting: str, value: Any) -> bool:
-    *sections, name = setting.split(".")
-    values: dict[str, Any] = {name: value}
-    for section in reversed(sections):
-        values = {section: values}
     try:
-        RunConfig.model_validate(values, strict=True)
+        RunConfig.model_validate(nested({setting: value}), strict=True)
     except ValidationError:
         return False
     return True
@@ -435,8 +434,7 @@ def number(value: Any) -> float:
 
 def whole(value: Any) -> int:
     """A whole number."""
-    found = number(value)
-    if found != int(found):
+    if (found := number(value)) != int(found):
         raise UnfitError("a whole number")
     return int(found)
 
@@ -464,9 +462,9 @@ def texts(value: Any) -> list[str]:
 
 def mapping(value: Any) -> Mapping[str, Any]:
     """Names with values."""
-    if isinstance(value, Mapping):
-        return value
-    raise UnfitError("names with values")
+    if not isinstance(value, Mapping):
+        raise UnfitError("names with values")
+    return value
 
 
 def mappings(value: Any) -> list[Mapping[str, Any]]:

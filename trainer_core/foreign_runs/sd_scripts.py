@@ -85,6 +85,11 @@ def _convert_arguments(given: Given, source: Source, to: Conversion) -> None:
     _rates(source, "chroma" if chroma else script, to)
     _noise(source, script, to)
     _prediction(source, script, to)
+    key = "apply_t5_attn_mask"
+    if source.read(key, flag, False) and not chroma:
+        to.lack(key, True, "The model attends to the padding of its text here; there it does not.")
+    else:
+        source.off(to, key, why="Text is masked as the model was trained.")
     _loss(source, script, to)
     set_memory(source, to)
     set_run(source, to)

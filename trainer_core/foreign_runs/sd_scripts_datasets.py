@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .folders import Folder, set_folders
 from .kohya_keys import EVERYWHERE, SD
 from .rules import (
     Conversion,
@@ -22,8 +23,9 @@ from .rules import (
     mappings,
     number,
     text,
+    whole,
 )
-from .vocabulary import Folder, set_folders, set_reading
+from .vocabulary import set_reading
 
 _SOME_CAPTIONS = (
     "Where some images of a folder have captions, those without stop the run; there the folder's "
@@ -53,7 +55,8 @@ def read_subsets(name: str, values: Mapping[str, Any], arguments: Source, to: Co
         dataset.tell_unknown(to)
         for number_, subset in enumerate(dataset.read("subsets", mappings, [])):
             source = Source(name, subset, SD["datasets"], f"{dataset.prefix}subsets[{number_}].")
-            folders.append(_folder(source, (arguments, general, dataset)))
+            folder = _folder(source, (arguments, general, dataset))
+            folders.append(replace(folder, group=dataset.prefix.rstrip(".")))
     set_folders(to, folders)
 
 
@@ -71,7 +74,7 @@ def read_named_folders(arguments: Source, to: Conversion) -> None:
         _read_captions(source, own)
         masked = _read_masks(source, own, key)
         set_reading(own, key, missing_caption="error", subfolders=True, masks=masked)
-        folders.append(_with_role(arguments, own, role, key))
+        folders.append(replace(_with_role(arguments, own, role, key), group="reg_data_dir"))
     if folders:
         set_folders(to, folders)
     else:
@@ -102,8 +105,7 @@ def _folder(subset: Source, above: Sequence[Source]) -> Folder:
     set_reading(to, path, missing_caption="empty", masks=masked)
     role = "regularization" if source.read("is_reg", flag, False) else "train"
     if role != "train":
-        near = "There as many of them as of the trained images are taken."
-        to.tell("dataset.folders", f"{source.prefix}is_reg", True, near)
+        to.tell("dataset.folders", f"{source.prefix}is_reg", True)
     to.finish()
     to.notes = [_where_it_stands(note, source.prefix, places) for note in to.notes]
     return _with_role(above[0], to, role, source.prefix.rstrip("."))
@@ -137,6 +139,9 @@ def _read_captions(source: Source, to: Conversion) -> None:
     if shuffled:
         near = "Another order in each of 8 epochs; there in each step."
         source.say(to, "dataset.captions.shuffle", 8, "shuffle_caption", True, near)
+        source.take(to, "keep_tokens", "dataset.captions.keep", whole)
+    else:
+        source.off(to, "keep_tokens", why="No tag is moved without shuffle_caption.")
     rate, key = source.read("caption_tag_dropout_rate", number, 0.0), "caption_tag_dropout_rate"
     if rate and shuffled:
         near = "The order that is written keeps all its tags."

@@ -1,19 +1,15 @@
-"""The field's words for schedules, folders and sizes, and what they are called here."""
+"""The field's words for schedules, sizes and previews, and what they are called here."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import PurePath, PureWindowsPath
 from typing import Any
 
-from ..config.folders import OVERRIDES, own_name
-from ..config.run import find_setting
 from .rules import (
     Conversion,
-    Note,
     Source,
     Table,
     UnfitError,
@@ -281,164 +277,6 @@ def containing(value: Any) -> list[str]:
 def ending(value: Any) -> list[str]:
     """A reader of PEFT's target modules: ends of layer names, at a dot."""
     return [rf"(.*\.)?{re.escape(each.strip())}" for each in texts(value) if each.strip()]
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """A dataset of a file.
-
-    Attributes:
-        said: Its settings, by the YAML paths of the section ``dataset``.
-        role: What its images are for.
-        weight: Factor on their loss.
-        key: What the file calls it.
-    """
-
-    said: Conversion
-    role: str = "train"
-    weight: float = 1.0
-    key: str = ""
-
-
-def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
-    """Make the first folder that is trained ``dataset.path``, and the others ``dataset.folders``.
-
-    What only ``dataset`` can say holds for all folders; a folder that says otherwise is noted.
-    """
-    for each in folders:
-        each.said.finish()
-    trained = [
-        each for each in folders if each.role == "train" and "dataset.path" in each.said.values
-    ]
-    first = next((each for each in trained if each.weight == 1), next(iter(trained), None))
-    if first is None:
-        notes = [note for each in folders for note in each.said.notes]
-        to.notes += [_of_none(note) for note in notes if note.outcome != "default"]
-        return
-    if not has_masks(first):
-        # What masks weigh is nothing to a folder that has none.
-        other = next((each for each in folders if has_masks(each)), first)
-        first.said.values |= {
-            setting: value
-            for setting, value in other.said.values.items()
-            if setting.startswith("dataset.mask.") and setting != "dataset.mask.source"
-        }
-    shared = dict(to.values)
-    to.values |= first.said.values
-    to.notes += [_of_first(note) for note in first.said.notes]
-    further = []
-    for each in folders:
-        if each is first:
-            continue
-        entry, lost = _entry(each, first, shared)
-        if not entry:
-            to.notes += [_of_none(note) for note in each.said.notes if note.outcome != "default"]
-            continue
-        to.notes += [_of_further(note, lost) for note in each.said.notes]
-        further.append(entry)
-    if sizes := _all_sizes(further, to.values):
-        to.values |= {"dataset.resolution": sizes[0], "dataset.more_resolutions": sizes[1:]}
-    elif further:
-        to.say("dataset.folders", further, f"{len(further)} further folder(s)", "see above")
-
-
-def _all_sizes(further: Sequence[Mapping[str, Any]], main: Mapping[str, Any]) -> list[int]:
-    """The sizes of a folder that is named again for each; none where anything else differs."""
-    alone = {"path": main["dataset.path"], "role": "train"}
-    size = main.get("dataset.resolution", _default_of("dataset.resolution"))
-    sizes = {size, *main.get("dataset.more_resolutions", [])}
-    for entry in further:
-        sizes |= {entry.get("resolution", size), *entry.get("more_resolutions", [])}
-        if {k: v for k, v in entry.items() if k not in {"resolution", "more_resolutions"}} != alone:
-            return []
-    return sorted(sizes, reverse=True) if further else []
-
-
-def has_masks(folder: Folder) -> bool:
-    """Whether a folder has masks, in files or in its images' transparency."""
-    said = folder.said.values
-    return "dataset.mask_folder" in said or said.get("dataset.mask.source", "none") != "none"
-
-
-def _default_of(setting: str) -> Any:
-    found = find_setting(setting)
-    return None if found is None else found.get_default(call_default_factory=True)
-
-
-def _of_none(note: Note) -> Note:
-    """What became of a key of a folder, where none is trained."""
-    if note.setting:
-        return replace(note, outcome="lacking", setting="", why="No folder of it is trained.")
-    return note
-
-
-def _of_first(note: Note) -> Note:
-    """What became of a key of the first folder, which is no item of ``dataset.folders``."""
-    if note.setting == "dataset.folders":
-        return replace(note, outcome="lacking", setting="", why="The first folder has weight 1.")
-    return note
-
-
-def _of_further(note: Note, lost: Set[str]) -> Note:
-    """What became of a key of a further folder."""
-    if note.setting in lost:
-        why = f"{note.setting} holds for all folders; it is as the first says."
-        return replace(note, outcome="lacking", setting="", why=why)
-    return replace(note, setting="dataset.folders" if note.setting else "")
-
-
-def _entry(
-    folder: Folder, first: Folder, shared: Mapping[str, Any]
-) -> tuple[dict[str, Any], set[str]]:
-    """A folder as an item of ``dataset.folders``, and its settings that an item cannot have.
-
-    Args:
-        folder: The item is empty where it has no path.
-        first: The one that ``dataset`` speaks of.
-        shared: What the file says of all folders.
-    """
-    values, main = folder.said.values, {**shared, **first.said.values}
-    lost: set[str] = set()
-    path = values.get("dataset.path")
-    if not path:
-        return {}, lost
-    entry: dict[str, Any] = {"path": path, "role": folder.role}
-    if folder.weight != 1:
-        entry["weight"] = folder.weight
-    # Rules of captions hold as a whole, so that those of the first folder stand again.
-    captions, others = (_captions_of(each) for each in (values, main))
-    if captions != others:
-        entry["captions"] = captions
-    # A folder of regularization images has no trigger word unless it says one.
-    again = {"dataset.trigger_word"} if folder.role == "regularization" else set()
-    # What only the first folder says does not hold for this one.
-    silent = {
-        setting: shared.get(setting, _default_of(setting))
-        for setting in first.said.values.keys() - values.keys()
-    }
-    for setting, value in {**values, **silent}.items():
-        name = setting.removeprefix("dataset.")
-        if setting == "dataset.path" or (value == main.get(setting) and setting not in again):
-            continue
-        if name in (*OVERRIDES, "metadata"):
-            if value is not None:
-                entry[own_name(name)] = value
-        elif not name.startswith("captions.") and value != main.get(setting, _default_of(setting)):
-            lost.add(setting)
-            if setting in silent:
-                why = f"{setting} holds for all folders; it is as the first says."
-                folder.said.lack(f"{folder.key} ({name})", value, why)
-    return entry, lost
-
-
-def _captions_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The rules of captions among a folder's settings."""
-    before = "dataset.captions."
-    return {
-        name.removeprefix(before): value
-        for name, value in values.items()
-        if name.startswith(before)
-    }
 
 
 _NONE = "Its bases have no text encoder that is trained here."

@@ -72,8 +72,8 @@ def test_a_folder_that_is_named_for_each_size_is_one_folder():
     found = values["dataset.resolution"], values["dataset.more_resolutions"]
     assert found == (1024, [768, 512])
     values = datasets(*sizes, {"folder_path": "b", "resolution": 512}).values
-    assert values["dataset.resolution"] == 512
-    assert len(values["dataset.folders"]) == 3
+    assert values["dataset.more_resolutions"] == [768, 512]
+    assert values["dataset.folders"][0]["more_resolutions"] == []
 
 
 def test_the_type_and_the_weight_of_a_concept_are_told():

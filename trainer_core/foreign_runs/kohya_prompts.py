@@ -46,13 +46,18 @@ class _Prompt:
     controls: list[str] = field(default_factory=list)
 
 
-def set_previews(given: Given, source: Source, to: Conversion) -> None:
+def set_previews(
+    given: Given, source: Source, to: Conversion, size: int, steps: int, guidance: float
+) -> None:
     """Say what previews are made of, where the file of prompts can be read.
 
     Args:
         given: Opens the file.
         source: The arguments of the training.
         to: Gets the settings.
+        size: The program's default of width and height, in pixels.
+        steps: Its default of sampling steps.
+        guidance: Its default of guidance.
     """
     if source.given("sample_every_n_steps"):
         every = source.read("sample_every_n_steps", whole)
@@ -70,6 +75,10 @@ def set_previews(given: Given, source: Source, to: Conversion) -> None:
     own: list[dict[str, Any]] = [{} for _ in prompts]
     for flag in dict.fromkeys(flag for each in prompts for flag in each.flags):
         _set_flag(flag, prompts, own, to)
+    usual = {"width": size, "height": size, "steps": steps, "guidance": guidance}
+    for setting, value in usual.items():
+        if f"preview.{setting}" not in to.values:
+            to.say(f"preview.{setting}", value, f"sample_prompts ({setting})", value, given=False)
     lines = [prompt_line(each.text, said) for each, said in zip(prompts, own, strict=True)]
     to.say("preview.prompts", lines, "sample_prompts", name)
     if any(each.controls for each in prompts):

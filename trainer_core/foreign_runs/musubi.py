@@ -63,7 +63,8 @@ def _convert(given: Given, to: Conversion) -> None:
         set_bounds(source, to, cut=source.values.get("timestep_sampling") == "uniform")
         set_memory(source, to)
         set_run(source, to)
-        set_previews(given, source, to)
+        guidance = _GUIDANCE.get(source.read(SCRIPT, text, ""), 1.0)
+        set_previews(given, source, to, 256, 20, guidance)
     elif given.family:
         to.say("family", given.family, "family", given.family)
     else:
@@ -85,6 +86,8 @@ def _family(given: Given, source: Source, to: Conversion) -> None:
     set_family(to, given, _NAME, key, word)
 
 
+_GUIDANCE = {"flux_kontext": 2.5, "flux_2": 4.0, "zimage": 4.0}
+"""Scripts to the guidance of a preview that says nothing of it and has no negative prompt."""
 _KINDS = {"lora": "lora", "loha": "loha", "lokr": "lokr"}
 
 

@@ -68,10 +68,10 @@ class ForeignRun:
             f"({self.certainty}: {', '.join(self.marks)}). {said} keys say the same here.",
         ]
         for title, kind in (
-            ("Nearly the same", "near"),
-            ("Its default, which differs from ours", "default"),
             ("Left out", "lacking"),
             ("Not known, left out", "unknown"),
+            ("Nearly the same", "near"),
+            ("Its default, which differs from ours", "default"),
         ):
             lines += [f"{title}: {_line(note)}" for note in self.outcome(kind)]
         if off := [note.key for note in self.outcome("off")]:

@@ -41,6 +41,10 @@ _TELLS = {
 _FLOW = {"flux": ("sigma", 3.0), "lumina": ("shift", 6.0), "anima": ("sigmoid", 1.0)}
 _FLOW |= {"hunyuan_image": ("sigma", 5.0)}
 """Scripts to their defaults of timestep_sampling and discrete_flow_shift."""
+_PREVIEWS = {"flux": (512, 20, 3.5), "chroma": (512, 20, 1.0), "hunyuan_image": (512, 20, 3.5)}
+_PREVIEWS |= {"lumina": (1024, 36, 3.5)}
+_PREVIEWS |= dict.fromkeys(("sd", "sdxl", "sd3", "anima"), (512, 30, 7.5))
+"""Scripts to the size, the steps and the guidance of a preview that says nothing of them."""
 
 
 def _scripts() -> list[str]:
@@ -93,7 +97,7 @@ def _convert_arguments(given: Given, source: Source, to: Conversion) -> None:
     _loss(source, script, to)
     set_memory(source, to)
     set_run(source, to)
-    set_previews(given, source, to)
+    set_previews(given, source, to, *_PREVIEWS["chroma" if chroma else script])
 
 
 def _script(source: Source) -> str:

@@ -294,6 +294,7 @@ def commented_run_file(
     choices: Mapping[str, Sequence[str]],
     notes: Sequence[str] = (),
     remarks: Mapping[str, str] | None = None,
+    missing: Sequence[str] = ("dataset.path", "output.name"),
 ) -> str:
     """Write a run file that explains itself.
 
@@ -303,6 +304,7 @@ def commented_run_file(
         choices: As `load_config` takes them.
         notes: Sentences that stand below the title.
         remarks: YAML path to what stands between a setting and its help.
+        missing: Settings that a person has to set first.
 
     Returns:
         YAML. Settings for experts are commented out and show their default.
@@ -311,7 +313,7 @@ def commented_run_file(
         f"# {title}",
         *(line for note in notes for line in _comment(f"- {note}", "")),
         "#",
-        "# Set dataset.path and output.name, then:",
+        f"# Set {' and '.join(missing)}, then:" if missing else "# Check the settings, then:",
         "#   adapter-trainer doctor run.yaml                     what will be trained",
         "#   adapter-trainer train run.yaml                      train",
         "#   adapter-trainer train run.yaml training.steps=500   with another value for this time",

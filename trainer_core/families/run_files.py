@@ -108,6 +108,7 @@ def run_file_of(
     values: Template,
     notes: Sequence[str] = (),
     remarks: Mapping[str, str] | None = None,
+    missing: Sequence[str] = ("dataset.path", "output.name"),
 ) -> str:
     """Write a commented run file that says these values; `load_config` reads it as `config_of`.
 
@@ -116,13 +117,14 @@ def run_file_of(
         values: What it says beyond the defaults, by YAML path.
         notes: Sentences below the title.
         remarks: YAML path to what stands above that setting.
+        missing: Settings that a person has to set first.
     """
     # What another optimizer takes where nothing is said is not the default that is declared.
     name = values.get("training.optimizer.name", "")
     own = {
         f"training.optimizer.{each}": value for each, value in OWN_DEFAULTS.get(name, {}).items()
     }
-    return commented_run_file(title, {**own, **values}, _choices(), notes, remarks or {})
+    return commented_run_file(title, {**own, **values}, _choices(), notes, remarks or {}, missing)
 
 
 def _choices() -> Mapping[str, Sequence[str]]:

@@ -85,7 +85,11 @@ class ForeignRun:
     def run_file(self) -> str:
         """Our commented run file: above each setting what it follows from, at its top the rest."""
         title = f"A run file, turned from one of {self.program}."
-        return run_file_of(title, self.values, self.summary(), self._remarks())
+        needed = ["base.path", "dataset.path", "output.name"]
+        if str(self.values.get("base.path", "")).endswith((".safetensors", ".gguf")):
+            needed.insert(1, "base.encoders")
+        missing = [each for each in needed if each not in self.values]
+        return run_file_of(title, self.values, self.summary(), self._remarks(), missing)
 
     def _remarks(self) -> Mapping[str, str]:
         remarks: dict[str, list[str]] = {}

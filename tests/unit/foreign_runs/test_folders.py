@@ -118,6 +118,13 @@ def test_images_of_regularization_are_repeated_until_they_equal_the_trained_ones
     assert "Set num_repeats of dataset.folders[0]" in note.why
 
 
+def test_the_head_names_what_is_missing_alone(read):
+    run = read(dataset(64, "'a'"), "output_name = 'x'")
+    assert "# Check the settings, then:" in run.run_file()
+    run = read_foreign([open_document("data.toml")])
+    assert "# Set base.path and output.name, then:" in run.run_file()
+
+
 def test_steps_of_an_epoch_follow_from_the_batch_of_each_folder(read):
     run = read(dataset(64, "'a'") + dataset(64, "'b'", batch=4))
     assert run.values["training.steps"] == 8 * (12 + 3)

@@ -304,6 +304,12 @@ def known_sizes(family: Family) -> dict[str, PublishedSizes]:
     return {title: family.sizes(config) for title, config in known_bases(family).items()}
 
 
+def is_installed(family: Family) -> bool:
+    """Whether the installed libraries have the class of a family's transformer."""
+    library, name = family.file.transformer.split(".")
+    return hasattr(importlib.import_module(library), name)
+
+
 def published_shapes(family: Family, title: str = "") -> dict[str, Shape]:
     """ComfyUI's name of each tensor of one of the `known_bases`, such as ``img_in.weight``.
 
@@ -312,11 +318,20 @@ def published_shapes(family: Family, title: str = "") -> dict[str, Shape]:
     Args:
         family: The family.
         title: Which base; empty for the first.
+
+    Raises:
+        BaseModelError: When the installed libraries have no class for it.
     """
     import torch
 
     bases = known_bases(family)
     library, name = family.file.transformer.split(".")
+    if not is_installed(family):
+        raise BaseModelError(
+            f"the installed {library} has no {name}, the transformer of {family.title}",
+            f"a version of {library} that has it",
+            f"Update {library}, or name a base of another family.",
+        )
     kind = getattr(importlib.import_module(library), name)
     with torch.device("meta"):
         model = kind.from_config(dict(bases[title or next(iter(bases))]))

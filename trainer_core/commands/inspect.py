@@ -216,6 +216,7 @@ def proof_report(proof: Proof, *, whole: bool) -> dict[str, Any]:
 def _family_of(path: Path, name: str | None) -> Family:
     from ..adapter_files.read.adapter_file import open_file
     from ..bases.adapter_family import adapter_families, adapter_family
+    from ..bases.open import is_installed
     from ..families.registry import get_family
 
     if name is not None:
@@ -225,7 +226,7 @@ def _family_of(path: Path, name: str | None) -> Family:
             pass
     except AdapterFileError as error:
         # ComfyUI reads kinds that the trainer does not; their layers tell the family all the same.
-        found = adapter_families(path)
+        found = [each for each in adapter_families(path) if is_installed(each)]
         loaded = {each.name: _most_loaded(path, each).loaded for each in found}
         found = [each for each in found if loaded[each.name] == max(loaded.values())]
         if len(found) != 1:

@@ -235,10 +235,12 @@ def test_what_cannot_be_trained_is_refused_when_it_is_queued(server):
     file.write_bytes(b"0" * 64)
     told = refusal(server, base="diffusion_models/large.safetensors")
     assert "nothing is connected to CLIP and VAE" in told
-    images = write_images(server.data / "input" / "silent", captions=(None,) * 2)
-    assert "no image of input/silent has a caption" in refusal(server, folder="input/silent")
+    images = write_images(server.data / "input" / "no-captions", captions=(None,) * 2)
+    assert "no image of input/no-captions has a caption" in refusal(
+        server, folder="input/no-captions"
+    )
     (images / "0.txt").write_text("sleeping", encoding="utf-8")
-    assert "1 of 2 images in input/silent have no caption: 1.png" in refusal(
-        server, folder="input/silent"
+    assert "1 of 2 images in input/no-captions have no caption: 1.png" in refusal(
+        server, folder="input/no-captions"
     )
     assert "Found: name is a/b" in refusal(server, name="a/b")

@@ -105,11 +105,10 @@ class PreviewSection(Section):
     )
     prompts: list[str] = setting(
         [],
-        "Write what you want to make with the adapter, with its trigger word; add one without, to "
-        "see what else it changes. One image is generated for each prompt; flags behind it are for "
-        "it alone: --w and --h pixels, --d seed, --s steps, --l guidance, --n negative prompt. "
-        "Round brackets weigh words, as in KSampler's prompt, where the CLIP reads weights; '\\(' "
-        "is a letter, which it is in captions by itself (dataset.captions.escape_brackets).",
+        "Write what you want to make, with the trigger word; add one without, to see what else "
+        "changes. Each gives one image; flags behind it are its own: --w and --h pixels, --d seed, "
+        "--s steps, --l guidance, --n negative prompt. Round brackets weigh words; in captions "
+        "they are letters.",
     )
     controls: list[list[str]] = setting(
         [],

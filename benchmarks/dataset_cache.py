@@ -36,9 +36,9 @@ from trainer_core.data.cache.columns import ItemColumns
 from trainer_core.data.cache.recipes import Recipes
 from trainer_core.data.file_memory import FileMemory
 from trainer_core.data.sources.combined import scan_all
-from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.processes import SingleProcess
+from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
+from trainer_core.training.step.processes import SingleProcess
 from trainer_core.types import Bucket
 
 SIDE = 64

@@ -35,16 +35,16 @@ from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.families.registry import get_family
-from trainer_core.training.adapter_norms import AdapterNorms
-from trainer_core.training.measurements import Measurements
-from trainer_core.training.metrics_file import MetricsWriter
+from trainer_core.training.checkpoints.state import TrainState
+from trainer_core.training.metrics.adapter_norms import AdapterNorms
+from trainer_core.training.metrics.measurements import Measurements
+from trainer_core.training.metrics.metrics_file import MetricsWriter
 from trainer_core.training.observer import RunRequests, SilentObserver
-from trainer_core.training.processes import SingleProcess
-from trainer_core.training.split_batches import SplitBatches
-from trainer_core.training.state import TrainState
-from trainer_core.training.step import StepMaker
-from trainer_core.training.step_clock import StepClock
-from trainer_core.training.step_plan import StepPlan
+from trainer_core.training.step.micro_batch import StepMaker
+from trainer_core.training.step.processes import SingleProcess
+from trainer_core.training.step.split_batches import SplitBatches
+from trainer_core.training.step.step_clock import StepClock
+from trainer_core.training.step.step_plan import StepPlan
 from trainer_core.training.trainer import Trainer
 from trainer_core.types import Bucket, StepResult
 

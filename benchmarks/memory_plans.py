@@ -1,8 +1,8 @@
 """Peak VRAM of full-size bases in each format, and which plan is taken on a GPU of each size.
 
-Everything is simulated (`trainer_core.training.step_simulation`): no GPU was there. Weights and
-what a step makes are counted to the byte; what libraries and the allocator add is a reserve, and
-speeds of device and link are taken as given (`MACHINE`).
+Everything is simulated (`trainer_core.training.memory.step_simulation`): no GPU was there.
+Weights and what a step makes are counted to the byte; what libraries and the allocator add is a
+reserve, and speeds of device and link are taken as given (`MACHINE`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from trainer_core.offload.memory_plan import (
     rank_plans,
 )
 from trainer_core.quantization.registry import FORMATS
-from trainer_core.training.step_simulation import StepInputs, StepSimulation
-from trainer_core.training.step_sizes import step_sizes
+from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
+from trainer_core.training.memory.step_sizes import step_sizes
 from trainer_core.weights.diffusers_folder import read_json
 
 from .measuring.record import RESULTS, origin, write_record

@@ -22,9 +22,9 @@ from benchmarks.measuring.record import origin, write_record
 from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.data.cache.cache_file import make_entry, read_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
-from trainer_core.training.read_ahead import ReadAhead
-from trainer_core.training.step import StepMaker
-from trainer_core.training.step_plan import StepPlan
+from trainer_core.training.step.micro_batch import StepMaker
+from trainer_core.training.step.read_ahead import ReadAhead
+from trainer_core.training.step.step_plan import StepPlan
 from trainer_core.types import Bucket
 
 STEP_SECONDS = 0.5

@@ -29,12 +29,12 @@ from trainer_core.device import (
 from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.machine import Machine
-from trainer_core.training.choose_plan import settle
-from trainer_core.training.encode_dataset import Prepared
-from trainer_core.training.loaded import Loaded, load
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.processes import SingleProcess
-from trainer_core.training.start import Start
+from trainer_core.training.prepare.encode_dataset import Prepared
+from trainer_core.training.setup.choose_plan import settle
+from trainer_core.training.setup.load import Loaded, load
+from trainer_core.training.setup.start import Start
+from trainer_core.training.step.processes import SingleProcess
 from trainer_core.training.train_loaded import train_loaded
 
 from .cells import Cell, groups, to_measure

@@ -27,8 +27,8 @@ from trainer_core.offload.memory_plan import (
     step_seconds,
 )
 from trainer_core.quantization.registry import FORMATS
-from trainer_core.training.step_simulation import StepInputs, StepSimulation
-from trainer_core.training.step_sizes import step_sizes
+from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
+from trainer_core.training.memory.step_sizes import step_sizes
 
 from .cells import BASELINE, START
 from .lines import read_lines

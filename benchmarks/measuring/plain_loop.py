@@ -27,9 +27,9 @@ from torch import Tensor
 
 from trainer_core.adapters import attach
 from trainer_core.config import RunConfig
-from trainer_core.training.encode_dataset import Prepared, prepare
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.processes import SingleProcess
+from trainer_core.training.prepare.encode_dataset import Prepared, prepare
+from trainer_core.training.step.processes import SingleProcess
 
 WEIGHTS = "pytorch_lora_weights.safetensors"
 _VAE_SCALE = 8

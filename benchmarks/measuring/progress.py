@@ -23,11 +23,11 @@ from trainer_core.counters import counter_seed
 from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.demo.run import dataset_folder
 from trainer_core.diffusion.sigma import make_quantile
-from trainer_core.training.encode_dataset import Prepared, prepare
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.processes import SingleProcess
+from trainer_core.training.prepare.encode_dataset import Prepared, prepare
 from trainer_core.training.run import train
-from trainer_core.training.step import StepMaker
+from trainer_core.training.step.micro_batch import StepMaker
+from trainer_core.training.step.processes import SingleProcess
 
 STEPS = 100
 _SIGNAL_TOKENS, _NOISE_TOKENS = 4, 16

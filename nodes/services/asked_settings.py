@@ -186,7 +186,7 @@ def _is_link(value: Any) -> bool:
 
 def _part(kind: str, name: str) -> str:
     """What an input of a node is for: which run it is, its course, or neither."""
-    from ...trainer_core.training.settings_changes import AROUND, COURSE, FREE, is_in
+    from ...trainer_core.training.checkpoints.settings_changes import AROUND, COURSE, FREE, is_in
 
     paths = next((found for of in _settings_of if (found := of(kind)) is not None), None)
     if paths is None:

@@ -44,7 +44,7 @@ def compare_run(
     from ...trainer_core.device import borrowed_threads
     from ...trainer_core.diffusion.flow import SamplingStopped
     from ...trainer_core.inference import comparison
-    from ...trainer_core.training.compared_run import read_steps, read_strengths, run_columns
+    from ...trainer_core.training.setup.compared_run import read_steps, read_strengths, run_columns
     from ..host.comfy_machine import ComfyMachine
 
     columns = run_columns(run.folder, read_steps(asked[0]), read_strengths(asked[1]))

@@ -201,7 +201,7 @@ def encode(
     """
     from ...trainer_core.device import borrowed_threads
     from ...trainer_core.training import SingleProcess
-    from ...trainer_core.training.encode_dataset import prepare, save_manifest
+    from ...trainer_core.training.prepare.encode_dataset import prepare, save_manifest
     from ..host.comfy_machine import ComfyMachine
     from .combined_datasets import require_alone
     from .image_marks import marks_of
@@ -316,7 +316,7 @@ def _tell_beforehand(
     config: RunConfig, base: BaseChoice, device: torch.device, observer: NodeObserver
 ) -> None:
     from ...trainer_core.offload.machine import Machine
-    from ...trainer_core.training.memory_estimate import cached_run_estimate, check_memory
+    from ...trainer_core.training.memory.memory_estimate import cached_run_estimate, check_memory
 
     if base.model is not None:  # what fits beside a model of the graph is ComfyUI's matter
         from ...trainer_core.device import has_own_attention

@@ -93,9 +93,9 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
         InputError: When its record is damaged, when it has no such checkpoint or none at all, or
             when its adapter is in another layout alone.
     """
-    from ...trainer_core.training.checkpoint import checkpoint_folders
-    from ...trainer_core.training.checkpoint_search import best_step
-    from ...trainer_core.training.metrics_file import read_metrics
+    from ...trainer_core.training.checkpoints.checkpoint import checkpoint_folders
+    from ...trainer_core.training.checkpoints.checkpoint_search import best_step
+    from ...trainer_core.training.metrics.metrics_file import read_metrics
 
     name = f"{folder.parent.name}/{folder.name}"
     status, end = _record(folder / "run.json", name)
@@ -201,7 +201,7 @@ def _copied_adapters(adapters: Sequence[BaseAdapter], folder: Path) -> list[Base
 
 
 def _copied_cache(manifest: Path, target: Path) -> Path:
-    from ...trainer_core.training.cache_manifest import read_manifest
+    from ...trainer_core.training.prepare.cache_manifest import read_manifest
 
     files = [manifest, *(entry.path for entry in read_manifest(manifest).entries())]
     try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import pytest
 from architecture.source import (
     absolute_imports,
     imported_names,
@@ -115,35 +116,50 @@ def test_the_trainer_names_no_family_kind_or_layout():
     assert [word for word in words if word in trainer.text.lower()] == []
 
 
-_ROOMS = ["metadata", "names", "factors", "read", "verify", "write", "convert", "tools"]
-"""Rooms of adapter_files, the lowest first: writing proves what it wrote, by reading it."""
+ROOMS = table(__file__, "layers rooms")
+"""Packages to their rooms, the lowest first; what lies beside the rooms is a room of its own."""
 
 
-def rooms_above(source_room: str, imported: list[str]) -> list[str]:
-    """Those of the imported names that lie in a room above one of adapter_files."""
-    above = _ROOMS[_ROOMS.index(source_room) + 1 :]
-    return [name for name in imported if name.split(".")[0] in above]
+def room(package: str, name: str) -> str:
+    """The room of a module of the package, named from trainer_core on."""
+    return name.removeprefix(f"{package}.").split(".")[0]
 
 
-def test_imports_among_the_rooms_of_adapter_files_point_downwards():
-    upward, prefix = {}, "adapter_files."
-    for source in sources("trainer_core/adapter_files"):
-        room = module_name(source.path).removeprefix(prefix).split(".")[0]
-        names = [n.removeprefix(prefix) for n, _ in internal_imports(source) if prefix in n]
-        if room in _ROOMS and rooms_above(room, names):
-            upward[source.path] = rooms_above(room, names)
+def rooms_above(package: str, module: str, imported: list[str]) -> list[str]:
+    """Those of the imported names that lie in a room of the package above the module's."""
+    rooms = ROOMS[package]
+    above = rooms[rooms.index(room(package, module)) + 1 :]
+    return [
+        name for name in imported if name.startswith(f"{package}.") and room(package, name) in above
+    ]
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_imports_among_the_rooms_of_a_package_point_downwards(package):
+    upward = {
+        source.path: found
+        for source in _rooms(package)
+        if (
+            found := rooms_above(
+                package, module_name(source.path), [n for n, _ in internal_imports(source)]
+            )
+        )
+    }
     assert upward == {}
 
 
-def test_every_room_is_in_the_list_and_an_arrow_to_a_higher_one_is_noticed():
-    found = {module_name(each.path).split(".")[1:2][0] for each in _rooms()}
-    assert found == set(_ROOMS)
-    assert rooms_above("names", ["read.adapter_file", "metadata"]) == ["read.adapter_file"]
+@pytest.mark.parametrize("package", ROOMS)
+def test_every_room_is_in_the_list(package):
+    found = {room(package, module_name(each.path)) for each in _rooms(package)}
+    assert found == set(ROOMS[package])
 
 
-def _rooms():
+def test_an_arrow_to_a_higher_room_is_noticed():
+    imported = ["adapter_files.read.adapter_file", "adapter_files.metadata"]
+    assert rooms_above("adapter_files", "adapter_files.names.x", imported) == imported[:1]
+
+
+def _rooms(package: str):
     return [
-        each
-        for each in sources("trainer_core/adapter_files")
-        if module_name(each.path) != "adapter_files"
+        each for each in sources(f"trainer_core/{package}") if module_name(each.path) != package
     ]

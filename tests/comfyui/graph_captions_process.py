@@ -46,7 +46,7 @@ def prepared(folder, name, caption, *, escape=True, prompts=(), text=""):
         notify=lambda event: said.append(str(event)), cancelled=lambda: False
     )
     where = training.SingleProcess(torch.device("cpu"))
-    make = part("trainer_core.training.encode_dataset").prepare
+    make = part("trainer_core.training.prepare.encode_dataset").prepare
     found = make(
         config,
         observer,

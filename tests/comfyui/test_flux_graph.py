@@ -27,7 +27,7 @@ from trainer_core.config import BaseSection
 from trainer_core.diffusion.flow import sample_euler
 from trainer_core.families.registry import get_family
 from trainer_core.families.trainable_text import join_text
-from trainer_core.training.cache_manifest import read_manifest
+from trainer_core.training.prepare.cache_manifest import read_manifest
 
 # A server and a training of its own; `make test` runs the shipped graph (test_workflows).
 pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.exhaustive]

@@ -184,7 +184,7 @@ def our_step(model, given, factors, checkpointing):
 
 
 def _our_loss(family, denoiser, given, conditioning):
-    step = part("trainer_core.training.step")
+    step = part("trainer_core.training.step.micro_batch")
     kind = part("trainer_core.types").Batch
     batch = kind(("given",), (0,), given.latents.clone(), (), (conditioning,))
     points = step.noisy_points(batch, (given.sigma,), given.noise, family.parameterization)

@@ -12,7 +12,7 @@ from runs import CancelAfter, metrics, run_config, tensors
 from tests.fixtures.small_module import each_kind
 from tests.gpu.memory import given_back, relative
 from trainer_core.training import train
-from trainer_core.training.compiled_blocks import missing_compiler
+from trainer_core.training.step.compiled_blocks import missing_compiler
 
 pytestmark = pytest.mark.gpu
 

@@ -16,9 +16,10 @@ from trainer_core.cli import main
 from trainer_core.config import RunConfig
 from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import ConfigError
-from trainer_core.training.checkpoint import checkpoint_folders
-from trainer_core.training.checkpoint_search import best_step, find_checkpoint
-from trainer_core.training.ledger import read_ledger
+from trainer_core.training.checkpoints.checkpoint import checkpoint_folders
+from trainer_core.training.checkpoints.checkpoint_search import best_step, find_checkpoint
+from trainer_core.training.metrics.ledger import read_ledger
+from trainer_core.training.objectives.validation import Validation
 from trainer_core.training.observer import (
     CheckpointSaved,
     RunRequests,
@@ -27,7 +28,6 @@ from trainer_core.training.observer import (
     StepDone,
 )
 from trainer_core.training.run import train
-from trainer_core.training.validation import Validation
 
 STEPS, BEST, LAST = 8, 2, 5
 LOSSES = {0: 0.1, 1: 0.3, BEST: 0.2, 3: 0.25, 4: 0.22, LAST: 0.3}
@@ -319,7 +319,7 @@ def test_what_is_measured_only_because_a_run_ends_does_not_count_as_missed(tmp_p
 @pytest.mark.exhaustive
 def test_a_clock_checkpoint_and_kept_multiples(tmp_path, cache, monkeypatch):
     from trainer_core.training import trainer
-    from trainer_core.training.checkpoint_rules import CheckpointClock
+    from trainer_core.training.checkpoints.checkpoint_rules import CheckpointClock
 
     ticks = itertools.count(0.0, 60.0)
     monkeypatch.setattr(

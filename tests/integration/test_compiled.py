@@ -5,7 +5,7 @@ import torch
 from runs import PREVIEW, CancelAfter, assert_equal_runs, metrics, run_config
 
 from trainer_core.training import train
-from trainer_core.training.compiled_blocks import missing_compiler
+from trainer_core.training.step.compiled_blocks import missing_compiler
 
 ADAPTER = {"kind": "lora", "dropout": 0.0}
 

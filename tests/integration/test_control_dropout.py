@@ -12,8 +12,8 @@ from trainer_core.data.views import Views
 from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import SilentObserver
+from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 from trainer_core.types import View
 
 CAPTIONS = ["make it red, circle, green", "paint it blue, square, red"]

@@ -7,9 +7,9 @@ from tests.fixtures.bad_input import write_image, write_pair
 from tests.integration.runs import run_config
 from trainer_core.errors import DatasetError
 from trainer_core.training import train
-from trainer_core.training.encode_dataset import prepare
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.processes import SingleProcess
+from trainer_core.training.prepare.encode_dataset import prepare
+from trainer_core.training.step.processes import SingleProcess
 
 SIZE = {"width": 64, "height": 64}
 

@@ -34,9 +34,9 @@ from trainer_core.adapters.parameter_groups import parameter_groups
 from trainer_core.config import AdapterConfig, LossSection, RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.families.registry import get_family
-from trainer_core.training.objective import make_learned, make_loss, make_weighting
 from trainer_core.training.optimizers import make_optimizer
-from trainer_core.training.step import StepMaker
+from trainer_core.training.step.micro_batch import StepMaker
+from trainer_core.training.step.objective import make_learned, make_loss, make_weighting
 from trainer_core.types import Batch
 
 CPU = torch.device("cpu")

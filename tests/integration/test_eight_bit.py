@@ -9,9 +9,9 @@ from runs import run_config
 from trainer_core.commands.doctor import run_report
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.encode_dataset import prepare, save_manifest
+from trainer_core.training.memory.velocity_error import cached_velocity_error
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.velocity_error import cached_velocity_error
+from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 
 EIGHT_BIT = [name for name, stored in FORMATS.items() if stored.eight_bit]
 

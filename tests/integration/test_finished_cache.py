@@ -11,9 +11,9 @@ from PIL import Image
 
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.cache_manifest import read_manifest
-from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import SilentObserver
+from trainer_core.training.prepare.cache_manifest import read_manifest
+from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 
 PROMPTS = ["a red circle on a blue background", "a green cross on a white background"]
 SHORT = {"steps": 3, "gradient_accumulation_steps": 1}

@@ -12,11 +12,11 @@ from integration.runs import CancelAfter, run_config
 
 from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import InputError
-from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.processes import SingleProcess
+from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 from trainer_core.training.run import train
-from trainer_core.training.run_batches import batch_plan
+from trainer_core.training.setup.run_batches import batch_plan
+from trainer_core.training.step.processes import SingleProcess
 
 
 def copied(folder: Path, numbers: range) -> str:

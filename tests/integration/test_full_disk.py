@@ -6,9 +6,9 @@ from runs import CancelAfter, metrics, run_config
 from tests.fixtures.small_disk import fill
 from trainer_core.errors import StorageError
 from trainer_core.training import train
-from trainer_core.training.metrics_file import MetricsWriter
+from trainer_core.training.checkpoints.run_folder import is_live
+from trainer_core.training.metrics.metrics_file import MetricsWriter
 from trainer_core.training.observer import CheckpointSaved, StepDone
-from trainer_core.training.run_folder import is_live
 from trainer_core.types import StepResult
 
 SETTINGS = {"steps": 8, "checkpoint_every": 1, "keep_checkpoints": 3}

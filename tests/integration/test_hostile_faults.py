@@ -15,8 +15,8 @@ from tests.fixtures.small_disk import fill
 from trainer_core.errors import AdapterFileError, InputError, RunError
 from trainer_core.offload.load_base import PlacedBase
 from trainer_core.training import train
-from trainer_core.training.checkpoint import read_checkpoint
-from trainer_core.training.checkpoint_search import best_step
+from trainer_core.training.checkpoints.checkpoint import read_checkpoint
+from trainer_core.training.checkpoints.checkpoint_search import best_step
 from trainer_core.training.observer import RunStarted, StepDone, ValidationDone, WentBack
 
 LATER = pytest.mark.exhaustive

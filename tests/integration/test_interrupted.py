@@ -9,8 +9,8 @@ from runs import CancelAfter, metrics, record, run_config
 from tests.fixtures.combinations import rarely
 from trainer_core.errors import StorageError
 from trainer_core.training import train
+from trainer_core.training.checkpoints.run_folder import is_live
 from trainer_core.training.observer import CheckpointSaved, PreviewDone, StepDone
-from trainer_core.training.run_folder import is_live
 
 ROOT = Path(__file__).resolve().parents[2]
 PREVIEW = {

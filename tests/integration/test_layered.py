@@ -11,10 +11,10 @@ from trainer_core.config import RunConfig
 from trainer_core.errors import DatasetError
 from trainer_core.inference.pipeline import sample_images
 from trainer_core.training import train
-from trainer_core.training.cache_manifest import read_manifest
-from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.processes import SingleProcess
+from trainer_core.training.prepare.cache_manifest import read_manifest
+from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
+from trainer_core.training.step.processes import SingleProcess
 
 COUNTS = (1, 2, 1, 2, 1)
 """Layers of each image: a batch holds images with equally many."""

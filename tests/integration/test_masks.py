@@ -11,9 +11,9 @@ from runs import run_config, tensors
 
 from trainer_core.errors import DatasetError
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.cache_manifest import read_manifest
-from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import SilentObserver
+from trainer_core.training.prepare.cache_manifest import read_manifest
+from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 from trainer_core.types import View
 
 STEPS = {"steps": 3, "gradient_accumulation_steps": 1, "batch_size": 2}

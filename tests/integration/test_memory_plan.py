@@ -7,8 +7,9 @@ from runs import CancelAfter, assert_equal_runs, merge, metrics, record, run_con
 from tests.fixtures.machines import SmallMachine
 from trainer_core.errors import RunError
 from trainer_core.offload.machine import Machine
-from trainer_core.training import loaded, train
+from trainer_core.training import train
 from trainer_core.training.observer import MemoryPlanned
+from trainer_core.training.setup import load as loaded
 
 MIB = 1 << 20
 SHORT = {

@@ -18,9 +18,9 @@ from trainer_core.families.registry import PACKAGES
 from trainer_core.families.run_files import load_config
 from trainer_core.inference.sampler import SampleRequest, SampleSettings
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.encode_dataset import prepare
+from trainer_core.training.objectives.preservation import compute_missing, plan_preservation
 from trainer_core.training.observer import RunStarted, SilentObserver
-from trainer_core.training.preservation import compute_missing, plan_preservation
+from trainer_core.training.prepare.encode_dataset import prepare
 
 CPU = torch.device("cpu")
 KS = [0.03 * (14.6 / 0.03) ** (step / 49) for step in range(50)]

@@ -15,9 +15,9 @@ from trainer_core.diffusion.flow import sample_euler
 from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.encode_dataset import prepare, save_manifest
+from trainer_core.training.objectives.preservation import compute_missing, plan_preservation
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.preservation import compute_missing, plan_preservation
+from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 
 HALF = {"preservation": {"share": 0.5, "count": 4, "steps": 3}}
 CPU = torch.device("cpu")

@@ -12,11 +12,11 @@ from trainer_core.counters import counter_seed
 from trainer_core.errors import ConfigError
 from trainer_core.offload.machine import Machine
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.encode_dataset import prepare, save_manifest
-from trainer_core.training.loaded import load
 from trainer_core.training.observer import CacheProgress, SilentObserver
-from trainer_core.training.run_batches import base_answers, batch_plan, step_maker
-from trainer_core.training.start import find_start
+from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
+from trainer_core.training.setup.load import load
+from trainer_core.training.setup.run_batches import base_answers, batch_plan, step_maker
+from trainer_core.training.setup.start import find_start
 
 CPU = torch.device("cpu")
 KINDS = {

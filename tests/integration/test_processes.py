@@ -12,8 +12,8 @@ from runs import CancelAfter, merge, metrics, noisy_images, run_config, tensors
 from tests.fixtures.tables import table
 from trainer_core.config.reading import dump_config
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import SilentObserver
+from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 
 pytestmark = pytest.mark.slow
 LATER = pytest.mark.exhaustive

@@ -14,13 +14,13 @@ from trainer_core.data.cache.slider_dataset import slider_size
 from trainer_core.errors import ConfigError
 from trainer_core.inference.pipeline import open_pipeline
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.encode_dataset import prepare, save_manifest
-from trainer_core.training.objective import times_trained
+from trainer_core.training.objectives.slider import SliderAnswers, kept_strength
 from trainer_core.training.observer import CacheProgress, SilentObserver
-from trainer_core.training.run_batches import base_answers
-from trainer_core.training.slider import SliderAnswers, kept_strength
-from trainer_core.training.split_batches import SplitBatches
-from trainer_core.training.step_plan import StepPlan
+from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
+from trainer_core.training.setup.run_batches import base_answers
+from trainer_core.training.step.objective import times_trained
+from trainer_core.training.step.split_batches import SplitBatches
+from trainer_core.training.step.step_plan import StepPlan
 
 CPU = torch.device("cpu")
 RED, BLUE, NEUTRAL = (

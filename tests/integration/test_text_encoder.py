@@ -21,9 +21,9 @@ from trainer_core.families.trainable_text import join_text, joined, with_text, w
 from trainer_core.inference.pipeline import sample_images
 from trainer_core.offload.empty_base import bytes_on_device, empty_base
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.encode_dataset import prepare, save_manifest
+from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.step_simulation import StepInputs, StepSimulation
+from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 
 FAMILY = get_family("flux")
 CAPTIONS = ["a red circle", "two blue squares on a green background"]

@@ -8,9 +8,9 @@ import torch
 from tests.integration.runs import metrics, run_config, tensors
 from trainer_core.config import RunConfig
 from trainer_core.counters import counter_seed
-from trainer_core.training import run_batches
+from trainer_core.training.objectives.validation import Validation
 from trainer_core.training.run import train
-from trainer_core.training.validation import Validation
+from trainer_core.training.setup import run_batches
 
 HELD = {"share": 0.3, "every": 2, "noise_levels": 3}
 

@@ -121,7 +121,7 @@ def _vram(
     from ..device import resolve_device
     from ..offload.empty_base import empty_base
     from ..offload.machine import Machine
-    from ..training.memory_estimate import memory_estimate, run_simulation
+    from ..training.memory.memory_estimate import memory_estimate, run_simulation
     from ..types import Bucket
     from .memory_report import planned
 

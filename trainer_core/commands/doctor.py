@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ..adapters import AttachedAdapter
     from ..offload.empty_base import EmptyBase
-    from ..training.encode_dataset import Prepared
+    from ..training.prepare.encode_dataset import Prepared
     from ..types import AdapterState
 
 
@@ -88,7 +88,8 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
         Dataset, base, adapter and memory, as far as each can be found out; and what would stop
         the run, in words.
     """
-    from ..training.refusals import attach_empty, require_variant
+    from ..training.prepare.attach import attach_empty
+    from ..training.prepare.finished_cache import require_variant
 
     report: dict[str, Any] = {"family": config.family}
     problems: list[str] = []
@@ -163,9 +164,9 @@ def _start(config: RunConfig) -> AdapterState | None:
     """Refuse what the settings alone exclude; gives the adapter that the run would start from."""
     from ..device import resolve_device, resolve_precision
     from ..families.registry import get_family
-    from ..training.processes import SingleProcess
-    from ..training.refusals import require_possible, require_resumable
-    from ..training.start import find_start
+    from ..training.setup.refusals import require_possible, require_resumable
+    from ..training.setup.start import find_start
+    from ..training.step.processes import SingleProcess
 
     family = get_family(config.family)
     processes = SingleProcess(resolve_device(config.memory.device))
@@ -179,8 +180,8 @@ def _start(config: RunConfig) -> AdapterState | None:
 def _finished_cache(config: RunConfig) -> Prepared:
     from ..device import resolve_device
     from ..families.registry import get_family
-    from ..training.encode_dataset import read_finished
-    from ..training.processes import SingleProcess
+    from ..training.prepare.encode_dataset import read_finished
+    from ..training.step.processes import SingleProcess
 
     processes = SingleProcess(resolve_device(config.memory.device))
     return read_finished(config, get_family(config.family), processes)
@@ -240,7 +241,7 @@ def _adapter_report(config: RunConfig, adapter: AttachedAdapter) -> dict[str, An
 
 
 def _velocity_error(config: RunConfig) -> str:
-    from ..training.velocity_error import velocity_report
+    from ..training.memory.velocity_error import velocity_report
 
     return velocity_report(config)
 

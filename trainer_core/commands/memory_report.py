@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..offload.empty_base import EmptyBase
     from ..offload.machine import Machine
     from ..offload.plan_choice import PlanChoice
-    from ..training.step_simulation import StepSimulation
+    from ..training.memory.step_simulation import StepSimulation
 
 
 def memory_report(
@@ -36,7 +36,7 @@ def memory_report(
     """
     from ..device import resolve_device
     from ..offload.machine import Machine
-    from ..training.memory_estimate import memory_estimate
+    from ..training.memory.memory_estimate import memory_estimate
 
     machine = machine or Machine()
     device = attempt("memory", lambda: resolve_device(config.memory.device))
@@ -66,9 +66,9 @@ def run_step(
 ) -> StepSimulation:
     """A run's largest step: of the cache where one is finished, else of square images."""
     from ..inference.sampler import preview_layers
-    from ..training.cache_manifest import read_manifest
-    from ..training.memory_estimate import largest_sample, run_simulation, text_tokens
-    from ..training.pass_sizes import largest_square, with_largest_batch
+    from ..training.memory.memory_estimate import largest_sample, run_simulation, text_tokens
+    from ..training.prepare.cache_manifest import read_manifest
+    from ..training.step.pass_sizes import largest_square, with_largest_batch
     from ..types import Bucket
 
     if config.cache.manifest:
@@ -95,7 +95,7 @@ def planned(
     """
     from ..offload.machine import machine_budget
     from ..offload.plan_choice import unplanned
-    from ..training.choose_plan import choose_step_plan, leaves_no_choice
+    from ..training.setup.choose_plan import choose_step_plan, leaves_no_choice
     from ..weights.loading import is_quantized
 
     memory, dtype = simulation.config.memory, simulation.inputs.dtype
@@ -111,7 +111,7 @@ def planned(
 
 def table(choice: PlanChoice) -> list[dict[str, Any]]:
     """The plan that is taken, and the next two."""
-    from ..training.choose_plan import plan_rows
+    from ..training.setup.choose_plan import plan_rows
 
     return [
         {

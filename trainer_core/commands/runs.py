@@ -66,9 +66,9 @@ def cache(arguments: Arguments) -> int:
         )
     from ..data.cache.build import cache_folder
     from ..device import borrowed_threads, resolve_device
-    from ..training.encode_dataset import collect_cache, prepare, save_manifest
     from ..training.observer import EndedEarlyError
-    from ..training.processes import SingleProcess
+    from ..training.prepare.encode_dataset import collect_cache, prepare, save_manifest
+    from ..training.step.processes import SingleProcess
 
     processes = SingleProcess(resolve_device(config.memory.device))
     threads = borrowed_threads(config.memory, embedded=config.base.path == "embedded")
@@ -143,8 +143,8 @@ def _adapter(text: str, config: RunConfig) -> Path:
     """The adapter file that a command names, or that of the best checkpoint."""
     if text != "best":
         return given_path(text, "an adapter file")
-    from ..training.checkpoint import ADAPTER_FILE
-    from ..training.checkpoint_search import best_checkpoint
+    from ..training.checkpoints.checkpoint import ADAPTER_FILE
+    from ..training.checkpoints.checkpoint_search import best_checkpoint
 
     return best_checkpoint(Path(config.output.dir) / config.output.name) / ADAPTER_FILE
 

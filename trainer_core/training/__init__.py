@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .observer import Observer
-    from .processes import AccelerateProcesses, Processes, SingleProcess
     from .run import train
+    from .step.processes import AccelerateProcesses, Processes, SingleProcess
 
 __all__ = ["AccelerateProcesses", "Observer", "Processes", "SingleProcess", "train"]
 
 _HOMES = {
-    "AccelerateProcesses": ".processes",
+    "AccelerateProcesses": ".step.processes",
     "Observer": ".observer",
-    "Processes": ".processes",
-    "SingleProcess": ".processes",
+    "Processes": ".step.processes",
+    "SingleProcess": ".step.processes",
     "train": ".run",
 }
 

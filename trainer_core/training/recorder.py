@@ -26,19 +26,25 @@ from ..errors import NonFiniteError, RunError, StorageError
 from ..filesystem.storage import atomic_write
 from ..requirements import installed_versions
 from ..types import RunResult, StepResult
-from .checkpoint import (
+from .checkpoints.checkpoint import (
     ADAPTER_FILE,
     checkpoint_folders,
     drop_later_checkpoints,
     prune_checkpoints,
     save_checkpoint,
 )
-from .checkpoint_record import CheckpointRecord
-from .checkpoint_search import RECORD, broken_step, way_on
-from .encode_dataset import Prepared
-from .ledger import LEDGER
-from .longer_run import SCHEDULE, PlannedAnew
-from .metrics_file import MetricsWriter
+from .checkpoints.checkpoint_record import CheckpointRecord
+from .checkpoints.checkpoint_search import RECORD, broken_step, way_on
+from .checkpoints.longer_run import SCHEDULE, PlannedAnew
+from .checkpoints.post_hoc import POWER_FACTS, layer_outlines
+from .checkpoints.run_folder import RunFolder
+from .checkpoints.state import TrainState, Weights
+from .metrics.full_disk import Unwritten
+from .metrics.ledger import LEDGER
+from .metrics.metrics_file import MetricsWriter
+from .metrics.tensorboard import TensorBoard
+from .metrics.tracker import Tracker
+from .metrics.weights_and_biases import WeightsAndBiases
 from .observer import (
     CheckpointSaved,
     Noted,
@@ -50,13 +56,7 @@ from .observer import (
     ValidationDone,
     Warned,
 )
-from .post_hoc import POWER_FACTS, layer_outlines
-from .run_folder import RunFolder
-from .state import TrainState, Weights
-from .tensorboard import TensorBoard
-from .tracker import Tracker
-from .unwritten import Unwritten
-from .weights_and_biases import WeightsAndBiases
+from .prepare.encode_dataset import Prepared
 
 if TYPE_CHECKING:
     from types import TracebackType

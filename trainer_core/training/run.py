@@ -41,12 +41,12 @@ from ..inference.encoders import MakeSource
 from ..offload.machine import Machine
 from ..requirements import installed_versions
 from ..types import RunResult, RunSummary
-from .base_marks import Mark, base_adapter_marks, in_words
-from .checkpoint import require_newest
-from .choose_plan import settle
-from .encode_dataset import Prepared, content_hashes, prepare
-from .loaded import Loaded, load
-from .longer_run import SCHEDULE
+from .checkpoints.base_marks import Mark, base_adapter_marks, in_words
+from .checkpoints.checkpoint import require_newest
+from .checkpoints.longer_run import SCHEDULE
+from .checkpoints.run_folder import ASKED, RunFolder, create_version, open_version
+from .checkpoints.settings_changes import compared_settings, recorded_changes
+from .memory.out_of_memory import explained
 from .observer import (
     EndedEarlyError,
     Noted,
@@ -55,14 +55,14 @@ from .observer import (
     RunStarted,
     SilentObserver,
 )
-from .out_of_memory import explained
-from .processes import Processes, SingleProcess, end_where_asked
+from .prepare.encode_dataset import Prepared, content_hashes, prepare
 from .recorder import Recorder, run_header
-from .refusals import require_possible, require_resumable, require_trainable
-from .run_batches import batch_plan, describe_levels, require_trained
-from .run_folder import ASKED, RunFolder, create_version, open_version
-from .settings_changes import compared_settings, recorded_changes
-from .start import Start, belonging_start, find_start, start_identity
+from .setup.choose_plan import settle
+from .setup.load import Loaded, load
+from .setup.refusals import require_possible, require_resumable, require_trainable
+from .setup.run_batches import batch_plan, describe_levels, require_trained
+from .setup.start import Start, belonging_start, find_start, start_identity
+from .step.processes import Processes, SingleProcess, end_where_asked
 from .train_loaded import train_loaded
 
 

@@ -13,27 +13,27 @@ from ..config.optimizer_facts import FINDS_ITS_RATE
 from ..errors import RESUME
 from ..inference.pipeline import sample_previews
 from ..offload.swapped import repeated_blocks
-from .adapter_norms import AdapterNorms
-from .compiled_blocks import compiled
-from .measurements import Measurements
-from .objective import times_trained
+from .memory.out_of_memory import DeviceRoom, explained, skipped_when_full
+from .memory.smaller_step import SmallerStep
+from .metrics.adapter_norms import AdapterNorms
+from .metrics.measurements import Measurements
+from .objectives.validation import Validation
 from .observer import Noted, Warned
-from .out_of_memory import DeviceRoom, explained, skipped_when_full
-from .processes import Shares
-from .read_ahead import ReadAhead
-from .run_batches import base_answers, batch_plan, measured_samples, step_maker
-from .schedules import warmup_length
-from .smaller_step import SmallerStep
-from .split_batches import SplitBatches
-from .step_clock import StepClock
-from .step_plan import StepPlan
+from .setup.run_batches import base_answers, batch_plan, measured_samples, step_maker
+from .step.compiled_blocks import compiled
+from .step.objective import times_trained
+from .step.processes import Shares
+from .step.read_ahead import ReadAhead
+from .step.schedules import warmup_length
+from .step.split_batches import SplitBatches
+from .step.step_clock import StepClock
+from .step.step_plan import StepPlan
 from .trainer import Trainer
-from .validation import Validation
 
 if TYPE_CHECKING:
-    from .loaded import Loaded
     from .recorder import Recorder
-    from .step import StepMaker
+    from .setup.load import Loaded
+    from .step.micro_batch import StepMaker
 
 
 @explained("an update of the adapter, or what is saved", f"Go on with {RESUME}.")

@@ -15,28 +15,28 @@ from ..adapters.parameter_groups import parameter_groups
 from ..config import RunConfig
 from ..errors import NonFiniteError
 from ..types import StepResult
-from .broken_place import broken_place
-from .checkpoint import Checkpoint, read_whole_checkpoint
-from .checkpoint_rules import CheckpointClock
-from .checkpoint_search import last_before
-from .gradients import clip_gradients, forget_gradients, go_backward
-from .ledger import indices_by_place
-from .longer_run import PlannedAnew, planned_anew
-from .measurements import Measurements
+from .checkpoints.checkpoint import Checkpoint, read_whole_checkpoint
+from .checkpoints.checkpoint_rules import CheckpointClock
+from .checkpoints.checkpoint_search import last_before
+from .checkpoints.longer_run import PlannedAnew, planned_anew
+from .checkpoints.recovery import RestoreError, rate_share, restore_note
+from .checkpoints.run_folder import version_number
+from .checkpoints.state import TrainState
+from .memory.out_of_memory import DeviceRoom
+from .metrics.ledger import indices_by_place
+from .metrics.measurements import Measurements
+from .objectives.slider import kept_strength
+from .objectives.validation import Measured, Validation
 from .observer import Observer, RunRequests, Warned, WentBack
 from .optimizers import make_optimizer, set_learning_rate, update
-from .out_of_memory import DeviceRoom
-from .processes import Processes
 from .recorder import Recorder
-from .recovery import RestoreError, rate_share, restore_note
-from .run_folder import version_number
-from .schedules import make_schedule
-from .slider import kept_strength
-from .state import TrainState
-from .step import MicroStep, SampleError, non_finite_error, read_numbers
-from .step_clock import StepClock
-from .step_plan import StepPlan
-from .validation import Measured, Validation
+from .step.gradients import clip_gradients, forget_gradients, go_backward
+from .step.micro_batch import MicroStep, SampleError, non_finite_error, read_numbers
+from .step.non_finite_layer import broken_place
+from .step.processes import Processes
+from .step.schedules import make_schedule
+from .step.step_clock import StepClock
+from .step.step_plan import StepPlan
 
 Compute = Callable[[int, int], Iterable[MicroStep]]
 """Step (from 1) and micro-batch (from 0) to its parts: several where the device has no room for all

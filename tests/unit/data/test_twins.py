@@ -9,7 +9,7 @@ from tests.fixtures.tables import table
 from trainer_core.data.batches import BatchPlan
 from trainer_core.data.captions import with_class_word
 from trainer_core.data.views import Views
-from trainer_core.training.cache_manifest import Manifest, read_manifest, write_manifest
+from trainer_core.training.prepare.cache_manifest import Manifest, read_manifest, write_manifest
 from trainer_core.types import Bucket, View
 
 SMALL, WIDE = Bucket(16, 16), Bucket(32, 16)

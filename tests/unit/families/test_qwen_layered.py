@@ -29,8 +29,8 @@ from trainer_core.diffusion.flow import sample_euler
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.families.qwen_image.encode import prompt_text
 from trainer_core.families.registry import get_family
-from trainer_core.training.memory_estimate import largest_sample
-from trainer_core.training.step_simulation import StepInputs, StepSimulation
+from trainer_core.training.memory.memory_estimate import largest_sample
+from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
 from trainer_core.types import Bucket
 from trainer_core.weights.base_location import BaseLocation
 from trainer_core.weights.diffusers_folder import read_json

@@ -16,8 +16,13 @@ from trainer_core.inference.comparison import (
     save_comparison,
 )
 from trainer_core.inference.pipeline import Candidate
-from trainer_core.training.compared_run import file_columns, read_steps, read_strengths, run_columns
-from trainer_core.training.run_folder import find_version
+from trainer_core.training.checkpoints.run_folder import find_version
+from trainer_core.training.setup.compared_run import (
+    file_columns,
+    read_steps,
+    read_strengths,
+    run_columns,
+)
 
 COLORS = ("white", "red", "blue")
 

@@ -27,8 +27,8 @@ from trainer_core.offload.empty_base import EmptyBase, bytes_on_device, empty_ba
 from trainer_core.offload.model_bytes import cast_base
 from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.offload.swapped import repeated_blocks
-from trainer_core.training.live_bytes import LiveBytes
-from trainer_core.training.step_simulation import _give_sizes
+from trainer_core.training.memory.live_bytes import LiveBytes
+from trainer_core.training.memory.step_simulation import _give_sizes
 from trainer_core.weights.base_location import BaseLocation
 
 PROMPTS = ["a red circle on a blue background", "a white cross on a green background"]

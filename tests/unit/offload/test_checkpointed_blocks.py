@@ -23,7 +23,7 @@ from trainer_core.offload.machine import Machine
 from trainer_core.offload.pinned_memory import PinnedMemory
 from trainer_core.offload.swapped import checkpointed, evenly_spread, repeated_blocks
 from trainer_core.offload.transfer import PlainTransfer
-from trainer_core.training.live_bytes import LiveBytes
+from trainer_core.training.memory.live_bytes import LiveBytes
 
 ADAPTERS = {
     "lora": {"kind": "lora"},

@@ -8,7 +8,7 @@ from torch import nn
 
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
-from trainer_core.training.adapter_norms import INERT, OVERBAKED, REST, AdapterNorms
+from trainer_core.training.metrics.adapter_norms import INERT, OVERBAKED, REST, AdapterNorms
 
 
 class Base(nn.Module):

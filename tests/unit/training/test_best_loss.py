@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainer_core.config import RunConfig
-from trainer_core.training.best_loss import BestLoss, measured_by
+from trainer_core.training.checkpoints.best_loss import BestLoss, measured_by
 
 
 def taken(losses):

@@ -7,15 +7,15 @@ from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
 from trainer_core.config import AdapterConfig, EmaSection, OptimizerSection
 from trainer_core.errors import InputError, NonFiniteError
-from trainer_core.training.average import FactorAverages
-from trainer_core.training.checkpoint import (
+from trainer_core.training.checkpoints.average import FactorAverages
+from trainer_core.training.checkpoints.checkpoint import (
     checkpoint_folders,
     prune_checkpoints,
     read_checkpoint,
     save_checkpoint,
 )
+from trainer_core.training.checkpoints.state import TrainState
 from trainer_core.training.optimizers import make_optimizer
-from trainer_core.training.state import TrainState
 
 
 def make_state(seed=0, steps=2, layer="a"):

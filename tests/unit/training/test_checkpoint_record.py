@@ -3,11 +3,16 @@
 import pytest
 
 from trainer_core.config import RecoverySection
-from trainer_core.training.best_loss import BestLoss
-from trainer_core.training.checkpoint import drop_later_checkpoints, prune_checkpoints
-from trainer_core.training.checkpoint_record import DROPPED, MOST, RETURNS, CheckpointRecord
-from trainer_core.training.checkpoint_search import BEST, best_step
-from trainer_core.training.run_folder import create_version
+from trainer_core.training.checkpoints.best_loss import BestLoss
+from trainer_core.training.checkpoints.checkpoint import drop_later_checkpoints, prune_checkpoints
+from trainer_core.training.checkpoints.checkpoint_record import (
+    DROPPED,
+    MOST,
+    RETURNS,
+    CheckpointRecord,
+)
+from trainer_core.training.checkpoints.checkpoint_search import BEST, best_step
+from trainer_core.training.checkpoints.run_folder import create_version
 
 
 class Run:

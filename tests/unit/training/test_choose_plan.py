@@ -15,9 +15,9 @@ from trainer_core.families.registry import get_family
 from trainer_core.offload.empty_base import bytes_on_device, empty_base
 from trainer_core.offload.machine import Machine
 from trainer_core.offload.memory_plan import Budget
-from trainer_core.training.choose_plan import agreed_budget
-from trainer_core.training.memory_estimate import check_memory
-from trainer_core.training.processes import SingleProcess
+from trainer_core.training.memory.memory_estimate import check_memory
+from trainer_core.training.setup.choose_plan import agreed_budget
+from trainer_core.training.step.processes import SingleProcess
 
 GIB = 1 << 30
 CPU = torch.device("cpu")

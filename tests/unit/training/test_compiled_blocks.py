@@ -21,7 +21,7 @@ from trainer_core.offload.model_bytes import pack_blocks
 from trainer_core.offload.swapped import repeated_blocks
 from trainer_core.quantization.quantized_linear import set_compute
 from trainer_core.quantization.registry import FORMATS
-from trainer_core.training.compiled_blocks import compiled, missing_compiler
+from trainer_core.training.step.compiled_blocks import compiled, missing_compiler
 
 CPU = torch.device("cpu")
 GRAPHS = {"qwen_image": 3, "flux": 4}

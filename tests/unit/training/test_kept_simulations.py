@@ -8,10 +8,10 @@ import torch
 from tests.fixtures.qwen_base import make_qwen_transformer
 from trainer_core.adapter_files.factors.base_adapters import BaseAdapterFile
 from trainer_core.config import RunConfig
-from trainer_core.training import kept_simulations
-from trainer_core.training.kept_simulations import KeptSimulations, step_facts
-from trainer_core.training.step_marks import Phase
-from trainer_core.training.step_simulation import shapes_below
+from trainer_core.training.memory import simulation_cache as kept_simulations
+from trainer_core.training.memory.simulation_cache import KeptSimulations, step_facts
+from trainer_core.training.memory.step_marks import Phase
+from trainer_core.training.memory.step_simulation import shapes_below
 from trainer_core.types import AdapterState, LayerState
 
 NUMBERS = {"adapter": 3, "flops": 2**60, Phase("forward", 1, -2): -5, Phase("end"): 7}

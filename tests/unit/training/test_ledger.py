@@ -6,8 +6,8 @@ import pytest
 
 from trainer_core.data.batches import BatchPlan
 from trainer_core.errors import InputError
-from trainer_core.training.ledger import LEDGER, Ledger, indices_by_place, read_ledger
-from trainer_core.training.step import SampleError
+from trainer_core.training.metrics.ledger import LEDGER, Ledger, indices_by_place, read_ledger
+from trainer_core.training.step.micro_batch import SampleError
 from trainer_core.types import Bucket
 
 NAMES = [f"{n}.png" for n in range(6)]

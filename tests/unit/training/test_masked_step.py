@@ -5,7 +5,7 @@ import torch
 
 from tests.fixtures.small_steps import CPU, SHAPES, Model, batch_of, maker, preserved_of
 from trainer_core.diffusion.parameterization import EPS
-from trainer_core.training.velocity_error import velocity_error
+from trainer_core.training.memory.velocity_error import velocity_error
 
 
 def gradient(shape, batch, preserved=None):

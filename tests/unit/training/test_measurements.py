@@ -5,11 +5,11 @@ import torch
 
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
-from trainer_core.training.adapter_norms import REST, AdapterNorms
-from trainer_core.training.measurements import MEMORY_EVERY, Measurements
-from trainer_core.training.metrics_file import MetricsWriter, read_metrics
-from trainer_core.training.step import SampleError
-from trainer_core.training.step_clock import StepClock
+from trainer_core.training.metrics.adapter_norms import REST, AdapterNorms
+from trainer_core.training.metrics.measurements import MEMORY_EVERY, Measurements
+from trainer_core.training.metrics.metrics_file import MetricsWriter, read_metrics
+from trainer_core.training.step.micro_batch import SampleError
+from trainer_core.training.step.step_clock import StepClock
 from trainer_core.types import StepResult
 
 CPU = torch.device("cpu")

@@ -3,8 +3,8 @@ import json
 import pytest
 import torch
 
-from trainer_core.training.metrics_file import MetricsWriter, read_metrics
-from trainer_core.training.tensorboard import TensorBoard
+from trainer_core.training.metrics.metrics_file import MetricsWriter, read_metrics
+from trainer_core.training.metrics.tensorboard import TensorBoard
 from trainer_core.types import StepResult
 
 

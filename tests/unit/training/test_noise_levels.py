@@ -6,7 +6,7 @@ import torch
 from trainer_core.config import RunConfig
 from trainer_core.config.defaults import resolved_density
 from trainer_core.data.batches import BatchPlan
-from trainer_core.training.run_batches import stratified
+from trainer_core.training.setup.run_batches import stratified
 from trainer_core.types import Bucket
 
 SAMPLES = 8

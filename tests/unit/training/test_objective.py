@@ -20,14 +20,14 @@ from trainer_core.diffusion.losses import FlowLoss
 from trainer_core.diffusion.parameterization import EPS, FLOW, edm, v_prediction
 from trainer_core.diffusion.weighting import LearnedWeight, make_sigma_weight
 from trainer_core.errors import ConfigError
-from trainer_core.training.objective import (
+from trainer_core.training.step.objective import (
     make_learned,
     make_weighting,
     require_weighting,
     with_noises,
 )
-from trainer_core.training.split_batches import SplitBatches
-from trainer_core.training.step_plan import StepPlan
+from trainer_core.training.step.split_batches import SplitBatches
+from trainer_core.training.step.step_plan import StepPlan
 from trainer_core.types import Bucket
 
 

@@ -13,7 +13,6 @@ from trainer_core.config import AdapterConfig, OptimizerSection
 from trainer_core.config.optimizer import OptimizerName
 from trainer_core.config.optimizer_facts import AVERAGES_ITSELF
 from trainer_core.errors import InputError
-from trainer_core.training.loaded import _notify_of_adapter
 from trainer_core.training.observer import SilentObserver, Warned
 from trainer_core.training.optimizers import (
     OPTIMIZERS,
@@ -27,6 +26,7 @@ from trainer_core.training.optimizers import (
     set_learning_rate,
 )
 from trainer_core.training.optimizers.stored_state import NUMBERS
+from trainer_core.training.setup.load import _notify_of_adapter
 
 COMPILED = {"adamw4bit", "adamw_fp8"}
 """Updates that torch compiles for each shape, for many seconds."""

@@ -14,12 +14,12 @@ from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.machine import Machine
 from trainer_core.offload.streamed_blocks import StreamedBlocks
-from trainer_core.training import out_of_memory
+from trainer_core.training.memory import out_of_memory
+from trainer_core.training.memory.out_of_memory import DeviceRoom, explained, skipped_when_full
+from trainer_core.training.memory.smaller_step import SmallerStep
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.optimizers import rehearse
-from trainer_core.training.out_of_memory import DeviceRoom, explained, skipped_when_full
-from trainer_core.training.processes import SingleProcess
-from trainer_core.training.smaller_step import SmallerStep
+from trainer_core.training.step.processes import SingleProcess
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from trainer_core.config import RunConfig
 from trainer_core.config.defaults import resolved_length
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
-from trainer_core.training.pass_sizes import batch_sizes, largest_square, with_largest_batch
+from trainer_core.training.step.pass_sizes import batch_sizes, largest_square, with_largest_batch
 from trainer_core.types import Bucket
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainer_core.training.power_average import (
+from trainer_core.training.checkpoints.power_average import (
     Profile,
     exponent_of,
     kept_share,

@@ -11,8 +11,8 @@ from trainer_core.errors import ConfigError, InputError
 from trainer_core.quantization.int8 import Int8Rows
 from trainer_core.quantization.quantized_linear import QuantizedLinear
 from trainer_core.training import AccelerateProcesses
-from trainer_core.training.processes import Shares, SingleProcess
-from trainer_core.training.sharding import check_settings, is_requested, shard
+from trainer_core.training.step.processes import Shares, SingleProcess
+from trainer_core.training.step.sharding import check_settings, is_requested, shard
 
 CPU = torch.device("cpu")
 

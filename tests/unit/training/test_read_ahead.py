@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from trainer_core.training.read_ahead import ReadAhead
+from trainer_core.training.step.read_ahead import ReadAhead
 
 STEPS, MICROS = 4, 3
 

@@ -12,12 +12,16 @@ from fixtures.swapped_blocks import MAKERS, place
 from trainer_core.config import RecoverySection, RunConfig
 from trainer_core.errors import NonFiniteError
 from trainer_core.families.registry import get_family
-from trainer_core.training.checkpoint_search import broken_step, last_before, leads_nowhere
-from trainer_core.training.out_of_memory import DeviceRoom
-from trainer_core.training.recovery import RestoreError, rate_share
-from trainer_core.training.state import TrainState
-from trainer_core.training.step import MicroStep
-from trainer_core.training.step_clock import StepClock
+from trainer_core.training.checkpoints.checkpoint_search import (
+    broken_step,
+    last_before,
+    leads_nowhere,
+)
+from trainer_core.training.checkpoints.recovery import RestoreError, rate_share
+from trainer_core.training.checkpoints.state import TrainState
+from trainer_core.training.memory.out_of_memory import DeviceRoom
+from trainer_core.training.step.micro_batch import MicroStep
+from trainer_core.training.step.step_clock import StepClock
 
 
 def make_run(folder, steps, breaks, saved=(), done=0, **settings):

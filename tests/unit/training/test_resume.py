@@ -8,10 +8,10 @@ from trainer_core.config import RunConfig
 from trainer_core.config.defaults import resolved_length
 from trainer_core.config.reading import load_config
 from trainer_core.errors import ConfigError
-from trainer_core.training.checkpoint import Checkpoint
-from trainer_core.training.checkpoint_search import broken_step, find_checkpoint
-from trainer_core.training.run_folder import create_version
-from trainer_core.training.settings_changes import (
+from trainer_core.training.checkpoints.checkpoint import Checkpoint
+from trainer_core.training.checkpoints.checkpoint_search import broken_step, find_checkpoint
+from trainer_core.training.checkpoints.run_folder import create_version
+from trainer_core.training.checkpoints.settings_changes import (
     changed_settings,
     compared_settings,
     recorded_changes,

@@ -10,7 +10,7 @@ from fixtures.leftovers import left_behind
 from fixtures.races import race
 
 from trainer_core.errors import InputError, StorageError
-from trainer_core.training.run_folder import (
+from trainer_core.training.checkpoints.run_folder import (
     create_version,
     is_live,
     open_version,

@@ -8,8 +8,8 @@ from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.memory_plan import Budget, MemoryPlan
 from trainer_core.offload.step_pace import StepPace
-from trainer_core.training.smaller_step import SmallerStep
-from trainer_core.training.split_batches import SplitBatches
+from trainer_core.training.memory.smaller_step import SmallerStep
+from trainer_core.training.step.split_batches import SplitBatches
 
 GIB = 1 << 30
 

@@ -7,9 +7,9 @@ import torch
 
 from tests.fixtures.small_steps import SHAPES, Model, batch_of, maker, preserved_of, random
 from trainer_core.diffusion.weighting import make_sigma_weight
-from trainer_core.training.gradients import go_backward
-from trainer_core.training.split_batches import SplitBatches
-from trainer_core.training.twins import BaseAnswers
+from trainer_core.training.objectives.twins import BaseAnswers
+from trainer_core.training.step.gradients import go_backward
+from trainer_core.training.step.split_batches import SplitBatches
 
 
 def halved(given, times, **options):

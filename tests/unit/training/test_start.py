@@ -11,8 +11,8 @@ from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.filesystem.storage import write_json
 from trainer_core.tensors.safetensors_writer import save_tensors
-from trainer_core.training.run_folder import create_version, open_version
-from trainer_core.training.start import find_start
+from trainer_core.training.checkpoints.run_folder import create_version, open_version
+from trainer_core.training.setup.start import find_start
 
 
 @pytest.fixture

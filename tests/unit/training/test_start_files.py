@@ -11,7 +11,7 @@ from trainer_core.adapters.kinds.registry import layer_scale
 from trainer_core.config import RunConfig
 from trainer_core.errors import AdapterError, AdapterFileError, ConfigError
 from trainer_core.families.registry import get_family
-from trainer_core.training.start import read_start, start_identity
+from trainer_core.training.setup.start import read_start, start_identity
 
 QWEN_PEERS = [title for title, peer in PEERS.items() if peer.family == "qwen_image"]
 

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from trainer_core.training.step_clock import StepClock
+from trainer_core.training.step.step_clock import StepClock
 
 CPU = torch.device("cpu")
 

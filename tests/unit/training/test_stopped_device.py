@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from trainer_core.errors import RESUME, RunError
-from trainer_core.training.out_of_memory import explained
-from trainer_core.training.stopped_device import stopped_device
+from trainer_core.training.memory.out_of_memory import explained
+from trainer_core.training.step.stopped_device import stopped_device
 
 KIND = getattr(torch, "AcceleratorError", RuntimeError)
 MORE = "\nCUDA kernel errors might be asynchronously reported at some other API call."

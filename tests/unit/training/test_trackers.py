@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from trainer_core.config import RunConfig
+from trainer_core.training.metrics.tensorboard import TensorBoard
+from trainer_core.training.metrics.tracker import RunningMeans, step_values
+from trainer_core.training.metrics.weights_and_biases import ABSENT, WeightsAndBiases, told_settings
 from trainer_core.training.recorder import make_trackers
-from trainer_core.training.tensorboard import TensorBoard
-from trainer_core.training.tracker import RunningMeans, step_values
-from trainer_core.training.weights_and_biases import ABSENT, WeightsAndBiases, told_settings
 from trainer_core.types import StepResult
 
 NAME = "tiddles-in-boots"

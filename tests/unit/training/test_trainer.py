@@ -12,11 +12,11 @@ from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
 from trainer_core.config import AdapterConfig, OptimizerSection, RunConfig
 from trainer_core.errors import NonFiniteError
-from trainer_core.training.gradients import clip_gradients
 from trainer_core.training.observer import RunRequests
 from trainer_core.training.optimizers import make_optimizer, update
-from trainer_core.training.processes import SingleProcess
-from trainer_core.training.step import MicroStep
+from trainer_core.training.step.gradients import clip_gradients
+from trainer_core.training.step.micro_batch import MicroStep
+from trainer_core.training.step.processes import SingleProcess
 
 TARGETS = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.0, 4.0], [2.0, 2.0]])
 

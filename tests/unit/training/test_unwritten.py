@@ -8,9 +8,9 @@ import pytest
 from tests.fixtures.small_disk import fill, small_disk  # noqa: F401
 from trainer_core.errors import StorageError
 from trainer_core.filesystem.storage import storage_error
-from trainer_core.training.appended_lines import AppendedLines
-from trainer_core.training.metrics_file import MetricsWriter, read_metrics
-from trainer_core.training.unwritten import PATIENCE, Unwritten
+from trainer_core.training.metrics.appended_lines import AppendedLines
+from trainer_core.training.metrics.full_disk import PATIENCE, Unwritten
+from trainer_core.training.metrics.metrics_file import MetricsWriter, read_metrics
 from trainer_core.types import StepResult
 
 

@@ -11,8 +11,13 @@ from trainer_core.config import MaskSection
 from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.diffusion.parameterization import EPS
-from trainer_core.training.processes import SingleProcess
-from trainer_core.training.validation import Measuring, Validation, hold_out, trained_alike
+from trainer_core.training.objectives.validation import (
+    Measuring,
+    Validation,
+    hold_out,
+    trained_alike,
+)
+from trainer_core.training.step.processes import SingleProcess
 from trainer_core.types import Bucket
 
 CPU = torch.device("cpu")

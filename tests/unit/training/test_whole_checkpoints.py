@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trainer_core.errors import CheckpointError, InputError
-from trainer_core.training.checkpoint import (
+from trainer_core.training.checkpoints.checkpoint import (
     FORMAT,
     read_checkpoint,
     read_whole_checkpoint,

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ...adapters.parameter_groups import ParameterGroup
 from ...errors import InputError
-from ..checkpoint import STATE_PREFIX
 from .adamw8bit import STATES, fit_moment, new_state, stored_shape
 from .allocation import keeps_moments, prototype
 
@@ -27,6 +26,9 @@ NUMBERS = frozenset(
 )
 """What groups keep besides settings, by its name in the libraries: of Prodigy, of Prodigy-plus and
 of schedule-free AdamW."""
+
+STATE_PREFIX = "optimizer."
+"""What the names of the optimizer's tensors begin with."""
 
 _GROUP = "group."
 _FUSED = "fused"

@@ -13,7 +13,7 @@ from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.cache.build import build_cache
 from trainer_core.data.cache.cached_dataset import CachedDataset
 from trainer_core.data.sources.combined import scan_all
-from trainer_core.training.cache_manifest import Manifest, read_manifest, write_manifest
+from trainer_core.training.prepare.cache_manifest import Manifest, read_manifest, write_manifest
 
 _Change = Callable[[dict[str, Any]], object]
 

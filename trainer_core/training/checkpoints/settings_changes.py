@@ -1,0 +1,294 @@
+"""Which settings a resumed run may change, and how it says what has changed."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...config import RunConfig
+from ...config.comparison import flattened, folder_without_places
+from ...config.defaults import run_length
+from ...errors import ConfigError
+from .base_marks import Mark, are_same, in_words
+from .checkpoint import Checkpoint
+from .longer_run import SCHEDULE
+
+FREE = frozenset(
+    {
+        "resume",
+        "config_version",
+        "cache",
+        "base.path",
+        "base.encoders",
+        "base.adapters",
+        "base.distilled",
+        "adapter.start_from",
+        "dataset.path",
+        "dataset.regularization.path",
+        "dataset.metadata",
+        "dataset.control_folders",
+        "dataset.mask_folder",
+        "dataset.subfolders",
+        "dataset.unreadable",
+        "dataset.missing_caption",
+        "dataset.missing_control",
+        "dataset.missing_image",
+        "output.dir",
+    }
+)
+"""Sections and settings that say where something is, or what happens when it is not there. Base,
+its adapters, dataset and what an adapter starts from are compared by content, not by path."""
+
+COURSE = frozenset(
+    {
+        "training.optimizer",
+        "training.schedule",
+        "training.max_grad_norm",
+        "training.max_weight_norm",
+        "training.loss",
+        "training.text_encoder.learning_rate",
+        "training.ema.decay",
+        "training.precision",
+        "memory.base_format",
+        "memory.compute",
+    }
+)
+"""What changes the weights of the steps to come. A resumed run may change it, and says so."""
+
+AROUND = frozenset(
+    {
+        "training.steps",
+        "training.checkpoint_every",
+        "training.keep_checkpoints",
+        "training.keep_every",
+        "training.checkpoint_minutes",
+        "training.early_stop",
+        "training.recovery",
+        "training.ema",
+        "metrics",
+        "dataset.validation.every",
+        "dataset.validation.most",
+        "dataset.validation.noise_levels",
+        "preview",
+        "memory",
+        "output",
+    }
+)
+"""What a resumed run may change too, and says: how long it trains, what it measures, generates and
+writes. Of what is measured only ``share`` decides what is trained."""
+
+MAY_CHANGE = (
+    "optimizer, the text encoder's learning rate, schedule, loss, clipping, limit and averages of "
+    "the weights, precision, steps, early stop, recovery, previews, checkpoints, metrics, how the "
+    "loss on held-out images is measured, memory and output"
+)
+"""`COURSE` and `AROUND` in words."""
+
+START = "adapter.start_from (content)"
+"""Where a checkpoint's settings keep the identity of the file that the adapter started from."""
+
+FORMAT = "memory.base_format"
+"""Where a checkpoint's settings keep how the base was, which nobody may have set."""
+
+ADAPTERS = "base.adapters (content)"
+
+_FOLDERS = "dataset.folders"
+_BASE = "base (content)"
+_DATASET = "dataset (content)"
+_SOURCE = "dataset (source)"
+_CONTENTS = {
+    _DATASET: "the images, their captions or their sizes are others now",
+    _BASE: "the files of the base are others now",
+    START: "the file of adapter.start_from is another now",
+}
+"""What is said in place of two digests, which tell a person nothing."""
+_DIGEST = 64
+CONTENTS = frozenset({_BASE, _DATASET, _SOURCE})
+"""What is known of a run only when its base is found and its dataset is encoded."""
+_LONGEST_VALUE = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting that is another than when the checkpoint was made.
+
+    Attributes:
+        setting: Its YAML path.
+        before: What the checkpoint was made with.
+        after: What the run goes on with.
+    """
+
+    setting: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        if self.setting == ADAPTERS:
+            before, after = in_words(self.before), in_words(self.after)
+            if before == after:
+                return f"base.adapters has other content now in {after}"
+            return f"base.adapters was {before} and is {after}"
+        if self.setting in _CONTENTS and all(map(_is_digest, (self.before, self.after))):
+            return _CONTENTS[self.setting]
+        return f"{self.setting} was {_shown(self.before)} and is {_shown(self.after)}"
+
+    @property
+    def of_course(self) -> bool:
+        """Whether the weights of the steps to come depend on it."""
+        return is_in(self.setting, COURSE)
+
+    def record(self, step: int) -> dict[str, Any]:
+        """The change as ``run.json`` keeps it."""
+        return {"step": step, "setting": self.setting, "from": self.before, "to": self.after}
+
+
+def compared_settings(
+    config: RunConfig,
+    precision: str,
+    base: str,
+    dataset: str,
+    start: str | None = None,
+    source: str | None = None,
+    adapters: Sequence[Mark] = (),
+) -> dict[str, Any]:
+    """List the settings that a checkpoint keeps, to be compared when a run goes on from it.
+
+    Args:
+        config: The run file.
+        precision: The resolved precision.
+        base: Identity of the base's weights.
+        dataset: Identity of the dataset's content, as it is encoded.
+        start: Identity of the file that the adapter starts from; None without one.
+        source: Identity of the dataset's content in any precision; None where it is not known.
+        adapters: Those that are part of the base.
+
+    Returns:
+        JSON values by YAML path. Memory settings are those of the run file; of a format that was
+        chosen nothing is known here.
+    """
+    flat = flattened(config.model_dump(mode="json"))
+    kept = {path: value for path, value in flat.items() if not is_in(path, FREE)}
+    kept[_FOLDERS] = [folder_without_places(folder) for folder in kept[_FOLDERS]]
+    kept["training.precision"] = precision
+    kept[FORMAT] = _made(kept[FORMAT])
+    own = {_BASE: base, _DATASET: dataset, _SOURCE: source, START: start}
+    return kept | own | {ADAPTERS: list(adapters)}
+
+
+def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> list[Change]:
+    """Compare a checkpoint's settings with the run's.
+
+    A setting that the checkpoint does not know is newer than it: it was made with what is now the
+    default, or, where it does not decide the weights, with nobody knows what.
+
+    Args:
+        checkpoint: What the run goes on from.
+        settings: What `compared_settings` gave for the run.
+
+    Returns:
+        What differs, by path.
+    """
+    before = flattened(RunConfig().model_dump(mode="json")) | dict(checkpoint.settings)
+    before[FORMAT] = begun_format(checkpoint)
+    changes: list[Change] = []
+    for path in sorted((checkpoint.settings.keys() | settings.keys()) - {SCHEDULE}):
+        if path not in checkpoint.settings and is_in(path, AROUND) and not is_in(path, COURSE):
+            continue
+        same = are_same if path == ADAPTERS else operator.eq
+        if path != _SOURCE and not same(before.get(path), settings.get(path)):
+            changes.append(Change(path, before.get(path), settings.get(path)))
+    if _same_source(checkpoint, settings) and any(
+        change.setting == "training.precision" for change in changes
+    ):
+        # The same images and captions, encoded in the other precision.
+        changes = [change for change in changes if change.setting != _DATASET]
+    return changes
+
+
+def begun_format(checkpoint: Checkpoint) -> str:
+    """The format that the base had in the run that made a checkpoint."""
+    return _made(checkpoint.settings.get(FORMAT, "auto"))
+
+
+def _made(base_format: str) -> str:
+    # Before formats were chosen, and where none is, 'auto' is dense.
+    return "dense" if base_format == "auto" else base_format
+
+
+def refuse_changes(
+    checkpoint: Checkpoint, settings: Mapping[str, Any], config: RunConfig
+) -> list[Change]:
+    """Refuse to go on as another run than the one that made the checkpoint.
+
+    Args:
+        checkpoint: What the run goes on from.
+        settings: What `compared_settings` gave for the run.
+        config: The run file.
+
+    Returns:
+        The settings that have changed and may.
+
+    Raises:
+        ConfigError: When another setting has changed, or the run is shorter than what the
+            checkpoint has made.
+    """
+    changes = changed_settings(checkpoint, settings)
+    refused = [each for each in changes if not is_in(each.setting, COURSE | AROUND)]
+    if refused:
+        raise ConfigError(
+            "resume: another configuration than the checkpoint's: " + "; ".join(map(str, refused)),
+            f"the settings that the checkpoint was made with; only {MAY_CHANGE} may change",
+            "Undo the change, or start a new run with resume=none.",
+        )
+    steps = run_length(config)
+    if checkpoint.step > steps:
+        raise ConfigError(
+            f"training.steps: {steps}, but the checkpoint has made {checkpoint.step} steps",
+            f"at least {checkpoint.step}",
+            "Raise training.steps, or name an earlier checkpoint with resume=PATH.",
+        )
+    return changes
+
+
+def recorded_changes(
+    record: Mapping[str, Any], changes: Sequence[Change], step: int
+) -> list[dict[str, Any]]:
+    """The changes of a run's whole course.
+
+    Args:
+        record: The run's ``run.json``, as it was before the run goes on.
+        changes: What changes now.
+        step: Steps that the run goes on from; changes from there on belong to a course that is
+            given up.
+    """
+    known = record.get("changes")
+    kept = [each for each in known if each["step"] < step] if isinstance(known, list) else []
+    return [*kept, *(change.record(step) for change in changes)]
+
+
+def _same_source(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> bool:
+    source = settings.get(_SOURCE)
+    return source is not None and checkpoint.settings.get(_SOURCE) == source
+
+
+def is_in(path: str, places: frozenset[str]) -> bool:
+    """Whether a setting, or a section that it is in, is among some.
+
+    Args:
+        path: The setting's YAML path.
+        places: Paths of settings and sections.
+    """
+    parts = path.split(".")
+    names = {".".join(parts[: count + 1]) for count in range(len(parts))}
+    return not names.isdisjoint(places)
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == _DIGEST
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

@@ -1,0 +1,1 @@
+"""What a step needs in memory, predicted before the run and kept to while it runs."""

@@ -1,0 +1,287 @@
+"""A run stays within the device's memory: what is full is made room in, what is free is used.
+
+Swapping more or fewer of the base's blocks changes no number: a run in which others needed memory
+meanwhile ends with the bits that it would have had. What a step that is full does is told by
+`SmallerStep`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from ...device import begin_peak, is_out_of_memory, refused_pins, release_memory, spare_at_peak
+from ...errors import RESUME, RunError
+from ...offload.load_base import PlacedBase
+from ...offload.swapped import enough_swapped, fewest_swapped
+from ..observer import Observer, Warned
+from ..optimizers import rehearse
+from ..step.gradients import forget_gradients
+from ..step.processes import Processes
+from ..step.stopped_device import stopped_device
+from .smaller_step import SmallerStep
+
+Result = TypeVar("Result")
+
+_SHARE, _LEAST = 0.05, 500 * 10**6
+"""Of the device's memory: what stays free when blocks are moved there, and the least of it."""
+
+_CALM, _CALMEST = 8, 256
+"""Steps in which nobody needs memory before a run takes back what it gave: first, and at the most.
+Each time it is twice as many, so that blocks do not go back and forth."""
+
+_PATIENCE = 32
+"""Steps, at the most, in which a shortage that was none is not looked at again."""
+
+_PAGEABLE = (
+    "The system does not pin more RAM ({}): the rest is copied from pageable memory, which takes "
+    "longer and changes no number. Other programs that are closed may leave room for it."
+)
+
+_REMEDY = (
+    "Switch gradient checkpointing on (memory.gradient_checkpointing) where it is off, lower the "
+    "resolution, training.batch_size or adapter.rank, keep the base in fewer bits "
+    "(memory.base_format), or close other programs."
+)
+
+
+def full_memory_error(what: str, room: str, saved: str = "") -> RunError:
+    """The error of a device without memory.
+
+    Args:
+        what: What was found, such as what torch said, and where.
+        room: What needs the memory.
+        saved: What more to do.
+    """
+    return RunError(what, f"room on the device for {room}", f"{_REMEDY} {saved}".rstrip())
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+@contextlib.contextmanager
+def explained(room: str, saved: str = "") -> Iterator[None]:
+    """End in an error of three parts when the device is full, or stops, in the body.
+
+    Args:
+        room: What the body needs memory for.
+        saved: How to go on.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (stopped := stopped_device(error)) is not None:
+            raise stopped from error
+        if not is_out_of_memory(error):
+            raise
+        # Who hears of it may keep it, and with it what filled the device.
+        traceback.clear_frames(error.__traceback__)
+        found = f"the device's memory is full ({first_line(error)})"
+        raise full_memory_error(found, room, saved) from error
+
+
+@contextlib.contextmanager
+def skipped_when_full(what: str, processes: Processes, observer: Observer) -> Iterator[None]:
+    """Go on behind the body when the device's memory is full in it.
+
+    Args:
+        what: What is left out, for the warning.
+        processes: Of a base in parts each would have to leave the same pass; there the error stays.
+        observer: Warned.
+    """
+    reason = None
+    try:
+        yield
+    except Exception as error:
+        if processes.sharded or not is_out_of_memory(error):
+            raise
+        reason = first_line(error)
+        # The error lives until the body's ``with`` is over; its frames hold what filled the device.
+        traceback.clear_frames(error.__traceback__)
+    if reason is not None:
+        release_memory(processes.device)
+        observer.notify(Warned(f"No {what}: the device's memory is full ({reason})."))
+
+
+class DeviceRoom:
+    """Makes a step smaller where the device's memory is full, and uses room that there is.
+
+    Args:
+        placed: The run's base.
+        parameters: The adapter's.
+        optimizer: Over them.
+        observer: Told of every change.
+        save: Saves the state after a step; False where it could not.
+        may_grow: Whether blocks may be moved onto the device, because the user has not said how
+            many are swapped.
+        smaller: Makes a step smaller that does not fit; None where the run is to end instead.
+        measure: Bytes that stayed free at the last step's peak, and the device's size; None where
+            it does not tell.
+    """
+
+    def __init__(
+        self,
+        placed: PlacedBase,
+        parameters: Sequence[torch.nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        observer: Observer,
+        save: Callable[[int], bool | None],
+        *,
+        may_grow: bool = False,
+        smaller: SmallerStep | None = None,
+        measure: Callable[[], tuple[int, int] | None] | None = None,
+    ) -> None:
+        self._placed, self._parameters, self._optimizer = placed, parameters, optimizer
+        self._observer, self._save = observer, save
+        self._may_grow, self._smaller = may_grow, smaller
+        self._measure = measure or partial(
+            spare_at_peak, placed.device, partial(placed.machine.free_memory, placed.device)
+        )
+        self._steps, self._yields, self._pageable = 0, True, False
+        self._planned, self._calm, self._wait = placed.count, 0, _CALM
+        self._short, self._look, self._patience = False, 0, 1
+
+    def restart(self, optimizer: torch.optim.Optimizer) -> None:
+        """Continue from a restored state, with an optimizer that has made no update yet."""
+        self._optimizer, self._steps, self._look = optimizer, 0, 0
+        # The peak since the last look includes what restoring takes.
+        self._short = False
+
+    def compute(self, step: int, work: Callable[[], Result]) -> Result:
+        """Compute a step's gradients, and again in less memory as often as it is full.
+
+        Randomness comes from counters, so that the same step gives the same numbers again.
+
+        Args:
+            step: The optimizer step, from 1.
+            work: Leaves gradients behind, and changes nothing else.
+
+        Raises:
+            RunError: When memory is full although nothing can be smaller; the state before the
+                step is saved.
+        """
+        if not self._steps:
+            # What the first update will take is taken once before it, while nothing can be lost.
+            self._until_it_fits(step, partial(rehearse, self._optimizer))
+        result = self._until_it_fits(step, work)
+        self._steps += 1
+        return result
+
+    def between_steps(self) -> None:
+        """Give memory to others that need it, and take it back; use what the first step left.
+
+        What torch keeps in pieces looks as if others had it. So a shortage counts when it is there
+        in two steps in a row, the second of which began with nothing kept, and would have had too
+        little at its peak.
+        """
+        placed = self._placed
+        if refused_pins and not self._pageable:
+            self._pageable = True
+            self._observer.notify(Warned(_PAGEABLE.format(min(refused_pins))))
+        missing = placed.machine.missing_memory(placed.device)
+        if missing > 0 and self._yields:
+            self._calm = 0
+            if self._steps >= self._look:
+                self._press(missing)
+            return
+        self._short, self._calm = False, self._calm + 1
+        if self._steps == 0 or self._calm == self._wait:
+            begin_peak(placed.device)
+        elif self._may_grow and placed.count:
+            self._may_grow = False
+            self._grow(0)
+            self._planned = placed.count
+        elif self._calm > self._wait and placed.count > self._planned:
+            self._calm, self._wait = 0, min(2 * self._wait, _CALMEST)
+            self._grow(self._planned)
+
+    def _until_it_fits(self, step: int, work: Callable[[], Result]) -> Result:
+        while True:
+            reason = None
+            try:
+                return work()
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                reason = first_line(error)
+            # Behind the handler: the error's frames hold the graph.
+            self._make_room(step, reason)
+
+    def _make_room(self, step: int, reason: str) -> None:
+        """Forget what was computed of a step, and let it take less memory."""
+        self._may_grow = False
+        forget_gradients(self._parameters)
+        release_memory(self._placed.device)
+        if self._smaller is None:
+            raise self._full(step, reason, "training.recovery.smaller is false")
+        try:
+            done = self._smaller.take()
+        except RunError as error:
+            raise self._full(step, reason, error.found) from None
+        self._planned = self._placed.count
+        self._observer.notify(Warned(f"Memory was full in step {step} ({reason}): {done}"))
+
+    def _full(self, step: int, reason: str, refused: str) -> RunError:
+        """Save the state before a step that does not fit, and say how to go on."""
+        saved = ""
+        if step > 1 and self._save(step - 1) is not False:
+            saved = f"The state before this step is saved: go on with {RESUME}."
+        found = f"the device's memory is full in step {step} ({reason}), and {refused}"
+        return full_memory_error(found, "a training step", saved)
+
+    def _press(self, missing: int) -> None:
+        placed, before = self._placed, self._placed.count
+        measured = self._measure()
+        if measured is not None:
+            again, self._short = self._short, not self._short
+            begin_peak(placed.device)
+            if not again:
+                return
+            missing = max(0, -measured[0])
+        wanted = enough_swapped(before, missing, placed.device_bytes, placed.most)
+        if wanted == before:
+            self._look = self._steps + self._patience
+            self._patience = min(2 * self._patience, _PATIENCE)
+            return
+        self._may_grow, self._patience = False, 1
+        try:
+            placed.swap(wanted)
+        except RunError as error:
+            # Nobody's need is worth a run that has all that it needs itself.
+            self._yields = False
+            line = f"Others need the device's memory, and no more is given: {error.found}."
+            self._observer.notify(Warned(line))
+            return
+        self._tell("Others need the device's memory", before)
+
+    def _grow(self, least: int) -> None:
+        measured = self._measure()
+        if measured is None:
+            return
+        placed, before, (room, size) = self._placed, self._placed.count, measured
+        reserve = max(int(size * _SHARE), _LEAST)
+        wanted = max(least, fewest_swapped(before, room, placed.device_bytes, reserve))
+        if wanted == before:
+            return
+        try:
+            placed.swap(wanted)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
+            self._tell(f"{room / 2**30:.1f} GiB were free at the peak of a step", before)
+            return
+        # Behind the handler: others were quicker, or the room is in pieces.
+        release_memory(placed.device)
+        placed.swap(before)
+
+    def _tell(self, why: str, before: int) -> None:
+        now = self._placed.count
+        self._observer.notify(Warned(f"{why}: {now} instead of {before} blocks are swapped."))

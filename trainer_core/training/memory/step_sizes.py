@@ -1,0 +1,35 @@
+"""What a run's step needs in each format, for the planner."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from ...offload.memory_plan import FormatSizes, StepSizes
+from ...offload.model_bytes import base_bytes
+from ...quantization.stored_format import StoredFormat
+from .step_simulation import StepSimulation
+
+
+def step_sizes(
+    simulation: StepSimulation,
+    formats: Mapping[str, StoredFormat],
+    in_file: Collection[str] = (),
+) -> StepSizes:
+    """Simulate a run's step with its base dense, and in other formats.
+
+    Args:
+        simulation: Of the run.
+        formats: Beside ``dense``, by name.
+        in_file: Formats in which the base's file holds the very bytes.
+
+    Returns:
+        The sizes; the format of the most bytes first, as it says most of a number.
+    """
+    found: dict[str, FormatSizes] = {}
+    for name, stored in (("dense", None), *formats.items()):
+        lists, dtype = simulation.family.repeated_blocks, simulation.inputs.dtype
+        weights = base_bytes(simulation.transformer, lists, dtype, stored)
+        found[name] = FormatSizes(weights, simulation.profile(stored), name in in_file)
+    by_size = sorted(found, key=lambda name: -found[name].base.total)
+    kept = {name: found[name] for name in by_size}
+    return StepSizes(kept, simulation.step().adapter)

@@ -1,0 +1,1 @@
+"""What a run measures, and where it is written."""

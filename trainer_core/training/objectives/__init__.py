@@ -1,0 +1,1 @@
+"""What is trained or measured beside the plain loss: preservation, sliders, validation."""

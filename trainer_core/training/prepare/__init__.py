@@ -1,0 +1,1 @@
+"""From a run file to encoded samples and an adapter."""

@@ -1,0 +1,449 @@
+"""From a run file to encoded samples, or to the list of samples that are encoded already.
+
+The encoders live only inside this module's functions, so their memory is free again before the
+denoiser is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ...bases.locate import locate_base
+from ...config import DatasetSection, RunConfig
+from ...config.defaults import preservation_prompts
+from ...data.buckets import Plan, plan_buckets
+from ...data.cache.blank_masks import require_counting_masks
+from ...data.cache.build import build_cache, cache_folder
+from ...data.cache.cache_file import cache_folders
+from ...data.cache.cached_dataset import CachedDataset
+from ...data.cache.collect import GIGABYTE, Collected, collect
+from ...data.cache.columns import hex_keys
+from ...data.cache.slider_dataset import build_slider, slider_size
+from ...data.caption_notes import caption_notes
+from ...data.captions import caption_tokens, long_caption_notes, may_be_long
+from ...data.control_rules import require_bare_texts, require_control_images, require_droppable
+from ...data.drawn_masks import with_areas
+from ...data.file_memory import FileMemory
+from ...data.masks import require_masks_fit
+from ...data.report.before_training import warnings_before
+from ...data.sources.combined import scan_all
+from ...data.sources.layers import require_layers
+from ...data.sources.problems import Scan
+from ...errors import ConfigError
+from ...families.family import Family
+from ...families.registry import get_family
+from ...families.trainable_text import joined
+from ...filesystem.allowed_folders import AllowedFolders
+from ...filesystem.temporary import remove_leftovers
+from ...inference.encoders import (
+    EncodedPrompt,
+    EncoderSource,
+    LazyEncoders,
+    MakeSource,
+    encode_prompts,
+)
+from ...inference.sampler import Sampler
+from ...offload.machine import Machine
+from ...types import Sample
+from ...weights.base_location import BaseLocation, file_identity, folder_identity
+from ...weights.loading import file_settings
+from ..observer import EndedEarlyError, Noted, Observer, Warned, told_or_ended
+from ..step.processes import Processes, end_where_asked
+from .cache_manifest import SUFFIX, Manifest, check_texts, read_manifest, write_manifest
+from .finished_cache import check_finished, require_variant, unmet
+
+Encoded = tuple[CachedDataset, tuple[EncodedPrompt, ...]]
+"""The samples of a run, and its preview prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a run needs before it loads the denoiser.
+
+    Attributes:
+        family: The base's family.
+        location: Where the base is.
+        dataset: The encoded samples.
+        prompts: The encoded preview prompts.
+        encoders: Where the decoder for previews comes from.
+    """
+
+    family: Family
+    location: BaseLocation
+    dataset: CachedDataset
+    prompts: tuple[EncodedPrompt, ...]
+    encoders: EncoderSource
+
+    def samples_per_bucket(self) -> dict[str, int]:
+        """Number of trained samples of each size, named like ``"64x64"``, in order of size."""
+        held = zip(self.dataset.buckets, self.dataset.validations, strict=True)
+        counts = Counter(size for size, is_held in held if not is_held)
+        return {f"{size.width}x{size.height}": counts[size] for size in sorted(counts)}
+
+    def sampler(self, transformer: torch.nn.Module, device: torch.device) -> Sampler:
+        """Generate on a denoiser of this base.
+
+        Args:
+            transformer: The denoiser.
+            device: Where it lives.
+
+        Returns:
+            A sampler that decodes with this base's VAE.
+        """
+        return Sampler(self.family, self.location, transformer, self.encoders.decoder(), device)
+
+
+def prepare(
+    config: RunConfig,
+    observer: Observer,
+    processes: Processes,
+    make_source: MakeSource | None = None,
+    within: AllowedFolders | None = None,
+    machine: Machine | None = None,
+    family: Family | None = None,
+    check: Callable[[BaseLocation], None] | None = None,
+) -> Prepared:
+    """Scan, plan and encode, or read what is encoded already.
+
+    Args:
+        config: The run file.
+        observer: Hears progress and warnings.
+        processes: The first process encodes; the others wait and read.
+        make_source: Gives the encoders; unset: they come from the base or ``base.encoders``.
+        within: What the dataset's files really have to lie in; None follows every link.
+        machine: What the encoders may take of the computer; unset: all that is free.
+        family: The base's, where the caller made it; unset: the one that the run file names.
+        check: May refuse the base that was found, before anything is encoded for it.
+
+    Returns:
+        Everything the run needs before the denoiser.
+
+    Raises:
+        InputError: When dataset, base or previews cannot be used.
+        EndedEarlyError: In every process, when the first was cancelled while it encoded.
+    """
+    family = family or get_family(config.family)
+    _keep_cache_within(config, within)
+    if config.cache.manifest:
+        finished = read_finished(config, family, processes, make_source, machine)
+        if check is not None:
+            check(finished.location)
+        _warn(observer, processes, unmet(config, finished.dataset))
+        return finished
+    _require_dataset(config)
+    memory = _memory(config)
+    found = _scan(config, within, memory)
+    _warn(observer, processes, found.problems)
+    edits = any(sample.controls for sample in found.samples)
+    located = locate_base(config.base, family, edits, needs_encoders=make_source is None)
+    location = joined(located, family, config)
+    require_variant(config, location.variant)
+    if check is not None:
+        check(location)
+    samples = _trainable(found.samples, config.dataset, family, location.variant)
+    plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
+    encoders = _source(config, family, location, processes, make_source, machine)
+    warnings = _found_notes(found.samples, config.dataset, weighs=encoders.weighs)
+    _begin_encoding(config, observer, processes)
+    encode = functools.partial(_encode, config, family, location, plan, memory, encoders)
+    with contextlib.closing(encoders):
+        dataset, prompts = _encode_in_order(encode, observer, processes)
+    if processes.index == 0:
+        collect_cache(config, dataset, prompts, observer)
+        notes = *_cache_notes(dataset), *_long_captions(config, found.samples, location, encoders)
+        _warn(observer, processes, [*plan.notes, *warnings, *notes])
+    return Prepared(family, location, dataset, prompts, encoders)
+
+
+def _begin_encoding(config: RunConfig, observer: Observer, processes: Processes) -> None:
+    """Let the first process go on; the others wait until it has encoded, and then only read."""
+    if processes.index > 0:
+        end_where_asked(processes, False)
+        return
+    for note in remove_leftovers(*cache_folders(cache_folder(config))):
+        observer.notify(Noted(note))
+
+
+def _scan(config: RunConfig, within: AllowedFolders | None, memory: FileMemory) -> Scan:
+    if config.dataset.slider.is_on:
+        return Scan((), ())
+    return scan_all(config.dataset, within, seed=config.seed, remembered=memory)
+
+
+def _warn(observer: Observer, processes: Processes, notes: Iterable[str]) -> None:
+    """Once, of however many processes."""
+    for note in notes if processes.index == 0 else ():
+        observer.notify(Warned(note))
+
+
+def _require_dataset(config: RunConfig) -> None:
+    if not config.dataset.path and not config.dataset.slider.is_on:
+        raise ConfigError(
+            "dataset.path: nothing",
+            "a folder with images and captions",
+            "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
+        )
+
+
+def _cache_notes(dataset: CachedDataset) -> list[str]:
+    again = (f"{each}, was damaged and is encoded again" for each in dataset.damaged)
+    return [*dataset.problems, *again]
+
+
+def _found_notes(
+    samples: Sequence[Sample], dataset: DatasetSection, *, weighs: bool
+) -> tuple[str, ...]:
+    """What the samples alone tell; an error among it stops before anything is encoded."""
+    warnings = warnings_before(samples, dataset, weighs=weighs)
+    return (*warnings, *caption_notes(samples, dataset))
+
+
+def _trainable(
+    samples: Sequence[Sample], dataset: DatasetSection, family: Family, variant: str
+) -> tuple[Sample, ...]:
+    """Samples as a base trains them.
+
+    Raises:
+        InputError: When it cannot train such samples.
+    """
+    require_layers(samples, dataset, variant, family.layered)
+    parts = family.pixel_channels(variant), family.filled, family.layered
+    require_masks_fit(samples, variant, *parts)
+    trained = with_areas(samples, dataset, variant in family.filled)
+    fixed = (*family.layered, *family.filled)
+    require_control_images(trained, dataset, variant, fixed)
+    require_droppable(dataset, variant, fixed)
+    return trained
+
+
+def _memory(config: RunConfig) -> FileMemory:
+    return FileMemory(cache_folder(config), trust=not config.cache.verify)
+
+
+def _long_captions(
+    config: RunConfig, samples: Sequence[Sample], location: BaseLocation, encoders: EncoderSource
+) -> Sequence[str]:
+    # Most captions are far too short, and then not even the tokenizer is loaded.
+    candidates = may_be_long(samples, location.text_length)
+    limit = encoders.text_limit() if candidates else None
+    if limit is None:
+        return ()
+    counted = caption_tokens(candidates, limit.count)
+    return long_caption_notes(counted, limit.tokens, config.base.text_length)
+
+
+def _encode_in_order(
+    encode: Callable[[Callable[[int, int], None]], Encoded],
+    observer: Observer,
+    processes: Processes,
+) -> Encoded:
+    """Encode in the first process, which tells the others to read, or that the run ends."""
+    if processes.index > 0:
+        return encode(lambda done, total: None)
+    try:
+        encoded = encode(functools.partial(told_or_ended, observer, "images and captions"))
+    except EndedEarlyError:
+        end_where_asked(processes, True)
+        raise
+    end_where_asked(processes, False)
+    return encoded
+
+
+def _encode(
+    config: RunConfig,
+    family: Family,
+    location: BaseLocation,
+    plan: Plan,
+    memory: FileMemory,
+    encoders: EncoderSource,
+    tell: Callable[[int, int], None],
+) -> Encoded:
+    folder, variant = cache_folder(config), location.variant
+    edits = any(each.control_buckets for each in plan.samples)
+    kept = preservation_prompts(config, edits=edits)
+    with_texts = (folder, encoders.identity, encoders.open)
+    if config.dataset.slider.is_on:
+        size = slider_size(config.dataset.resolution, family.size_multiple)
+        dataset = build_slider(
+            *(config.dataset, size, *with_texts, tell),
+            preserved_prompts=kept,
+            options=config.cache,
+            memory=memory,
+        )
+    else:
+        dataset = build_cache(
+            *(plan, *with_texts, config.dataset, tell),
+            verify=config.cache.verify,
+            preserved_prompts=kept,
+            channels=family.pixel_channels(variant),
+            fills=variant in family.filled,
+            options=config.cache,
+            memory=memory,
+            shown=variant in family.shown,
+            grid=functools.cache(functools.partial(family.latent_grid, location)),
+            weighs=encoders.weighs,
+        )
+    prompts = encode_prompts(
+        config.preview, config.dataset, family, variant, folder, encoders.identity, encoders.open
+    )
+    return dataset, prompts
+
+
+def save_manifest(config: RunConfig, prepared: Prepared) -> Path:
+    """Write the list of a finished cache, so that it can be trained without its encoders.
+
+    Args:
+        config: The run file.
+        prepared: What `prepare` gave for it.
+
+    Returns:
+        The file, named after the run and the content, in the cache's folder.
+
+    Raises:
+        StorageError: When it cannot be written.
+    """
+    dataset, prompts = prepared.dataset, prepared.prompts
+    content = hashlib.sha256(dataset.identity.encode())
+    for prompt in prompts:
+        content.update(f"{prompt.entry.key} {prompt.text}".encode())
+    name = f"{config.output.name}-{content.hexdigest()[:16]}{SUFFIX}"
+    path = cache_folder(config) / name
+    cache = Manifest(prepared.family.name, prepared.location.variant, dataset, prompts)
+    write_manifest(path, cache)
+    return path
+
+
+def collect_cache(
+    config: RunConfig,
+    dataset: CachedDataset,
+    prompts: Sequence[EncodedPrompt],
+    observer: Observer,
+    *,
+    dry: bool = False,
+    asked: bool = False,
+) -> Collected | None:
+    """Keep the cache within ``cache.max_gb``, and say what was removed.
+
+    Args:
+        config: The run file.
+        dataset: What the run needs.
+        prompts: As well.
+        observer: Hears what was done.
+        dry: Whether to say only what would be removed.
+        asked: Whether to say also that nothing has to be removed, or that another process is at it.
+
+    Returns:
+        What was done; None where there is no limit, or another process is at it.
+
+    Raises:
+        StorageError: When files cannot be removed.
+    """
+    if config.cache.max_gb is None:
+        return None
+    others = [prompt.entry.key for prompt in prompts]
+    others += [e.key for item in dataset.preserved for e in (*item.controls, item.text)]
+    needed = np.concatenate([dataset.items.keys, hex_keys(others)])
+    limit = round(config.cache.max_gb * GIGABYTE)
+    done = collect(cache_folder(config), limit, needed, dry=dry)
+    if done is None and asked:
+        observer.notify(Noted("cache: another process makes it smaller at this moment"))
+    elif done is not None and (asked or done.removed or done.kept > limit):
+        observer.notify(Noted(str(done)))
+    return done
+
+
+def _keep_cache_within(config: RunConfig, within: AllowedFolders | None) -> None:
+    listed = config.cache.manifest
+    if within is not None:
+        within.require_all(Path(listed).parent if listed else cache_folder(config), "cache")
+
+
+def read_finished(
+    config: RunConfig,
+    family: Family,
+    processes: Processes,
+    make_source: MakeSource | None = None,
+    machine: Machine | None = None,
+) -> Prepared:
+    """Read what ``cache.manifest`` lists, as `prepare` does.
+
+    Raises:
+        InputError: When it was encoded for another run.
+    """
+    path = Path(config.cache.manifest or "")
+    cache = read_manifest(path)
+    if cache.family != config.family:
+        raise ConfigError(
+            f"family is {config.family}, and the cache {path.name} was encoded for {cache.family}",
+            "a cache that was encoded for the base's family",
+            "Encode the dataset for this base, or set family.",
+        )
+    if config.base.variant not in {"auto", cache.variant}:
+        raise ConfigError(
+            f"base.variant is {config.base.variant}, and the cache {path.name} was encoded for "
+            f"{cache.variant}",
+            "the same variant",
+            f"Set base.variant to {cache.variant} or auto, or encode the dataset again.",
+        )
+    base = config.base.model_copy(update={"variant": cache.variant})
+    has_controls = any(cache.dataset.control_buckets)
+    check_finished(config, cache, edits=has_controls)
+    require_droppable(config.dataset, cache.variant, (*family.layered, *family.filled))
+    require_counting_masks(cache.dataset, config.dataset.mask)
+    if cache.variant in family.shown:
+        require_bare_texts(config.dataset, cache.dataset.items)
+    located = locate_base(base, family, has_controls, needs_encoders=False)
+    location = joined(located, family, config)
+    check_texts(cache, family, tokens=location.reads_tokens)
+    if config.preview.every > 0 and make_source is None:
+        _require_vae(location)
+    encoders = _source(config, family, location, processes, make_source, machine)
+    return Prepared(family, location, cache.dataset, cache.prompts, encoders)
+
+
+def _source(
+    config: RunConfig,
+    family: Family,
+    location: BaseLocation,
+    processes: Processes,
+    make_source: MakeSource | None,
+    machine: Machine | None,
+) -> EncoderSource:
+    if make_source is not None:
+        return make_source(family, location)
+    return LazyEncoders(config, family, location, processes.device, machine)
+
+
+def _require_vae(location: BaseLocation) -> None:
+    folder = location.encoders / "vae"
+    if not any(folder.glob("*.safetensors")):
+        raise ConfigError(
+            f"preview.every is set, and there is no VAE at {folder}",
+            "a VAE that turns the previews into images",
+            "Name a Diffusers folder with a VAE as base.encoders, or set preview.every to 0.",
+        )
+
+
+def content_hashes(data: Prepared) -> dict[str, str]:
+    """Name the content of a run's ``base`` and ``dataset``."""
+    # The location's identity names the encoders alone, because cached samples depend on no more.
+    location = data.location
+    if data.family.given is not None:
+        return {"base": data.family.given.fingerprint, "dataset": data.dataset.identity}
+    settings = [location.identity]
+    if location.file is not None:
+        # The folder then holds no weights, and the file itself may say how they are used.
+        found = file_settings(location, data.family.file)
+        settings += [file_identity(location.file), json.dumps(found, sort_keys=True)]
+    base = folder_identity(location.folder, ["transformer"], settings)
+    return {"base": base, "dataset": data.dataset.identity}

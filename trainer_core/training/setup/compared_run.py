@@ -1,0 +1,121 @@
+"""What of a run is compared: the base, its checkpoints, and its finished adapter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...config.run import names_step
+from ...errors import InputError
+from ...inference.comparison import Column
+from ...inference.pipeline import Candidate
+from ..checkpoints.checkpoint import ADAPTER_FILE, checkpoint_folders
+from ..checkpoints.checkpoint_search import best_step
+
+RUN_FILE = "run.yaml"
+MOST_COLUMNS = 60
+
+
+def run_columns(
+    version: Path, checkpoints: Sequence[int] | None = None, strengths: Sequence[float] = (1.0,)
+) -> list[Column]:
+    """The base, then each checkpoint at each strength.
+
+    Args:
+        version: The run's version folder.
+        checkpoints: Their steps; None for all.
+        strengths: Factors on the adapter; at least one.
+
+    Raises:
+        InputError: When a step has no checkpoint, the run has none, or there are too many columns.
+    """
+    saved = {
+        int(folder.name): folder / ADAPTER_FILE
+        for folder in checkpoint_folders(version / "checkpoints")
+        if (folder / ADAPTER_FILE).is_file()
+    }
+    steps = sorted(saved) if checkpoints is None else list(dict.fromkeys(checkpoints))
+    missing = [step for step in steps if step not in saved]
+    if missing or not steps:
+        raise InputError(
+            f"checkpoints: {', '.join(map(str, missing)) or 'none'} of {version}",
+            "some of " + (", ".join(map(str, sorted(saved))) or "(the run has none)"),
+            "Name steps that were saved; training.keep_checkpoints and keep_every keep more.",
+        )
+    if len(steps) * len(strengths) >= MOST_COLUMNS:
+        raise InputError(
+            f"{len(steps)} checkpoints at {len(strengths)} strengths",
+            f"fewer than {MOST_COLUMNS} columns",
+            "Name some of the checkpoints: checkpoints=500,1000.",
+        )
+    best = best_step(version)
+    columns = [Column("base")]
+    for step in steps:
+        path = saved[step]
+        for strength in strengths:
+            at = f" at {strength:g}" if len(strengths) > 1 or strength != 1.0 else ""
+            label = f"step {step}{at}"
+            columns.append(Column(label, Candidate(path, strength), step, str(path), step == best))
+    return columns
+
+
+def file_columns(files: Sequence[Path], strengths: Sequence[float]) -> list[Column]:
+    """Other adapter files at each strength, named after their files."""
+    found = []
+    for file in files:
+        for strength in strengths:
+            at = f" at {strength:g}" if len(strengths) > 1 or strength != 1.0 else ""
+            found.append(Column(f"{file.stem}{at}", Candidate(file, strength), None, str(file)))
+    return found
+
+
+def run_file_of(version: Path) -> Path:
+    """The resolved run file of a version.
+
+    Raises:
+        InputError: When it is not there.
+    """
+    path = version / RUN_FILE
+    if not path.is_file():
+        raise InputError(
+            f"{version} has no {RUN_FILE}",
+            "the run file that the trainer keeps of every run",
+            "Put it back from a copy.",
+        )
+    return path
+
+
+def read_strengths(text: str) -> tuple[float, ...]:
+    """Numbers with commas between.
+
+    Raises:
+        InputError: When it is something else.
+    """
+    try:
+        found = tuple(float(part) for part in text.strip("[] ").split(","))
+    except ValueError:
+        found = (math.nan,)
+    if not all(math.isfinite(each) for each in found):
+        raise InputError(
+            f"strengths: {text!r}", "numbers with commas between, such as 1, 0.6", "Correct them."
+        )
+    return found
+
+
+def read_steps(text: str) -> tuple[int, ...] | None:
+    """Steps with commas between; None for all.
+
+    Raises:
+        InputError: When it is something else.
+    """
+    if text.strip() in {"all", ""}:
+        return None
+    parts = [part.strip() for part in text.strip("[] ").split(",")]
+    if not all(names_step(part) for part in parts):
+        raise InputError(
+            f"checkpoints: {text!r}",
+            "all, or steps with commas between, such as 250, 500",
+            "Correct them.",
+        )
+    return tuple(map(int, parts))

@@ -1,0 +1,90 @@
+"""What a run is refused for before weights are loaded; `train` and ``doctor`` ask the same."""
+
+from __future__ import annotations
+
+from ...config import RunConfig
+from ...config.defaults import resolved_density, with_length
+from ...device import resolve_device
+from ...families.family import Family
+from ...families.trainable_text import with_text
+from ...offload.empty_base import empty_base
+from ...offload.swapped import chosen_blocks, swapped_blocks
+from ...types import AdapterState
+from ...weights.base_location import BaseLocation
+from ..checkpoints.base_marks import base_adapter_marks
+from ..checkpoints.settings_changes import CONTENTS, compared_settings
+from ..observer import SilentObserver
+from ..optimizers import require_optimizer
+from ..prepare.attach import attach_empty
+from ..step.objective import require_weighting
+from ..step.processes import Processes, Shares
+from ..step.sharding import check_settings
+from .lent_base import require_hosts_way
+from .start import Start, belonging_start, start_identity
+
+
+def require_possible(config: RunConfig, family: Family, processes: Processes) -> None:
+    """Refuse settings that no dataset and no base would make possible.
+
+    Raises:
+        ConfigError: When two of them, or one and the family, exclude each other, when a step
+            cannot be dealt out among the processes, or the device of the encoders is not there.
+    """
+    Shares(config.training, processes.index, processes.count)
+    if processes.sharded:
+        check_settings(config)
+    require_optimizer(config.training.optimizer.name)
+    require_weighting(config.training.loss, family.parameterization)
+    if family.given is not None:
+        require_hosts_way(config, processes)
+    elif config.memory.encoder_device:
+        resolve_device(config.memory.encoder_device, "memory.encoder_device")
+
+
+def require_resumable(
+    config: RunConfig, family: Family, precision: str, start: Start, processes: Processes
+) -> None:
+    """Refuse to resume with settings that the run of the checkpoint may not change.
+
+    The content of base and dataset is taken for the checkpoint's: it is compared when it is read.
+
+    Raises:
+        InputError: When ``resume`` names a checkpoint that the settings do not belong to.
+    """
+    known = start.checkpoint
+    if known is None or config.resume == "auto":
+        return
+    if config.training.steps is None:
+        config = with_length(config, known.step)
+    config = resolved_density(config, family.usual_density)
+    initial, marks = start_identity(config, known), base_adapter_marks(config.base)
+    settings = compared_settings(with_text(config), precision, "", "", initial, adapters=marks)
+    settings |= {path: known.settings.get(path) for path in CONTENTS}
+    start, config = belonging_start(
+        start, settings, config, family, precision, processes, SilentObserver()
+    )
+    start.fitted(settings, config, family, processes, SilentObserver())
+
+
+def require_trainable(
+    config: RunConfig, family: Family, location: BaseLocation, start: AdapterState | None
+) -> None:
+    """Refuse an adapter that the base cannot have, before the dataset is encoded for it.
+
+    A base that the caller has in memory is not looked at: its adapter is attached at once.
+
+    Args:
+        config: The run file.
+        family: The base's family.
+        location: The checked base.
+        start: The adapter that the run starts from, where it has no checkpoint.
+
+    Raises:
+        InputError: As `attach_empty`, and when it has fewer blocks than the settings say.
+    """
+    if family.given is not None:
+        return
+    base, memory = empty_base(location, family), config.memory
+    swapped_blocks(base.transformer, family.repeated_blocks, memory)
+    chosen_blocks(memory, base.blocks)
+    attach_empty(config, base, start)

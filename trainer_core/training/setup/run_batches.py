@@ -1,0 +1,276 @@
+"""What a loaded run trains in each step, and at which noise levels."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ...config import RunConfig, dataset_folders
+from ...counters import counter_seed
+from ...data.batches import BatchPlan, load_batch
+from ...data.cache.cached_dataset import CachedDataset
+from ...data.paces import sample_paces
+from ...data.views import Views
+from ...diffusion.sigma import band_shares, make_quantile
+from ...errors import DatasetError
+from ...types import Batch, Bucket, PreservedBatch
+from ..objectives.slider import SliderAnswers
+from ..objectives.twins import BaseAnswers, Twins
+from ..objectives.validation import FixedSamples, Measuring, hold_out, trained_alike
+from ..step.micro_batch import StepMaker, as_drawn
+from ..step.objective import (
+    at_noise,
+    make_loss,
+    make_weighting,
+    sides,
+    times_trained,
+    with_noises,
+)
+from ..step.pass_sizes import batch_sizes
+from .load import Loaded
+
+_FIFTHS = 5
+
+
+def require_trained(config: RunConfig, dataset: CachedDataset) -> None:
+    """Refuse a dataset of which nothing is left to train.
+
+    Raises:
+        DatasetError: When every sample is held out.
+    """
+    if not all(dataset.validations):
+        return
+    places = [e.place for e in dataset_folders(config.dataset) if e.role == "validation"]
+    where = " and ".join([*places, "dataset.validation.share"][: max(1, len(places))])
+    raise DatasetError(
+        f"all {len(dataset)} images are held out for validation ({where})",
+        "images to train on beside those that are held out",
+        "Lower dataset.validation.share, or give a folder the role train.",
+    )
+
+
+def batch_plan(run: Loaded) -> BatchPlan:
+    """The order in which a run trains its samples."""
+    config, dataset = run.config, run.data.dataset
+    views, kept = Views.of(config.dataset, config.seed), config.dataset.preservation
+    return BatchPlan(
+        buckets=dataset.buckets,
+        # Samples that are given their control images in other steps share no pass.
+        control_counts=views.agreements(dataset.kinds, dataset.folders),
+        batch_size=batch_sizes(config, dataset),
+        micro_batches=config.training.gradient_accumulation_steps,
+        num_repeats=sample_paces(dataset.items.paces(), config.dataset)[0],
+        seed=config.seed,
+        preserved_share=kept.share if run.preservation or kept.asks_base else 0.0,
+        text_tokens=dataset.text_tokens,
+    )
+
+
+def step_maker(
+    run: Loaded,
+    plan: BatchPlan,
+    part: tuple[int, int],
+    passes: Callable[[int], int] = lambda own: own,
+) -> StepMaker:
+    """What computes a run's micro-batches.
+
+    Args:
+        run: The run.
+        plan: The order of its samples.
+        part: ``(index, count)`` of this process's part of each micro-batch.
+        passes: As `Processes.passes`.
+    """
+    config, kept = run.config, run.preservation
+    loss, noises = config.training.loss, config.training.noises_per_latent
+    times = times_trained(config)
+
+    def load_preserved(step: int, micro: int) -> PreservedBatch | None:
+        which, turn = divmod(micro, times)
+        # Each time that an image is trained has points of its own, so that their share stays.
+        drawn = [each * times + turn for each in plan.part(step, which, part).preserved]
+        return kept.batch(drawn) if kept is not None and drawn else None
+
+    quantile = _quantiles(run)
+    twins = Twins.of(config, run.data.dataset, plan, part)
+    place = as_drawn
+    if config.training.sigma.stratified:
+        place = functools.partial(stratified, plan, config.seed, noises)
+    load = functools.partial(
+        load_batch,
+        run.data.dataset,
+        plan,
+        caption_dropout=config.dataset.caption_dropout,
+        seed=config.seed,
+        share=part,
+        sample_weights=sample_paces(run.data.dataset.items.paces(), config.dataset)[1],
+        views=Views.of(config.dataset, config.seed),
+        mask=config.dataset.mask,
+    )
+    return StepMaker(
+        load=with_noises(load, times),
+        load_preserved=load_preserved,
+        predict=functools.partial(
+            run.data.family.predict, run.transformer, guidance=config.training.guidance
+        ),
+        sigma_at=lambda batch, place: quantile(batch)(place),
+        seed=config.seed,
+        part=part,
+        device=run.processes.device,
+        loss_of=make_loss(loss),
+        weigh=make_weighting(loss, run.state.learned, run.data.family.parameterization),
+        noise_offset=loss.noise_offset,
+        parameterization=run.data.family.parameterization,
+        passes=passes,
+        place=place,
+        load_twins=_no_twins if twins is None else _with_noises(twins, noises),
+        sides=sides(config),
+    )
+
+
+def base_answers(run: Loaded, maker: StepMaker) -> StepMaker:
+    """The same micro-batches, of which the base says what it is held to where it is to be asked."""
+    processes, slider = run.processes, run.config.dataset.slider
+    if slider.is_on:
+        answers = SliderAnswers(
+            maker.predict,
+            run.state.adapter,
+            processes.device,
+            slider.strength,
+            has_negative=slider.has_negative,
+            passes=processes.passes,
+        )
+        return replace(maker, answered=answers)
+    if not run.config.dataset.preservation.asks_base:
+        return maker
+    answers = BaseAnswers(maker.predict, run.state.adapter, processes.device, processes.passes)
+    return replace(maker, answered=answers)
+
+
+def _no_twins(step: int, micro: int) -> None:
+    """Of a run that holds its base to nothing of its own samples."""
+
+
+def _with_noises(load: Twins, noises: int) -> Callable[[int, int], tuple[Batch, int] | None]:
+    """Twins have the noises of the samples that they are twins of."""
+
+    def again(step: int, micro: int) -> tuple[Batch, int] | None:
+        which, turn = divmod(micro, noises)
+        found = load(step, which)
+        return found and (at_noise(found[0], noises, turn), found[1])
+
+    return again
+
+
+def stratified(
+    plan: BatchPlan, seed: int, noises: int, step: int, position: int, drawn: float
+) -> float:
+    """Spread the noise levels of a step evenly over what is drawn.
+
+    Each sample of a step gets an equal share of [0, 1] to itself, in an order that changes from
+    step to step; within its share the place is left to chance. So a mean over many steps is that
+    of independent draws, and a single step has its samples everywhere.
+
+    Args:
+        plan: The order of the samples.
+        seed: The run's seed.
+        noises: How often each sample is in a step.
+        step: From 1.
+        position: Place of the sample in the step, over all micro-batches and processes.
+        drawn: In [0, 1).
+
+    Returns:
+        In [0, 1).
+    """
+    order = _shares_of_step(seed, step, noises * plan.samples(step))
+    # A repeated point that the base is held to has a place behind the step.
+    return (order[position % len(order)] + drawn) / len(order)
+
+
+@functools.lru_cache(maxsize=4)
+def _shares_of_step(seed: int, step: int, count: int) -> tuple[int, ...]:
+    return tuple(sorted(range(count), key=lambda at: counter_seed(seed, "strata", step, at)))
+
+
+class Samples(NamedTuple):
+    """What a run measures the loss on.
+
+    Attributes:
+        held: Held-out samples.
+        trained: As many trained ones, to compare with; None where all are ordinary images.
+    """
+
+    held: FixedSamples
+    trained: FixedSamples | None
+
+
+def measured_samples(run: Loaded) -> Samples | None:
+    """What a run measures the loss on; None where it holds nothing out."""
+    config, dataset = run.config, run.data.dataset
+    settings = config.dataset.validation
+    count, quantile = settings.noise_levels, _quantiles(run)
+
+    def levels(batch: Batch) -> Sequence[float]:
+        # The middles of equal shares of what is drawn in training: alike for every image.
+        of_size = quantile(batch)
+        return [of_size((level + 0.5) / count) for level in range(count)]
+
+    sizes, mask = batch_sizes(config, dataset), config.dataset.mask
+    measuring = Measuring(sizes, levels, count, mask, run.data.family.parameterization)
+    held = hold_out(dataset, settings.most, measuring)
+    return None if held is None else Samples(held, trained_alike(dataset, held, measuring))
+
+
+def describe_levels(run: Loaded) -> list[str]:
+    """Say at which noise levels a run trains: the share of the draws in each fifth of sigma.
+
+    Returns:
+        A line; that of the most frequent size where the noise levels depend on it.
+    """
+    sizes = Counter(run.data.dataset.buckets)
+    size = max(sizes, key=lambda each: (sizes[each], each))
+    shares = band_shares(_quantile_of(run, size), _FIFTHS)
+    listed = ", ".join(
+        f"{index / _FIFTHS:.1f}-{(index + 1) / _FIFTHS:.1f} {share:.0%}"
+        for index, share in enumerate(shares)
+    )
+    density, over, usual = run.config.training.sigma.density, "", ""
+    if run.data.family.levels is not None:
+        over = " over time"
+        usual = "" if density == "uniform" else " Density auto is uniform, as it was trained."
+    return [f"Noise levels ({density}{over}): {listed}.{usual}"]
+
+
+def _quantiles(run: Loaded) -> Callable[[Batch], Callable[[float], float]]:
+    # One for each size, made before the first step: a shift may be read from the base's files.
+    data = run.data
+    by_shape = {
+        data.family.latent_shape(data.location, size.width, size.height)[-2:]: _quantile_of(
+            run, size
+        )
+        for size in set(data.dataset.buckets)
+    }
+    return lambda batch: by_shape[tuple(batch.latents.shape[-2:])]
+
+
+def _quantile_of(run: Loaded, size: Bucket) -> Callable[[float], float]:
+    # Of a family with levels the density is that of times, which the schedule maps to sigma.
+    sigma, data = run.config.training.sigma, run.data
+    shift = sigma.shift or 1.0
+    if sigma.density == "shifted" and sigma.shift is None:
+        shift = data.family.training_shift(data.location, size.width, size.height)
+    quantile = make_quantile(
+        sigma.density,
+        sigma.mean,
+        sigma.std,
+        shift,
+        sigma.min,
+        sigma.max,
+        sigma.mode_scale,
+        sigma.alpha,
+        sigma.beta,
+    )
+    levels = data.family.levels
+    return quantile if levels is None else lambda place: levels.at(quantile(place))

@@ -1,0 +1,1 @@
+"""One training step: its micro-batches, gradients, schedule, and the processes that share it."""

@@ -1,0 +1,482 @@
+"""One micro-batch: sample sigma and noise, predict, measure the loss."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from ...counters import counter_seed
+from ...device import pin, seed_generators, send
+from ...diffusion.losses import FlowLoss
+from ...diffusion.parameterization import FLOW, Parameterization
+from ...diffusion.weighting import SigmaWeight
+from ...errors import NonFiniteError
+from ...types import Batch, Conditioning, PreservedBatch
+from .processes import Processes
+
+Predict = Callable[[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]], Tensor]
+"""Noisy latents `[B, C, h, w]`, sigma `[B]`, conditionings, controls -> raw output, as latents."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroStep:
+    """What one micro-batch gave.
+
+    Attributes:
+        loss: Sum of the samples' weighted losses, with its graph, float32.
+        sigmas: The noise level of each sample.
+        names: The samples, for messages.
+        positions: The place of each in the step; -1 for a point that the base is held to. Empty
+            where places are not known.
+        errors: `[n]`, float32, detached, on the device: what each was off by, before any weight.
+    """
+
+    loss: Tensor
+    sigmas: tuple[float, ...]
+    names: tuple[str, ...]
+    positions: tuple[int, ...] = ()
+    errors: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleError:
+    """What one sample of a step was off by, before any weight.
+
+    Attributes:
+        position: Its place in the step; the same for each noise that an image is trained with.
+        sigma: Its noise level.
+        error: Mean of the squared error.
+    """
+
+    position: int
+    sigma: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepNumbers:
+    """The numbers of a step, of all processes together.
+
+    Attributes:
+        loss: The mean of the samples' weighted losses.
+        norm: Of the gradient before it is clipped.
+        sigma_sum: Of all noise levels.
+        errors: What the samples of the dataset were off by, by their places.
+    """
+
+    loss: float
+    norm: float
+    sigma_sum: float
+    errors: tuple[SampleError, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Noisy latents with what the base should predict there, on the CPU.
+
+    Attributes:
+        names: The samples.
+        noisy: `[B, C, h, w]`.
+        sigmas: The noise level of each.
+        target: `[B, C, h, w]`, what the raw output is compared with.
+        controls: One `[B, C, h, w]` per control image.
+        conditionings: One per sample.
+        weights: Factor on the loss of each.
+        masks: `[B, 1, h, w]`, factor on the error at each place; None for 1.
+        idle: Whether they are no part of the step.
+        positions: The place of each in the step, -1 for one that the base is held to.
+        asked: For how many of the last ones the base itself says the target, in the step; what
+            stands there until then counts for nothing.
+        directions: Positive and negative prompt of each of the first ones, between which the base
+            says the target in the step; empty where no slider is trained.
+    """
+
+    names: tuple[str, ...]
+    noisy: Tensor
+    sigmas: tuple[float, ...]
+    target: Tensor
+    controls: tuple[Tensor, ...]
+    conditionings: tuple[Conditioning, ...]
+    weights: tuple[float, ...]
+    masks: Tensor | None = None
+    idle: bool = False
+    positions: tuple[int, ...] = ()
+    asked: int = 0
+    directions: tuple[tuple[Conditioning, Conditioning], ...] = ()
+
+    def inputs(
+        self, device: torch.device
+    ) -> tuple[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]]:
+        """What `Predict` takes, on a device."""
+        texts = [
+            {name: send(tensor, device) for name, tensor in each.items()}
+            for each in self.conditionings
+        ]
+        sigma = send(torch.tensor(self.sigmas, dtype=torch.float32), device)
+        return send(self.noisy, device), sigma, texts, [send(e, device) for e in self.controls]
+
+    def shapes(self) -> list[torch.Size]:
+        """What points of one pass agree in."""
+        return [each.shape[1:] for each in (self.noisy, *self.controls)]
+
+    def pinned(self, device: torch.device) -> Points:
+        """The same, where a device copies from without a wait."""
+        return replace(
+            self,
+            noisy=pin(self.noisy, device),
+            target=pin(self.target, device),
+            masks=None if self.masks is None else pin(self.masks, device),
+            controls=tuple(pin(control, device) for control in self.controls),
+            conditionings=tuple(_pinned(each, device) for each in self.conditionings),
+            directions=tuple(
+                (_pinned(positive, device), _pinned(negative, device))
+                for positive, negative in self.directions
+            ),
+        )
+
+
+def _pinned(text: Conditioning, device: torch.device) -> Conditioning:
+    return {name: pin(tensor, device) for name, tensor in text.items()}
+
+
+def _held(batch: PreservedBatch) -> Points:
+    weights = (1.0,) * len(batch.sigmas)
+    return Points(
+        batch.names,
+        batch.noisy,
+        batch.sigmas,
+        batch.output,
+        batch.controls,
+        batch.conditionings,
+        weights,
+        positions=(-1,) * len(weights),
+    )
+
+
+def _asked(points: Points) -> Points:
+    """The same, held to what the base says."""
+    count = len(points.sigmas)
+    names = tuple(f"base: at {name}" for name in points.names)
+    held = (1.0,) * count, (-1,) * count
+    return replace(points, names=names, weights=held[0], positions=held[1], asked=count)
+
+
+def _joined(points: Sequence[Points]) -> Sequence[Points]:
+    if len(points) != 2 or points[0].shapes() != points[1].shapes():
+        return points
+    one, other = points
+    return [
+        Points(
+            one.names + other.names,
+            torch.cat([one.noisy, other.noisy]),
+            one.sigmas + other.sigmas,
+            torch.cat([one.target, other.target]),
+            tuple(torch.cat(same) for same in zip(one.controls, other.controls, strict=True)),
+            one.conditionings + other.conditionings,
+            one.weights + other.weights,
+            _joined_masks(one, other),
+            positions=one.positions + other.positions,
+            asked=other.asked,
+            directions=one.directions,
+        )
+    ]
+
+
+def _joined_masks(one: Points, other: Points) -> Tensor | None:
+    """Those of both; what has none counts alike everywhere."""
+    known = next((each.masks for each in (one, other) if each.masks is not None), None)
+    if known is None:
+        return None
+    whole = (known.new_ones(len(each.sigmas), *known.shape[1:]) for each in (one, other))
+    parts = zip((one, other), whole, strict=True)
+    return torch.cat([ones if each.masks is None else each.masks for each, ones in parts])
+
+
+def as_drawn(step: int, position: int, drawn: float) -> float:
+    """Each noise level is drawn for itself."""
+    del step, position
+    return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class StepMaker:
+    """Computes micro-batches.
+
+    Attributes:
+        load: Step (from 1) and micro-batch (from 0) to this process's samples of the dataset.
+        load_preserved: The same to the points that hold the base to what it did before.
+        predict: The family's raw output on the run's base, with the adapter.
+        sigma_at: One of a batch's images, and a place in [0, 1], to the sigma below which that
+            share of the draws lies.
+        seed: The run's seed.
+        part: ``(index, count)``: this process's part of each micro-batch.
+        device: Where the base lives.
+        loss_of: Measures a prediction.
+        weigh: How much a noise level counts; None: all alike.
+        noise_offset: How much noise is added that is the same over a whole channel.
+        parameterization: What the raw output stands for.
+        passes: How many passes through the base this process makes where it has use for so many.
+        place: Step, position of a sample in it, and a number from [0, 1), to the place in [0, 1]
+            at which its sigma is drawn.
+        ahead: Gives what `prepare` makes of a micro-batch; unset: it is made when it is needed.
+        load_twins: As ``load``, samples at which the base says what it is held to, and the step
+            whose noise they have.
+        answered: Has the base say it, of a step, micro-batch and part; unset: nobody asks.
+        sides: How many micro-batches in a row train the same samples with the same noise, each in
+            another way.
+    """
+
+    load: Callable[[int, int], Batch | None]
+    load_preserved: Callable[[int, int], PreservedBatch | None]
+    predict: Predict
+    sigma_at: Callable[[Batch, float], float]
+    seed: int
+    part: tuple[int, int]
+    device: torch.device
+    loss_of: FlowLoss = field(default_factory=FlowLoss)
+    weigh: SigmaWeight | None = None
+    noise_offset: float = 0.0
+    parameterization: Parameterization = FLOW
+    passes: Callable[[int], int] = lambda own: own
+    place: Callable[[int, int, float], float] = as_drawn
+    ahead: Callable[[int, int], Sequence[Points]] | None = None
+    load_twins: Callable[[int, int], tuple[Batch, int] | None] = lambda step, micro: None
+    answered: Callable[[Sequence[Points], int, int, int], Sequence[Points]] = (
+        lambda points, step, micro, part: points
+    )
+    sides: int = 1
+
+    def __call__(self, step: int, micro: int) -> MicroStep:
+        """Compute one micro-batch with gradients.
+
+        Args:
+            step: Optimizer step, from 1.
+            micro: Micro-batch within the step, from 0.
+
+        Returns:
+            The loss and what it was measured on.
+        """
+        return self.compute(self.points(step, micro), step, micro)
+
+    def points(self, step: int, micro: int) -> Sequence[Points]:
+        """What `prepare` makes of a micro-batch, where it is made ahead or now."""
+        return (self.ahead or self.prepare)(step, micro)
+
+    def compute(self, points: Sequence[Points], step: int, micro: int, part: int = 0) -> MicroStep:
+        """Compute a micro-batch, or a part of it.
+
+        Args:
+            points: What goes through the base, one pass each.
+            step: Optimizer step, from 1.
+            micro: Micro-batch within the step, from 0.
+            part: Of the micro-batch, from 0; a later one has a dropout of its own.
+
+        Returns:
+            The loss and what it was measured on.
+        """
+        joined = self.answered(points, step, micro, part)
+        # Dropout inside adapters draws from torch's global generators.
+        parts = [*self.part, part] if part else self.part
+        seed_generators(counter_seed(self.seed, "dropout", step, micro, *parts), self.device)
+        # Asked before the first pass, for which others may wait already.
+        wanted = self.passes(len(joined))
+        measured = [self.measure(each) for each in joined]
+        losses = [weighted for weighted, _ in measured]
+        # Passes that are made for other processes alone count for nothing.
+        losses += [0.0 * self.loss(joined[0]) for _ in range(wanted - len(joined))]
+        counted = [each for each in joined if not each.idle]
+        errors = [plain for each, (_, plain) in zip(joined, measured, strict=True) if not each.idle]
+        return MicroStep(
+            functools.reduce(torch.add, losses),
+            tuple(sigma for each in counted for sigma in each.sigmas),
+            tuple(name for each in counted for name in each.names),
+            tuple(position for each in counted for position in each.positions),
+            torch.cat(errors) if errors else None,
+        )
+
+    def prepare(self, step: int, micro: int) -> Sequence[Points]:
+        """Read a micro-batch and mix its noise in, in memory that the device can copy from.
+
+        Changes nothing and may be called in any thread.
+
+        Args:
+            step: Optimizer step, from 1.
+            micro: Micro-batch within the step, from 0.
+
+        Returns:
+            What goes through the base, one pass each.
+        """
+        batch, preserved = self.load(step, micro), self.load_preserved(step, micro)
+        points = [] if batch is None else [self._noisy(batch, step)]
+        points += [] if preserved is None else [_held(preserved)]
+        twins = self.load_twins(step, micro)
+        points += [] if twins is None else [_asked(self._noisy(*twins))]
+        # Points of one shape go through the base in one pass.
+        return [each.pinned(self.device) for each in _joined(points)]
+
+    def _noisy(self, batch: Batch, step: int) -> Points:
+        drawn = tuple(position // self.sides for position in batch.positions)
+        sigmas = tuple(
+            self.sigma_at(batch, self.place(step, position, self._drawn(step, position)))
+            for position in drawn
+        )
+        noise = torch.empty(batch.latents.shape)
+        for row, position in zip(noise, drawn, strict=True):
+            row.normal_(generator=self._generator("noise", step, position))
+            if self.noise_offset:
+                level = torch.empty(len(row), *[1] * (row.ndim - 1))
+                level.normal_(generator=self._generator("noise offset", step, position))
+                row.add_(level, alpha=self.noise_offset)
+        return noisy_points(batch, sigmas, noise, self.parameterization)
+
+    def loss(self, points: Points) -> Tensor:
+        """The sum of the points' losses, float32, on the device; every noise level counts alike."""
+        return self._measure(points, points.weights)[0]
+
+    def measure(self, points: Points) -> tuple[Tensor, Tensor]:
+        """Predict, and compare with what is wanted.
+
+        Args:
+            points: What goes through the base.
+
+        Returns:
+            The weighted sum of the losses with its graph, and `[n]` the mean squared error of each
+            point before any weight, detached; both float32, on the device.
+        """
+        weights, weigh = points.weights, self.weigh
+        if weigh is not None:
+            both = zip(weights, points.sigmas, strict=True)
+            weights = tuple(weight * weigh(sigma) for weight, sigma in both)
+        return self._measure(points, weights)
+
+    def _measure(self, points: Points, weights: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+        inputs = points.inputs(self.device)
+        output, sigma = self.predict(*inputs), inputs[1]
+        masks = None if points.masks is None else self._sent(points.masks)
+        losses, plain = self.loss_of(output, self._sent(points.target), sigma, masks)
+        if set(weights) != {1.0}:
+            losses = losses * self._sent(torch.tensor(weights))
+        return losses.sum(), plain
+
+    def _sent(self, tensor: Tensor) -> Tensor:
+        return send(tensor, self.device)
+
+    def _drawn(self, step: int, position: int) -> float:
+        generator = self._generator("sigma", step, position)
+        return float(torch.rand((), generator=generator, dtype=torch.float64))
+
+    def _generator(self, what: str, step: int, position: int) -> torch.Generator:
+        # Drawn on the CPU, so that every device trains on the same numbers.
+        return torch.Generator().manual_seed(counter_seed(self.seed, what, step, position))
+
+
+def noisy_points(
+    batch: Batch,
+    sigmas: tuple[float, ...],
+    noise: Tensor,
+    parameterization: Parameterization = FLOW,
+) -> Points:
+    """Mix noise into a batch.
+
+    Args:
+        batch: `[B, C, h, w]`.
+        sigmas: The noise level of each of its samples.
+        noise: Of the latents' shape.
+        parameterization: What the raw output stands for.
+    """
+    levels = torch.tensor(sigmas)
+    return Points(
+        names=batch.names,
+        noisy=parameterization.noised(batch.latents, noise, levels),
+        sigmas=sigmas,
+        target=parameterization.target(batch.latents, noise, levels),
+        controls=batch.controls,
+        conditionings=batch.conditionings,
+        weights=batch.weights or (1.0,) * len(sigmas),
+        masks=batch.masks,
+        idle=batch.idle,
+        positions=batch.positions,
+        directions=batch.directions,
+    )
+
+
+def read_numbers(
+    processes: Processes, parts: Sequence[MicroStep], norm: Tensor, samples: int, noises: int = 1
+) -> StepNumbers:
+    """Read a step's numbers from the device: its only wait for it.
+
+    Args:
+        processes: Those that share the step.
+        parts: This one's micro-batches.
+        norm: Of the gradient, the same in every process.
+        samples: Of the whole step, each as often as it is trained.
+        noises: How often each image is trained in the step (``training.noises_per_latent``).
+    """
+    places, errors = _by_place(parts)
+    known = [float(place in places) for place in range(samples)]
+    sigmas = [places.get(place, 0.0) for place in range(samples)]
+    sigma_sum = 0.0
+    for part in parts:
+        sigma_sum += sum(part.sigmas)
+    # A sum to which the first process alone adds something is what the first process has.
+    once = norm if processes.index == 0 else torch.zeros_like(norm)
+    zero = torch.zeros_like(norm)
+    scalars = [once, *(errors.get(place, zero) for place in range(samples))]
+    scalars += [part.loss.detach() for part in parts]
+    read = iter(processes.sum_numbers([sigma_sum, *known, *sigmas], scalars))
+    sigma_sum = next(read)
+    known, sigmas = ([next(read) for _ in range(samples)] for _ in range(2))
+    read_norm = next(read)
+    each = zip(range(samples), known, sigmas, [next(read) for _ in range(samples)], strict=True)
+    seen = tuple(
+        SampleError(place // noises, sigma, error)
+        for place, is_known, sigma, error in each
+        if is_known
+    )
+    loss = 0.0
+    for of_part in read:
+        loss += of_part / samples
+    return StepNumbers(loss, read_norm, sigma_sum, seen)
+
+
+def _by_place(parts: Sequence[MicroStep]) -> tuple[dict[int, float], dict[int, Tensor]]:
+    """Noise levels and errors of one process's samples by their places in the step."""
+    sigmas: dict[int, float] = {}
+    errors: dict[int, Tensor] = {}
+    for part in parts:
+        if part.errors is None or not part.positions:
+            continue
+        for place, sigma, error in zip(
+            part.positions, part.sigmas, part.errors.unbind(), strict=True
+        ):
+            if place >= 0:
+                sigmas[place], errors[place] = sigma, error
+    return sigmas, errors
+
+
+def non_finite_error(
+    step: int, what: str, parts: Sequence[MicroStep], remedy: str, place: str = ""
+) -> NonFiniteError:
+    """Say where a run broke.
+
+    Args:
+        step: The optimizer step that was not made.
+        what: What is not finite, such as "the loss".
+        parts: The step's micro-batches.
+        remedy: How to go on.
+        place: Where in the model, in words, where it is known.
+
+    Returns:
+        An error that names step, sigmas and samples.
+    """
+    samples = ", ".join(
+        f"{name} (sigma {sigma:.4f})"
+        for part in parts
+        for name, sigma in zip(part.names, part.sigmas, strict=True)
+    )
+    found = f"{what} of step {step} is not finite{place}; samples of this step: {samples}"
+    return NonFiniteError(found, "finite numbers", remedy)

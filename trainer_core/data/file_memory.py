@@ -19,10 +19,8 @@ import numpy as np
 
 from ..errors import DatasetError
 from ..filesystem.record_table import RecordTable
-from ..filesystem.text_files import LARGEST_LIST, read_object
 from .image import ImageInfo
 
-_FORMER = "picture_hashes.json"
 _CHUNK = 1 << 20
 # A file changed twice within a file system's tick keeps its stamp; two seconds is FAT's tick.
 _TICK_NS = 2_000_000_000
@@ -63,8 +61,6 @@ class FileMemory:
         )
         self._new: dict[bytes, _Known] = {}
         self._seen: dict[str, tuple[_Stamp, str]] = {}
-        if folder and not self._place:
-            self._read_former(folder / _FORMER)
 
     def facts_of(self, path: Path | str, status: os.stat_result) -> ImageInfo | None:
         """What the header of an image file says, where that is remembered of the file as it is.
@@ -167,26 +163,6 @@ class FileMemory:
     def _keep(self, name: bytes, known: _Known) -> None:
         if time.time_ns() - max(known[0][1], known[0][2]) > _TICK_NS:
             self._new[name] = known
-
-    def _read_former(self, path: Path) -> None:
-        """Take over what earlier versions remembered."""
-
-        def refuse(reason: str) -> DatasetError:
-            return DatasetError(f"{path}: {reason}", "the memory of hashes", "Remove it.")
-
-        try:
-            rows = read_object(path, refuse, LARGEST_LIST)
-        except DatasetError:
-            return
-        for name, row in rows.items():
-            try:
-                size, changed, created, inode, digest = row
-                stamp = (int(size), int(changed), int(created), int(inode))
-                key, content = bytes.fromhex(name), bytes.fromhex(digest)
-            except (ValueError, TypeError):
-                continue
-            if len(key) == len(content) == 32 and max(map(abs, stamp)) < 2**63:
-                self._new[key] = (stamp, content, None)
 
 
 def hash_file(path: Path) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
 from ..config import DatasetSection
 from ..config.dataset_folders import DatasetFolder, dataset_folders
@@ -46,43 +45,20 @@ MOST_REPEATS = 100_000
 MOST_SAMPLES = 100_000_000
 """Samples of an epoch, repeats counted; their order is kept in memory."""
 
-_USUAL: Mapping[str, Any] = {
-    "regularization": False,
-    "validation": False,
-    "folder": 0,
-    "repeats": 1,
-    "weight": 1.0,
-}
-
-
-def pace_record(item: Paced) -> dict[str, Any]:
-    """What the list of a finished cache says of a sample's pace: what is not as usual."""
-    found = {name: getattr(item, name) for name in _USUAL}
-    return {name: value for name, value in found.items() if value != _USUAL[name]}
+_USUAL = {"validation": False, "repeats": 1, "weight": 1.0, "folder": 0}
 
 
 def pace_marks(item: Paced) -> list[str]:
     """Words that stand in a dataset's identity for what of a sample's pace is not as usual.
 
-    ``regularization`` comes first and alone, as before there was more than one further folder.
+    A regularization image's folder is left out: an identity once knew a single such folder.
     """
     marks = ["regularization"] if item.regularization else []
-    own = pace_record(item)
-    names = ("validation", "repeats", "weight", *(() if item.regularization else ("folder",)))
-    return marks + [f"{name} {own[name]}" for name in names if name in own]
-
-
-def read_pace(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what `pace_record` gave, from a list that anybody may have written.
-
-    Raises:
-        ValueError: When a value is none that a sample can have.
-        TypeError: As well.
-    """
-    pace = {name: type(usual)(record.get(name, usual)) for name, usual in _USUAL.items()}
-    if pace["folder"] < 0 or pace["repeats"] < 1 or not 0 <= pace["weight"] < math.inf:
-        raise ValueError(f"a sample's pace is {pace}")
-    return pace
+    for name, usual in _USUAL.items():
+        value = getattr(item, name)
+        if value != usual and not (name == "folder" and item.regularization):
+            marks.append(f"{name} {value}")
+    return marks
 
 
 def sample_paces(
@@ -102,7 +78,6 @@ def sample_paces(
             of another run file has; or when they are repeated too often.
     """
     factors = [(each.settings.num_repeats, each.weight) for each in dataset_folders(dataset)]
-    ordinary = dataset.regularization.num_repeats, dataset.regularization.weight
     folders = dataset_folders(dataset)
     repeats: list[int] = []
     weights: list[float] = []
@@ -110,9 +85,6 @@ def sample_paces(
         if item.folder >= len(factors):
             raise _too_few(item.folder, folders)
         often, weight = factors[item.folder]
-        if item.regularization and folders[item.folder].role != "regularization":
-            # Lists of finished caches did not count folders when there were two at most.
-            often, weight = ordinary
         repeats.append(0 if item.validation else often * item.repeats)
         weights.append(weight * item.weight)
     if max(repeats, default=0) > MOST_REPEATS or sum(repeats) > MOST_SAMPLES:

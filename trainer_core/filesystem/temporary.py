@@ -33,16 +33,8 @@ _OWNED = re.compile(
     r"-(?P<token>[0-9a-f]{32})-(?P<name>.*)",
     re.DOTALL,
 )
-_FORMER = re.compile(
-    r"\.(?:writing|removing|new)-[0-9a-f]{32}(?:-.*)?|\.adapter-[0-9a-f]{32}\.safetensors",
-    re.DOTALL,
-)
-"""Names that earlier versions gave, which tell no owner."""
-
-_DAY = 86400.0
 _QUIET_SECONDS = 3600.0
-_FORMER_AGE = _DAY
-_ELSEWHERE_AGE = 7 * _DAY
+_ELSEWHERE_AGE = 7 * 86400.0
 _NAME_BYTES = 100  # of the target's name; a file system takes 255
 _NAMED = 5
 
@@ -117,8 +109,7 @@ def remove_leftovers(*folders: Path) -> list[str]:
     """Remove what killed commands left in some folders; not in the folders that lie in those.
 
     What a living process writes is not touched. Of another machine, whose processes cannot be
-    seen, only what has not changed for a week is removed, and of earlier versions, whose names told
-    no owner, what has not changed for a day.
+    seen, only what has not changed for a week is removed.
 
     Args:
         folders: Where something is about to be written; some may be absent.
@@ -131,10 +122,10 @@ def remove_leftovers(*folders: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Leftover:
-    """Where a temporary thing is, who wrote it (None: an earlier version), its name if replaced."""
+    """Where a temporary thing is, who wrote it, its name if replaced."""
 
     path: Path
-    owner: Owner | None
+    owner: Owner
     target: Path | None = None
 
 
@@ -145,7 +136,7 @@ def _sweep(folder: Path) -> list[str]:
         size, changed = _extent(left.path)
         age = time.time() - changed
         if not _is_abandoned(left.owner, age):
-            if left.owner is not None and not left.owner.is_here and age > _QUIET_SECONDS:
+            if not left.owner.is_here and age > _QUIET_SECONDS:
                 sentences.append(
                     f"{left.path} ({_shown(size)}) was left alone: it was begun on another "
                     "machine. Remove it if nothing writes it any more."
@@ -175,13 +166,9 @@ def _leftovers(folder: Path) -> Iterator[_Leftover]:
             owner = Owner(match["host"], int(match["pid"]), started, match["token"])
             target = folder / match["name"] if match["kind"] == _ASIDE else None
             yield _Leftover(folder / name, owner, target)
-        elif _FORMER.fullmatch(name):
-            yield _Leftover(folder / name, None)
 
 
-def _is_abandoned(owner: Owner | None, age: float) -> bool:
-    if owner is None:
-        return age > _FORMER_AGE
+def _is_abandoned(owner: Owner, age: float) -> bool:
     if not owner.is_here:
         return age > _ELSEWHERE_AGE
     return not owner.is_alive()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainer_core.config import DatasetSection
-from trainer_core.data.paces import pace_marks, pace_record, read_pace, sample_paces
+from trainer_core.data.paces import pace_marks, sample_paces
 from trainer_core.data.validation_split import held_out
 from trainer_core.types import Sample
 
@@ -42,8 +42,6 @@ DATASET = DatasetSection.model_validate(
         ({"validation": True, "repeats": 9}, 0, 1.0),
         ({"folder": 3, "regularization": True}, 2, 4.0),
         ({"folder": 4, "regularization": True, "weight": 2.0}, 5, 0.5),
-        # A list of a finished cache of an earlier version counted no folders.
-        ({"regularization": True}, 5, 0.25),
     ],
 )
 def test_a_samples_pace_is_its_own_times_its_folders(values, repeats, weight):
@@ -56,16 +54,8 @@ def test_a_finished_cache_is_trained_without_a_path():
     assert sample_paces([sample(folder=1)], beside) == ((1,), (0.5,))
 
 
-def test_a_list_keeps_what_is_unusual():
-    assert pace_record(sample()) == {}
-    unusual = {"validation": True, "folder": 2, "repeats": 3, "weight": 0.5}
-    assert pace_record(sample(**unusual)) == unusual
-    assert read_pace(unusual) == unusual | {"regularization": False}
-
-
 def test_the_identity_of_a_plain_dataset_stays_and_others_differ():
     assert pace_marks(sample()) == []
-    # As it was when there was one further folder at most.
     assert pace_marks(sample(regularization=True, folder=1)) == ["regularization"]
     marks = [pace_marks(sample(**one)) for one in ({"validation": True}, {"folder": 1})]
     marks += [pace_marks(sample(repeats=2)), pace_marks(sample(weight=2.0))]

@@ -186,7 +186,7 @@ def test_a_list_keeps_the_texts_and_the_word(world):
     assert read.class_word == "woman"
     assert tuple(read.items) == tuple(dataset.items)
     assert read.identity == dataset.identity
-    # A dataset without them has the list of earlier versions.
+    # A dataset without them keeps no count of them.
     world.options = {"trigger_word": "ohwx"}
     write_manifest(path, Manifest("f", "v", world.build(), ()))
     assert "class_word" not in path.read_text()

@@ -1,7 +1,6 @@
 """The lowest loss on held-out images, and when a run gets no better."""
 
 import pytest
-import torch
 
 from trainer_core.config import RunConfig
 from trainer_core.training.checkpoints.best_loss import BestLoss, measured_by
@@ -54,14 +53,6 @@ def test_what_is_not_measured_by_every_run_may_be_the_lowest_and_is_no_miss():
     best.take(30, 0.39)
     best.take(40, 0.45)
     assert (best.step, best.loss, best.misses) == (27, 0.1, 1)
-
-
-def test_a_checkpoint_of_an_older_version_was_measured_where_it_says():
-    best = BestLoss(3)
-    best.restore({"validation.best": torch.tensor([20.0, 0.4, 2.0], dtype=torch.float64)}, 40)
-    assert (best.step, best.loss, best.misses, best.measured) == (20, 0.4, 2, 40)
-    best.take(50, 0.45)
-    assert best.misses == 3
 
 
 def test_what_was_measured_in_another_way_is_not_compared():

@@ -120,7 +120,7 @@ def test_each_return_is_listed_once(run):
 def test_a_mark_from_another_way_of_measuring_does_not_win_by_its_number(run):
     """The disk did not take the best since; another checkpoint since is named, not the old one."""
     run.make({10: 0.1}, keep=3)
-    run.best.measured_anew(10)
+    run.best.forget(measured=10)
     run.best.take(30, 0.5)
     run.losses |= {30: 0.5}
     run.make({40: 0.6}, keep=3)

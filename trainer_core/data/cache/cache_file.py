@@ -175,10 +175,7 @@ def read_entry(entry: Entry) -> dict[str, Tensor]:
         StorageError: When the file is damaged or gone.
     """
     tensors, metadata = read_whole(entry.path, _WORDING, _memory())
-    # Files of earlier versions have the slow one alone.
-    kept = metadata.get("sum")
-    same = kept == _sum(tensors) if kept else metadata.get("checksum") == _checksum(tensors)
-    if not same:
+    if metadata.get("sum") != _sum(tensors):
         raise _WORDING.broken(entry.path, "its checksum does not fit its content")
     return {
         name: tensor.to(torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)

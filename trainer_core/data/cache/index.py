@@ -1,9 +1,9 @@
 """Which cached files are whole, known without opening one after another.
 
 The index says of a key how large its file was when it was written or last looked into, and when
-that was. A file that is as the index says is whole. One that is not in the index, because an
-earlier version wrote it, or because its writer was killed before it said so, is opened once and
-then is in the index as well. So the index is never needed, only fast.
+that was. A file that is as the index says is whole. One that is not in the index, because its
+writer was killed before it said so, is opened once and then is in the index as well. So the index
+is never needed, only fast.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class CachedItem:
         empty_text: Entry of the empty caption.
         regularization: As in `Sample`.
         source: Hash of image, size and caption alone, which is the same in every precision of
-            the encoders; empty where a list of an older version does not know it.
+            the encoders; empty where it is not known.
         layers: Entries of the layers that it is made of, from the lowest to the topmost.
         more_texts: Entries of its further captions.
         bare_texts: Entries of all captions and of the empty one, in this order, as the text encoder

@@ -70,7 +70,7 @@ class BestLoss:
     """
 
     def __init__(self, way: int = 0) -> None:
-        self._way, self._takes_older = way, True
+        self._way = way
         self.forget()
 
     def forget(self, measured: int = 0) -> None:
@@ -88,15 +88,6 @@ class BestLoss:
     def known(self) -> bool:
         """Whether there was a measurement."""
         return self.step > 0
-
-    def measured_anew(self, made: int) -> None:
-        """Begin anew, because older checkpoints of the run were measured in another way.
-
-        Args:
-            made: Steps made.
-        """
-        self._takes_older = False
-        self.forget(measured=made)
 
     def take(self, step: int, loss: float, *, regular: bool = True) -> None:
         """Compare a measurement with the lowest one.
@@ -161,7 +152,7 @@ class BestLoss:
 
         Args:
             tensors: Of a checkpoint.
-            made: Steps that it has made; an older version does not say what was measured last.
+            made: Steps that it has made.
         """
         self.forget()
         if _BASE in tensors:
@@ -169,11 +160,9 @@ class BestLoss:
             self.base = base if way == self._way else self.base
         if _NAME not in tensors:
             return
-        step, loss, misses, *more = tensors[_NAME].tolist()
-        # An older version kept these three alone.
-        regular, measured, way = more or (loss, made, self._way if self._takes_older else -1)
+        step, loss, misses, regular, measured, way = tensors[_NAME].tolist()
         if way != self._way:
-            self.forget(measured=int(measured))
+            self.forget(measured=made)
             return
         self.step, self.loss, self.misses = int(step), loss, int(misses)
         self._regular, self.measured = regular, int(measured)

@@ -27,7 +27,6 @@ from ...filesystem.text_files import read_object
 from ...tensors.rounding import all_finite
 from ...tensors.safetensors_reader import TensorFile, open_tensors
 from ...tensors.safetensors_writer import save_tensors
-from ..optimizers.stored_state import STATE_PREFIX
 from .checkpoint_rules import surplus
 
 FORMAT = 1
@@ -214,10 +213,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         wrong = next((name for name, each in tensors.items() if not all_finite(each)), None)
         if wrong is not None:
             raise ValueError(f"{wrong} is not finite")
-        if "sha256" not in state:
-            # Earlier versions kept no hash; they had AdamW alone.
-            _require_complete(tensors)
-        elif state["sha256"] != _digest(state, folder / _TENSORS):
+        if state["sha256"] != _digest(state, folder / _TENSORS):
             raise ValueError("its content is not what was written")
     except AdapterFileError as error:
         raise refuse(error.found) from error
@@ -246,19 +242,6 @@ def read_facts(folder: Path) -> dict[str, Any]:
 def open_state(folder: Path) -> contextlib.AbstractContextManager[TensorFile]:
     """Open a checkpoint's tensors for the time of a block; each is read when it is asked for."""
     return open_tensors(folder / _TENSORS)
-
-
-def _require_complete(tensors: Mapping[str, Tensor]) -> None:
-    """Refuse an optimizer's state of which single tensors are missing."""
-    states: dict[str, set[str]] = {}
-    for key in tensors:
-        if key.startswith(STATE_PREFIX):
-            index, _, name = key.removeprefix(STATE_PREFIX).partition(".")
-            states.setdefault(index, set()).add(name)
-    names = set().union(*states.values())
-    for index, found in states.items():
-        if found != names:
-            raise ValueError(f"it lacks {STATE_PREFIX}{index}.{min(names - found)}")
 
 
 def read_whole_checkpoint(folder: Path, *, named: bool) -> tuple[Path, Checkpoint]:

@@ -2,7 +2,7 @@
 
 It lies in the cache's folder and names files by their keys alone, so that the folder can be moved
 to another machine. It holds the samples' names and the preview prompts, but no paths. Samples are
-columns of numbers, as in memory; earlier versions wrote an object for each, which is still read.
+columns of numbers, as in memory.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from ...data.cache.cache_file import Entry, entry_of_key, is_sound
 from ...data.cache.cached_dataset import CachedDataset
 from ...data.cache.columns import Form, ItemColumns, hex_keys
 from ...data.cache.index import CacheIndex
-from ...data.cache.items import CachedItem, PreservedItem
-from ...data.paces import read_pace
+from ...data.cache.items import PreservedItem
 from ...errors import ConfigError, DatasetError
 from ...families.family import Family
 from ...filesystem.storage import write_text
@@ -35,8 +34,8 @@ SUFFIX = ".cache.json"
 _FORMAT = 2
 _KIND = re.compile(r"[a-z_]{1,40}")
 _COUNTS = 11
-_EARLIER_COUNTS = 10
-"""Of lists of versions that knew no texts with a class word; a list without such is still so."""
+_PLAIN_COUNTS = 10
+"""Of a sample without texts with a class word."""
 _MOST = 1000  # texts, layers or control images of a sample
 _LONGEST_SIDE = 1 << 17
 _PROMPTS_OF_SLIDER = 2
@@ -135,12 +134,11 @@ def read_manifest(path: Path) -> Manifest:
     """
     record = read_object(path, lambda reason: _unusable(path, reason), LARGEST_LIST)
     try:
-        if record["format"] not in (1, _FORMAT):
+        if record["format"] != _FORMAT:
             raise ValueError(f"its format is {record['format']!r}")
         items = _items(path.parent, record)
         prompts = [_prompt(path.parent, prompt) for prompt in record["prompts"]]
-        # Lists of earlier versions have none.
-        preserved = [_preserved_item(path.parent, each) for each in record.get("preserved", [])]
+        preserved = [_preserved_item(path.parent, each) for each in record["preserved"]]
         family, variant = str(record["family"]), str(record["variant"])
         class_word = str(record.get("class_word", ""))
         slider = _slider(record, items)
@@ -185,15 +183,13 @@ def _form_record(form: Form) -> dict[str, Any]:
         "regularization": form.regularization,
         "validation": form.validation,
         "folder": form.folder,
-        "counts": list(form.counts[: None if form.counts[-1] else _EARLIER_COUNTS]),
+        "counts": list(form.counts[: None if form.counts[-1] else _PLAIN_COUNTS]),
         "sourced": form.sourced,
     }
 
 
 def _items(folder: Path, record: Mapping[str, Any]) -> ItemColumns:
     samples = record["samples"]
-    if record["format"] == 1:
-        return ItemColumns.of(_sample_item(folder, sample) for sample in samples)
     names = [_text(name).encode("utf-8", "surrogatepass") for name in samples["names"]]
     forms = [_form(each) for each in samples["forms"]]
     kinds = [str(kind) for kind in samples["kinds"]]
@@ -244,7 +240,7 @@ def _numbers(values: object, count: int, end: int) -> NDArray[np.uint32]:
 
 def _form(record: Mapping[str, Any]) -> Form:
     counts = tuple(int(count) for count in record["counts"])
-    counts += (0,) if len(counts) == _EARLIER_COUNTS else ()
+    counts += (0,) if len(counts) == _PLAIN_COUNTS else ()
     buckets = tuple(_bucket(size) for size in record["controls"])
     wrong = len(counts) != _COUNTS or min(counts) < 0 or max(counts) > _MOST
     if wrong or counts[1] != len(buckets):
@@ -275,22 +271,6 @@ def _preserved_item(folder: Path, record: Mapping[str, Any]) -> PreservedItem:
         controls=tuple(entry_of_key(folder, "latents", key) for key in record["controls"]),
         text=entry_of_key(folder, "text", record["text"]),
         layers=int(record.get("layers", 0)),
-    )
-
-
-def _sample_item(folder: Path, record: Mapping[str, Any]) -> CachedItem:
-    controls = record["controls"]
-    return CachedItem(
-        name=str(record["name"]),
-        bucket=_bucket(record["size"]),
-        control_buckets=tuple(_bucket(control["size"]) for control in controls),
-        latents=entry_of_key(folder, "latents", record["latents"]),
-        controls=tuple(entry_of_key(folder, "latents", c["latents"]) for c in controls),
-        text=entry_of_key(folder, "text", record["text"]),
-        empty_text=entry_of_key(folder, "text", record["empty_text"]),
-        **read_pace(record),
-        source=str(record.get("source", "")),
-        layers=tuple(entry_of_key(folder, "latents", key) for key in record.get("layers", [])),
     )
 
 

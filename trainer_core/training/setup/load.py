@@ -26,9 +26,8 @@ from ...offload.machine import Machine
 from ...offload.step_pace import StepPace
 from ...offload.swapped import repeated_blocks
 from ..checkpoints.average import averages_of
-from ..checkpoints.best_loss import MEASURED_BY, BestLoss, measured_by
+from ..checkpoints.best_loss import BestLoss, measured_by
 from ..checkpoints.longer_run import PlannedAnew, planned_anew, replan_note
-from ..checkpoints.settings_changes import is_in
 from ..checkpoints.state import TrainState
 from ..memory.out_of_memory import explained
 from ..metrics.ledger import Ledger
@@ -197,9 +196,6 @@ def _restore(state: TrainState, start: Start, config: RunConfig) -> str:
     if start.checkpoint is None:
         return ""
     note = state.restore(start.checkpoint, config.training.optimizer)
-    # Losses that are measured in another way are not compared.
-    if any(is_in(change.setting, MEASURED_BY) for change in start.changes):
-        state.best.measured_anew(state.step)
     if any(each.setting in _BY_HAND for each in start.changes):
         state.returns = 0
     return note

@@ -11,10 +11,10 @@ from ..host import comfy_host
 from ..host.folders import folder_stamp
 from . import sockets
 from .setting_inputs import (
-    BRACKETS,
     CAPTIONING,
     FRAMING,
     KEEPING,
+    LAST,
     LATER,
     METADATA,
     READING,
@@ -33,7 +33,7 @@ _ORDINARY = (
 class DatasetFolder(io.ComfyNode):
     """A folder with images and captions."""
 
-    SETTINGS = (*READING, *KEEPING, *_ORDINARY, *CAPTIONING, *FRAMING, METADATA, *LATER, BRACKETS)
+    SETTINGS = (*READING, *KEEPING, *_ORDINARY, *CAPTIONING, *FRAMING, METADATA, *LATER, *LAST)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -73,7 +73,7 @@ class DatasetFolder(io.ComfyNode):
                 ),
                 *(each.input() for each in (*_ORDINARY, *CAPTIONING, *FRAMING, METADATA)),
                 *role_inputs(),
-                *(each.input() for each in (*LATER, BRACKETS)),
+                *(each.input() for each in (*LATER, *LAST)),
             ],
             outputs=[sockets.Dataset.Output(display_name="dataset")],
         )

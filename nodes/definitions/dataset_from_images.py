@@ -10,10 +10,10 @@ from ...trainer_core.errors import InputError
 from ..host import comfy_host
 from . import sockets
 from .setting_inputs import (
-    BRACKETS,
     CAPTIONING,
     FRAMING,
     KEEPING,
+    LAST,
     SIZING,
     role_inputs,
     section_values,
@@ -26,7 +26,7 @@ _ROLE, _WEIGHT = role_inputs()
 class DatasetImages(io.ComfyNode):
     """Images and captions that other nodes made."""
 
-    SETTINGS = (*SIZING, *KEEPING, *CAPTIONING, *FRAMING, BRACKETS)
+    SETTINGS = (*SIZING, *KEEPING, *CAPTIONING, *FRAMING, *LAST)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -54,7 +54,7 @@ class DatasetImages(io.ComfyNode):
                     tooltip="Connect it only for a base that edits: one control image for each "
                     "training image.",
                 ),
-                *(each.input() for each in cls.SETTINGS if each is not BRACKETS),
+                *(each.input() for each in cls.SETTINGS if each not in LAST),
                 io.Mask.Input(
                     "masks",
                     optional=True,
@@ -65,7 +65,7 @@ class DatasetImages(io.ComfyNode):
                 ),
                 _ROLE,
                 _WEIGHT,
-                BRACKETS.input(),
+                *(each.input() for each in LAST),
             ],
             outputs=[sockets.Dataset.Output(display_name="dataset")],
         )

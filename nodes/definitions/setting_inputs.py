@@ -275,7 +275,10 @@ FRAMING = (
 METADATA = SettingInput("dataset.metadata", optional=True)
 """The file of a folder that lists its images."""
 
-BRACKETS = SettingInput("dataset.captions.escape_brackets", optional=True)
+LAST = (
+    SettingInput("dataset.captions.escape_brackets", optional=True),
+    SettingInput("dataset.more_shapes", optional=True),
+)
 """Of both dataset nodes, behind all others."""
 
 LATER = (

@@ -202,6 +202,13 @@ class DatasetSection(Section):
         "it.",
         advanced=True,
     )
+    more_shapes: list[str] = setting(
+        [],
+        "Leave it empty; list shapes, such as 16:9, 1:1 and 4:3, when your images have one shape "
+        "and the adapter is used at others. Each image is then trained cut to each of these "
+        "shapes, too; its caption should fit what is left.",
+        advanced=True,
+    )
     bucketing: Literal["area", "longest_side"] = setting(
         "area",
         "Leave it on area. 'area': buckets of about resolution x resolution pixels. "

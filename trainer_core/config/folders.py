@@ -14,7 +14,8 @@ Layout = Literal["auto", "flat", "paired", "layered", "kohya", "metadata"]
 
 OVERRIDES = (
     *("layout", "caption_extension", "trigger_word", "captions", "caption_dropout"),
-    *("control_dropout", "resolution", "more_resolutions", "batch_size", "num_repeats"),
+    *("control_dropout", "resolution", "more_resolutions", "more_shapes"),
+    *("batch_size", "num_repeats"),
     *("subfolders", "control_folders", "mask_folder", "mask.source", "missing_caption"),
 )
 """Settings of a folder that are those of ``dataset`` where it says nothing; by `own_name`."""
@@ -48,6 +49,9 @@ class FolderSection(Section):
     )
     more_resolutions: list[int] | None = setting(
         None, "Leave it unset, or list further sizes for these images."
+    )
+    more_shapes: list[str] | None = setting(
+        None, "Leave it unset, or list further shapes for these images."
     )
     batch_size: int | None = setting(
         None, "Leave it unset, or say how many of these images share a batch.", ge=1, le=1024

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from .dataset import CacheSection, DatasetSection
 from .validation import ValidationSection
 
 _SMALLEST, _LARGEST = 32, 4096
+_SHAPE = re.compile(r"[1-9][0-9]{0,3}:[1-9][0-9]{0,3}")
 
 Contradiction = tuple[str, str, str]
 
@@ -22,7 +24,9 @@ def size_contradictions(dataset: DatasetSection, cache: CacheSection) -> Iterato
     yield from _more_resolutions(
         "dataset.more_resolutions", dataset.more_resolutions, dataset.resolution
     )
+    yield from _more_shapes("dataset", dataset.more_shapes, dataset)
     for number, folder in enumerate(dataset.folders):
+        yield from _more_shapes(f"dataset.folders[{number}]", folder.more_shapes or (), dataset)
         further = folder.more_resolutions
         if further is not None:
             place = f"dataset.folders[{number}].more_resolutions"
@@ -49,6 +53,27 @@ def _more_resolutions(place: str, further: Sequence[int], first: int) -> Iterato
                 f"Take it out of {place}.",
             )
         seen.add(resolution)
+
+
+def _more_shapes(
+    place: str, shapes: Sequence[str], dataset: DatasetSection
+) -> Iterator[Contradiction]:
+    widest = dataset.max_aspect_ratio
+    for number, shape in enumerate(shapes):
+        where = f"{place}.more_shapes[{number}]: {shape}"
+        sides = [int(side) for side in shape.split(":")] if _SHAPE.fullmatch(shape) else []
+        if not sides:
+            yield (
+                where,
+                "width and height as whole numbers with a colon between, such as 16:9",
+                f"Correct it, or take it out of {place}.more_shapes.",
+            )
+        elif dataset.bucketing == "area" and max(sides) > widest * min(sides):
+            yield (
+                f"{where}, and dataset.max_aspect_ratio is {widest:g}",
+                "shapes that a bucket may have",
+                "Raise dataset.max_aspect_ratio, or take a less extreme shape.",
+            )
 
 
 def _unread_aspect(dataset: DatasetSection) -> Iterator[Contradiction]:

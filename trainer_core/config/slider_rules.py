@@ -28,6 +28,7 @@ _REASONS = {
     "captions": "the prompts of a slider are taken as they are",
     "mask": "a slider is trained on whole images",
     "more_resolutions": "a slider is trained at one size",
+    "more_shapes": "a slider is trained at one size",
     "num_repeats": "dataset.slider.images says how many images there are",
     "control_area": "a slider has no control images",
     "control_dropout": "a slider has no control images",

@@ -3,7 +3,8 @@
 A bucket's sides are multiples of the family's granularity, or of a coarser one that the dataset
 asks for, and its area is at most resolution x resolution. An image gets the bucket of the nearest
 aspect ratio that it can fill without being enlarged; one that is too small for any keeps its own
-size. With further resolutions it is planned once more for each of them that it fills.
+size. With further resolutions it is planned once more for each of them that it fills, and with
+further shapes once more for what is left of it when it is cut to each.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,17 +138,42 @@ def _sizes_of(
         if place:
             # An image is enlarged for none of the further sizes.
             of_this = of_this.model_copy(update={"upscale": False})
-        if settings.bucketing == "longest_side":
-            chosen = [_longest_side(size, of_this, step, own=not place) for size in sizes]
-        else:
+        listed: Sequence[Bucket] = ()
+        if settings.bucketing == "area":
             listed = standard_buckets(resolution, settings.max_aspect_ratio, step, setting)
-            chosen = choose_buckets(sizes, listed, upscale=of_this.upscale)
-        for size, bucket in zip(sizes, chosen, strict=True):
-            if bucket is None and not place:
-                bucket = _own_size(first[size], of_this, step, size_multiple)
-            if bucket is not None:
-                found[size][bucket] = None
+        for shape in (None, *settings.more_shapes):
+            parts = [_cut(size, shape) for size in sizes]
+            if listed:
+                chosen = choose_buckets(parts, listed, upscale=of_this.upscale)
+            else:
+                chosen = [_longest_side(part, of_this, step, own=not place) for part in parts]
+            for size, part, bucket in zip(sizes, parts, chosen, strict=True):
+                # What is left of an image may be too small; an image itself is then an error.
+                if bucket is None and not place and (not shape or min(part) >= size_multiple):
+                    left = replace(first[size], width=part[0], height=part[1])
+                    bucket = _own_size(left, of_this, step, size_multiple)
+                if bucket is not None:
+                    found[size][bucket] = None
     return {size: tuple(buckets) for size, buckets in found.items()}
+
+
+def _cut(size: _Size, shape: str | None) -> _Size:
+    """The largest part of an image that has a shape; all of it for None.
+
+    Source: ``crop_to_aspect_ratio`` of the FlyMyAI LoRA trainer, which draws one of three shapes
+    and the image's own each time.
+
+    Args:
+        size: Width and height of the image.
+        shape: As in ``dataset.more_shapes``.
+    """
+    if shape is None:
+        return size
+    width, height = size
+    across, down = map(int, shape.split(":"))
+    if width * down > height * across:
+        return height * across // down, height
+    return width, width * down // across
 
 
 def _longest_side(size: _Size, settings: DatasetSection, step: int, *, own: bool) -> Bucket | None:

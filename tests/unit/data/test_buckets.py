@@ -1,4 +1,6 @@
+import itertools
 import math
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from tests.fixtures.counted_calls import counted_calls
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import choose_buckets, plan_buckets, standard_buckets
+from trainer_core.data.image import kept_box
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.types import Bucket, Sample
 
@@ -155,6 +158,45 @@ def test_no_image_is_enlarged_for_a_further_size():
     assert sizes_of(image(600, 600), upscale=True) == [(1024, 1024)]
 
 
+@pytest.mark.parametrize(
+    ("size", "options", "found"),
+    [
+        ((2000, 3000), {"more_shapes": ["1:1", "16:9"]}, [(832, 1248), (1024, 1024), (1360, 768)]),
+        ((2000, 2000), {"more_shapes": ["1:1"]}, [(1024, 1024)]),
+        ((1000, 700), {"more_shapes": ["1:1"]}, [(992, 688), (688, 688)]),
+        ((400, 40), {"more_shapes": ["1:30"], "bucketing": "longest_side"}, [(384, 32)]),
+        (
+            (2000, 2000),
+            {"more_shapes": ["2:1"], "more_resolutions": [512]},
+            [(1024, 1024), (1440, 720), (512, 512), (720, 352)],
+        ),
+    ],
+)
+def test_an_image_is_planned_for_each_shape_that_it_is_cut_to(size, options, found):
+    assert sizes_of(image(*size), **options) == found
+
+
+def test_shapes_are_cut_as_the_seed_crops_them():
+    """Its ``crop_to_aspect_ratio`` and ``image_resize``, in fractions."""
+    options = {"bucketing": "longest_side", "upscale": True, "resolution": 1024}
+    for width, height in itertools.product(range(200, 3000, 311), range(220, 3000, 317)):
+        plan = plan_buckets(
+            [image(width, height)],
+            DatasetSection(more_shapes=["16:9", "4:3", "1:1"], **options),
+            16,
+            no_control_size,
+        )
+        kept = {each.bucket: kept_box((width, height), each.bucket) for each in plan.samples}
+        for ratio in (Fraction(16, 9), Fraction(4, 3), Fraction(1)):
+            wide = Fraction(width, height) > ratio
+            part = (int(height * ratio), height) if wide else (width, int(width / ratio))
+            bucket = Bucket(*(1024 * side // max(part) // 32 * 32 for side in part))
+            left, top = (width - part[0]) // 2, (height - part[1]) // 2
+            box = (left, top, left + part[0], top + part[1])
+            # Both sides are whole multiples of 32 there too, which it stretches for and we cut for.
+            assert kept[bucket] == pytest.approx(box, abs=1 + 32 * max(part) / 1024), bucket
+
+
 def test_each_folder_has_its_own_resolutions():
     folders = [{"path": "b", "resolution": 256}, {"path": "c", "more_resolutions": [256]}]
     settings = DatasetSection(path="a", resolution=512, folders=folders)
@@ -163,6 +205,10 @@ def test_each_folder_has_its_own_resolutions():
     assert [(p.sample.folder, p.bucket.width) for p in plan.samples] == [
         (2, 512), (2, 256), (0, 512), (1, 256)
     ]  # fmt: skip
+    shapes = DatasetSection(path="a", folders=[{"path": "b", "more_shapes": ["1:2"]}])
+    assert [len(plan_buckets([each], shapes, 16, no_control_size).samples) for each in samples] == [
+        *(2, 1, 2)
+    ]
     small = [Sample("s.png", Path("x"), "", 400, 400, folder=n) for n in (0, 1)]
     (note,) = plan_buckets(small, settings, 16, no_control_size).notes
     assert "smaller than 512 x 512" in note

@@ -57,6 +57,7 @@ OWN = {
     "control_dropout": (0.0, 0.2),
     "resolution": (512, 1024),
     "more_resolutions": ([256], []),
+    "more_shapes": (["1:1"], []),
     "batch_size": (None, 4),
     "num_repeats": (5, 1),
     "captions": ({"shuffle": 4}, {"prefix": "a photo, "}),

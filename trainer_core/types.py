@@ -275,6 +275,7 @@ class RunSummary:
         samples_per_bucket: ``"64x64"`` to the number of samples that are trained.
         preserved: What keeps the base from forgetting, in words.
         plan: What an epoch is made of (`data.plan_text.describe_plan`), a line each.
+        adapted: Each kind of layer with an adapter, a line each (`adapters.layer_list`).
     """
 
     family: str
@@ -289,6 +290,7 @@ class RunSummary:
     preserved: str
     folder: Path
     plan: Sequence[str] = ()
+    adapted: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

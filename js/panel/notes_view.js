@@ -4,16 +4,21 @@
 import { html, setText } from "./dom.js";
 
 export class NotesView {
-  constructor() {
+  /**
+   * @param {string} name of its class
+   * @param {(count: number) => string} title
+   */
+  constructor(name, title) {
+    this.title = title;
     this.summary = html("summary", "");
     this.list = html("ul", "");
-    this.element = html("details", "notes", {}, [this.summary, this.list]);
+    this.element = html("details", name, {}, [this.summary, this.list]);
   }
 
   /** @param {string[]} notes */
   draw(notes) {
     this.element.hidden = notes.length === 0;
-    setText(this.summary, notes.length === 1 ? "1 note" : `${notes.length} notes`);
+    setText(this.summary, this.title(notes.length));
     const shown = [...this.list.children].map((item) => item.textContent);
     if (shown.join("\n") === notes.join("\n")) return;
     this.list.replaceChildren(...notes.map((text) => html("li", "", {}, [text])));

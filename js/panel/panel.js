@@ -60,7 +60,8 @@ export class TrainPanel {
     this.error = new ErrorView(inputs);
     /** What went wrong before there was a run. @type {import("../errors/error_view.js").NodeError | null} */
     this.told = null;
-    this.notes = new NotesView();
+    this.notes = new NotesView("notes", (count) => (count === 1 ? "1 note" : `${count} notes`));
+    this.layers = new NotesView("layers", () => "Layers with an adapter");
     this.memory = new MemoryView();
     this.choices = new ChoicesView();
     this.empty = html("p", "empty");
@@ -82,7 +83,12 @@ export class TrainPanel {
     this.element = html("section", "panel", { "aria-label": "Training panel" }, [
       this.status.element,
       this.error.element,
-      html("div", "folds", {}, [this.notes.element, this.memory.element, this.choices.element]),
+      html(
+        "div",
+        "folds",
+        {},
+        [this.notes, this.memory, this.choices, this.layers].map((view) => view.element),
+      ),
       this.plot,
       this.readout,
       this.controls.element,
@@ -147,6 +153,7 @@ export class TrainPanel {
     this.error.draw(this.told ?? run.error);
     this.notes.draw(run.notes);
     this.memory.draw(run.memory);
+    this.layers.draw(run.layers);
     this.choices.draw(run.choices);
     this.actions.draw(run, offline);
     this.samples.draw(run.samples, this.look.large);

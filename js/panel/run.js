@@ -60,6 +60,7 @@
  * @property {string[]} notes what is good to know
  * @property {import("../errors/error_view.js").NodeError | null} error
  * @property {Memory | null} memory
+ * @property {string[]} layers each kind of layer with an adapter
  * @property {Choice[]} choices
  * @property {number} returns how often it has gone back to an older state
  */
@@ -98,6 +99,7 @@ export const NO_RUN = Object.freeze({
   notes: [],
   error: null,
   memory: null,
+  layers: [],
   choices: [],
   returns: 0,
 });
@@ -141,6 +143,7 @@ export function fromSnapshot(payload, before = NO_RUN) {
     notes: texts(message.notes),
     error: toError(message.error),
     memory: toMemory(message.memory),
+    layers: texts(message.layers),
     choices: toChoices(message.choices),
   };
   // Of a course that was given up nothing stays.

@@ -53,9 +53,9 @@ const CSS = `
 .adapter-trainer-folds { flex: none; display: flex; flex-wrap: wrap; gap: 2px 14px; }
 .adapter-trainer-folds:not(:has(> :not([hidden]))) { display: none; }
 .adapter-trainer-folds > [open] { flex-basis: 100%; }
-.adapter-trainer-notes { flex: none; font-size: 11px; color: var(--at-quiet); max-height: 6em; overflow-y: auto; }
-.adapter-trainer-notes summary { cursor: pointer; }
-.adapter-trainer-notes ul, .adapter-trainer-warnings ul { margin: 2px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
+:is(.adapter-trainer-notes, .adapter-trainer-layers) { flex: none; font-size: 11px; color: var(--at-quiet); max-height: 6em; overflow-y: auto; }
+:is(.adapter-trainer-notes, .adapter-trainer-layers) summary { cursor: pointer; }
+:is(.adapter-trainer-notes, .adapter-trainer-layers, .adapter-trainer-warnings) ul { margin: 2px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
 :is(.adapter-trainer-memory, .adapter-trainer-choices) { flex: 0 1 auto; min-width: 0; overflow-x: auto; font-size: 11px; color: var(--at-quiet); }
 :is(.adapter-trainer-memory, .adapter-trainer-choices) summary { cursor: pointer; overflow-wrap: anywhere; }
 :is(.adapter-trainer-memory, .adapter-trainer-choices) table { border-collapse: collapse; margin-top: 4px; width: 100%; font-variant-numeric: tabular-nums; }

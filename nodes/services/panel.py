@@ -210,6 +210,7 @@ class NodeObserver:
             self._folder = event.summary.folder
             with PANEL.lock:
                 self.state.steps = event.summary.steps
+                self.state.layers = list(event.summary.adapted)
                 self.state.take_history(self._folder, comfy_host.output_place, self._prompts)
                 self.state.resumable = self.has_checkpoint
             self._keep()

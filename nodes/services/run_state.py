@@ -10,7 +10,7 @@ from typing import Any
 from .asked_settings import Asked
 from .run_history import POINTS, HeldOut, Place, read_history, thinned_losses
 
-_KEPT = {"choices": list, "warnings": list, "notes": list, "memory": dict}
+_KEPT = {"choices": list, "warnings": list, "notes": list, "memory": dict, "layers": list}
 
 
 @dataclass(slots=True)
@@ -29,6 +29,7 @@ class RunState:
         warnings: What the person can do something about.
         notes: What is good to know.
         memory: Where the run keeps what, as JSON values; None as long as nothing was planned.
+        layers: Each kind of layer with an adapter, a line each; empty before it is attached.
         choices: What a preset chose and why: ``setting``, ``value`` and ``why`` of each.
         returns: How often it has gone back to an older state; what is shown of another course is
             none of this one's.
@@ -55,6 +56,7 @@ class RunState:
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     memory: dict[str, Any] | None = None
+    layers: list[str] = field(default_factory=list)
     choices: list[dict[str, str]] = field(default_factory=list)
     returns: int = 0
     encoded: list[int] = field(default_factory=list)
@@ -82,6 +84,7 @@ class RunState:
             "notes": list(self.notes),
             "error": self.error,
             "memory": self.memory,
+            "layers": list(self.layers),
             "choices": list(self.choices),
         }
 

@@ -171,6 +171,7 @@ const detail = {
   step: 9, steps: 90, points: [[1, 0.1, 1e-3], [9, 0.1, 1e-3]], samples: [image],
   warnings: ["a warning"], notes: ["a note"],
   memory: { blocks: 9, device_free: 8e9, ram_free: 9e9, rows },
+  layers: ["5 x blocks.*.to_q: 64 x 64, rank 4, 512 (lora_up 64 x 4, lora_down 4 x 64)"],
   choices: [{ setting: "rank", value: "16", why: "Because." }],
 };
 app.api.dispatchEvent(new CustomEvent("adapter_trainer.state", { detail }));

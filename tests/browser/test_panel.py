@@ -415,6 +415,23 @@ def test_the_memory_plan_is_a_line_and_a_table_and_survives_a_reload(page):
     assert page.problems() == []
 
 
+@pytest.mark.exhaustive
+def test_adapted_layers_are_listed_behind_one_click_and_survive_a_reload(page, finished):
+    show(page, finished)
+    lines = f"{PANEL} .adapter-trainer-layers[open] li"
+    for _ in range(2):
+        assert page.count(lines) == 0
+        page.browser.evaluate("document.querySelector('.adapter-trainer-layers summary').click()")
+        page.wait_for_count(f"{PANEL} .adapter-trainer-layers[open]", 1)
+        first = page.browser.evaluate(f"return document.querySelector('{lines}').textContent")
+        sizes = r"128 x 128, rank 4, 272 \(lokr_w1 4 x 4, lokr_w2_a .*\)"
+        assert re.fullmatch(rf"5 x \S+: {sizes}", first), first
+        assert_well_laid_out(page)
+        page.reload()
+        page.wait_for("Done")
+    assert page.problems() == []
+
+
 def test_copies_and_removed_nodes_keep_to_themselves(page):
     page.load_api(training_graph(unique("copied"), steps=5000))
     page.run()

@@ -21,12 +21,17 @@ from comfyui.graphs import (
     panel,
     record,
     release,
+    run_folder,
     runs,
     wait_until_held,
     wish,
 )
 from comfyui.test_graph_errors import refused
 from fixtures.combinations import some
+
+from trainer_core.adapters.layer_list import layer_kinds
+from trainer_core.commands.doctor import run_report
+from trainer_core.families.run_files import load_config
 
 pytestmark = pytest.mark.comfy
 
@@ -180,9 +185,10 @@ def assert_any_node_shows_the_same(server, train, nodes):
         forget_panel(server)
         query = f"/adapter_trainer/state?node_id={node}"
         other = server.post(query, {"prompt": {**nodes, node: train}})[1]
-        for name in ("run", "choices", "warnings", "notes", "memory"):
+        for name in ("run", "choices", "warnings", "notes", "memory", "layers"):
             assert other[name] == state[name], name
     assert bool(state["choices"]) == (train["class_type"] == "AdapterTrainerQuick")
+    return state
 
 
 @pytest.mark.parametrize("made", some(["nodes", "quick"], "quick"))
@@ -195,7 +201,9 @@ def test_the_panel_says_what_run_would_do_with_images_that_changed(server, made)
     if made == "nodes":
         nodes = graph(name, dataset={"folder": folder}, train={"steps": 4})
     server.run(nodes)
-    assert_any_node_shows_the_same(server, nodes[TRAIN], nodes)
+    shown = assert_any_node_shows_the_same(server, nodes[TRAIN], nodes)
+    report, _ = run_report(load_config(run_folder(server, name) / "run.yaml"))
+    assert shown["layers"] == layer_kinds(report["adapter"]["adapted"]) != []
     assert asked(server, nodes) == f"{name}/v0"
     caption, before = place / "1.txt", (place / "1.txt").read_bytes()
     changed_now = f"{NEW}images or captions in {folder} have changed."

@@ -152,6 +152,14 @@ describe("what a preset chose", () => {
   });
 });
 
+test("layers with an adapter are listed behind one click, and not before they are known", () => {
+  show({});
+  expect(find(".adapter-trainer-layers").hidden).toBe(true);
+  show({ layers: ["5 x to_q: 64 x 64, rank 4, 512 (lora_up 64 x 4)", 7], notes: ["a note"] });
+  expect([find(".adapter-trainer-layers").hidden, find(".adapter-trainer-layers").open]).toEqual([false, false]);
+  expect([...find(".adapter-trainer-layers ul").children].map((each) => each.textContent)).toEqual(["5 x to_q: 64 x 64, rank 4, 512 (lora_up 64 x 4)"]);
+});
+
 describe("the memory plan", () => {
   const line = () => find(".adapter-trainer-memory summary").textContent;
   const cells = () => [...panel.element.querySelectorAll("tbody tr")].map((row) => [...row.children].map((cell) => cell.textContent));

@@ -21,7 +21,7 @@ from .arguments import Arguments
 from .console import show, show_report
 from .dataset import dataset_report
 from .given_inputs import missing_inputs
-from .layer_report import adapted_layers, layer_kinds, layer_report, other_layers
+from .layer_report import layer_report, other_layers
 from .local_base import locate_local_base
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def doctor(arguments: Arguments) -> int:
             run["run"], problems = run_report(config)
             adapter = run["run"].get("adapter")
             if adapter is not None and not arguments.json:
+                from ..adapters.layer_list import layer_kinds
+
                 adapter["adapted"] = layer_kinds(adapter["adapted"])
     environment = environment_report()
     # What is wrong stands first, and what can be looked up stands last.
@@ -222,6 +224,7 @@ def _beside_report(config: RunConfig, base: EmptyBase) -> dict[str, Any]:
 
 
 def _adapter_report(config: RunConfig, adapter: AttachedAdapter) -> dict[str, Any]:
+    from ..adapters.layer_list import adapted_layers
     from ..adapters.parameter_groups import pace_notes
     from ..training.optimizers import OPTIMIZERS
 

@@ -1,21 +1,18 @@
-"""The layers of any base, as ``doctor BASE --layers`` lists them, and those of an adapter.
+"""The layers of any base, as ``doctor BASE --layers`` lists them.
 
 Names, shapes and counts are those of the denoiser that a run adapts; of a class that no family
-knows, those in the headers of the weights. Layers that differ in their numbers alone stand on one
-line.
+knows, those in the headers of the weights.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BaseModelError
-from ..printable import grouped
 from ..weights.base_location import EMBEDDED
 from ..weights.diffusers_folder import class_name, shard_files
 from ..weights.header import open_weights
@@ -23,9 +20,6 @@ from ..weights.header import open_weights
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..adapters import AttachedAdapter
-
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _BLOCKS = re.compile(r"((?:\w+\.)*?\w+)\.\d+\.")
 _FEWEST = 2
 """Blocks that make a list a repeated one."""
@@ -46,6 +40,8 @@ def layer_report(base: str) -> dict[str, Any]:
     Raises:
         BaseModelError: When there are no weights that can be read, or not all of them.
     """
+    from ..adapters.layer_list import layer_lines, shape_in_words
+
     place = _place(base)
     family, named = _named(place, base)
     shapes = _shapes(place) if family is None else _shapes_of_family(base, family)
@@ -59,41 +55,20 @@ def layer_report(base: str) -> dict[str, Any]:
         **named,
         "parameters": sum(map(prod, shapes.values())),
         "blocks": lists,
-        "layers": _lines((name, _shape(shape)) for name, shape in layers.items()),
+        "layers": layer_lines((name, shape_in_words(shape)) for name, shape in layers.items()),
         "other_tensors": len(shapes) - len(layers),
         "targets": _targets(layers, lists),
     }
 
 
-def adapted_layers(adapter: AttachedAdapter) -> dict[str, dict[str, Any]]:
-    """Each layer of an adapter: its shape, rank, parameters and the shapes of its factors."""
-    plans, state = {plan.name: plan for plan in adapter.plans}, adapter.state()
-    return {
-        name: {
-            "shape": [plans[name].outputs, plans[name].inputs, *plans[name].kernel],
-            "rank": layer.rank,
-            "parameters": sum(tensor.numel() for tensor in layer.tensors.values()),
-            "factors": {factor: list(tensor.shape) for factor, tensor in layer.tensors.items()},
-        }
-        for name, layer in state.layers.items()
-    }
-
-
-def layer_kinds(layers: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What `adapted_layers` gave, with one line for layers that differ in their numbers alone."""
-    return _lines(
-        (name, f"{_shape(each['shape'])}, rank {each['rank']}, {grouped(each['parameters'])}")
-        for name, each in layers.items()
-    )
-
-
 def other_layers(module: nn.Module, names: Iterable[str]) -> list[str]:
     """The layers of a module that could have an adapter and are none of those named, as lines."""
+    from ..adapters.layer_list import layer_lines, shape_in_words
     from ..adapters.targets import LayerIndex
 
     without = set(names)
-    return _lines(
-        (layer.paths[0], _shape(layer.module.get_parameter("weight").shape))
+    return layer_lines(
+        (layer.paths[0], shape_in_words(layer.module.get_parameter("weight").shape))
         for layer in LayerIndex(module).layers
         if without.isdisjoint(layer.paths)
     )
@@ -165,21 +140,14 @@ def _repeated(layers: Iterable[str]) -> dict[str, int]:
 
 def _targets(layers: Iterable[str], lists: Mapping[str, int]) -> dict[str, list[str]]:
     """Patterns for ``adapter.targets``: all layers of the blocks, and those of attention."""
+    from ..adapters.layer_list import NUMBER
+
     every = [rf"{re.escape(name)}\.\d+\..*" for name in lists]
     attention = sorted(
         {
-            r"\d+".join(map(re.escape, _NUMBER.split(name)))
+            r"\d+".join(map(re.escape, NUMBER.split(name)))
             for name in layers
             if _ATTENTION.search(name) and any(name.startswith(f"{each}.") for each in lists)
         }
     )
     return {"blocks": every, "attention": attention}
-
-
-def _lines(described: Iterable[tuple[str, str]]) -> list[str]:
-    counts = Counter((_NUMBER.sub("*", name), words) for name, words in described)
-    return [f"{count} x {name}: {words}" for (name, words), count in counts.items()]
-
-
-def _shape(shape: Iterable[int]) -> str:
-    return " x ".join(map(str, shape))

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..adapters.layer_list import adapted_layers, layer_kinds
 from ..bases.distilled import distilled_note
 from ..config import MemorySection, RunConfig
 from ..config.defaults import (
@@ -307,4 +308,5 @@ def _summary(run: Loaded, folder: RunFolder) -> RunSummary:
         preserved=preservation_summary(config),
         folder=folder.path,
         plan=[*describe_plan(batch_plan(run)), *describe_levels(run)],
+        adapted=layer_kinds(adapted_layers(run.state.adapter)),
     )

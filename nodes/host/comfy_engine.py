@@ -15,6 +15,7 @@ import comfy.ldm.modules.attention
 import comfy.model_management as management
 import comfy.ops
 import comfy.quant_ops
+import comfy.supported_models
 import comfy.utils
 import torch
 from torch import is_grad_enabled as grad_enabled
@@ -255,3 +256,8 @@ def unload_model(patcher: Any) -> None:
             del management.current_loaded_models[place]
             return
     patcher.detach()
+
+
+def model_classes() -> list[type]:
+    """The classes of models that ComfyUI knows, in the order in which it tries them."""
+    return comfy.supported_models.models

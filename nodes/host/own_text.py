@@ -3,23 +3,25 @@
 The text of another model's encoder may be as wide as the own one, and is then predicted with, into
 noise. ComfyUI knows which text encoders it makes of a checkpoint that has these beside the model.
 Where one of the CLIP is as wide as one of those and reads other tokens with another network, or it
-finds none of the CLIP's to be the model's, the CLIP is another model's.
+finds none of the CLIP's to be the model's, the CLIP is another model's. Of some models it does not
+know them, such as of those in FLUX's layout with another encoder: no CLIP that it makes for another
+class of models is theirs.
 
-Nothing is said of a model or a CLIP that ComfyUI's loaders have not made, of another width, which
-the model itself refuses, and of the same encoder with another template: KSampler reads that as it
-is trained.
+Nothing is said of a model or a CLIP that ComfyUI's loaders have not made, and of the same encoder
+with another template: KSampler reads that as it is trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import InputError
+from ...trainer_core.printable import listed
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from .graph_inputs import Clip
     from .graph_model import GraphModel
@@ -62,6 +64,31 @@ def require_own_text(found: GraphModel, clip: Clip) -> None:
         there = [each for each in given if each.width == width]
         if not any(one.is_same(other) for one in wanted for other in there):
             raise _refused(found, there, f"{_listed(wanted)}, which is {width} wide too")
+    if not {each.width for each in own} & {each.width for each in given}:
+        _require_no_others(found, model, given)
+
+
+def _require_no_others(found: GraphModel, model: nn.Module, given: Sequence[_Encoder]) -> None:
+    """Refuse a CLIP that ComfyUI makes for other classes of models, and not for this one.
+
+    Raises:
+        InputError: When it is one.
+    """
+    from .comfy_engine import model_classes
+
+    config, weights, others = found.model.model_config, dict(model.named_parameters()), list[str]()
+    for kind in model_classes():
+        # Its settings are those of a file, which no text encoder depends on.
+        made = _target(kind.__new__(kind), weights)
+        if made is not None and _name(made.clip) == _name(type(model)):
+            others.append(kind.__name__)
+    if others and type(config) in model_classes() and type(config).__name__ not in others:
+        raise _refused(found, given, f"text encoders that are not those of {listed(others, 2)}")
+
+
+def _name(kind: type) -> tuple[str, str]:
+    """Of a class; some of ComfyUI's are made again at each call."""
+    return kind.__module__, kind.__qualname__
 
 
 def _refused(found: GraphModel, given: Sequence[_Encoder], wanted: str) -> InputError:
@@ -83,13 +110,20 @@ def _own_text(denoiser: Any, model: nn.Module) -> nn.Module | None:
     """
     import torch
 
+    words = {"device": torch.device("meta"), "dtype": torch.float16, "model_options": {}}
     try:
-        config = denoiser.model_config
+        target = _target(denoiser.model_config, dict(model.named_parameters()))
+        return None if target is None else target.clip(**target.params, **words)
+    except _UNKNOWN:
+        return None
+
+
+def _target(config: Any, weights: Mapping[str, Tensor]) -> Any:
+    """What ComfyUI would make text encoders with, for a class of models and these weights."""
+    try:
         prefix = config.text_encoder_key_prefix[0]
-        state = {prefix + name: each for name, each in model.named_parameters()}
-        target = config.clip_target(state_dict=state)
-        words = {"device": torch.device("meta"), "dtype": torch.float16, "model_options": {}}
-        return target.clip(**target.params, **words)
+        state = {prefix + name: each for name, each in weights.items()}
+        return config.clip_target(state_dict=state)
     except _UNKNOWN:
         return None
 

@@ -169,6 +169,31 @@ def with_vae(name, other):
     return None
 
 
+def tiled_and_whole(name):
+    """Latents of an image by the encoders of a run and by VAEEncodeTiled, of one tile and of many.
+
+    Gives the largest differences, relative to the largest latent.
+    """
+    from tiny_models.denoisers import tiny_model
+    from tiny_models.sizes import TINY
+    from tiny_models.vaes import tiny_vae
+
+    import nodes
+
+    with torch.inference_mode():
+        model, vae = tiny_model(name), tiny_vae(TINY[name].vae)
+        pixels = torch.rand(1, 3, 128, 128, generator=torch.Generator().manual_seed(0)) * 2 - 1
+        of = part("nodes.host.graph_model").GraphModel(model)
+        encoders = part("nodes.host.plain_encoders").PlainEncoders(of.title, of.space, None, vae)
+        found = encoders.encode_image(pixels)
+        image, apart = ((pixels + 1) / 2).movedim(1, -1), []
+        for tile, overlap in ((512, 64), (64, 16)):
+            (latent,) = nodes.VAEEncodeTiled().encode(vae, image, tile, overlap)
+            tiled = encoders.space.normalized(latent["samples"]).reshape(found.shape)
+            apart.append(float((tiled - found).abs().max() / found.abs().max()))
+    return apart
+
+
 VAES = [("flux", "wan21"), ("wan21", "flux"), ("qwen_image", "flux"), ("sdxl", "sd15")]
 
 
@@ -186,6 +211,7 @@ def main(folder, names):
             torch.nn.functional.scaled_dot_product_attention = kernel
         results[f"{name} {change}"] = found
     results["vaes"] = [with_vae(*each) for each in VAES]
+    results["tiled"] = [tiled_and_whole(name) for name in ("sdxl", "flux", "qwen_image")]
     (folder / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 

@@ -75,3 +75,9 @@ def test_a_vae_of_another_model_is_named(found):
     *wrong, right = found["vaes"]
     assert all("at the VAE input" in each[0] and "a VAE of" in each[1] for each in wrong)
     assert right is None
+
+
+def test_an_image_of_one_tile_is_encoded_as_vae_encode_tiled_does(found):
+    """ComfyUI encodes in tiles by itself where memory runs out; more tiles than one differ."""
+    for one, many in found["tiled"]:
+        assert one < 1e-5 < many

@@ -12,7 +12,11 @@ pytestmark = pytest.mark.comfy
 
 REFUSED = table(__file__, "clips of other models")
 """Tiny MODELs to the CLIPs of ComfyUI's loaders that would train them on noise."""
-QUICK = ("sd3", "wan21")
+OWN = table(__file__, "clips of their own")
+"""Tiny MODELs to the CLIP that they are sampled with."""
+OF_OTHERS = {"ovis": ["omnigen2", "aura"], "hidream": ["omnigen2", "sd3", "flux"]}
+"""Those of which ComfyUI knows no text encoders, to CLIPs that it makes for others."""
+QUICK = ("sd3", "ovis")
 
 
 def cases(names):
@@ -31,7 +35,10 @@ def told(request, comfy_host, tmp_path_factory):
 
 @pytest.mark.parametrize("name", cases(TINY))
 def test_another_models_clip_is_named_and_no_other(name, told):
-    assert sorted(told[name]) == sorted(REFUSED.get(name, []))
+    of_others = {clip for clip, said in told[name].items() if "are not those of" in said[1]}
+    assert sorted(told[name].keys() - of_others) == sorted(REFUSED.get(name, []))
+    assert of_others.isdisjoint({OWN[name], "tiny"})
+    assert of_others.issuperset(OF_OTHERS.get(name, []))
     for found, expected, remedy in told[name].values():
         assert "tokens at the CLIP input, and" in found
         assert "the CLIP that the model is sampled with" in expected

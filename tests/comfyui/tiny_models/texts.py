@@ -99,6 +99,11 @@ KINDS = {
         sdxl_clip.SDXLClipModel,
         {"clip_l_model_config": _HALF, "clip_g_model_config": _HALF},
     ),
+    "refiner": lambda: (
+        sdxl_clip.SDXLTokenizer,
+        sdxl_clip.SDXLRefinerClipModel,
+        {"clip_g_model_config": _clip_sizes(WIDTH, layers=3)},
+    ),
     "sd3": lambda: (
         sd3_clip.SD3Tokenizer,
         sd3_clip.sd3_clip(t5=False),

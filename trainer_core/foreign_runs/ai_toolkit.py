@@ -211,8 +211,11 @@ def _optimizer(train: Source, to: Conversion) -> None:
     ours = set_optimizer_by(train, to, name, params, "optimizer_params.{}", {"eps": 1e-6})
     key = "unet_lr" if train.given("unet_lr") else "lr"
     rate = train.read(key, number, 1e-6)
-    raised = ours in FINDS_ITS_RATE and rate < 0.1
+    own = "prodigy" in name[1].lower()
+    raised = ours in FINDS_ITS_RATE and (rate < 0.1 or not own)
     near = "Below 0.1 that program takes 1 with this optimizer." if raised else ""
+    if raised and not own:
+        near = "What it begins with there; here it multiplies the rate that is found."
     learning_rate = 1.0 if raised else rate
     train.say(to, "training.optimizer.learning_rate", learning_rate, key, rate, near)
     if key == "unet_lr":

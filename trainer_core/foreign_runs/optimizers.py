@@ -25,6 +25,11 @@ class _Optimizer(NamedTuple):
 _ADAMW = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01}
 _ADAM = {**_ADAMW, "weight_decay": 0.0}
 _PRODIGY = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+_AUTOMAGIC = _Optimizer(
+    "prodigy",
+    {"weight_decay": 0.0},
+    "It finds a rate for each number, by the signs of its updates; prodigy finds one for all.",
+)
 _LION = {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0}
 _DECAY = {"weight_decay": 0.0}
 
@@ -49,6 +54,7 @@ OPTIMIZERS: Mapping[str, _Optimizer] = {
     "prodigy": _Optimizer("prodigy", _PRODIGY),
     "prodigy8bit": _Optimizer("prodigy", _PRODIGY, "Its state is not kept in 8 bits."),
     "prodigyplusschedulefree": _Optimizer("prodigy_schedule_free", {**_PRODIGY, "beta2": 0.99}),
+    **dict.fromkeys(("automagic", "automagic2", "automagic3", "automagicexperiment"), _AUTOMAGIC),
     "came": _Optimizer("came", {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0}),
     "muon": _Optimizer("muon", {"beta1": 0.95, "weight_decay": 0.0}),
     "sgd": _Optimizer("sgd", {"beta1": 0.0, "weight_decay": 0.0}),

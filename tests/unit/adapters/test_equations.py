@@ -169,3 +169,17 @@ def test_every_split_is_exact_and_sorted(dimension, factor):
         assert factor in (small, large)
     divisors = [each for each in range(1, math.isqrt(dimension) + 1) if dimension % each == 0]
     assert factorize(dimension, -1) == (divisors[-1], dimension // divisors[-1])
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "rank"), [(48, 96, 4), (5, 3, 2), (64, 64, 32)])
+def test_a_loha_has_twice_the_parameters_of_a_lora(inputs, outputs, rank):
+    lora, loha = (
+        sum(
+            each.numel()
+            for each in KINDS[kind]
+            .initial_factors(make_plan(kind, inputs, outputs, rank), 0)
+            .values()
+        )
+        for kind in ("lora", "loha")
+    )
+    assert loha == 2 * lora == 2 * rank * (inputs + outputs)

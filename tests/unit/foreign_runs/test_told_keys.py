@@ -176,3 +176,18 @@ def test_what_previews_do_not_share_stands_behind_their_prompts():
     assert run.values["preview.prompts"] == ["a --d 3", "b --d 5"]
     assert run.values["preview.width"] == 64
     assert run.config().preview.of_prompt("b --d 5", 1).seed == 5
+
+
+@pytest.mark.parametrize(("name", "rate"), [("automagic", "1e-6"), ("Automagic3", "0.5")])
+def test_an_optimizer_that_finds_its_rates_becomes_one_that_finds_its_rate(name, rate):
+    own = f"lr: {rate}, optimizer: {name}, optimizer_params: {{weight_decay: 0.02, lr_bump: 1e-6}}"
+    run = read(files.AI_TOOLKIT_FLUX.replace("lr_scheduler: constant_with_warmup", own))
+    optimizer = run.config().training.optimizer
+    assert (optimizer.name, optimizer.learning_rate, optimizer.weight_decay) == (
+        *("prodigy", 1.0),
+        0.02,
+    )
+    why = {note.key: (note.outcome, note.why) for note in run.notes}
+    assert "one for all" in why["train.optimizer"][1]
+    assert "begins with" in why["train.lr"][1]
+    assert why["train.optimizer_params.lr_bump"][0] == "lacking"

@@ -27,6 +27,20 @@ _NOTES = re.compile(
 _NO_BOUND = {2**63 - 1, 1e6}
 _LONGEST_HELP = 300
 _MOST_VISIBLE = 8
+_FOLDED = {
+    *(
+        "num_repeats",
+        "bucketing",
+        "control_area",
+        "more_shapes",
+        "sigma_density",
+        "sigma_stratified",
+    ),
+    *("sigma_min", "sigma_max", "loss_weighting", "huber_schedule", "differential_guidance"),
+    *("noises_per_latent", "ema_post_hoc", "swap_slots", "swap_master", "checkpoint_inputs"),
+    *("recovery_skips", "recovery_returns", "norms_every", "sigma_bands"),
+}
+"""Inputs that hardly anybody should touch, on whatever node."""
 _WHEN = {
     *("Leave", "Change", "Set", "Raise", "Lower", "Switch", "Take", "Use", "Choose", "Write"),
     "Connect",
@@ -149,6 +163,17 @@ def test_everything_is_explained(server, schemas, node):
     assert {name: text for name, text in texts.items() if late(text)} == {}
     assert schema["description"].count(". ") <= 1, "more than two sentences"
     assert visible(schema) <= _MOST_VISIBLE
+
+
+def test_what_hardly_anybody_touches_is_folded_away(schemas):
+    found = [
+        (node, name, bool(facts.get("advanced")))
+        for node, schema in schemas.items()
+        for name, (_, facts) in inputs(schema).items()
+        if name.rpartition(".")[2] in _FOLDED
+    ]
+    assert {name.rpartition(".")[2] for _, name, _ in found} == _FOLDED
+    assert [each for each in found if not each[2]] == []
 
 
 def late(text):

@@ -141,6 +141,7 @@ class DatasetSection(Section):
         "Leave it at 1; raise it when you train regularization images beside your own and yours "
         "should come more often. How often each image appears in an epoch, one round through all "
         "of them.",
+        advanced=True,
         ge=1,
         le=10000,
     )

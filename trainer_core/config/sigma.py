@@ -26,6 +26,7 @@ class SigmaSection(Section):
         "most. 'logit_normal', 'cosmap': the middle. 'uniform': all. 'shifted': moved to noise by "
         "'shift'. 'mode': by 'mode_scale'. 'content': strong. 'style': weak. 'beta': by alpha and "
         "beta. 'auto': the family's.",
+        advanced=True,
     )
     mean: float = setting(
         0.0,

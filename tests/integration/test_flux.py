@@ -50,7 +50,7 @@ def test_tiny_flux_trains_and_exports(tmp_path, kontext, kind):
         adapter={"kind": kind},
         training={"steps": 4, "batch_size": 2, "optimizer": {"learning_rate": 1e-2}},
         preview={**preview, "controls": shown},
-        output={"layouts": layouts},
+        output={"layouts": layouts, "dtype": "bf16" if kontext else "fp32"},
     )
     result = train(config)
     assert result.status == "done"
@@ -71,6 +71,9 @@ def test_tiny_flux_trains_and_exports(tmp_path, kontext, kind):
     assert any(name.startswith("transformer.transformer_blocks.") for name in native)
     assert all(name.startswith("transformer.") for name in diffusers)
     assert all(torch.isfinite(tensor).all() for tensor in native.values())
+    assert {tensor.dtype for name, tensor in native.items() if "alpha" not in name} == {
+        torch.bfloat16 if kontext else torch.float32
+    }
 
 
 def test_a_layout_that_cannot_hold_the_adapter_is_refused_before_training(tmp_path):

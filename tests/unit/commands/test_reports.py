@@ -35,6 +35,14 @@ def test_dataset_report_counts(images, capsys):
     assert found["train_would_stop"] is None
 
 
+def test_dataset_report_counts_the_shapes_that_images_are_cut_to(images, capsys):
+    words = ("dataset.resolution=64", "dataset.more_shapes=['2:1']")
+    found = report(capsys, "dataset", str(images), *words)
+    # Of two images the upper part is cut off; the third has the shape.
+    assert found["buckets"] == {"64x64": 2, "64x32": 2, "96x32": 1}
+    assert any("cropped by more than 25%" in note for note in found["notes"])
+
+
 def test_dataset_report_says_what_is_not_mirrored_and_nothing_for_a_terminal(images, capsys):
     (images / "0.txt").write_text("a left hand", encoding="utf-8")
     settings = ["dataset.resolution=64", "dataset.flip=true"]

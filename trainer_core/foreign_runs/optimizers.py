@@ -26,9 +26,9 @@ _ADAMW = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01}
 _ADAM = {**_ADAMW, "weight_decay": 0.0}
 _PRODIGY = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
 _AUTOMAGIC = _Optimizer(
-    "prodigy",
+    "prodigy_schedule_free",
     {"weight_decay": 0.0},
-    "It finds a rate for each number, by the signs of its updates; prodigy finds one for all.",
+    "It finds a rate for each number, by the signs of its updates; this one finds one for all.",
 )
 _LION = {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0}
 _DECAY = {"weight_decay": 0.0}

@@ -184,7 +184,7 @@ def test_an_optimizer_that_finds_its_rates_becomes_one_that_finds_its_rate(name,
     run = read(files.AI_TOOLKIT_FLUX.replace("lr_scheduler: constant_with_warmup", own))
     optimizer = run.config().training.optimizer
     assert (optimizer.name, optimizer.learning_rate, optimizer.weight_decay) == (
-        *("prodigy", 1.0),
+        *("prodigy_schedule_free", 1.0),
         0.02,
     )
     why = {note.key: (note.outcome, note.why) for note in run.notes}

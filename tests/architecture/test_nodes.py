@@ -35,8 +35,8 @@ HEAVY = {
 EXECUTE_LINES = 15
 SETTINGS_SHOWN = {
     *("training.batch_size", "preview.every", "training.checkpoint_every"),
-    *("training.schedule.name", "training.schedule.warmup_steps", "training.sigma.density"),
-    *("training.optimizer.name", "memory.plan"),
+    *("training.schedule.name", "training.schedule.warmup_steps", "training.optimizer.name"),
+    "memory.plan",
 }
 SETTINGS_AT_MOST = 80
 OBJECTS = {"clip", "vae", "model", "patcher", "model_patcher"}

@@ -9,8 +9,8 @@ from tests.fixtures.thread_processes import together
 from trainer_core.config import RunConfig
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
-from trainer_core.filesystem.storage import write_json
 from trainer_core.tensors.safetensors_writer import save_tensors
+from trainer_core.training.checkpoints.checkpoint import save_checkpoint
 from trainer_core.training.checkpoints.run_folder import create_version, open_version
 from trainer_core.training.setup.start import find_start
 
@@ -20,9 +20,10 @@ def make_version(tmp_path):
     def make(*steps, root="out"):
         folder = create_version(tmp_path / root / "run", {"step": 100}, "")
         for step in steps:
-            path = folder.checkpoints / f"{step:06d}"
-            save_tensors(path / "training_state.safetensors", {"a": torch.ones(1)})
-            write_json(path / "state.json", {"format": 1, "step": step, "settings": {}})
+            tensors = {"a": torch.ones(1)}
+            save_checkpoint(
+                folder.checkpoints, step, {}, tensors, lambda path: save_tensors(path, tensors)
+            )
         folder.release()
         return folder.path
 

@@ -20,10 +20,7 @@ def make_version(tmp_path):
     def make(*steps, root="out"):
         folder = create_version(tmp_path / root / "run", {"step": 100}, "")
         for step in steps:
-            tensors = {"a": torch.ones(1)}
-            save_checkpoint(
-                folder.checkpoints, step, {}, tensors, lambda path: save_tensors(path, tensors)
-            )
+            save_checkpoint(folder.checkpoints, step, {}, TENSORS, write_adapter)
         folder.release()
         return folder.path
 
@@ -33,6 +30,13 @@ def make_version(tmp_path):
 def config(tmp_path, resume="auto", root="out"):
     output = {"dir": str(tmp_path / root), "name": "run"}
     return RunConfig.model_validate({"output": output, "resume": resume})
+
+
+TENSORS = {"a": torch.ones(1)}
+
+
+def write_adapter(path):
+    save_tensors(path, TENSORS)
 
 
 FAMILY = get_family("qwen_image")

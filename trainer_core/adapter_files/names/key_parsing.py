@@ -102,8 +102,13 @@ _PREFIXES = {
     **FLAT_PREFIXES,
 }
 
-_INNER_PREFIX = re.compile(r"(diffusion_model|transformer|unet|model|dit|pipe)\.")
+_INNER_PREFIX = re.compile(r"(base_model\.model|diffusion_model|transformer|unet|model|dit|pipe)\.")
 """Prefixes that some programs put behind another one, or in front of it; ComfyUI knows no two."""
+
+_WRAPPER = re.compile(
+    r"(?<![^._])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)[._]|^module\."
+)
+"""What torch.compile, FSDP, checkpointed blocks and DDP put into names of a model they wrap."""
 
 ALPHA = "alpha"
 MAGNITUDE = "lora_magnitude_vector"
@@ -143,6 +148,10 @@ _XLABS = re.compile(r"(?P<name>.+\.processor\.(?:qkv|proj)_lora[12]?)\.(?P<side>
 """A key of x-flux, XLabs' trainer, whose layers have names of their own (`KeyMap.aliases`)."""
 
 
+_OF_TOOLS = ("img_in.lora_A.weight", "single_blocks.0.norm.key_norm.scale")
+"""Keys by which ComfyUI knows the spelling of Black Forest Labs' own LoRAs (Canny, Depth)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedKey:
     """A key of an adapter file, taken apart.
@@ -176,6 +185,19 @@ class LayerMatch:
 
     modules: tuple[tuple[str, RowSlice], ...]
     native: str | None
+
+
+def respelt(keys: Iterable[str]) -> dict[str, str]:
+    """A file's keys to ComfyUI's spelling of them, where it knows the file's by two of its keys.
+
+    Source: ``convert_lora_bfl_control`` in ComfyUI's ``comfy/lora_convert.py``.
+    """
+    names = {key: key for key in keys}
+    if all(mark in names for mark in _OF_TOOLS):
+        for key in names:
+            name = key.replace(".lora_B.bias", ".diff_b").replace("_norm.scale", "_norm.set_weight")
+            names[key] = f"{NATIVE_PREFIX}{name}"
+    return names
 
 
 def parse_key(path: Path, text: str) -> ParsedKey | str:
@@ -234,6 +256,7 @@ def unprefixed(name: str) -> str:
 
 def _parted(name: str) -> tuple[str, str]:
     """The layout that a name's prefix says, as `ParsedKey.layout`, and the name without it."""
+    name = _WRAPPER.sub("", name)
     prefix = next((each for each in _PREFIXES if name.startswith(each)), "")
     return _PREFIXES.get(prefix, "bare"), name[len(prefix) :]
 

@@ -34,6 +34,7 @@ from ..names.key_parsing import (
     count_kinds,
     parse_key,
     parse_text_key,
+    respelt,
     told,
     unprefixed,
 )
@@ -145,7 +146,8 @@ def read_content(
             names the key.
     """
     found, texts = _Sorted(), {}
-    keys = _without_strangers({text: parse_key(file.path, text) for text in file.tensors})
+    spelt = respelt(file.tensors).items()
+    keys = _without_strangers({text: parse_key(file.path, name) for text, name in spelt})
     for text, key in keys.items():
         if not isinstance(key, str):
             _sort(file, found, text, key, file.tensors[text])

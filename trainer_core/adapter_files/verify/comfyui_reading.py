@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from ...adapters.kinds.file_rules import SKIPS, STOPS, Fault, Shape
 from ...adapters.kinds.registry import FILE_RULES
 from ..names.key_map import ComfyuiPlace, bias_of
+from ..names.key_parsing import respelt
 
 _GLORA = (".a1.weight", ".a2.weight", ".b1.weight", ".b2.weight")
 _GLORA_KIND = "glora"
@@ -104,7 +105,7 @@ _XLABS_NAMES = {
 
 def _renamed(keys: Iterable[str]) -> dict[str, str]:
     """A file's keys to the names that ComfyUI gives them before it reads."""
-    names = {key: key for key in keys}
+    names = respelt(keys)
     if all(mark in names for mark in _OF_XLABS):
         for key, name in names.items():
             for old, new in _XLABS_NAMES.items():

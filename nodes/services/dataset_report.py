@@ -186,10 +186,10 @@ class Report:
 
     def _place(self, sample: Sample, item: dict[str, Any]) -> None:
         """Say at which size it is trained, and what of it."""
-        from ...trainer_core.data.buckets import choose_bucket
+        from ...trainer_core.data.buckets import MUCH_CROPPED, choose_bucket
         from ...trainer_core.data.framing import crop_of
-        from ...trainer_core.data.image import kept_box
-        from ...trainer_core.data.report.kinds import MUCH_CROPPED, SMALL_SHARE
+        from ...trainer_core.data.image import cut_share, kept_box
+        from ...trainer_core.data.report.kinds import SMALL_SHARE
 
         settings, problems = self._settings, item["problems"]
         size = sample.width, sample.height
@@ -203,9 +203,9 @@ class Report:
         item["bucket"] = [bucket.width, bucket.height]
         across, down = size
         item["crop"] = [left / across, top / down, right / across, bottom / down]
-        kept = (right - left) * (bottom - top) / (across * down)
-        if kept < 1 - MUCH_CROPPED:
-            text = f"{1 - kept:.0%} of its area is cut off at the training size."
+        cut = cut_share(size, bucket, settings.crop)
+        if cut > MUCH_CROPPED:
+            text = f"{cut:.0%} of its area is cut off at the training size."
             problems.append({"kind": "cropped", "grave": False, "text": text})
         if across * down < SMALL_SHARE * settings.resolution**2:
             problems.append({"kind": "small", "grave": False, "text": _told_small(bucket, size)})

@@ -22,9 +22,11 @@ from ..errors import ConfigError, DatasetError
 from ..types import Bucket, PlannedSample, Sample
 from .collection import uncollected
 from .flips import with_flips
-from .image import image_size
+from .image import cut_share, image_size
 
-_MUCH_CROPPED = 0.25
+MUCH_CROPPED = 0.25
+"""Share of the area that is cut off, from which an image is told."""
+
 _LONGEST_SIDE_STEP = 32
 _AT_ONCE = 4096
 """Sizes that are compared with all buckets in one go; 150 buckets take 5 MB then."""
@@ -338,10 +340,17 @@ def _notes(
                 f"{change} the training size"
             )
     cropped = dict.fromkeys(
-        item.sample.name for item in planned if _cropped_share(item) > _MUCH_CROPPED
+        item.sample.name
+        for item in planned
+        if cut_share(
+            (item.sample.width, item.sample.height),
+            item.bucket,
+            folders[min(item.sample.folder, len(folders) - 1)].crop,
+        )
+        > MUCH_CROPPED
     )
     if cropped:
-        notes.append(f"{_some(list(cropped))} cropped by more than {_MUCH_CROPPED:.0%} of the area")
+        notes.append(f"{_some(list(cropped))} cropped by more than {MUCH_CROPPED:.0%} of the area")
     controls = Counter(len(item.control_buckets) for item in planned)
     if len(controls) > 1:
         each = ", ".join(f"{count} with {number}" for number, count in sorted(controls.items()))
@@ -351,13 +360,6 @@ def _notes(
         each = ", ".join(f"{count} with {number}" for number, count in sorted(layers.items()))
         notes.append(f"images have different numbers of layers, and never share a batch: {each}")
     return tuple(notes)
-
-
-def _cropped_share(item: PlannedSample) -> float:
-    """Share of the image's area that does not reach the bucket, 0 to 1."""
-    sample, bucket = item.sample, item.bucket
-    scale = max(bucket.width / sample.width, bucket.height / sample.height)
-    return 1.0 - bucket.width * bucket.height / (sample.width * sample.height * scale * scale)
 
 
 def _some(names: Sequence[str]) -> str:

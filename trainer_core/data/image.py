@@ -238,6 +238,12 @@ def kept_box(
     return max(left, 0.0), max(top, 0.0), right, bottom
 
 
+def cut_share(size: tuple[int, int], bucket: Bucket, crop: Crop) -> float:
+    """Share of an image's area that `kept_box` leaves out, 0 to 1; 4:3 in a square loses 0.25."""
+    across, down = bucket.width * size[1], bucket.height * size[0]
+    return 0.0 if crop == "stretch" else 1.0 - min(across, down) / max(across, down)
+
+
 def moved(crop: Crop, focus: tuple[float, float] | None) -> tuple[Crop, tuple[float, float]]:
     """Crop and focus for `kept_box` where a person may have moved what is kept."""
     return (crop, CENTER) if focus is None or crop == "stretch" else ("mask", focus)

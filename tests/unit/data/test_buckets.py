@@ -92,14 +92,22 @@ def test_controls_have_their_own_size_with_a_control_area(tmp_path, paint):
     assert planned.control_buckets == (Bucket(96, 48),)
 
 
+PHOTOS = [(1600, 1200), (1200, 1600), (1440, 1080), (4032, 3024)]
+
+
 def test_notes_tell_of_small_cropped_and_mixed_images():
     samples = [image(100, 100), image(9000, 700), image(2000, 2000, (Path("a.png"),))]
     notes = plan_buckets(samples, DatasetSection(), 32, no_control_size).notes
     assert any("100x100.png" in note and "trained smaller" in note for note in notes)
     assert any("9000x700.png" in note and "cropped" in note for note in notes)
     assert any("2 with 0, 1 with 1" in note for note in notes)
-    plain = plan_buckets([image(2000, 2000)], DatasetSection(), 32, no_control_size)
-    assert plain.notes == ()
+    photos = [image(2000, 2000), *(image(*size) for size in PHOTOS)]
+    square = DatasetSection(bucketing="area", max_aspect_ratio=1, resolution=64)
+    for sizes, settings in (
+        (photos, square),  # 4:3 loses just a quarter
+        ([image(2000, 700)], square.model_copy(update={"crop": "stretch"})),
+    ):
+        assert plan_buckets(sizes, settings, 32, no_control_size).notes == ()
 
 
 def slow_choice(size, buckets, upscale):

@@ -12,6 +12,7 @@ from pathlib import Path
 from ...config import DatasetFolder, DatasetSection, dataset_folders
 from ...config.folders import Role
 from ...types import Bucket, PlannedSample, Sample
+from ..buckets import MUCH_CROPPED
 from ..captions import TextLimit, caption_tokens
 from ..image import moved
 from ..plan_text import describe_plan, planned_batches
@@ -25,7 +26,7 @@ from .facts import (
     ReportedImage,
     Schedule,
 )
-from .kinds import FEW, KINDS, MUCH_CROPPED, SMALL_SHARE
+from .kinds import FEW, KINDS, SMALL_SHARE
 from .placement import place
 from .texts import caption_findings, caption_report, cut_captions
 

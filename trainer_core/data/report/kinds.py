@@ -13,9 +13,6 @@ Stage = Literal["scan", "plan", "quick", "tokens", "looks"]
 """When it is known: scan and plan tell it themselves; ``quick`` needs what they know; ``tokens``
 needs the base's tokenizer; ``looks`` needs the images decoded."""
 
-MUCH_CROPPED = 0.25
-"""Share of the area that is cut off, from which an image is told."""
-
 SMALL_SHARE = 0.7
 """Share of the training area below which an image is told: a little less is nothing to act on."""
 

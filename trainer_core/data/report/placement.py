@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...types import Bucket
-from ..image import CENTER, Crop, kept_box
+from ..image import CENTER, Crop, cut_share, kept_box
 from .facts import Placement
 
 
@@ -23,13 +23,12 @@ def place(
     """
     width, height = size
     left, top, right, bottom = kept_box(size, bucket, crop, focus)
-    kept = (right - left) * (bottom - top) / (width * height)
     across, down = bucket.width / (right - left), bucket.height / (bottom - top)
     return Placement(
         width=bucket.width,
         height=bucket.height,
         crop=(left / width, top / height, right / width, bottom / height),
-        cut=max(0.0, 1.0 - kept),
+        cut=cut_share(size, bucket, crop),
         scale=max(across, down),
         stretch=across / down,
     )

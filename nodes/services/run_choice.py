@@ -105,16 +105,22 @@ def _nearest(
     asked: Sequence[Form],
     own: Collection[str],
 ) -> tuple[int, str, Differences] | None:
-    """How far the settings are from a run, 0 where it is theirs and 1 where its seed is another."""
+    """How far the settings are from a run, 0 where it is theirs and 1 where its seed is another.
+
+    Of several that are as near, one of as many steps comes first: Run trains none of those again.
+    """
+    steps = asked[0].asked.steps
     nearest: tuple[int, str, Differences] | None = None
+    least = (0, False)
     for run, folder, ending in versions:
         found = _differences(folder, ending, asked)
         if found is None and run not in own:
             continue  # it keeps no graph, and is not the node's own
         far = len(found) + (found.keys() != {SEED}) if found else 0
-        if nearest is None or far < nearest[0]:
-            nearest = far, run, found or {}
-        if not far:
+        rank = far, steps > 0 and steps not in {ending.steps, ending.asked}
+        if nearest is None or rank < least:
+            nearest, least = (far, run, found or {}), rank
+        if not any(rank):
             break
     return nearest
 

@@ -138,6 +138,12 @@ def test_a_run_belongs_to_its_settings_whichever_version_it_is(server):
     ):
         shown = server.post(query, {"prompt": changed(one, TRAIN, **inputs)})[1]
         assert (shown["run"], note in shown["notes"][-1]) == ("belongs/v0", True)
+    longer = changed(one, TRAIN, steps=6)
+    for nodes in (longer, one):  # the first goes on, and the other cannot become shorter
+        server.run(nodes)
+    for nodes, run in ((longer, "belongs/v0"), (one, "belongs/v2")):
+        forget_panel(server)
+        assert asked(server, nodes) == run
 
 
 def test_the_quick_node_belongs_to_its_answers_and_longer_to_its_run(server):

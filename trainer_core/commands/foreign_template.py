@@ -68,10 +68,12 @@ def count_epoch(config: RunConfig) -> Epoch:
         raise gathered.refusal or DatasetError(
             "no image of the dataset is trained", "images", "Check dataset.path."
         )
+    batches = sum(bucket.batches for bucket in gathered.report.buckets)
+    apart = math.ceil(batches / gathered.report.schedule.micro_batches)
     images: Counter[int] = Counter()
     for sample in gathered.found.samples:
         images[sample.folder] += 0 if sample.validation else sample.repeats
-    return Epoch(steps, images)
+    return Epoch(steps, apart, images)
 
 
 def _first(own: object) -> str:

@@ -17,11 +17,13 @@ class Epoch:
 
     Attributes:
         steps: As the verb ``dataset`` counts them, at least 1.
+        apart: How many they are where no step joins what is left of several sizes.
         images: Folders by their places in `dataset_folders` to their images that are not held out,
             as often as names of folders or metadata repeat them.
     """
 
     steps: int
+    apart: int
     images: Mapping[int, int]
 
 
@@ -89,4 +91,6 @@ def _say_epochs(to: Conversion, epoch: Epoch | None, why: str) -> None:
             to.lack(key, f"{epochs:g}", f"{how} {why}".strip())
         else:
             near = f"Steps of an epoch, as this dataset is now: {epoch.steps}."
+            if epoch.apart > epoch.steps:
+                near += f" With a step for each size apart, as there, they are {epoch.apart}."
             to.say(setting, max(1, round(epochs * epoch.steps)), key, f"{epochs:g}", near)

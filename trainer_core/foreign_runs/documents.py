@@ -161,6 +161,12 @@ def _refusal(name: str) -> Callable[[str], InputError]:
     def refuse(reason: str) -> InputError:
         if "escape" in reason.lower():
             return InputError(f"{name} cannot be read ({reason})", _EXPECTED, BACKSLASHES)
+        if "UTF-" in reason:
+            return InputError(
+                f"{name} cannot be read ({reason})",
+                _EXPECTED,
+                "Open it in a text editor that shows its letters right, and save it as UTF-8.",
+            )
         remedy = "Check the path and the file; see docs/other-trainers.md for what is read."
         return InputError(f"{name} cannot be read ({reason})", _EXPECTED, remedy)
 

@@ -23,6 +23,8 @@ from .registry import PROGRAMS
 from .rules import Conversion, Note, UnfitError, name_of, with_one_outcome
 
 _SURE, _LIKELY = "certain", "likely"
+_OF_THE_GUI = ("LoRA_type", "max_resolution")
+"""Keys of what kohya_ss, a GUI of sd-scripts, saves; its words and defaults are its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +280,13 @@ def _require_controls(to: Conversion) -> None:
 
 
 def _program_of(document: Document) -> tuple[Program, list[str]]:
+    if all(key in document.values for key in _OF_THE_GUI):
+        raise InputError(
+            f"{document.name} holds what the GUI kohya_ss has saved",
+            "what it starts sd-scripts with: a .toml, or a command line",
+            "Give the config_lora-....toml that it writes into its output folder when it trains, "
+            "or what its button Print training command prints.",
+        )
     found = [(program, program.marks_of(document)) for program in PROGRAMS]
     best, marks = max(found, key=lambda each: len(each[1]) / len(each[0].marks))
     if not marks and document.format == "command":

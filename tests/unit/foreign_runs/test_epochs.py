@@ -27,7 +27,8 @@ def images(tmp_path):
 def musubi(images, words=""):
     data = images.parent / "data.toml"
     data.write_text(
-        f"[general]\nbatch_size = 3\n[[datasets]]\nimage_directory = '{images}'\nnum_repeats = 4\n"
+        "[general]\nbatch_size = 3\nenable_bucket = true\nnum_repeats = 4\n"
+        f"[[datasets]]\nimage_directory = '{images}'\n"
         f"cache_directory = '{images.parent / 'cache'}'\ncaption_extension = '.txt'\n"
     )
     documents = [command_document(COMMAND.format(data=data) + words)]
@@ -41,6 +42,11 @@ def test_epochs_are_steps_where_the_images_are_there(images):
     assert lengths == (16 * 4, 2 * 4)
     near = {note.key: note.why for note in run.outcome("near")}
     assert near["max_train_epochs"] == "Steps of an epoch, as this dataset is now: 4."
+    for number, size in enumerate([(2048, 512), (512, 2048), (1400, 700), (700, 1400)]):
+        Image.new("RGB", size).save(images / f"{number}.png")
+    near = {note.key: note.why for note in musubi(images).outcome("near")}
+    apart = " 4. With a step for each size apart, as there, they are 5."
+    assert near["max_train_epochs"].endswith(apart)
 
 
 def test_epochs_are_told_where_the_images_are_not_there_or_nobody_may_look(images):

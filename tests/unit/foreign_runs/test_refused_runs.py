@@ -98,6 +98,10 @@ REFUSED = {
     "processes": ("job: extension\nconfig: {process: [3]}", "process"),
     "no process": ("job: extension\nconfig: {process: []}", "process"),
     "nothing": ("a: 1", "x.yaml"),
+    "of a GUI": (
+        "{LoRA_type: Flux1, max_resolution: '512,512', network_module: '', train_data_dir: d}",
+        "the GUI kohya_ss",
+    ),
     "huge": (files.AI_TOOLKIT.replace("steps: 1800", f"steps: {10**400}"), "train.steps is 1000"),
     "no LoRA": (files.ONE_TRAINER.replace('"LORA"', f'"{"x" * 5000}"'), "training_method is xxxx"),
 }

@@ -46,8 +46,10 @@ export class Strip {
     this.asked = 0;
     /** What was asked last, and found. */
     this.found = ["", ""];
-    /** What came of the last upload. */
+    /** What came of the last upload, and the folder that it is about. */
     this.notice = "";
+    /** @type {string | null} */
+    this.noticed = null;
     /** @type {import("./files.js").LeftOut[]} */
     this.leftOut = [];
     this.fading = 0;
@@ -107,6 +109,7 @@ export class Strip {
   async refresh() {
     const asked = ++this.asked;
     const folder = this.host.folder();
+    if (folder !== this.noticed) this.notice = "";
     if (!folder) {
       this.show(null, folder === null ? "The folder comes from another node." : "Choose a folder, or drop your images here.");
       return;
@@ -361,6 +364,7 @@ export class Strip {
   tell(message, left) {
     clearTimeout(this.fading);
     this.notice = message;
+    this.noticed = this.host.folder();
     this.leftOut = left;
     this.fading = window.setTimeout(() => {
       this.notice = "";

@@ -18,7 +18,7 @@ from ...trainer_core.printable import shortened
 TRAINING = frozenset({"AdapterTrainerTrain", "AdapterTrainerQuick"})
 """The nodes that train."""
 
-SEED, STEPS = "seed", "steps"
+SEED, STEPS, _WORD = "seed", "steps", "trigger_word"
 LARGEST_PROMPT = 16 * 2**20
 """Bytes of a prompt that is looked at."""
 
@@ -85,7 +85,10 @@ class Asked(NamedTuple):
                 pair = marks if all(marks) else (old.get(place), new.get(place))
                 if (both or place.endswith("/")) and pair[0] != pair[1]:
                     name = place.rstrip("/").rpartition("/")[2]
-                    found[name] = f"{name} was {_shown(old, place)} and is {_shown(new, place)}"
+                    was, now = _shown(old, place), _shown(new, place)
+                    found[name] = f"{name} was {was} and is {now}"
+                    if name == _WORD and old.get(place):
+                        found[name] += f", and captions that have {was} keep it"
                     if old.get(place) == new.get(place):
                         found[name] = f"images or captions in {new[place]} have changed"
         return found

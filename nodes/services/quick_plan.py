@@ -319,9 +319,10 @@ def _silent(answers: Answers, silent: Sequence[str], images: int, *, words: bool
     else:
         named = listed(silent, _NAMED)
         found = f"{len(silent)} of {images} images in {answers.folder} have no caption: {named}"
+        word = answers.trigger_word.strip()
+        how = f"press Use “{word}” there" if word else "type a trigger word, and press Use it there"
         remedy = "Write the missing captions."
-        if words:
-            remedy += " Or type a trigger word, and press Use it there below the images."
+        remedy += f" Or {how}, below the images." if words else ""
     also = ", or a trigger word and no caption at all" if words else ""
     return DatasetError(
         found, f"a text file beside each image that says what it shows{also}", remedy

@@ -240,7 +240,8 @@ def test_what_cannot_be_trained_is_refused_when_it_is_queued(server):
         server, folder="input/no-captions"
     )
     (images / "0.txt").write_text("sleeping", encoding="utf-8")
-    assert "1 of 2 images in input/no-captions have no caption: 1.png" in refusal(
-        server, folder="input/no-captions"
-    )
+    for word, how in (("", "type a trigger word"), ("ohwx", "press Use “ohwx” there")):
+        told = refusal(server, folder="input/no-captions", goal="object", trigger_word=word)
+        assert "1 of 2 images in input/no-captions have no caption: 1.png" in told
+        assert f"Or {how}" in told
     assert "Found: name is a/b" in refusal(server, name="a/b")

@@ -231,6 +231,9 @@ test("the trigger word is written where there is no caption, by one click", asyn
     const [, query, body] = asked.find(([name]) => name === "write");
     expect([query.folder, JSON.parse(body)]).toEqual(["input/cats", { way: "fill", text: "ohwx", find: "" }]);
     expect(line()).toContain("3 captions written");
+    strip.host.folder = () => "input/dogs";
+    await strip.refresh();
+    expect(line()).not.toContain("captions written");
   }
   for (const given of [{ editable: false }, { listed: true }, { problems: [] }]) {
     const { strip, line } = stripWith({ report: () => report(3, { problems, ...given }) }, "x", { trigger_word: "ohwx" });

@@ -87,6 +87,9 @@ def test_a_connected_model_is_the_base_whatever_is_chosen_beside_it(asked):
 def test_a_difference_is_told_by_its_input(asked):
     found = asked(graph(n4_folder="")).differences(asked(graph()), finished=False)
     assert found == {"folder": "folder was a and is empty"}
+    old, new = (asked(graph(n4_trigger_word=word)) for word in ("sks", "ohwx"))
+    (said,) = new.differences(old, finished=False).values()
+    assert said == "trigger_word was sks and is ohwx, and captions that have sks keep it"
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,8 @@ def test_a_path_stays_in_the_folder(tmp_path, written, found):
     below = KnownFiles(tmp_path, ["a.png", "train/c.png"], "train/")
     assert below.find("c.png") == ("train/c.png", "")
     assert below.find("../a.png") == ("a.png", "")
+    assert below.find(f"{tmp_path.name}/train/c.png") == ("train/c.png", "")
+    assert below.find("train/c.png") == ("train/c.png", "")
 
 
 def test_without_pyarrow_parquet_says_what_to_install(tmp_path, paint, monkeypatch):

@@ -200,6 +200,9 @@ class Reader:
             return None
 
     def _no_caption(self, file: ListedFile, name: str, own: ListedFile | None) -> str:
+        if own is not None and own.extension == ".json":
+            place = f"{self.prefix}{own.shown}"
+            return f"{name} has no caption: {place} has none called caption, text, short or long"
         if own is not None:
             return f"{name} has an empty caption file"
         if not self.settings.captions.read_files:

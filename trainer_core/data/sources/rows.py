@@ -67,8 +67,9 @@ class KnownFiles:
         return "", f"is not there{self._like(inside)}"
 
     def _below(self, written: str) -> str:
-        """The rest of a path that begins with the last folders of the dataset's own."""
-        parts, own = posixpath.normpath(written).split("/"), self._root.absolute().parts
+        """The rest of a path that begins with the last folders of the metadata file's own."""
+        parts = posixpath.normpath(written).split("/")
+        own = (self._root / self._base).absolute().parts
         depth = next((n for n in range(len(parts) - 1, 0, -1) if own[-n:] == (*parts[:n],)), 0)
         return "/".join(parts[depth:]) if depth else written
 

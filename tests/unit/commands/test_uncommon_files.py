@@ -284,6 +284,22 @@ def test_a_scale_that_nobody_means_is_named(alpha, odd, capsys, tmp_path):
     assert any(f"the scale is {alpha / 2:g}" in note for note in report["notes"]) == odd
 
 
+@pytest.mark.parametrize(("alphas", "odd"), [((96.0, 96.0), True), ((96.0, 1.0), False)])
+def test_one_alpha_of_ranks_that_differ_is_named(alphas, odd, capsys, tmp_path):
+    """As of LyCORIS's ranks by layer, whose scale is that of the first rank."""
+    tensors = {}
+    for name, alpha, rank in zip(("to_q", "to_k"), alphas, (32, 2), strict=True):
+        layer = f"{BLOCK}.attn.{name}"
+        tensors |= {
+            f"{layer}.lora_down.weight": values(rank, SIZE),
+            f"{layer}.lora_up.weight": values(SIZE, rank),
+            f"{layer}.alpha": torch.tensor(alpha),
+        }
+    notes = report_of(capsys, "inspect", saved(tmp_path, tensors))[1]["notes"]
+    assert any("the scale is 3 to 48, and 48 in 1 layer(s)" in note for note in notes) == odd
+    assert len(notes) == odd
+
+
 def glora(inputs=SIZE, old=False):
     sizes = {"a1": (inputs, 4), "a2": (4, inputs), "b1": (SIZE, 4), "b2": (4, SIZE)}
     return {

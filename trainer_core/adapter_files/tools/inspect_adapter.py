@@ -19,6 +19,8 @@ from ..read.file_content import AdapterFile
 
 _DIGITS = 9  # of a header's rank
 _ODD_SCALE = 1000.0
+_ODD_SPREAD = 8.0
+"""Scales that are as large, and differ as much, are hardly those that layers were trained with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,13 @@ def _notes(
         yield (
             f"the scale is {odd[0]:g} in {count} layer(s), by an alpha that is hardly meant: "
             "ComfyUI multiplies the change by it, and so does the trainer"
+        )
+    least, most = min(scales, default=1.0), max(scales, default=1.0)
+    if not odd and min(most, most / least) >= _ODD_SPREAD:
+        yield (
+            f"the scale is {least:.3g} to {most:.3g}, and {most:.3g} in {scales[most]} layer(s): "
+            "where all layers were trained with one scale, the file has one alpha for every rank, "
+            f"and these are up to {most / least:.3g} times too strong"
         )
     if file.assumed:
         yield f"the scale is a guess (alpha = rank): {file.assumed}"

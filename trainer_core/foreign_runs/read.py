@@ -284,8 +284,8 @@ def _program_of(document: Document) -> tuple[Program, list[str]]:
         raise InputError(
             f"{document.name} holds what the GUI kohya_ss has saved",
             "what it starts sd-scripts with: a .toml, or a command line",
-            "Give the config_lora-....toml that it writes into its output folder when it trains, "
-            "or what its button Print training command prints.",
+            "Give the .toml that it writes into its output folder when it trains, or what its "
+            "button Print training command prints.",
         )
     found = [(program, program.marks_of(document)) for program in PROGRAMS]
     best, marks = max(found, key=lambda each: len(each[1]) / len(each[0].marks))

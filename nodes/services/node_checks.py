@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...trainer_core.config.text_encoder import TextEncoderSection
+from ...trainer_core.config.training import TextEncoderSection
 from ...trainer_core.errors import BaseModelError, ConfigError
 from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
@@ -68,7 +68,7 @@ def check_dataset(values: Mapping[str, Any]) -> None:
     Raises:
         InputError: When settings or folders cannot be used.
     """
-    from ...trainer_core.config.dataset_folders import dataset_folders
+    from ...trainer_core.config.dataset import dataset_folders
     from ...trainer_core.data.sources.combined import scan_all
 
     settings = load_config({"dataset": _with_what_is_known(values)}).dataset

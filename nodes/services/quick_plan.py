@@ -383,7 +383,7 @@ def _time(hours: float, share: float) -> dict[str, str]:
 
 def _found(samples: Sequence[Sample]) -> Iterator[dict[str, str]]:
     """What a folder says of its images beyond captions and control images."""
-    from ...trainer_core.config.masks import MaskSection
+    from ...trainer_core.config.folders import MaskSection
 
     masked = sum(sample.mask is not None for sample in samples)
     if masked:

@@ -4,7 +4,6 @@ import ast
 
 from architecture.source import sources
 
-from trainer_core.config.reading import PATH_SETTINGS
 from trainer_core.config.run import walk_settings
 from trainer_core.config.section import section_of
 
@@ -34,7 +33,3 @@ def test_every_setting_is_read_somewhere():
     unread = {path for path in leaves if path.rsplit(".", 1)[-1] not in read}
     # The version is looked at while a file is read, before there are settings.
     assert unread <= {"config_version"}
-
-
-def test_path_settings_exist():
-    assert set(PATH_SETTINGS) <= {path for path, _ in _SETTINGS}

@@ -6,7 +6,7 @@ import torch
 from tests.fixtures.pretend_cuda import runtime
 from tests.gpu.memory import PRETENDED, launches
 from tests.unit.training.test_adamw8bit import make, parameters, run_steps, same
-from trainer_core.config.optimizer_facts import WAITS
+from trainer_core.config.optimizer import WAITS
 from trainer_core.training.optimizers import (
     allocate_state,
     load_optimizer_tensors,

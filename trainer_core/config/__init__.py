@@ -1,31 +1,24 @@
 """The run file as pydantic models: the one place of every default, bound and help text."""
 
 from .adapter import AdapterConfig, AdapterKind
-from .captions import CaptionSection
-from .dataset import CacheSection, DatasetSection, RegularizationSection
-from .dataset_folders import DatasetFolder, dataset_folders
-from .ema import EmaSection
-from .folders import FolderSection, Role
-from .loss import LossSection
-from .masks import MaskSection
-from .metrics import MetricsSection
+from .dataset import DatasetFolder, DatasetSection, ValidationSection, dataset_folders
+from .folders import CaptionSection, FolderSection, MaskSection, Role
+from .loss import LossSection, SigmaSection
+from .memory import MemorySection
 from .optimizer import OptimizerSection
-from .preservation import PreservationSection
-from .recovery import RecoverySection
+from .preservation import PreservationSection, RegularizationSection
+from .preview import PreviewSection
 from .run import (
     CONFIG_VERSION,
     BaseAdapter,
     BaseSection,
-    MemorySection,
+    CacheSection,
+    MetricsSection,
     OutputSection,
-    PreviewSection,
     RunConfig,
 )
-from .schedule import ScheduleSection
-from .sigma import SigmaSection
 from .slider import SliderSection
-from .training import TrainingSection
-from .validation import ValidationSection
+from .training import EmaSection, RecoverySection, ScheduleSection, TrainingSection
 
 __all__ = [
     "CONFIG_VERSION",

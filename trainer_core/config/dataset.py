@@ -1,53 +1,81 @@
-"""Settings of the training images, and of the cache of what is encoded of them."""
+"""Settings of the training images, and the folders that they lie in."""
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from pydantic import Field
 
-from .captions import CaptionSection
-from .folders import FolderSection, Layout, MissingCaption
-from .masks import MaskSection
-from .preservation import PreservationSection
-from .section import Section, setting
+from .dialect import value_in_words
+from .folders import (
+    OVERRIDES,
+    CaptionSection,
+    FolderSection,
+    Layout,
+    MaskSection,
+    MissingCaption,
+    Role,
+    extension_problems,
+    own_name,
+)
+from .preservation import PreservationSection, RegularizationSection
+from .section import Other, Problem, Section, setting
 from .slider import SliderSection
-from .validation import ValidationSection
 
 Policy = Literal["error", "skip"]
+_SMALLEST, _LARGEST = 32, 4096
+_SHAPE = re.compile(r"[1-9][0-9]{0,3}:[1-9][0-9]{0,3}")
 
 
-class RegularizationSection(Section):
-    """A second folder of ordinary images, which keeps the base from forgetting them."""
+class ValidationSection(Section):
+    """Images that are never trained on, and how often the loss is measured on them."""
 
-    path: str = setting(
-        "",
-        "Use it when the adapter changes what it should leave alone and you have ordinary images "
-        "of that: a second folder with images and captions of what the base can do already. They "
-        "are trained beside your own, without the trigger word.",
-    )
-    weight: float = setting(
-        1.0,
-        "Leave it; lower it when yours are learned too slowly, raise it when the base still "
-        "forgets. Weight of the regularization images' loss; your own images have 1.",
-        advanced=True,
+    share: float = setting(
+        0.0,
+        "Set it to about 0.1 when you have some hundred images, to see when the adapter only "
+        "learns them by heart. Share of the own images that is held out, the same ones in each "
+        "run of a seed. 0: none but those of folders with role validation.",
         ge=0.0,
-        le=10.0,
+        le=0.5,
     )
-    num_repeats: int = setting(
-        1,
-        "Leave it at 1; raise it when you have far fewer regularization images than images of "
-        "your own. How often each of them appears in an epoch.",
+    every: int = setting(
+        100,
+        "Leave it; raise it when measuring takes too long. Steps between two measurements of the "
+        "loss on held-out images, and on as many trained ones; the first is before step 1. A "
+        "checkpoint is written where it is lowest.",
         advanced=True,
         ge=1,
-        le=10000,
+    )
+    most: int = setting(
+        32,
+        "Leave it; raise it for a steadier number. The most held-out images that are measured; of "
+        "more than that, the same ones each time.",
+        advanced=True,
+        ge=1,
+        le=100000,
+    )
+    noise_levels: int = setting(
+        4,
+        "Leave it; raise it for a steadier number. At how many noise levels each held-out image "
+        "is measured; noise and levels are the same each time.",
+        advanced=True,
+        ge=1,
+        le=100,
     )
 
 
 class DatasetSection(Section):
     """Which images and captions are trained, and at which size."""
 
-    path: str = setting("", "Set it for every run: the folder with your images and captions.")
+    path: str = setting(
+        "",
+        "Set it for every run: the folder with your images and captions.",
+        path="anchored",
+        no_paths=("",),
+    )
     folders: list[FolderSection] = setting(
         [],
         "Leave it empty unless your images lie in several folders. Further folders, as [{path: "
@@ -62,6 +90,13 @@ class DatasetSection(Section):
         "training_images/ and layers/NAME_0.png ... 'kohya': folders named 10_name. 'metadata': a "
         "metadata file lists the images.",
         advanced=True,
+        not_with=Other(
+            "base.variant",
+            "generate",
+            of=("paired",),
+            such_as="edit",
+            because="control images need a base that edits",
+        ),
     )
     subfolders: bool = setting(
         True,
@@ -75,12 +110,15 @@ class DatasetSection(Section):
         "of control images that have the names of their training images; the second holds the "
         "second control image of each, and so on.",
         advanced=True,
+        path="anchored",
     )
     mask_folder: str = setting(
         "",
         "Leave it empty unless masks lie somewhere else than beside the images or in masks. A "
         "folder of masks that have the names of their images.",
         advanced=True,
+        path="anchored",
+        no_paths=("",),
     )
     metadata: str | None = setting(
         None,
@@ -88,6 +126,7 @@ class DatasetSection(Section):
         ".parquet file in the folder that lists image, caption, control, mask, repeats and "
         "weight. Unset: metadata.jsonl, .csv or .parquet where there is one.",
         advanced=True,
+        path="as written",
     )
     caption_extension: str = setting(
         ".txt",
@@ -187,6 +226,13 @@ class DatasetSection(Section):
         "not fit its bucket: the 'center', the 'top', the part around its 'mask'; 'stretch' "
         "keeps all and distorts.",
         advanced=True,
+        not_with=Other(
+            "dataset.mask.source",
+            "none",
+            of=("mask",),
+            such_as="auto",
+            because="masks say what of an image is kept",
+        ),
     )
     resolution: int = setting(
         1024,
@@ -232,6 +278,12 @@ class DatasetSection(Section):
         advanced=True,
         ge=1,
         le=8,
+        not_with=Other(
+            "bucketing",
+            "longest_side",
+            such_as="area",
+            because="with it each image keeps its shape",
+        ),
     )
     upscale: bool = setting(
         False,
@@ -255,6 +307,12 @@ class DatasetSection(Section):
         advanced=True,
         ge=1024,
         le=16777216,
+        not_with=Other(
+            "base.variant",
+            "generate",
+            such_as="edit",
+            because="control images need a base that edits",
+        ),
     )
     regularization: RegularizationSection = Field(
         default_factory=RegularizationSection,
@@ -273,50 +331,254 @@ class DatasetSection(Section):
         description="A slider between prompts, which is trained without images.",
     )
 
+    def problems(self, *, from_cache: bool) -> Iterator[Problem]:
+        """What contradicts itself, besides the conditions of the fields.
 
-class CacheSection(Section):
-    """Where encoded images and captions are kept between runs."""
+        Args:
+            from_cache: Whether a finished cache is trained, which needs no folders.
+        """
+        if self.folders and not self.path and not from_cache:
+            yield Problem(
+                f"dataset.folders names {len(self.folders)} folder(s) and dataset.path is empty",
+                "the first folder in dataset.path, and further ones in dataset.folders",
+                "Move the first folder of dataset.folders to dataset.path.",
+            )
+        blank = [number for number, word in enumerate(self.flip_except) if not word.strip()]
+        if blank:
+            yield Problem(
+                f"dataset.flip_except[{blank[0]}] is empty",
+                "words of captions",
+                "Remove it; [] lets every image be mirrored.",
+            )
+        if not self.holds_out and self.validation != ValidationSection() and not from_cache:
+            yield Problem(
+                "dataset.validation has settings and no image is held out",
+                "every, most and noise_levels only with a share above 0, or with a folder of role "
+                "validation",
+                "Set dataset.validation.share, or leave the section out.",
+            )
+        yield from self.mask.problems()
+        yield from _size_problems(self)
+        yield from _folder_problems(self)
+        yield from _preservation_problems(self)
+        yield from self.slider.problems()
+        if self.slider.is_on:
+            yield from _not_of_a_slider(self)
 
-    dir: str | None = setting(
-        None,
-        "Set it to keep encoded images and captions on another disk. Folder of the cache. Unset: "
-        "'cache' in the output folder.",
-        advanced=True,
+    @property
+    def holds_out(self) -> bool:
+        """Whether some images are held out."""
+        return self.validation.share > 0 or any(e.role == "validation" for e in self.folders)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFolder:
+    """One folder with the settings that hold for it.
+
+    Attributes:
+        place: The setting that names it, such as ``dataset.folders[0].path``; for messages.
+        role: What its images are for.
+        weight: Factor on its images' loss.
+        settings: As ``dataset``, with what the folder says otherwise; ``path`` is the folder, and
+            no further folders are in it.
+    """
+
+    place: str
+    role: Role
+    weight: float
+    settings: DatasetSection
+
+
+def dataset_folders(dataset: DatasetSection) -> tuple[DatasetFolder, ...]:
+    """All folders of a dataset, in the order in which `Sample.folder` counts them.
+
+    Returns:
+        ``dataset.path``, also where it is empty, as beside a finished cache; then
+        ``dataset.folders``; then ``dataset.regularization`` where it has a path.
+    """
+    return tuple(_folders(dataset))
+
+
+def _folders(dataset: DatasetSection) -> Iterator[DatasetFolder]:
+    alone = dataset.model_copy(
+        update={"folders": [], "regularization": type(dataset.regularization)()}
     )
-    manifest: str | None = setting(
-        None,
-        "Set it to train without the images and without text encoders, such as on another "
-        "machine. A finished cache: the file '*.cache.json' that Save Run File or the verb cache "
-        "wrote; it is trained as it is.",
-        advanced=True,
-    )
-    verify: bool = setting(
-        False,
-        "Leave it off; switch it on once when the disk may have damaged files. Reads every cached "
-        "file at the start and encodes damaged ones again.",
-        advanced=True,
-    )
-    dtype: Literal["auto", "fp32", "bf16", "fp16"] = setting(
-        "auto",
-        "Leave it on auto. Number format of cached latents and texts. 'auto': that of the "
-        "encoders. 'fp32' is exact and largest; 'bf16' and 'fp16' take half of that; 'fp16' fails "
-        "where an encoder's numbers are too large for it, and says so.",
-        advanced=True,
-    )
-    batch_size: int = setting(
-        1,
-        "Leave it at 1; raise it to encode faster on a GPU with room. How many images of a size, "
-        "and how many captions, are encoded at a time.",
-        advanced=True,
-        ge=1,
-        le=256,
-    )
-    max_gb: float | None = setting(
-        None,
-        "Leave it unset, or set it when the disk gets full. The most gigabytes that the cache may "
-        "take: what was not used for longest is removed at the end of encoding, never what this "
-        "run or another one at work needs.",
-        advanced=True,
-        gt=0.0,
-        le=1e5,
-    )
+    yield DatasetFolder("dataset.path", "train", 1.0, alone)
+    # Files and folders of the first one say nothing about the others.
+    other = alone.model_copy(update={"metadata": None, "control_folders": [], "mask_folder": ""})
+    # Ordinary images need no masks because your own have some.
+    plain = "auto" if other.mask.source == "files" else other.mask.source
+    for index, folder in enumerate(dataset.folders):
+        said = {name: getattr(folder, own_name(name)) for name in OVERRIDES}
+        own = {name: value for name, value in said.items() if value is not None}
+        if folder.role == "regularization":
+            own = {"trigger_word": "", "mask.source": plain} | own
+        if (source := own.pop("mask.source", None)) is not None:
+            own["mask"] = other.mask.model_copy(update={"source": source})
+        own |= {"path": folder.path, "metadata": folder.metadata}
+        settings = other.model_copy(update=own)
+        yield DatasetFolder(f"dataset.folders[{index}].path", folder.role, folder.weight, settings)
+    ordinary = dataset.regularization
+    if ordinary.path:
+        own = {"path": ordinary.path, "num_repeats": ordinary.num_repeats, "trigger_word": ""}
+        own["mask"] = other.mask.model_copy(update={"source": plain})
+        settings = other.model_copy(update=own)
+        where = "dataset.regularization.path"
+        yield DatasetFolder(where, "regularization", ordinary.weight, settings)
+
+
+def _folder_problems(dataset: DatasetSection) -> Iterator[Problem]:
+    """What contradicts itself within a folder."""
+    folders = {f"dataset.folders[{n}]": folder for n, folder in enumerate(dataset.folders)}
+    for place, folder in {"dataset": dataset, **folders}.items():
+        layout = folder.layout or dataset.layout
+        yield from extension_problems(f"{place}.caption_extension", folder.caption_extension)
+        if folder.captions is not None:
+            yield from folder.captions.problems(f"{place}.captions")
+        if folder.metadata is not None and layout not in {"auto", "metadata"}:
+            yield Problem(
+                f"{place}.metadata is set and its layout is {layout}",
+                "a metadata file only with layout auto or metadata",
+                f"Leave {place}.metadata out, or set {place}.layout to metadata.",
+            )
+        if folder.control_folders and layout in {"paired", "layered", "metadata"}:
+            yield Problem(
+                f"{place}.control_folders is set and its layout is {layout}",
+                "control images in one way",
+                f"Leave {place}.control_folders out, or set {place}.layout to flat.",
+            )
+        further = folder.more_resolutions or []
+        first = folder.resolution or dataset.resolution
+        yield from _more_resolutions(f"{place}.more_resolutions", further, first)
+        yield from _more_shapes(place, folder.more_shapes or (), dataset)
+
+
+def _more_resolutions(place: str, further: Sequence[int], first: int) -> Iterator[Problem]:
+    seen = {first}
+    for number, resolution in enumerate(further):
+        where = f"{place}[{number}]: {resolution}"
+        if not _SMALLEST <= resolution <= _LARGEST:
+            yield Problem(
+                where,
+                f"a number from {_SMALLEST} to {_LARGEST}, in pixels",
+                f"Take it out of {place}, or set a size that can be trained.",
+            )
+        elif resolution in seen:
+            yield Problem(
+                f"{where}, which is a training size already",
+                f"sizes beside resolution, which is {first}, each named once",
+                f"Take it out of {place}.",
+            )
+        seen.add(resolution)
+
+
+def _more_shapes(place: str, shapes: Sequence[str], dataset: DatasetSection) -> Iterator[Problem]:
+    widest = dataset.max_aspect_ratio
+    for number, shape in enumerate(shapes):
+        where = f"{place}.more_shapes[{number}]: {shape}"
+        sides = [int(side) for side in shape.split(":")] if _SHAPE.fullmatch(shape) else []
+        if not sides:
+            yield Problem(
+                where,
+                "width and height as whole numbers with a colon between, such as 16:9",
+                f"Correct it, or take it out of {place}.more_shapes.",
+            )
+        elif dataset.bucketing == "area" and max(sides) > widest * min(sides):
+            yield Problem(
+                f"{where}, and dataset.max_aspect_ratio is {widest:g}",
+                "shapes that a bucket may have",
+                "Raise dataset.max_aspect_ratio, or take a less extreme shape.",
+            )
+
+
+def _size_problems(dataset: DatasetSection) -> Iterator[Problem]:
+    step = dataset.bucket_step
+    sizes = [dataset.resolution, *(each.resolution or step or 0 for each in dataset.folders)]
+    if step is not None and step > min(sizes):
+        yield Problem(
+            f"dataset.bucket_step is {step} and a resolution is {min(sizes)}",
+            "a step of at most the resolution: sides of buckets are multiples of it",
+            f"Lower dataset.bucket_step to {min(sizes)} or less, or leave it out.",
+        )
+
+
+def _preservation_problems(dataset: DatasetSection) -> Iterator[Problem]:
+    kept, word = dataset.preservation, dataset.preservation.class_word.strip()
+    if kept.holds("class", "output") and not word:
+        yield Problem(
+            f"dataset.preservation.kind is {kept.kind} and dataset.preservation.class_word is "
+            "empty",
+            "the ordinary word for what is trained",
+            "Set dataset.preservation.class_word, such as 'woman', or dataset.preservation.kind "
+            "to trajectory.",
+        )
+    trained = [each.settings for each in dataset_folders(dataset) if each.role == "train"]
+    triggers = [each.trigger_word.strip() for each in trained]
+    if kept.holds("output") and word and not any(triggers):
+        yield Problem(
+            "dataset.preservation.kind is output and dataset.trigger_word is empty",
+            "a trigger word, in the place of which the base is given the class word",
+            "Set dataset.trigger_word, or dataset.preservation.kind to blank or class.",
+        )
+    if kept.holds("output") and word and word.casefold() in map(str.casefold, triggers):
+        yield Problem(
+            f"dataset.preservation.class_word and dataset.trigger_word are both {word!r}",
+            "a class word that is not what is learned",
+            "Change dataset.trigger_word to a word that means nothing yet.",
+        )
+    dropped = max(each.caption_dropout for each in trained)
+    if kept.holds("blank") and dropped:
+        yield Problem(
+            f"dataset.preservation.kind is blank and dataset.caption_dropout is {dropped:g}",
+            "one of them: dropped captions teach the empty prompt what blank holds it back from",
+            "Set dataset.caption_dropout to 0, or dataset.preservation.kind to trajectory.",
+        )
+
+
+_OF_A_SLIDER = frozenset({"slider", "resolution", "batch_size", "preservation"})
+"""What of the dataset's section a slider has too."""
+
+_NOT_OF_A_SLIDER = {
+    "path": "a slider is trained without images",
+    "folders": "a slider is trained without images",
+    "regularization": "a slider is trained without images; dataset.preservation.prompts holds the "
+    "base to other prompts",
+    "validation": "nothing of a slider can be held out",
+    "trigger_word": "a slider is called by its strength",
+    "caption_dropout": "the neutral prompts are what a slider is trained on",
+    "captions": "the prompts of a slider are taken as they are",
+    "mask": "a slider is trained on whole images",
+    "more_resolutions": "a slider is trained at one size",
+    "more_shapes": "a slider is trained at one size",
+    "num_repeats": "dataset.slider.images says how many images there are",
+    "control_area": "a slider has no control images",
+    "control_dropout": "a slider has no control images",
+}
+_NO_FOLDER = "it says how images of a folder are read, and a slider has none"
+
+
+def _not_of_a_slider(dataset: DatasetSection) -> Iterator[Problem]:
+    """Settings of a folder's images, which a slider has not."""
+    for name in type(dataset).model_fields:
+        if name in _OF_A_SLIDER:
+            continue
+        value, usual = getattr(dataset, name), dataset.usual(name)
+        for path, shown in _differences(f"dataset.{name}", value, usual):
+            yield Problem(
+                f"{path} {shown} and dataset.slider.positive is set",
+                f"no {path}: {_NOT_OF_A_SLIDER.get(name, _NO_FOLDER)}",
+                f"Leave {path} or dataset.slider out.",
+            )
+
+
+def _differences(path: str, value: Any, usual: Any) -> Iterator[tuple[str, str]]:
+    """Settings that are not as they usually are, and what they are, in words."""
+    if value == usual:
+        return
+    if isinstance(value, Section):
+        for name in type(value).model_fields:
+            yield from _differences(f"{path}.{name}", getattr(value, name), getattr(usual, name))
+    elif isinstance(value, list) and value and isinstance(value[0], Section):
+        yield path, f"names {len(value)} folder(s)"
+    else:
+        yield path, f"is {value_in_words(value)}"

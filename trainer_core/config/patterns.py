@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..errors import AdapterError
+from .dialect import value_in_words
+from .section import Problem
 
 LONGEST_NAME = 128
 """Characters of a layer's name that the bound reckons with."""
@@ -99,6 +102,18 @@ PATTERN_REMEDY = (
     "stand side by side, as in (to_q|to_k)."
 )
 """What an error says is to do."""
+
+
+def wrong_patterns(path: str, patterns: Iterable[str]) -> Iterator[Problem]:
+    """Texts in the setting at ``path`` that cannot be used as patterns."""
+    for pattern in patterns:
+        mistake = pattern_mistake(pattern)
+        if mistake:
+            yield Problem(
+                f"{path} has {value_in_words(pattern)}, which {mistake}",
+                PATTERN_EXPECTED,
+                PATTERN_REMEDY,
+            )
 
 
 def compile_pattern(pattern: str, setting: str) -> re.Pattern[str]:

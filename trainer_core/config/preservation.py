@@ -4,7 +4,43 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .section import Section, setting
+from .section import Other, Section, setting
+
+_ON = Other("share", such_as=0.25)
+_MAKES_IMAGES = Other(
+    "kind", "trajectory", "class", because="only there the base makes images to be held to"
+)
+
+
+class RegularizationSection(Section):
+    """A second folder of ordinary images, which keeps the base from forgetting them."""
+
+    path: str = setting(
+        "",
+        "Use it when the adapter changes what it should leave alone and you have ordinary images "
+        "of that: a second folder with images and captions of what the base can do already. They "
+        "are trained beside your own, without the trigger word.",
+        path="anchored",
+        no_paths=("",),
+    )
+    weight: float = setting(
+        1.0,
+        "Leave it; lower it when yours are learned too slowly, raise it when the base still "
+        "forgets. Weight of the regularization images' loss; your own images have 1.",
+        advanced=True,
+        ge=0.0,
+        le=10.0,
+        only_with=Other("path"),
+    )
+    num_repeats: int = setting(
+        1,
+        "Leave it at 1; raise it when you have far fewer regularization images than images of "
+        "your own. How often each of them appears in an epoch.",
+        advanced=True,
+        ge=1,
+        le=10000,
+        only_with=Other("path"),
+    )
 
 
 class PreservationSection(Section):
@@ -17,12 +53,19 @@ class PreservationSection(Section):
         "prompt. 'output': with class_word in place of your trigger word, also for edits. The "
         "last two take a little longer.",
         advanced=True,
+        only_with=_ON,
+        not_with=Other(
+            "dataset.slider.positive",
+            of=("blank", "output"),
+            because="a slider has no images of a folder, at which these kinds hold the base",
+        ),
     )
     class_word: str = setting(
         "",
         "Set it for the kinds class and output: the ordinary word for what you train, such as "
         "'woman'. It has to stay as it is when your trigger word becomes something else.",
         advanced=True,
+        only_with=(_ON, Other("kind", "class", "output")),
     )
     share: float = setting(
         0.0,
@@ -38,6 +81,14 @@ class PreservationSection(Section):
         "instructions, that have nothing to do with what is learned; the base is held to them. "
         "Empty: a general list, for the embedded base one of its own words.",
         advanced=True,
+        only_with=(
+            _ON,
+            Other(
+                "kind",
+                "trajectory",
+                because="only there the base makes images of prompts that you name",
+            ),
+        ),
     )
     count: int = setting(
         24,
@@ -46,6 +97,7 @@ class PreservationSection(Section):
         advanced=True,
         ge=1,
         le=1000,
+        only_with=(_ON, _MAKES_IMAGES),
     )
     steps: int = setting(
         12,
@@ -54,6 +106,7 @@ class PreservationSection(Section):
         advanced=True,
         ge=1,
         le=100,
+        only_with=(_ON, _MAKES_IMAGES),
     )
 
     def holds(self, *kinds: str) -> bool:

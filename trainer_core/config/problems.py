@@ -7,46 +7,26 @@ it expects something. Facts that need files or the base model are checked where 
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
-from ..filesystem.file_names import EXPECTED, name_mistake
-from ..printable import MOST, grouped, shortened
-from .adapter import INIT_OF_EVERY_KIND, OF_KIND, UNUSED_BY, AdapterConfig
-from .caption_problems import caption_contradictions
-from .dataset import PreservationSection, RegularizationSection
-from .dataset_rules import dataset_contradictions
-from .dialect import LONGEST_VALUE, value_in_words
-from .loss_rules import loss_contradictions
-from .memory_rules import memory_contradictions
-from .noise_rules import noise_contradictions
-from .optimizer_rules import optimizer_contradictions
-from .path_rules import path_contradictions
-from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
+from ..printable import MOST, grouped, shortened, single_line
+from .dialect import BACKSLASHES, LONGEST_VALUE, value_in_words
 from .run import CONFIG_VERSION, RunConfig, find_setting, walk_settings
-from .section import choices_of, expectation, listed_section, section_of
-from .slider_rules import slider_contradictions
-from .text_encoder_rules import text_encoder_contradictions
-from .training_rules import training_contradictions
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong.
-
-    Attributes:
-        found: What was found, beginning with the setting's YAML path.
-        expected: What would have been right.
-        remedy: What the user can do.
-    """
-
-    found: str
-    expected: str
-    remedy: str
+from .section import (
+    Other,
+    Problem,
+    Section,
+    choices_of,
+    expectation,
+    listed_section,
+    section_of,
+    traits_of,
+)
 
 
 def raise_problems(source: str, problems: Sequence[Problem]) -> None:
@@ -204,10 +184,6 @@ def _names_in(path: str) -> Iterable[str]:
     return [name for name in names if "." not in name]
 
 
-_BALANCED = -1
-"""The factor of run files that asked for none, when -1 was the default."""
-
-
 def check_config(config: RunConfig, source: str = "the settings") -> None:
     """Refuse settings that contradict each other.
 
@@ -222,23 +198,8 @@ def check_config(config: RunConfig, source: str = "the settings") -> None:
 
 
 def contradictions(config: RunConfig) -> list[Problem]:
-    """Everything in the settings that contradicts something else, in the run file's order."""
-    return [
-        *(Problem(*each) for each in path_contradictions(config.model_dump())),
-        *_dataset_problems(config),
-        *_adapter_problems(config.adapter),
-        *(Problem(*each) for each in noise_contradictions(config.training)),
-        *(Problem(*each) for each in loss_contradictions(config)),
-        *(Problem(*each) for each in optimizer_contradictions(config)),
-        *(Problem(*each) for each in training_contradictions(config)),
-        *(Problem(*each) for each in text_encoder_contradictions(config)),
-        *_preview_problems(config),
-        *(Problem(*each) for each in memory_contradictions(config)),
-        *(Problem(*each) for each in dataset_contradictions(config.dataset, config.cache)),
-        *(Problem(*each) for each in caption_contradictions(config.dataset)),
-        *(Problem(*each) for each in slider_contradictions(config)),
-        *_output_problems(config),
-    ]
+    """Everything in the settings that contradicts something else, or has no effect."""
+    return [*_wrong_paths(config), *_unmet_conditions(config), *config.problems()]
 
 
 def refuse_newer_version(version: object, source: str) -> None:
@@ -255,190 +216,117 @@ def refuse_newer_version(version: object, source: str) -> None:
         )
 
 
-def _dataset_problems(config: RunConfig) -> Iterator[Problem]:
-    if config.base.variant == "generate":
-        if config.dataset.layout == "paired":
-            yield Problem(
-                "base.variant is generate and dataset.layout is paired",
-                "control images only for a base that edits",
-                "Set base.variant to edit or edit_plus, or use a flat dataset.",
-            )
-        if config.dataset.control_area is not None:
-            yield Problem(
-                "dataset.control_area is set and base.variant is generate",
-                "control settings only for a base that edits",
-                "Leave dataset.control_area out, or set base.variant to edit or edit_plus.",
-            )
-
-    ordinary, ours = config.dataset.regularization, RegularizationSection()
-    if not ordinary.path and ordinary != ours:
-        yield Problem(
-            "dataset.regularization has settings and no path",
-            "weight and num_repeats only with a folder of regularization images",
-            "Set dataset.regularization.path, or leave the section out.",
-        )
-    kept, defaults = config.dataset.preservation, PreservationSection()
-    if not kept.share and kept != defaults:
-        yield Problem(
-            "dataset.preservation has settings and its share is 0, which is off",
-            "prompts, count and steps only with a share above 0",
-            "Set dataset.preservation.share, such as 0.25, or leave the section out.",
-        )
+def _sections_in(section: Section, place: str = "") -> Iterator[tuple[str, Section]]:
+    """A section and those in it, also in its lists, each with its YAML path."""
+    yield place, section
+    for name in type(section).model_fields:
+        value, path = getattr(section, name), f"{place}.{name}".lstrip(".")
+        if isinstance(value, Section):
+            yield from _sections_in(value, path)
+        for number, item in enumerate(value if isinstance(value, list) else ()):
+            if isinstance(item, Section):
+                yield from _sections_in(item, f"{path}[{number}]")
 
 
-def _adapter_problems(adapter: AdapterConfig) -> Iterator[Problem]:
-    lokr = {
-        path.removeprefix("adapter."): (adapter.kind == kind, "kind", kind)
-        for path, kind in OF_KIND.items()
-        if kind == "lokr"
-    }
-    needed = {
-        **lokr,
-        "dora_axis": (adapter.dora, "dora", "true"),
-        "rank_dropout_scale": (adapter.rank_dropout > 0, "rank_dropout", "more than 0"),
-    }
-    defaults = AdapterConfig()
-    for name, (met, setting, value) in needed.items():
-        neutral = {getattr(defaults, name), *([_BALANCED] if name == "factor" else [])}
-        if not met and getattr(adapter, name) not in neutral:
-            found = str(getattr(adapter, setting)).lower()
+def _unmet_conditions(root: Section) -> Iterator[Problem]:
+    """Settings whose ``only_with`` or ``not_with`` is not met.
+
+    Settings of one section that miss the same condition are one problem.
+    """
+    for place, section in _sections_in(root):
+        missed: dict[tuple[Other, bool], list[str]] = {}
+        for name, field in type(section).model_fields.items():
+            value, traits = getattr(section, name), traits_of(field)
+            if traits is None or value in (section.usual(name), *traits.neutral):
+                continue
+            conditions = [(each, True) for each in traits.only_with]
+            conditions += [(each, False) for each in traits.not_with]
+            for other, needed in conditions:
+                concerned = not other.of or value in other.of
+                if concerned and other.holds(_value_at(root, section, other.path)) != needed:
+                    missed.setdefault((other, needed), []).append(name)
+                    break
+        for (other, needed), names in missed.items():
+            now = _value_at(root, section, other.path)
+            path = other.path if "." in other.path else f"{place}.{other.path}".lstrip(".")
+            paths = " and ".join(f"{place}.{name}".lstrip(".") for name in names)
+            one = f"is {value_in_words(getattr(section, names[0]))}"
+            expected, remedy = _wanted(other, path, now, needed=needed)
+            reason = f": {other.because}" if other.because else ""
             yield Problem(
-                f"adapter.{name} is set and adapter.{setting} is {found}",
-                f"adapter.{name} only with {setting} {value}",
-                f"Leave adapter.{name} out, or set adapter.{setting} to {value}.",
-            )
-    for name, reason in UNUSED_BY.get(adapter.kind, {}).items():
-        if getattr(adapter, name) != getattr(defaults, name):
-            yield Problem(
-                f"adapter.{name} is set and adapter.kind is {adapter.kind}",
-                f"adapter.{name} with another kind: {reason}",
-                f"Leave adapter.{name} out, or set adapter.kind to lora.",
-            )
-    yield from _lokr_problems(adapter)
-    yield from _init_problems(adapter)
-    for name in ("targets", "include", "exclude", "rank_pattern", "alpha_pattern"):
-        given = getattr(adapter, name)
-        yield from _pattern_problems(f"adapter.{name}", [] if isinstance(given, str) else given)
-    for pattern, rank in adapter.rank_pattern.items():
-        if rank < 1:
-            yield Problem(
-                f"adapter.rank_pattern gives {pattern!r} the rank {rank}",
-                "ranks of at least 1",
-                "Raise the rank, or name the layer in adapter.exclude.",
-            )
-    for pattern, alpha in adapter.alpha_pattern.items():
-        if alpha <= 0:
-            yield Problem(
-                f"adapter.alpha_pattern gives {pattern!r} the alpha {alpha}",
-                "alphas above 0",
-                "Leave the layer out of adapter.alpha_pattern for alpha = rank.",
+                f"{paths} {one if len(names) == 1 else 'are set'} and {path} is "
+                f"{_shown(other, now)}",
+                f"{' and '.join(names)} only {expected}{reason}",
+                f"Leave {paths} out, or {remedy}.",
             )
 
 
-def _lokr_problems(adapter: AdapterConfig) -> Iterator[Problem]:
-    if adapter.kind != "lokr":
-        return
-    if adapter.factor == 0:
-        yield Problem(
-            "adapter.factor is 0",
-            "-1 for the most balanced split, or the size of a factor, at least 1",
-            "Leave adapter.factor out, or set it to 1 or more.",
-        )
-    if not adapter.full_matrix:
-        return
-    if adapter.decompose_both:
-        yield Problem(
-            "adapter.decompose_both is set and adapter.full_matrix is true",
-            "one of them: full_matrix keeps both factors whole",
-            "Leave adapter.decompose_both or adapter.full_matrix out.",
-        )
-    if adapter.rslora:
-        yield Problem(
-            "adapter.rslora is set and adapter.full_matrix is true",
-            "rslora only where a factor has a rank: with both whole the scale is 1",
-            "Leave adapter.rslora or adapter.full_matrix out.",
-        )
+def _value_at(root: Section, section: Section, path: str) -> Any:
+    """The value of another setting, by its name or YAML path."""
+    value: Any = root if "." in path else section
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
 
 
-def _init_problems(adapter: AdapterConfig) -> Iterator[Problem]:
-    if adapter.init not in INIT_OF_EVERY_KIND and adapter.kind != "lora":
-        yield Problem(
-            f"adapter.init is {adapter.init} and adapter.kind is {adapter.kind}",
-            f"{adapter.init} only with kind lora: it speaks of the two factors of one product, and "
-            "the other kinds have other factors",
-            "Leave adapter.init out, or set adapter.kind to lora.",
-        )
-    if adapter.init in {"pissa", "olora", "eva"} and adapter.start_from is not None:
-        yield Problem(
-            f"adapter.start_from is set and adapter.init is {adapter.init}",
-            "one of them: both say where the factors start",
-            "Leave adapter.init or adapter.start_from out. A file of a run with pissa or olora "
-            "has twice that run's rank: go on from it with that rank and without adapter.init.",
-        )
+def _shown(other: Other, now: Any) -> str:
+    """A value of another setting, without the text of prompts and paths."""
+    if isinstance(now, str) and not other.values:
+        return "set" if now.strip() else "empty"
+    return value_in_words(now)
 
 
-def _pattern_problems(path: str, patterns: Iterable[str]) -> Iterator[Problem]:
-    for pattern in patterns:
-        mistake = pattern_mistake(pattern)
-        if mistake:
-            yield Problem(
-                f"{path} has {value_in_words(pattern)}, which {mistake}",
-                PATTERN_EXPECTED,
-                PATTERN_REMEDY,
-            )
+def _wanted(other: Other, path: str, now: Any, *, needed: bool) -> tuple[str, str]:
+    """What was expected of another setting, and what to do about it."""
+    helps = other.such_as
+    if needed:
+        is_number = type(now) in {int, float}
+        any_value = "true" if now is False else "above 0" if is_number else "set"
+        words = " or ".join(map(value_in_words, other.values)) or any_value
+        helps = (*other.values, True if now is False else None)[0] if helps is None else helps
+        expected = f"with {other.path} {words}"
+    else:
+        expected = f"with another {other.path}" if other.values else f"without {other.path}"
+    return expected, f"change {path}" if helps is None else f"set {path} to {value_in_words(helps)}"
 
 
-def _preview_problems(config: RunConfig) -> Iterator[Problem]:
-    preview, variant = config.preview, config.base.variant
-    if preview.every > 0 and not preview.prompts:
-        yield Problem(
-            f"preview.every is {preview.every} and preview.prompts is empty",
-            "at least one prompt to generate",
-            "Add texts to preview.prompts, or set preview.every to 0.",
-        )
-    if preview.controls and len(preview.controls) != len(preview.prompts):
-        yield Problem(
-            f"preview.controls has {len(preview.controls)} entries and preview.prompts has "
-            f"{len(preview.prompts)}",
-            "one list of control images for each prompt",
-            "Give preview.controls as many lists as preview.prompts has texts.",
-        )
-    for index, line in enumerate(preview.prompts):
-        try:
-            preview.of_prompt(line, index)
-        except ConfigError as error:
-            yield Problem(error.found, error.expected, error.remedy)
-    counts = [len(images) for images in preview.controls] or [0] * len(preview.prompts)
-    allowed = {
-        "generate": (lambda count: count == 0, "no control images"),
-        "edit": (lambda count: count == 1, "one control image for each prompt"),
-        "layered": (lambda count: count == 1, "for each prompt the image to take apart"),
-        "edit_plus": (lambda count: count >= 1, "control images for each prompt"),
-        "fill": (lambda count: count == 1, "one image to be filled for each prompt"),
-        "auto": (lambda count: True, ""),
-    }
-    fits, expected = allowed[variant]
-    if preview.prompts and not all(fits(count) for count in counts):
-        yield Problem(
-            f"base.variant is {variant} and preview.controls has {counts} images for the prompts",
-            expected,
-            "Change preview.controls, a list for each prompt (for sample: control=FILE), or "
-            "base.variant.",
-        )
+def _wrong_paths(root: Section) -> Iterator[Problem]:
+    """Texts in a run file that cannot be paths."""
+    for place, section in _sections_in(root):
+        for name, field in type(section).model_fields.items():
+            traits = traits_of(field)
+            if traits is None or not traits.path:
+                continue
+            where = f"{place}.{name}".lstrip(".")
+            for text in _texts_in(getattr(section, name)):
+                if _has_controls(text):
+                    shown = shortened(single_line(text), _LONGEST_PATH)
+                    yield Problem(
+                        f"{where} is '{shown}', with control characters",
+                        "a path without line breaks, tabs and other control characters",
+                        BACKSLASHES,
+                    )
+                elif not text.strip() and text not in traits.no_paths:
+                    yield Problem(
+                        f"{where} is '{text}'", "a path", f"Write one, or leave {where} out."
+                    )
 
 
-def _output_problems(config: RunConfig) -> Iterator[Problem]:
-    name, layouts = config.output.name, config.output.layouts
-    mistake = name_mistake(name)
-    if mistake:
-        yield Problem(
-            f"output.name is {value_in_words(name)} ({mistake})",
-            EXPECTED,
-            "Choose another output.name.",
-        )
-    if not layouts or len(set(layouts)) != len(layouts):
-        yield Problem(
-            f"output.layouts is {layouts}",
-            "at least one layout, each once",
-            "Set output.layouts to [comfyui], or to several, such as [comfyui, diffusers].",
-        )
+_LONGEST_PATH = 300
+_CONTROLS = {"Cc", "Zl", "Zp"}
+
+
+def can_be_path(text: str) -> bool:
+    """Whether it is neither empty nor has control characters."""
+    return bool(text.strip()) and not _has_controls(text)
+
+
+def _has_controls(text: str) -> bool:
+    return any(unicodedata.category(letter) in _CONTROLS for letter in text)
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for item in value if isinstance(value, list) else ():
+        yield from _texts_in(item)

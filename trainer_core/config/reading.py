@@ -18,11 +18,10 @@ from pydantic.fields import FieldInfo
 
 from ..errors import ConfigError
 from ..filesystem.text_files import read_text
-from .adapter import INIT_OF_EVERY_KIND, OF_KIND, AdapterConfig
+from .adapter import AdapterConfig
 from .dialect import SIZE_LIMIT, format_value, format_yaml, parse_yaml, value_in_words
-from .path_rules import NO_PATH, PATH_SETTINGS, PATHS_INSIDE, can_be_path
 from .problems import (
-    Problem,
+    can_be_path,
     contradictions,
     problems_of,
     raise_problems,
@@ -30,8 +29,16 @@ from .problems import (
     unknown_setting,
     unknown_words,
 )
-from .run import RunConfig, find_setting, names_step
-from .section import bounds_in_words, choices_of, is_advanced, section_of
+from .run import RunConfig, find_setting, names_step, walk_settings
+from .section import (
+    Problem,
+    bounds_in_words,
+    choices_of,
+    is_advanced,
+    listed_in,
+    section_of,
+    traits_of,
+)
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -73,7 +80,7 @@ def load_config(
         folder, values = here, copy.deepcopy(dict(source or {}))
     refuse_newer_version(values.get("config_version"), name)
     _fill_empty_sections(values, RunConfig)
-    _anchor_paths(values, folder)
+    _anchor_paths(values, RunConfig, folder)
     problems, dropped = _apply(values, overrides, here)
     if dropped and tell:
         kind = values["adapter"]["kind"]
@@ -138,7 +145,7 @@ def _apply(
         key, value = parse_override(text)
         change: dict[str, Any] = {}
         _set(change, key.split("."), value)
-        _anchor_paths(change, folder)
+        _anchor_paths(change, RunConfig, folder)
         owner = key.rpartition(".")[0]
         field = find_setting(owner) if owner else None
         if field is not None and section_of(field) is None and "dict" not in str(field.annotation):
@@ -174,7 +181,7 @@ def _validate(values: dict[str, Any], folder: Path, problems: list[Problem]) -> 
         return None
     # The default folder lies beside the run file too: a run is found again from anywhere.
     output = config.output.model_copy(
-        update={"dir": anchored("output.dir", config.output.dir, folder)}
+        update={"dir": _anchored("output.dir", config.output.dir, (), folder)}
     )
     return config.model_copy(update={"output": output})
 
@@ -191,24 +198,44 @@ def _fill_empty_sections(values: dict[str, Any], section: type[BaseModel]) -> No
             _fill_empty_sections(values[name], inner)
 
 
-def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
+def _anchor_paths(values: Any, section: type[BaseModel], folder: Path, prefix: str = "") -> None:
     """Make the paths in raw values absolute; what is not text is left for validation."""
-    for setting in PATH_SETTINGS:
-        *sections, name = setting.split(".")
-        target: Any = values
-        for section in sections:
-            target = target.get(section) if isinstance(target, dict) else None
-        if isinstance(target, dict) and name in target:
-            target[name] = _anchor_value(setting, target[name], folder)
+    for name, field in section.model_fields.items() if isinstance(values, dict) else ():
+        if name not in values:
+            continue
+        traits, inner, items = traits_of(field), section_of(field), listed_in(field)
+        if traits and traits.path == "anchored":
+            words = traits.no_paths
+            values[name] = _anchored(f"{prefix}{name}", values[name], words, folder)
+        elif inner:
+            _anchor_paths(values[name], inner, folder, f"{prefix}{name}.")
+        elif items and isinstance(values[name], list):
+            for item in values[name]:
+                _anchor_paths(item, items, folder, f"{prefix}{name}.")
 
 
-def _anchor_value(setting: str, value: Any, folder: Path) -> Any:
+def _anchored(setting: str, value: Any, words: Collection[str], folder: Path) -> Any:
+    """Make a path, or a list of them, absolute.
+
+    Args:
+        setting: YAML path of the setting that holds it.
+        value: The path, or what is none: a hub id for ``base.path``, a step for ``resume``.
+        words: What the setting takes in place of a path.
+        folder: What a relative path is relative to.
+
+    Returns:
+        Absolute paths; words and hub ids as they are. A folder that exists wins over a hub id.
+    """
     if isinstance(value, list):
-        return [_anchor_value(setting, item, folder) for item in value]
-    if isinstance(value, dict):
-        named = {name: value[name] for name in PATHS_INSIDE if value.get(name)}
-        return {**value, **{name: _anchor_value(setting, named[name], folder) for name in named}}
-    return anchored(setting, value, folder) if isinstance(value, str) else value
+        return [_anchored(setting, item, words, folder) for item in value]
+    if not isinstance(value, str) or not can_be_path(value) or value in words:
+        return value
+    if setting == "resume" and names_step(value):
+        return value
+    path = folder / _expanded(value, setting)
+    if setting == "base.path" and _HUB_ID.fullmatch(value) and not path.exists():
+        return value
+    return str(path)
 
 
 def _expanded(text: str, what: str) -> Path:
@@ -220,29 +247,6 @@ def _expanded(text: str, what: str) -> Path:
             "a path",
             "Write the path in full.",
         ) from error
-
-
-def anchored(setting: str, value: str, folder: Path) -> str:
-    """Make one path absolute.
-
-    Args:
-        setting: YAML path of the setting that holds it.
-        value: The path, or a word that the setting knows, or a hub id for ``base.path``.
-        folder: What a relative path is relative to.
-
-    Returns:
-        The absolute path; words and hub ids as they are. A folder that exists wins over a hub id.
-    """
-    if (
-        not can_be_path(value)
-        or value in NO_PATH.get(setting, ())
-        or (setting == "resume" and names_step(value))
-    ):
-        return value
-    path = folder / _expanded(value, setting)
-    if setting == "base.path" and _HUB_ID.fullmatch(value) and not path.exists():
-        return value
-    return str(path)
 
 
 def drop_of_other_kind(
@@ -267,16 +271,18 @@ def drop_of_other_kind(
         return []
     own = given.get("kind", AdapterConfig.model_fields["kind"].default)
     dropped = []
-    for path, kind in OF_KIND.items():
-        *sections, name = path.split(".")
+    for path, field in walk_settings():
+        traits, (*sections, name) = traits_of(field), path.split(".")
+        at = {"kind", "adapter.kind"} if sections == ["adapter"] else {"adapter.kind"}
+        conditions = traits.only_with if traits else ()
+        kinds = [kind for other in conditions if other.path in at for kind in other.values]
         place: Any = values
         for section in sections:
             place = _section(place, section)
-        if kind != own or kind == wanted or path in kept or name not in place:
+        if own not in kinds or wanted in kinds or path in kept or name not in place:
             continue
-        if name == "init" and place[name] in INIT_OF_EVERY_KIND:
-            continue
-        dropped.append(f"{path} ({place.pop(name)})")
+        if traits and place[name] not in traits.neutral:
+            dropped.append(f"{path} ({place.pop(name)})")
     return dropped
 
 

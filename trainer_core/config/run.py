@@ -1,4 +1,4 @@
-"""`RunConfig`: a whole run file, with its smaller sections."""
+"""`RunConfig`: a whole run file, with the sections that have few rules."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, field_validator
 from pydantic.fields import FieldInfo
 
-from ..errors import ConfigError
+from ..filesystem.file_names import EXPECTED, name_mistake
 from .adapter import AdapterConfig
-from .dataset import CacheSection, DatasetSection
-from .metrics import MetricsSection
-from .prompt_lines import parse_prompt
-from .section import Section, expectation, section_of, setting
+from .dataset import DatasetSection
+from .dialect import value_in_words
+from .memory import MemorySection
+from .preview import PreviewSection, Variant
+from .section import Other, Problem, Section, section_of, setting
 from .training import TrainingSection
-
-Variant = Literal["auto", "generate", "edit", "edit_plus", "layered", "fill"]
 
 
 class BaseAdapter(Section):
@@ -28,6 +27,7 @@ class BaseAdapter(Section):
         ...,
         "Name an adapter file (.safetensors) of the base's family, or a folder that PEFT saved.",
         min_length=1,
+        path="anchored",
     )
     strength: float = setting(
         1.0,
@@ -54,12 +54,15 @@ class BaseSection(Section):
         "the network. A file is .safetensors (bf16, fp16, fp32, fp8_e4m3fn, fp8_scaled, nvfp4, "
         "mxfp8, int8_tensorwise, convrot_w4a4 or asym_w4a8_int8) or .gguf (Q8_0, Q6_K, Q5_K, "
         "Q4_K, Q4_0 and other Q types).",
+        path="anchored",
+        no_paths=("embedded",),
     )
     encoders: str | None = setting(
         None,
         "Set it when the base has no text encoder and no VAE, as a single file has none: a "
         "Diffusers folder that has both.",
         advanced=True,
+        path="anchored",
     )
     variant: Variant = setting(
         "auto",
@@ -68,6 +71,11 @@ class BaseSection(Section):
         "into layers, 'fill' fills its transparent area. 'auto': 'generate' without control "
         "images, else what the base says.",
         advanced=True,
+        not_with=Other(
+            "dataset.slider.positive",
+            of=("edit", "edit_plus", "layered", "fill"),
+            because="a slider needs a base that generates from a prompt alone",
+        ),
     )
     adapters: list[BaseAdapter] = setting(
         [],
@@ -94,220 +102,79 @@ class BaseSection(Section):
     )
 
 
-class PreviewSection(Section):
-    """What is generated, how often, and with which seed."""
+class CacheSection(Section):
+    """Where encoded images and captions are kept between runs."""
 
-    every: int = setting(
-        0,
-        "Set it to watch the adapter learn; the lower, the more images and the longer the run. "
-        "Steps between previews, the first before step 1 and one of the last step; 0: none.",
-        ge=0,
-    )
-    prompts: list[str] = setting(
-        [],
-        "Write what you want to make, with the trigger word; add one without, to see what else "
-        "changes. Each gives one image; flags behind it are its own: --w and --h pixels, --d seed, "
-        "--s steps, --l guidance, --n negative prompt. Round brackets weigh words; in captions "
-        "they are letters.",
-    )
-    controls: list[list[str]] = setting(
-        [],
-        "Set it when the base edits: control images (paths) for each prompt, in order; empty for "
-        "text-to-image.",
-    )
-    width: int = setting(
-        1024,
-        "Lower it to wait less for previews; leave it near the size that you will generate at. "
-        "Width of a preview in pixels.",
-        ge=16,
-        le=8192,
-    )
-    height: int = setting(
-        1024,
-        "Lower it to wait less for previews; leave it near the size that you will generate at. "
-        "Height of a preview in pixels.",
-        ge=16,
-        le=8192,
-    )
-    steps: int = setting(
-        20,
-        "Lower it to wait less for previews; raise it when they look unfinished. Sampling steps "
-        "of a preview.",
-        ge=1,
-        le=1000,
-    )
-    guidance: float = setting(
-        1.0,
-        "Set it as cfg in KSampler, or for a guidance-distilled base as its guidance. Guidance "
-        "scale. 1 needs no second pass; guidance-distilled bases are conditioned on the value "
-        "instead.",
-        ge=0.0,
-        le=100.0,
-    )
-    shift: float | None = setting(
+    dir: str | None = setting(
         None,
-        "Leave it unset. Shift of the noise levels of a preview's steps. Unset: of the base's own "
-        "scheduler; inside ComfyUI of ComfyUI's.",
+        "Set it to keep encoded images and captions on another disk. Folder of the cache. Unset: "
+        "'cache' in the output folder.",
+        advanced=True,
+        path="anchored",
+    )
+    manifest: str | None = setting(
+        None,
+        "Set it to train without the images and without text encoders, such as on another "
+        "machine. A finished cache: the file '*.cache.json' that Save Run File or the verb cache "
+        "wrote; it is trained as it is.",
+        advanced=True,
+        path="anchored",
+    )
+    verify: bool = setting(
+        False,
+        "Leave it off; switch it on once when the disk may have damaged files. Reads every cached "
+        "file at the start and encodes damaged ones again.",
+        advanced=True,
+    )
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = setting(
+        "auto",
+        "Leave it on auto. Number format of cached latents and texts. 'auto': that of the "
+        "encoders. 'fp32' is exact and largest; 'bf16' and 'fp16' take half of that; 'fp16' fails "
+        "where an encoder's numbers are too large for it, and says so.",
+        advanced=True,
+    )
+    batch_size: int = setting(
+        1,
+        "Leave it at 1; raise it to encode faster on a GPU with room. How many images of a size, "
+        "and how many captions, are encoded at a time.",
+        advanced=True,
+        ge=1,
+        le=256,
+    )
+    max_gb: float | None = setting(
+        None,
+        "Leave it unset, or set it when the disk gets full. The most gigabytes that the cache may "
+        "take: what was not used for longest is removed at the end of encoding, never what this "
+        "run or another one at work needs.",
         advanced=True,
         gt=0.0,
-        le=100.0,
+        le=1e5,
     )
-    negative_prompt: str = setting(
-        "",
-        "Leave it empty unless you generate with one; it means nothing at guidance 1. What the "
-        "second pass is told.",
+
+
+class MetricsSection(Section):
+    """What is written down beside loss and learning rate."""
+
+    trackers: list[Literal["tensorboard", "wandb"]] = setting(
+        ["tensorboard"],
+        "Leave it, or add wandb, which sends the run's numbers and preview images to Weights & "
+        "Biases, prompts and paths only where output.metadata is full. Who is told besides "
+        "metrics.jsonl; one that is not installed is left out.",
         advanced=True,
     )
-    layers: int | None = setting(
-        None,
-        "Leave it unset unless you want another number of layers than your images have. Layers of "
-        "a preview, side by side behind the whole image; only of a base that takes images apart. "
-        "Unset: as many as most of your images have.",
+    sigma_bands: int = setting(
+        4,
+        "Leave it. Into how many bands of equal width noise levels are put for the loss by sigma.",
         advanced=True,
         ge=1,
         le=20,
     )
-    seed: int = setting(
-        0,
-        "Leave it, so that previews can be compared; change it to see another try. Seed of the "
-        "first prompt's noise; the next prompts count up.",
-        ge=0,
-    )
-
-    def of_prompt(self, line: str, index: int) -> PreviewSection:
-        """The settings of one preview, by the flags behind its prompt.
-
-        Args:
-            line: One of ``prompts``.
-            index: Its place among them, by which seeds count up.
-
-        Returns:
-            A section with the prompt alone, without flags.
-
-        Raises:
-            ConfigError: When a flag is unknown or its value out of bounds.
-        """
-        text, said = parse_prompt(line)
-        controls = [self.controls[index]] if index < len(self.controls) else []
-        shared = self.model_dump() | {"seed": self.seed + index}
-        try:
-            return PreviewSection(**{**shared, **said, "prompts": [text], "controls": controls})
-        except ValidationError as error:
-            name = str(error.errors()[0]["loc"][0])
-            raise ConfigError(
-                f"preview.prompts: {name} is {said[name]!r} behind {text[:60]!r}",
-                expectation(type(self).model_fields[name]),
-                "Correct the value behind the flag, or take the flag out.",
-            ) from error
-
-    def largest(self) -> PreviewSection:
-        """The settings of the preview with most pixels."""
-        every = [self.of_prompt(line, index) for index, line in enumerate(self.prompts)]
-        return max(every, key=lambda each: each.width * each.height, default=self)
-
-
-BaseFormat = Literal["auto", "dense", "file", "fp8", "int8", "int8_rotated", "nf4"]
-
-
-class MemorySection(Section):
-    """Where the run computes and what it trades for memory."""
-
-    device: str = setting(
-        "auto",
-        "Leave it on auto unless you have several GPUs. 'auto', or a torch device such as 'cuda', "
-        "'cuda:1', 'mps', 'xpu' or 'cpu'.",
-    )
-    encoder_device: str | None = setting(
-        None,
-        "Leave it unset unless you have several GPUs. Where the text encoder and the VAE compute, "
-        "such as 'cuda:1' or 'cpu'; unset: on memory.device, before the base comes.",
-        advanced=True,
-    )
-    plan: Literal["auto", "fastest", "smallest", "off"] = setting(
-        "auto",
-        "Leave it on auto; take smallest when VRAM runs out. Chooses base_format, blocks_to_swap "
-        "and others that are left open. 'auto': fast; the base is rounded only where worth it. "
-        "'fastest': speed alone counts. 'smallest': the least VRAM. 'off': a dense base, nothing "
-        "swapped, unless set.",
-    )
-    gradient_checkpointing: bool = setting(
-        True,
-        "Leave it on; switch it off to train faster when much VRAM is left. Lets blocks compute "
-        "their activations again in the backward pass: less memory, about a third slower where "
-        "all of them do.",
-        advanced=True,
-    )
-    blocks_to_checkpoint: int | None = setting(
-        None,
-        "Leave it unset: the plan chooses; all where nothing is planned. Lower it to train faster "
-        "when VRAM is left. How many blocks compute their activations again; the others keep "
-        "them. Swapped blocks are always among them.",
+    norms_every: int = setting(
+        50,
+        "Leave it. Steps between two measurements of how large the adapter is beside the base's "
+        "weights, by block, which warn of one that does nothing or too much; 0: never.",
         advanced=True,
         ge=0,
-        le=1000,
-    )
-    checkpoint_inputs: Literal["auto", "device", "ram"] = setting(
-        "auto",
-        "Leave it on auto: the plan chooses; the device where nothing is planned. Take ram when "
-        "VRAM runs out. Where the inputs of checkpointed blocks wait for the backward pass: on "
-        "the 'device', or in 'ram', which sends them there and back in each step.",
-        advanced=True,
-    )
-    blocks_to_swap: int | None = setting(
-        None,
-        "Leave it unset: 'plan' chooses. Raise it when VRAM runs out; steps get slower. "
-        "Transformer blocks whose weights lie in RAM and come to the device when they are used, "
-        "for bases larger than the VRAM. Needs gradient checkpointing.",
-        advanced=True,
-        ge=0,
-        le=1000,
-    )
-    swap_slots: int = setting(
-        2,
-        "Leave it; take 1 when the last bit of VRAM is missing. Swapped blocks that are on the "
-        "device at a time: 2 lets one come while another computes.",
-        advanced=True,
-        ge=1,
-        le=16,
-    )
-    master: Literal["auto", "pinned", "pageable", "file"] = setting(
-        "auto",
-        "Leave it on auto; take file when RAM is too small. Where swapped blocks lie: 'pinned' "
-        "RAM, which is read fastest, 'pageable' RAM, or only in the base's 'file', which is then "
-        "read in each step. 'auto': by 'plan'; RAM, as much of it pinned as the system allows, "
-        "unless it is too small.",
-        advanced=True,
-    )
-    base_format: BaseFormat = setting(
-        "auto",
-        "Leave it on auto: 'plan' chooses. Take fp8 or nf4 when VRAM runs out. How the base's "
-        "large weights are kept: 'dense', in the run's precision; 'file', as they are, 16 bits "
-        "dense; 'fp8' and 'int8', one byte a weight; 'int8_rotated', outliers apart, for compute "
-        "8bit; 'nf4', half a byte.",
-        advanced=True,
-    )
-    compute: Literal["dense", "8bit"] = setting(
-        "dense",
-        "Leave it on dense; try 8bit with memory.compile, as it is slow without. Multiplies the "
-        "base's weights as stored, in int8 or fp8; inputs and gradients are rounded to 8 bits, an "
-        "error of 1 (int8) to 4 (fp8) percent a layer. 'dense': in the run's precision.",
-        advanced=True,
-    )
-    compile: bool = setting(
-        False,
-        "Leave it off; switch it on for a long run on an NVIDIA GPU: it takes a minute or more at "
-        "the start. Compiles the base's blocks with the adapter in them. Needs Triton; where it "
-        "is missing, the run goes on without.",
-        advanced=True,
-    )
-    threads: int | None = setting(
-        None,
-        "Leave it unset unless the computer must stay free for other work. CPU threads of torch. "
-        "Unset: 1 for the embedded base (its matrices are too small to share), torch's own choice "
-        "otherwise.",
-        advanced=True,
-        ge=1,
-        le=1024,
     )
 
 
@@ -317,7 +184,11 @@ LayoutName = Literal["comfyui", "diffusers", "peft", "kohya", "lycoris"]
 class OutputSection(Section):
     """Folder, name and form of the result."""
 
-    dir: str = setting("output", "Set it to keep runs on another disk. Folder of all runs.")
+    dir: str = setting(
+        "output",
+        "Set it to keep runs on another disk. Folder of all runs.",
+        path="anchored",
+    )
     name: str = setting(
         "adapter",
         "Take a new name for each thing that you train: a run of the same name goes on, or "
@@ -348,6 +219,22 @@ class OutputSection(Section):
     def _composed(cls, value: str) -> str:
         # One name, however the keyboard or the disk has put its accents together.
         return unicodedata.normalize("NFC", value)
+
+    def problems(self) -> Iterator[Problem]:
+        """What contradicts itself."""
+        mistake = name_mistake(self.name)
+        if mistake:
+            yield Problem(
+                f"output.name is {value_in_words(self.name)} ({mistake})",
+                EXPECTED,
+                "Choose another output.name.",
+            )
+        if not self.layouts or len(set(self.layouts)) != len(self.layouts):
+            yield Problem(
+                f"output.layouts is {self.layouts}",
+                "at least one layout, each once",
+                "Set output.layouts to [comfyui], or to several, such as [comfyui, diffusers].",
+            )
 
 
 CONFIG_VERSION = 1
@@ -393,6 +280,8 @@ class RunConfig(Section):
         "'auto' with that of the version which the settings belong to, and starts a new one where "
         "a finished run would learn in another way; a number names the checkpoint of a step, a "
         "path a checkpoint's or a version's folder.",
+        path="anchored",
+        no_paths=("none", "latest", "auto", "best"),
     )
     seed: int = setting(
         0,
@@ -409,6 +298,16 @@ class RunConfig(Section):
     @classmethod
     def _step_as_text(cls, value: object) -> object:
         return str(value) if type(value) is int and value >= 0 else value
+
+    def problems(self) -> Iterator[Problem]:
+        """What contradicts itself, besides the conditions of the fields, section by section."""
+        yield from self.dataset.problems(from_cache=self.cache.manifest is not None)
+        yield from self.adapter.problems()
+        holds_out = self.dataset.holds_out
+        yield from self.training.problems(self.output.layouts, holds_out=holds_out)
+        yield from self.preview.problems(self.base.variant)
+        yield from self.memory.problems()
+        yield from self.output.problems()
 
 
 def names_step(resume: str) -> bool:
@@ -445,6 +344,19 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
             place = place.setdefault(section, {})
         place[name] = value
     return whole
+
+
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level, by YAML path."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        path = f"{prefix}{name}"
+        # A pattern table is one setting: its keys are regular expressions, not names.
+        if isinstance(value, dict) and not path.endswith("_pattern"):
+            flat |= flattened(value, f"{path}.")
+        else:
+            flat[path] = value
+    return flat
 
 
 def find_setting(path: str) -> FieldInfo | None:

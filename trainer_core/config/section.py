@@ -1,13 +1,126 @@
-"""What every section of a run file shares, and what a setting takes, in words."""
+"""What every section of a run file shares: settings, their conditions, and both in words."""
 
 from __future__ import annotations
 
 import types
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with the settings.
+
+    Attributes:
+        found: What was found, beginning with the setting's YAML path.
+        expected: What would have been right.
+        remedy: What the user can do.
+    """
+
+    found: str
+    expected: str
+    remedy: str
+
+
+class Other:
+    """Values of another setting, with which a setting has an effect, or has none.
+
+    Attributes:
+        path: The other setting: its name in the same section, or its YAML path.
+        values: Without any, every value but false, 0, unset and empty ones.
+        because: The reason, for the message.
+        such_as: A value of the other setting that helps, for the message.
+        of: Values of the setting itself that this is about; without any, all but its default.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *values: Any,
+        because: str = "",
+        such_as: Any = None,
+        of: Sequence[Any] = (),
+    ) -> None:
+        self.path, self.values, self.because = path, values, because
+        self.such_as, self.of = such_as, of
+
+    def holds(self, value: Any) -> bool:
+        """Whether the other setting has one of the values."""
+        if self.values:
+            return value in self.values
+        return bool(value.strip() if isinstance(value, str) else value)
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What is known of a setting besides its type, bounds and help; see `setting`."""
+
+    advanced: bool
+    pattern_in_words: str
+    only_with: tuple[Other, ...]
+    not_with: tuple[Other, ...]
+    neutral: tuple[Any, ...]
+    path: Literal["", "anchored", "as written"]
+    no_paths: tuple[str, ...]
+
+    def __call__(self, schema: dict[str, Any]) -> None:
+        """Add nothing to the JSON schema, where pydantic has a place for traits."""
+
+
+def setting(
+    default: Any,
+    text: str,
+    *,
+    advanced: bool = False,
+    pattern_in_words: str = "",
+    only_with: Other | tuple[Other, ...] = (),
+    not_with: Other | tuple[Other, ...] = (),
+    neutral: tuple[Any, ...] = (),
+    path: Literal["", "anchored", "as written"] = "",
+    no_paths: tuple[str, ...] = (),
+    **bounds: Any,
+) -> Any:
+    """Declare one setting: the one place of its default, bounds, help text and conditions.
+
+    Args:
+        default: The value when the run file says nothing; a list or dict is copied for each use.
+        text: Help for the run-file template, the node's tooltip and the documentation.
+        advanced: Whether the node hides it behind "advanced".
+        pattern_in_words: What a message says of the bound ``pattern``; unset: the expression.
+        only_with: What other settings must be for this one to have an effect.
+        not_with: What other settings must not be.
+        neutral: Values besides the default that need no condition.
+        path: Whether it holds paths, and whether relative ones are made absolute.
+        no_paths: Words that may stand in place of a path; the empty one where none is meant.
+        bounds: Pydantic's constraints, such as ``ge``, ``le``, ``gt``, ``lt``, ``min_length``.
+
+    Returns:
+        A pydantic field.
+    """
+    traits = Traits(
+        advanced=advanced,
+        pattern_in_words=pattern_in_words,
+        only_with=only_with if isinstance(only_with, tuple) else (only_with,),
+        not_with=not_with if isinstance(not_with, tuple) else (not_with,),
+        neutral=neutral,
+        path=path,
+        no_paths=no_paths,
+    )
+    if isinstance(default, list | dict):
+        bounds["default_factory"] = default.copy
+    else:
+        bounds["default"] = default
+    return Field(description=text, json_schema_extra=traits, **bounds)
+
+
+def traits_of(field: FieldInfo) -> Traits | None:
+    """What `setting` knows of a field; None for a section."""
+    extra: object = field.json_schema_extra
+    return extra if isinstance(extra, Traits) else None
 
 
 class Section(BaseModel):
@@ -17,32 +130,9 @@ class Section(BaseModel):
         frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False, validate_default=False
     )
 
-
-def setting(
-    default: Any, text: str, *, advanced: bool = False, pattern_in_words: str = "", **bounds: Any
-) -> Any:
-    """Declare one setting: the one place of its default, bounds and help text.
-
-    Args:
-        default: The value when the run file says nothing; a list or dict is copied for each use.
-        text: Help for the run-file template, the node's tooltip and the documentation.
-        advanced: Whether the node hides it behind "advanced".
-        pattern_in_words: What a message says of the bound ``pattern``; unset: the expression.
-        bounds: Pydantic's constraints, such as ``ge``, ``le``, ``gt``, ``lt``, ``min_length``.
-
-    Returns:
-        A pydantic field.
-    """
-    extra: dict[str, JsonValue] = {"advanced": advanced, "pattern_in_words": pattern_in_words}
-    if isinstance(default, list | dict):
-        value = default
-        return Field(
-            default_factory=lambda: value.copy(),
-            description=text,
-            json_schema_extra=extra,
-            **bounds,
-        )
-    return Field(default=default, description=text, json_schema_extra=extra, **bounds)
+    def usual(self, name: str) -> Any:
+        """A setting's value where the run file leaves it out."""
+        return type(self).model_fields[name].get_default(call_default_factory=True)
 
 
 _BOUNDS = (
@@ -67,6 +157,13 @@ def section_of(field: FieldInfo) -> type[BaseModel] | None:
     """The section that a field holds, or None for a plain setting."""
     kind = field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def listed_in(field: FieldInfo) -> type[BaseModel] | None:
+    """The section that each item of a field is, or None for one that holds no list of sections."""
+    items = get_args(field.annotation) if get_origin(field.annotation) is list else ()
+    found = [each for each in items if isinstance(each, type) and issubclass(each, BaseModel)]
+    return found[0] if found else None
 
 
 def listed_section(root: type[BaseModel], path: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -112,16 +209,16 @@ def choices_of(field: FieldInfo) -> list[str]:
 
 def is_advanced(field: FieldInfo) -> bool:
     """Whether a setting is seldom changed."""
-    extra = field.json_schema_extra
-    return isinstance(extra, dict) and bool(extra.get("advanced"))
+    traits = traits_of(field)
+    return traits is not None and traits.advanced
 
 
 def bounds_in_words(field: FieldInfo) -> str:
     """The bounds of a setting, such as ``at least 1 and at most 4096``, or nothing."""
-    extra = field.json_schema_extra
-    told = str(extra.get("pattern_in_words", "")) if isinstance(extra, dict) else ""
+    traits = traits_of(field)
+    pattern = traits.pattern_in_words if traits else ""
     parts = [
-        told if name == "pattern" and told else wording.format(value)
+        pattern if name == "pattern" and pattern else wording.format(value)
         for name, wording in _BOUNDS
         if (value := _bound(field, name)) is not None
     ]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from .section import Section, setting
+from collections.abc import Iterator
+
+from .dialect import value_in_words
+from .section import Other, Problem, Section, setting
 
 PLACE = "{}"
 """Stands in ``positive`` and ``negative`` for the neutral prompt."""
+
+_ON = Other("positive", such_as="a very old person")
 
 
 class SliderSection(Section):
@@ -23,12 +28,14 @@ class SliderSection(Section):
         "Set it to the opposite, which strengths below 0 move to, such as 'a very young person'. "
         "{} stands for the neutral prompt. Empty: the neutral prompt itself.",
         advanced=True,
+        only_with=_ON,
     )
     neutral: list[str] = setting(
         [],
         "Set it to what the slider is used on, such as 'a person'; several prompts teach it to "
         "work on all of them and to leave alone what they differ in. Empty: the blank prompt.",
         advanced=True,
+        only_with=_ON,
     )
     strength: float = setting(
         1.0,
@@ -38,6 +45,7 @@ class SliderSection(Section):
         advanced=True,
         gt=0.0,
         le=100.0,
+        only_with=_ON,
     )
     images: int = setting(
         16,
@@ -46,6 +54,7 @@ class SliderSection(Section):
         advanced=True,
         ge=1,
         le=1000,
+        only_with=_ON,
     )
     steps: int = setting(
         12,
@@ -54,6 +63,7 @@ class SliderSection(Section):
         advanced=True,
         ge=1,
         le=100,
+        only_with=_ON,
     )
 
     @property
@@ -74,3 +84,25 @@ class SliderSection(Section):
             (each, self.positive.replace(PLACE, each), negative.replace(PLACE, each))
             for each in neutral
         )
+
+    def problems(self) -> Iterator[Problem]:
+        """What contradicts itself, besides the conditions of the fields."""
+        if not self.is_on:
+            return
+        for neutral, positive, negative in self.triples():
+            if positive == negative:
+                yield Problem(
+                    f"dataset.slider moves from {value_in_words(negative)} to "
+                    f"{value_in_words(positive)}"
+                    + (f", for the neutral prompt {value_in_words(neutral)}" if neutral else ""),
+                    "two different prompts, between which there is a direction",
+                    "Change dataset.slider.positive or dataset.slider.negative.",
+                )
+                return
+        twice = sorted({each for each in self.neutral if self.neutral.count(each) > 1})
+        if twice:
+            yield Problem(
+                f"dataset.slider.neutral has {value_in_words(twice[0])} twice",
+                "each neutral prompt once",
+                "Remove it from dataset.slider.neutral; dataset.slider.images makes more images.",
+            )

@@ -1,19 +1,241 @@
-"""Settings of the training loop: length, batch, checkpoints, and what becomes of faults."""
+"""Settings of the training loop: length, schedule, checkpoints, average, faults, text encoder."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from pydantic import Field
 
-from .ema import EmaSection
-from .loss import LossSection
-from .optimizer import OptimizerSection
-from .recovery import RecoverySection
-from .schedule import ScheduleSection
-from .section import Section, setting
-from .sigma import SigmaSection
-from .text_encoder import TextEncoderSection
+from .adapter import ROTATIONS
+from .loss import LossSection, SigmaSection
+from .optimizer import AVERAGES_ITSELF, FINDS_ITS_RATE, LEAST_FACTOR, ONE_RATE, OptimizerSection
+from .section import Other, Problem, Section, setting
+
+_AVERAGE = Other("decay", such_as=0.99)
+_AVERAGES = Other(
+    "training.optimizer.name",
+    *AVERAGES_ITSELF,
+    such_as="adamw",
+    because="this optimizer averages the weights by itself, and an average of what it steps from "
+    "is that of other weights",
+)
+
+_WITH_TEXT_ENCODER = ("comfyui", "kohya", "diffusers")
+"""Layouts that have names for a text encoder's layers."""
+
+
+class ScheduleSection(Section):
+    """How the learning rate changes over the run."""
+
+    name: Literal[
+        "constant",
+        "linear",
+        "cosine",
+        "cosine_restarts",
+        "polynomial",
+        "warmup_stable_decay",
+        "rex",
+        "one_cycle",
+    ] = setting(
+        "constant",
+        "Leave it on constant while you do not know how long to train; take cosine to let a run "
+        "of known length end gently. All but constant end at min_ratio: straight, in a curve, in "
+        "several curves, by 'power', or only in the last part of the run.",
+        not_with=Other(
+            "training.optimizer.name",
+            *AVERAGES_ITSELF,
+            because="this optimizer averages the weights in place of a rate that falls",
+        ),
+    )
+    warmup_steps: int = setting(
+        0,
+        "Raise it when the first steps do harm, such as at a high learning rate; leave it at 0 "
+        "otherwise. Steps of linear rise of the learning rate from 0 at the start.",
+        ge=0,
+    )
+    warmup_share: float = setting(
+        0.0,
+        "Leave it at 0, or set it instead of warmup_steps. Share of the run in which the learning "
+        "rate rises.",
+        advanced=True,
+        ge=0.0,
+        le=0.9,
+        not_with=Other("warmup_steps", because="both say how long the learning rate rises"),
+    )
+    min_ratio: float = setting(
+        0.0,
+        "Leave it at 0; raise it to let the end of a run still learn. Last learning rate over the "
+        "highest; means nothing with constant.",
+        advanced=True,
+        ge=0.0,
+        le=1.0,
+        not_with=Other("name", "constant", such_as="cosine"),
+    )
+    cycles: int = setting(
+        3,
+        "Leave it unless a recipe names another value. Only for cosine_restarts: how often the "
+        "learning rate falls from its highest.",
+        advanced=True,
+        ge=1,
+        le=1000,
+        only_with=Other("name", "cosine_restarts"),
+    )
+    power: float = setting(
+        2.0,
+        "Leave it unless a recipe names another value. Only for polynomial: 1 is linear, more "
+        "falls faster at first.",
+        advanced=True,
+        gt=0.0,
+        le=10.0,
+        only_with=Other("name", "polynomial"),
+    )
+    decay_share: float = setting(
+        0.2,
+        "Leave it unless a recipe names another value. Only for warmup_stable_decay: share of the "
+        "run, at its end, in which the learning rate falls.",
+        advanced=True,
+        gt=0.0,
+        le=1.0,
+        only_with=Other("name", "warmup_stable_decay"),
+    )
+
+
+class EmaSection(Section):
+    """An exponential moving average of the adapter's weights, beside those that are trained."""
+
+    decay: float = setting(
+        0.0,
+        "Leave it at 0 (off); take 0.99 when previews change a lot from step to step. How much of "
+        "the average each step keeps; the first steps keep less. Needs the adapter's size in "
+        "memory once more.",
+        ge=0.0,
+        lt=1.0,
+        not_with=_AVERAGES,
+    )
+    previews: Literal["average", "last"] = setting(
+        "average",
+        "Leave it on average. What previews and the loss on held-out images are made with: the "
+        "'average', or the 'last' weights.",
+        advanced=True,
+        only_with=_AVERAGE,
+    )
+    export: Literal["average", "last", "both"] = setting(
+        "average",
+        "Leave it on average; take both to compare. What the exported adapter is: the 'average', "
+        "the 'last' weights, or 'both', the last ones in a second file NAME_last.",
+        advanced=True,
+        only_with=_AVERAGE,
+    )
+    post_hoc: bool = setting(
+        False,
+        "Leave it off; switch it on to choose the average's length after the run, with the verb "
+        "ema. Keeps two more averages in each checkpoint, from which others can be made.",
+        advanced=True,
+        not_with=_AVERAGES,
+    )
+
+
+class RecoverySection(Section):
+    """How often a run goes on by itself after numbers that are not finite."""
+
+    skips: int = setting(
+        3,
+        "Leave it. How many steps in a row whose loss or gradient is not finite are left out and "
+        "counted, before the run goes back to its last checkpoint. 0: none.",
+        advanced=True,
+        ge=0,
+        le=1000,
+    )
+    returns: int = setting(
+        1,
+        "Leave it; take 0 to stop at once. How often the run goes back to its last checkpoint and "
+        "on with a lower learning rate, before it stops.",
+        advanced=True,
+        ge=0,
+        le=100,
+    )
+    rate_factor: float = setting(
+        0.5,
+        "Leave it. What the learning rate is multiplied by each time the run goes back to its "
+        "last checkpoint.",
+        advanced=True,
+        gt=0.0,
+        le=1.0,
+    )
+    smaller: bool = setting(
+        True,
+        "Leave it on. When memory is full in a step, the run does what costs least time: more "
+        "blocks compute their activations again or are swapped, or the samples of a batch go "
+        "through the base in parts. Each is said. Off: the run saves and stops.",
+        advanced=True,
+    )
+
+
+class TextEncoderSection(Section):
+    """Training of CLIP-L, of bases that have it (of SDXL CLIP-G, too); it computes in each step."""
+
+    train: bool = setting(
+        False,
+        "Leave it off; it seldom helps. Trains an adapter of CLIP-L as well, of bases that read "
+        "it, and of SDXL's CLIP-G. In ComfyUI use Apply Adapter, or Load LoRA with the file, which "
+        "have a CLIP input: a loader for the model alone leaves this part out.",
+        advanced=True,
+        not_with=(
+            Other(
+                "training.optimizer.name",
+                *ONE_RATE,
+                such_as="prodigy_schedule_free",
+                because="this optimizer needs one learning rate for all factors",
+            ),
+            Other(
+                "adapter.dora_axis",
+                "output",
+                because="no checkpoint layout holds it with a text encoder",
+            ),
+            Other(
+                "dataset.slider.positive",
+                because="a slider needs prompts that stay as they are",
+            ),
+        ),
+    )
+    learning_rate: float | None = setting(
+        None,
+        "Leave it unset, a tenth of the optimizer's learning rate. Highest learning rate of the "
+        "text encoder's adapter.",
+        advanced=True,
+        gt=0.0,
+        le=10.0,
+        only_with=Other("train"),
+    )
+    rank: int = setting(
+        8,
+        "Leave it; the text encoder is small. Rank of its adapter.",
+        advanced=True,
+        ge=1,
+        le=4096,
+        only_with=Other("train"),
+    )
+
+    def problems(self, optimizer: str, layouts: Sequence[str]) -> Iterator[Problem]:
+        """What contradicts the optimizer or ``output.layouts``, besides the fields' conditions."""
+        if not self.train:
+            return
+        rate = self.learning_rate
+        if optimizer in FINDS_ITS_RATE and rate is not None and rate < LEAST_FACTOR:
+            yield Problem(
+                f"training.text_encoder.learning_rate is {rate} and training.optimizer.name is "
+                f"{optimizer}",
+                f"about 0.1: {optimizer} finds the learning rate itself, and multiplies it by this",
+                "Leave learning_rate out.",
+            )
+        for layout in layouts:
+            if layout not in _WITH_TEXT_ENCODER:
+                yield Problem(
+                    f"training.text_encoder.train is true and output.layouts has {layout}",
+                    f"layouts that hold a text encoder too: {', '.join(_WITH_TEXT_ENCODER)}",
+                    f"Take {layout} out of output.layouts, or leave train out.",
+                )
 
 
 class TrainingSection(Section):
@@ -120,6 +342,24 @@ class TrainingSection(Section):
         advanced=True,
         ge=0.0,
         le=100.0,
+        not_with=(
+            Other(
+                "training.optimizer.name",
+                *AVERAGES_ITSELF,
+                such_as="adamw",
+                because="this optimizer averages the weights, and the limit would not hold for it",
+            ),
+            Other(
+                "adapter.kind", *ROTATIONS, because="a rotation leaves the weight as long as it is"
+            ),
+            Other(
+                "adapter.init",
+                "pissa",
+                "olora",
+                such_as="default",
+                because="their factors are differences, which cannot be scaled down",
+            ),
+        ),
     )
     optimizer: OptimizerSection = Field(
         default_factory=OptimizerSection, description="How gradients become updates."
@@ -142,3 +382,31 @@ class TrainingSection(Section):
     text_encoder: TextEncoderSection = Field(
         default_factory=TextEncoderSection, description="A text encoder that is trained as well."
     )
+
+    def problems(self, layouts: Sequence[str], *, holds_out: bool) -> Iterator[Problem]:
+        """What contradicts itself, besides the conditions of the fields.
+
+        Args:
+            layouts: Those of ``output``.
+            holds_out: Whether the dataset has held-out images.
+        """
+        yield from self.sigma.problems()
+        yield from self.loss.problems()
+        yield from self.optimizer.problems()
+        yield from self.text_encoder.problems(self.optimizer.name, layouts)
+        every, kept = self.checkpoint_every, self.keep_every
+        if kept and (not every or kept % every):
+            yield Problem(
+                f"training.keep_every is {kept} and training.checkpoint_every is {every}",
+                "keep_every as a multiple of checkpoint_every: only checkpoints that are written "
+                "can be kept",
+                f"Set training.keep_every to {(kept // every or 1) * every if every else 0}, or "
+                "change training.checkpoint_every.",
+            )
+        if self.early_stop and not holds_out:
+            yield Problem(
+                f"training.early_stop is {self.early_stop} and nothing is held out",
+                "held-out images, whose loss says when to end",
+                "Set dataset.validation.share, such as 0.1, or give a folder of dataset.folders "
+                "the role validation; or leave training.early_stop out.",
+            )

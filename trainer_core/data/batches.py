@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..config.masks import MaskSection
+from ..config.folders import MaskSection
 from ..counters import counter_seed
 from ..types import Batch, Bucket, CachedSample, View
 from .cache.cached_dataset import CachedDataset

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..config import DatasetSection
-from ..config.dataset_folders import dataset_folders
+from ..config.dataset import dataset_folders
 from ..types import Sample
 from .captions import PLACEHOLDERS
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..config import DatasetSection
-from ..config.captions import CaptionSection
+from ..config.folders import CaptionSection
 from ..counters import counter_order, counter_seed
 from .captions import with_trigger, without_placeholders
 from .wildcards import EXPECTED_RULES, CaptionRuleError, Choices, read_choices

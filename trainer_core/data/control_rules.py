@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..config import DatasetSection
-from ..config.dataset_folders import dataset_folders
+from ..config.dataset import dataset_folders
 from ..errors import ConfigError, DatasetError
 from ..types import Sample
 from .cache.cached_dataset import CachedItem

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ..config.masks import MaskSection
+from ..config.folders import MaskSection
 from ..errors import DatasetError
 from ..types import Bucket, Sample
 from .image import CENTER, Crop, kept_box, moved, open_mask

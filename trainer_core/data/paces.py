@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from ..config import DatasetSection
-from ..config.dataset_folders import DatasetFolder, dataset_folders
+from ..config.dataset import DatasetFolder, dataset_folders
 from ..errors import ConfigError
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..config import DatasetSection
-from ..config.dataset_folders import dataset_folders
+from ..config.dataset import dataset_folders
 from ..counters import counter_order, counter_seed
 from ..types import Bucket, View
 from .captions import drops_caption

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config import RunConfig, reading
 from ..config.dialect import format_value
-from ..config.optimizer_facts import OWN_DEFAULTS
+from ..config.optimizer import OWN_DEFAULTS
 from ..config.reading import commented_run_file
 from ..errors import ConfigError
 from .given import GRAPH_MODEL

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..config.prompt_lines import prompt_line
+from ..config.preview import prompt_line
 from ..errors import ConfigError
 from .ai_toolkit_datasets import dataset_folder
 from .ai_toolkit_keys import BASE_FORMAT, OLDER_MODELS, TABLES

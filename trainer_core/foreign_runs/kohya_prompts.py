@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..config.prompt_lines import prompt_line
+from ..config.preview import prompt_line
 from .program import Given
 from .rules import Conversion, Source, UnfitError, number, text, whole
 from .vocabulary import share_or_keep

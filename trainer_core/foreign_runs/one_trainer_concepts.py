@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..config.prompt_lines import prompt_line
+from ..config.preview import prompt_line
 from .folders import Folder
 from .rules import (
     Conversion,

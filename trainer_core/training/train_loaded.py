@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..adapters.init.eva import initialize_from_inputs
-from ..config.optimizer_facts import FINDS_ITS_RATE
+from ..config.optimizer import FINDS_ITS_RATE
 from ..errors import RESUME
 from ..inference.pipeline import sample_previews
 from ..offload.swapped import repeated_blocks

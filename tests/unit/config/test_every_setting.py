@@ -20,12 +20,15 @@ import trainer_core.config
 from trainer_core.config import RunConfig
 from trainer_core.config.problems import contradictions, problems_of, raise_problems
 from trainer_core.config.run import walk_settings
-from trainer_core.config.section import section_of
+from trainer_core.config.section import section_of, traits_of
 from trainer_core.errors import ConfigError
 
 HERE = Path(__file__).parent
 FOLDER = Path(inspect.getfile(trainer_core.config)).parent
 SCHEMA = RunConfig.model_json_schema()
+SECTIONS = {"": RunConfig} | {
+    f"{path}.": inner for path, field in walk_settings() if (inner := section_of(field)) is not None
+}
 
 OF_TYPE = {
     "integer": "text",
@@ -154,19 +157,19 @@ def test_a_value_out_of_bounds_is_one_message_that_names_the_setting(path, value
 
 
 def rule_modules() -> list[Path]:
-    """The modules that tell of contradictions."""
-    return sorted(
-        each
-        for each in FOLDER.glob("*.py")
-        if each.name.endswith("_rules.py") or each.name in {"problems.py", "caption_problems.py"}
-    )
+    """The modules that may have rules."""
+    return sorted(FOLDER.glob("*.py"))
 
 
 def told_at(path: Path) -> set[tuple[str, int]]:
-    """The lines at which a module tells of a contradiction: those of each ``yield``."""
+    """The lines at which a module tells of a contradiction: those of ``yield Problem(...)``."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     yields = (each for each in ast.walk(tree) if isinstance(each, ast.Yield))
-    return {(path.name, each.lineno) for each in yields}
+    return {
+        (path.name, each.lineno)
+        for each in yields
+        if isinstance(each.value, ast.Call) and getattr(each.value.func, "id", "") == "Problem"
+    }
 
 
 def table_values() -> Iterator[Any]:
@@ -235,8 +238,25 @@ def lines_run(configs: Iterable[RunConfig]) -> set[tuple[str, int]]:
 
 def test_every_rule_has_a_row():
     wanted = set[tuple[str, int]]().union(*map(told_at, rule_modules()))
-    assert len(wanted) > 60
+    assert len(wanted) > 30
     more = map(RunConfig.model_validate, TWO_MESSAGES)
     found = lines_run([*configs(table_values()), *more])
     missing = sorted(wanted - found)
     assert missing == [], "rules that no test of this folder makes speak"
+
+
+def test_every_condition_has_a_row():
+    """A condition of a field is told with both settings by a row of the tables of this folder."""
+    found = [each.found for config in configs(table_values()) for each in contradictions(config)]
+    missing = []
+    for place, section in SECTIONS.items():
+        for name, field in section.model_fields.items():
+            traits = traits_of(field)
+            for other in (*traits.only_with, *traits.not_with) if traits else ():
+                path = other.path if "." in other.path else f"{place}{other.path}"
+                told = (
+                    text for text in found if f"{place}{name}" in text and f"and {path} is" in text
+                )
+                if next(told, None) is None:
+                    missing.append((f"{place}{name}", path))
+    assert missing == [], "\n".join(map(str, missing))

@@ -6,8 +6,7 @@ import pytest
 
 from tests.fixtures.combinations import rarely
 from trainer_core.config import OptimizerSection
-from trainer_core.config.optimizer import OptimizerName
-from trainer_core.config.optimizer_facts import BY_OPTIMIZER, OWN_DEFAULTS, UNREAD, WAITS
+from trainer_core.config.optimizer import BY_OPTIMIZER, OWN_DEFAULTS, WAITS, OptimizerName
 from trainer_core.errors import ConfigError
 from trainer_core.families.run_files import load_config, run_file_template, templates
 
@@ -91,7 +90,7 @@ def test_whoever_changes_the_name_alone_gets_what_suits_the_optimizer(name):
 
 
 def test_own_defaults_are_within_the_bounds_and_of_known_optimizers():
-    assert set(OWN_DEFAULTS) | set(UNREAD) | set(WAITS) <= set(NAMES)
+    assert set(OWN_DEFAULTS) | set(WAITS) <= set(NAMES)
     assert {other for _, other in WAITS.values()} <= set(NAMES) - set(WAITS)
     for name, own in OWN_DEFAULTS.items():
         OptimizerSection.model_validate({"name": name, **own})

@@ -7,9 +7,9 @@ import pytest
 from tests.fixtures.tables import table
 from trainer_core.config import RunConfig
 from trainer_core.config.defaults import fitted_warmup, preservation_prompts, preservation_summary
-from trainer_core.config.optimizer import OptimizerName
-from trainer_core.config.optimizer_facts import UNREAD
+from trainer_core.config.optimizer import OptimizerName, OptimizerSection
 from trainer_core.config.problems import check_config, contradictions
+from trainer_core.config.section import traits_of
 from trainer_core.errors import ConfigError
 
 TRIGGER = {"trigger_word": "ohwx"}
@@ -28,7 +28,11 @@ CONTRADICTIONS = [
     ("adapter.include", {"adapter": {"include": ["(" * 5000 + ")" * 5000]}}),
     ("adapter.exclude", {"adapter": {"exclude": ["x" * 1001]}}),
     ("adapter.targets", {"adapter": {"targets": ["(.|.)" * 50]}}),
-    *((key, optimizer(name=name, **{key: 0.5})) for name, keys in UNREAD.items() for key in keys),
+    *(
+        (key, optimizer(name=name, **{key: 0.5}))
+        for key in ("eps", "beta2")
+        for name in traits_of(OptimizerSection.model_fields[key]).not_with[0].values
+    ),
 ]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from trainer_core.config.presets.prompts import preview_prompts
-from trainer_core.config.prompt_lines import parse_prompt
+from trainer_core.config.preview import parse_prompt
 from trainer_core.config.run import walk_settings
 from trainer_core.config.section import section_of
 from trainer_core.errors import ConfigError

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from trainer_core.config import DatasetSection
-from trainer_core.config.dataset_folders import dataset_folders
+from trainer_core.config.dataset import dataset_folders
 from trainer_core.data.sources.combined import scan_all
 from trainer_core.errors import DatasetError
 

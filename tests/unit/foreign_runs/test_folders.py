@@ -106,7 +106,7 @@ def test_what_does_not_go_together_in_a_further_folder_is_left_out(tmp_path):
     run.config()
     assert "keep" not in run.values["dataset.folders"][0]["captions"]
     (note,) = [note for note in run.outcome("lacking") if note.key.endswith("captions.keep")]
-    assert "with tags that are shuffled" in note.why
+    assert "only with shuffle" in note.why
 
 
 def test_images_of_regularization_are_repeated_until_they_equal_the_trained_ones(read):

@@ -10,8 +10,7 @@ import torch
 from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import ParameterGroup
 from trainer_core.config import AdapterConfig, OptimizerSection
-from trainer_core.config.optimizer import OptimizerName
-from trainer_core.config.optimizer_facts import AVERAGES_ITSELF
+from trainer_core.config.optimizer import AVERAGES_ITSELF, OptimizerName
 from trainer_core.errors import InputError
 from trainer_core.training.observer import SilentObserver, Warned
 from trainer_core.training.optimizers import (

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...errors import ConfigError
 from ...filesystem.text_files import read_text
 from ..dialect import parse_yaml
-from ..prompt_lines import as_text
+from ..preview import as_text
 
 _FILE = Path(__file__).with_name("prompts.yaml")
 _MOST = 4

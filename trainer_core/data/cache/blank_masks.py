@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...config.masks import MaskSection
+from ...config.folders import MaskSection
 from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
 from .cache_file import read_entry
 from .cached_dataset import CachedDataset

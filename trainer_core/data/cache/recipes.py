@@ -15,7 +15,7 @@ from pathlib import Path
 from PIL import Image
 
 from ...config import DatasetSection
-from ...config.dataset_folders import DatasetFolder, dataset_folders
+from ...config.dataset import DatasetFolder, dataset_folders
 from ...counters import counter_seed
 from ...types import Bucket, Conditioning, PlannedSample, Sample
 from ..brackets import escaped

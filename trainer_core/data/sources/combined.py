@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...config import DatasetSection
-from ...config.dataset_folders import DatasetFolder, dataset_folders
+from ...config.dataset import DatasetFolder, dataset_folders
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...config import RunConfig
-from ...config.comparison import flattened, folder_without_places
 from ...config.defaults import run_length
+from ...config.folders import folder_without_places
+from ...config.run import flattened
 from ...errors import ConfigError
 from .base_marks import Mark, are_same, in_words
 from .checkpoint import Checkpoint

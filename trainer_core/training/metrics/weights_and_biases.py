@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from torch import Tensor
 
 from ...config import RunConfig
-from ...config.comparison import flattened
+from ...config.run import flattened
 from ...data.image import from_pixels
 from ...errors import InputError
 from ...filesystem.storage import write_text

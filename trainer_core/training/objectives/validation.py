@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...config.masks import MaskSection
+from ...config.folders import MaskSection
 from ...counters import counter_seed
 from ...data.batches import make_batch
 from ...data.cache.cached_dataset import CachedDataset

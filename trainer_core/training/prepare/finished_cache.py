@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ...config import RunConfig, dataset_folders
 from ...config.defaults import preservation_prompts
-from ...config.prompt_lines import parse_prompt
+from ...config.preview import parse_prompt
 from ...data.cache.cached_dataset import CachedDataset
 from ...data.cache.slider_dataset import slider_mark
 from ...errors import ConfigError

@@ -19,7 +19,7 @@ from ...adapters.warm_start import start_from
 from ...adapters.weight_norm import WeightNormLimit, weight_norms
 from ...config import OptimizerSection, RunConfig
 from ...config.defaults import run_length
-from ...config.optimizer_facts import waits_note
+from ...config.optimizer import waits_note
 from ...data.cache.build import cache_folder
 from ...offload.load_base import PlacedBase
 from ...offload.machine import Machine

@@ -189,7 +189,7 @@ def _is_link(value: Any) -> bool:
 
 def _part(kind: str, name: str) -> str:
     """What an input of a node is for: which run it is, its course, or neither."""
-    from ...trainer_core.training.checkpoints.settings_changes import AROUND, COURSE, FREE, is_in
+    from ...trainer_core.config.run import when_resumed
 
     paths = next((found for of in _settings_of if (found := of(kind)) is not None), None)
     if paths is None:
@@ -198,10 +198,10 @@ def _part(kind: str, name: str) -> str:
     path = paths.get(name) or paths.get(name.rpartition(".")[2], "")
     if name in _BESIDE or (kind in TRAINING and name in _OF_TRAINING):
         return "beside"
-    if is_in(path, COURSE):
-        return "course"
-    free = is_in(path, FREE) and path not in _CONTENT
-    return "beside" if free or is_in(path, AROUND) else "decides"
+    weight = when_resumed(path)
+    if path in _CONTENT:
+        return "decides"
+    return "beside" if weight in {"around", "free"} else weight
 
 
 def _shown(values: Mapping[str, Any], place: str) -> str:

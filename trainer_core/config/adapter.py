@@ -226,6 +226,7 @@ class AdapterConfig(Section):
         "comfyui or diffusers. Another rank or lokr factor is fitted as closely as it allows, and "
         "the error is reported. A resumed run goes on from its checkpoint instead.",
         path="anchored",
+        resumed="free",
     )
 
     def problems(self) -> Iterator[Problem]:

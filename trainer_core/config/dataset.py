@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field
-
 from .dialect import value_in_words
 from .folders import (
     OVERRIDES,
@@ -22,7 +20,7 @@ from .folders import (
     own_name,
 )
 from .preservation import PreservationSection, RegularizationSection
-from .section import Other, Problem, Section, setting
+from .section import Other, Problem, Section, section, setting
 from .slider import SliderSection
 
 Policy = Literal["error", "skip"]
@@ -48,6 +46,7 @@ class ValidationSection(Section):
         "checkpoint is written where it is lowest.",
         advanced=True,
         ge=1,
+        resumed="around",
     )
     most: int = setting(
         32,
@@ -56,6 +55,7 @@ class ValidationSection(Section):
         advanced=True,
         ge=1,
         le=100000,
+        resumed="around",
     )
     noise_levels: int = setting(
         4,
@@ -64,6 +64,7 @@ class ValidationSection(Section):
         advanced=True,
         ge=1,
         le=100,
+        resumed="around",
     )
 
 
@@ -75,6 +76,7 @@ class DatasetSection(Section):
         "Set it for every run: the folder with your images and captions.",
         path="anchored",
         no_paths=("",),
+        resumed="free",
     )
     folders: list[FolderSection] = setting(
         [],
@@ -103,6 +105,7 @@ class DatasetSection(Section):
         "Leave it on; switch it off when the folder holds others that are not to be trained. Reads "
         "images in sub-folders, too.",
         advanced=True,
+        resumed="free",
     )
     control_folders: list[str] = setting(
         [],
@@ -111,6 +114,7 @@ class DatasetSection(Section):
         "second control image of each, and so on.",
         advanced=True,
         path="anchored",
+        resumed="free",
     )
     mask_folder: str = setting(
         "",
@@ -119,6 +123,7 @@ class DatasetSection(Section):
         advanced=True,
         path="anchored",
         no_paths=("",),
+        resumed="free",
     )
     metadata: str | None = setting(
         None,
@@ -127,6 +132,7 @@ class DatasetSection(Section):
         "weight. Unset: metadata.jsonl, .csv or .parquet where there is one.",
         advanced=True,
         path="as written",
+        resumed="free",
     )
     caption_extension: str = setting(
         ".txt",
@@ -142,12 +148,14 @@ class DatasetSection(Section):
         "on purpose. 'error' stops and names them, 'skip' leaves such an image out, 'empty' "
         "trains it with empty text, 'filename' with the file's name. dataset.captions.default is "
         "used before any of these.",
+        resumed="free",
     )
     missing_image: Policy = setting(
         "error",
         "Leave it on error, so that no image is lost; change it when you removed images on "
         "purpose. A caption without an image: 'error' stops, 'skip' leaves it out.",
         advanced=True,
+        resumed="free",
     )
     missing_control: Literal["error", "skip", "without"] = setting(
         "error",
@@ -155,12 +163,14 @@ class DatasetSection(Section):
         "without its control image, or the reverse: 'error' stops, 'skip' leaves it out, 'without' "
         "trains the image without one. Only for bases that edit.",
         advanced=True,
+        resumed="free",
     )
     unreadable: Policy = setting(
         "error",
         "Leave it on error; change it for a large folder in which a few broken files do no harm. "
         "An image that cannot be decoded: 'error' stops, 'skip' leaves it out and says so.",
         advanced=True,
+        resumed="free",
     )
     animated: Literal["error", "skip", "first_frame"] = setting(
         "error",
@@ -191,9 +201,8 @@ class DatasetSection(Section):
         ge=0.0,
         le=1.0,
     )
-    captions: CaptionSection = Field(
-        default_factory=CaptionSection,
-        description="What becomes of a caption before it is encoded.",
+    captions: CaptionSection = section(
+        CaptionSection, "What becomes of a caption before it is encoded."
     )
     control_dropout: float = setting(
         0.0,
@@ -204,10 +213,7 @@ class DatasetSection(Section):
         ge=0.0,
         le=1.0,
     )
-    mask: MaskSection = Field(
-        default_factory=MaskSection,
-        description="Which part of an image counts how much.",
-    )
+    mask: MaskSection = section(MaskSection, "Which part of an image counts how much.")
     flip: bool = setting(
         False,
         "Leave it off for anything that has a left and a right, such as text or a face; switch it "
@@ -314,21 +320,17 @@ class DatasetSection(Section):
             because="control images need a base that edits",
         ),
     )
-    regularization: RegularizationSection = Field(
-        default_factory=RegularizationSection,
-        description="Ordinary images that are trained beside the own ones.",
+    regularization: RegularizationSection = section(
+        RegularizationSection, "Ordinary images that are trained beside the own ones."
     )
-    validation: ValidationSection = Field(
-        default_factory=ValidationSection,
-        description="Images that are never trained on, to measure the loss on.",
+    validation: ValidationSection = section(
+        ValidationSection, "Images that are never trained on, to measure the loss on."
     )
-    preservation: PreservationSection = Field(
-        default_factory=PreservationSection,
-        description="What keeps the base from forgetting, without any further image.",
+    preservation: PreservationSection = section(
+        PreservationSection, "What keeps the base from forgetting, without any further image."
     )
-    slider: SliderSection = Field(
-        default_factory=SliderSection,
-        description="A slider between prompts, which is trained without images.",
+    slider: SliderSection = section(
+        SliderSection, "A slider between prompts, which is trained without images."
     )
 
     def problems(self, *, from_cache: bool) -> Iterator[Problem]:

@@ -100,6 +100,7 @@ class MemorySection(Section):
         "dense; 'fp8' and 'int8', one byte a weight; 'int8_rotated', outliers apart, for compute "
         "8bit; 'nf4', half a byte.",
         advanced=True,
+        resumed="course",
     )
     compute: Literal["dense", "8bit"] = setting(
         "dense",
@@ -115,6 +116,7 @@ class MemorySection(Section):
             such_as="int8",
             because="weights that are kept in 8 bits are multiplied as they are",
         ),
+        resumed="course",
     )
     compile: bool = setting(
         False,

@@ -22,6 +22,7 @@ class RegularizationSection(Section):
         "are trained beside your own, without the trigger word.",
         path="anchored",
         no_paths=("",),
+        resumed="free",
     )
     weight: float = setting(
         1.0,

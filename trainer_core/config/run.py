@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, field_validator
 from pydantic.fields import FieldInfo
 
 from ..filesystem.file_names import EXPECTED, name_mistake
@@ -16,7 +16,7 @@ from .dataset import DatasetSection
 from .dialect import value_in_words
 from .memory import MemorySection
 from .preview import PreviewSection, Variant
-from .section import Other, Problem, Section, section_of, setting
+from .section import Other, Problem, Resumed, Section, section, section_of, setting, traits_of
 from .training import TrainingSection
 
 
@@ -56,6 +56,7 @@ class BaseSection(Section):
         "Q4_K, Q4_0 and other Q types).",
         path="anchored",
         no_paths=("embedded",),
+        resumed="free",
     )
     encoders: str | None = setting(
         None,
@@ -63,6 +64,7 @@ class BaseSection(Section):
         "Diffusers folder that has both.",
         advanced=True,
         path="anchored",
+        resumed="free",
     )
     variant: Variant = setting(
         "auto",
@@ -84,6 +86,7 @@ class BaseSection(Section):
         "1.0, when: training}]; 'when: training' leaves one out of samples, 'when: always' keeps "
         "it. None is part of what is saved.",
         advanced=True,
+        resumed="free",
     )
     distilled: Literal["refuse", "train"] = setting(
         "refuse",
@@ -91,6 +94,7 @@ class BaseSection(Section):
         "training adapter in 'adapters': 'train' trains it as it is, which undoes the "
         "distillation bit by bit.",
         advanced=True,
+        resumed="free",
     )
     text_length: int | None = setting(
         None,
@@ -188,6 +192,7 @@ class OutputSection(Section):
         "output",
         "Set it to keep runs on another disk. Folder of all runs.",
         path="anchored",
+        resumed="free",
     )
     name: str = setting(
         "adapter",
@@ -254,25 +259,19 @@ class RunConfig(Section):
         "Set it to the architecture of your base, such as qwen_image; in ComfyUI it is read from "
         "the file.",
     )
-    base: BaseSection = Field(default_factory=BaseSection, description="The frozen base model.")
-    dataset: DatasetSection = Field(
-        default_factory=DatasetSection, description="The training images."
+    base: BaseSection = section(BaseSection, "The frozen base model.")
+    dataset: DatasetSection = section(DatasetSection, "The training images.")
+    cache: CacheSection = section(CacheSection, "Encoded images and captions.", resumed="free")
+    adapter: AdapterConfig = section(AdapterConfig, "The adapter.")
+    training: TrainingSection = section(TrainingSection, "Length and shape of the run.")
+    preview: PreviewSection = section(
+        PreviewSection, "Images generated while the run trains.", resumed="around"
     )
-    cache: CacheSection = Field(
-        default_factory=CacheSection, description="Encoded images and captions."
+    metrics: MetricsSection = section(
+        MetricsSection, "What is measured while the run trains.", resumed="around"
     )
-    adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="The adapter.")
-    training: TrainingSection = Field(
-        default_factory=TrainingSection, description="Length and shape of the run."
-    )
-    preview: PreviewSection = Field(
-        default_factory=PreviewSection, description="Images generated while the run trains."
-    )
-    metrics: MetricsSection = Field(
-        default_factory=MetricsSection, description="What is measured while the run trains."
-    )
-    memory: MemorySection = Field(default_factory=MemorySection, description="Device and memory.")
-    output: OutputSection = Field(default_factory=OutputSection, description="What is written.")
+    memory: MemorySection = section(MemorySection, "Device and memory.", resumed="around")
+    output: OutputSection = section(OutputSection, "What is written.", resumed="around")
     resume: str = setting(
         "none",
         "Leave it on 'none' for a new version; 'latest' goes on with the newest checkpoint; "
@@ -282,6 +281,7 @@ class RunConfig(Section):
         "path a checkpoint's or a version's folder.",
         path="anchored",
         no_paths=("none", "latest", "auto", "best"),
+        resumed="free",
     )
     seed: int = setting(
         0,
@@ -291,7 +291,9 @@ class RunConfig(Section):
         lt=2**63,
     )
     config_version: Literal[1] = setting(
-        CONFIG_VERSION, "Leave it. Version of the run-file format."
+        CONFIG_VERSION,
+        "Leave it. Version of the run-file format.",
+        resumed="free",
     )
 
     @field_validator("resume", mode="before")
@@ -334,14 +336,30 @@ def walk_settings(
             yield from walk_settings(inner, f"{prefix}{name}.")
 
 
+def when_resumed(path: str) -> Resumed:
+    """What another value of a setting means for a run that is resumed.
+
+    Args:
+        path: YAML path; of what is no setting, the nearest section's answer.
+    """
+    answer, kind = None, RunConfig
+    for name in path.split("."):
+        field = kind.model_fields.get(name)
+        if field is None:
+            break
+        traits, kind = traits_of(field), section_of(field) or Section
+        answer = (traits and traits.resumed) or answer
+    return answer or "decides"
+
+
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by YAML path, nested as in a run file; no path may lead through another's value."""
     whole: dict[str, Any] = {}
     for path, value in values.items():
         *sections, name = path.split(".")
         place = whole
-        for section in sections:
-            place = place.setdefault(section, {})
+        for part in sections:
+            place = place.setdefault(part, {})
         place[name] = value
     return whole
 

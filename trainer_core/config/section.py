@@ -55,6 +55,15 @@ class Other:
         return bool(value.strip() if isinstance(value, str) else value)
 
 
+Resumed = Literal["decides", "course", "around", "free"]
+"""What another value of a setting means for a run that is resumed.
+
+``decides`` which run it is: refused. ``course``: the weights of the steps to come. ``around`` them:
+how long it trains, what it measures, generates and writes. Both may change, and are named.
+``free``: where something is, or what happens when it is not there; what is there is compared.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Traits:
     """What is known of a setting besides its type, bounds and help; see `setting`."""
@@ -66,6 +75,7 @@ class Traits:
     neutral: tuple[Any, ...]
     path: Literal["", "anchored", "as written"]
     no_paths: tuple[str, ...]
+    resumed: Resumed | None
 
     def __call__(self, schema: dict[str, Any]) -> None:
         """Add nothing to the JSON schema, where pydantic has a place for traits."""
@@ -82,6 +92,7 @@ def setting(
     neutral: tuple[Any, ...] = (),
     path: Literal["", "anchored", "as written"] = "",
     no_paths: tuple[str, ...] = (),
+    resumed: Resumed | None = None,
     **bounds: Any,
 ) -> Any:
     """Declare one setting: the one place of its default, bounds, help text and conditions.
@@ -96,6 +107,7 @@ def setting(
         neutral: Values besides the default that need no condition.
         path: Whether it holds paths, and whether relative ones are made absolute.
         no_paths: Words that may stand in place of a path; the empty one where none is meant.
+        resumed: What another value means for a run that is resumed; unset: as its section's.
         bounds: Pydantic's constraints, such as ``ge``, ``le``, ``gt``, ``lt``, ``min_length``.
 
     Returns:
@@ -109,16 +121,22 @@ def setting(
         neutral=neutral,
         path=path,
         no_paths=no_paths,
+        resumed=resumed,
     )
     if isinstance(default, list | dict):
         bounds["default_factory"] = default.copy
-    else:
+    elif "default_factory" not in bounds:
         bounds["default"] = default
     return Field(description=text, json_schema_extra=traits, **bounds)
 
 
+def section(kind: type[BaseModel], text: str, *, resumed: Resumed | None = None) -> Any:
+    """Declare a section inside another: its class and help text; ``resumed`` as for `setting`."""
+    return setting(None, text, resumed=resumed, default_factory=kind)
+
+
 def traits_of(field: FieldInfo) -> Traits | None:
-    """What `setting` knows of a field; None for a section."""
+    """What `setting` knows of a field; None of a field that is declared in another way."""
     extra: object = field.json_schema_extra
     return extra if isinstance(extra, Traits) else None
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from pydantic import Field
-
 from .adapter import ROTATIONS
 from .loss import LossSection, SigmaSection
 from .optimizer import AVERAGES_ITSELF, FINDS_ITS_RATE, LEAST_FACTOR, ONE_RATE, OptimizerSection
-from .section import Other, Problem, Section, setting
+from .section import Other, Problem, Section, section, setting
 
 _AVERAGE = Other("decay", such_as=0.99)
 _AVERAGES = Other(
@@ -112,6 +110,7 @@ class EmaSection(Section):
         ge=0.0,
         lt=1.0,
         not_with=_AVERAGES,
+        resumed="course",
     )
     previews: Literal["average", "last"] = setting(
         "average",
@@ -207,6 +206,7 @@ class TextEncoderSection(Section):
         gt=0.0,
         le=10.0,
         only_with=Other("train"),
+        resumed="course",
     )
     rank: int = setting(
         8,
@@ -248,6 +248,7 @@ class TrainingSection(Section):
         "images, so that a small set is not trained too long.",
         ge=1,
         le=10_000_000,
+        resumed="around",
     )
     batch_size: int = setting(
         1,
@@ -270,6 +271,7 @@ class TrainingSection(Section):
         "this norm; 0 leaves them as they are.",
         advanced=True,
         ge=0.0,
+        resumed="course",
     )
     precision: Literal["auto", "bf16", "fp32"] = setting(
         "auto",
@@ -277,6 +279,7 @@ class TrainingSection(Section):
         "rounding does harm; it is slower and needs more memory. Precision of the base and of all "
         "computing; the adapter's weights are always fp32.",
         advanced=True,
+        resumed="course",
     )
     guidance: float = setting(
         1.0,
@@ -291,6 +294,7 @@ class TrainingSection(Section):
         "Lower it to lose less when the computer stops, or to have more states to choose from; "
         "each takes space on disk. Steps between checkpoints; 0 saves only the end.",
         ge=0,
+        resumed="around",
     )
     keep_checkpoints: int = setting(
         3,
@@ -300,6 +304,7 @@ class TrainingSection(Section):
         advanced=True,
         ge=1,
         le=10000,
+        resumed="around",
     )
     checkpoint_minutes: float = setting(
         0.0,
@@ -308,6 +313,7 @@ class TrainingSection(Section):
         advanced=True,
         ge=0.0,
         le=10000.0,
+        resumed="around",
     )
     keep_every: int = setting(
         0,
@@ -315,6 +321,7 @@ class TrainingSection(Section):
         "is a multiple of it stay on disk for good; a multiple of checkpoint_every. 0: none.",
         advanced=True,
         ge=0,
+        resumed="around",
     )
     early_stop: int = setting(
         0,
@@ -324,6 +331,7 @@ class TrainingSection(Section):
         advanced=True,
         ge=0,
         le=10000,
+        resumed="around",
     )
     noises_per_latent: int = setting(
         1,
@@ -360,27 +368,24 @@ class TrainingSection(Section):
                 because="their factors are differences, which cannot be scaled down",
             ),
         ),
+        resumed="course",
     )
-    optimizer: OptimizerSection = Field(
-        default_factory=OptimizerSection, description="How gradients become updates."
+    optimizer: OptimizerSection = section(
+        OptimizerSection, "How gradients become updates.", resumed="course"
     )
-    schedule: ScheduleSection = Field(
-        default_factory=ScheduleSection, description="How the learning rate changes."
+    schedule: ScheduleSection = section(
+        ScheduleSection, "How the learning rate changes.", resumed="course"
     )
-    sigma: SigmaSection = Field(
-        default_factory=SigmaSection, description="Which noise levels are trained."
+    sigma: SigmaSection = section(SigmaSection, "Which noise levels are trained.")
+    loss: LossSection = section(
+        LossSection, "How an error is measured and counted.", resumed="course"
     )
-    loss: LossSection = Field(
-        default_factory=LossSection, description="How an error is measured and counted."
+    ema: EmaSection = section(EmaSection, "An average of the adapter's weights.", resumed="around")
+    recovery: RecoverySection = section(
+        RecoverySection, "What happens when something goes wrong.", resumed="around"
     )
-    ema: EmaSection = Field(
-        default_factory=EmaSection, description="An average of the adapter's weights."
-    )
-    recovery: RecoverySection = Field(
-        default_factory=RecoverySection, description="What happens when something goes wrong."
-    )
-    text_encoder: TextEncoderSection = Field(
-        default_factory=TextEncoderSection, description="A text encoder that is trained as well."
+    text_encoder: TextEncoderSection = section(
+        TextEncoderSection, "A text encoder that is trained as well."
     )
 
     def problems(self, layouts: Sequence[str], *, holds_out: bool) -> Iterator[Problem]:

@@ -10,82 +10,18 @@ from typing import Any
 from ...config import RunConfig
 from ...config.defaults import run_length
 from ...config.folders import folder_without_places
-from ...config.run import flattened
+from ...config.run import flattened, when_resumed
 from ...errors import ConfigError
 from .base_marks import Mark, are_same, in_words
 from .checkpoint import Checkpoint
 from .longer_run import SCHEDULE
-
-FREE = frozenset(
-    {
-        "resume",
-        "config_version",
-        "cache",
-        "base.path",
-        "base.encoders",
-        "base.adapters",
-        "base.distilled",
-        "adapter.start_from",
-        "dataset.path",
-        "dataset.regularization.path",
-        "dataset.metadata",
-        "dataset.control_folders",
-        "dataset.mask_folder",
-        "dataset.subfolders",
-        "dataset.unreadable",
-        "dataset.missing_caption",
-        "dataset.missing_control",
-        "dataset.missing_image",
-        "output.dir",
-    }
-)
-"""Sections and settings that say where something is, or what happens when it is not there. Base,
-its adapters, dataset and what an adapter starts from are compared by content, not by path."""
-
-COURSE = frozenset(
-    {
-        "training.optimizer",
-        "training.schedule",
-        "training.max_grad_norm",
-        "training.max_weight_norm",
-        "training.loss",
-        "training.text_encoder.learning_rate",
-        "training.ema.decay",
-        "training.precision",
-        "memory.base_format",
-        "memory.compute",
-    }
-)
-"""What changes the weights of the steps to come. A resumed run may change it, and says so."""
-
-AROUND = frozenset(
-    {
-        "training.steps",
-        "training.checkpoint_every",
-        "training.keep_checkpoints",
-        "training.keep_every",
-        "training.checkpoint_minutes",
-        "training.early_stop",
-        "training.recovery",
-        "training.ema",
-        "metrics",
-        "dataset.validation.every",
-        "dataset.validation.most",
-        "dataset.validation.noise_levels",
-        "preview",
-        "memory",
-        "output",
-    }
-)
-"""What a resumed run may change too, and says: how long it trains, what it measures, generates and
-writes. Of what is measured only ``share`` decides what is trained."""
 
 MAY_CHANGE = (
     "optimizer, the text encoder's learning rate, schedule, loss, clipping, limit and averages of "
     "the weights, precision, steps, early stop, recovery, previews, checkpoints, metrics, how the "
     "loss on held-out images is measured, memory and output"
 )
-"""`COURSE` and `AROUND` in words."""
+"""What `when_resumed` calls ``course`` and ``around``, in words."""
 
 START = "adapter.start_from (content)"
 """Where a checkpoint's settings keep the identity of the file that the adapter started from."""
@@ -138,7 +74,7 @@ class Change:
     @property
     def of_course(self) -> bool:
         """Whether the weights of the steps to come depend on it."""
-        return is_in(self.setting, COURSE)
+        return when_resumed(self.setting) == "course"
 
     def record(self, step: int) -> dict[str, Any]:
         """The change as ``run.json`` keeps it."""
@@ -170,7 +106,7 @@ def compared_settings(
         chosen nothing is known here.
     """
     flat = flattened(config.model_dump(mode="json"))
-    kept = {path: value for path, value in flat.items() if not is_in(path, FREE)}
+    kept = {path: value for path, value in flat.items() if when_resumed(path) != "free"}
     kept[_FOLDERS] = [folder_without_places(folder) for folder in kept[_FOLDERS]]
     kept["training.precision"] = precision
     kept[FORMAT] = _made(kept[FORMAT])
@@ -195,7 +131,7 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
     before[FORMAT] = begun_format(checkpoint)
     changes: list[Change] = []
     for path in sorted((checkpoint.settings.keys() | settings.keys()) - {SCHEDULE}):
-        if path not in checkpoint.settings and is_in(path, AROUND) and not is_in(path, COURSE):
+        if path not in checkpoint.settings and when_resumed(path) == "around":
             continue
         same = are_same if path == ADAPTERS else operator.eq
         if path != _SOURCE and not same(before.get(path), settings.get(path)):
@@ -236,7 +172,7 @@ def refuse_changes(
             checkpoint has made.
     """
     changes = changed_settings(checkpoint, settings)
-    refused = [each for each in changes if not is_in(each.setting, COURSE | AROUND)]
+    refused = [each for each in changes if when_resumed(each.setting) == "decides"]
     if refused:
         raise ConfigError(
             "resume: another configuration than the checkpoint's: " + "; ".join(map(str, refused)),
@@ -272,18 +208,6 @@ def recorded_changes(
 def _same_source(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> bool:
     source = settings.get(_SOURCE)
     return source is not None and checkpoint.settings.get(_SOURCE) == source
-
-
-def is_in(path: str, places: frozenset[str]) -> bool:
-    """Whether a setting, or a section that it is in, is among some.
-
-    Args:
-        path: The setting's YAML path.
-        places: Paths of settings and sections.
-    """
-    parts = path.split(".")
-    names = {".".join(parts[: count + 1]) for count in range(len(parts))}
-    return not names.isdisjoint(places)
 
 
 def _is_digest(value: Any) -> bool:

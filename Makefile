@@ -1,6 +1,7 @@
 # Each target makes the virtual environment it needs by itself.
 #   make demo [KIND=lora|loha|lokr] [TASK=generate|edit|own]
 #   make test | test-full | bench | lint | js | matrix | mutations
+#   make generated, after a setting or an input of a node has changed
 #   make gpu-wheels, and where a GPU is: make gpu; without one: make pretend-gpu
 # Needs python3 >= 3.11 with pip and venv. Another one: make test PYTHON=python3.12
 # Another build of torch: install it into .venv before anything else, or set TORCH=...
@@ -36,7 +37,7 @@ GPU_PLATFORMS := manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_6
 # A part of the tests in `make test-full`: FILES="tests/unit/data/test_masks.py ...".
 FILES ?=
 
-.PHONY: said packages demo test test-full test-seconds bench bench-learning gpu gpu-wheels pretend-gpu mutations lint checks types js js-checks unit \
+.PHONY: said packages demo test test-full test-seconds generated bench bench-learning gpu gpu-wheels pretend-gpu mutations lint checks types js js-checks unit \
 	matrix matrix-old matrix-new guest-old guest-new
 
 demo: $(READY)
@@ -68,6 +69,10 @@ test-full: $(READY) packages
 # How long each file takes, by which the tests are ordered; on a quiet machine, now and then.
 test-seconds: $(READY) packages
 	$(PYTEST) --write-seconds
+
+# The nodes' help pages and the workflows again, after a setting or an input has changed.
+generated: $(READY)
+	PYTHONPATH=.:tests $(BIN)/python -m scripts.build_generated
 
 # What the defaults learn and keep, and what they do on a base in fewer bits; forty minutes of one
 # core.

@@ -1,17 +1,12 @@
-"""Writes the list of inputs into each node's help page, ``js/docs/<node id>.md``.
+"""Makes the list of inputs of each node's help page, ``js/docs/<node id>.md``.
 
 A list, because ComfyUI shows the pages in a narrow panel. It is made from what the node itself
-says, which comes from the run file's settings; the rest of a page is written by hand. Run from the
-root of the repository, with a running ComfyUI that has the pack:
-``python -m scripts.build_help_pages http://127.0.0.1:8188``.
+says, which comes from the run file's settings; the rest of a page is written by hand.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +14,7 @@ from typing import Any
 from scripts.workflow_graphs.schemas import GROWING, Input, inputs_of
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ROOT / "js" / "docs"
+PAGES = Path("js", "docs")
 PREFIX = "AdapterTrainer"
 _MANY = 1_000_000
 _SECTION = re.compile(r"(?<=^## Inputs\n).*?(?=^## )", re.MULTILINE | re.DOTALL)
@@ -117,20 +112,14 @@ def _shown(value: Any) -> str:
     return ", ".join(f"`{line}`" for line in str(value).splitlines())
 
 
-def main() -> None:
-    """Asks the server and rewrites the pages."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("server", help="address of a running ComfyUI")
-    address = parser.parse_args().server.rstrip("/")
-    with urllib.request.urlopen(f"{address}/object_info", timeout=60) as answer:
-        schemas = json.load(answer)
-    for node in sorted(name for name in schemas if name.startswith(PREFIX)):
-        path = PAGES / f"{node}.md"
-        path.write_text(
-            with_inputs(path.read_text(encoding="utf-8"), node, schemas[node]), encoding="utf-8"
-        )
-        print(f"wrote {path.relative_to(ROOT)}")
+def built(schemas: Mapping[str, Any]) -> dict[Path, str]:
+    """All pages with their lists made again, by path from the root of the repository.
 
-
-if __name__ == "__main__":
-    main()
+    Args:
+        schemas: ``/object_info`` of a ComfyUI with the pack.
+    """
+    pages = {node: PAGES / f"{node}.md" for node in schemas if node.startswith(PREFIX)}
+    return {
+        path: with_inputs((ROOT / path).read_text(encoding="utf-8"), node, schemas[node])
+        for node, path in sorted(pages.items())
+    }

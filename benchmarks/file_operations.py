@@ -82,7 +82,7 @@ def measure_files(folder: Path, blocks: int, rank: int, rounds: int) -> list[Row
         rank: Of the LoRA.
         rounds: How often each is done.
     """
-    source, key_map = folder / "lora.safetensors", get_family(FAMILY).key_map
+    source, key_map = folder / "lora.safetensors", get_family(FAMILY).layers.key_map
     numbers = write_lora(source, blocks, rank)
 
     def convert_to(layout: str) -> Callable[[], object]:

@@ -117,8 +117,8 @@ def attach_adapter(transformer: nn.Module) -> AttachedAdapter:
     return attach(
         transformer,
         AdapterConfig(kind="lora"),
-        presets=FAMILY.presets,
-        shared=FAMILY.shared_inputs,
+        presets=FAMILY.layers.presets,
+        shared=FAMILY.layers.shared_inputs,
     ).train()
 
 
@@ -166,7 +166,7 @@ def make_trainer(
     maker = StepMaker(
         load=load,
         load_preserved=lambda step, micro: None,
-        predict=functools.partial(FAMILY.predict, transformer, guidance=1.0),
+        predict=functools.partial(FAMILY.prediction.predict, transformer, guidance=1.0),
         sigma_at=lambda _, place: place,
         seed=0,
         part=(0, 1),
@@ -175,7 +175,7 @@ def make_trainer(
     cpu = torch.device("cpu")
     clock = StepClock(cpu)
     # A base on the meta device has no norms: `norm_ms` measures them.
-    norms = AdapterNorms(state.adapter, FAMILY.repeated_blocks, 50, 1000, refuse)
+    norms = AdapterNorms(state.adapter, FAMILY.layers.repeated_blocks, 50, 1000, refuse)
     return Trainer(
         config=config,
         steps=1000,

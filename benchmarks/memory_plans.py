@@ -124,18 +124,18 @@ def published(family: Family, sizes: Mapping[str, Any] | None = None) -> nn.Modu
     import diffusers
 
     facts = _config(family, "transformer") | dict(sizes or {})
-    kind = getattr(diffusers, family.file.transformer.partition(".")[2])
+    kind = getattr(diffusers, family.files.single_file.transformer.partition(".")[2])
     with torch.device("meta"):
         return kind.from_config(facts)
 
 
 def _config(family: Family, part: str) -> dict[str, Any]:
-    return read_json(family.file.configs / family.variants[0] / part / "config.json")
+    return read_json(family.files.single_file.configs / family.variants[0] / part / "config.json")
 
 
 def sizes_of(transformer: nn.Module, family: Family, edge: int) -> StepSizes:
     """What a LoRA of rank 16 needs on square images, one in a batch."""
-    channels, pixels = family.latents(_config(family, "vae"))
+    channels, pixels = family.latents.of_config(_config(family, "vae"))
     latents = (channels, edge // pixels, edge // pixels)
     config = RunConfig.model_validate(
         {"family": family.name, "adapter": {"kind": "lora", "rank": 16}}

@@ -53,7 +53,7 @@ def step_maker(dataset: CachedDataset, plan: BatchPlan) -> StepMaker:
     return StepMaker(
         load=load,
         load_preserved=lambda step, micro: None,
-        predict=FAMILY.predict,  # pyright: ignore[reportArgumentType]
+        predict=FAMILY.prediction.predict,  # pyright: ignore[reportArgumentType]
         sigma_at=lambda _, place: place,
         seed=0,
         part=(0, 1),

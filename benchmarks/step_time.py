@@ -101,12 +101,14 @@ class Workload:
     def loss(self, transformer: nn.Module, noisy: Tensor | None = None) -> Tensor:
         """Mean squared error of the velocity."""
         noisy = self.noisy if noisy is None else noisy
-        velocity = self._family.predict(transformer, noisy, self.sigma, self.conditionings, (), 1.0)
+        velocity = self._family.prediction.predict(
+            transformer, noisy, self.sigma, self.conditionings, (), 1.0
+        )
         return torch.nn.functional.mse_loss(velocity, self.target)
 
     def candidates(self) -> list[Candidate]:
         """Build the frozen limit, our kinds and PEFT's."""
-        presets, base = self._family.presets, self.base()
+        presets, base = self._family.layers.presets, self.base()
         targets = [
             name
             for name, module in base.named_modules()
@@ -117,7 +119,7 @@ class Workload:
             module = self.base()
             config = AdapterConfig(kind=kind, rank=RANK)
             chosen = {name: module.get_submodule(name) for name in targets}
-            shared = self._family.shared_inputs
+            shared = self._family.layers.shared_inputs
             adapter = attach(module, config, chosen, presets=presets, shared=shared)
             adapter.train()
             built.append(self._trained(f"ours {kind}", module, adapter.parameters()))

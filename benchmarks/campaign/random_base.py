@@ -112,7 +112,7 @@ class RandomFamily(Family):
         transformer = empty_base(location, self).transformer
         precise = frozenset(getattr(transformer, "_keep_in_fp32_modules", None) or ())
         stored = FORMATS.get(base_format)
-        inside = tuple(f"{each}." for each in self.repeated_blocks)
+        inside = tuple(f"{each}." for each in self.layers.repeated_blocks)
         for path, module in list(transformer.named_modules()):
             drawn: dict[str, Tensor] = {}
             for name, empty in module.named_parameters(recurse=False):
@@ -131,9 +131,9 @@ class RandomFamily(Family):
             for name, value in drawn.items():
                 kept = nn.Parameter(value.to(device), requires_grad=False)
                 module.register_parameter(name, kept)
-        self.file.restore(transformer)
+        self.files.single_file.restore(transformer)
         transformer.requires_grad_(False).eval().to(device)
-        self.prepare(transformer)
+        self.layers.prepare(transformer)
         return transformer
 
 
@@ -153,7 +153,7 @@ def random_location(name: str, size: str, folder: Path) -> BaseLocation:
     shapes and bf16. Its numbers are a hole that takes no room on the disk.
     """
     family = get_family(name)
-    published = family.file.configs / family.variants[0]
+    published = family.files.single_file.configs / family.variants[0]
     here = folder / f"{name}_{size}"
     text = SIZES[size].text
     location = BaseLocation(here, published, family.variants[0], text, f"random {name}", False)
@@ -190,7 +190,7 @@ def random_data(name: str, size: str, pixels: int, folder: Path) -> Prepared:
     family, location = RandomFamily.of(name), random_location(name, size, folder)
     side = pixels // SIZES[size].divisor
     facts = read_json(location.folder / "transformer" / "config.json")
-    shapes = family.conditioning_shapes(facts, location.text_length)
+    shapes = family.text.conditioning_shapes(facts, location.text_length)
     generator = torch.Generator().manual_seed(pixels)
     items: list[CachedItem] = []
     for number in range(SAMPLES):

@@ -168,7 +168,7 @@ class _World:
         ]
         if source == OURS:
             chosen = {f"{_PLACE}.{name}": module.get_submodule(name) for name in targets}
-            shared = () if form == SEPARATE else get_family("qwen_image").shared_inputs
+            shared = () if form == SEPARATE else get_family("qwen_image").layers.shared_inputs
             config = AdapterConfig(rank=RANK, **GROUPS[group])
             adapter = attach(module, config, chosen, shared=shared)
             adapter.train()

@@ -97,7 +97,7 @@ def _model(
     model, bare = (
         QwenImageTransformer2DModel.from_pretrained(base, subfolder="transformer") for _ in range(2)
     )
-    layers = attach(bare, config.adapter, presets=data.family.presets).names
+    layers = attach(bare, config.adapter, presets=data.family.layers.presets).names
     model.requires_grad_(False)
     rank = config.adapter.rank
     model.add_adapter(

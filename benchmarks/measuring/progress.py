@@ -176,7 +176,7 @@ class EmbeddedBase:
             The progress of all layers together.
         """
         result = train(self.config(adapter, rate, seed))
-        state = read_adapter(result.adapters[0], self._data.family.key_map)
+        state = read_adapter(result.adapters[0], self._data.family.layers.key_map)
         module = self._transformer()
         attached = attach_state(module, state)
         deltas = {name: attached.delta_weight(name).detach() for name in attached.names}
@@ -205,7 +205,7 @@ class EmbeddedBase:
                 load_batch, data.dataset, plan, caption_dropout=0.0, seed=987, share=(0, 1)
             ),
             load_preserved=lambda step, micro: None,
-            predict=functools.partial(data.family.predict, transformer, guidance=1.0),
+            predict=functools.partial(data.family.prediction.predict, transformer, guidance=1.0),
             sigma_at=lambda _, place: _sigma(place),
             seed=987,
             part=(0, 1),
@@ -213,7 +213,7 @@ class EmbeddedBase:
         )
         for number in range(1, 41):
             (step(number, 0).loss / _BATCH).backward()
-        unused = data.family.unused_layers(transformer)
+        unused = data.family.layers.unused(transformer)
         return {
             name: weight.grad
             for name, weight in weights.items()

@@ -478,5 +478,5 @@ def graph_encoders(
         require_fitting_clip(clip, spec.clip)
     if vae is not None:
         require_fitting_vae(vae, spec.vae)
-    trained = family.trainable_text if location.reads_tokens else None
+    trained = family.text.trainable if location.reads_tokens else None
     return GraphEncoders(family.name, spec, variant, clip, vae, text_length, on_close, trained)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .borrowed_model import borrowed_denoiser, uncompiled
@@ -68,29 +69,39 @@ def _family(found: GraphModel, model: Any, clip: Any, work: tuple[int, int, int]
     references = (_EDIT,) if found.takes_references else ()
     room = 0 if work is None else found.room(*work)
     given = _given(found, model, lists, room, predict)
-    return given_family(
-        given,
-        predict,
-        names if text is None else text.with_names(names),
-        found.size_multiple,
-        variants=("generate", *references),
-        shown=frozenset(references),  # by a CLIP that sees them
-        repeated_blocks=lists,
-        presets=native_model.native_presets(denoiser),
-        convolutional_presets=native_model.convolutional_presets(denoiser),
-        shared_inputs=native_model.shared_inputs(denoiser),
-        header_names=dict.fromkeys(("generate", *references), header),
-        parameterization=found.parameterization,
-        levels=found.levels,
-        shift=lambda location, steps: sampling,
-        trained_shift=lambda location: trained,
-        patch=found.patch,
-        takes_guidance=lambda transformer: found.guided,
-        distilled=lambda location: found.distilled,
-        enable_checkpointing=lambda transformer, call=None: enable_checkpointing(
-            transformer, lists, call
+    variants = ("generate", *references)
+    family = given_family(
+        given, predict, names if text is None else text.with_names(names), found.size_multiple
+    )
+    return replace(
+        family,
+        variants=variants,
+        text=replace(
+            family.text,
+            shown=frozenset(references),  # by a CLIP that sees them
+            trainable=None if text is None else text.trainable,
         ),
-        trainable_text=None if text is None else text.trainable,
+        latents=replace(family.latents, patch=found.patch),
+        layers=replace(
+            family.layers,
+            repeated_blocks=lists,
+            presets=native_model.native_presets(denoiser),
+            convolutional_presets=native_model.convolutional_presets(denoiser),
+            shared_inputs=native_model.shared_inputs(denoiser),
+            enable_checkpointing=lambda transformer, call=None: enable_checkpointing(
+                transformer, lists, call
+            ),
+        ),
+        files=replace(family.files, header_names=dict.fromkeys(variants, header)),
+        prediction=replace(
+            family.prediction,
+            parameterization=found.parameterization,
+            levels=found.levels,
+            shift=lambda location, steps: sampling,
+            trained_shift=lambda location: trained,
+            takes_guidance=lambda transformer: found.guided,
+        ),
+        distilled=lambda location: found.distilled,
     )
 
 
@@ -166,9 +177,9 @@ def _predict_once(found: GraphModel, family: Family, side: int, text: Conditioni
     assert given is not None
     with contextlib.ExitStack() as at_end, torch.no_grad():
         denoiser = given.open(found.model.get_dtype_inference(), device, at_end)
-        step = family.size_multiple
+        step = family.latents.size_multiple
         side = max(step, side // step * step) // given.pixels
         noisy = torch.zeros(1, given.channels, side, side, device=device)
         level = torch.full((1,), _PROBED_LEVEL, device=device)
         held = {name: each.to(device) for name, each in text.items()}
-        family.predict(denoiser, noisy, level, [held], [], 1.0)
+        family.prediction.predict(denoiser, noisy, level, [held], [], 1.0)

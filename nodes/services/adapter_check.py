@@ -107,11 +107,13 @@ def _reading(
         with open_file(source) as file:
             names, extras = list(file.layers), list(file.extras)
         # The model's own names tell two families apart that call some layers alike.
-        own = [f for f in FAMILIES.values() if f.detect(host)] or list(FAMILIES.values())
+        own = [f for f in FAMILIES.values() if f.files.detect(host)] or list(FAMILIES.values())
         # A model of no family has its own names, and a file may have those of any model.
         layers = [name.removesuffix(WEIGHT) for name in host if name.endswith(WEIGHT)]
         own.append(named_family("this model", layers))
-        found = matching_families(names, {family.name: family.key_map for family in own}, extras)
+        found = matching_families(
+            names, {family.name: family.layers.key_map for family in own}, extras
+        )
         if not found:
             models = other_models(source)
             told = (
@@ -119,7 +121,7 @@ def _reading(
             )
             return None, None, f"{told}, which the trainer does not read for this model"
         family = next(each for each in own if each.name == found[0])
-        opened = stack.enter_context(open_adapter(source, family.key_map))
+        opened = stack.enter_context(open_adapter(source, family.layers.key_map))
         return of_denoiser(opened.state), family, ""
     except AdapterFileError as error:
         return None, None, f"the trainer does not read this file ({error.found})"
@@ -164,7 +166,7 @@ class _Check:
         if self._own is None or self._family is None:
             return modules, extras
         for name in self._own.layers:
-            place = module_place(self._family.key_map, self._host.names, name)
+            place = module_place(self._family.layers.key_map, self._host.names, name)
             if place is None:
                 self._layers[name] = LayerProof(1.0)
             else:

@@ -92,7 +92,7 @@ def write_adapter_file(
         readable,
         target,
         layout,
-        found.key_map,
+        found.layers.key_map,
         dtype=None if dtype == "keep" else dtype,
         fused=fused,
         approximate=None if approximate == "none" else approximate,

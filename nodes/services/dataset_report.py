@@ -230,7 +230,7 @@ def _size_multiple() -> int:
     from ...trainer_core.families.registry import FAMILIES
 
     # A dataset does not know yet which family reads it.
-    return max(family.size_multiple for family in FAMILIES.values())
+    return max(family.latents.size_multiple for family in FAMILIES.values())
 
 
 def read_settings(folder: Path, given: object) -> DatasetSection:

@@ -134,7 +134,7 @@ def _limit(config: RunConfig, has_controls: bool) -> TextLimit | None:
     family = get_family(config.family)
     try:
         location = locate_base(config.base, family, has_controls)
-        return TextLimit(family.load_token_counter(location), location.text_length)
+        return TextLimit(family.text.load_token_counter(location), location.text_length)
     except InputError:
         return None
 

@@ -23,7 +23,7 @@ def words_of_families() -> re.Pattern[str]:
     """
     words: set[str] = set()
     for family in FAMILIES.values():
-        classes = {family.file.class_name, *family.folder.pipelines}
+        classes = {family.files.single_file.class_name, *family.files.folder.pipelines}
         first = re.split(r"[-_.0-9]", family.title)[0]
         words |= {family.name, first if len(first) > 1 else family.title, *classes}
     names = "|".join(sorted(map(re.escape, words)))

@@ -129,7 +129,7 @@ def trained(name, change):
         denoiser = family.given.open(torch.float32, torch.device("cpu"), at_end)
         settings = config.AdapterConfig(kind=KINDS[name], rank=1, targets="all_linear")
         adapter = part("trainer_core.adapters.attachment").attach(
-            denoiser, settings, presets=family.presets, seed=1
+            denoiser, settings, presets=family.layers.presets, seed=1
         )
         factors = [each for each in denoiser.parameters() if each.requires_grad]
         optimizer = torch.optim.SGD(factors, 0.1)
@@ -138,7 +138,7 @@ def trained(name, change):
         for step in range(2):
             noisy = torch.randn(shape, generator=torch.Generator().manual_seed(step))
             level = torch.full((count,), 0.6)
-            found = family.predict(denoiser, noisy, level, [text] * count, [], 1.0)
+            found = family.prediction.predict(denoiser, noisy, level, [text] * count, [], 1.0)
             found.square().mean().backward()
             optimizer.step()
         layers = {

@@ -105,7 +105,7 @@ def seen_by_model(session, clip, file, controls):
     model.cached_patcher_init = (None, (f"models/{file}.safetensors",))
     host, known, texts = part("nodes.host.graph_family"), {}, {}
     family = host.graph_family(model)
-    assert family.shown == {"edit_plus"}
+    assert family.text.shown == {"edit_plus"}
     location = SimpleNamespace(variant="edit_plus", reads_tokens=False)
     source = host.encoders_of(model, clip, None)(family, location)
     for shown in ((), controls):
@@ -117,7 +117,7 @@ def seen_by_model(session, clip, file, controls):
         denoiser = family.given.open(torch.float32, torch.device("cpu"), at_end)
         given = (denoiser, torch.ones(1, 16, 8, 8), torch.tensor([0.5]))
         for name, text in (("seen", texts[True]), ("bare", texts[False])):
-            found = family.predict(*given, [text], [torch.ones(1, 16, 8, 8)], 1.0)
+            found = family.prediction.predict(*given, [text], [torch.ones(1, 16, 8, 8)], 1.0)
             session.tensors[f"{name} prediction {file}/pixels"] = found
     location.variant = "generate"
     assert host.encoders_of(model, clip, None)(family, location).sight is None

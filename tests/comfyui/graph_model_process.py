@@ -143,7 +143,7 @@ def trained(folder, job, model, clip, vae):
     family = family_of.graph_family(model)
     config = run_config(folder, job, side, family.name)
     source = family_of.encoders_of(model, clip, vae)
-    guidance, guided = job.get("guidance", 1.0), family.takes_guidance(None)
+    guidance, guided = job.get("guidance", 1.0), family.prediction.takes_guidance(None)
     # ComfyUI itself adds to a model's ops when it first loads it.
     bare = sampled_by_comfyui(model, clip, side, guidance, guided)
     before = weights_hash(model), *marks(model)

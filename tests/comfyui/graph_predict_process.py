@@ -78,7 +78,7 @@ class OfModel:
         texts = [self.texts[row] for row in rows]
         controls = [self.reference[rows]] if edited else []
         with torch.no_grad():
-            return self.family.predict(
+            return self.family.prediction.predict(
                 self.denoiser, self.noisy[rows], self.sigma[rows], texts, controls, GUIDANCE
             )
 
@@ -90,7 +90,7 @@ def checks_of_a_run(model, family, encoders):
         predicted.open(at_end)
         row = predicted.noisy[:1], predicted.sigma[:1], predicted.texts[:1]
         try:
-            family.predict(predicted.denoiser, *row, [predicted.reference[:1]], GUIDANCE)
+            family.prediction.predict(predicted.denoiser, *row, [predicted.reference[:1]], GUIDANCE)
         except part("trainer_core.errors").BaseModelError as error:
             return str(error)
     return predicted.passes - 1
@@ -125,7 +125,7 @@ def beside_comfyui(model, predicted, clip, outputs):
 
     import nodes
 
-    predict, found = predicted.family.predict, {}
+    predict, found = predicted.family.prediction.predict, {}
     own = ComfyuisOwn(model, predict)
     for name, output in outputs.items():
         entry = nodes.CLIPTextEncode().encode(clip, SHORT)[0]

@@ -284,8 +284,10 @@ class Spy:
     """What a run asks a family for, unchanged, with the state of torch's numbers before it."""
 
     def __init__(self, family):
-        self.predict, self.asked = family.predict, []
-        self.family = dataclasses.replace(family, predict=self)
+        self.predict, self.asked = family.prediction.predict, []
+        self.family = dataclasses.replace(
+            family, prediction=dataclasses.replace(family.prediction, predict=self)
+        )
 
     def __getattr__(self, name):
         return getattr(self.predict, name)

@@ -72,7 +72,7 @@ SPOILED = {
 def make_state(transformer, options):
     """Every factor of every layer random, and lengths that stretch."""
     config = AdapterConfig(**{"rank": 4, "alpha": 3.0, "targets": TARGETS, **options})
-    adapter = attach(transformer, config, presets=get_family("flux").presets)
+    adapter = attach(transformer, config, presets=get_family("flux").layers.presets)
     state = adapter.state()
     adapter.detach()
     generator = torch.Generator().manual_seed(4)
@@ -99,7 +99,7 @@ def reports(shared_server, tmp_path_factory):
     for name, (options, layout, fused) in FILES.items():
         path = models / "loras" / f"checked_{name}.safetensors"
         state = make_state(transformer, options)
-        key_map = get_family("flux").key_map
+        key_map = get_family("flux").layers.key_map
         write_adapter(path, state, layout, key_map, OWN, options=Options(fused=fused))
     for name, (spoil, _) in SPOILED.items():
         tensors = load_file(models / "loras" / "checked_lora.safetensors")

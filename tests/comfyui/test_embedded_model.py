@@ -120,7 +120,7 @@ def test_a_ksampler_goes_through_the_noise_levels_of_the_previews(both):
 
 
 def test_the_vae_encodes_and_decodes_as_that_of_the_trainer(both):
-    vae = embedded_family().load_vae(location(0), torch.float32, "cpu")
+    vae = embedded_family().latents.load_vae(location(0), torch.float32, "cpu")
     assert relative(both.theirs["encoded"], vae.encode(both.inputs["pixels"])) < 1e-5
     assert relative(both.theirs["decoded"], vae.decode(both.inputs["latents"])) < 1e-5
 

@@ -52,20 +52,20 @@ def compared(comfy_host, tmp_path_factory):
     def ours(control=control):
         given = {"text_embeddings": text[0], "pooled_text": pooled[0]}
         with torch.no_grad():
-            return FAMILY.predict(transformer, noisy, sigma, [given], [control], 30.0)
+            return FAMILY.prediction.predict(transformer, noisy, sigma, [given], [control], 30.0)
 
     found = {
         "without": ours(),
         "another mask": ours(torch.cat([control[:, :-MASK], control[:, -MASK:].flip(1)], dim=1)),
     }
     config = AdapterConfig(kind="lora", rank=4, targets="all_linear")
-    adapter = attach(transformer, config, presets=FAMILY.presets).eval()
+    adapter = attach(transformer, config, presets=FAMILY.layers.presets).eval()
     with torch.no_grad():
         for parameter in adapter.parameters():
             parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
     found["adapter"] = ours()
     path = folder / "adapter.safetensors"
-    write_adapter(path, adapter.state(), "comfyui", FAMILY.key_map, {}, proof=False)
+    write_adapter(path, adapter.state(), "comfyui", FAMILY.layers.key_map, {}, proof=False)
     job = {
         "base": str(folder / "base.safetensors"),
         "inputs": str(folder / "inputs"),

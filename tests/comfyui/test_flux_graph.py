@@ -214,11 +214,11 @@ def drawn_by(family, transformer, text, adapter=None):
     """The same with a model and an encoded caption."""
     attached = None
     if adapter is not None:
-        key_map = family.key_map
+        key_map = family.layers.key_map
         attached = attach_state(transformer, read_adapter(adapter, key_map)).eval()
 
     def velocity(latents, sigma):
-        return family.predict(transformer, latents, sigma, [text], [], GUIDANCE)
+        return family.prediction.predict(transformer, latents, sigma, [text], [], GUIDANCE)
 
     times = torch.arange(DRAWN, -1, -1, dtype=torch.float64) / DRAWN
     shift = math.exp(1.15)

@@ -145,7 +145,7 @@ def deltas(path):
     from trainer_core.families.registry import get_family
 
     family = get_family("qwen_image")
-    state = read_adapter(path, family.key_map)
+    state = read_adapter(path, family.layers.key_map)
     return {name: layer_delta(state.kind, layer) for name, layer in state.layers.items()}
 
 

@@ -50,7 +50,9 @@ def predict(transformer, given):
     text = [{"text_embeddings": given["given/cross_attn"][0]}]
     controls = [given["controls/reference_latents/0"]]
     with torch.no_grad():
-        return FAMILY.predict(transformer, given["noisy"], given["sigma"], text, controls, 1.0)
+        return FAMILY.prediction.predict(
+            transformer, given["noisy"], given["sigma"], text, controls, 1.0
+        )
 
 
 class Sides:
@@ -66,13 +68,13 @@ class Sides:
         self.ours["without"] = predict(transformer, given)
         for kind, options in KINDS.items():
             config = AdapterConfig(rank=4, alpha=3.0, targets="all_linear", **options)
-            adapter = attach(transformer, config, presets=FAMILY.presets).eval()
+            adapter = attach(transformer, config, presets=FAMILY.layers.presets).eval()
             state = strengthen(transformer, adapter, 0.2)
             self.ours[kind] = predict(transformer, given)
             adapter.detach()
             for layout in LAYOUTS if "dora" not in kind else LAYOUTS[:1]:
                 path = folder / f"{kind} {layout}.safetensors"
-                write_adapter(path, state, layout, FAMILY.key_map, {}, proof=False)
+                write_adapter(path, state, layout, FAMILY.layers.key_map, {}, proof=False)
                 uses.append((f"{kind} {layout}", str(path), False))
         # Frames too many for so small an image: Diffusers then puts the text further away.
         self.far = predict(transformer, inputs(7))

@@ -85,7 +85,7 @@ def own_table(family, shapes):
             None if place.rows is None else [0, *place.rows],
             place.swapped,
         ]
-        for name, place in comfyui_table(FAMILIES[family.split()[0]].key_map, shapes).items()
+        for name, place in comfyui_table(FAMILIES[family.split()[0]].layers.key_map, shapes).items()
     }
 
 
@@ -213,7 +213,7 @@ def test_every_form_of_a_layer_is_read_as_the_proof_says(form, host):
 @pytest.mark.parametrize("name", PEERS)
 def test_of_each_trainers_file_the_proof_ignores_what_comfyui_does_not_load(name, host, shapes):
     peer = PEERS[name]
-    table = comfyui_table(FAMILIES[peer.family].key_map, shapes[peer.family])
+    table = comfyui_table(FAMILIES[peer.family].layers.key_map, shapes[peer.family])
     plan = plan_reading(peer.tensors, table)
     said = host["files"][name]
     assert all(text.startswith("lora key not loaded: ") for text in said)

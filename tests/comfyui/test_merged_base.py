@@ -48,12 +48,14 @@ def folder(tmp_path_factory):
         save_file(tensors, folder / f"{spelling}.safetensors", metadata)
     for name, options in KINDS.items():
         state = random_adapter(model, **options)
-        write_adapter(folder / f"adapter-{name}.safetensors", state, "comfyui", FLUX.key_map, {})
+        write_adapter(
+            folder / f"adapter-{name}.safetensors", state, "comfyui", FLUX.layers.key_map, {}
+        )
     save_file(differences(native), folder / "adapter-differences.safetensors")
     for base, name in CASES:
         opened = open_base(folder / f"{base}.safetensors")
         target = folder / f"{base}-{name}.safetensors"
-        with open_adapter(folder / f"adapter-{name}.safetensors", FLUX.key_map) as adapter:
+        with open_adapter(folder / f"adapter-{name}.safetensors", FLUX.layers.key_map) as adapter:
             merge_into_base(opened, [(adapter.state, STRENGTH)], target)
     return folder
 
@@ -165,7 +167,7 @@ def test_the_base_computes_with_what_comfyui_patches(when, base, name, folder, r
     stored = "dense" if base == "fp32" else "file"
     model = FLUX.load_transformer(location, torch.float32, "cpu", stored)
     plain = FLUX.load_transformer(location, torch.float32, "cpu", stored)
-    put = put_on_base(model, FLUX.key_map, read_base_adapters(section, FLUX), merge=True)
+    put = put_on_base(model, FLUX.layers.key_map, read_base_adapters(section, FLUX), merge=True)
     assert bool(put.merged) is (when == "always")
     exact, found = open_base(results[base, name, "patched"]), {}
     for module in exact.modules:

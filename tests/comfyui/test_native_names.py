@@ -100,11 +100,12 @@ def test_the_default_is_that_of_the_family_that_we_have(name, found):
     """Its patterns name layers of Diffusers' model; several of them may be one of ComfyUI's."""
     family = get_family(name)
     natives = set()
-    for template in family.key_map.layers:
+    for template in family.layers.key_map.layers:
         if any(
-            re.fullmatch(each, template.replace("{}", "0")) for each in family.presets["default"]
+            re.fullmatch(each, template.replace("{}", "0"))
+            for each in family.layers.presets["default"]
         ):
-            natives.add(family.key_map.to_native(template.replace("{}", "0")).name)
+            natives.add(family.layers.key_map.to_native(template.replace("{}", "0")).name)
     own = {re.sub(r"\.\d+\.", ".0.", each, count=1) for each in found["classes"][name]["default"]}
     assert own == natives
 

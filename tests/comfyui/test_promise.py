@@ -47,7 +47,7 @@ SLOW = "LoHa bypass mode is inefficient"
 @cache
 def part_layers(family):
     """Layers of the small model that ComfyUI has as slices of others."""
-    key_map = get_family(family).key_map
+    key_map = get_family(family).layers.key_map
     keys = {path: key_map.to_native(path) for path in linear_layers(record(family).small())}
     return tuple(path for path, key in keys.items() if key is not None and key.part)
 
@@ -56,7 +56,7 @@ def layouts_of(family):
     """The same adapters in the other layouts that ComfyUI reads: (kind, layout)."""
     found = [("lora", "kohya"), ("loha", "kohya")]
     # ComfyUI has no LyCORIS name for some layers of these, which the load proof says of a file.
-    if not get_family(family).key_map.native_only:
+    if not get_family(family).layers.key_map.native_only:
         found += [(kind, "lycoris") for kind in PLAIN]
     fused = [("lora", "comfyui fused"), ("loha", "comfyui fused")]
     return [*found, *fused] if part_layers(family) else found
@@ -203,7 +203,7 @@ class Ours:
         config = AdapterConfig(**{"rank": 4, "alpha": 3.0, "targets": "all_linear", **options})
         # Also what has no gradient, such as the end of Qwen-Image's last block: other blocks use
         # it.
-        adapter = attach(self.transformer, config, presets=self.family.presets).eval()
+        adapter = attach(self.transformer, config, presets=self.family.layers.presets).eval()
         state = strengthen(self.transformer, adapter, GAIN)
         self._predict(name)
         adapter.detach()
@@ -216,7 +216,7 @@ class Ours:
         path = self.folder / f"{self.family.name} {own}.safetensors"
         layout, _, fused = layout.partition(" ")
         options = Options(fused=bool(fused))
-        state, key_map = self.states[name], self.family.key_map
+        state, key_map = self.states[name], self.family.layers.key_map
         write_adapter(path, state, layout, key_map, {}, options=options, proof=False)
         # Each layer that ComfyUI knows, or slice of one, has one alpha.
         self.layers[own] = sum(key.endswith(".alpha") for key in load_file(path))
@@ -231,7 +231,7 @@ class Ours:
         for image in images_of(self.family.name):
             shown = [] if image == "plain" else controls
             with torch.no_grad():
-                self.velocities[name, image] = self.family.predict(
+                self.velocities[name, image] = self.family.prediction.predict(
                     self.transformer, noisy, sigma, [text], shown, self.record.guidance
                 )
 
@@ -370,7 +370,7 @@ def test_the_load_proof_says_the_same_of_every_file(run, comparison):
     for family, ours in comparison.ours.items():
         for name, path in comparison.files(family):
             state = ours.states[ours.exported(name)]
-            proof = prove(path, get_family(family).key_map, state=state)
+            proof = prove(path, get_family(family).layers.key_map, state=state)
             spoiled = any(name == f"{kind} {fault}" for kind, fault in CONTROLS)
             assert proof.ok != spoiled, (family, name, proof.text())
             assert len(proof.layers) >= len(state.layers)
@@ -384,7 +384,7 @@ def test_the_bypass_keeps_the_promise_for_whole_layers(family, name, comparison)
 def test_the_bypass_drops_the_parts_of_fused_layers_and_says_so(comparison):
     """A limit of ComfyUI, which the documentation names: the loader without bypass is needed."""
     family = WHOLE
-    key_map = get_family(family).key_map
+    key_map = get_family(family).layers.key_map
     fused = {key_map.to_native(path).name for path in part_layers(family)}
     found = comparison.faults(family, "lora", "lora bypassed")
     whole = comparison.ours[family].layers["lora whole"]

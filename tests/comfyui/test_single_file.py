@@ -133,7 +133,7 @@ def predict(family, transformer, reference):
     kept = record(family)
     noisy, sigma, text, controls = made_inputs(kept)
     with torch.no_grad():
-        return get_family(family).predict(
+        return get_family(family).prediction.predict(
             transformer, noisy, sigma, [text], controls if reference else [], kept.guidance
         )
 
@@ -212,11 +212,12 @@ def test_full_size_names_and_shapes_are_those_of_comfyuis_own_model(family, fold
         if name.endswith(".weight") and len(shape) == 2
     }
     keys = {
-        path: facts.key_map.to_native(path) for path in linear_layers(full_size_transformer(family))
+        path: facts.layers.key_map.to_native(path)
+        for path in linear_layers(full_size_transformer(family))
     }
     assert {key.name for key in keys.values() if key is not None} <= matrices
     unnamed = matrices - {key.name for key in keys.values() if key is not None}
-    swapped = {name.native for name in facts.key_map.comfyui_names}
+    swapped = {name.native for name in facts.layers.key_map.comfyui_names}
     assert unnamed <= swapped | record(family).host.untrained
 
 
@@ -227,7 +228,7 @@ def test_full_size_names_and_shapes_are_those_of_comfyuis_own_model(family, fold
 def test_the_packs_settings_are_those_of_comfyuis_own_model(family, variant, folder, results):
     own = json.loads((folder / f"{family}.own").read_text())
     facts, published = get_family(family), record(family).published[1]
-    configs = facts.file.configs / variant
+    configs = facts.files.single_file.configs / variant
     denoiser, vae = (read_json(configs / part / "config.json") for part in ("transformer", "vae"))
     if denoiser.get("num_layers") == published.get("num_layers"):
         assert denoiser.get("guidance_embeds", False) == own["guidance"]

@@ -56,7 +56,7 @@ def results(request, comfy_host, tmp_path_factory):
         for number, each in enumerate(adapter.parameters()):
             generator = torch.Generator().manual_seed(number)
             each.copy_(torch.randn(each.shape, generator=generator) / 4)
-    key_map = get_family("flux").key_map
+    key_map = get_family("flux").layers.key_map
     write_adapter(folder / "adapter.safetensors", adapter.state(), request.param, key_map, {})
     comfy_host.run("clip_process.py", folder)
     facts = json.loads((folder / "results.json").read_text(encoding="utf-8"))

@@ -11,7 +11,7 @@ from trainer_core.families.registry import get_family
 
 pytestmark = pytest.mark.comfy
 
-KEY_MAP = get_family("flux").key_map
+KEY_MAP = get_family("flux").layers.key_map
 CASES = {"lora": "lora", "loha": "loha", "lokr": "lokr", "lokr odd": "lokr"}
 """Case of `train_lora_process` to the kind of its file."""
 

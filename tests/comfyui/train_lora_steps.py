@@ -168,7 +168,7 @@ def our_step(model, given, factors, checkpointing):
         adapter = part("trainer_core.adapters").attach(denoiser, config, list(factors), seed=0)
         at_end.callback(adapter.detach)
         if checkpointing:
-            family.enable_checkpointing(denoiser)
+            family.layers.enable_checkpointing(denoiser)
         held = dict(adapter.named_parameters())
         places = {
             f"{name}.{factor}": held[f"{name}.{ours}"]
@@ -187,10 +187,12 @@ def _our_loss(family, denoiser, given, conditioning):
     step = part("trainer_core.training.step.micro_batch")
     kind = part("trainer_core.types").Batch
     batch = kind(("given",), (0,), given.latents.clone(), (), (conditioning,))
-    points = step.noisy_points(batch, (given.sigma,), given.noise, family.parameterization)
+    points = step.noisy_points(
+        batch, (given.sigma,), given.noise, family.prediction.parameterization
+    )
 
     def predict(*inputs):
-        return family.predict(denoiser, *inputs, GUIDANCE)
+        return family.prediction.predict(denoiser, *inputs, GUIDANCE)
 
     maker = step.StepMaker(
         load=lambda step, micro: batch,
@@ -200,6 +202,6 @@ def _our_loss(family, denoiser, given, conditioning):
         seed=0,
         part=(0, 1),
         device=torch.device("cpu"),
-        parameterization=family.parameterization,
+        parameterization=family.prediction.parameterization,
     )
     return maker.loss(points)

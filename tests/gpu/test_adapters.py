@@ -80,8 +80,8 @@ def velocity(kind, device, dtype):
         adapter = attach(
             transformer,
             AdapterConfig(kind=kind, rank=2, alpha=1.0),
-            presets=FAMILY.presets,
-            unused=FAMILY.unused_layers(transformer),
+            presets=FAMILY.layers.presets,
+            unused=FAMILY.layers.unused(transformer),
         )
         randomize(adapter, size=SIZES[kind])
     generator = torch.Generator().manual_seed(3)
@@ -90,7 +90,7 @@ def velocity(kind, device, dtype):
     sigma = torch.tensor([0.3, 0.8], device=device)
     texts = [encoders.encode_text(text, []) for text in ("a red circle on blue", "")]
     with torch.no_grad():
-        return FAMILY.predict(transformer, noisy, sigma, texts, (), 1.0)
+        return FAMILY.prediction.predict(transformer, noisy, sigma, texts, (), 1.0)
 
 
 @each_kind

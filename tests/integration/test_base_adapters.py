@@ -107,7 +107,7 @@ def test_samples_with_what_stays_are_those_of_the_merged_base(tmp_path, cache, f
         tmp_path, cache, preview=PREVIEW, memory=memory, **beside(*files, when="always")
     )
     family = get_family("qwen_image")
-    states = [(read_adapter(file, family.key_map), 1.0) for file in files]
+    states = [(read_adapter(file, family.layers.key_map), 1.0) for file in files]
     merged = tmp_path / "merged"
     merge_into_base(open_base("embedded"), states, merged, "fp32")
     other = run_config(tmp_path, cache, preview=PREVIEW, base={"path": str(merged)})
@@ -195,7 +195,7 @@ def test_the_file_says_what_was_there_and_holds_nothing_of_it(tmp_path, cache, f
     assert ("private" in json.dumps(header)) is (level == "full")
     # A rate that moves nothing leaves nothing: no delta of the base's adapter is in the file.
     family = get_family("qwen_image")
-    state = read_adapter(found.adapters[0], family.key_map)
+    state = read_adapter(found.adapters[0], family.layers.key_map)
     assert max(delta_norm(state.kind, layer) for layer in state.layers.values()) < 1e-20
     (started,) = [event for event in observer.events if isinstance(event, RunStarted)]
     assert "private.safetensors (1, training)" in started.summary.base

@@ -54,7 +54,7 @@ def test_a_run_is_resumed_bit_for_bit_and_its_file_is_proven(
     assert first.keys() == second.keys()
     assert all(torch.equal(value, second[key]) for key, value in first.items())
     shapes = base_shapes(open_base("embedded"))
-    proof = prove(resumed.adapters[0], get_family("qwen_image").key_map, shapes)
+    proof = prove(resumed.adapters[0], get_family("qwen_image").layers.key_map, shapes)
     assert list(proof.problems()) == []
     (image,) = sample_prompts(config, resumed.adapters[0])
     (without,) = sample_prompts(config, None)

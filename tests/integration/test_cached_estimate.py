@@ -35,7 +35,7 @@ def test_the_longest_text_of_the_cache_counts(encoded):
     samples = [dataset.load(index) for index in range(len(dataset))]
     lengths = {len(sample.conditioning["text_embeddings"]) for sample in samples}
     assert text_tokens(dataset.items) == max(lengths)
-    assert text_tokens(dataset.items) < get_family("qwen_image").text_length / 10
+    assert text_tokens(dataset.items) < get_family("qwen_image").text.length / 10
 
 
 def test_of_a_base_that_is_tiny_beside_what_is_free_nothing_is_simulated(encoded):

@@ -75,11 +75,11 @@ def test_pipeline_draws_the_same_image_with_the_exported_file(pipelines, family,
     pipeline, facts = pipelines[family], get_family(family)
     before = draw(pipeline, family)
     transformer = pipeline.transformer
-    adapter = attach(transformer, AdapterConfig(**options), facts.presets["attention"])
+    adapter = attach(transformer, AdapterConfig(**options), facts.layers.presets["attention"])
     state = strengthen(transformer, adapter, 0.7)
     ours = draw(pipeline, family)
     adapter.detach()
-    write_adapter(tmp_path / NAME, state, "diffusers", facts.key_map, {})
+    write_adapter(tmp_path / NAME, state, "diffusers", facts.layers.key_map, {})
 
     theirs = drawn_from(tmp_path / NAME, pipeline, family, options["kind"])
     assert (ours - before).abs().max() > 100 * TOLERANCE, "the adapter changes nothing"
@@ -91,15 +91,15 @@ def test_pipeline_draws_the_same_image_with_the_exported_file(pipelines, family,
 def test_a_lokr_that_became_a_lora_draws_the_same_image(pipelines, family, tmp_path):
     pipeline, facts = pipelines[family], get_family(family)
     adapter = attach(
-        pipeline.transformer, AdapterConfig(**ADAPTERS["lokr"]), facts.presets["attention"]
+        pipeline.transformer, AdapterConfig(**ADAPTERS["lokr"]), facts.layers.presets["attention"]
     )
     state = strengthen(pipeline.transformer, adapter, 0.7)
     ours = draw(pipeline, family)
     adapter.detach()
     source, target = tmp_path / "lokr.safetensors", tmp_path / NAME
-    write_adapter(source, state, "comfyui", facts.key_map, {})
+    write_adapter(source, state, "comfyui", facts.layers.key_map, {})
     # The rank of a Kronecker product is the product of the ranks: 2 of the small factor, 2.
-    report = convert(source, target, "diffusers", facts.key_map, approximate="lora", rank=4)
+    report = convert(source, target, "diffusers", facts.layers.key_map, approximate="lora", rank=4)
     assert max(report.errors.values()) < 1e-6
     theirs = drawn_from(target, pipeline, family, "lora")
     torch.testing.assert_close(theirs, ours, rtol=0, atol=TOLERANCE)
@@ -109,13 +109,15 @@ def test_a_lokr_that_became_a_lora_draws_the_same_image(pipelines, family, tmp_p
 def test_another_layers_factors_draw_another_image(pipelines, family, tmp_path):
     pipeline, facts = pipelines[family], get_family(family)
     adapter = attach(
-        pipeline.transformer, AdapterConfig(**ADAPTERS["lora"]), facts.presets["attention"]
+        pipeline.transformer, AdapterConfig(**ADAPTERS["lora"]), facts.layers.presets["attention"]
     )
     state = strengthen(pipeline.transformer, adapter, 0.7)
     ours = draw(pipeline, family)
     adapter.detach()
     first, second = [name for name in state.layers if re.search(r"\.0\.att\w+\.to_[qk]$", name)][:2]
     swapped = {**state.layers, first: state.layers[second], second: state.layers[first]}
-    write_adapter(tmp_path / NAME, AdapterState("lora", swapped), "diffusers", facts.key_map, {})
+    write_adapter(
+        tmp_path / NAME, AdapterState("lora", swapped), "diffusers", facts.layers.key_map, {}
+    )
     theirs = drawn_from(tmp_path / NAME, pipeline, family, "lora")
     assert (theirs - ours).abs().max() > 10 * TOLERANCE

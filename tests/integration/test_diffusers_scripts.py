@@ -191,14 +191,16 @@ class Trained:
 def ours(script: Script, model, data: Data, loss: LossSection, training):
     """Train with the loop of a run; the LoRA, and each step's loss."""
     family = get_family(script.family)
-    adapter = attach(model, AdapterConfig(kind="lora", rank=4, alpha=4.0), presets=family.presets)
+    adapter = attach(
+        model, AdapterConfig(kind="lora", rank=4, alpha=4.0), presets=family.layers.presets
+    )
     adapter.train()
     levels = data.scheduler.sigmas[data.indices].tolist()
     taken = iter(levels)
     maker = StepMaker(
         load=data.batch,
         load_preserved=lambda step, micro: None,
-        predict=functools.partial(family.predict, model, guidance=GUIDANCE),
+        predict=functools.partial(family.prediction.predict, model, guidance=GUIDANCE),
         sigma_at=lambda batch, place: next(taken),
         seed=SEED,
         part=(0, 1),

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,15 +89,14 @@ class Host:
             open=self.open,
             sigmas=lambda steps: self.lumen.sampling_sigmas(self.location, steps, 32, 32),
         )
-        return given_family(
-            given,
-            self.lumen.predict,
-            self.lumen.key_map,
-            self.lumen.size_multiple,
-            presets=self.lumen.presets,
-            repeated_blocks=self.lumen.repeated_blocks,
-            shared_inputs=self.lumen.shared_inputs,
-            patch=self.lumen.patch,
+        lumen = self.lumen
+        family = given_family(
+            given, lumen.prediction.predict, lumen.layers.key_map, lumen.latents.size_multiple
+        )
+        return replace(
+            family,
+            layers=lumen.layers,
+            latents=replace(family.latents, patch=lumen.latents.patch),
         )
 
     def train(self, config, fingerprint="a"):

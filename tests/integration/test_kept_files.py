@@ -119,5 +119,5 @@ def test_a_finished_cache_is_trained_without_its_images(home, same_arithmetic):
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_an_adapter_file_is_read_as_it_was(name):
-    key_map = get_family(name.split("/")[1]).key_map
+    key_map = get_family(name.split("/")[1]).layers.key_map
     assert layers_of(read_adapter(KEPT / name, key_map)) == READINGS[name]

@@ -39,9 +39,12 @@ def kind(request, monkeypatch):
     monkeypatch.setitem(PACKAGES, "lumen", "tests.fixtures.made_up_family")
     changed = replace(
         spec.FAMILY,
-        predict=predict,
-        parameterization=KINDS[request.param],
-        levels=NoiseLevels.from_k(KS),
+        prediction=replace(
+            spec.FAMILY.prediction,
+            predict=predict,
+            parameterization=KINDS[request.param],
+            levels=NoiseLevels.from_k(KS),
+        ),
     )
     monkeypatch.setattr(spec, "FAMILY", changed)
     return request.param
@@ -172,7 +175,7 @@ def test_points_that_the_base_is_held_to_lie_on_that_way(kind, base, tmp_path):
     family, location = prepared.family, prepared.location
     model = family.load_transformer(location, torch.float32, CPU)
     plan = plan_preservation(given, family, location, prepared.dataset, tmp_path / "c", "base")
-    ask = lambda *words: family.predict(model, *words, 1.0)  # noqa: E731
+    ask = lambda *words: family.prediction.predict(model, *words, 1.0)  # noqa: E731
     compute_missing(plan, ask, model, CPU, 2, lambda done, total: None)
     points = plan.batch(range(len(plan)))
     with torch.no_grad():
@@ -189,7 +192,12 @@ def test_points_that_the_base_is_held_to_lie_on_that_way(kind, base, tmp_path):
     expected = euler(kind, first.noise()[None], [KS[49], KS[33], KS[16]], asked)[0]
     assert (plan.image(0).double() - expected).norm() / expected.norm() <= 1e-4
     # The same base as a model of something else makes other images.
-    other = replace(family, parameterization=next(e for n, e in KINDS.items() if n != kind))
+    other = replace(
+        family,
+        prediction=replace(
+            family.prediction, parameterization=next(e for n, e in KINDS.items() if n != kind)
+        ),
+    )
     elsewhere = plan_preservation(given, other, location, prepared.dataset, tmp_path / "c", "base")
     assert elsewhere.trajectories[0].entry.path != first.entry.path
 

@@ -102,7 +102,7 @@ def test_edit_pipelines_from_the_folder_draw_our_images(tmp_path, variant):
     given = {"image": [control] if variant == "edit_plus" else control}
     prompt = "make the shape green"
     expected = drawn_by_pipeline(pipeline, prompt, 0, 2, 1.0, **given)
-    side = FAMILY.control_size(*control.size, PIPELINE_AREA)
+    side = FAMILY.latents.control_size(*control.size, PIPELINE_AREA)
     shown = control.resize(side, Image.Resampling.LANCZOS)
     found = studio.sample([studio.request(prompt, 0, [shown])], SampleSettings(SIZE, SIZE, 2, 1.0))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)

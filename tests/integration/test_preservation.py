@@ -44,7 +44,7 @@ def compute(plan, base, batch_size=4):
 
     def predict(*arguments):
         calls.append(len(arguments[2]))
-        return get_family("qwen_image").predict(base, *arguments, 1.0)
+        return get_family("qwen_image").prediction.predict(base, *arguments, 1.0)
 
     passes = compute_missing(plan, predict, base, CPU, batch_size, lambda done, total: None)
     return passes, calls
@@ -61,7 +61,7 @@ def test_points_lie_on_the_way_of_an_image_that_the_base_alone_makes(tmp_path, c
     assert len(seen) == len(plan) == 12
     assert plan.batch(range(12, 24)).names != points.names
     with torch.no_grad():
-        velocity = data.family.predict(
+        velocity = data.family.prediction.predict(
             base,
             points.noisy,
             torch.tensor(points.sigmas),
@@ -77,7 +77,7 @@ def test_points_lie_on_the_way_of_an_image_that_the_base_alone_makes(tmp_path, c
     controls = [plan.memory.read(entry)["latents"][None] for entry in first.item.controls]
     with torch.no_grad():
         image = sample_euler(
-            lambda x, sigma: data.family.predict(base, x, sigma, [text], controls, 1.0),
+            lambda x, sigma: data.family.prediction.predict(base, x, sigma, [text], controls, 1.0),
             first.noise()[None],
             plan.sigmas,
         )[0]

@@ -89,7 +89,7 @@ def expected_targets(run, maker, points):
     sigmas = torch.tensor(points.sigmas[-count:])
     controls = [each[-count:] for each in points.controls]
     with torch.no_grad():
-        return data.family.predict(
+        return data.family.prediction.predict(
             bare, points.noisy[-count:], sigmas, points.conditionings[-count:], controls, 1.0
         )
 

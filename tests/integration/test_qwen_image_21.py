@@ -69,14 +69,14 @@ def test_each_kind_trains_and_its_previews_are_transparent(place, kind):
         assert (image.mode, image.size) == ("RGBA", (64, 64))
         low, high = image.getchannel("A").getextrema()
         assert low < high
-    state = read_adapter(result.adapters[0], FAMILY.key_map)
+    state = read_adapter(result.adapters[0], FAMILY.layers.key_map)
     assert len(state.layers) == 2 * 7
 
 
 def test_an_edit_trains_with_references(place):
     result = run(place, "edit", "pairs", **{"adapter.targets": "all_linear"})
     assert result.status == "done"
-    assert len(read_adapter(result.adapters[0], FAMILY.key_map).layers) == 2 * 7 + 8
+    assert len(read_adapter(result.adapters[0], FAMILY.layers.key_map).layers) == 2 * 7 + 8
 
 
 def test_diffusers_generates_with_the_file_what_the_trainer_does(place):
@@ -104,7 +104,7 @@ def test_diffusers_generates_with_the_file_what_the_trainer_does(place):
     pipeline.load_lora_weights(str(file))
     found = pipeline(**given).images
     pipeline.unload_lora_weights()
-    attach_state(pipeline.transformer, read_adapter(file, FAMILY.key_map)).eval()
+    attach_state(pipeline.transformer, read_adapter(file, FAMILY.layers.key_map)).eval()
     expected = pipeline(**given).images
     assert (found - expected).abs().max() <= 1e-4
     assert (found - before).abs().max() > 1e-2

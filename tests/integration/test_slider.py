@@ -53,7 +53,7 @@ def base_velocity(run, noisy, sigmas, text):
     bare = data.family.load_transformer(data.location, torch.float32, CPU)
     with torch.no_grad():
         texts = [text] * len(noisy)
-        return data.family.predict(bare, noisy, torch.tensor(sigmas), texts, [], 1.0)
+        return data.family.prediction.predict(bare, noisy, torch.tensor(sigmas), texts, [], 1.0)
 
 
 def with_delta(run, sign):
@@ -95,7 +95,7 @@ def test_loss_and_gradient_of_a_step_are_those_of_the_textbook(tmp_path, cache, 
         for sign, loss in zip((1.0, -1.0), losses, strict=True):
             model, factors = with_delta(run, sign)
             target = neutral.double() + sign * 1.5 * (positive.double() - negative.double())
-            velocity = run.data.family.predict(
+            velocity = run.data.family.prediction.predict(
                 model, points.noisy, torch.tensor(points.sigmas), points.conditionings, [], 1.0
             )
             textbook = (velocity.double() - target).square().mean(dim=(1, 2, 3)).sum()

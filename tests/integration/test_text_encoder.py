@@ -17,7 +17,7 @@ from trainer_core.config import BaseSection, RunConfig
 from trainer_core.errors import AdapterFileError, ConfigError
 from trainer_core.families.diffusers_parts import pack
 from trainer_core.families.registry import get_family
-from trainer_core.families.trainable_text import join_text, joined, with_text, with_tokens
+from trainer_core.families.trainable_text import join_text, with_text, with_tokens
 from trainer_core.inference.pipeline import sample_images
 from trainer_core.offload.empty_base import bytes_on_device, empty_base
 from trainer_core.training import SingleProcess, train
@@ -85,7 +85,7 @@ def test_loss_and_gradients_are_those_of_diffusers_and_peft(base):
     encoders = FAMILY.load_encoders(located, torch.float32, "cpu")
     join_text(transformer, make_clip()[0])
     settings = with_text(RunConfig.model_validate({**_text(), "adapter": {"kind": "lora"}}))
-    adapter = attach(transformer, settings.adapter, [TARGETS], presets=FAMILY.presets)
+    adapter = attach(transformer, settings.adapter, [TARGETS], presets=FAMILY.layers.presets)
     layers = adapter.layers
     names = [(n, layer.in_features, layer.out_features) for n, layer in layers.items()]
     factors = seeded_factors(names)
@@ -98,7 +98,7 @@ def test_loss_and_gradients_are_those_of_diffusers_and_peft(base):
     sigma = torch.tensor([0.3, 0.8])
     texts = [encoders.encode_text(caption) for caption in CAPTIONS]
     assert all("pooled_text" not in text for text in texts)
-    ours = FAMILY.predict(transformer, noisy, sigma, texts, [], 3.5)
+    ours = FAMILY.prediction.predict(transformer, noisy, sigma, texts, [], 3.5)
     loss = (ours - target).square().mean(dim=(1, 2, 3)).sum()
     loss.backward()
 
@@ -196,7 +196,7 @@ def test_files_previews_and_samples_have_the_trained_text_encoder(base, data, tm
         "output": {"layouts": ["comfyui", "diffusers", "kohya"]},
     }
     run = train(config(base, data, tmp_path / "run", **settings))
-    states = [read_adapter(path, FAMILY.key_map) for path in run.adapters]
+    states = [read_adapter(path, FAMILY.layers.key_map) for path in run.adapters]
     ours = states[0].layers
     assert sum(map(is_text_layer, ours)) == 2 * 6
     for state in states[1:]:
@@ -285,4 +285,4 @@ def test_bases_without_clip_l_are_refused():
     family = get_family("qwen_image")
     located = locate_base(BaseSection(), family, False)
     with pytest.raises(ConfigError, match=r"training\.text_encoder\.train is true, and family"):
-        joined(located, family, RunConfig.model_validate(_text()))
+        family.joined(located, RunConfig.model_validate(_text()))

@@ -73,7 +73,9 @@ def _published(
     try:
         with open_file(path) as file:
             names, texts = [*file.layers, *file.extras], {*file.texts.values()}
-            strange = {n: misfits(file.layers, file.extras, f.key_map) for n, f in FAMILIES.items()}
+            strange = {
+                n: misfits(file.layers, file.extras, f.layers.key_map) for n, f in FAMILIES.items()
+            }
             named = {name: each for name, each in families.items() if not strange[name]}
             fits = {name: nearest_base(file, each) for name, each in (named or families).items()}
             odd = {name: fit.odd for name, fit in fits.items()}
@@ -90,13 +92,15 @@ def _published(
     named = {
         name: each
         for name, each in named.items()
-        if each.twin not in named
-        or re.search(each.header_hint, hint)
-        or (odd[each.twin] and not odd[name])
+        if each.files.twin not in named
+        or re.search(each.files.header_hint, hint)
+        or (odd[each.files.twin] and not odd[name])
     }
     found = [name for name in named if not odd[name]]
     found = [name for name in found if not fits[name].patches] or found
-    found = [name for name in found if texts <= named[name].key_map.text_encoders.keys()] or found
+    found = [
+        name for name in found if texts <= named[name].layers.key_map.text_encoders.keys()
+    ] or found
     if searched:
         found = _chosen(path, found, foreign, layers, names, hint)
     if len(found) == 1:
@@ -109,9 +113,9 @@ def _published(
     if not named:
         far = {name: len(strange[name]) + len(odd[name]) for name in families}
         raise _no_family(path, names, strange, far)
-    ordered = sorted(named, key=lambda name: not _is_native(names, named[name].key_map))
+    ordered = sorted(named, key=lambda name: not _is_native(names, named[name].layers.key_map))
     if any_size:
-        if len(ordered) > 1 and not _is_native(names, named[ordered[0]].key_map):
+        if len(ordered) > 1 and not _is_native(names, named[ordered[0]].layers.key_map):
             raise _several(path, ordered, ())
         return named[ordered[0]]
     raise _other_size(path, named[ordered[0]], odd[ordered[0]][0], others)
@@ -136,7 +140,7 @@ def require_base(path: Source, base: BaseWeights) -> None:
     Raises:
         AdapterFileError: When it is no adapter file, or does not fit.
     """
-    shapes, key_map = base_shapes(base), base.family.key_map
+    shapes, key_map = base_shapes(base), base.family.layers.key_map
     try:
         with open_adapter(path, key_map) as adapter:
             wanted = adapter_shapes(adapter.state, key_map)
@@ -174,7 +178,7 @@ def other_models(path: Source, family: Family | None = None) -> str:
     if family is None:
         return titles(own_families(layers) or fitting(layers) or nearest(layers))
     hint = header_hint(metadata)
-    sure = re.search(family.header_hint, hint) or _told(metadata) == family.name
+    sure = re.search(family.files.header_hint, hint) or _told(metadata) == family.name
     return "" if sure else titles((*_twins(path, family), *fitting(layers)))
 
 
@@ -184,15 +188,15 @@ def adapter_families(path: Source) -> list[Family]:
 
 
 def _twins(path: Source, family: Family) -> list[Family]:
-    """The families whose adapters are taken for those of a family (`Family.twin`)."""
-    twins = [each for each in FAMILIES.values() if each.twin == family.name]
+    """The families whose adapters are taken for those of a family (`BaseFiles.twin`)."""
+    twins = [each for each in FAMILIES.values() if each.files.twin == family.name]
     if not twins:
         return []
     with open_file(path) as file:
         return [
             each
             for each in twins
-            if not misfits(file.layers, file.extras, each.key_map)
+            if not misfits(file.layers, file.extras, each.layers.key_map)
             and not nearest_base(file, each).odd
         ]
 
@@ -215,14 +219,14 @@ def _chosen(
     Raises:
         AdapterFileError: When the header says that it is for another model that it fits.
     """
-    hinted = [name for name in found if re.search(FAMILIES[name].header_hint, hint)]
+    hinted = [name for name in found if re.search(FAMILIES[name].files.header_hint, hint)]
     if hinted:
         return hinted
     others = [each for each in foreign if re.search(each.hint, hint)]
     if others:
         raise _foreign(path, others, layers, twins=found)
     # Two families call some layers alike in Diffusers, and only one of them so in ComfyUI.
-    return [name for name in found if _is_native(names, FAMILIES[name].key_map)] or found
+    return [name for name in found if _is_native(names, FAMILIES[name].layers.key_map)] or found
 
 
 class Fit(NamedTuple):
@@ -255,9 +259,9 @@ def nearest_base(file: AdapterFile, family: Family) -> Fit:
 def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Iterator[str]:
     """How a file's layers differ from those of a base."""
     for name in (*file.layers, *file.extras):
-        place = match_layer(name, family.key_map)
+        place = match_layer(name, family.layers.key_map)
         modules = [module for module, _ in place.modules] if place else []
-        native = native_of_patch(name, family.key_map) if name in file.extras else None
+        native = native_of_patch(name, family.layers.key_map) if name in file.extras else None
         for path in (*modules, *([native] if native else [])):
             missing = sizes.lacks_block(path)
             if missing:
@@ -272,7 +276,7 @@ def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Itera
 def _fitting_patches(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Iterator[bool]:
     """For each weight patch of an adapted layer, whether it has the size of weight or bias."""
     for name, patches in file.extras.items():
-        place = match_layer(name, family.key_map)
+        place = match_layer(name, family.layers.key_map)
         known = _whole_size([module for module, _ in place.modules], sizes) if place else None
         if known:
             yield from (patches.outline(e).shape in (known, known[:1]) for e in patches)

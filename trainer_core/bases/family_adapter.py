@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 def open_of_family(path: Path, family: Family) -> Iterator[OpenAdapter]:
     """Open an adapter of a family for the time of a block.
 
-    Names and sizes do not tell twins apart (`Family.twin`), so what this trainer wrote into the
+    Names and sizes do not tell twins apart (`BaseFiles.twin`), so what this trainer wrote into the
     header counts too.
 
     Raises:
         AdapterFileError: As `open_adapter`, and when the header says another family.
     """
-    others = {each.title: each.key_map for each in FAMILIES.values()}
-    with open_adapter(path, family.key_map, others) as adapter:
+    others = {each.title: each.layers.key_map for each in FAMILIES.values()}
+    with open_adapter(path, family.layers.key_map, others) as adapter:
         told = own_facts(adapter.file.metadata).get("family")
         if isinstance(told, str) and told in FAMILIES and told != family.name:
             raise AdapterFileError(
@@ -60,7 +60,7 @@ def changes_texts(source: Source, family: Family) -> bool:
     Raises:
         AdapterFileError: As `open_adapter`.
     """
-    if family.trainable_text is None:
+    if family.text.trainable is None:
         return False
-    with open_adapter(source, family.key_map) as adapter:
+    with open_adapter(source, family.layers.key_map) as adapter:
         return bool(text_layers(adapter.state.layers))

@@ -3,7 +3,7 @@
 An adapter file does not say what it is for. Its layers do: how they are called, how many blocks
 there are, and how wide they are. This table is of models that no family here trains, so that their
 files are named instead of being taken for one of ours. FLUX.1 and Qwen-Image are not in it: what
-they look like is known exactly (`Family.published`).
+they look like is known exactly (`LayerSpec.published`).
 
 Names are flat: without prefix, and with ``_`` for each dot, because that is all that kohya's files
 keep. Both Diffusers' and ComfyUI's names of a model are here.

@@ -98,7 +98,7 @@ def own_families(layers: Mapping[str, int | None]) -> list[Family]:
     """
 
     def has(family: Family, sizes: PublishedSizes, name: str, inputs: int | None) -> bool:
-        place = match_layer(f"lora_unet_{name}", family.key_map)
+        place = match_layer(f"lora_unet_{name}", family.layers.key_map)
         module = place.modules[0][0] if place else ""
         size = sizes.of(module)
         fits = size is None or inputs in (None, size[1])
@@ -110,7 +110,7 @@ def own_families(layers: Mapping[str, int | None]) -> list[Family]:
         for sizes in known_sizes(family).values()
         if layers and all(has(family, sizes, *each) for each in layers.items())
     }
-    return [family for family in found.values() if family.twin not in found]
+    return [family for family in found.values() if family.files.twin not in found]
 
 
 def fitting(layers: Mapping[str, int | None], *, by_size: bool = False) -> tuple[Architecture, ...]:

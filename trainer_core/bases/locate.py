@@ -60,17 +60,17 @@ def locate_base(
     else:
         folder = _base_folder(settings, family, needs_encoders)
         _check_transformer(folder, family)
-        made_for = family.folder.pipelines[_pipeline(folder)] or ""
+        made_for = family.files.folder.pipelines[_pipeline(folder)] or ""
         edits = partial(_folder_variant, family, folder)
         variant = _settle_variant(settings.variant, family, has_controls, edits, made_for)
     encoders = local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
     if not is_whole(folder, "scheduler"):
         check_part(encoders, "scheduler", "base.path")
-    parts = family.folder.encoder_parts if needs_encoders else ()
+    parts = family.files.folder.encoder_parts if needs_encoders else ()
     if parts and variant != "generate":
-        parts = (*parts, *family.folder.edit_parts)
+        parts = (*parts, *family.files.folder.edit_parts)
     _check_parts(settings, family, file, encoders, parts)
-    text_length = settings.text_length or family.text_length
+    text_length = settings.text_length or family.text.length
     location = BaseLocation(
         folder=folder,
         encoders=encoders,
@@ -98,7 +98,7 @@ def _given_location(
     edits = lambda: family.variants[-1]  # noqa: E731 - the one that is not generate
     variant = _settle_variant(settings.variant, family, has_controls, edits, "")
     nowhere = Path(given.title)
-    text_length, identity = settings.text_length or family.text_length, given.fingerprint
+    text_length, identity = settings.text_length or family.text.length, given.fingerprint
     location = BaseLocation(nowhere, nowhere, variant, text_length, identity, embedded=False)
     if to_train:
         refuse_distilled(settings, family, location)
@@ -131,9 +131,9 @@ def _open_file(
     found = trainable_family(file)
     if found != family.name:
         raise _wrong_family(f"base.path: {path} is a file of {found}", family.title, family)
-    made_for = family.file.edit_variant(file)
+    made_for = family.files.single_file.edit_variant(file)
     variant = _settle_variant(settings.variant, family, has_controls, lambda: made_for, made_for)
-    return family.file.configs / variant, variant
+    return family.files.single_file.configs / variant, variant
 
 
 def _base_folder(settings: BaseSection, family: Family, needs_encoders: bool) -> Path:
@@ -157,7 +157,7 @@ def _download(settings: BaseSection, family: Family, needs_encoders: bool) -> Pa
 
     parts: Sequence[str] = ("transformer", "scheduler")
     if needs_encoders and not settings.encoders:
-        parts = (*parts, *family.folder.encoder_parts, *family.folder.edit_parts)
+        parts = (*parts, *family.files.folder.encoder_parts, *family.files.folder.edit_parts)
     patterns = ["model_index.json", *(f"{part}/{name}" for part in parts for name in _FILES)]
     try:
         return Path(snapshot_download(settings.path, allow_patterns=patterns))
@@ -171,15 +171,15 @@ def _download(settings: BaseSection, family: Family, needs_encoders: bool) -> Pa
 
 
 def _check_transformer(folder: Path, family: Family) -> None:
-    pipeline, pipelines = _pipeline(folder), family.folder.pipelines
+    pipeline, pipelines = _pipeline(folder), family.files.folder.pipelines
     if pipeline not in pipelines:
         index = folder / "model_index.json"
         raise _wrong_family(f"{index} says {pipeline}", ", ".join(pipelines), family)
     check_part(folder, "transformer", "base.path")
     config = folder / "transformer" / "config.json"
     name = class_name(config)
-    if name != family.file.class_name:
-        raise _wrong_family(f"{config} says {name}", family.file.class_name, family)
+    if name != family.files.single_file.class_name:
+        raise _wrong_family(f"{config} says {name}", family.files.single_file.class_name, family)
 
 
 def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:
@@ -197,14 +197,14 @@ def _settle_variant(
     edit_variant: Callable[[], str],
     made_for: str,
 ) -> str:
-    alone = made_for if made_for in {*family.filled, *family.layered} else ""
+    alone = made_for if made_for in {*family.latents.filled, *family.latents.layered} else ""
     if variant not in {"auto", *family.variants}:
         raise ConfigError(
             f"base.variant: {variant} with family: {family.name}",
             f"one of auto, {', '.join(family.variants)}",
             "Leave base.variant at auto, or choose one of these.",
         )
-    if variant != alone and (alone or variant in {*family.filled, *family.layered}):
+    if variant != alone and (alone or variant in {*family.latents.filled, *family.latents.layered}):
         if variant != "auto":
             raise _unlike_the_base(variant, alone, family)
         return alone
@@ -230,7 +230,7 @@ def _settle_variant(
 
 def _unlike_the_base(variant: str, alone: str, family: Family) -> ConfigError:
     """A variant of a base that does nothing else (``alone``), or that this base does not do."""
-    if (alone or variant) in family.filled:
+    if (alone or variant) in family.latents.filled:
         does = "fills areas" if alone else "does not fill areas"
     else:
         does = "takes images apart into layers" if alone else "was not made for layers"
@@ -243,8 +243,8 @@ def _unlike_the_base(variant: str, alone: str, family: Family) -> ConfigError:
 
 def _folder_variant(family: Family, folder: Path) -> str:
     """What ``auto`` means for a Diffusers folder when there are control images."""
-    pipeline, needed = _pipeline(folder), family.folder.edit_parts
-    variant = family.folder.pipelines[pipeline]
+    pipeline, needed = _pipeline(folder), family.files.folder.edit_parts
+    variant = family.files.folder.pipelines[pipeline]
     if variant is not None:
         return variant
     if needed and all(is_whole(folder, part) for part in needed):
@@ -307,13 +307,20 @@ def detect_variant(path: str | Path, family: Family) -> str | None:
     Raises:
         BaseModelError: When it cannot be read.
     """
-    if str(path) == EMBEDDED or family.folder.does_both:
+    if str(path) == EMBEDDED or family.files.folder.does_both:
         return None
     place = Path(path).expanduser()
     if place.is_file():
         file = open_weights(place)
-        return family.file.edit_variant(file) if family.file.edits(file) else "generate"
-    variant, needed = family.folder.pipelines.get(_pipeline(place)), family.folder.edit_parts
+        return (
+            family.files.single_file.edit_variant(file)
+            if family.files.single_file.edits(file)
+            else "generate"
+        )
+    variant, needed = (
+        family.files.folder.pipelines.get(_pipeline(place)),
+        family.files.folder.edit_parts,
+    )
     both = bool(needed) and all(is_whole(place, part) for part in needed)
     return variant or (None if both else "generate")
 
@@ -331,11 +338,16 @@ def count_numbers(path: str | Path, family: Family) -> int:
     place = family.embedded if str(path) == EMBEDDED else Path(path).expanduser()
     assert place is not None
     if place.is_file():
-        usual = read_json(family.file.configs / family.variants[0] / "transformer" / "config.json")
-        config = {**usual, **family.file.settings(family.file.tidy(open_weights(place)))}
+        usual = read_json(
+            family.files.single_file.configs / family.variants[0] / "transformer" / "config.json"
+        )
+        config = {
+            **usual,
+            **family.files.single_file.settings(family.files.single_file.tidy(open_weights(place))),
+        }
     else:
         config = read_json(place / "transformer" / "config.json")
-    return family.sizes(config).numbers
+    return family.layers.sizes(config).numbers
 
 
 def trainable_family(file: WeightFile) -> str:
@@ -346,7 +358,7 @@ def trainable_family(file: WeightFile) -> str:
     """
     name = file_family(file)
     check_formats(file)
-    spec = FAMILIES[name].file
+    spec = FAMILIES[name].files.single_file
     spec.settings(spec.tidy(file))
     return name
 
@@ -357,7 +369,7 @@ def file_family(file: WeightFile) -> str:
     Raises:
         BaseModelError: When the names in it are no family's, or fit several.
     """
-    found = [family for family in FAMILIES.values() if family.detect(file.tensors)]
+    found = [family for family in FAMILIES.values() if family.files.detect(file.tensors)]
     if len(found) == 1:
         return found[0].name
     names = ", ".join(sorted(file.tensors)[:_NAMED])
@@ -371,7 +383,7 @@ def file_family(file: WeightFile) -> str:
 
 def _folder_family(folder: Path) -> str:
     pipeline = _pipeline(folder)
-    known = {kind: each.name for each in FAMILIES.values() for kind in each.folder.pipelines}
+    known = {kind: each.name for each in FAMILIES.values() for kind in each.files.folder.pipelines}
     if pipeline in known:
         return known[pipeline]
     raise BaseModelError(

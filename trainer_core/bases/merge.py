@@ -131,7 +131,7 @@ def _layer_changes(
     base: BaseWeights, state: AdapterState, name: str, strength: float
 ) -> Iterator[tuple[str, Place, Change]]:
     """The modules that a layer changes, one but for an undivided one: path, place and change."""
-    parts = undivided_parts(name, base.family.key_map)
+    parts = undivided_parts(name, base.family.layers.key_map)
     if not parts:
         place = _place(base, name)
         _check_size(state, name, place.shape)
@@ -195,7 +195,7 @@ def _part_change(
     weight: Tensor,
 ) -> Tensor:
     """Rows of what an undivided layer changes."""
-    whole = undivided_delta(state, name, base.weight, base.family.key_map)
+    whole = undivided_delta(state, name, base.weight, base.family.layers.key_map)
     return take_rows(whole, cut).to(weight.dtype).mul_(strength)
 
 
@@ -397,7 +397,7 @@ def _pieces(base: BaseWeights) -> dict[str, list[tuple[Place, bool]]]:
     """ComfyUI's name of a tensor to where its parts lie in a base of Diffusers' naming."""
     found: dict[str, list[tuple[int, Place, bool]]] = {}
     for name in base.names:
-        place, origin = base.place(name), base.family.file.origin(name, True)
+        place, origin = base.place(name), base.family.files.single_file.origin(name, True)
         if place is not None and origin is not None:
             found.setdefault(origin.name, []).append((origin.part, place, origin.swapped))
     return {

@@ -97,7 +97,7 @@ class BaseWeights:
         """Every tensor, by Diffusers' name; by ComfyUI's where only the way there is known."""
         names: list[str] = []
         for file in self.files:
-            beside = file.formats.beside | self.family.file.markers
+            beside = file.formats.beside | self.family.files.single_file.markers
             for name, info in file.weights.tensors.items():
                 if name not in beside and info.shape:
                     names += self._own_names(name) if file.native else [name]
@@ -106,7 +106,7 @@ class BaseWeights:
     @cached_property
     def modules(self) -> tuple[str, ...]:
         """Paths of the layers that have a weight of two axes or more and could be adapted."""
-        known = self.family.key_map.to_native
+        known = self.family.layers.key_map.to_native
         found = (name.removesuffix(".weight") for name in self.names if name.endswith(".weight"))
         return tuple(
             module
@@ -128,7 +128,7 @@ class BaseWeights:
             return self._whole(file, name)
         if not self.native:
             return None
-        origin = self.family.file.origin(name, True)
+        origin = self.family.files.single_file.origin(name, True)
         file = None if origin is None else self._files_by_name.get(origin.name)
         if origin is None or file is None:
             return None
@@ -190,16 +190,16 @@ class BaseWeights:
     def _own_names(self, name: str) -> list[str]:
         """Diffusers' names of what a tensor of a file in ComfyUI's naming holds."""
         layer, _, kind = name.rpartition(".")
-        parts = self.family.key_map.parts(layer)
+        parts = self.family.layers.key_map.parts(layer)
         if parts:
             return [f"{part.module}.{kind}" for part in parts]
-        module = self.family.key_map.to_module(layer)
+        module = self.family.layers.key_map.to_module(layer)
         return [name if module is None else f"{module}.{kind}"]
 
     def _parts(self, file: BaseFile, name: str) -> Mapping[str, tuple[int, int]]:
         """Rows of each tensor inside a fused one; empty for one that is whole."""
         layer, _, kind = name.rpartition(".")
-        parts = self.family.key_map.parts(layer) if file.native else ()
+        parts = self.family.layers.key_map.parts(layer) if file.native else ()
         total, shares = file.weights.tensors[name].shape[0], sum(part.share for part in parts)
         if parts and total % shares:
             raise file.weights.broken(f"{name} has {total} rows", f"a multiple of {shares} rows")
@@ -275,8 +275,8 @@ def _open(path: str, wanted: str | None) -> BaseWeights:
 
 
 def _base_file(weights: WeightFile, family: Family) -> BaseFile:
-    weights = family.file.tidy(weights)
-    native = family.file.is_native(weights.tensors)
+    weights = family.files.single_file.tidy(weights)
+    native = family.files.single_file.is_native(weights.tensors)
     return BaseFile(weights.path, weights, check_formats(weights), native)
 
 
@@ -289,8 +289,8 @@ def known_bases(family: Family) -> dict[str, Mapping[str, Any]]:
     Returns:
         What messages call each, to its transformer's configuration.
     """
-    usual = _config(family.file.configs / family.variants[0])
-    published = family.published or {f"{family.title} as published": {}}
+    usual = _config(family.files.single_file.configs / family.variants[0])
+    published = family.layers.published or {f"{family.title} as published": {}}
     found = {title: {**usual, **own} for title, own in published.items()}
     return found | ({"the embedded base": _config(family.embedded)} if family.embedded else {})
 
@@ -301,12 +301,12 @@ def _config(folder: Path) -> Mapping[str, Any]:
 
 def known_sizes(family: Family) -> dict[str, PublishedSizes]:
     """The sizes of the layers of each of the `known_bases`."""
-    return {title: family.sizes(config) for title, config in known_bases(family).items()}
+    return {title: family.layers.sizes(config) for title, config in known_bases(family).items()}
 
 
 def is_installed(family: Family) -> bool:
     """Whether the installed libraries have the class of a family's transformer."""
-    library, name = family.file.transformer.split(".")
+    library, name = family.files.single_file.transformer.split(".")
     return hasattr(importlib.import_module(library), name)
 
 
@@ -325,7 +325,7 @@ def published_shapes(family: Family, title: str = "") -> dict[str, Shape]:
     import torch
 
     bases = known_bases(family)
-    library, name = family.file.transformer.split(".")
+    library, name = family.files.single_file.transformer.split(".")
     if not is_installed(family):
         raise BaseModelError(
             f"the installed {library} has no {name}, the transformer of {family.title}",
@@ -348,7 +348,7 @@ def _native(family: Family, shapes: Iterable[tuple[str, Shape]]) -> dict[str, Sh
     """Join what Diffusers keeps apart: the rows of a fused tensor are those of its parts."""
     found: dict[str, Shape] = {}
     for name, shape in shapes:
-        origin = family.file.origin(name, True)
+        origin = family.files.single_file.origin(name, True)
         native = name if origin is None else origin.name  # none where it has ComfyUI's already
         shape = shape if origin is None else origin.shape(shape)
         rows = found[native][0] if native in found else 0

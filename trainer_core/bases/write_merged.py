@@ -79,7 +79,7 @@ def merge_into_base(
     if base.is_folder:
         _write_folder(base, target, work)
     else:
-        _write_file(base.files[0], base.family.file.markers, target, work)
+        _write_file(base.files[0], base.family.files.single_file.markers, target, work)
     stored = sorted(set(work.stored.values()))
     return MergeReport(
         target, base.family.name, dict(work.losses), tuple(work.rescaled), tuple(stored)
@@ -186,7 +186,7 @@ def _write_folder(base: BaseWeights, target: Path, work: _Work) -> None:
             _copy_parts(base.path, temporary)
             for file in base.files:
                 place = temporary / _TRANSFORMER / file.path.name
-                _write_file(file, base.family.file.markers, place, work)
+                _write_file(file, base.family.files.single_file.markers, place, work)
             _update_index(temporary / _TRANSFORMER)
             _name_folder(temporary, target, replace=work.replace)
             flush_folder(target.parent)

@@ -72,7 +72,9 @@ def merge(arguments: Arguments) -> int:
     )
     clear_leftovers(target.parent, as_json=arguments.json)
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(open_adapter(path, base.family.key_map)) for path in adapters]
+        opened = [
+            stack.enter_context(open_adapter(path, base.family.layers.key_map)) for path in adapters
+        ]
         for path, each in zip(adapters, opened, strict=True):
             with told_of(path):
                 plan_jobs(base, [(each.state, 1.0)])
@@ -189,13 +191,13 @@ def extract(arguments: Arguments) -> int:
 def _patterns(config: AdapterConfig, family: Family) -> list[str]:
     if not isinstance(config.targets, str):
         return config.targets
-    if config.targets not in family.presets:
+    if config.targets not in family.layers.presets:
         raise AdapterError(
             f"targets={config.targets}",
-            f"one of {', '.join(family.presets)}, or a list of regular expressions",
+            f"one of {', '.join(family.layers.presets)}, or a list of regular expressions",
             "Correct targets; a single expression is written as a list.",
         )
-    return list(family.presets[config.targets])
+    return list(family.layers.presets[config.targets])
 
 
 def _some(names: list[str]) -> dict[str, Any]:
@@ -224,7 +226,7 @@ def resize(arguments: Arguments) -> int:
         whole_number(own, "rank", 1), _factor(own.get("factor")), _share(own.get("error"))
     )
     family = adapter_family(source, own.get("family"), any_size=True)
-    with open_adapter(source, family.key_map) as opened:
+    with open_adapter(source, family.layers.key_map) as opened:
         form = OutputForm.of(own, kept_layout([opened.file]), kept_dtype([opened.file]))
         target = form.target(arguments.words[1], [source], as_json=arguments.json)
         with LayerProgress("resized", as_json=arguments.json) as progress:
@@ -283,13 +285,13 @@ def combine(arguments: Arguments) -> int:
     rank = whole_number(own, "rank", 1)
     family = _first_family(paths, own.get("family"))
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(open_adapter(path, family.key_map)) for path in paths]
+        opened = [stack.enter_context(open_adapter(path, family.layers.key_map)) for path in paths]
         files = [each.file for each in opened]
         form = OutputForm.of(own, kept_layout(files), kept_dtype(files))
         target = form.target(out, paths, as_json=arguments.json)
         inputs = [(each.state, weight) for each, weight in zip(opened, weights, strict=True)]
         with LayerProgress("combined", as_json=arguments.json) as progress:
-            state, errors = combine_adapters(inputs, family.key_map, rank, progress)
+            state, errors = combine_adapters(inputs, family.layers.key_map, rank, progress)
         source = files[0].metadata if len(files) == 1 else None
         rounding = form.write(target, state, family, source)
     ranks = Counter(layer.rank for layer in state.layers.values())

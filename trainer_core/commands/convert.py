@@ -127,7 +127,7 @@ class _Work:
                 source,
                 target,
                 self.layout,
-                family.key_map,
+                family.layers.key_map,
                 weight_of=weight_of,
                 watch=_after_a_while(progress),
                 **self.options,

@@ -114,9 +114,9 @@ def _vram(
     from ..families.registry import get_family
 
     family = get_family(config.family)
-    from ..families.trainable_text import joined, with_text
+    from ..families.trainable_text import with_text
 
-    location = joined(locate_local_base(config.base, family, controls > 0), family, config)
+    location = family.joined(locate_local_base(config.base, family, controls > 0), config)
     config = with_text(config)
     from ..device import resolve_device
     from ..offload.empty_base import empty_base
@@ -126,7 +126,7 @@ def _vram(
     from .memory_report import planned
 
     base, device = empty_base(location, family), resolve_device(config.memory.device)
-    least = int(location.variant in family.filled)
+    least = int(location.variant in family.latents.filled)
     found: dict[tuple[int, int], int] = {}
     memory = None
     together = config.dataset.batch_size or config.training.batch_size

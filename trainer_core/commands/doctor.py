@@ -148,11 +148,10 @@ def _folder_problems(config: RunConfig) -> list[str]:
 
 def _open_base(config: RunConfig, controls: bool) -> EmptyBase:
     from ..families.registry import get_family
-    from ..families.trainable_text import joined
     from ..offload.empty_base import empty_base
 
     family = get_family(config.family)
-    location = joined(locate_local_base(config.base, family, controls), family, config)
+    location = family.joined(locate_local_base(config.base, family, controls), config)
     return empty_base(location, family)
 
 
@@ -208,7 +207,7 @@ def _beside_report(config: RunConfig, base: EmptyBase) -> dict[str, Any]:
     from ..bases.distilled import distilled_note
 
     adapters = outline_base_adapters(config.base, base.family)
-    check_on_base(base.transformer, base.family.key_map, adapters)
+    check_on_base(base.transformer, base.family.layers.key_map, adapters)
     note = distilled_note(config.base, base.family, base.location)
     listed = [
         {

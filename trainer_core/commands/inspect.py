@@ -64,7 +64,7 @@ def describe(path: Path, *, readably: bool) -> dict[str, Any]:
 
     family = _told_family(path)
     try:
-        report = dataclasses.asdict(inspect_adapter(path, texts=family and family.key_map))
+        report = dataclasses.asdict(inspect_adapter(path, texts=family and family.layers.key_map))
     except AdapterFileError as error:
         raise _of_models(error, path) from error
     if readably:
@@ -167,12 +167,12 @@ def prove_file(path: Path, family: str | None = None, base: str | None = None) -
     if base is not None:
         opened = open_base(base, family)
         _require_host(opened.family)
-        proof = prove(path, opened.family.key_map, base_shapes(opened), base=base)
+        proof = prove(path, opened.family.layers.key_map, base_shapes(opened), base=base)
         return _warned(proof, path, opened)
     chosen = _family_of(path, family)
     _require_host(chosen)
     name, shapes = _usual_base(path, chosen)
-    return prove(path, chosen.key_map, shapes, base=name)
+    return prove(path, chosen.layers.key_map, shapes, base=name)
 
 
 def _require_host(family: Family) -> None:
@@ -192,7 +192,7 @@ def _warned(proof: Proof, path: Path, base: BaseWeights) -> Proof:
 
     if proof.unread or not proof.loads:
         return proof
-    with open_adapter(path, base.family.key_map) as adapter:
+    with open_adapter(path, base.family.layers.key_map) as adapter:
         found = base_warnings(adapter.state, base)
     return dataclasses.replace(proof, warnings=(*proof.warnings, *found))
 
@@ -270,7 +270,9 @@ def _most_loaded(path: Path, family: Family) -> _Loaded:
     from ..bases.open import known_bases, published_shapes
 
     fates = {
-        title: list(prove(path, family.key_map, published_shapes(family, title)).tensors.values())
+        title: list(
+            prove(path, family.layers.key_map, published_shapes(family, title)).tensors.values()
+        )
         for title in known_bases(family)
     }
     counts = {t: sum(each.outcome == "loaded" for each in fates[t]) for t in fates}

@@ -52,7 +52,7 @@ def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:
 
     family = get_family(config.family)
     location = locate_local_base(config.base, family, has_controls)
-    return TextLimit(family.load_token_counter(location), location.text_length)
+    return TextLimit(family.text.load_token_counter(location), location.text_length)
 
 
 def _downloaded(hub_id: str) -> Path:

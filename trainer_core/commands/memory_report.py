@@ -76,11 +76,11 @@ def run_step(
         largest, layers = largest_sample(dataset.items)
         stepped = with_largest_batch(config, dataset)
         return run_simulation(stepped, base, largest, device, text_tokens(dataset.items), layers)
-    multiple, (resolution, stepped) = base.family.size_multiple, largest_square(config)
+    multiple, (resolution, stepped) = base.family.latents.size_multiple, largest_square(config)
     edge = max(resolution // multiple, 1) * multiple
     layers = preview_layers(config.preview, base.family, base.location.variant)
     # Without control images a base that fills areas learns from the images themselves.
-    least = int(base.location.variant in base.family.filled)
+    least = int(base.location.variant in base.family.latents.filled)
     images = [Bucket(edge, edge)] * (1 + max(controls, least))
     return run_simulation(stepped, base, images, device, layers=layers)
 

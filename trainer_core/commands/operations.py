@@ -239,7 +239,7 @@ class OutputForm:
             target,
             state,
             self.layout,
-            family.key_map,
+            family.layers.key_map,
             header,
             self.dtype,
             replace=self.overwrite,
@@ -280,7 +280,9 @@ def derived_header(
     if isinstance(settings.get("base"), dict):
         variant = settings["base"].get("variant")
     step = facts.get("step")
-    names = family.header_names.get(variant or "") or family.header_names.get(family.variants[0])
+    names = family.files.header_names.get(variant or "") or family.files.header_names.get(
+        family.variants[0]
+    )
     hashes = facts.get("hashes")
     told = RunInfo(
         family=family.name,

@@ -26,7 +26,7 @@ from .diffusers_parts import Vae, load_tokens
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from .family import LoadVae
+    from .family_specs import LoadVae
     from .graph_spec import Row
 
 _MESSAGE_START = 151644
@@ -287,7 +287,7 @@ def load_chat_encoders(
 
 
 def load_chat_counter(chat: ChatText, location: BaseLocation) -> CountTokens:
-    """What `Family.load_token_counter` gives: tokens behind those that are dropped."""
+    """What `TextSpec.load_token_counter` gives: tokens behind those that are dropped."""
     tokens = load_tokens(location, "tokenizer")
     start = dropped_tokens(chat, tokens)
     return lambda caption, images: tokens(chat.fill(caption)) - start

@@ -70,10 +70,14 @@ def gather(
         )
     family = family or get_family(config.family)
     found = scan_all(config.dataset, within, stop=False, seed=config.seed)
-    small = () if config.dataset.upscale else _too_small(found.samples, family.size_multiple)
+    small = (
+        () if config.dataset.upscale else _too_small(found.samples, family.latents.size_multiple)
+    )
     left_out = set(map(id, small))
     sized = [each for each in found.samples if id(each) not in left_out]
-    plan = plan_buckets(sized, config.dataset, family.size_multiple, family.control_size)
+    plan = plan_buckets(
+        sized, config.dataset, family.latents.size_multiple, family.latents.control_size
+    )
     limit = count(any(sample.controls for sample in found.samples))
     own = sum(not (each.regularization or each.validation) for each in found.samples)
     steps = run_length(resolved_length(config, max(1, own)))
@@ -82,7 +86,7 @@ def gather(
     report = make_report(found, plan.samples, config.dataset, batching, limit, small)
     refusal = found.refusal
     if refusal is None and small:
-        first, least = small[0], family.size_multiple
+        first, least = small[0], family.latents.size_multiple
         refusal = DatasetError(
             f"{first.name} is {first.width} x {first.height} pixels",
             f"at least {least} x {least} pixels",

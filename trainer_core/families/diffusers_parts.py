@@ -126,7 +126,7 @@ def pipeline_time(sigma: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def area_size(width: int, height: int, area: int) -> tuple[int, int]:
-    """`Family.control_size`: the size of about so many pixels that has an image's own shape.
+    """`LatentSpec.control_size`: the size of about so many pixels that has an image's own shape.
 
     Args:
         width: Width of the image in pixels.
@@ -145,7 +145,7 @@ def area_size(width: int, height: int, area: int) -> tuple[int, int]:
 
 
 def text_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:
-    """`Family.conditioning_shapes` of a denoiser that is given the text alone."""
+    """`TextSpec.conditioning_shapes` of a denoiser that is given the text alone."""
     return {"text_embeddings": (tokens, config["joint_attention_dim"])}
 
 
@@ -166,7 +166,7 @@ def pad_text(embeddings: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
 
 
 def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
-    """`Family.guide`: plain classifier-free guidance.
+    """`PredictionSpec.guide`: plain classifier-free guidance.
 
     Args:
         conditional: `[B, C, h, w]`, the velocity with the prompt.
@@ -180,7 +180,7 @@ def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
 
 
 DECODER_NUMBERS = 1840
-"""`Family.decoder_numbers` of the VAEs of FLUX.1 and of Qwen-Image, counted."""
+"""`LatentSpec.decoder_numbers` of the VAEs of FLUX.1 and of Qwen-Image, counted."""
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ def load_vae(
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> Vae:
-    """`Family.load_vae`, by library and class; ``wrap`` gives the model its statistics.
+    """`LatentSpec.load_vae`, by library and class; ``wrap`` gives the model its statistics.
 
     Raises:
         BaseModelError: When the files are damaged, or say nothing that fits the class.
@@ -271,7 +271,7 @@ def load_vae(
 
 
 def kl_latents(config: Mapping[str, Any]) -> tuple[int, int]:
-    """`Family.latents` of Diffusers' ``AutoencoderKL``."""
+    """`LatentSpec.of_config` of Diffusers' ``AutoencoderKL``."""
     return int(config.get("latent_channels", 16)), 2 ** (len(config["block_out_channels"]) - 1)
 
 
@@ -326,7 +326,7 @@ def layer_names(
     aliases: Mapping[str, str] | None = None,
     native_only: frozenset[str] = frozenset(),
 ) -> KeyMap:
-    """`Family.key_map` from a table.
+    """`LayerSpec.key_map` from a table.
 
     Args:
         names: Every layer in Diffusers' transformer to its name in ComfyUI's model, both with
@@ -440,5 +440,5 @@ def inner_module(transformer: nn.Module) -> Any:
 
 
 def enable_checkpointing(transformer: nn.Module, call: Callable[..., Any] | None = None) -> None:
-    """`Family.enable_checkpointing` of Diffusers' classes."""
+    """`LayerSpec.enable_checkpointing` of Diffusers' classes."""
     inner_module(transformer).enable_gradient_checkpointing(call)

@@ -1,4 +1,4 @@
-"""Control images whose transparent area a base fills (`Family.filled`)."""
+"""Control images whose transparent area a base fills (`LatentSpec.filled`)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def control_shape(
 ) -> tuple[int, int, int]:
     """As `Family.latent_shape`, of a control image."""
     channels, *_, high, wide = family.latent_shape(location, width, height)
-    if location.variant in family.filled:
+    if location.variant in family.latents.filled:
         channels += (height // high) * (width // wide)
     return channels, high, wide
 
 
 def control_channels(family: Family, variant: str) -> int:
     """Channels of a control image's pixels."""
-    return 4 if variant in family.filled else family.pixel_channels(variant)
+    return 4 if variant in family.latents.filled else family.pixel_channels(variant)

@@ -26,7 +26,7 @@ BLOCKS = (
 """Diffusers' and ComfyUI's names of the blocks with two streams, and of those with one."""
 
 REPEATED_BLOCKS = tuple(names[0].partition(".")[0] for names in BLOCKS)
-"""`Family.repeated_blocks`."""
+"""`LayerSpec.repeated_blocks`."""
 
 DOUBLE = {
     "attn.to_out.0": "img_attn.proj",
@@ -132,7 +132,7 @@ UNEXPORTABLE = {
     r"norm_out\.linear": "ComfyUI keeps its scale and shift halves in the opposite order, so a new "
     "name alone would swap them",
 }
-"""`Family.unexportable`."""
+"""`LayerSpec.unexportable`."""
 
 _WHOLE_SINGLE = re.compile(r"single_blocks\.\d+\.linear1(?!_qkv)")
 _PARTED_DOUBLE = re.compile(r"(?<!single_)transformer_blocks\.\d+\.attn\.(to_[qkv]|add_)")
@@ -159,14 +159,14 @@ MLP = (
     # The output of a single block joins attention and MLP in one layer.
     r"single_transformer_blocks\.\d+\.(proj_mlp|proj_out)",
 )
-"""Regular expressions of layers, for `Family.presets`."""
+"""Regular expressions of layers, for `LayerSpec.presets`."""
 
 SHARED_INPUTS = (
     r"(transformer_blocks\.\d+)\.attn\.to_[qkv]",
     r"(transformer_blocks\.\d+)\.attn\.add_[qkv]_proj",
     r"(single_transformer_blocks\.\d+)\.(?:proj_mlp|attn\.to_[qkv])",
 )
-"""`Family.shared_inputs`."""
+"""`LayerSpec.shared_inputs`."""
 
 
 def block_sizes(width: int) -> dict[str, Size]:

@@ -17,7 +17,7 @@ def shifted_vae(model: Any) -> Vae:
 
 
 load_vae = partial(load_vae_of, "diffusers.AutoencoderKL", shifted_vae)
-"""`Family.load_vae`."""
+"""`LatentSpec.load_vae`."""
 
 VAE = VaeSpec(
     marker="decoder.conv_in.weight",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,7 +10,8 @@ from ..adapter_files.names.key_map import KeyMap
 from ..adapter_files.names.native_names import native_key_map
 from ..adapter_files.names.published_unets import published_unet
 from ..weights.file_spec import FileSpec, FolderSpec
-from .family import Family, Predict
+from .family import Family
+from .family_specs import BaseFiles, LatentSpec, LayerSpec, Predict, PredictionSpec, TextSpec
 from .given import GRAPH_MODEL, GivenDenoiser, only_the_host
 from .published_sizes import PublishedSizes
 
@@ -20,16 +20,15 @@ _SIDE = 16
 
 
 def given_family(
-    given: GivenDenoiser, predict: Predict, key_map: KeyMap, size_multiple: int, **known: Any
+    given: GivenDenoiser, predict: Predict, key_map: KeyMap, size_multiple: int
 ) -> Family:
     """Make the family of a lent denoiser.
 
     Args:
         given: The denoiser.
-        predict: As of `Family`.
-        key_map: As of `Family`.
-        size_multiple: As of `Family`.
-        known: What else the host knows, by the names of `Family`.
+        predict: As of `PredictionSpec`.
+        key_map: As of `LayerSpec`.
+        size_multiple: As of `LatentSpec`.
     """
 
     def refuse(*args: object, **named: object) -> NoReturn:
@@ -38,30 +37,25 @@ def given_family(
     def sizes(config: Mapping[str, Any]) -> PublishedSizes:
         refuse()
 
-    family = Family(
+    return Family(
         name=GRAPH_MODEL,
         title=given.title,
         variants=("generate",),
         # The host's CLIP decides how long a text is.
-        text_length=1,
-        size_multiple=max(size_multiple, _SIDE),
-        folder=FolderSpec({}, ()),
-        file=FileSpec("", Path(), refuse),
-        repeated_blocks=(),
-        presets={},
-        shared_inputs=(),
-        detect=lambda names: False,
+        text=TextSpec(length=1, load_token_counter=refuse),
+        latents=LatentSpec(size_multiple=max(size_multiple, _SIDE), load_vae=refuse),
+        layers=LayerSpec(key_map, repeated_blocks=(), presets={}, shared_inputs=(), sizes=sizes),
+        files=BaseFiles(
+            folder=FolderSpec({}, ()),
+            single_file=FileSpec("", Path(), refuse),
+            detect=lambda names: False,
+            header_hint=r"(?!)",
+        ),
+        prediction=PredictionSpec(predict),
         load_encoders=refuse,
-        load_vae=refuse,
-        load_token_counter=refuse,
-        predict=predict,
-        key_map=key_map,
-        sizes=sizes,
-        header_hint=r"(?!)",
         distilled=lambda location: "",
         given=given,
     )
-    return replace(family, **known)
 
 
 def named_family(title: str, layers: Iterable[str]) -> Family:

@@ -31,7 +31,7 @@ class VaeSpec:
         deviation: Standard deviation of the latents, for each channel or for all.
         title: Which VAE this is, for messages.
         remedy: Which loader and file to use.
-        pixel_channels: As `Family.channels`.
+        pixel_channels: As `LatentSpec.channels`.
     """
 
     marker: str
@@ -69,7 +69,7 @@ class ClipSpec:
         without_images: The variant whose text a caption without its control images has, where that
             is another than its own.
         unused_weights: Those that the encoded text does not depend on.
-        trainable: What ComfyUI calls the text encoder that can be trained (`Family.trainable_text`)
+        trainable: What ComfyUI calls the text encoder that can be trained (`TextSpec.trainable`)
             among its token rows, and among ``parts``.
     """
 
@@ -125,7 +125,7 @@ class GraphSpec:
             base's own scheduler says.
         vaes: Variants to their VAE, where it is another.
         encode_masked: Pixels with transparency `[B, 4, H, W]` and what encodes pixels without, to
-            the latents of the control image of a variant that fills (`Family.filled`).
+            the latents of the control image of a variant that fills (`LatentSpec.filled`).
         clip_of: A base to its CLIP, where bases of the family have different ones.
         model: Denoiser and VAE of other sizes; None for a family without an embedded base.
     """

@@ -21,7 +21,7 @@ from torch import nn
 
 from ..adapter_files.names.key_map import KeyMap
 from ..adapter_files.names.native_names import native_key_map
-from .family import HeaderNames
+from .family_specs import HeaderNames
 
 _LISTS = (nn.ModuleList, nn.ModuleDict)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -104,7 +104,7 @@ def block_lists(model: nn.Module) -> tuple[str, ...]:
     or, in the middle of a UNet, a ``Sequential``.
 
     Returns:
-        `Family.repeated_blocks`, in the module's order; empty where there are none.
+        `LayerSpec.repeated_blocks`, in the module's order; empty where there are none.
     """
     if is_unet(model):
         return tuple(n for n in _UNET_PARTS if isinstance(getattr(model, n, None), nn.Module))
@@ -128,7 +128,7 @@ def native_presets(model: nn.Module) -> Mapping[str, tuple[str, ...]]:
     - ``convolutions``, where blocks have any: ``default`` and the convolutions in blocks.
 
     Returns:
-        `Family.presets`. `convolutional_presets` says which mean convolutions too.
+        `LayerSpec.presets`. `convolutional_presets` says which mean convolutions too.
     """
     layers, lists = list(_layers(model)), block_lists(model)
     inside = [each for each in layers if bool(each.blocks) == bool(lists)]
@@ -150,13 +150,13 @@ def native_presets(model: nn.Module) -> Mapping[str, tuple[str, ...]]:
 
 
 def convolutional_presets(model: nn.Module) -> frozenset[str]:
-    """Those of `native_presets` that mean convolutions too, as `Family.convolutional_presets`."""
+    """`LayerSpec.convolutional_presets`: those of `native_presets`."""
     names = ("default", "attention_mlp", "convolutions") if is_unet(model) else ("convolutions",)
     return frozenset(names).intersection(native_presets(model))
 
 
 def key_map(model: nn.Module) -> KeyMap:
-    """The names of a denoiser's layers: its own paths (`Family.key_map`)."""
+    """The names of a denoiser's layers: its own paths (`LayerSpec.key_map`)."""
     weighted = (p for p, m in model.named_modules() if p and getattr(m, "weight", None) is not None)
     return native_key_map((layer.path for layer in _layers(model)), weighted)
 
@@ -169,7 +169,7 @@ def header_names(model: nn.Module, title: str) -> HeaderNames:
         title: What it is called where no program has a name for it, such as its class.
 
     Returns:
-        One of `Family.header_names`; of a UNet as kohya's trainer calls those of its kind.
+        One of `BaseFiles.header_names`; of a UNet as kohya's trainer calls those of its kind.
     """
     if not is_unet(model):
         return HeaderNames(title, title)
@@ -185,7 +185,7 @@ def shared_inputs(model: nn.Module) -> tuple[str, ...]:
     """Layers that read one tensor one after the other, where their names make that sure.
 
     Returns:
-        `Family.shared_inputs`.
+        `LayerSpec.shared_inputs`.
     """
     owners: dict[str, dict[str, _Layer]] = {}
     for layer in _layers(model):

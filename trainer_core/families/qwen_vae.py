@@ -18,7 +18,7 @@ from .graph_spec import VaeSpec
 
 
 def latents(config: Mapping[str, Any]) -> tuple[int, int]:
-    """`Family.latents`."""
+    """`LatentSpec.of_config`."""
     halvings = len(config.get("temperal_downsample", (False, True, True)))
     return int(config.get("z_dim", 16)), 2**halvings
 

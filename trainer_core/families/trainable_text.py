@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..adapter_files.names.text_names import TARGETS, TEXT_ENCODER, text_layers
 from ..config import RunConfig
 from ..config.adapter import ROTATIONS
-from ..errors import AdapterError, ConfigError
+from ..errors import AdapterError
 from ..types import AdapterState, Conditioning
 from ..weights.base_location import BaseLocation, folder_identity
 from ..weights.diffusers_folder import check_part, read_json
@@ -199,43 +199,6 @@ def refuse_texts(state: AdapterState, location: BaseLocation) -> None:
             "a base that was opened for such an adapter",
             "Set training.text_encoder.train to true in the run file that the base is opened with.",
         )
-
-
-class Reader(Protocol):
-    """What is asked of a `Family` here."""
-
-    @property
-    def name(self) -> str:
-        """As `Family.name`."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """As `Family.title`."""
-        ...
-
-    @property
-    def trainable_text(self) -> TrainableText | None:
-        """As `Family.trainable_text`."""
-        ...
-
-
-def joined(location: BaseLocation, family: Reader, config: RunConfig) -> BaseLocation:
-    """The place of a run's base, which says whether a text encoder is a part of the denoiser.
-
-    Raises:
-        ConfigError: When one is to be trained, and the family's bases have none.
-    """
-    if not config.training.text_encoder.train:
-        return location
-    if family.trainable_text is None:
-        raise ConfigError(
-            f"training.text_encoder.train is true, and family is {family.name}",
-            f"a base that reads the pooled text of {CLIP_L.title}: {family.title} has no such text "
-            "encoder",
-            "Leave training.text_encoder.train out, or choose another base.",
-        )
-    return with_tokens(location, family.trainable_text)
 
 
 def with_tokens(location: BaseLocation, text: TrainableText | None = None) -> BaseLocation:

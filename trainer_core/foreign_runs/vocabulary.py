@@ -300,7 +300,7 @@ def set_text_encoder(to: Conversion, source: Source, train: str, rate: str, near
             if key in source.values:
                 to.off(place, source.values[key], "The text encoder stays as it is.")
         return
-    if to.values["family"] not in FAMILIES or not get_family(to.values["family"]).trainable_text:
+    if to.values["family"] not in FAMILIES or not get_family(to.values["family"]).text.trainable:
         to.lack(keys[0], True, _NONE)
         if rate in source.values:
             to.off(keys[1], source.values[rate], _NONE)

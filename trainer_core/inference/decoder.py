@@ -22,7 +22,7 @@ def decoding_bytes(pixels: int, dtype: torch.dtype, numbers: int) -> int:
     Args:
         pixels: Of all images.
         dtype: The VAE's.
-        numbers: As `Family.decoder_numbers`.
+        numbers: As `LatentSpec.decoder_numbers`.
     """
     return pixels * numbers * dtype.itemsize
 
@@ -38,7 +38,7 @@ class PreviewDecoder:
         pixels: Of an image's side for each of its latents.
         device: Where it decodes.
         machine: Says how much of it is free.
-        numbers: As `Family.decoder_numbers`.
+        numbers: As `LatentSpec.decoder_numbers`.
     """
 
     def __init__(

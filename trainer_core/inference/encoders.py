@@ -115,11 +115,11 @@ class LazyEncoders:
         # In another precision the encoders yield other numbers.
         self.identity = f"{location.identity} {precision}"
         self._load = lambda: family.load_encoders(location, DTYPES[precision], "cpu")
-        self._load_vae = lambda: family.load_vae(location, DTYPES[precision], "cpu")
+        self._load_vae = lambda: family.latents.load_vae(location, DTYPES[precision], "cpu")
         self._load_text = functools.partial(_trained_text, family, location)
-        self._load_counter = lambda: family.load_token_counter(location)
+        self._load_counter = lambda: family.text.load_token_counter(location)
         self._text_length = location.text_length
-        self._latents, self._numbers = family.latents, family.decoder_numbers
+        self._latents, self._numbers = family.latents.of_config, family.latents.decoder_numbers
         own = config.memory.encoder_device
         self._device = resolve_device(own, "memory.encoder_device") if own else device
         self._memory, self._machine = config.memory, machine or Machine()
@@ -167,9 +167,9 @@ class LazyEncoders:
 
 
 def _trained_text(family: Family, location: BaseLocation, dtype: torch.dtype) -> nn.Module:
-    if family.trainable_text is None:
+    if family.text.trainable is None:
         raise ValueError(f"{family.name} has no text encoder that can be trained")
-    return load_text(family.trainable_text, location, dtype)
+    return load_text(family.text.trainable, location, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +289,8 @@ def _control(
     if dataset.control_area is None:
         sized = fit_to_bucket(image, Bucket(preview.width, preview.height))
         # An image without a transparent area gets the same mask each time.
-        return with_mask(sized, 0) if variant in family.filled else sized
-    return resize_exact(image, *family.control_size(*image.size, dataset.control_area))
+        return with_mask(sized, 0) if variant in family.latents.filled else sized
+    return resize_exact(image, *family.latents.control_size(*image.size, dataset.control_area))
 
 
 def _entry(

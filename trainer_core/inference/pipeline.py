@@ -40,7 +40,7 @@ from ..errors import told_of
 from ..families.family import Family
 from ..families.filled import control_channels
 from ..families.registry import get_family
-from ..families.trainable_text import joined, refuse_texts, with_tokens
+from ..families.trainable_text import refuse_texts, with_tokens
 from ..filesystem.storage import atomic_write
 from ..offload.empty_base import empty_base
 from ..offload.load_base import PlacedBase, load_base
@@ -184,7 +184,7 @@ class _Place:
 
     @property
     def key_map(self) -> KeyMap:
-        return self.family.key_map
+        return self.family.layers.key_map
 
     def load(self, adapter: AdapterState | None = None) -> Pipeline:
         """Load decoder and denoiser; the adapter is one that will be attached."""
@@ -224,7 +224,7 @@ class _Place:
         preview = self.config.preview.largest()
         pixels = preview.width * preview.height
         # One after the other; the base stays where it is meanwhile.
-        decoding = decoding_bytes(pixels, dtype, self.family.decoder_numbers)
+        decoding = decoding_bytes(pixels, dtype, self.family.latents.decoder_numbers)
         used = max(forward_bytes(base, dtype, self._tokens()), decoding)
         room = self.machine.free_memory(self.device) - reserve - held - used
         return sampling_memory(self.config.memory, base, dtype, room)
@@ -233,7 +233,7 @@ class _Place:
         """Of a preview: its image and control images, and its text."""
         preview, area = self.config.preview.largest(), self.config.dataset.control_area or 0
         *_, high, wide = self.family.latent_shape(self.location, preview.width, preview.height)
-        image, pixels = high * wide // self.family.patch**2, preview.width * preview.height
+        image, pixels = high * wide // self.family.latents.patch**2, preview.width * preview.height
         controls = max(map(len, self.config.preview.controls), default=0)
         frames = preview_layers(preview, self.family, self.location.variant) + 1
         controls *= max(image, image * area // pixels)
@@ -279,9 +279,9 @@ def _locate(
     device, machine = resolve_device(config.memory.device), machine or Machine()
     family = family or get_family(config.family)
     located = functools.partial(locate_base, needs_encoders=make_source is None, to_train=False)
-    location = joined(located(config.base, family, has_controls), family, config)
+    location = family.joined(located(config.base, family, has_controls), config)
     if tokens and not location.reads_tokens:
-        location = with_tokens(location, family.trainable_text)
+        location = with_tokens(location, family.text.trainable)
     encoders = (
         make_source(family, location)
         if make_source is not None

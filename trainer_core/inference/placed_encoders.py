@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..config import MemorySection
 from ..data.cache.encoders import Encoders, encode_texts
 from ..device import release_memory
-from ..families.family import PartedEncoders
+from ..families.family_specs import PartedEncoders
 from ..offload.host_weights import MappedMaster, Master, make_master
 from ..offload.machine import Machine
 from ..offload.streamed_blocks import StreamedBlocks

@@ -71,7 +71,7 @@ def preview_layers(
     Returns:
         0 where the base does not take images apart.
     """
-    return (preview.layers or usual) if variant in family.layered else 0
+    return (preview.layers or usual) if variant in family.latents.layered else 0
 
 
 def preview_settings(
@@ -163,7 +163,7 @@ class Sampler:
         sigmas = self.family.sampling_sigmas(
             self.location, settings.steps, settings.width, settings.height, settings.shift
         )
-        latents = self.family.parameterization.start(noise, float(sigmas[0]))
+        latents = self.family.prediction.parameterization.start(noise, float(sigmas[0]))
         with evaluating(self.transformer):
             return sample_euler(velocity, latents, sigmas.to(self.device), stop=stop)
 

@@ -52,7 +52,7 @@ def forward_bytes(base: EmptyBase, dtype: torch.dtype, tokens: int) -> int:
         dtype: What it computes in.
         tokens: Of the image, its control images and its text.
     """
-    blocks = repeated_blocks(base.transformer, base.family.repeated_blocks)
+    blocks = repeated_blocks(base.transformer, base.family.layers.repeated_blocks)
     widths = [[m.out_features for m in b.modules() if isinstance(m, nn.Linear)] for b in blocks]
     largest = max(weight.numel() for weight in base.weights.values())
     return (tokens * max(map(sum, widths)) + largest) * dtype.itemsize

@@ -81,7 +81,7 @@ def checkpoint_blocks(
     Raises:
         ConfigError: When there are fewer blocks than are to be checkpointed.
     """
-    blocks = repeated_blocks(transformer, family.repeated_blocks)
+    blocks = repeated_blocks(transformer, family.layers.repeated_blocks)
     chosen = set(chosen_blocks(memory, len(blocks)))
     if not memory.gradient_checkpointing:
         return None
@@ -91,5 +91,5 @@ def checkpoint_blocks(
         inputs = HostInputs(HostArena(pinned), make_transfer(device), WORTH)
         at_end.callback(inputs.close)
     calls = CheckpointedBlocks(dict(enumerate(blocks)), chosen, inputs)
-    family.enable_checkpointing(transformer, calls)
+    family.layers.enable_checkpointing(transformer, calls)
     return calls

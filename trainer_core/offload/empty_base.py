@@ -55,10 +55,10 @@ def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
     """
     with reading_part(location.folder / "transformer"):
         transformer = _build_empty(location, family)
-        if location.reads_tokens and family.trainable_text is not None:
-            join_text(transformer, empty_text(family.trainable_text, location))
+        if location.reads_tokens and family.text.trainable is not None:
+            join_text(transformer, empty_text(family.text.trainable, location))
     transformer.requires_grad_(False)
-    blocks = len(repeated_blocks(transformer, family.repeated_blocks))
+    blocks = len(repeated_blocks(transformer, family.layers.repeated_blocks))
     weights = dict(transformer.named_parameters())
     return EmptyBase(family, location, transformer, weights, blocks)
 
@@ -71,9 +71,13 @@ def bytes_on_device(memory: MemorySection, base: EmptyBase, dtype: torch.dtype) 
         base: Without an adapter.
         dtype: What is dense is loaded in.
     """
-    lists = base.family.repeated_blocks
+    lists = base.family.layers.repeated_blocks
     packing = Packing.of(memory.base_format, lists)
-    kept = {} if packing is None else stored_layers(base.location, base.family.file, packing)
+    kept = (
+        {}
+        if packing is None
+        else stored_layers(base.location, base.family.files.single_file, packing)
+    )
     sizes = {id(base.weights[name]): size for name, size in kept.items()}
 
     def bytes_of(weight: nn.Parameter) -> int:
@@ -92,7 +96,7 @@ def _build_empty(location: BaseLocation, family: Family) -> nn.Module:
     from ..weights.loading import empty_model
 
     if location.file is not None:
-        return empty_model(location, family.file)
+        return empty_model(location, family.files.single_file)
     facts = read_json(location.folder / "transformer" / "config.json")
     with torch.device("meta"):
         return getattr(diffusers, facts["_class_name"]).from_config(facts)

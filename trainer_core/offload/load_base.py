@@ -200,7 +200,7 @@ def load_base(
         placed.mark(True)
         return placed
     empty = empty_base(location, family)
-    away = swapped_blocks(empty.transformer, family.repeated_blocks, memory)
+    away = swapped_blocks(empty.transformer, family.layers.repeated_blocks, memory)
     if memory.master != "file":
         _require_ram(_swapped_bytes(memory, empty, dtype), memory.blocks_to_swap, machine)
     master = make_master(memory.master, device, machine)
@@ -214,7 +214,7 @@ def load_base(
     every = _every(transformer, family) | {block: each.spans for block, each in held.items()}
     placed = PlacedBase(transformer, device, memory, machine, every, refusal=refusal)
     at_end.callback(placed.close)
-    placed.stream(swapped_blocks(transformer, family.repeated_blocks, memory), master, held)
+    placed.stream(swapped_blocks(transformer, family.layers.repeated_blocks, memory), master, held)
     placed.send_rest()
     return placed
 
@@ -238,7 +238,8 @@ def _loaded(
 
 def _every(transformer: nn.Module, family: Family) -> dict[nn.Module, tuple[Span, ...]]:
     return {
-        block: block_spans(block) for block in repeated_blocks(transformer, family.repeated_blocks)
+        block: block_spans(block)
+        for block in repeated_blocks(transformer, family.layers.repeated_blocks)
     }
 
 

@@ -46,7 +46,7 @@ def base_bytes(
 
     Args:
         transformer: The denoiser, on any device, without an adapter.
-        lists: Its lists of repeated blocks (`Family.repeated_blocks`).
+        lists: Its lists of repeated blocks (`LayerSpec.repeated_blocks`).
         dtype: What it is loaded in; what Diffusers keeps in float32 stays so.
         stored: How matrices of blocks are kept, where it fits them; None as numbers of ``dtype``.
         known: Bytes of weights by name, where a file decides.

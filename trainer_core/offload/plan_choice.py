@@ -116,7 +116,7 @@ def choose_plan(
         ConfigError: When more blocks are to be swapped than there are.
         BaseModelError: When the base's files are damaged, or cannot be kept as the settings say.
     """
-    swapped_blocks(base.transformer, base.family.repeated_blocks, memory)
+    swapped_blocks(base.transformer, base.family.layers.repeated_blocks, memory)
     count = memory.blocks_to_swap
     settings = PlanSettings(
         plan="auto" if memory.plan == "off" else memory.plan,
@@ -185,9 +185,9 @@ def kept_format(base: EmptyBase, name: str, dtype: torch.dtype) -> KeptFormat:
     Raises:
         BaseModelError: When the base's files are damaged, or cannot be kept so.
     """
-    lists, location = base.family.repeated_blocks, base.location
+    lists, location = base.family.layers.repeated_blocks, base.location
     packing = Packing.of(name, lists)
-    kept = kept_weights(location, base.family.file, packing, dtype)
+    kept = kept_weights(location, base.family.files.single_file, packing, dtype)
     known = {weight: each.size for weight, each in kept.items()}
     of_block: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
     of_format: defaultdict[StoredFormat, int] = defaultdict(int)

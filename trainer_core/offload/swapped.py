@@ -16,7 +16,7 @@ def repeated_blocks(transformer: nn.Module, names: Sequence[str]) -> list[nn.Mod
 
     Args:
         transformer: The denoiser.
-        names: `Family.repeated_blocks`.
+        names: `LayerSpec.repeated_blocks`.
     """
     return [block for name in names for block in transformer.get_submodule(name).children()]
 
@@ -112,7 +112,7 @@ def swapped_blocks(
 
     Args:
         transformer: The denoiser.
-        names: `Family.repeated_blocks`.
+        names: `LayerSpec.repeated_blocks`.
         memory: How many.
 
     Raises:

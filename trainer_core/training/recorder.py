@@ -483,7 +483,7 @@ def run_header(
     if config.output.metadata == "full":
         for problem in header_problems(workflow):
             observer.notify(Warned(problem))
-    names = data.family.header_names.get(data.location.variant)
+    names = data.family.files.header_names.get(data.location.variant)
     return RunInfo(
         family=config.family,
         step=0,

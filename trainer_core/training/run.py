@@ -213,7 +213,7 @@ def _train(
                 folder,
                 config,
                 run.state,
-                key_map=data.family.key_map,
+                key_map=data.family.layers.key_map,
                 settings={**settled.settings, SCHEDULE: run.anew},
                 header=header,
                 observer=observer,

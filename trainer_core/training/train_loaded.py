@@ -122,7 +122,7 @@ def _initialize_from_inputs(run: Loaded) -> bool:
 def _compiled(run: Loaded) -> contextlib.AbstractContextManager[None]:
     if not run.config.memory.compile:
         return contextlib.nullcontext()
-    blocks = repeated_blocks(run.transformer, run.data.family.repeated_blocks)
+    blocks = repeated_blocks(run.transformer, run.data.family.layers.repeated_blocks)
     first = run.processes.index == 0
     return compiled(
         blocks,
@@ -170,7 +170,7 @@ def _measurements(run: Loaded, clock: StepClock) -> Measurements:
     settings, training = run.config.metrics, run.config.training
     norms = AdapterNorms(
         run.state.adapter,
-        run.data.family.repeated_blocks,
+        run.data.family.layers.repeated_blocks,
         # No process has a whole weight of a sharded base.
         0 if run.processes.sharded else settings.norms_every,
         run.steps,

@@ -18,7 +18,7 @@ LORAS = (make_state("lora", rank=2, seed=1), make_state("lora", rank=3, alpha=1.
 
 
 def combine(inputs, rank=None):
-    return combine_adapters(inputs, FAMILIES["flux"].key_map, rank)
+    return combine_adapters(inputs, FAMILIES["flux"].layers.key_map, rank)
 
 
 def exact_delta(state, name):

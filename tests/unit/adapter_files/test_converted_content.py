@@ -157,7 +157,7 @@ def test_an_adapter_of_other_sizes_than_the_base_is_refused(size, tmp_path):
     require_base(path, base)
     name = Q if size else Q.replace(".0.", ".77.")
     state = make_state("lora", sizes={name: size or (inputs, outputs)})
-    write_adapter(path, state, "comfyui", FAMILIES["qwen_image"].key_map, {})
+    write_adapter(path, state, "comfyui", FAMILIES["qwen_image"].layers.key_map, {})
     with pytest.raises(InputError, match="is not in the base" if size is None else "77 x 1"):
         require_base(path, base)
 

@@ -13,7 +13,7 @@ from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import get_family
 from trainer_core.tensors import safetensors_reader
 
-FLUX = get_family("flux").key_map
+FLUX = get_family("flux").layers.key_map
 RANK, WIDTH = 16, 256
 
 

@@ -14,7 +14,7 @@ from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError, BaseModelError, NonFiniteError
 
-ALL = FLUX.presets["all_linear"]
+ALL = FLUX.layers.presets["all_linear"]
 
 
 def random_matrix(rows, columns, seed=0):
@@ -112,7 +112,7 @@ def test_what_is_the_same_not_chosen_or_no_factors_is_named(model, native, tmp_p
     ):
         state[name] += torch.randn_like(state[name]) * 0.1
     tuned = open_base(write_native(tmp_path / "tuned.safetensors", state))
-    walk = BaseDifferences(open_base(native), tuned, FLUX.presets["attention"])
+    walk = BaseDifferences(open_base(native), tuned, FLUX.layers.presets["attention"])
     found, _ = extract_adapter(walk, AdapterConfig(kind="lora", rank=2))
     assert set(found.layers) == {"transformer_blocks.0.attn.to_q"}
     assert "transformer_blocks.0.attn.to_k" in walk.same

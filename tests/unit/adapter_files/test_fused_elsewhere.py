@@ -45,7 +45,7 @@ def spelt(name):
 
 @pytest.mark.parametrize(("family", "name"), FUSED)
 def test_a_fused_lora_is_read_as_the_rows_of_its_parts(family, name, tmp_path):
-    path, key_map = tmp_path / "a.safetensors", FAMILIES[family].key_map
+    path, key_map = tmp_path / "a.safetensors", FAMILIES[family].layers.key_map
     own, rows, columns = FUSED[family, name]
     parts = [f"{name.rpartition('.')[0]}.{part}" for part in own]
     up, down = torch.randn(sum(rows), 1), torch.randn(1, columns)
@@ -71,7 +71,7 @@ def test_a_fused_lora_is_read_as_the_rows_of_its_parts(family, name, tmp_path):
     ],
 )
 def test_a_fused_difference_is_divided_too(family, name, tmp_path):
-    path, out, key_map = tmp_path / "a.safetensors", tmp_path / "b", FAMILIES[family].key_map
+    path, out, key_map = tmp_path / "a.safetensors", tmp_path / "b", FAMILIES[family].layers.key_map
     rows = [6144, 1536, 1536] if family == "krea2" else [3072, 3072, 3072]
     value = torch.randn(sum(rows), 2)
     patches = {"diff": value, "diff_b": value[:, 0].clone()}
@@ -87,7 +87,7 @@ def test_a_fused_difference_is_divided_too(family, name, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_names_with_lines_for_some_dots_are_read(family):
-    key_map = FAMILIES[family].key_map
+    key_map = FAMILIES[family].layers.key_map
     for layer in key_map.layers:
         module = layer.replace("{}", "0")
         for name in {module, key_map.to_native(module).name}:
@@ -139,7 +139,9 @@ def test_a_lokr_is_divided_between_its_blocks_and_else_a_lora_is_offered(
     shown = capsys.readouterr().err
     if blocks == 6:
         assert code == 0
-        first, second = (read_adapter(each, FAMILIES["krea2"].key_map) for each in (path, out))
+        first, second = (
+            read_adapter(each, FAMILIES["krea2"].layers.key_map) for each in (path, out)
+        )
         for name, layer in first.layers.items():
             theirs = layer_delta("lokr", second.layers[name])
             torch.testing.assert_close(layer_delta("lokr", layer), theirs)
@@ -153,5 +155,5 @@ def test_a_lokr_is_divided_between_its_blocks_and_else_a_lora_is_offered(
         assert "--base PATH" in shown
         return
     assert main([*words, "--approximate", "lora", "--rank", "2"]) == 0
-    layers = read_adapter(out, FAMILIES["krea2"].key_map).layers
+    layers = read_adapter(out, FAMILIES["krea2"].layers.key_map).layers
     assert sorted(name[-1] for name in layers) == ["k", "q", "v"]

@@ -17,7 +17,7 @@ from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import get_family
 
-FLUX = get_family("flux").key_map
+FLUX = get_family("flux").layers.key_map
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "80"))
 BRIEFLY = settings(
     max_examples=EXAMPLES,
@@ -53,7 +53,7 @@ def whole_files(tmp_path_factory):
     for title in ("kohya split_qkv", "comfyui Train LoRA, loha", "diffusers pipeline's header"):
         peer = PEERS[title]
         save_file(peer.tensors, folder / "peer", peer.metadata)
-        files.append(((folder / "peer").read_bytes(), get_family(peer.family).key_map))
+        files.append(((folder / "peer").read_bytes(), get_family(peer.family).layers.key_map))
     return files
 
 
@@ -165,4 +165,4 @@ def test_any_configuration(tmp_path, config):
     tensors = {f"base_model.model.{key}": tensor for key, tensor in peer.tensors.items()}
     save_file(tensors, tmp_path / "adapter_model.safetensors")
     (tmp_path / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    read_in_every_way(tmp_path, get_family("qwen_image").key_map)
+    read_in_every_way(tmp_path, get_family("qwen_image").layers.key_map)

@@ -26,7 +26,7 @@ from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import FAMILIES
 
-KEY_MAPS = {name: family.key_map for name, family in FAMILIES.items()}
+KEY_MAPS = {name: family.layers.key_map for name, family in FAMILIES.items()}
 
 
 def write(peer, folder, name="adapter.safetensors"):

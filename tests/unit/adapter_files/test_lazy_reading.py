@@ -16,7 +16,7 @@ from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import get_family
 
-FLUX = get_family("flux").key_map
+FLUX = get_family("flux").layers.key_map
 
 
 def spoilt(path, folder, keep=0):

@@ -197,8 +197,8 @@ _KNOWN = table(__file__, "known_names")
 def test_every_variant_is_called_as_other_programs_know_it(family, kind):
     """Of a transformer they know no adapter but a LoRA; the algorithm is told elsewhere."""
     architectures, versions = _KNOWN[family.name]
-    assert set(family.header_names) == set(family.variants)
-    for names in family.header_names.values():
+    assert set(family.files.header_names) == set(family.variants)
+    for names in family.files.header_names.values():
         found = facts(architecture=names.architecture, base_version=names.version)
         state = AdapterState(kind, make_state().layers, {"kind": kind})
         metadata = adapter_metadata(state, found, "shareable")

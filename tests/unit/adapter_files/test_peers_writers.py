@@ -17,7 +17,7 @@ from trainer_core.adapters.dora import DORA_SCALE
 from trainer_core.adapters.kinds.registry import layer_delta, layer_scale
 from trainer_core.families.registry import get_family
 
-KEY_MAP = get_family("qwen_image").key_map
+KEY_MAP = get_family("qwen_image").layers.key_map
 NAMES = [f"transformer_blocks.0.attn.{each}" for each in ("to_q", "to_k", "to_out.0")]
 TARGETS = r".*\.attn\.(to_q|to_k|to_out\.0)"
 

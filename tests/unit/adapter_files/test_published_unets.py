@@ -81,14 +81,14 @@ def test_a_file_becomes_every_layout_without_its_model(name, layout, tmp_path):
     state, told = state_of(model, *LAYERS[name]), header(model)
     trained, other = tmp_path / "trained.safetensors", tmp_path / "other.safetensors"
     write_adapter(trained, state, "comfyui", key_map(model), told)
-    names = adapter_family(trained).key_map
+    names = adapter_family(trained).layers.key_map
     write_adapter(other, read_adapter(trained, names), layout, names, told)
     # With its model the file is the same, and it is read again without.
     wanted = tmp_path / "wanted.safetensors"
     write_adapter(wanted, state, layout, key_map(model), told)
     if layout != "peft":  # a folder
         assert keys(other) == keys(wanted)
-        names = adapter_family(other).key_map
+        names = adapter_family(other).layers.key_map
     assert {*read_adapter(other, names).layers} == {*state.layers}
 
 
@@ -103,7 +103,7 @@ def test_a_unet_of_another_structure_keeps_its_own_names(tmp_path):
     trained = tmp_path / "trained.safetensors"
     assert path not in published_unet("stable-diffusion-xl-v1-base").layers
     write_adapter(trained, AdapterState("lora", layers), "comfyui", names_of(path), told)
-    names = adapter_family(trained).key_map
+    names = adapter_family(trained).layers.key_map
     assert {*read_adapter(trained, names).layers} == {path}
     with pytest.raises(AdapterError, match="without a known name in Diffusers"):
         write_adapter(

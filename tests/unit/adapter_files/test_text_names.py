@@ -23,7 +23,7 @@ from trainer_core.errors import AdapterError, AdapterFileError
 from trainer_core.families.registry import get_family
 from trainer_core.types import AdapterState, LayerState
 
-KEY_MAP = get_family("flux").key_map
+KEY_MAP = get_family("flux").layers.key_map
 PATH = "text_encoder.text_model.encoder.layers.11.self_attn.out_proj"
 PATH_2 = PATH.replace(TEXT_ENCODER, "text_encoder_2")
 DENOISER = "transformer_blocks.0.attn.to_q"
@@ -145,7 +145,7 @@ def test_it_can_be_left_out_and_other_families_do_not_read_it(tmp_path):
     convert(path, converted, "diffusers", KEY_MAP)
     assert set(read_adapter(converted, KEY_MAP).layers) == {DENOISER, PATH}
     with pytest.raises(AdapterFileError, match="of a text encoder"):
-        read_adapter(path, get_family("qwen_image").key_map)
+        read_adapter(path, get_family("qwen_image").layers.key_map)
 
 
 @pytest.mark.parametrize("damage", ["a factor", "another kind", "t5"])

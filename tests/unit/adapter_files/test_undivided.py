@@ -30,7 +30,7 @@ from trainer_core.errors import AdapterError
 from trainer_core.families.registry import FAMILIES
 from trainer_core.types import LayerState
 
-FLUX = FAMILIES["flux"].key_map
+FLUX = FAMILIES["flux"].layers.key_map
 QKV, TEXT, LINEAR1, LAST = (
     "double_blocks.3.img_attn.qkv",
     "double_blocks.3.txt_attn.qkv",

@@ -28,7 +28,7 @@ from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import FAMILIES
 
-FLUX, QWEN_MAP = FAMILIES["flux"].key_map, FAMILIES["qwen_image"].key_map
+FLUX, QWEN_MAP = FAMILIES["flux"].layers.key_map, FAMILIES["qwen_image"].layers.key_map
 LORA = one(f"transformer.{QWEN}", QWEN, "qwen_image", "diffusers", "lora", None, PEFT_ENDINGS)
 DELTA = LORA.deltas[QWEN]
 UP, DOWN = ".lora_up.weight", ".lora_down.weight"

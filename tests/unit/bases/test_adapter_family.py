@@ -110,7 +110,7 @@ def test_the_name_that_does_not_fit_is_told(tmp_path):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_tensor_of_a_published_base_is_a_name_of_its_family(family):
     """Else a file of ComfyUI's own extraction would be refused, which takes weights and biases."""
-    key_map, shapes = FAMILIES[family].key_map, published_shapes(FAMILIES[family])
+    key_map, shapes = FAMILIES[family].layers.key_map, published_shapes(FAMILIES[family])
     named = [tensor.rpartition(".") for tensor in shapes]
     natives = {layer for layer, _, part in named if part in {"weight", "bias"}}
     assert natives
@@ -128,7 +128,7 @@ def twins_file(tmp_path):
     state = type(state)(state.kind, keep)
     path = tmp_path / "chroma.safetensors"
     facts = {SETTINGS_KEY: '{"family": "chroma"}'}
-    write_adapter(path, state, "comfyui", FLUX.key_map, facts)
+    write_adapter(path, state, "comfyui", FLUX.layers.key_map, facts)
     return path
 
 

@@ -299,7 +299,7 @@ def test_each_known_base_has_the_layers_of_diffusers_own_class(family):
         for path, size in sizes.layers.items():
             stack, _, _ = path.partition(".{}")
             last = path.replace("{}", str(sizes.blocks.get(stack, 1) - 1))
-            native = native_layer(FAMILIES[family].key_map, last)
+            native = native_layer(FAMILIES[family].layers.key_map, last)
             found = shapes.get(f"{native.name}.weight")
             assert native.part or found == size or "guidance" in path, (title, last)
 

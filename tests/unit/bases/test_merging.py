@@ -99,7 +99,7 @@ def undivided(original, *, dora):
     generator = torch.Generator().manual_seed(5)
     layers, expected = {}, {}
     for native, blocks in ((FUSED.removesuffix(".weight"), 4), ("single_blocks.0.linear1", 4)):
-        parts = [part.module for part in FLUX.key_map.parts(native)]
+        parts = [part.module for part in FLUX.layers.key_map.parts(native)]
         weight = torch.cat([original[f"{module}.weight"] for module in parts])
         rows, columns = weight.shape
         shapes = {"lokr_w1": (blocks, 8), "lokr_w2_a": (rows // blocks, 2)}
@@ -168,7 +168,7 @@ def test_a_folders_other_parts_are_copied_and_its_other_precisions_left_out(
     assert digest(folder / index) == digest(tmp_path / "merged" / index)
     import diffusers
 
-    kind = getattr(diffusers, FLUX.file.class_name)
+    kind = getattr(diffusers, FLUX.files.single_file.class_name)
     loaded = kind.from_pretrained(tmp_path / "merged" / "transformer")
     source = open_base(tmp_path / "merged")
     assert all(torch.equal(source.tensor(n), t) for n, t in loaded.state_dict().items())

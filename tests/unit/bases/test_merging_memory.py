@@ -35,7 +35,7 @@ def files(tmp_path_factory):
     tensors, metadata = to_scaled(flux_to_native(model.state_dict()), "new")
     save_file(tensors, folder / "fp8.safetensors", metadata)
     state = random_adapter(model, kind="lora")
-    write_adapter(folder / "lora.safetensors", state, "comfyui", FLUX.key_map, {})
+    write_adapter(folder / "lora.safetensors", state, "comfyui", FLUX.layers.key_map, {})
     return folder
 
 
@@ -50,7 +50,7 @@ def peak(files, name, dtype, target):
             most = max(most, living_bytes() - before)
 
     base = open_base(files / f"{name}.safetensors")
-    with open_adapter(files / "lora.safetensors", FLUX.key_map) as adapter:
+    with open_adapter(files / "lora.safetensors", FLUX.layers.key_map) as adapter:
         merge_into_base(base, [(adapter.state, 1.0)], target, dtype, progress=watch)
     assert calls > 80
     return most / sum(each.numel() * 4 for each in load_file(files / "fp32.safetensors").values())

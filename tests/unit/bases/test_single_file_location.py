@@ -66,11 +66,14 @@ def test_every_variant_has_its_settings_in_the_pack(family):
 
     facts = get_family(family)
     for variant in facts.variants:
-        folder = facts.file.configs / variant
+        folder = facts.files.single_file.configs / variant
         pipeline = read_json(folder / "model_index.json")["_class_name"]
-        assert facts.folder.does_both or facts.folder.pipelines[pipeline] in {variant, None}
+        assert facts.files.folder.does_both or facts.files.folder.pipelines[pipeline] in {
+            variant,
+            None,
+        }
         transformer = read_json(folder / "transformer" / "config.json")
-        assert facts.file.transformer == f"diffusers.{transformer['_class_name']}"
+        assert facts.files.single_file.transformer == f"diffusers.{transformer['_class_name']}"
         vae = read_json(folder / "vae" / "config.json")
         kind = getattr(diffusers, vae["_class_name"])
         with torch.device("meta"):
@@ -97,7 +100,11 @@ def test_a_file_needs_no_encoders_when_the_graph_has_them(family, files):
     path = files / f"{family}.safetensors"
     location = locate(path, family)
     assert location.file == path
-    assert location.folder == location.encoders == get_family(family).file.configs / "generate"
+    assert (
+        location.folder
+        == location.encoders
+        == get_family(family).files.single_file.configs / "generate"
+    )
     assert not location.embedded
     with pytest.raises(BaseModelError, match=r"base\.encoders") as error:
         locate(path, family, needs_encoders=True)

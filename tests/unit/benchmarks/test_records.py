@@ -129,7 +129,7 @@ def test_the_weights_of_a_simulated_peak_are_those_of_the_code():
         family = get_family(base.family)
         transformer = published(family, base.sizes)
         for form in ("dense", *COMPARED):
-            lists, stored = family.repeated_blocks, FORMATS.get(form)
+            lists, stored = family.layers.repeated_blocks, FORMATS.get(form)
             total = base_bytes(transformer, lists, torch.bfloat16, stored).total
             weights = [
                 row["weights"]

@@ -89,7 +89,7 @@ def test_the_number_of_tokens_is_where_the_encoders_cut(base, family):
         return encoders.encode_text("a red diamond on a blue background", ())["text_embeddings"]
 
     location = locate_base(BaseSection(path=path), get_family(family), has_controls=False)
-    count = get_family(family).load_token_counter(location)
+    count = get_family(family).text.load_token_counter(location)
     tokens = count("a red diamond on a blue background", 0)
     whole, more, less = encoded(tokens), encoded(tokens + 8), encoded(tokens - 1)
     assert len(less) == tokens - 1

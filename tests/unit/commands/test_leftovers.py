@@ -38,7 +38,7 @@ def place(tmp_path_factory):
     # The header of a file of this program, whose base may have had any size.
     own = {"adapter_trainer": '{"family": "flux"}'}
     for path in (place / "lora.safetensors", place / "adapters" / "lora.safetensors"):
-        write_adapter(path, adapter, "comfyui", FLUX.key_map, own)
+        write_adapter(path, adapter, "comfyui", FLUX.layers.key_map, own)
     return place
 
 
@@ -80,7 +80,7 @@ def test_what_came_while_a_base_was_merged_is_not_replaced(base, dtype, place, t
         theirs.parent.mkdir(exist_ok=True)
         theirs.write_bytes(b"theirs")
 
-    with open_adapter(place / "lora.safetensors", FLUX.key_map) as opened:
+    with open_adapter(place / "lora.safetensors", FLUX.layers.key_map) as opened:
         adapters = [(opened.state, 1.0)]
         merge = partial(merge_into_base, open_base(place / base), adapters, target, dtype)
         with pytest.raises(InputError, match="in the meantime"):

@@ -37,7 +37,9 @@ def place(tmp_path_factory):
     }.items():
         adapter = random_adapter(model, **options)
         header = {"adapter_trainer": json.dumps({"family": "flux", "step": 7, "settings": {}})}
-        write_adapter(place / f"{name}.safetensors", adapter, "comfyui", FLUX.key_map, header)
+        write_adapter(
+            place / f"{name}.safetensors", adapter, "comfyui", FLUX.layers.key_map, header
+        )
     return place
 
 
@@ -57,7 +59,7 @@ def command(capsys, *words, code=0):
 
 
 def read(path):
-    return read_adapter(path, FLUX.key_map)
+    return read_adapter(path, FLUX.layers.key_map)
 
 
 def delta(state, name):
@@ -105,7 +107,9 @@ def test_extract_names_what_it_leaves_out(here, capsys):
 def test_resize_keeps_layout_format_and_what_the_header_tells(here, capsys):
     state = read(here / "lora.safetensors")
     header = {"adapter_trainer": json.dumps({"family": "flux", "step": 7})}
-    write_adapter(here / "bf16.safetensors", state, "diffusers", FLUX.key_map, header, "bf16")
+    write_adapter(
+        here / "bf16.safetensors", state, "diffusers", FLUX.layers.key_map, header, "bf16"
+    )
     report = command(capsys, "resize", "bf16.safetensors", "small.safetensors", "--rank", "2")
     assert report["ranks"] == {"2": report["layers"]}
     assert 0 < report["dtype_error"] < 0.01
@@ -175,7 +179,7 @@ def test_wrong_input_is_refused_and_nothing_is_written(words, expected, here, ca
 def test_a_strange_header_is_survived_and_not_copied(told, here, capsys):
     state = read(here / "lora.safetensors")
     header = {"adapter_trainer": told, "note": "from my-secret"}
-    write_adapter(here / "odd.safetensors", state, "comfyui", FLUX.key_map, header)
+    write_adapter(here / "odd.safetensors", state, "comfyui", FLUX.layers.key_map, header)
     words = ["odd.safetensors", "m.safetensors", "--rank=2", "--overwrite"]
     for verb, own in (("resize", words), ("combine", words), ("combine", [*words[:2], words[-1]])):
         own = [*own, "--family=flux"]

@@ -117,11 +117,13 @@ def test_what_was_exported_for_any_published_size_is_proven_without_a_base(
     for path, (outputs, inputs) in known.layers.items():
         last = known.blocks.get(path.partition(".{}")[0], 1) - 1
         module = path.replace("{}", str(last))
-        if any(re.fullmatch(each, module) for each in (*family.presets["default"], "x_embedder")):
+        if any(
+            re.fullmatch(each, module) for each in (*family.layers.presets["default"], "x_embedder")
+        ):
             sizes[module] = (inputs, outputs)
     state, path = make_state(kind, rank=2, sizes=sizes), tmp_path / "a.safetensors"
     for header in ({}, {SETTINGS_KEY: json.dumps({"family": name})}):
-        write_adapter(path, state, "comfyui", family.key_map, header)
+        write_adapter(path, state, "comfyui", family.layers.key_map, header)
         code, proof = report_of(capsys, path)
         assert (code, proof["ok"], proof["layers compared"]) == (0, True, len(sizes)), proof
         assert set(proof["tensors"]) == set(load_file(path))

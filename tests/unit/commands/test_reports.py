@@ -117,9 +117,12 @@ def test_doctor_says_what_a_run_would_adapt(images, tmp_path, capsys):
     location = locate_base(BaseSection(), get_family("qwen_image"), False)
     transformer = family.load_transformer(location, torch.float32, "cpu")
     parameters = sum(p.numel() for p in transformer.parameters())
-    unused = family.unused_layers(transformer)
+    unused = family.layers.unused(transformer)
     adapter = attach(
-        transformer, AdapterConfig(kind="lora", rank=4), presets=family.presets, unused=unused
+        transformer,
+        AdapterConfig(kind="lora", rank=4),
+        presets=family.layers.presets,
+        unused=unused,
     )
     run = found["run"]
     assert found["problems"] == []

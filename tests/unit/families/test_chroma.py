@@ -70,16 +70,16 @@ def test_a_batch_of_texts_is_each_by_itself_with_and_without_checkpointing(base)
         layer = transformer.single_transformer_blocks[0].proj_mlp
         layer.weight.requires_grad_(True)
         if way == "together again":
-            FAMILY.enable_checkpointing(transformer)
+            FAMILY.layers.enable_checkpointing(transformer)
             assert transformer.is_gradient_checkpointing
         given = texts[::-1] if way == "reversed" else texts
         batch = [(noise, sigma, given)]
         if way == "one by one":
             batch = [(noise[i : i + 1], sigma[i : i + 1], given[i : i + 1]) for i in (0, 1)]
-        velocity = torch.cat([FAMILY.predict(transformer, *each) for each in batch])
+        velocity = torch.cat([FAMILY.prediction.predict(transformer, *each) for each in batch])
         # What comes between a step and its backward pass, such as a sample, changes nothing.
         with torch.no_grad():
-            FAMILY.predict(transformer, noise[:1], sigma[:1], given[1:])
+            FAMILY.prediction.predict(transformer, noise[:1], sigma[:1], given[1:])
         velocity.square().mean().backward()
         gradients.append(layer.weight.grad)
     torch.testing.assert_close(gradients[1], gradients[0])
@@ -113,10 +113,10 @@ def test_a_schedule_along_a_beta_distribution_is_no_shift(tmp_path):
     config = base / "scheduler" / "scheduler_config.json"
     config.write_text('{"shift": 1.0, "use_beta_sigmas": true}', encoding="utf-8")
     location = locate_base(BaseSection(path=str(base)), FAMILY, has_controls=False)
-    assert FAMILY.shift(location, 4) == ShiftSettings()
+    assert FAMILY.prediction.shift(location, 4) == ShiftSettings()
     config.write_text('{"shift": 1.0, "use_karras_sigmas": true}', encoding="utf-8")
     with pytest.raises(BaseModelError):
-        FAMILY.shift(location, 4)
+        FAMILY.prediction.shift(location, 4)
 
 
 def test_radiance_is_refused_by_name(tmp_path):

@@ -57,7 +57,7 @@ def test_bases_that_are_not_distilled_are_guided_by_a_second_pass(tmp_path):
     ).images
     assert len(calls.inputs) == 4
     transformer = FAMILY.load_transformer(base.location, torch.float32, "cpu")
-    assert not FAMILY.takes_guidance(transformer)
+    assert not FAMILY.prediction.takes_guidance(transformer)
     texts = [base.encoders.encode_text(text) for text in (CAPTIONS[0], NEGATIVE)]
     sigmas, drawn = FAMILY.sampling_sigmas(base.location, 2, SIZE, SIZE), {}
     for scale in (1.0, 3.0):
@@ -100,9 +100,9 @@ def test_control_images_get_kontexts_own_sizes():
     for size in ((1000, 1000), (1920, 1080), (640, 960), (300, 3000)):
         ratio = size[0] / size[1]
         _, *best = min((abs(ratio - w / h), w, h) for w, h in PREFERRED_KONTEXT_RESOLUTIONS)
-        assert FAMILY.control_size(*size, 1024 * 1024) == tuple(best)
+        assert FAMILY.latents.control_size(*size, 1024 * 1024) == tuple(best)
     # Of another area they keep their shape.
-    assert FAMILY.control_size(2000, 1000, 512 * 512) == (736, 352)
+    assert FAMILY.latents.control_size(2000, 1000, 512 * 512) == (736, 352)
 
 
 def test_kontexts_texts_are_the_same_without_its_image_and_wrong_images_are_refused(dev, tmp_path):

@@ -89,7 +89,7 @@ def test_images_are_encoded_as_the_pipeline_does(folder, pipeline):
     shown = as_pixels(coarse_image(64, 96))
     with torch.no_grad():
         expected = pipeline._encode_vae_image(shown, generator=None)
-    vae = FAMILY.load_vae(locate(folder), torch.float32, "cpu")
+    vae = FAMILY.latents.load_vae(locate(folder), torch.float32, "cpu")
     found = vae.encode(shown)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     assert found.shape[1:] == FAMILY.latent_shape(locate(folder), 64, 96)
@@ -104,7 +104,7 @@ def test_captions_are_encoded_as_the_pipeline_does(folder, pipeline, encoders):
         found = encoders.encode_text(caption)["text_embeddings"]
         assert found.shape == (512, 3 * WIDTH)
         torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-5)
-    count = FAMILY.load_token_counter(locate(folder))
+    count = FAMILY.text.load_token_counter(locate(folder))
     assert count("ab", 0) == count("a", 0) + 1
     with pytest.raises(DatasetError, match="1 control images"):
         encoders.encode_text(CAPTION, [coarse_image(64, 96)])
@@ -150,7 +150,7 @@ def test_devs_texts_are_the_pipelines_without_the_padding_and_padded_as_comfyui_
 def test_the_noise_levels_are_those_of_the_pipeline(folder, tokens):
     location = locate(folder)
     for steps in (4, 28, 50):
-        mu = FAMILY.shift(location, steps).mu
+        mu = FAMILY.prediction.shift(location, steps).mu
         assert mu is not None
         assert mu(tokens) == pytest.approx(compute_empirical_mu(tokens, steps), abs=1e-9)
 

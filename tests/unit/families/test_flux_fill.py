@@ -83,9 +83,9 @@ def test_every_step_is_the_pipelines_step(base):
         assert not torch.equal(tokens[..., 16:32], pack(control)[..., :16])
         noisy, theirs = (unpack(part, SIZE // 8, SIZE // 8) for part in tokens.split([16, 272], 2))
         sigma = pipeline.scheduler.sigmas[index].expand(1)
-        found = FAMILY.predict(transformer, noisy, sigma, [text], [theirs], 30.0)
+        found = FAMILY.prediction.predict(transformer, noisy, sigma, [text], [theirs], 30.0)
         assert relative_error(pack(found), output) <= 1e-5
-        other = FAMILY.predict(transformer, noisy, sigma, [text], [control], 30.0)
+        other = FAMILY.prediction.predict(transformer, noisy, sigma, [text], [control], 30.0)
         assert 0 < relative_error(pack(other), output) < 1.0
 
 

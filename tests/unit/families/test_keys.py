@@ -15,11 +15,11 @@ from trainer_core.families.registry import FAMILIES, get_family
 def test_every_layer_has_a_name_both_ways_or_a_reason(family):
     """Also where dots became lines, and of the parts of a fused layer."""
     facts = get_family(family)
-    key_map, fused = facts.key_map, defaultdict(list)
+    key_map, fused = facts.layers.key_map, defaultdict(list)
     for path in linear_layers(full_size_transformer(family)):
         key = key_map.to_native(path)
         if key is None:
-            assert any(re.fullmatch(item, path) for item in facts.unexportable), path
+            assert any(re.fullmatch(item, path) for item in facts.layers.unexportable), path
             continue
         assert key_map.to_module(key.name) == (None if key.part else path)
         assert key_map.module_of_flat(path.replace(".", "_")) == path
@@ -33,7 +33,7 @@ def test_every_layer_has_a_name_both_ways_or_a_reason(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_templates_name_every_layer_and_no_other(family):
-    key_map = get_family(family).key_map
+    key_map = get_family(family).layers.key_map
     known = {p for p in linear_layers(full_size_transformer(family)) if key_map.to_native(p)}
     # The first number of a path is the block's.
     found = {re.sub(rf"\.({BLOCK_NUMBER})(?=\.)", ".{}", path, count=1) for path in known}
@@ -50,7 +50,7 @@ NO_LAYERS = [
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_names_that_are_no_layers_have_no_counterpart(family):
-    key_map = get_family(family).key_map
+    key_map = get_family(family).layers.key_map
     for name in NO_LAYERS:
         assert key_map.to_native(name) is None, name
         assert key_map.to_module(name) is None, name
@@ -62,7 +62,7 @@ def test_names_that_are_no_layers_have_no_counterpart(family):
 def test_a_base_is_recognised_by_its_own_family_only(family):
     for prefix in ("", "transformer.", "model.diffusion_model."):
         keys = [f"{prefix}{path}.weight" for path in linear_layers(full_size_transformer(family))]
-        assert [name for name in FAMILIES if FAMILIES[name].detect(keys)] == [family], prefix
+        assert [name for name in FAMILIES if FAMILIES[name].files.detect(keys)] == [family], prefix
 
 
 def matching(patterns, names):
@@ -73,9 +73,9 @@ def matching(patterns, names):
 def test_all_linear_leaves_out_only_what_no_file_can_carry_and_what_takes_no_rank(family):
     facts, transformer = get_family(family), full_size_transformer(family)
     names = linear_layers(transformer)
-    left_out = set(names) - set(matching(facts.presets["all_linear"], names))
+    left_out = set(names) - set(matching(facts.layers.presets["all_linear"], names))
     single = {name for name in names if transformer.get_submodule(name).out_features == 1}
-    assert left_out == set(matching(facts.unexportable, names)) | single
+    assert left_out == set(matching(facts.layers.unexportable, names)) | single
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -86,7 +86,7 @@ def test_repeated_blocks_hold_the_blocks(family):
         for name, item in transformer.named_modules()
         if isinstance(item, nn.ModuleList)
     }
-    named = get_family(family).repeated_blocks
+    named = get_family(family).layers.repeated_blocks
     own = set(transformer._repeated_blocks)
     assert set().union(*(lists[name] for name in named)) == own
     long = {

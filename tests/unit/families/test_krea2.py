@@ -92,7 +92,7 @@ def test_prepare_restores_what_a_cast_took():
     cast = make_krea2().to(torch.bfloat16)
     assert {value.dtype for value in norms(cast).values()} == {torch.bfloat16}
     rounded = cast.transformer_blocks[0].norm1(torch.ones(1, 256, dtype=torch.float32))
-    FAMILY.prepare(cast)
+    FAMILY.layers.prepare(cast)
     assert {value.dtype for value in norms(cast).values()} == {torch.float32}
     assert cast.img_in.weight.dtype == torch.bfloat16
     # 1 is added in float32 now, as ComfyUI adds it.
@@ -116,7 +116,7 @@ def test_a_merged_file_has_its_tables_as_they_were(tmp_path):
     save_file({f"{name}.{each}.weight": value for each, value in factors.items()}, adapter)
     for dtype in ("keep", "bf16"):
         target = tmp_path / f"merged_{dtype}.safetensors"
-        with open_adapter(adapter, FAMILY.key_map) as opened:
+        with open_adapter(adapter, FAMILY.layers.key_map) as opened:
             merge_into_base(open_base(source), [(opened.state, 1.0)], target, dtype)
         merged, before = load_file(target), native()
         assert {k: v.shape for k, v in merged.items()} == {k: v.shape for k, v in before.items()}
@@ -130,7 +130,7 @@ def test_texts_are_those_of_the_pipeline(folder):
     location = locate_base(BaseSection(path=str(folder)), FAMILY, has_controls=False)
     encoders = FAMILY.load_encoders(location, torch.float32, "cpu")
     pipeline = open_krea2_pipeline(folder)
-    count = FAMILY.load_token_counter(location)
+    count = FAMILY.text.load_token_counter(location)
     for caption in CAPTIONS:
         states, mask = pipeline.get_text_hidden_states(caption, 128)
         expected = states[0][mask[0]]
@@ -183,12 +183,14 @@ def test_diffusers_own_loader_takes_the_diffusers_layout_and_refuses_alphas(fold
 
     def velocity(transformer):
         with torch.no_grad():
-            return FAMILY.predict(transformer, noisy, sigma, [conditioning])
+            return FAMILY.prediction.predict(transformer, noisy, sigma, [conditioning])
 
     ours = load(folder)
     before = velocity(ours)
     config = AdapterConfig(kind="lora", rank=2, alpha=3.0, targets="all_linear")
-    adapter = attach(ours, config, presets=FAMILY.presets, shared=FAMILY.shared_inputs)
+    adapter = attach(
+        ours, config, presets=FAMILY.layers.presets, shared=FAMILY.layers.shared_inputs
+    )
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for parameter in adapter.parameters():
@@ -196,7 +198,7 @@ def test_diffusers_own_loader_takes_the_diffusers_layout_and_refuses_alphas(fold
     trained = velocity(ours)
     for layout in ("diffusers", "comfyui"):
         path = tmp_path / f"{layout}.safetensors"
-        write_adapter(path, adapter.state(), layout, FAMILY.key_map, {})
+        write_adapter(path, adapter.state(), layout, FAMILY.layers.key_map, {})
     with pytest.raises(ValueError, match="should be empty at this point"):
         pipeline.load_lora_weights(tmp_path, weight_name="comfyui.safetensors")
     pipeline.load_lora_weights(tmp_path, weight_name="diffusers.safetensors")

@@ -121,7 +121,7 @@ def test_a_variant_has_its_base_and_its_own_goals(family, variant):
 @pytest.mark.parametrize(("family", "variant"), VARIANTS)
 def test_a_run_sees_weak_and_strong_noise_at_every_size(family, variant):
     """2 % of the levels lie below 0.3, where fine detail is learned; 60 % at most above 0.8."""
-    folder = get_family(family).file.configs / variant
+    folder = get_family(family).files.single_file.configs / variant
     location = BaseLocation(folder, folder, variant, 512, "x", False, None)
     for goal, side in itertools.product(GOALS, (256, 512, 640, 768, 1024, 1536, 2048)):
         if (goal == "edit") != (variant == "generate"):
@@ -143,10 +143,10 @@ def test_what_a_folder_says_of_generating_changes_no_training(tmp_path):
         (tmp_path / "scheduler").mkdir(exist_ok=True)
         text = json.dumps({"shift": said})
         (tmp_path / "scheduler" / "scheduler_config.json").write_text(text, encoding="utf-8")
-        configs = get_family("z_image").file.configs / "generate"
+        configs = get_family("z_image").files.single_file.configs / "generate"
         location = BaseLocation(tmp_path, configs, "generate", 512, "x", False, None)
-        shifts[said] = get_family("z_image").shift(location, 20).shift
-        assert get_family("z_image").trained_shift(location).shift == 2.0
+        shifts[said] = get_family("z_image").prediction.shift(location, 20).shift
+        assert get_family("z_image").prediction.trained_shift(location).shift == 2.0
     assert shifts == {3.0: 3.0, 6.0: 6.0}
 
 

@@ -66,7 +66,7 @@ class Base:
     @functools.cached_property
     def shown(self):
         return [
-            item.resize(FAMILY.control_size(*item.size, area), Image.Resampling.LANCZOS)
+            item.resize(FAMILY.latents.control_size(*item.size, area), Image.Resampling.LANCZOS)
             for item in self.images
             for area in [AREAS[self.variant]]
         ]
@@ -137,7 +137,9 @@ def test_captions_are_encoded_as_the_pipeline_does(base):
     seen = base.shown
     if base.variant == "edit_plus":
         seen = [
-            item.resize(FAMILY.control_size(*item.size, 384 * 384), Image.Resampling.LANCZOS)
+            item.resize(
+                FAMILY.latents.control_size(*item.size, 384 * 384), Image.Resampling.LANCZOS
+            )
             for item in base.images
         ]
     given = {"image": seen} if seen else {}
@@ -180,23 +182,26 @@ def test_texts_of_different_lengths_are_kept_apart_beside_large_images(checkpoin
     """As one by one; with an adapter, whose gradients are those with a mask."""
     transformer = make_qwen_transformer().requires_grad_(False)
     masked = copy.deepcopy(transformer)
-    FAMILY.prepare(transformer)
+    FAMILY.layers.prepare(transformer)
     generator = torch.Generator().manual_seed(0)
     texts = [{"text_embeddings": torch.randn(n, 32, generator=generator)} for n in (3, 9, 9)]
     noisy = torch.randn(3, 4, 64, 64, generator=generator)
     found = []
     for model in (transformer, masked):
         adapter = attach(
-            model, AdapterConfig(), presets=FAMILY.presets, shared=FAMILY.shared_inputs
+            model,
+            AdapterConfig(),
+            presets=FAMILY.layers.presets,
+            shared=FAMILY.layers.shared_inputs,
         )
         with torch.no_grad():
             for each in adapter.parameters():
                 each.copy_(torch.linspace(-0.1, 0.1, each.numel()).view_as(each))
         if checkpointing:
-            FAMILY.enable_checkpointing(model.train())
+            FAMILY.layers.enable_checkpointing(model.train())
         calls = RecordedCalls()
         calls.watch(model)
-        velocity = FAMILY.predict(model, noisy, torch.full((3,), 0.5), texts, (), 1.0)
+        velocity = FAMILY.prediction.predict(model, noisy, torch.full((3,), 0.5), texts, (), 1.0)
         assert (calls.inputs[0]["encoder_hidden_states_mask"] is None) == (model is transformer)
         velocity.square().sum().backward()
         gradients = [each.grad for each in adapter.parameters() if each.grad is not None]
@@ -205,7 +210,9 @@ def test_texts_of_different_lengths_are_kept_apart_beside_large_images(checkpoin
         assert relative_error(one, other) <= 1e-5
     for index in range(3):
         at = slice(index, index + 1)
-        alone = FAMILY.predict(transformer, noisy[at], torch.full((1,), 0.5), texts[at], (), 1.0)
+        alone = FAMILY.prediction.predict(
+            transformer, noisy[at], torch.full((1,), 0.5), texts[at], (), 1.0
+        )
         assert relative_error(found[0][0][at], alone.detach()) <= 1e-6
 
 
@@ -303,7 +310,7 @@ def test_a_denoiser_leaves_nothing_behind_when_nobody_holds_it(tmp_path):
     transformer = FAMILY.load_transformer(location, torch.float32, "cpu")
     text = {"text_embeddings": torch.randn(5, transformer.config.joint_attention_dim)}
     with torch.no_grad():
-        FAMILY.predict(transformer, noise_like(), torch.tensor([0.5]), [text])
+        FAMILY.prediction.predict(transformer, noise_like(), torch.tensor([0.5]), [text])
     place = weakref.ref(transformer.pos_embed)
     del transformer
     gc.collect()

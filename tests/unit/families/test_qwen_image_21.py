@@ -79,11 +79,11 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_that_was_prepared_computes_what_diffusers_does(case, causal):
     transformer, given = make_qwen21_transformer(causal_condition=causal), inputs(*CASES[case])
-    plain = FAMILY.predict(transformer, *given)
+    plain = FAMILY.prediction.predict(transformer, *given)
     prepare(transformer)
-    assert relative_error(FAMILY.predict(transformer, *given), plain) <= 1e-5
+    assert relative_error(FAMILY.prediction.predict(transformer, *given), plain) <= 1e-5
     given[0].mul_(1.01)
-    assert relative_error(FAMILY.predict(transformer, *given), plain) > 1e-4
+    assert relative_error(FAMILY.prediction.predict(transformer, *given), plain) > 1e-4
 
 
 @pytest.mark.parametrize("lengths", [[(5,), (5,)], [(5,), (3,)]])
@@ -93,13 +93,13 @@ def test_processes_that_share_the_weights_call_the_model_equally_often(lengths):
 
     transformer, calls = make_qwen21_transformer(), []
     transformer.register_forward_hook(lambda *_: calls.append(1))
-    plain = FAMILY.predict(transformer, *inputs(lengths))
+    plain = FAMILY.prediction.predict(transformer, *inputs(lengths))
     assert len(calls) == len(set(lengths))
     calls.clear()
     # As torch's fully_shard does it.
     kind = type(transformer)
     transformer.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
-    assert relative_error(FAMILY.predict(transformer, *inputs(lengths)), plain) <= 1e-5
+    assert relative_error(FAMILY.prediction.predict(transformer, *inputs(lengths)), plain) <= 1e-5
     assert len(calls) == len(lengths)
 
 
@@ -140,7 +140,7 @@ def test_a_long_caption_is_cut_and_an_image_is_not(folder):
     found = short.encode_text("x" * 100, [Image.new("RGB", (64, 64))])
     # The tag's end closes the image; nothing of the caption is left.
     assert len(found["text_embeddings"]) == 1
-    count = FAMILY.load_token_counter(location)
+    count = FAMILY.text.load_token_counter(location)
     assert count(CAPTION, 1) > count(CAPTION, 0) > len(CAPTION)
 
 
@@ -202,14 +202,17 @@ def test_single_files_are_read_by_either_naming(tmp_path, folder, large, native)
     for name, tensor in loaded.state_dict().items():
         assert torch.equal(tensor, state[name])
     given = inputs(*CASES["one reference"])
-    expected = FAMILY.predict(large, *given)
-    assert relative_error(FAMILY.predict(loaded, *given), expected) <= 1e-5
+    expected = FAMILY.prediction.predict(large, *given)
+    assert relative_error(FAMILY.prediction.predict(loaded, *given), expected) <= 1e-5
     # Tables that no file holds are computed, also for Diffusers' own way of computing.
     del loaded.forward
-    assert relative_error(FAMILY.predict(loaded, *given), expected) <= 1e-5
+    assert relative_error(FAMILY.prediction.predict(loaded, *given), expected) <= 1e-5
     # The scheduler beside the encoders counts, as a file has none.
-    assert FAMILY.shift(location, 4).terminal == SCHEDULER["shift_terminal"]
-    assert FAMILY.shift(dataclasses.replace(location, encoders=tmp_path), 4).terminal is None
+    assert FAMILY.prediction.shift(location, 4).terminal == SCHEDULER["shift_terminal"]
+    assert (
+        FAMILY.prediction.shift(dataclasses.replace(location, encoders=tmp_path), 4).terminal
+        is None
+    )
 
 
 def test_turbo_is_told_by_its_noise_levels_or_its_name(tmp_path, large):
@@ -233,7 +236,7 @@ def test_a_guided_image_with_references_is_the_pipelines(folder, encoders, pipel
 
     location, images = locate(folder, True), [clear_image(64, 64, 5)]
     transformer = FAMILY.load_transformer(location, torch.float32, "cpu")
-    side = FAMILY.control_size(*images[0].size, AREA)
+    side = FAMILY.latents.control_size(*images[0].size, AREA)
     shown = [each.resize(side, Image.Resampling.LANCZOS) for each in images]
     seen = [on_white(each) for each in shown]
     texts = [encoders[True].encode_text(each, seen) for each in (CAPTION, "dull")]
@@ -266,7 +269,9 @@ def test_packed_bases_are_whole(folder, base_format):
     packed = FAMILY.load_transformer(location, torch.float32, "cpu", base_format)
     dense = FAMILY.load_transformer(location, torch.float32, "cpu")
     given = inputs(*CASES["one reference"])
-    error = relative_error(FAMILY.predict(packed, *given), FAMILY.predict(dense, *given))
+    error = relative_error(
+        FAMILY.prediction.predict(packed, *given), FAMILY.prediction.predict(dense, *given)
+    )
     assert error <= (0.5 if base_format == "nf4" else 1e-5)
 
 

@@ -106,7 +106,9 @@ def test_every_step_is_the_pipelines_step(drawn):
         if call in {1, 2}:  # the other two say no more
             texts = [drawn.text(CAPTIONS[call % 2])]
             with torch.no_grad():
-                found = FAMILY.predict(drawn.transformer, noisy, sigma, texts, [drawn.control], 1.0)
+                found = FAMILY.prediction.predict(
+                    drawn.transformer, noisy, sigma, texts, [drawn.control], 1.0
+                )
             assert found.shape == noisy.shape
             assert relative_error(found, drawn.velocity(call)) <= 1e-5
 
@@ -119,7 +121,7 @@ def test_guidance_and_noise_levels_are_the_pipelines(drawn):
 
     def velocity(latents, sigma):
         call = next(calls)
-        return FAMILY.guide(drawn.velocity(call), drawn.velocity(call + 1), GUIDANCE)
+        return FAMILY.prediction.guide(drawn.velocity(call), drawn.velocity(call + 1), GUIDANCE)
 
     found = sample_euler(velocity, drawn.noisy(0), sigmas)
     assert relative_error(found, drawn.frames(drawn.after[-1])) <= 1e-5
@@ -173,13 +175,13 @@ def test_every_frame_has_its_place_and_reaches_all_others_of_its_sample():
 
     def predict(noisy=noisy, controls=controls):
         with torch.no_grad():
-            return FAMILY.predict(transformer, noisy, sigma, texts, controls, 1.0)
+            return FAMILY.prediction.predict(transformer, noisy, sigma, texts, controls, 1.0)
 
     plain = predict()
     for at in (slice(0, 1), slice(1, 2)):
         given = noisy[at], sigma[at], texts[at], [controls[0][at]]
         with torch.no_grad():
-            alone = FAMILY.predict(transformer, *given, 1.0)
+            alone = FAMILY.prediction.predict(transformer, *given, 1.0)
         assert relative_error(alone, plain[at]) <= 1e-5
     exchanged = predict(noisy.flip(2)).flip(2)
     assert relative_error(exchanged, plain) > 1e-3
@@ -191,7 +193,7 @@ def test_every_frame_has_its_place_and_reaches_all_others_of_its_sample():
     # The rotary place of the control image: as one more layer it would be another prediction.
     other = copy.deepcopy(transformer)
     other.pos_embed = make_qwen_transformer().pos_embed
-    found = FAMILY.predict(other, noisy, sigma, texts, controls, 1.0).detach()
+    found = FAMILY.prediction.predict(other, noisy, sigma, texts, controls, 1.0).detach()
     assert relative_error(found, plain) > 1e-4
 
 
@@ -250,14 +252,14 @@ def test_a_single_file_becomes_the_model_it_was_made_from(tmp_path):
 
 def bundled():
     """The settings that the pack has for the single file."""
-    folder = FAMILY.file.configs / "layered"
+    folder = FAMILY.files.single_file.configs / "layered"
     return BaseLocation(folder, folder, "layered", 1024, "", embedded=False)
 
 
 def test_a_step_of_the_published_layers_has_no_error_of_shapes():
     """An image of 640 pixels and four layers, with its control image, in two blocks."""
     config = RunConfig.model_validate({"family": "qwen_image", "adapter": {"rank": 4}})
-    folder = FAMILY.file.configs / "layered" / "transformer"
+    folder = FAMILY.files.single_file.configs / "layered" / "transformer"
     settings = {**read_json(folder / "config.json"), "num_layers": 2}
     with torch.device("meta"):
         published = QwenImageTransformer2DModel.from_config(settings)

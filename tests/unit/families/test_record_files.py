@@ -43,7 +43,7 @@ def with_rest(quick, rest):
 
 def trained_layers(family, transformer):
     """Layers of the preset that reaches most, in the model's order."""
-    patterns = get_family(family).presets["all_linear"]
+    patterns = get_family(family).layers.presets["all_linear"]
     names = linear_layers(transformer)
     return [name for name in names if any(re.fullmatch(item, name) for item in patterns)]
 
@@ -60,7 +60,7 @@ def small_layers(family):
             found[name] = quarter(layer)
         if re.search(r"\d", name):
             seen.add(alike)
-    key_map = get_family(family).key_map
+    key_map = get_family(family).layers.key_map
     # With every part of each fused layer.
     keys = [key_map.to_native(name) for name in found]
     for part in (part for key in keys if key is not None for part in key_map.parts(key.name)):
@@ -74,7 +74,7 @@ def quarter(layer):
 
 
 def is_divided(family):
-    key_map = get_family(family).key_map
+    key_map = get_family(family).layers.key_map
     return any(key_map.to_native(name).part for name in small_layers(family))
 
 
@@ -83,7 +83,7 @@ def is_divided(family):
     with_rest([(family, "lora") for family in records()], each_once(records(), OPTIONS)),
 )
 def test_every_layout_holds_an_adapter_or_refuses_it(family, case, tmp_path):
-    names = get_family(family).key_map
+    names = get_family(family).layers.key_map
     state = family_state(family, case, ranks=(2, 3), sizes=small_layers(family))
     # ComfyUI has no LyCORIS name for some layers of these.
     expected = held(is_divided(family), case) - ({"lycoris"} if names.native_only else set())
@@ -136,7 +136,7 @@ def peer_tensors(family, peer):
 
 @pytest.mark.parametrize(("family", "peer"), with_rest(FIRST, PEERS))
 def test_files_of_other_trainers_are_known_and_get_our_names(family, peer, tmp_path):
-    path, key_map = tmp_path / "peer.safetensors", get_family(family).key_map
+    path, key_map = tmp_path / "peer.safetensors", get_family(family).layers.key_map
     tensors, numbers = peer_tensors(family, peer)
     save_file(tensors, path)
     assert adapter_family(path).name == family
@@ -243,7 +243,9 @@ def test_what_has_to_stay_in_float32_does(family, tmp_path):
             assert torch.equal(state[key], given.to(state[key].dtype)), (path.name, key)
     noisy, sigma, conditioning, controls = made_inputs(kept)
     found, exact = (
-        facts.predict(each, noisy, sigma, [conditioning], controls, kept.guidance).detach()
+        facts.prediction.predict(
+            each, noisy, sigma, [conditioning], controls, kept.guidance
+        ).detach()
         for each in (transformer, small)
     )
     assert found.dtype == torch.float32, "the latents keep their format"

@@ -45,7 +45,7 @@ def predicted(kept, step, **changes):
     }
     transformer = step.transformer or kept.small()
     with torch.no_grad():
-        return get_family(kept.name).predict(transformer, **{**given, **changes})
+        return get_family(kept.name).prediction.predict(transformer, **{**given, **changes})
 
 
 def test_every_step_is_the_pipelines_step(pipeline_steps):
@@ -68,7 +68,7 @@ def test_every_input_of_a_step_reaches_its_velocity(pipeline_steps):
     for part in one:
         exchanged = [{**one, part: other[part]}, {**other, part: one[part]}]
         changes.append((step, {"conditionings": exchanged}))
-    if get_family(kept.name).takes_guidance(step.transformer or kept.small()):
+    if get_family(kept.name).prediction.takes_guidance(step.transformer or kept.small()):
         changes.append((step, {"guidance": step.guidance + 1.0}))
     if kept.controls:
         most = max(steps, key=lambda each: len(each.controls))
@@ -82,7 +82,7 @@ def test_every_input_of_a_step_reaches_its_velocity(pipeline_steps):
 @pytest.mark.parametrize("name", records())
 def test_texts_have_the_shapes_that_their_family_tells(name):
     kept = record(name)
-    told = get_family(name).conditioning_shapes(kept.small().config, kept.text)
+    told = get_family(name).text.conditioning_shapes(kept.small().config, kept.text)
     made = kept.conditioning(torch.Generator(), kept.text)
     assert {part: tuple(tensor.shape) for part, tensor in made.items()} == told
 
@@ -103,16 +103,18 @@ def test_a_batch_is_its_samples_with_and_without_checkpointing(name):
 
     def predict(transformer, at, given, texts=texts):
         shown = [each[at] for each in controls]
-        return family.predict(transformer, given[at], sigma[at], texts[at], shown, kept.guidance)
+        return family.prediction.predict(
+            transformer, given[at], sigma[at], texts[at], shown, kept.guidance
+        )
 
     whole, singles = slice(None), (slice(0, 1), slice(1, 2))
     found, passes = [], []
     for parts, again in ((singles, False), ((whole,), False), ((whole,), True)):
         transformer = kept.small().requires_grad_(False)
-        family.prepare(transformer)
+        family.layers.prepare(transformer)
         if again:
-            family.enable_checkpointing(transformer.train())
-        block = transformer.get_submodule(family.repeated_blocks[0])[0]
+            family.layers.enable_checkpointing(transformer.train())
+        block = transformer.get_submodule(family.layers.repeated_blocks[0])[0]
         calls = []
         block.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
         given = noisy.clone().requires_grad_()
@@ -158,19 +160,19 @@ def test_layers_have_the_names_and_rows_that_the_records_converter_gives(name):
             continue
         if not path.endswith(".weight"):
             continue
-        key = family.key_map.to_native(module)
+        key = family.layers.key_map.to_native(module)
         if key is None:
-            assert any(re.fullmatch(item, module) for item in family.unexportable), module
+            assert any(re.fullmatch(item, module) for item in family.layers.unexportable), module
             continue
         found, tensor = places[number + 1]
         assert key.name == found
         own = [int(each) for each in (tensor[:, 0] // 1_000_000).unique()]
         assert key.part == (len(own) > 1)
         if not key.part:
-            assert family.key_map.to_module(found) == module
+            assert family.layers.key_map.to_module(found) == module
             assert torch.equal(tensor, state[path]), f"{module} is turned, and needs unexportable"
             continue
-        parts = family.key_map.parts(found)
+        parts = family.layers.key_map.parts(found)
         order = [
             list(state)[int(each) - 1] for each in (tensor[:, 0] // 1_000_000).unique_consecutive()
         ]
@@ -182,8 +184,8 @@ def test_layers_have_the_names_and_rows_that_the_records_converter_gives(name):
 @pytest.mark.parametrize("name", records())
 def test_presets_reach_the_counted_layers_at_full_size(name):
     family, names = get_family(name), linear_layers(full_size_transformer(name))
-    assert set(record(name).counts) == set(family.presets)
-    for preset, patterns in family.presets.items():
+    assert set(record(name).counts) == set(family.layers.presets)
+    for preset, patterns in family.layers.presets.items():
         found = [each for each in names if any(re.fullmatch(item, each) for item in patterns)]
         assert len(found) == record(name).counts[preset], preset
         for pattern in patterns:
@@ -193,13 +195,15 @@ def test_presets_reach_the_counted_layers_at_full_size(name):
 def velocity_of(kept, transformer):
     noisy, sigma, conditioning, controls = made_inputs(kept)
     family = get_family(kept.name)
-    return family.predict(transformer, noisy, sigma, [conditioning], controls, kept.guidance)
+    return family.prediction.predict(
+        transformer, noisy, sigma, [conditioning], controls, kept.guidance
+    )
 
 
 def without_gradient(kept, train):
     """Linear layers of the small model whose weights get no gradient, or only zeros."""
     family, transformer = get_family(kept.name), kept.small()
-    family.prepare(transformer)
+    family.layers.prepare(transformer)
     transformer.requires_grad_(True).train(train)
     velocity = velocity_of(kept, transformer)
     velocity.square().mean().backward()
@@ -215,11 +219,11 @@ def without_gradient(kept, train):
 def test_every_layer_gets_a_gradient_but_the_unused(name, train):
     kept, family = record(name), get_family(name)
     transformer = kept.small()
-    unused = family.unused_layers(transformer)
+    unused = family.layers.unused(transformer)
     adapted = {
         each
         for each in linear_layers(transformer)
-        if any(re.fullmatch(item, each) for item in family.presets["all_linear"])
+        if any(re.fullmatch(item, each) for item in family.layers.presets["all_linear"])
     }
     missing = without_gradient(kept, train == "training") & adapted
     assert missing == kept.unused
@@ -248,8 +252,8 @@ def simulation(name, adapter):
     """An adapter of rank 4 on the published model, whose step is pretended."""
     family = get_family(name)
     config = RunConfig.model_validate({"family": name, "adapter": {"rank": 4, **adapter}})
-    vae = read_json(family.file.configs / family.variants[0] / "vae" / "config.json")
-    channels, pixels = family.latents(vae)
+    vae = read_json(family.files.single_file.configs / family.variants[0] / "vae" / "config.json")
+    channels, pixels = family.latents.of_config(vae)
     image = (channels, EDGE // pixels, EDGE // pixels)
     count = 1 + bool(record(name).controls)
     inputs = StepInputs((image,) * count, TEXT, torch.bfloat16, fused=False)

@@ -13,7 +13,9 @@ from trainer_core.families.registry import FAMILIES, get_family
 def velocity(family, transformer):
     kept = record(family.name)
     noisy, sigma, conditioning, controls = made_inputs(kept)
-    return family.predict(transformer, noisy, sigma, [conditioning], controls, kept.guidance)
+    return family.prediction.predict(
+        transformer, noisy, sigma, [conditioning], controls, kept.guidance
+    )
 
 
 def called_with_the_same(family, transformer):
@@ -37,10 +39,10 @@ def test_a_family_names_the_layers_that_are_handed_one_tensor(name):
     family, transformer = get_family(name), record(name).small()
     named = {}
     for layer, module in transformer.named_modules():
-        for pattern in family.shared_inputs:
+        for pattern in family.layers.shared_inputs:
             match = re.fullmatch(pattern, layer)
             if match and isinstance(module, nn.Linear):
                 named.setdefault((pattern, match.groups()), set()).add(layer)
     handed = called_with_the_same(family, transformer)
     assert {frozenset(names) for names in named.values()} == handed
-    assert {pattern for pattern, _ in named} == set(family.shared_inputs) != set()
+    assert {pattern for pattern, _ in named} == set(family.layers.shared_inputs) != set()

@@ -51,7 +51,7 @@ def predicted(transformer, lengths=(5,), seed=0):
     ]
     sigma = torch.linspace(0.3, 0.8, len(lengths))
     with torch.no_grad():
-        return FAMILY.predict(transformer, noisy, sigma, texts, [], 1.0)
+        return FAMILY.prediction.predict(transformer, noisy, sigma, texts, [], 1.0)
 
 
 def test_the_model_counts_from_noise_to_image_and_gives_that_velocity():
@@ -59,7 +59,7 @@ def test_the_model_counts_from_noise_to_image_and_gives_that_velocity():
     noisy, text = torch.randn(1, 16, 6, 10, generator=generator), torch.randn(5, 32)
     given = [{"text_embeddings": text}]
     with torch.no_grad():
-        found = FAMILY.predict(model(), noisy, torch.tensor([0.25]), given, [], 1.0)
+        found = FAMILY.prediction.predict(model(), noisy, torch.tensor([0.25]), given, [], 1.0)
         own = model()([noisy[0].unsqueeze(1)], torch.tensor([0.75]), [text], return_dict=False)
     assert relative_error(found[0], -own[0][0].squeeze(1)) < 1e-5
 
@@ -75,7 +75,7 @@ def test_a_text_may_be_longer_than_the_published_table(tmp_path):
 
 def test_an_image_may_have_any_multiple_of_two_latents_a_side():
     assert predicted(model()).shape == (1, 16, 6, 10)
-    folder = FAMILY.file.configs / "generate"
+    folder = FAMILY.files.single_file.configs / "generate"
     location = locate_location(folder)
     assert FAMILY.latent_shape(location, 1040, 1008) == (16, 126, 130)
 
@@ -88,8 +88,8 @@ def locate_location(folder):
 
 def test_the_noise_levels_are_those_of_comfyui():
     """Source: ComfyUI 0.33, comfy.supported_models.ZImage: shift 3.0."""
-    location = locate_location(FAMILY.file.configs / "generate")
-    assert FAMILY.shift(location, 4) == ShiftSettings(shift=3.0)
+    location = locate_location(FAMILY.files.single_file.configs / "generate")
+    assert FAMILY.prediction.shift(location, 4) == ShiftSettings(shift=3.0)
     sigmas = FAMILY.sampling_sigmas(location, 4, 1024, 1024)
     plain = torch.linspace(1, 0, 5)
     torch.testing.assert_close(sigmas, 3 * plain / (1 + 2 * plain))
@@ -116,8 +116,8 @@ def test_a_relative_is_refused_by_name(extra, words, tmp_path):
 def test_lumina_is_no_z_image():
     """Its native names are the same but for the modulation's."""
     names = [name.replace("adaLN_modulation.0", "adaLN_modulation.1") for name in native()]
-    assert FAMILY.detect(native())
-    assert not FAMILY.detect(names)
+    assert FAMILY.files.detect(native())
+    assert not FAMILY.files.detect(names)
 
 
 def test_control_images_are_refused_by_name(tmp_path):

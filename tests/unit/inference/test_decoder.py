@@ -92,7 +92,7 @@ def test_tiles_are_close_to_the_whole(vae):
     """Their borders are blended; what differs is what a VAE sees beyond a border."""
     family = get_family("qwen_image")
     location = locate_base(BaseSection(), family, has_controls=False)
-    trained = family.load_vae(location, torch.float32, "cpu")
+    trained = family.latents.load_vae(location, torch.float32, "cpu")
     x = torch.linspace(-1, 1, 192).expand(1, 3, 192, 192)
     latents = trained.encode(x)
     whole, tiled = trained.decode(latents), trained.decode(latents, 128)
@@ -104,10 +104,10 @@ def test_tiles_are_close_to_the_whole(vae):
 def test_the_published_vaes_need_no_more_than_is_said(name):
     """Counted on models without numbers."""
     family = get_family(name)
-    settings = read_json(family.file.configs / "generate" / "vae" / "config.json")
+    settings = read_json(family.files.single_file.configs / "generate" / "vae" / "config.json")
     with torch.device("meta"):
         model = getattr(diffusers, settings["_class_name"]).from_config(settings).to(torch.bfloat16)
-    channels, pixels = family.latents(settings)
+    channels, pixels = family.latents.of_config(settings)
     most = 0
     for side in (512, 1024, 1328):
         shape = (1, channels, side // pixels, side // pixels)
@@ -115,4 +115,4 @@ def test_the_published_vaes_need_no_more_than_is_said(name):
         with torch.no_grad(), LiveBytes() as live:
             model.decode(latents if name == "flux" else latents[:, :, None])
         most = max(most, live.peaks[None] / 2 / side**2)
-    assert 0.9 * family.decoder_numbers < most <= family.decoder_numbers
+    assert 0.9 * family.latents.decoder_numbers < most <= family.latents.decoder_numbers

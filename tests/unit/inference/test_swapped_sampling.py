@@ -67,12 +67,14 @@ def adapter_file(work):
     with open_pipeline(config, has_controls=False) as pipeline:
         family, transformer = pipeline.sampler.family, pipeline.sampler.transformer
         settings = config.adapter.model_copy(update={"kind": "lora", "rank": 2, "dora": True})
-        adapter = attach(transformer, settings, presets=family.presets)
+        adapter = attach(transformer, settings, presets=family.layers.presets)
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for parameter in adapter.parameters():
                 parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
-        write_adapter(work / "adapter.safetensors", adapter.state(), "comfyui", family.key_map, {})
+        write_adapter(
+            work / "adapter.safetensors", adapter.state(), "comfyui", family.layers.key_map, {}
+        )
     return work / "adapter.safetensors"
 
 
@@ -159,11 +161,13 @@ def test_the_guess_for_a_pass_is_cautious(family):
     found, few = get_family(family), {"qwen_image": {"num_layers": 2}, "flux": FEW}[family]
     settings, text = record(family).published[1], 512
     with torch.device("meta"):
-        model = getattr(diffusers, found.file.transformer.split(".")[1])(**{**settings, **few})
+        model = getattr(diffusers, found.files.single_file.transformer.split(".")[1])(
+            **{**settings, **few}
+        )
     model = cast_base(model.requires_grad_(False), torch.bfloat16).eval()
-    found.prepare(model)
+    found.layers.prepare(model)
     place = BaseLocation(Path(), Path(), "generate", text, "", embedded=False)
-    blocks = len(repeated_blocks(model, found.repeated_blocks))
+    blocks = len(repeated_blocks(model, found.layers.repeated_blocks))
     base = EmptyBase(found, place, model, dict(model.named_parameters()), blocks)
     guess = forward_bytes(base, torch.bfloat16, text + 64 * 64)
     fake, live = FakeTensorMode(), LiveBytes()
@@ -174,7 +178,7 @@ def test_the_guess_for_a_pass_is_cautious(family):
         given = {"text_embeddings": torch.randn(text, settings["joint_attention_dim"])}
         given |= {"pooled_text": torch.randn(768)} if family == "flux" else {}
         noisy = torch.randn(1, 16, 128, 128)
-        found.predict(model, noisy, torch.full((1,), 0.5), [given], [], 1.0)
+        found.prediction.predict(model, noisy, torch.full((1,), 0.5), [given], [], 1.0)
     needed = live.peaks[None] - weights
     assert needed < guess < 3 * needed
 

@@ -76,7 +76,7 @@ def test_a_run_whose_plan_changes_learns_what_it_would_have_learned(
 ):
     options = {"steps": 4}
     if form != "dense":
-        lists = get_family(family).repeated_blocks
+        lists = get_family(family).layers.repeated_blocks
         options["prepare"] = partial(pack_blocks, lists=lists, stored=FORMATS[form])
     resident = Trained(family, ADAPTERS[name], **options)
     count, changes = COURSES[course]

@@ -48,12 +48,12 @@ class Checkpointing:
         self.inputs = HostInputs(HostArena(), self.transfer, worth=1) if ram else None
 
     def __call__(self, transformer, family):
-        blocks = repeated_blocks(transformer, family.repeated_blocks)
+        blocks = repeated_blocks(transformer, family.layers.repeated_blocks)
         away = evenly_spread(self.swapped, len(blocks))
         chosen = set(checkpointed(self.count, away, len(blocks)))
         calls = CheckpointedBlocks(dict(enumerate(blocks)), chosen, self.inputs)
         if self.count != 0:
-            family.enable_checkpointing(transformer, calls)
+            family.layers.enable_checkpointing(transformer, calls)
 
     def taken(self):
         """Slots that have an input."""

@@ -284,7 +284,7 @@ def test_this_machine_has_a_budget():
 
 @pytest.mark.parametrize("family", ["qwen_image", "flux"])
 def test_a_plans_weights_are_those_of_the_published_base(family):
-    model, lists = full_size_transformer(family), get_family(family).repeated_blocks
+    model, lists = full_size_transformer(family), get_family(family).layers.repeated_blocks
     formats = {
         name: FormatSizes(base_bytes(model, lists, torch.bfloat16, stored), profile(0, 0, 0, 1, 0))
         for name, stored in (("dense", None), *FORMATS.items())

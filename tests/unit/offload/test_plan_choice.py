@@ -62,7 +62,7 @@ def test_bytes_and_what_stays_in_the_file_are_those_of_the_loaded_base(bases, na
     loaded = FLUX.load_transformer(base.location, BF16, "cpu", form, mapped=True)
     weights = [*loaded.parameters(), *loaded.buffers()]
     assert kept.base.total == sum(each.nbytes for each in weights)
-    blocks = repeated_blocks(loaded, FLUX.repeated_blocks)
+    blocks = repeated_blocks(loaded, FLUX.layers.repeated_blocks)
     sizes = [sum(each.nbytes for each in [*b.parameters(), *b.buffers()]) for b in blocks]
     assert kept.base.blocks == tuple(sizes)
     if Path("/proc/self/maps").exists():

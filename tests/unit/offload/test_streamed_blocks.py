@@ -56,7 +56,7 @@ def train(family, name, way, **swapped):
     if options.pop("dropout", False):
         adapter["module_dropout" if name == "oft" else "dropout"] = 0.3
     if options.pop("int8", False):
-        lists = get_family(family).repeated_blocks
+        lists = get_family(family).layers.repeated_blocks
         options["prepare"] = partial(pack_blocks, lists=lists, stored=FORMATS["int8"])
     return Trained(family, adapter, **options, **swapped)
 
@@ -121,7 +121,7 @@ def test_passes_without_gradients_wait_for_no_block_but_the_first(name, slots):
 
     def predict():
         with torch.no_grad():
-            return family.predict(transformer, noisy, sigma, conditionings, [], 2.0)
+            return family.prediction.predict(transformer, noisy, sigma, conditionings, [], 2.0)
 
     wanted = predict()
     streamed = swap(transformer, family, BLOCKS[name], slots)
@@ -260,7 +260,7 @@ def test_afterwards_everything_is_as_before_and_another_training_may_begin():
         streamed = swap(transformer, family, 5, 2, hesitant)
         noisy, sigma, texts, _ = make_batch("flux")
         with torch.inference_mode():
-            family.predict(transformer, noisy, sigma, texts, [], 2.0)
+            family.prediction.predict(transformer, noisy, sigma, texts, [], 2.0)
         streamed.close()
         streamed.close()
         after = transformer.state_dict()

@@ -53,7 +53,7 @@ class Around:
 
     @contextmanager
     def __call__(self, transformer):
-        blocks = repeated_blocks(transformer, self._family.repeated_blocks)
+        blocks = repeated_blocks(transformer, self._family.layers.repeated_blocks)
         with compiled(blocks, CPU, self.lines.append, self._backend):
             yield
         assert not any("forward" in vars(block) for block in blocks)
@@ -137,7 +137,9 @@ def passes(family, sizes, around=nullcontext, each=lambda: None, prepare=lambda 
             given = [{"text_embeddings": torch.randn(n, 32, generator=generator)} for n in texts]
             if family == "flux":
                 given = [one | {"pooled_text": torch.ones(24)} for one in given]
-            y = known.predict(transformer, noisy, torch.tensor([0.4, 0.7]), given, [], 2.0)
+            y = known.prediction.predict(
+                transformer, noisy, torch.tensor([0.4, 0.7]), given, [], 2.0
+            )
             seen += [y.detach(), *torch.autograd.grad(y.square().mean(), adapter.parameters())]
             each()
     return seen

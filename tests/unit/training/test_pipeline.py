@@ -44,13 +44,13 @@ def adapter_file(tmp_path_factory, cache):
     pipeline = open_pipeline(config, has_controls=False)
     family, transformer = pipeline.sampler.family, pipeline.sampler.transformer
     settings = config.adapter.model_copy(update={"kind": "lora", "rank": 2, "alpha": 1.0})
-    adapter = attach(transformer, settings, presets=family.presets)
+    adapter = attach(transformer, settings, presets=family.layers.presets)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in adapter.parameters():
             parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
     path = tmp_path_factory.mktemp("adapter") / "a.safetensors"
-    write_adapter(path, adapter.state(), "comfyui", family.key_map, {})
+    write_adapter(path, adapter.state(), "comfyui", family.layers.key_map, {})
     return path
 
 

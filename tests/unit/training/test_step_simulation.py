@@ -57,28 +57,28 @@ def real_peak(config, dtype, stored=None, beside=()):
     family, training = get_family(config.family), config.training
     model = cast_base(make_model(config.family), dtype).requires_grad_(False)
     if stored is not None:
-        pack_blocks(model, family.repeated_blocks, stored)
-    family.prepare(model)
+        pack_blocks(model, family.layers.repeated_blocks, stored)
+    family.layers.prepare(model)
     live = LiveBytes()
     weights = live.hold([*model.parameters(), *model.buffers()])
-    live.hold(put_on_base(model, family.key_map, beside, merge=False).tensors())
-    blocks = repeated_blocks(model, family.repeated_blocks)
+    live.hold(put_on_base(model, family.layers.key_map, beside, merge=False).tensors())
+    blocks = repeated_blocks(model, family.layers.repeated_blocks)
     in_ram = config.memory.checkpoint_inputs == "ram"
     inputs = HostInputs(HostArena(), PlainTransfer(), worth=1) if in_ram else None
     chosen = set(chosen_blocks(config.memory, len(blocks)))
     if chosen:
         calls = CheckpointedBlocks(dict(enumerate(blocks)), chosen, inputs)
-        family.enable_checkpointing(model, calls)
+        family.layers.enable_checkpointing(model, calls)
     adapter = attach(
         model,
         config.adapter,
-        presets=family.presets,
-        unused=family.unused_layers(model),
-        shared=family.shared_inputs,
+        presets=family.layers.presets,
+        unused=family.layers.unused(model),
+        shared=family.layers.shared_inputs,
     ).train()
     live.hold([*adapter.parameters(), *adapter.frozen_tensors().values()])
     settings = training.optimizer
-    shapes = family.conditioning_shapes(model.config, TEXT)
+    shapes = family.text.conditioning_shapes(model.config, TEXT)
     count = training.batch_size
 
     def load(step, micro):
@@ -88,7 +88,7 @@ def real_peak(config, dtype, stored=None, beside=()):
         )
 
     def predict(*args):
-        return family.predict(model, *args, guidance=1.0)
+        return family.prediction.predict(model, *args, guidance=1.0)
 
     compute = StepMaker(
         load, lambda step, micro: None, predict, lambda batch, noise: 0.5, 0, (0, 1), CPU
@@ -184,8 +184,8 @@ def test_moments_in_8_bits_count_to_the_byte():
     found = simulate(config, torch.float32)
     assert agree(found, real_peak(config, torch.float32))
     family, model = get_family("qwen_image"), make_model("qwen_image", "meta")
-    unused = family.unused_layers(model)
-    attached = attach(model, config.adapter, presets=family.presets, unused=unused)
+    unused = family.layers.unused(model)
+    attached = attach(model, config.adapter, presets=family.layers.presets, unused=unused)
     expected = 0
     for name, each in attached.named_parameters():
         packed = each.numel() >= 4096 and not name.endswith("dora_scale")
@@ -245,11 +245,11 @@ def test_the_whole_published_base_is_simulated_and_left_as_it_is(family):
     config = make_config(family, adapter={"rank": 16})
     found = StepSimulation(model, known, config, inputs).step()
     assert all(x is y for x, y in zip(model.parameters(), before, strict=True))
-    blocks = sum(len(model.get_submodule(name)) for name in known.repeated_blocks)
+    blocks = sum(len(model.get_submodule(name)) for name in known.layers.repeated_blocks)
     # A block's input is kept: 4096 image tokens, of 3072 numbers of 2 bytes.
     assert found.activations > blocks * 4096 * 3072 * 2
-    unused = known.unused_layers(model)
-    adapter = attach(model, config.adapter, presets=known.presets, unused=unused)
+    unused = known.layers.unused(model)
+    adapter = attach(model, config.adapter, presets=known.layers.presets, unused=unused)
     trained = sum(each.numel() for each in adapter.parameters())
     adapter.detach()
     # Weight, gradient and two moments, and AdamW's counters.
@@ -278,7 +278,7 @@ def test_a_counted_storage_is_given_back():
     ("family", "stored"), [*(("qwen_image", each) for each in (None, *FORMATS)), ("flux", "nf4")]
 )
 def test_bytes_of_a_base_are_exact(family, stored):
-    lists = get_family(family).repeated_blocks
+    lists = get_family(family).layers.repeated_blocks
     whole = make_model(family, "meta")
     found = base_bytes(whole, lists, torch.bfloat16, FORMATS.get(stored))
     packed = cast_base(copy.deepcopy(whole), torch.bfloat16)
@@ -306,7 +306,7 @@ def test_adapters_of_the_base_are_counted(kind):
     config = make_config(adapter=ADAPTERS["lora"])
     model = make_model("qwen_image", num_layers=3)
     options = AdapterConfig(**{**ADAPTERS[kind], "rank": 16})
-    own = attach(model, options, presets=get_family("qwen_image").presets)
+    own = attach(model, options, presets=get_family("qwen_image").layers.presets)
     state = own.state()
     own.detach()
     real = BaseAdapterFile("base.adapters.0", "a", state, 1.0, "training")

@@ -141,8 +141,8 @@ def test_eight_bits_are_kept_as_the_file_has_them(tmp_path, kind, name, dtype):
         assert layer.weight.dtype == F8
         assert torch.equal(layer.dense(), dense.get_submodule(path).weight)
     assert_rest_is_dense(found, dense)
-    packing = Packing.of(name, FLUX.repeated_blocks)
-    planned = stored_layers(location, FLUX.file, packing)
+    packing = Packing.of(name, FLUX.layers.repeated_blocks)
+    planned = stored_layers(location, FLUX.files.single_file, packing)
     assert sum(planned.values()) == sum(
         p.nbytes for each in layers.values() for p in each.parts().values()
     )
@@ -243,7 +243,7 @@ def doubled(transformer):
         block.attn.to_q.bias = nn.Parameter(2 * block.attn.to_q.bias, requires_grad=False)
 
 
-@pytest.mark.parametrize(("prepare", "copies"), [(FLUX.prepare, 1), (doubled, 2)])
+@pytest.mark.parametrize(("prepare", "copies"), [(FLUX.layers.prepare, 1), (doubled, 2)])
 def test_a_swapped_block_is_copied_once_unless_its_family_changes_it(
     tmp_path, monkeypatch, prepare, copies
 ):
@@ -251,7 +251,7 @@ def test_a_swapped_block_is_copied_once_unless_its_family_changes_it(
     monkeypatch.setattr(
         PageableMaster, "hold", lambda self, spans: holds.append(spans) or hold(self, spans)
     )
-    family = replace(FLUX, prepare=prepare)
+    family = replace(FLUX, layers=replace(FLUX.layers, prepare=prepare))
     location = place(folder_of(make_flux_transformer(), tmp_path))
     memory = MemorySection(base_format="int8", blocks_to_swap=1, gradient_checkpointing=True)
     wanted = family.load_transformer(location, torch.float32, "cpu", "int8").state_dict()
@@ -275,7 +275,7 @@ def test_a_gpu_that_stops_while_a_folder_is_read_is_no_damaged_file(tmp_path):
 
 def test_of_the_files_of_a_base_one_tensor_is_read_ahead_and_no_more(tmp_path, monkeypatch):
     location = place(folder_of(make_flux_transformer(), tmp_path))
-    plan = plan_weights(location, FLUX.file, torch.device("cpu"), None)
+    plan = plan_weights(location, FLUX.files.single_file, torch.device("cpu"), None)
     read, real = [], TensorReader.read_ahead
     monkeypatch.setattr(
         TensorReader, "read_ahead", lambda self, name: real(self, name) or read.append(name)
@@ -289,7 +289,7 @@ def test_of_the_files_of_a_base_one_tensor_is_read_ahead_and_no_more(tmp_path, m
 
 def test_a_file_that_goes_while_it_is_read_ahead_is_named(tmp_path):
     location = place(folder_of(make_flux_transformer(), tmp_path))
-    plan = plan_weights(location, FLUX.file, torch.device("cpu"), None)
+    plan = plan_weights(location, FLUX.files.single_file, torch.device("cpu"), None)
     for path in (tmp_path / "transformer").glob("*.safetensors"):
         path.unlink()
     with pytest.raises(BaseModelError, match=r"cannot be read \("):

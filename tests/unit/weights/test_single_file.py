@@ -209,7 +209,7 @@ def test_name_and_marker_tell_the_edit_models_apart(
     path = write(tmp_path / f"{name}.safetensors", tensors)
     location = locate_file(path, "qwen_image", controls)
     assert (location.variant, location.folder.name) == (variant, variant)
-    found = file_settings(location, get_family("qwen_image").file)
+    found = file_settings(location, get_family("qwen_image").files.single_file)
     assert found.get("zero_cond_t", False) == zero
     loaded = load(path, "qwen_image", controls=controls)
     assert loaded.zero_cond_t == zero
@@ -247,7 +247,7 @@ def test_a_full_size_file_fits_the_published_model(family, tmp_path):
         path, {f"model.diffusion_model.{k}": v for k, v in published_shapes(family).items()}
     )
     assert detect_base(path) == family
-    empty = empty_model(locate_file(path, family), get_family(family).file)
+    empty = empty_model(locate_file(path, family), get_family(family).files.single_file)
     assert sum(parameter.numel() for parameter in empty.parameters()) == PARAMETERS[family]
     published = {k: v.shape for k, v in full_size_transformer(family).state_dict().items()}
     assert {k: v.shape for k, v in empty.state_dict().items()} == published

@@ -81,7 +81,7 @@ def build_cache(
         fills: Whether a control image is what the target is to be filled from: its transparent area
             is, or one that is drawn.
         options: Number format and batch size; unset: what the settings are by default.
-        shown: Whether the text encoder sees the control images (`Family.shown`).
+        shown: Whether the text encoder sees the control images (`TextSpec.shown`).
         grid: Width and height in pixels to h and w of the latents and the latents along a token's
             side; asked for images with masks.
         memory: What is known of the image files; unset: what the cache's folder remembers.

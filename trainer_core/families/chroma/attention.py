@@ -69,7 +69,7 @@ class TextsApart:
 
 
 def keep_texts_apart(transformer: Any) -> None:
-    """`Family.prepare`: let a denoiser's attention know of lengths, once."""
+    """`LayerSpec.prepare`: let a denoiser's attention know of lengths, once."""
     if hasattr(transformer.pos_embed, "text_lengths"):
         return
     transformer.pos_embed.text_lengths = None

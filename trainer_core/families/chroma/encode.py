@@ -98,6 +98,6 @@ def load_encoders(
 
 
 def load_token_counter(location: BaseLocation) -> CountTokens:
-    """`Family.load_token_counter`: T5's tokens with its end token."""
+    """`TextSpec.load_token_counter`: T5's tokens with its end token."""
     count = load_tokens(location, "tokenizer")
     return lambda caption, images: count(caption)

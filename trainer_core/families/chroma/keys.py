@@ -62,7 +62,7 @@ KEY_MAP = layer_names(
 
 
 def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
-    """`Family.sizes`."""
+    """`LayerSpec.sizes`."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     hidden, channels = config["approximator_hidden_dim"], config["in_channels"]
     sizes = {
@@ -79,9 +79,9 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
 
 
 def detect(keys: Iterable[str]) -> bool:
-    """`Family.detect`: it computes its modulation by one network.
+    """`BaseFiles.detect`: it computes its modulation by one network.
 
-    An adapter without that, which nearly all are, could be FLUX.1's too (`Family.twin`).
+    An adapter without that, which nearly all are, could be FLUX.1's too (`BaseFiles.twin`).
     """
     return any(_MODULATION in name for name in keys)
 

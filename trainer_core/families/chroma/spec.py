@@ -9,7 +9,8 @@ from ...weights.base_location import BaseLocation
 from ...weights.file_spec import FolderSpec
 from ..diffusers_parts import read_shift
 from ..distilled import base_name, distilled_by_name
-from ..family import Family, HeaderNames
+from ..family import Family
+from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..flux_blocks import ATTENTION, MLP, REPEATED_BLOCKS, SHARED_INPUTS
 from ..flux_vae import load_vae
 from .attention import keep_texts_apart
@@ -43,7 +44,7 @@ def distilled(location: BaseLocation) -> str:
 
 
 def shift(location: BaseLocation, steps: int) -> ShiftSettings:
-    """`Family.shift`: folders may ask for sigmas along a beta distribution, which is no shift."""
+    """`PredictionSpec.shift`: sigmas along a beta distribution, which folders ask for, are none."""
     return read_shift(location, passed_over=("use_beta_sigmas",))
 
 
@@ -52,36 +53,46 @@ FAMILY = Family(
     title="Chroma1",
     models="HD, Base",
     variants=("generate",),
-    # ComfyUI cuts nothing; Diffusers pads to 512.
-    text_length=512,
-    size_multiple=32,
-    folder=FolderSpec(
-        pipelines={
-            "ChromaPipeline": None,
-            "ChromaImg2ImgPipeline": None,
-            "ChromaInpaintPipeline": None,
-        },
-        encoder_parts=("text_encoder", "tokenizer", "vae"),
+    text=TextSpec(
+        # ComfyUI cuts nothing; Diffusers pads to 512.
+        length=512,
+        load_token_counter=load_token_counter,
     ),
-    file=FILE,
-    repeated_blocks=REPEATED_BLOCKS,
-    presets=PRESETS,
-    shared_inputs=SHARED_INPUTS,
-    prepare=keep_texts_apart,
-    detect=detect,
-    twin="flux",
+    latents=LatentSpec(
+        size_multiple=32,
+        load_vae=load_vae,
+    ),
+    layers=LayerSpec(
+        key_map=KEY_MAP,
+        repeated_blocks=REPEATED_BLOCKS,
+        presets=PRESETS,
+        shared_inputs=SHARED_INPUTS,
+        sizes=published_sizes,
+        prepare=keep_texts_apart,
+    ),
+    files=BaseFiles(
+        folder=FolderSpec(
+            pipelines={
+                "ChromaPipeline": None,
+                "ChromaImg2ImgPipeline": None,
+                "ChromaInpaintPipeline": None,
+            },
+            encoder_parts=("text_encoder", "tokenizer", "vae"),
+        ),
+        single_file=FILE,
+        detect=detect,
+        header_hint=r"chroma(?!1?radiance)",
+        # As ai-toolkit writes them.
+        header_names={"generate": HeaderNames("chroma", "chroma")},
+        twin="flux",
+    ),
+    prediction=PredictionSpec(
+        predict=predict,
+        shift=shift,
+        # Without a shift: as sd-scripts 48d368fa and ai-toolkit 27a03a91 train it (sigmoid).
+        trained_shift=lambda location: ShiftSettings(),
+    ),
     load_encoders=load_encoders,
-    load_vae=load_vae,
-    load_token_counter=load_token_counter,
-    predict=predict,
-    shift=shift,
-    # Without a shift: as sd-scripts 48d368fa and ai-toolkit 27a03a91 train it (sigmoid).
-    trained_shift=lambda location: ShiftSettings(),
     distilled=distilled,
-    key_map=KEY_MAP,
-    sizes=published_sizes,
     graph=GRAPH,
-    header_hint=r"chroma(?!1?radiance)",
-    # As ai-toolkit writes them.
-    header_names={"generate": HeaderNames("chroma", "chroma")},
 )

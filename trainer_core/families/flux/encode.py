@@ -41,7 +41,7 @@ _KONTEXT_SIZES = sorted({*_WIDE_SIZES, *((high, wide) for wide, high in _WIDE_SI
 
 
 def control_size(width: int, height: int, area: int) -> tuple[int, int]:
-    """`Family.control_size`: at 1048576 the one of Kontext's own sizes that is nearest in shape.
+    """`LatentSpec.control_size`: at 1048576 the size of Kontext's own that is nearest in shape.
 
     As Diffusers and ComfyUI choose it; at any other area as `area_size`.
     """
@@ -170,7 +170,7 @@ def load_encoders(
 
 
 def load_token_counter(location: BaseLocation) -> CountTokens:
-    """`Family.load_token_counter`: T5's tokens with its end token.
+    """`TextSpec.load_token_counter`: T5's tokens with its end token.
 
     CLIP reads the first 75 of its own whatever the length is, for the pooled text alone.
     """

@@ -80,7 +80,7 @@ _MASK = 4 * MASK
 
 
 def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
-    """`Family.sizes`."""
+    """`LayerSpec.sizes`."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     patch, text = config["in_channels"], config["joint_attention_dim"]
     square, out = (width, width), config.get("out_channels") or patch
@@ -102,7 +102,7 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
 
 
 def detect(keys: Iterable[str]) -> bool:
-    """`Family.detect`: a layer is there that FLUX.1 has, and none of its relatives' own."""
+    """`BaseFiles.detect`: a layer is there that FLUX.1 has, and none of its relatives' own."""
     names = list(keys)
     if any(_OTHERS.search(name) for name in names) or has_joined_blocks(names):
         return False

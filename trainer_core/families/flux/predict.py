@@ -69,5 +69,5 @@ def takes_guidance(transformer: nn.Module) -> bool:
 
 
 def conditioning_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:
-    """`Family.conditioning_shapes`."""
+    """`TextSpec.conditioning_shapes`."""
     return {**text_shapes(config, tokens), "pooled_text": (config["pooled_projection_dim"],)}

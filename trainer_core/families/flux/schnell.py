@@ -26,7 +26,7 @@ def distilled(location: BaseLocation) -> str:
 
 
 def trained_shift(location: BaseLocation) -> ShiftSettings:
-    """`Family.trained_shift`: dev's line, of which schnell has none.
+    """`PredictionSpec.trained_shift`: dev's line, of which schnell has none.
 
     Source: sd-scripts 48d368fa, ``flux_shift``, as the published inference code has it.
     """
@@ -35,7 +35,7 @@ def trained_shift(location: BaseLocation) -> ShiftSettings:
 
 
 def shift(location: BaseLocation, steps: int) -> ShiftSettings:
-    """`Family.shift`: schnell's noise levels are not moved."""
+    """`PredictionSpec.shift`: schnell's noise levels are not moved."""
     del steps
     if location.file is not None and not says_not_distilled(location) and _is_schnell(location):
         return ShiftSettings()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...weights.file_spec import FolderSpec
-from ..family import Family, HeaderNames
+from ..family import Family
+from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..flux_blocks import ATTENTION, MLP, REPEATED_BLOCKS, SHARED_INPUTS, UNEXPORTABLE
 from ..flux_vae import load_vae
 from ..trainable_text import CLIP_L
@@ -35,51 +36,61 @@ FAMILY = Family(
     title="FLUX.1",
     models="dev, Kontext, Fill, schnell with a training adapter",
     variants=("generate", "edit", "fill"),
-    filled=frozenset({"fill"}),
-    # ComfyUI pads to 256, Diffusers to 512.
-    text_length=256,
-    size_multiple=32,
-    folder=FolderSpec(
-        pipelines={
-            "FluxPipeline": None,
-            "FluxImg2ImgPipeline": None,
-            "FluxInpaintPipeline": None,
-            "FluxKontextPipeline": "edit",
-            "FluxKontextInpaintPipeline": "edit",
-            "FluxFillPipeline": "fill",
-        },
-        encoder_parts=("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "vae"),
+    text=TextSpec(
+        # ComfyUI pads to 256, Diffusers to 512.
+        length=256,
+        load_token_counter=load_token_counter,
+        conditioning_shapes=conditioning_shapes,
+        trainable=CLIP_L,
     ),
-    file=FILE,
-    repeated_blocks=REPEATED_BLOCKS,
-    presets=PRESETS,
-    unexportable=UNEXPORTABLE,
-    shared_inputs=SHARED_INPUTS,
-    takes_guidance=takes_guidance,
-    detect=detect,
+    latents=LatentSpec(
+        size_multiple=32,
+        load_vae=load_vae,
+        control_size=control_size,
+        filled=frozenset({"fill"}),
+    ),
+    layers=LayerSpec(
+        key_map=KEY_MAP,
+        repeated_blocks=REPEATED_BLOCKS,
+        presets=PRESETS,
+        shared_inputs=SHARED_INPUTS,
+        unexportable=UNEXPORTABLE,
+        sizes=published_sizes,
+        published={
+            "FLUX.1 as published": {},
+            "FLUX.1 Fill": {"in_channels": 384, "out_channels": 64},
+            "FLUX.1 Canny or Depth": {"in_channels": 128, "out_channels": 64},
+        },
+    ),
+    files=BaseFiles(
+        folder=FolderSpec(
+            pipelines={
+                "FluxPipeline": None,
+                "FluxImg2ImgPipeline": None,
+                "FluxInpaintPipeline": None,
+                "FluxKontextPipeline": "edit",
+                "FluxKontextInpaintPipeline": "edit",
+                "FluxFillPipeline": "fill",
+            },
+            encoder_parts=("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "vae"),
+        ),
+        single_file=FILE,
+        detect=detect,
+        header_hint=r"flux(?!2|3)",
+        # As sd-scripts (dev) and musubi-tuner (Kontext) write them; adapters fit both.
+        header_names={
+            "generate": HeaderNames("flux-1-dev", "flux1"),
+            "edit": HeaderNames("flux-1-dev", "flux_kontext"),
+            "fill": HeaderNames("flux-1-dev", "flux1"),
+        },
+    ),
+    prediction=PredictionSpec(
+        predict=predict,
+        takes_guidance=takes_guidance,
+        shift=shift,
+        trained_shift=trained_shift,
+    ),
     load_encoders=load_encoders,
-    load_vae=load_vae,
-    load_token_counter=load_token_counter,
-    predict=predict,
-    shift=shift,
-    trained_shift=trained_shift,
     distilled=distilled,
-    conditioning_shapes=conditioning_shapes,
-    control_size=control_size,
-    key_map=KEY_MAP,
-    sizes=published_sizes,
-    published={
-        "FLUX.1 as published": {},
-        "FLUX.1 Fill": {"in_channels": 384, "out_channels": 64},
-        "FLUX.1 Canny or Depth": {"in_channels": 128, "out_channels": 64},
-    },
-    trainable_text=CLIP_L,
     graph=GRAPH,
-    header_hint=r"flux(?!2|3)",
-    # As sd-scripts (dev) and musubi-tuner (Kontext) write them; one class of adapters fits both.
-    header_names={
-        "generate": HeaderNames("flux-1-dev", "flux1"),
-        "edit": HeaderNames("flux-1-dev", "flux_kontext"),
-        "fill": HeaderNames("flux-1-dev", "flux1"),
-    },
 )

@@ -47,13 +47,13 @@ _KINDS = {
 
 
 def latents(config: Mapping[str, Any]) -> tuple[int, int]:
-    """`Family.latents`: patches of 2 x 2 of the VAE's own are one."""
+    """`LatentSpec.of_config`: patches of 2 x 2 of the VAE's own are one."""
     halvings = len(config["block_out_channels"]) - 1
     return int(config.get("latent_channels", 32)) * _PATCH**2, _PATCH * 2**halvings
 
 
 def control_size(width: int, height: int, area: int) -> tuple[int, int]:
-    """`Family.control_size`: its own size, unless it has more pixels than wanted.
+    """`LatentSpec.control_size`: its own size, unless it has more pixels than wanted.
 
     Source: Diffusers, ``Flux2Pipeline``.
     """
@@ -159,5 +159,5 @@ TITLES = {
 
 
 def load_token_counter(location: BaseLocation) -> CountTokens:
-    """`Family.load_token_counter`: with those of the template."""
+    """`TextSpec.load_token_counter`: with those of the template."""
     return load_chat_counter(_text_encoder(location)[1], location)

@@ -108,7 +108,7 @@ _TIME = 256
 
 
 def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
-    """`Family.sizes`."""
+    """`LayerSpec.sizes`."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     channels = config["in_channels"]
     wide, narrow = (2 * _MLP * width, width), (width, _MLP * width)
@@ -137,7 +137,7 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
 
 
 def detect(keys: Iterable[str]) -> bool:
-    """`Family.detect`: a layer is there that FLUX.2 alone has."""
+    """`BaseFiles.detect`: a layer is there that FLUX.2 alone has."""
     names = list(keys)
     return any(_OWN.search(name) for name in names) or has_joined_blocks(names)
 

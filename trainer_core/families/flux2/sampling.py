@@ -38,7 +38,7 @@ def mu(tokens: int, steps: int) -> float:
 
 
 def shift(location: BaseLocation, steps: int) -> ShiftSettings:
-    """`Family.shift`."""
+    """`PredictionSpec.shift`."""
     return replace(read_shift(location), mu=partial(mu, steps=steps))
 
 

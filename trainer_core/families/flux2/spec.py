@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...weights.file_spec import FolderSpec
-from ..family import Family, HeaderNames
+from ..family import Family
+from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..flux_blocks import ATTENTION, REPEATED_BLOCKS, SHARED_INPUTS, UNEXPORTABLE
 from .encode import control_size, latents, load_encoders, load_token_counter, load_vae
 from .graph import GRAPH
@@ -48,45 +49,55 @@ FAMILY = Family(
     title="FLUX.2",
     models="dev, klein base 4B and 9B",
     variants=("generate", "edit"),
-    text_length=512,
-    size_multiple=16,
-    folder=FolderSpec(
-        pipelines={
-            "Flux2Pipeline": "edit",
-            "Flux2KleinPipeline": "edit",
-            "Flux2KleinInpaintPipeline": "edit",
-        },
-        encoder_parts=("text_encoder", "tokenizer", "vae"),
-        does_both=True,
+    text=TextSpec(
+        length=512,
+        load_token_counter=load_token_counter,
     ),
-    file=FILE,
-    repeated_blocks=REPEATED_BLOCKS,
-    presets=PRESETS,
-    unexportable=UNEXPORTABLE,
-    # The first layer of a single block, of all that reads its input, is one.
-    shared_inputs=SHARED_INPUTS[:2],
-    takes_guidance=takes_guidance,
-    detect=detect,
+    latents=LatentSpec(
+        size_multiple=16,
+        load_vae=load_vae,
+        of_config=latents,
+        patch=1,
+        control_size=control_size,
+    ),
+    layers=LayerSpec(
+        key_map=KEY_MAP,
+        repeated_blocks=REPEATED_BLOCKS,
+        presets=PRESETS,
+        # The first layer of a single block, of all that reads its input, is one.
+        shared_inputs=SHARED_INPUTS[:2],
+        unexportable=UNEXPORTABLE,
+        sizes=published_sizes,
+        published={
+            "FLUX.2 dev": {},
+            "FLUX.2 klein 4B": _klein(5, 20, 24, 7680),
+            "FLUX.2 klein 9B": _klein(8, 24, 32, 12288),
+        },
+    ),
+    files=BaseFiles(
+        folder=FolderSpec(
+            pipelines={
+                "Flux2Pipeline": "edit",
+                "Flux2KleinPipeline": "edit",
+                "Flux2KleinInpaintPipeline": "edit",
+            },
+            encoder_parts=("text_encoder", "tokenizer", "vae"),
+            does_both=True,
+        ),
+        single_file=FILE,
+        detect=detect,
+        header_hint=r"flux2|klein",
+        header_names={"generate": _HEADER, "edit": _HEADER},
+        # Attention alone of klein 4B has the names and sizes of FLUX.1's.
+        twin="flux",
+    ),
+    prediction=PredictionSpec(
+        predict=predict,
+        takes_guidance=takes_guidance,
+        shift=shift,
+        trained_shift=lambda location: TRAINED_SHIFT,
+    ),
     load_encoders=load_encoders,
-    load_vae=load_vae,
-    load_token_counter=load_token_counter,
-    predict=predict,
-    latents=latents,
-    patch=1,
-    shift=shift,
-    trained_shift=lambda location: TRAINED_SHIFT,
     distilled=distilled,
-    control_size=control_size,
-    key_map=KEY_MAP,
-    sizes=published_sizes,
-    published={
-        "FLUX.2 dev": {},
-        "FLUX.2 klein 4B": _klein(5, 20, 24, 7680),
-        "FLUX.2 klein 9B": _klein(8, 24, 32, 12288),
-    },
     graph=GRAPH,
-    # Attention alone of klein 4B has the names and sizes of FLUX.1's.
-    twin="flux",
-    header_hint=r"flux2|klein",
-    header_names={"generate": _HEADER, "edit": _HEADER},
 )

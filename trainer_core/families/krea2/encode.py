@@ -53,5 +53,5 @@ def load_encoders(
 
 
 def load_token_counter(location: BaseLocation) -> CountTokens:
-    """`Family.load_token_counter`: tokens behind the template's prefix."""
+    """`TextSpec.load_token_counter`: tokens behind the template's prefix."""
     return load_chat_counter(CHAT, location)

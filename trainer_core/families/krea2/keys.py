@@ -116,7 +116,7 @@ _OWN = re.compile(
 
 
 def detect(keys: Iterable[str]) -> bool:
-    """`Family.detect`: an attention with a gate, or what makes one text of several states."""
+    """`BaseFiles.detect`: an attention with a gate, or what makes one text of several states."""
     return any(_OWN.search(name) for name in keys)
 
 
@@ -179,7 +179,7 @@ def check(file: WeightFile, settings: Mapping[str, Any]) -> None:
 
 
 def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
-    """`Family.sizes`."""
+    """`LayerSpec.sizes`."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     text = config["text_hidden_dim"]
 

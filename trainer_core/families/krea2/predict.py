@@ -30,7 +30,7 @@ _ADVICE = "Train on Krea 2 raw: its adapters are made to be used on turbo, as it
 
 
 def prepare(transformer: nn.Module) -> None:
-    """`Family.prepare`: the scales of norms are in float32, whatever the base is loaded in.
+    """`LayerSpec.prepare`: the scales of norms are in float32, whatever the base is loaded in.
 
     They are stored around zero and 1 is added to them. In bfloat16 the sum would lose what ComfyUI
     and Diffusers' own loader keep: up to 2^-7 of a scale.
@@ -81,7 +81,7 @@ def _positions(text: int, latents: Tensor) -> Tensor:
 
 
 def conditioning_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:
-    """`Family.conditioning_shapes`."""
+    """`TextSpec.conditioning_shapes`."""
     return {"text_embeddings": (tokens, config["num_text_layers"], config["text_hidden_dim"])}
 
 
@@ -98,7 +98,7 @@ def distilled(location: BaseLocation) -> str:
 
 
 def shift(location: BaseLocation, steps: int) -> ShiftSettings:
-    """`Family.shift`: by the image's tokens for raw, the same for every image for turbo."""
+    """`PredictionSpec.shift`: by the image's tokens for raw, the same for every image for turbo."""
     del steps
     settings = read_shift(location)
     return replace(settings, mu=lambda tokens: _TURBO_MU) if is_turbo(location) else settings

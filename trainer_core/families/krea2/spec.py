@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...diffusion.sigma import ShiftSettings
 from ...weights.file_spec import FolderSpec
-from ..family import Family, HeaderNames
+from ..family import Family
+from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..qwen_vae import latents, load_vae
 from .encode import load_encoders, load_token_counter
 from .graph import GRAPH
@@ -40,32 +41,42 @@ FAMILY = Family(
     title="Krea 2",
     models="raw; its adapters work on turbo",
     variants=("generate",),
-    text_length=512,
-    size_multiple=16,
-    folder=FolderSpec(
-        pipelines={"Krea2Pipeline": None},
-        encoder_parts=("text_encoder", "tokenizer", "vae"),
+    text=TextSpec(
+        length=512,
+        load_token_counter=load_token_counter,
+        conditioning_shapes=conditioning_shapes,
     ),
-    file=FILE,
-    repeated_blocks=("transformer_blocks",),
-    presets=PRESETS,
-    shared_inputs=SHARED_INPUTS,
-    detect=detect,
-    prepare=prepare,
+    latents=LatentSpec(
+        size_multiple=16,
+        load_vae=load_vae,
+        of_config=latents,
+    ),
+    layers=LayerSpec(
+        key_map=KEY_MAP,
+        repeated_blocks=("transformer_blocks",),
+        presets=PRESETS,
+        shared_inputs=SHARED_INPUTS,
+        sizes=published_sizes,
+        prepare=prepare,
+    ),
+    files=BaseFiles(
+        folder=FolderSpec(
+            pipelines={"Krea2Pipeline": None},
+            encoder_parts=("text_encoder", "tokenizer", "vae"),
+        ),
+        single_file=FILE,
+        detect=detect,
+        header_hint="krea2",
+        # As musubi-tuner writes them.
+        header_names={"generate": HeaderNames("Krea-2", "krea2")},
+    ),
+    prediction=PredictionSpec(
+        predict=predict,
+        shift=shift,
+        # As musubi-tuner 30c658c trains it (krea2_shift).
+        trained_shift=lambda location: ShiftSettings(dynamic=True, max_tokens=6400),
+    ),
     load_encoders=load_encoders,
-    load_vae=load_vae,
-    load_token_counter=load_token_counter,
-    predict=predict,
-    latents=latents,
-    shift=shift,
-    # As musubi-tuner 30c658c trains it (krea2_shift).
-    trained_shift=lambda location: ShiftSettings(dynamic=True, max_tokens=6400),
     distilled=distilled,
-    conditioning_shapes=conditioning_shapes,
-    key_map=KEY_MAP,
-    sizes=published_sizes,
     graph=GRAPH,
-    header_hint="krea2",
-    # As musubi-tuner writes them.
-    header_names={"generate": HeaderNames("Krea-2", "krea2")},
 )

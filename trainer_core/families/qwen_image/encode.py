@@ -220,7 +220,7 @@ def load_encoders(
 
 
 def load_token_counter(location: BaseLocation) -> CountTokens:
-    """`Family.load_token_counter`: tokens behind the template's prefix, without the images'."""
+    """`TextSpec.load_token_counter`: tokens behind the template's prefix, without the images'."""
     tokens, variant = load_tokens(location, "tokenizer"), location.variant
 
     def count(caption: str, images: int) -> int:

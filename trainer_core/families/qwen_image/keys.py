@@ -64,7 +64,7 @@ _PATCH = 4
 
 
 def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
-    """`Family.sizes`."""
+    """`LayerSpec.sizes`."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     block = {
         "net.0.proj": (_MLP_RATIO * width, width),
@@ -86,7 +86,7 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
 
 
 def detect(keys: Iterable[str]) -> bool:
-    """`Family.detect`: a layer is there that no other known family has.
+    """`BaseFiles.detect`: a layer is there that no other known family has.
 
     An adapter that only has the attention of double blocks, with that of the text, could be another
     family's too; it counts as Qwen-Image.

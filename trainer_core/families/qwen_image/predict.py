@@ -19,7 +19,7 @@ _LONG = 1024
 
 
 def prepare(transformer: nn.Module) -> None:
-    """`Family.prepare`: rotary tables are remembered by the model itself; attention needs no mask.
+    """`LayerSpec.prepare`: the model itself remembers rotary tables; attention needs no mask.
 
     Diffusers remembers them in caches of the class, which would keep those of every model that was
     ever loaded, on a GPU in its memory. These caches go with the model.
@@ -94,7 +94,7 @@ def _frames(tokens: Tensor, shape: torch.Size) -> Tensor:
 
 
 def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
-    """`Family.guide`, keeping the length of each token's conditional velocity."""
+    """`PredictionSpec.guide`, keeping the length of each token's conditional velocity."""
     kept, dropped = _tokens(conditional), _tokens(unconditional)
     combined = dropped + scale * (kept - dropped)
     length = kept.norm(dim=-1, keepdim=True) / combined.norm(dim=-1, keepdim=True)

@@ -11,7 +11,8 @@ from ...diffusion.sigma import ShiftSettings
 from ...weights.base_location import BaseLocation
 from ...weights.file_spec import FolderSpec
 from ..diffusers_parts import inner_module, read_shift
-from ..family import Family, HeaderNames
+from ..family import Family
+from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..qwen_vae import latents, load_vae
 from .encode import SHOWS_IMAGES, load_encoders, load_token_counter
 from .graph import GRAPH
@@ -39,7 +40,7 @@ SHARED_INPUTS = (
 
 
 def shift(location: BaseLocation, steps: int) -> ShiftSettings:
-    """`Family.shift`: with layers, mu is the side of the image over 256 pixels.
+    """`PredictionSpec.shift`: with layers, mu is the side of the image over 256 pixels.
 
     Source: Diffusers, ``QwenImageLayeredPipeline``.
     """
@@ -50,7 +51,7 @@ def shift(location: BaseLocation, steps: int) -> ShiftSettings:
 
 
 def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
-    """`Family.unused_layers`: the last block's text branch, only whose keys and values are read."""
+    """`LayerSpec.unused`: the last block's text branch, only whose keys and values are read."""
     last = len(inner_module(transformer).transformer_blocks) - 1
     return (
         rf"transformer_blocks\.{last}\.attn\.(to_add_out|add_q_proj)",
@@ -63,51 +64,61 @@ FAMILY = Family(
     title="Qwen-Image",
     models="text-to-image and 2512, Edit, Edit-Plus 2509/2511, Layered",
     variants=("generate", "edit", "edit_plus", "layered"),
-    layered=("layered",),
-    shown=SHOWS_IMAGES,
-    text_length=1024,
-    # Two patches of 2x2 latents of 8 pixels: with an odd number of patches per side ComfyUI
-    # centres the rotary positions differently than Diffusers.
-    size_multiple=32,
-    folder=FolderSpec(
-        pipelines={
-            "QwenImagePipeline": None,
-            "QwenImageImg2ImgPipeline": None,
-            "QwenImageInpaintPipeline": None,
-            "QwenImageEditPipeline": "edit",
-            "QwenImageEditInpaintPipeline": "edit",
-            "QwenImageEditPlusPipeline": "edit_plus",
-            "QwenImageLayeredPipeline": "layered",
-        },
-        encoder_parts=("text_encoder", "tokenizer", "vae"),
-        edit_parts=("processor",),
-    ),
-    file=FILE,
-    repeated_blocks=("transformer_blocks",),
-    presets=PRESETS,
-    unused_layers=unused_layers,
-    shared_inputs=SHARED_INPUTS,
-    detect=detect,
-    prepare=prepare,
-    load_encoders=load_encoders,
-    load_vae=load_vae,
-    load_token_counter=load_token_counter,
-    predict=predict,
-    guide=guide,
-    latents=latents,
-    shift=shift,
-    # 1.8 at 768 pixels, 2.0 at 1024. Source: musubi-tuner 30c658c, qwen_shift, of all variants.
-    trained_shift=lambda location: ShiftSettings(dynamic=True, max_shift=0.9, max_tokens=8192),
-    key_map=KEY_MAP,
-    sizes=published_sizes,
-    graph=GRAPH,
-    header_hint=r"qwenimage(?!21)",
-    # As musubi-tuner writes them.
-    header_names={
-        "generate": HeaderNames("Qwen-Image", "qwen_image"),
-        "edit": HeaderNames("Qwen-Image-Edit", "qwen_image_edit"),
-        "edit_plus": HeaderNames("Qwen-Image-Edit", "qwen_image_edit"),
-        "layered": HeaderNames("Qwen-Image-Layered", "qwen_image_layered"),
-    },
     embedded=Path(__file__).parents[2] / "assets" / "tiny-qwen-image",
+    text=TextSpec(
+        length=1024,
+        load_token_counter=load_token_counter,
+        shown=SHOWS_IMAGES,
+    ),
+    latents=LatentSpec(
+        # Two patches of 2x2 latents of 8 pixels: with an odd number of patches per side ComfyUI
+        # centres the rotary positions differently than Diffusers.
+        size_multiple=32,
+        load_vae=load_vae,
+        of_config=latents,
+        layered=("layered",),
+    ),
+    layers=LayerSpec(
+        key_map=KEY_MAP,
+        repeated_blocks=("transformer_blocks",),
+        presets=PRESETS,
+        shared_inputs=SHARED_INPUTS,
+        unused=unused_layers,
+        sizes=published_sizes,
+        prepare=prepare,
+    ),
+    files=BaseFiles(
+        folder=FolderSpec(
+            pipelines={
+                "QwenImagePipeline": None,
+                "QwenImageImg2ImgPipeline": None,
+                "QwenImageInpaintPipeline": None,
+                "QwenImageEditPipeline": "edit",
+                "QwenImageEditInpaintPipeline": "edit",
+                "QwenImageEditPlusPipeline": "edit_plus",
+                "QwenImageLayeredPipeline": "layered",
+            },
+            encoder_parts=("text_encoder", "tokenizer", "vae"),
+            edit_parts=("processor",),
+        ),
+        single_file=FILE,
+        detect=detect,
+        header_hint=r"qwenimage(?!21)",
+        # As musubi-tuner writes them.
+        header_names={
+            "generate": HeaderNames("Qwen-Image", "qwen_image"),
+            "edit": HeaderNames("Qwen-Image-Edit", "qwen_image_edit"),
+            "edit_plus": HeaderNames("Qwen-Image-Edit", "qwen_image_edit"),
+            "layered": HeaderNames("Qwen-Image-Layered", "qwen_image_layered"),
+        },
+    ),
+    prediction=PredictionSpec(
+        predict=predict,
+        guide=guide,
+        shift=shift,
+        # 1.8 at 768 pixels, 2.0 at 1024. Source: musubi-tuner 30c658c, qwen_shift, of all variants.
+        trained_shift=lambda location: ShiftSettings(dynamic=True, max_shift=0.9, max_tokens=8192),
+    ),
+    load_encoders=load_encoders,
+    graph=GRAPH,
 )

@@ -203,7 +203,7 @@ def load_encoders(
 
 
 def load_token_counter(location: BaseLocation) -> CountTokens:
-    """`Family.load_token_counter`: tokens behind the system's message, without the images'."""
+    """`TextSpec.load_token_counter`: tokens behind the system's message, without the images'."""
     tokens = load_tokens(location, "processor")
     start = dropped_tokens(CHAT, tokens)
     return lambda caption, images: tokens(prompt_text(caption, [1] * images)) - start - images

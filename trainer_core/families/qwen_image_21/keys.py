@@ -53,7 +53,7 @@ _TIME = 256
 
 
 def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
-    """`Family.sizes`."""
+    """`LayerSpec.sizes`."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     inner = config["mlp_ratio"] * width
     block = dict.fromkeys(_BLOCK, (width, width)) | {
@@ -85,7 +85,7 @@ _OTHERS = re.compile(
 
 
 def detect(keys: Iterable[str]) -> bool:
-    """`Family.detect`: a layer is there that only this model has, or nothing but its attention."""
+    """`BaseFiles.detect`: a layer that only this model has, or nothing but its attention."""
     names = list(keys)
     if any(_OTHERS.search(name) for name in names):
         return False

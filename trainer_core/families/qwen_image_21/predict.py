@@ -28,7 +28,7 @@ Shape = tuple[int, int, int]
 
 
 def prepare(transformer: nn.Module) -> None:
-    """`Family.prepare`: the model is told where the images are (`joint_forward`)."""
+    """`LayerSpec.prepare`: the model is told where the images are (`joint_forward`)."""
     transformer.forward = partial(joint_forward, transformer)
 
 
@@ -209,5 +209,5 @@ def rotary(rope: Any, runs: Sequence[int], shapes: Sequence[Shape], device: torc
 
 
 def conditioning_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:
-    """`Family.conditioning_shapes`."""
+    """`TextSpec.conditioning_shapes`."""
     return {"text_embeddings": (tokens, config["context_in_dim"])}

@@ -10,7 +10,8 @@ from ...weights.diffusers_folder import read_json
 from ...weights.file_spec import FolderSpec
 from ..diffusers_parts import read_shift
 from ..distilled import distilled_by_name
-from ..family import Family, HeaderNames
+from ..family import Family
+from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..qwen_vae import latents
 from .encode import load_encoders, load_token_counter, load_vae
 from .keys import FILE, KEY_MAP, detect, published_sizes
@@ -39,7 +40,7 @@ SHARED_INPUTS = (
 
 
 def shift(location: BaseLocation, steps: int) -> ShiftSettings:
-    """`Family.shift`: of a single file the scheduler beside its encoders, where there is one."""
+    """`PredictionSpec.shift`: of a single file by the scheduler beside its encoders."""
     del steps
     if location.file is not None and (location.encoders / "scheduler").is_dir():
         location = dataclasses.replace(location, folder=location.encoders)
@@ -64,38 +65,48 @@ FAMILY = Family(
     title="Qwen-Image 2.1",
     models="text-to-image, edit with references; command line only",
     variants=("generate", "edit_plus"),
-    shown=frozenset({"edit_plus"}),
-    text_length=1024,
-    # An image token of the text encoder is 2 x 2 latents of 16 pixels.
-    size_multiple=32,
-    folder=FolderSpec(
-        # One pipeline for both tasks.
-        pipelines={"QwenImage21Pipeline": None},
-        encoder_parts=("text_encoder", "processor", "vae"),
-        edit_parts=("processor",),
-    ),
-    file=FILE,
-    repeated_blocks=("transformer_blocks",),
-    presets=PRESETS,
-    shared_inputs=SHARED_INPUTS,
-    detect=detect,
-    prepare=prepare,
-    load_encoders=load_encoders,
-    load_vae=load_vae,
-    load_token_counter=load_token_counter,
-    predict=predict,
-    latents=latents,
-    decoder_numbers=3220,
-    patch=1,
-    channels=4,
-    shift=shift,
-    # The line of its own scheduler; no other trainer knows this base.
-    trained_shift=lambda location: ShiftSettings(dynamic=True),
-    distilled=distilled,
-    conditioning_shapes=conditioning_shapes,
-    key_map=KEY_MAP,
-    sizes=published_sizes,
     headless="ComfyUI 0.33 has no QwenImage 2.1",
-    header_hint=r"qwenimage21",
-    header_names={"generate": _HEADERS, "edit_plus": _HEADERS},
+    text=TextSpec(
+        length=1024,
+        load_token_counter=load_token_counter,
+        conditioning_shapes=conditioning_shapes,
+        shown=frozenset({"edit_plus"}),
+    ),
+    latents=LatentSpec(
+        # An image token of the text encoder is 2 x 2 latents of 16 pixels.
+        size_multiple=32,
+        load_vae=load_vae,
+        of_config=latents,
+        decoder_numbers=3220,
+        patch=1,
+        channels=4,
+    ),
+    layers=LayerSpec(
+        key_map=KEY_MAP,
+        repeated_blocks=("transformer_blocks",),
+        presets=PRESETS,
+        shared_inputs=SHARED_INPUTS,
+        sizes=published_sizes,
+        prepare=prepare,
+    ),
+    files=BaseFiles(
+        folder=FolderSpec(
+            # One pipeline for both tasks.
+            pipelines={"QwenImage21Pipeline": None},
+            encoder_parts=("text_encoder", "processor", "vae"),
+            edit_parts=("processor",),
+        ),
+        single_file=FILE,
+        detect=detect,
+        header_hint=r"qwenimage21",
+        header_names={"generate": _HEADERS, "edit_plus": _HEADERS},
+    ),
+    prediction=PredictionSpec(
+        predict=predict,
+        shift=shift,
+        # The line of its own scheduler; no other trainer knows this base.
+        trained_shift=lambda location: ShiftSettings(dynamic=True),
+    ),
+    load_encoders=load_encoders,
+    distilled=distilled,
 )

@@ -85,7 +85,7 @@ _TIME, _TIME_INNER = 256, 1024
 
 
 def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
-    """`Family.sizes`."""
+    """`LayerSpec.sizes`."""
     width, patch = config["dim"], 4 * config["in_channels"]
     inner, time = int(width / 3 * 8), min(width, _TIME)
     block = dict.fromkeys(_BLOCK, (width, width)) | {
@@ -110,7 +110,7 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
 
 
 def detect(keys: Iterable[str]) -> bool:
-    """`Family.detect`: a layer is there that Z-Image has, and none of Lumina 2's own."""
+    """`BaseFiles.detect`: a layer is there that Z-Image has, and none of Lumina 2's own."""
     names = list(keys)
     if any(_OTHERS.search(name) for name in names):
         return False

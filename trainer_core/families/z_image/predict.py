@@ -16,7 +16,7 @@ _POSITIONS = [8192, 1024, 1024]
 
 
 def prepare(transformer: nn.Module) -> None:
-    """`Family.prepare`: longer tables of rotary positions.
+    """`LayerSpec.prepare`: longer tables of rotary positions.
 
     The published ones end after 1536 tokens of text. ComfyUI has no tables, and cuts no text.
     """
@@ -52,5 +52,5 @@ def predict(
 
 
 def conditioning_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:
-    """`Family.conditioning_shapes`."""
+    """`TextSpec.conditioning_shapes`."""
     return {"text_embeddings": (tokens, config["cap_feat_dim"])}

@@ -6,7 +6,8 @@ from ...diffusion.sigma import ShiftSettings
 from ...weights.base_location import BaseLocation
 from ...weights.file_spec import FolderSpec
 from ..distilled import distilled_by_name, says_not_distilled
-from ..family import Family, HeaderNames
+from ..family import Family
+from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..flux_vae import load_vae
 from .encode import load_encoders, load_token_counter
 from .graph import GRAPH
@@ -57,34 +58,44 @@ FAMILY = Family(
     title="Z-Image",
     models="base, Turbo with a training adapter",
     variants=("generate",),
-    # What Diffusers' pipeline cuts at; ComfyUI cuts nothing.
-    text_length=512,
-    size_multiple=16,
-    folder=FolderSpec(
-        pipelines={
-            "ZImagePipeline": None,
-            "ZImageImg2ImgPipeline": None,
-            "ZImageInpaintPipeline": None,
-        },
-        encoder_parts=("text_encoder", "tokenizer", "vae"),
+    text=TextSpec(
+        # What Diffusers' pipeline cuts at; ComfyUI cuts nothing.
+        length=512,
+        load_token_counter=load_token_counter,
+        conditioning_shapes=conditioning_shapes,
     ),
-    file=FILE,
-    repeated_blocks=STACKS,
-    presets=PRESETS,
-    shared_inputs=SHARED_INPUTS,
-    detect=detect,
-    distilled=distilled,
-    prepare=prepare,
+    latents=LatentSpec(
+        size_multiple=16,
+        load_vae=load_vae,
+    ),
+    layers=LayerSpec(
+        key_map=KEY_MAP,
+        repeated_blocks=STACKS,
+        presets=PRESETS,
+        shared_inputs=SHARED_INPUTS,
+        sizes=published_sizes,
+        prepare=prepare,
+    ),
+    files=BaseFiles(
+        folder=FolderSpec(
+            pipelines={
+                "ZImagePipeline": None,
+                "ZImageImg2ImgPipeline": None,
+                "ZImageInpaintPipeline": None,
+            },
+            encoder_parts=("text_encoder", "tokenizer", "vae"),
+        ),
+        single_file=FILE,
+        detect=detect,
+        header_hint=r"zimage",
+        header_names={"generate": _HEADERS},
+    ),
+    prediction=PredictionSpec(
+        predict=predict,
+        # Folders say 6 or 3, for generating. Source: musubi-tuner 30c658c, docs/zimage.md.
+        trained_shift=lambda location: ShiftSettings(shift=2.0),
+    ),
     load_encoders=load_encoders,
-    load_vae=load_vae,
-    load_token_counter=load_token_counter,
-    predict=predict,
-    conditioning_shapes=conditioning_shapes,
-    key_map=KEY_MAP,
-    sizes=published_sizes,
-    # Folders say 6 or 3, for generating. Source: musubi-tuner 30c658c, docs/zimage.md.
-    trained_shift=lambda location: ShiftSettings(shift=2.0),
+    distilled=distilled,
     graph=GRAPH,
-    header_hint=r"zimage",
-    header_names={"generate": _HEADERS},
 )

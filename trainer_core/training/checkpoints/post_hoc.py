@@ -183,8 +183,8 @@ def make_averaged(
 def _key_map(config: RunConfig, state: AdapterState) -> KeyMap:
     """The names of the run's layers; of a model that was on a graph they are its own."""
     if config.family == GRAPH_MODEL:
-        return named_family("", state.layers).key_map
-    return get_family(config.family).key_map
+        return named_family("", state.layers).layers.key_map
+    return get_family(config.family).layers.key_map
 
 
 def _summed_state(

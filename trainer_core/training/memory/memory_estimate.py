@@ -28,7 +28,7 @@ from ...device import DTYPES, resolve_precision
 from ...errors import RunError
 from ...families.filled import control_shape
 from ...families.registry import get_family
-from ...families.trainable_text import joined, with_text
+from ...families.trainable_text import with_text
 from ...offload.empty_base import EmptyBase, bytes_on_device, empty_base
 from ...printable import gibibytes
 from ...quantization.registry import FORMATS
@@ -186,7 +186,7 @@ def cached_run_estimate(
     settings = config.base.model_copy(update={"variant": cache.variant})
     edits = any(cache.dataset.control_buckets)
     located = locate_base(settings, family, edits, needs_encoders=False)
-    location, config = joined(located, family, config), with_text(config)
+    location, config = family.joined(located, config), with_text(config)
     base = empty_base(location, family)
     weights = bytes_on_device(config.memory, base, _dtype(config, device))
     if free is not None and weights * TINY < free:

@@ -143,7 +143,9 @@ class StepSimulation:
         # A layer that is left out by chance needs less than one that is not.
         alone = config.adapter.model_copy(update={"module_dropout": 0.0})
         self.config = config.model_copy(update={"adapter": alone})
-        self._whole = tuple(len(_blocks(transformer, name)) for name in family.repeated_blocks)
+        self._whole = tuple(
+            len(_blocks(transformer, name)) for name in family.layers.repeated_blocks
+        )
         cut = self._blocks_are_alike() and not whole
         few = 2 * EDGE - 1
         # Two runs, of so many and of one more, have to be quicker than one of all.
@@ -271,7 +273,7 @@ class StepSimulation:
         self.factors = tuple(tuple(each.shape) for each in adapter.parameters())
         self.trainable = sum(map(math.prod, self.factors))
         adapter.detach()
-        for name in self.family.repeated_blocks:
+        for name in self.family.layers.repeated_blocks:
             found: list[object] = []
             for index, block in enumerate(_blocks(transformer, name)):
                 place = f"{name}.{index}."
@@ -302,12 +304,12 @@ class StepSimulation:
         family, live, marks = self.family, LiveBytes(Phase("begin")), Marks()
         model = self._model(counts)
         if stored is not None:
-            pack_blocks(model, family.repeated_blocks, _without_numbers(stored))
-        family.prepare(model)
+            pack_blocks(model, family.layers.repeated_blocks, _without_numbers(stored))
+        family.layers.prepare(model)
         if checkpointing:
-            family.enable_checkpointing(model)
+            family.layers.enable_checkpointing(model)
         given = {"merge": False, "partly": True}
-        put = put_on_base(model, family.key_map, self._beside, **given)
+        put = put_on_base(model, family.layers.key_map, self._beside, **given)
         adapter = attach_adapter(model, family, self.config).train()
         with FakeTensorMode():
             _give_sizes(model)
@@ -324,7 +326,7 @@ class StepSimulation:
             base = live.hold(each for each in weights if id(each) not in known)
             held = live.hold([*own, *states])
             live.hold(each for _, _, each in _tensors(model))
-            for group, name in enumerate(family.repeated_blocks):
+            for group, name in enumerate(family.layers.repeated_blocks):
                 for index, block in enumerate(_blocks(model, name)):
                     watch(block, live, marks, Phase("", group, index))
             self._run(model, adapter, update, live, marks)
@@ -344,7 +346,7 @@ class StepSimulation:
         """A copy of the denoiser on the meta device, with the first blocks of each list."""
         replaced: list[tuple[dict[str, Any], str, Any]] = []
         try:
-            for name, count in zip(self.family.repeated_blocks, counts, strict=True):
+            for name, count in zip(self.family.layers.repeated_blocks, counts, strict=True):
                 parent, _, leaf = name.rpartition(".")
                 modules: dict[str, Any] = self.transformer.get_submodule(parent)._modules
                 replaced.append((modules, leaf, modules[leaf]))
@@ -374,7 +376,7 @@ class StepSimulation:
     def _text(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
         """What a sample's text is encoded to."""
         text = {name: torch.empty(each, dtype=self.inputs.dtype) for name, each in shapes.items()}
-        own = self.family.trainable_text
+        own = self.family.text.trainable
         if own is not None and self.config.training.text_encoder.train:
             text[own.tokens] = torch.zeros(own.length, dtype=torch.int64)
         return text
@@ -392,7 +394,7 @@ class StepSimulation:
         samples, loss_of = training.batch_size, make_loss(training.loss)
         micro_batches = passes_of_step(self.config)
         config: Any = model.config
-        shapes = self.family.conditioning_shapes(config, inputs.text)
+        shapes = self.family.text.conditioning_shapes(config, inputs.text)
         with live:
             image, *controls = (torch.empty(samples, *each) for each in inputs.images)
             target, sigma = torch.empty_like(image), torch.empty(samples)
@@ -400,7 +402,7 @@ class StepSimulation:
             for _ in range(min(micro_batches, 2)):
                 live.flops = 0
                 live.begin(Phase("begin"))
-                velocity = self.family.predict(
+                velocity = self.family.prediction.predict(
                     model, image, sigma, texts, controls, training.guidance
                 )
                 loss = loss_of(velocity, target, sigma)[0].sum()

@@ -27,7 +27,7 @@ def step_sizes(
     """
     found: dict[str, FormatSizes] = {}
     for name, stored in (("dense", None), *formats.items()):
-        lists, dtype = simulation.family.repeated_blocks, simulation.inputs.dtype
+        lists, dtype = simulation.family.layers.repeated_blocks, simulation.inputs.dtype
         weights = base_bytes(simulation.transformer, lists, dtype, stored)
         found[name] = FormatSizes(weights, simulation.profile(stored), name in in_file)
     by_size = sorted(found, key=lambda name: -found[name].base.total)

@@ -17,7 +17,7 @@ from ...data.batches import BatchPlan, load_batch
 from ...device import DTYPES, release_memory, resolve_device, resolve_precision, send
 from ...diffusion.flow import spread
 from ...diffusion.parameterization import FLOW, Parameterization
-from ...families.family import Predict
+from ...families.family_specs import Predict
 from ...families.registry import get_family
 from ...quantization.quantized_linear import set_compute
 from ...types import Batch
@@ -86,13 +86,13 @@ def cached_velocity_error(config: RunConfig, device: torch.device) -> float:
         raise ValueError("a plan without points that preserve the base has samples")
     dense = functools.partial(family.load_transformer, location, dtype, device)
     return velocity_error(
-        family.predict,
+        family.prediction.predict,
         dense,
         other,
         batch=batch,
         guidance=config.training.guidance,
         device=device,
-        parameterization=family.parameterization,
+        parameterization=family.prediction.parameterization,
     )
 
 

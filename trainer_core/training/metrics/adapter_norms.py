@@ -32,7 +32,7 @@ class AdapterNorms:
 
     Args:
         adapter: In training.
-        blocks: `Family.repeated_blocks`.
+        blocks: `LayerSpec.repeated_blocks`.
         every: Steps between two measurements; 0 for never.
         steps: Length of the run, behind which it is measured too.
         warn: Told what is wrong, in one line.

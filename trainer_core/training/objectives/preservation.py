@@ -206,7 +206,11 @@ def plan_trajectories(
     sigmas = family.sampling_sigmas(location, steps, size.width, size.height).cpu()
     shape = family.latent_shape(location, size.width, size.height, items[0].layers)
     # One base may be given with several parameterizations; what is cached of flow stays known.
-    means = [] if family.parameterization == FLOW else [repr(family.parameterization)]
+    means = (
+        []
+        if family.prediction.parameterization == FLOW
+        else [repr(family.prediction.parameterization)]
+    )
     way = json.dumps([base, guidance, [f"{sigma:.8f}" for sigma in sigmas.tolist()], *means])
     trajectories: list[Trajectory] = []
     for number, item in enumerate(items):
@@ -214,7 +218,9 @@ def plan_trajectories(
         entry = make_entry(folder, kind, way, number, *shape, *keys)
         # The same noise in every run, so that runs with other seeds find what is cached.
         seed = counter_seed(0, kind, number)
-        trajectories.append(Trajectory(item, entry, shape, seed, family.parameterization))
+        trajectories.append(
+            Trajectory(item, entry, shape, seed, family.prediction.parameterization)
+        )
     # Before it is looked which of them are there: from here on nobody removes them.
     mark = UseMark(folder, hex_keys(each.entry.key for each in trajectories))
     return Preservation(tuple(trajectories), sigmas, memory, config.seed, mark)

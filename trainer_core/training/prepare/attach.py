@@ -21,7 +21,7 @@ def attach_empty(config: RunConfig, base: EmptyBase, start: AdapterState | None)
         InputError: When base, adapter, its start and its files do not fit each other.
     """
     adapter = attach_adapter(base.transformer, base.family, with_text(config))
-    check_layouts(adapter.state(), config.output.layouts, base.family.key_map)
+    check_layouts(adapter.state(), config.output.layouts, base.family.layers.key_map)
     if start is not None:
         require_start(adapter, start)
     return adapter
@@ -36,10 +36,10 @@ def attach_adapter(module: nn.Module, family: Family, config: RunConfig) -> Atta
     return attach(
         module,
         config.adapter,
-        presets=family.presets,
-        convolutional=family.convolutional_presets,
-        unused=family.unused_layers(module),
-        shared=family.shared_inputs,
-        whole=family.key_map.whole_layers(dict(module.named_modules())),
+        presets=family.layers.presets,
+        convolutional=family.layers.convolutional_presets,
+        unused=family.layers.unused(module),
+        shared=family.layers.shared_inputs,
+        whole=family.layers.key_map.whole_layers(dict(module.named_modules())),
         seed=config.seed,
     )

@@ -79,7 +79,7 @@ def check_texts(cache: Manifest, family: Family, *, tokens: bool) -> None:
         ConfigError: When it does and they are not there, or the other way round.
         StorageError: When the file is damaged or gone.
     """
-    text = family.trainable_text
+    text = family.text.trainable
     if text is None:
         return
     with open_tensors(cache.dataset.items[0].text.path) as file:

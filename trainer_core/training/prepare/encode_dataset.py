@@ -42,7 +42,6 @@ from ...data.sources.problems import Scan
 from ...errors import ConfigError
 from ...families.family import Family
 from ...families.registry import get_family
-from ...families.trainable_text import joined
 from ...filesystem.allowed_folders import AllowedFolders
 from ...filesystem.temporary import remove_leftovers
 from ...inference.encoders import (
@@ -146,12 +145,14 @@ def prepare(
     _warn(observer, processes, found.problems)
     edits = any(sample.controls for sample in found.samples)
     located = locate_base(config.base, family, edits, needs_encoders=make_source is None)
-    location = joined(located, family, config)
+    location = family.joined(located, config)
     require_variant(config, location.variant)
     if check is not None:
         check(location)
     samples = _trainable(found.samples, config.dataset, family, location.variant)
-    plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
+    plan = plan_buckets(
+        samples, config.dataset, family.latents.size_multiple, family.latents.control_size
+    )
     encoders = _source(config, family, location, processes, make_source, machine)
     warnings = _found_notes(found.samples, config.dataset, weighs=encoders.weighs)
     _begin_encoding(config, observer, processes)
@@ -216,11 +217,11 @@ def _trainable(
     Raises:
         InputError: When it cannot train such samples.
     """
-    require_layers(samples, dataset, variant, family.layered)
-    parts = family.pixel_channels(variant), family.filled, family.layered
+    require_layers(samples, dataset, variant, family.latents.layered)
+    parts = family.pixel_channels(variant), family.latents.filled, family.latents.layered
     require_masks_fit(samples, variant, *parts)
-    trained = with_areas(samples, dataset, variant in family.filled)
-    fixed = (*family.layered, *family.filled)
+    trained = with_areas(samples, dataset, variant in family.latents.filled)
+    fixed = (*family.latents.layered, *family.latents.filled)
     require_control_images(trained, dataset, variant, fixed)
     require_droppable(dataset, variant, fixed)
     return trained
@@ -273,7 +274,7 @@ def _encode(
     kept = preservation_prompts(config, edits=edits)
     with_texts = (folder, encoders.identity, encoders.open)
     if config.dataset.slider.is_on:
-        size = slider_size(config.dataset.resolution, family.size_multiple)
+        size = slider_size(config.dataset.resolution, family.latents.size_multiple)
         dataset = build_slider(
             *(config.dataset, size, *with_texts, tell),
             preserved_prompts=kept,
@@ -286,10 +287,10 @@ def _encode(
             verify=config.cache.verify,
             preserved_prompts=kept,
             channels=family.pixel_channels(variant),
-            fills=variant in family.filled,
+            fills=variant in family.latents.filled,
             options=config.cache,
             memory=memory,
-            shown=variant in family.shown,
+            shown=variant in family.text.shown,
             grid=functools.cache(functools.partial(family.latent_grid, location)),
             weighs=encoders.weighs,
         )
@@ -398,12 +399,14 @@ def read_finished(
     base = config.base.model_copy(update={"variant": cache.variant})
     has_controls = any(cache.dataset.control_buckets)
     check_finished(config, cache, edits=has_controls)
-    require_droppable(config.dataset, cache.variant, (*family.layered, *family.filled))
+    require_droppable(
+        config.dataset, cache.variant, (*family.latents.layered, *family.latents.filled)
+    )
     require_counting_masks(cache.dataset, config.dataset.mask)
-    if cache.variant in family.shown:
+    if cache.variant in family.text.shown:
         require_bare_texts(config.dataset, cache.dataset.items)
     located = locate_base(base, family, has_controls, needs_encoders=False)
-    location = joined(located, family, config)
+    location = family.joined(located, config)
     check_texts(cache, family, tokens=location.reads_tokens)
     if config.preview.every > 0 and make_source is None:
         _require_vae(location)
@@ -443,7 +446,7 @@ def content_hashes(data: Prepared) -> dict[str, str]:
     settings = [location.identity]
     if location.file is not None:
         # The folder then holds no weights, and the file itself may say how they are used.
-        found = file_settings(location, data.family.file)
+        found = file_settings(location, data.family.files.single_file)
         settings += [file_identity(location.file), json.dumps(found, sort_keys=True)]
     base = folder_identity(location.folder, ["transformer"], settings)
     return {"base": base, "dataset": data.dataset.identity}

@@ -157,7 +157,7 @@ def leaves_no_choice(
     memory: MemorySection, base: EmptyBase, dtype: torch.dtype, free: float
 ) -> bool:
     """Whether a base is so tiny beside the free bytes of a device that no plan is made for it."""
-    weights = base_bytes(base.transformer, base.family.repeated_blocks, dtype).total
+    weights = base_bytes(base.transformer, base.family.layers.repeated_blocks, dtype).total
     return memory.plan != "smallest" and weights * TINY < free
 
 
@@ -207,7 +207,7 @@ def choose_step_plan(
     samples = config.training.batch_size * passes
     # Forward, again, and backward for the inputs alone.
     latents = sum(math.prod(each[1:]) for each in inputs.images)
-    tokens = inputs.text + latents // base.family.patch**2
+    tokens = inputs.text + latents // base.family.latents.patch**2
     flops = 6 * base.parameters * tokens * samples
     try:
         return choose(weights_and(adapter + budget.device_free // _CAUTION, flops, passes))

@@ -134,7 +134,7 @@ def load(
         taken = None if initial is None else start_from(transformer, adapter, initial)
         # Later a weight may be in parts, or elsewhere.
         norms = weight_norms(adapter) if config.training.max_weight_norm else None
-        blocks = repeated_blocks(transformer, data.family.repeated_blocks)
+        blocks = repeated_blocks(transformer, data.family.layers.repeated_blocks)
         processes.shard(transformer, blocks, adapter.parameters())
     preservation, slider = _made_before(
         config,
@@ -245,7 +245,7 @@ def _made_by_base(
     with processes.leading(transformer) as leads:
         if leads:
             predict = functools.partial(
-                data.family.predict, transformer, guidance=config.training.guidance
+                data.family.prediction.predict, transformer, guidance=config.training.guidance
             )
             compute = functools.partial(
                 compute_missing,

@@ -119,7 +119,7 @@ def _load(
     _choose_products(config, transformer, processes, observer)
     beside = put_on_base(
         transformer,
-        data.family.key_map,
+        data.family.layers.key_map,
         read_base_adapters(config.base, data.family),
         merge=not config.memory.blocks_to_swap,
     )
@@ -148,7 +148,7 @@ def _load(
         at_end.callback(adapter.detach)  # the host goes on with its own layers
     base.send_rest()  # the factors of a swapped block were made where its weights lie
     # Hours of training must not end at a file that cannot be written.
-    check_layouts(adapter.state(), config.output.layouts, data.family.key_map)
+    check_layouts(adapter.state(), config.output.layouts, data.family.layers.key_map)
     return base, beside, adapter
 
 

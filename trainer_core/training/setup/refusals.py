@@ -34,7 +34,7 @@ def require_possible(config: RunConfig, family: Family, processes: Processes) ->
     if processes.sharded:
         check_settings(config)
     require_optimizer(config.training.optimizer.name)
-    require_weighting(config.training.loss, family.parameterization)
+    require_weighting(config.training.loss, family.prediction.parameterization)
     if family.given is not None:
         require_hosts_way(config, processes)
     elif config.memory.encoder_device:
@@ -85,6 +85,6 @@ def require_trainable(
     if family.given is not None:
         return
     base, memory = empty_base(location, family), config.memory
-    swapped_blocks(base.transformer, family.repeated_blocks, memory)
+    swapped_blocks(base.transformer, family.layers.repeated_blocks, memory)
     chosen_blocks(memory, base.blocks)
     attach_empty(config, base, start)

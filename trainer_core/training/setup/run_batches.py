@@ -113,16 +113,16 @@ def step_maker(
         load=with_noises(load, times),
         load_preserved=load_preserved,
         predict=functools.partial(
-            run.data.family.predict, run.transformer, guidance=config.training.guidance
+            run.data.family.prediction.predict, run.transformer, guidance=config.training.guidance
         ),
         sigma_at=lambda batch, place: quantile(batch)(place),
         seed=config.seed,
         part=part,
         device=run.processes.device,
         loss_of=make_loss(loss),
-        weigh=make_weighting(loss, run.state.learned, run.data.family.parameterization),
+        weigh=make_weighting(loss, run.state.learned, run.data.family.prediction.parameterization),
         noise_offset=loss.noise_offset,
-        parameterization=run.data.family.parameterization,
+        parameterization=run.data.family.prediction.parameterization,
         passes=passes,
         place=place,
         load_twins=_no_twins if twins is None else _with_noises(twins, noises),
@@ -218,7 +218,7 @@ def measured_samples(run: Loaded) -> Samples | None:
         return [of_size((level + 0.5) / count) for level in range(count)]
 
     sizes, mask = batch_sizes(config, dataset), config.dataset.mask
-    measuring = Measuring(sizes, levels, count, mask, run.data.family.parameterization)
+    measuring = Measuring(sizes, levels, count, mask, run.data.family.prediction.parameterization)
     held = hold_out(dataset, settings.most, measuring)
     return None if held is None else Samples(held, trained_alike(dataset, held, measuring))
 
@@ -237,7 +237,7 @@ def describe_levels(run: Loaded) -> list[str]:
         for index, share in enumerate(shares)
     )
     density, over, usual = run.config.training.sigma.density, "", ""
-    if run.data.family.levels is not None:
+    if run.data.family.prediction.levels is not None:
         over = " over time"
         usual = "" if density == "uniform" else " Density auto is uniform, as it was trained."
     return [f"Noise levels ({density}{over}): {listed}.{usual}"]
@@ -272,5 +272,5 @@ def _quantile_of(run: Loaded, size: Bucket) -> Callable[[float], float]:
         sigma.alpha,
         sigma.beta,
     )
-    levels = data.family.levels
+    levels = data.family.prediction.levels
     return quantile if levels is None else lambda place: levels.at(quantile(place))

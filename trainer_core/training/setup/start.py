@@ -286,7 +286,7 @@ def read_start(config: RunConfig, family: Family) -> AdapterState | None:
     state = read_of_family(path, family)
     remedy = "Start from a LoRA of it, with adapter.kind: lora."
     whole = KeyMap.is_fused_only
-    refuse_undivided(state, family.key_map, "adapter.start_from", remedy, welcome=whole)
+    refuse_undivided(state, family.layers.key_map, "adapter.start_from", remedy, welcome=whole)
     if not config.training.text_encoder.train and (texts := text_layers(state.layers)):
         raise AdapterFileError(
             f"adapter.start_from: {path} has {len(texts)} layers of a text encoder, {texts[0]} "

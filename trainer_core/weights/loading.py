@@ -6,9 +6,11 @@ time.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import inspect
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +23,6 @@ from torch import Tensor, nn
 from ..errors import BaseModelError
 from ..quantization.quantized_linear import QuantizedLinear
 from ..quantization.stored_format import StoredFormat
-from ..tensors.host_memory import return_free_memory
 from .base_format import Packing
 from .base_location import BaseLocation
 from .diffusers_folder import read_json, shard_files
@@ -225,7 +226,7 @@ def _filled(plan: WeightPlan, spec: FileSpec, dtype: torch.dtype, take: Take | N
                 _put_packed(model, target.removesuffix(".weight"), stored, parts, dtype)
                 since += sum(part.nbytes for part in parts.values())
                 if since > _PACKED_BETWEEN and maker.type == "cpu":
-                    return_free_memory()
+                    _return_free_memory()
                     since = 0
             else:
                 end = rows[1]
@@ -442,3 +443,16 @@ def _has_empty(model: nn.Module) -> bool:
         for place in (vars(module), module._buffers, module._parameters)
         for value in place.values()
     )
+
+
+def _return_free_memory() -> None:
+    """Return the holes between live tensors, where the system's allocator would keep them.
+
+    That of glibc puts an aligned block of the size of a hole behind all others, as the hole lacks
+    the bytes to align it. A base that is packed layer by layer was measured to leave holes of 1.7
+    times its own size. Nothing is done elsewhere than on Linux with glibc.
+    """
+    if sys.platform.startswith("linux"):
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(ctypes.c_size_t(0))

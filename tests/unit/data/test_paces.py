@@ -8,7 +8,7 @@ import pytest
 
 from trainer_core.config import DatasetSection
 from trainer_core.data.paces import pace_marks, sample_paces
-from trainer_core.data.validation_split import held_out
+from trainer_core.data.sources.combined import held_out
 from trainer_core.types import Sample
 
 BASE = Sample("a.png", Path("a.png"), "", 8, 8)

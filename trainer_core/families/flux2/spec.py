@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from ...diffusion.sigma import ShiftSettings
+from ...weights.base_location import BaseLocation
+from ...weights.diffusers_folder import read_json
 from ...weights.file_spec import FolderSpec
+from ..diffusers_parts import read_shift
+from ..distilled import base_name, distilled_by_name, says_not_distilled
 from ..family import Family
 from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..flux_blocks import ATTENTION, REPEATED_BLOCKS, SHARED_INPUTS, UNEXPORTABLE
@@ -12,7 +19,6 @@ from .encode import control_size, latents, load_encoders, load_token_counter, lo
 from .graph import GRAPH
 from .keys import FILE, KEY_MAP, detect, published_sizes
 from .predict import predict, takes_guidance
-from .sampling import TRAINED_SHIFT, distilled, shift
 
 # Attention and MLP of a single block are one layer at its beginning and one at its end.
 _SINGLE = r"single_transformer_blocks\.\d+\.attn\.(to_qkv_mlp_proj|to_out)"
@@ -42,6 +48,49 @@ def _klein(double: int, single: int, heads: int, text: int) -> dict[str, Any]:
         "joint_attention_dim": text,
         "guidance_embeds": False,
     }
+
+
+_TRAINED_SHIFT = ShiftSettings(dynamic=True)
+"""FLUX.1's line. Source: OneTrainer, pull request 1516: its authors say that FLUX.2 was trained
+with it, and that `mu` is for generating; musubi-tuner 30c658c, ``flux2_shift``."""
+_MANY_TOKENS = 4300
+_AT_10, _AT_200 = (8.73809524e-05, 1.89833333), (0.00016927, 0.45666666)
+"""Slope and start of the line of mu over the tokens, for so many steps."""
+
+_ADVICE = (
+    "FLUX.2 klein is distilled to four steps: train on the klein base of the same size "
+    "(FLUX.2-klein-base-4B or -9B), whose adapters work on klein too. If the name is wrong, "
+    "rename it."
+)
+
+
+def _mu(tokens: int, steps: int) -> float:
+    """`ShiftSettings.mu`: between a line for 10 steps and one for 200; one line for large images.
+
+    Source: Diffusers 0.42, ``compute_empirical_mu`` of ``Flux2Pipeline``.
+    """
+    few, many = (slope * tokens + start for slope, start in (_AT_10, _AT_200))
+    if tokens > _MANY_TOKENS:
+        return many
+    slope = (many - few) / 190
+    return slope * steps + many - 200 * slope
+
+
+def _shift(location: BaseLocation, steps: int) -> ShiftSettings:
+    """`PredictionSpec.shift`."""
+    return replace(read_shift(location), mu=partial(_mu, steps=steps))
+
+
+def _distilled(location: BaseLocation) -> str:
+    """`Family.distilled`: dev is distilled in its guidance alone, which training leaves alone."""
+    if says_not_distilled(location):
+        return ""
+    if location.file is None:
+        told = read_json(location.folder / "model_index.json").get("is_distilled")
+        if told is not None:
+            return _ADVICE if told else ""
+    name = base_name(location)
+    return _ADVICE if "klein" in name and "base" not in name else distilled_by_name(location)
 
 
 FAMILY = Family(
@@ -94,10 +143,10 @@ FAMILY = Family(
     prediction=PredictionSpec(
         predict=predict,
         takes_guidance=takes_guidance,
-        shift=shift,
-        trained_shift=lambda location: TRAINED_SHIFT,
+        shift=_shift,
+        trained_shift=lambda location: _TRAINED_SHIFT,
     ),
     load_encoders=load_encoders,
-    distilled=distilled,
+    distilled=_distilled,
     graph=GRAPH,
 )

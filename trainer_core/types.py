@@ -24,6 +24,46 @@ Names are the family's own, for example ``text_embeddings`` `[L, D]`.
 
 
 @dataclass(frozen=True, slots=True)
+class ClipPart:
+    """Which frames of a clip are trained.
+
+    Attributes:
+        start: Of the first one, in seconds from the clip's first frame.
+        frames: How many.
+        rate: How many of them are a second.
+    """
+
+    start: float
+    frames: int
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class FrameGrid:
+    """How many frames of a clip its latents have: one for the first, then one for every few.
+
+    Attributes:
+        every: Frames for each further frame of the latents.
+        rate: Frames per second that the base was trained at.
+    """
+
+    every: int
+    rate: float
+
+    def latent_frames(self, frames: int) -> int:
+        """Frames of the latents of so many frames."""
+        return (frames - 1) // self.every + 1
+
+    def frames_of(self, latent: int) -> int:
+        """Frames of a clip whose latents have so many."""
+        return (latent - 1) * self.every + 1
+
+    def lengths(self, most: int) -> list[int]:
+        """Numbers of frames that a clip may have, up to the most; a single image is none."""
+        return [self.frames_of(each) for each in range(2, self.latent_frames(most) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One training example as it lies in the dataset folder.
 
@@ -47,6 +87,7 @@ class Sample:
         focus: Place, as shares of width and height, that a person put in the middle of what is
             kept; None where nobody did.
         alpha: Whether it may be transparent, and what is counts as white.
+        clip: Which frames of ``image`` are trained, where that is a clip.
     """
 
     name: str
@@ -65,6 +106,7 @@ class Sample:
     weight: float = 1.0
     focus: tuple[float, float] | None = None
     alpha: bool = False
+    clip: ClipPart | None = None
 
     @property
     def captions(self) -> tuple[str, ...]:
@@ -74,10 +116,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """A size in pixels to which samples are resized and cropped."""
+    """A size in pixels, and frames of a clip, to which samples are resized, cropped and cut."""
 
     width: int
     height: int
+    frames: int = 1
+
+    def __str__(self) -> str:
+        """Such as ``512x768``, and ``512x768x33`` of clips."""
+        size = f"{self.width}x{self.height}"
+        return size if self.frames == 1 else f"{size}x{self.frames}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,7 @@ def _given(
         pixels=found.space.pixels,
         open=open_denoiser,
         sigmas=found.sigmas,
+        clips=found.clips,
     )
 
 
@@ -160,7 +161,9 @@ def encoders_of(
         edits = found.takes_references and location.variant != "generate"
         sight = seeing_text(clip, found.title) if edits else None
         probe = functools.partial(_predict_once, found, family, probed) if probed else None
-        return PlainEncoders(found.title, found.space, clip, vae, on_close, text, sight, probe)
+        return PlainEncoders(
+            found.title, found.space, clip, vae, on_close, text, sight, probe, found.clips
+        )
 
     return make
 

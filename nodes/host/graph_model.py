@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ...trainer_core.diffusion.noise_levels import NoiseLevels
     from ...trainer_core.diffusion.parameterization import Parameterization
+    from ...trainer_core.types import FrameGrid
 
 _IMAGE, _VIDEO = 2, 3
 _SCHEDULER = "simple"
@@ -38,6 +39,18 @@ Source: sd-scripts 48d368fa, docs/anima_train_network.md; musubi-tuner 30c658c, 
 
 _MOST_TRAINED_SHIFT = 3.0
 """Of any other flow. Trainers use 1 to 3.2; a MODEL's own is for generating, and may be 8."""
+
+_FRAME_RATES = {
+    **dict.fromkeys(("WAN21", "CosmosPredict2"), 16.0),
+    **dict.fromkeys(("WAN22", "HunyuanVideo", "HunyuanVideo15", "Kandinsky5"), 24.0),
+    "LTXV": 25.0,
+    "GenmoMochi": 30.0,
+    "CosmosVideo": 24.0,
+}
+"""ComfyUI's classes of models of videos to the frames per second that they were trained at.
+
+Source: the pages and pipelines of the models; ComfyUI's example workflows save at the same rates.
+"""
 
 _CAST = "manual_cast_dtype"
 """ComfyUI's name of what a model computes in where its weights are kept in something else."""
@@ -134,6 +147,17 @@ class GraphModel:
         found = self.patcher.get_model_object("latent_format")
         pixels = int(found.spacial_downscale_ratio)
         return LatentSpace(found, int(found.latent_channels), found.latent_dimensions, pixels)
+
+    @cached_property
+    def clips(self) -> FrameGrid | None:
+        """Lengths of the clips that it generates; None of a model of images."""
+        from ...trainer_core.types import FrameGrid
+
+        rates = [_FRAME_RATES[each] for each in classes_of(self.model) if each in _FRAME_RATES]
+        every = int(getattr(self.space.format, "temporal_downscale_ratio", 1))
+        if not rates or self.space.dimensions != _VIDEO or every == 1:
+            return None
+        return FrameGrid(every, rates[0])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -258,7 +282,7 @@ class GraphModel:
         """Pixels of which the sides of trained images are multiples."""
         return 2**self.halvings * self.patch * self.space.pixels
 
-    def room(self, images: int, side: int, rank: int) -> int:
+    def room(self, images: int, side: int, rank: int, frames: int = 1) -> int:
         """Bytes of the device that a step may need beside the model, for ComfyUI to leave free.
 
         A guess, as ComfyUI's own of a sampler's step is, from which it is made; no GPU has
@@ -268,9 +292,12 @@ class GraphModel:
             images: Of a pass.
             side: Of an image, in pixels.
             rank: Of the adapter.
+            frames: Of a clip.
         """
-        small, frames = max(1, side // self.space.pixels), (1,) * (self.space.dimensions - 2)
-        forward = self.patcher.memory_required((images, self.space.channels, *frames, small, small))
+        small, deep = max(1, side // self.space.pixels), (1,) * (self.space.dimensions - 2)
+        if self.clips is not None:
+            deep = (self.clips.latent_frames(frames),)
+        forward = self.patcher.memory_required((images, self.space.channels, *deep, small, small))
         sizes = (
             getattr(each, "in_features", 0) + getattr(each, "out_features", 0)
             for each in self.denoiser.modules()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ...trainer_core.data.captions import TextLimit
-    from ...trainer_core.types import Conditioning
+    from ...trainer_core.types import Conditioning, FrameGrid
     from .graph_encoders import GraphText
     from .graph_text import GraphText as TrainedText
 
@@ -60,7 +60,7 @@ class LatentSpace:
     pixels: int
 
     def normalized(self, raw: Tensor) -> Tensor:
-        """Latents of the VAE as the denoiser sees them: `[1, C, h, w]` or `[1, C, 1, h, w]`."""
+        """Latents of the VAE as the denoiser sees them: `[1, C, h, w]` or `[1, C, f, h, w]`."""
         return self.format.process_in(self._shaped(raw))
 
     def raw(self, latents: Tensor) -> Tensor:
@@ -86,6 +86,7 @@ class PlainEncoders:
         trained: The CLIP whose text encoders are trained, which reads a text's tokens in each step;
             None where texts are encoded once.
         sight: How the CLIP is shown control images; None where the denoiser alone is given them.
+        clips: Lengths of the clips that the model generates; None of a model of images.
         probe: Called with a short text before anything else is encoded; raises an error where the
             model cannot read it.
     """
@@ -98,6 +99,7 @@ class PlainEncoders:
     trained: TrainedText | None = None
     sight: GraphText | None = None
     probe: Callable[[Conditioning], None] | None = None
+    clips: FrameGrid | None = None
 
     def __post_init__(self) -> None:
         """Refuse CLIP and VAE whose changes nobody could notice, and another model's VAE.
@@ -174,13 +176,36 @@ class PlainEncoders:
             latents = torch.cat([self.space.normalized(each.float().cpu()) for each in raw])
         return ordinary(latents[:, :, 0] if latents.ndim == _VIDEO + 2 else latents)
 
+    def encode_clip(self, frames: Tensor) -> Tensor:
+        """Encode a clip `[T, 3, H, W]`, uint8, to `[C, f, h, w]`, float32 on the CPU.
+
+        Raises:
+            InputError: When the VAE is another model's, or makes another number of frames.
+        """
+        import torch
+
+        self._try()
+        vae = require(self.vae, "VAE", "to encode clips", _VAE_REMEDY)
+        assert self.clips is not None
+        with torch.inference_mode():
+            raw = vae.encode(frames.movedim(1, -1).float() / 255)
+            self._require_fitting(raw, frames.shape, self.clips.latent_frames(len(frames)))
+            latents = self.space.normalized(raw.float().cpu())
+        return ordinary(latents[0])
+
     def _try(self) -> None:
         if self.probe is not None and self.clip is not None:
             probe, self.probe = self.probe, None
             probe(_encoded(self.clip, self.clip.tokenize(_PROBE), _PROBE))
 
-    def _require_fitting(self, raw: Tensor, shape: Sequence[int]) -> None:
+    def _require_fitting(self, raw: Tensor, shape: Sequence[int], frames: int = 1) -> None:
         channels, side = self.space.channels, self.space.pixels
+        if raw.ndim == _VIDEO + 2 and raw.shape[2] != frames:
+            raise InputError(
+                f"latents of {raw.shape[2]} frames from the VAE input for {shape[0]} frames",
+                f"{frames}, as {self.name} has them",
+                _VAE_REMEDY,
+            )
         wanted = (channels, shape[-2] // side, shape[-1] // side)
         found = (raw.shape[1], *raw.shape[-2:])
         if found != wanted or not self.space.dimensions <= raw.ndim - 1 <= _VIDEO + 1:
@@ -192,7 +217,10 @@ class PlainEncoders:
             )
 
     def decoder(self) -> Callable[[Tensor], Tensor]:
-        """What turns normalised latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        """What turns normalised latents into pixels in [-1, 1].
+
+        `[B, C, h, w]` becomes `[B, 3, H, W]`, and of clips `[B, C, f, h, w]` `[B, T, 3, H, W]`.
+        """
         vae = require(self.vae, "VAE", "to decode previews", _VAE_REMEDY)
 
         def decode(latents: Tensor) -> Tensor:
@@ -200,8 +228,9 @@ class PlainEncoders:
 
             with torch.inference_mode():
                 pixels = vae.decode(self.space.raw(latents.float().cpu()))
-                still = pixels[:, 0] if pixels.ndim == _VIDEO + 2 else pixels
-                found = still[..., :3].movedim(-1, 1).float() * 2 - 1
+                if pixels.ndim == _VIDEO + 2 and latents.ndim == _VIDEO + 1:
+                    pixels = pixels[:, 0]
+                found = pixels[..., :3].movedim(-1, -3).float() * 2 - 1
             return ordinary(found)
 
         return decode

@@ -357,10 +357,12 @@ def shown_run(handle: RunHandle) -> dict[str, list[str]]:
 def _latest_images(folder: Path, step: int) -> list[Path]:
     """A run's last previews by the order of prompts; those after the step are another adapter's."""
     found = [path for path in folder.glob("samples/[0-9]*") if path.name.isdigit()]
+    from ...trainer_core.inference.preview_files import preview_files
+
     last = max((path for path in found if int(path.name) <= step), key=_number, default=None)
     if last is None:
         return []
-    return sorted((path for path in last.glob("*.png") if path.stem.isdigit()), key=_number)
+    return preview_files(last)
 
 
 def _number(path: Path) -> int:
@@ -368,14 +370,17 @@ def _number(path: Path) -> int:
 
 
 def _image_batch(paths: list[Path]) -> Tensor:
-    """Images of one size as core's IMAGE: `[B, H, W, 3]`, float32, in [0, 1]; clear is white."""
+    """Images of one size, and frames of clips, as core's IMAGE; clear is white.
+
+    `[B, H, W, 3]`, float32, in [0, 1].
+    """
     import torch
-    from PIL import Image
+    from PIL import Image, ImageSequence
 
     images: list[Tensor] = []
     for path in paths:
         with Image.open(path) as image:
-            images.append(as_image(image))
+            images += [as_image(frame) for frame in ImageSequence.Iterator(image)]
     return torch.stack(images)
 
 

@@ -11,6 +11,7 @@ from ...trainer_core.config.reading import load_config
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.storage import holder
 from ...trainer_core.filesystem.text_files import parse_json, read_lines, read_object
+from ...trainer_core.inference.preview_files import preview_files
 
 POINTS = 2000
 """So many steps of a longer run are read."""
@@ -208,8 +209,7 @@ def _samples(
     while len(steps) // every > _IMAGES:
         every *= 2
     for path in sorted({*steps[:1], *steps[::-every]}, key=lambda path: int(path.name)):
-        images = [image for image in path.glob("*.png") if image.stem.isdecimal()]
-        for image in sorted(images, key=lambda each: int(each.stem)):
+        for image in preview_files(path):
             step, index = int(path.name), int(image.stem)
             samples.append(sample_of(step, index, prompts(step), place(image)))
     return samples

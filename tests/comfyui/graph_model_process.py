@@ -28,10 +28,34 @@ def write_image(folder, side, count=1):
         (folder / f"{number}.txt").write_text(CAPTION, encoding="utf-8")
 
 
+def write_clip(folder, side, frames, rate):
+    """A clip of a bar that moves, whose brightness changes."""
+    import av
+    import numpy
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with av.open(str(folder / "0.mp4"), "w") as container:
+        stream = container.add_stream("libx264", rate=round(rate))
+        stream.width = stream.height = side
+        stream.pix_fmt, stream.options = "yuv444p", {"crf": "0"}
+        for number in range(frames):
+            pixels = numpy.full((side, side, 3), 40 + 5 * number, numpy.uint8)
+            pixels[:, number * side // frames :][:, : side // 4] = (200, 30, 30)
+            for packet in stream.encode(av.VideoFrame.from_ndarray(pixels, "rgb24")):
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)
+    (folder / "0.txt").write_text(CAPTION, encoding="utf-8")
+
+
 def run_config(folder, job, side, family):
     values = {
         "family": family,
-        "dataset": {"path": str(folder / "images"), "resolution": side},
+        "dataset": {
+            "path": str(folder / "images"),
+            "resolution": side,
+            "frames": job.get("frames", 33),
+        },
         "adapter": {"kind": job["kind"], "rank": 4, **job.get("adapter", {})},
         "training": {
             "steps": job.get("steps", 20),
@@ -50,6 +74,7 @@ def run_config(folder, job, side, family):
             "steps": DRAWN,
             "guidance": job.get("guidance", 1.0),
             "seed": SEED,
+            "frames": job.get("frames"),
         },
         "memory": {"device": "cpu", "gradient_checkpointing": job.get("checkpointing", True)},
         "output": {"dir": str(folder / "output"), "name": job["name"], **job.get("output", {})},
@@ -70,7 +95,7 @@ def as_latents(encoders):
     return Latents(**values)
 
 
-def sampled_by_comfyui(model, clip, side, guidance, straight_guidance):
+def sampled_by_comfyui(model, clip, side, guidance, straight_guidance, frames=1):
     """The latents of KSampler with euler and simple, as the model has them (normalised)."""
     import torch
 
@@ -85,7 +110,8 @@ def sampled_by_comfyui(model, clip, side, guidance, straight_guidance):
     negative = nodes.CLIPTextEncode().encode(clip, NEGATIVE)[0]
     found = model.model.latent_format
     small = side // found.spacial_downscale_ratio
-    shape = [1, found.latent_channels, *[1] * (found.latent_dimensions - 2), small, small]
+    deep = (frames - 1) // found.temporal_downscale_ratio + 1
+    shape = [1, found.latent_channels, *[deep] * (found.latent_dimensions - 2), small, small]
     latent = {"samples": torch.zeros(shape)}
     words = (SEED, DRAWN, scale, "euler", "simple", positive, negative, latent, 1.0)
     samples = nodes.common_ksampler(model, *words)[0]["samples"]
@@ -144,8 +170,9 @@ def trained(folder, job, model, clip, vae):
     config = run_config(folder, job, side, family.name)
     source = family_of.encoders_of(model, clip, vae)
     guidance, guided = job.get("guidance", 1.0), family.prediction.takes_guidance(None)
+    frames = job.get("frames", 1)
     # ComfyUI itself adds to a model's ops when it first loads it.
-    bare = sampled_by_comfyui(model, clip, side, guidance, guided)
+    bare = sampled_by_comfyui(model, clip, side, guidance, guided, frames)
     before = weights_hash(model), *marks(model)
     result = train(config, make_source=source, family=family)
     after = weights_hash(model), *marks(model)
@@ -169,9 +196,9 @@ def trained(folder, job, model, clip, vae):
         found["layers"] = sum(name.endswith(".alpha") for name in file.tensors)
     patched, found["unread"] = loaded(model, result.adapters[0])
     found["patches"] = len(patched.patches)
-    theirs = sampled_by_comfyui(patched, clip, side, guidance, guided).reshape(own.shape)
+    theirs = sampled_by_comfyui(patched, clip, side, guidance, guided, frames).reshape(own.shape)
     bare = bare.reshape(own.shape)
-    after = sampled_by_comfyui(model, clip, side, guidance, guided).reshape(own.shape)
+    after = sampled_by_comfyui(model, clip, side, guidance, guided, frames).reshape(own.shape)
     found["same_after"] = bool(torch.equal(bare, after))
     found["sample_error"] = float((own - theirs).abs().max() / theirs.abs().max())
     found["base_error"] = float((plain - bare).abs().max() / bare.abs().max())
@@ -211,7 +238,10 @@ def of_tiny_model(folder, job):
     from tiny_models.vaes import tiny_vae
 
     sizes, place = TINY[job["model"]], folder / job["model"]
-    write_image(place / "images", sizes.pixels)
+    if "frames" in job:
+        write_clip(place / "images", sizes.pixels, 2 * job["frames"], job["fps"])
+    else:
+        write_image(place / "images", sizes.pixels)
     model = tiny_model(job["model"], 0, job.get("precision", "fp32"))
     job |= {"side": sizes.pixels}
     return trained(place, job, model, tiny_clip(sizes.text), tiny_vae(sizes.vae))

@@ -63,6 +63,29 @@ def test_a_model_learns_and_is_as_before(quick, job):
     check(quick[f"{job['model']}_{job['kind']}"], job["model"])
 
 
+CLIPS = [
+    {"model": model, "kind": kind, "frames": frames, "fps": rate, "name": f"{model}_clips"}
+    for model, kind, frames, rate in (
+        ("wan21", "lora", 9, 16.0),
+        ("hunyuan_video", "loha", 5, 24.0),
+        ("ltxv", "lokr", 9, 25.0),
+        ("cosmos_predict2", "lora", 5, 16.0),
+    )
+]
+"""Models of videos, with a length of their grid and their rate."""
+
+
+@pytest.fixture(scope="module")
+def clips(comfy_host, tmp_path_factory):
+    jobs = [{**job, "steps": 12} for job in CLIPS]
+    return trained(comfy_host, tmp_path_factory.mktemp("clips"), jobs)
+
+
+@pytest.mark.parametrize("job", CLIPS, ids=lambda job: job["model"])
+def test_a_model_of_videos_learns_clips_and_is_as_before(clips, job):
+    check(clips[job["name"]], job["model"])
+
+
 SAME_SAMPLING = {"ssd1b", "sdxl_edm_v", "flux_schnell", "pixart_sigma"}
 """Models with the denoiser of one of the others and a way of sampling of another."""
 

@@ -297,6 +297,30 @@ class DatasetSection(Section):
         "too small to be trained at all. Enlarges images that are smaller than the training size.",
         advanced=True,
     )
+    frames: int = setting(
+        33,
+        "Raise it for longer motion, where memory allows. For bases of videos: the most frames of "
+        "a clip that are trained at once; the base's own lengths up to it are taken, and a longer "
+        "clip is cut into equal parts.",
+        ge=1,
+        le=1025,
+    )
+    fps: float | None = setting(
+        None,
+        "Leave it unset: motion then has the speed that the base was trained at. Frames per second "
+        "that are taken of a clip; by time, so that nothing is slowed down.",
+        advanced=True,
+        gt=0.0,
+        le=120.0,
+    )
+    max_clips: int = setting(
+        16,
+        "Lower it when one long clip should not outweigh the others. The most parts that a clip is "
+        "cut into, from its start.",
+        advanced=True,
+        ge=1,
+        le=10000,
+    )
     batch_size: int | None = setting(
         None,
         "Leave it unset: training.batch_size. How many images share a batch; a folder of small "

@@ -117,6 +117,14 @@ class PreviewSection(Section):
         ge=16,
         le=8192,
     )
+    frames: int | None = setting(
+        None,
+        "Leave it unset; lower it to wait less for previews. For bases of videos: frames of a "
+        "preview, 1 for an image. Unset: as many as most clips of the dataset have.",
+        advanced=True,
+        ge=1,
+        le=1025,
+    )
     steps: int = setting(
         20,
         "Lower it to wait less for previews; raise it when they look unfinished. Sampling steps "

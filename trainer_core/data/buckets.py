@@ -49,9 +49,9 @@ class Plan:
     notes: tuple[str, ...]
 
     def counts(self) -> dict[str, int]:
-        """Number of samples per bucket, named like ``"64x64"``, in order of size."""
+        """Number of samples per bucket, named as `Bucket` is written, in order of size."""
         counts = Counter(planned.bucket for planned in self.samples)
-        return {f"{bucket.width}x{bucket.height}": counts[bucket] for bucket in sorted(counts)}
+        return {str(bucket): counts[bucket] for bucket in sorted(counts)}
 
 
 @uncollected()
@@ -93,7 +93,8 @@ def plan_buckets(
         given = (
             _control_buckets(sample, settings.control_area, control_size) if sample.controls else ()
         )
-        for bucket in chosen[sample.width, sample.height]:
+        for size in chosen[sample.width, sample.height]:
+            bucket = size if sample.clip is None else replace(size, frames=sample.clip.frames)
             controls = (bucket,) * len(sample.controls) if given is None else given
             planned.append(PlannedSample(sample, bucket, controls))
     chosen, unflipped = with_flips(planned, settings)

@@ -67,7 +67,7 @@ def describe_plan(plan: BatchPlan) -> list[str]:
     ]
     shown = groups if len(groups) <= _MOST else groups[: _MOST - 1]
     for each in shown:
-        name = f"{each.bucket.width}x{each.bucket.height}"
+        name = str(each.bucket)
         images = _count(len(each.indices), "image")
         often = (
             f", {each.appearances} times an epoch" if each.appearances > len(each.indices) else ""

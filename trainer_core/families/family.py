@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..config import RunConfig
 from ..diffusion.sigma import ShiftSettings, flow_sigmas, shift_factor
 from ..errors import ConfigError
-from ..types import Conditioning
+from ..types import Conditioning, FrameGrid
 from ..weights.base_format import Packing
 from ..weights.diffusers_folder import read_json
 from ..weights.loading import Take, load_file, load_frozen, load_packed
@@ -148,13 +148,24 @@ class Family:
         return 4 if variant in self.latents.layered else self.latents.channels
 
     def latent_shape(
-        self, location: BaseLocation, width: int, height: int, layers: int = 0
+        self, location: BaseLocation, width: int, height: int, layers: int = 0, frames: int = 1
     ) -> tuple[int, ...]:
-        """``(C, h, w)`` of an image of so many pixels; with layers ``(C, layers + 1, h, w)``."""
+        """``(C, h, w)`` of an image of so many pixels; ``(C, f, h, w)`` with layers, and of clips.
+
+        Layers are as many frames of latents and the image one more; a clip of so many frames has
+        as many as `clips` says.
+        """
         channels, pixels = self._latents(location)
         high, wide = (side // (self.latents.patch * pixels) for side in (height, width))
-        frames = (layers + 1,) if layers else ()
-        return channels, *frames, self.latents.patch * high, self.latents.patch * wide
+        deep = (layers + 1,) if layers else ()
+        if frames > 1 and self.clips is not None:
+            deep = (self.clips.latent_frames(frames),)
+        return channels, *deep, self.latents.patch * high, self.latents.patch * wide
+
+    @property
+    def clips(self) -> FrameGrid | None:
+        """Lengths of the clips that it trains; None where it trains images alone."""
+        return None if self.given is None else self.given.clips
 
     def _latents(self, location: BaseLocation) -> tuple[int, int]:
         if self.given is not None:

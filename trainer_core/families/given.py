@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import BaseModelError
+from ..types import FrameGrid
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +32,7 @@ class GivenDenoiser:
         pixels: Of an image's side for each latent.
         open: Gives the frozen denoiser, which computes in a dtype on a device, and takes it back at
             the end of a stack; none of it is copied.
+        clips: Lengths of the clips that it generates; None of a model of images.
         sigmas: Steps of a generation to the noise levels `[steps + 1]`, float32, falling to 0, that
             the host's own sampler would use.
     """
@@ -41,6 +43,7 @@ class GivenDenoiser:
     pixels: int
     open: Callable[[torch.dtype, torch.device, contextlib.ExitStack], nn.Module]
     sigmas: Callable[[int], Tensor]
+    clips: FrameGrid | None = None
 
 
 def only_the_host(what: str) -> BaseModelError:

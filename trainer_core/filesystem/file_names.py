@@ -16,6 +16,9 @@ _HEIC = {".heic", ".heif", ".hif"}
 IMAGE_EXTENSIONS = frozenset({".png", ".webp", ".bmp", ".avif"} | _JPEG | _HEIC)
 """Extensions of images that are read, those of phones and cameras where their decoder is there."""
 
+CLIP_EXTENSIONS = frozenset({".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi"})
+"""Extensions of clips, which bases of videos train."""
+
 FOREIGN_EXTENSIONS = frozenset({".gif", ".tif", ".tiff", ".jxl", ".jp2", ".tga", ".apng"})
 """Extensions of images that are not read; leaving them out in silence would surprise."""
 

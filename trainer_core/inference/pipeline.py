@@ -482,6 +482,7 @@ def sample_previews(
     deliver: Callable[[int, Tensor], None],
     stop: Callable[[], bool],
     layers: int,
+    frames: int = 1,
 ) -> None:
     """Sample one image for each prompt and hand each over as soon as it is generated.
 
@@ -491,14 +492,16 @@ def sample_previews(
         sampler: Generates on the run's base with its adapter.
         settings: Size, steps, guidance and seed.
         prompts: The encoded prompts.
-        deliver: Takes a prompt's index and its pixels `[3 or 4, H, W]` in [-1, 1].
+        deliver: Takes a prompt's index and its pixels `[3 or 4, H, W]` in [-1, 1], of a clip
+            `[T, 3, H, W]`.
         stop: Asked before each prompt and after each sampling step whether to give up.
         layers: How many layers the images of the dataset have.
+        frames: How many frames most clips of the dataset have.
     """
     for index, prompt in enumerate(prompts):
         if stop():
             return
-        size, seed = settings_of_prompt(settings, sampler, index, layers=layers)
+        size, seed = settings_of_prompt(settings, sampler, index, layers=layers, frames=frames)
         try:
             # One at a time: a preview must not need more memory than a training step.
             pixels = sampler.sample([prompt.request(seed)], size, stop)[0]

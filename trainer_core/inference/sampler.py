@@ -39,10 +39,10 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True)
 class SampleSettings:
-    """Size and effort of an image: pixels, sampling steps, guidance scale, and its layers.
+    """Size and effort of an image or a clip: pixels, sampling steps, guidance scale.
 
-    Only a base that takes images apart has layers; without, an image is one frame. A shift is
-    taken instead of the scheduler's own.
+    Only a base that takes images apart has layers, only one of videos more frames than one. A
+    shift is taken instead of the scheduler's own.
     """
 
     width: int
@@ -51,6 +51,7 @@ class SampleSettings:
     guidance: float
     layers: int = 0
     shift: float | None = None
+    frames: int = 1
 
 
 _LAYERS = 4
@@ -75,9 +76,23 @@ def preview_layers(
 
 
 def preview_settings(
-    preview: PreviewSection, family: Family, location: BaseLocation, layers: int = _LAYERS
+    preview: PreviewSection,
+    family: Family,
+    location: BaseLocation,
+    layers: int = _LAYERS,
+    frames: int = 1,
 ) -> SampleSettings:
-    """What a run file says of its previews; ``layers`` is as ``usual`` of `preview_layers`."""
+    """What a run file says of its previews.
+
+    Args:
+        preview: The run file's section.
+        family: The base's family.
+        location: The base.
+        layers: As ``usual`` of `preview_layers`.
+        frames: How many most clips of the dataset have.
+    """
+    grid = family.clips
+    wanted = 1 if grid is None else preview.frames or frames
     return SampleSettings(
         preview.width,
         preview.height,
@@ -85,11 +100,17 @@ def preview_settings(
         preview.guidance,
         preview_layers(preview, family, location.variant, layers),
         preview.shift,
+        frames=1 if grid is None else grid.frames_of(grid.latent_frames(wanted)),
     )
 
 
 def settings_of_prompt(
-    preview: PreviewSection, place: Sampler, index: int, *, layers: int = _LAYERS
+    preview: PreviewSection,
+    place: Sampler,
+    index: int,
+    *,
+    layers: int = _LAYERS,
+    frames: int = 1,
 ) -> tuple[SampleSettings, int]:
     """What a run file says of one of its previews, and the seed of its noise.
 
@@ -98,12 +119,13 @@ def settings_of_prompt(
         place: Samples it.
         index: Which of its prompts.
         layers: As ``usual`` of `preview_layers`.
+        frames: As for `preview_settings`.
 
     Raises:
         ConfigError: When a flag cannot be read.
     """
     own = preview.of_prompt(preview.prompts[index], index)
-    return preview_settings(own, place.family, place.location, layers), own.seed
+    return preview_settings(own, place.family, place.location, layers, frames), own.seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +136,8 @@ class Sampler:
         family: The base's family.
         location: Where the base came from.
         transformer: The denoiser, with or without an adapter.
-        decode: Latents `[B, C, h, w]` to pixels `[B, 3 or 4, H, W]` in [-1, 1].
+        decode: Latents `[B, C, h, w]` to pixels `[B, 3 or 4, H, W]` in [-1, 1]; of a base of videos
+            also `[B, C, f, h, w]` to `[B, T, 3, H, W]`.
         device: Where the denoiser lives.
     """
 
@@ -139,13 +162,13 @@ class Sampler:
             stop: Asked after each sampling step whether to give up.
 
         Returns:
-            `[B, C, h, w]`, with layers `[B, C, f, h, w]`, float32, normalised.
+            `[B, C, h, w]`, with layers and of clips `[B, C, f, h, w]`, float32, normalised.
 
         Raises:
             SamplingStopped: When ``stop`` said so.
         """
         shape = self.family.latent_shape(
-            self.location, settings.width, settings.height, settings.layers
+            self.location, settings.width, settings.height, settings.layers, settings.frames
         )
         noise = torch.stack([_noise(shape, request.seed) for request in requests]).to(self.device)
         controls = [
@@ -174,7 +197,7 @@ class Sampler:
         settings: SampleSettings,
         stop: Callable[[], bool] | None = None,
     ) -> Tensor:
-        """Sample images.
+        """Sample images or clips.
 
         Args:
             requests: What to sample; all with controls of the same sizes.
@@ -183,12 +206,15 @@ class Sampler:
 
         Returns:
             Pixels `[B, 3 or 4, H, W]` in [-1, 1], float32, on the CPU. An image and its layers lie
-            side by side, the image at the left, then from the lowest layer to the topmost.
+            side by side, the image at the left, then from the lowest layer to the topmost. Of clips
+            `[B, T, 3, H, W]`.
 
         Raises:
             SamplingStopped: When ``stop`` said so.
         """
         latents = self.latents(requests, settings, stop)
+        if settings.frames > 1:
+            return self.decode(latents).float().cpu()
         frames = latents.unbind(2) if latents.ndim == 5 else (latents,)
         return torch.cat([self.decode(each).float().cpu() for each in frames], dim=-1)
 

@@ -24,6 +24,7 @@ from ..config.defaults import run_length
 from ..data.image import from_pixels
 from ..errors import NonFiniteError, RunError, StorageError
 from ..filesystem.storage import atomic_write
+from ..inference.preview_files import preview_ending, save_preview
 from ..requirements import installed_versions
 from ..types import RunResult, StepResult
 from .checkpoints.checkpoint import (
@@ -91,6 +92,9 @@ def make_trackers(
     return [named[name]() for name in dict.fromkeys(config.metrics.trackers)]
 
 
+_IMAGE_AXES = 3
+
+
 class Recorder:
     """Writes one run down; only the first process of a run has one. Leaving it closes its files.
 
@@ -102,6 +106,7 @@ class Recorder:
         settings: The settings that decide the run, kept in each checkpoint.
         header: What the adapter files' headers tell of the run; step and date are filled in here.
         observer: Hears what was written.
+        frame_rate: Frames per second of previews that are clips.
 
     Raises:
         StorageError: When the folder cannot be written.
@@ -116,6 +121,7 @@ class Recorder:
         settings: Mapping[str, Any],
         header: RunInfo,
         observer: Observer,
+        frame_rate: float = 0.0,
     ) -> None:
         self.folder = folder
         self._config = config
@@ -124,6 +130,7 @@ class Recorder:
         self._settings = settings
         self._header = header
         self._observer = observer
+        self._frame_rate = frame_rate
         self._outlines: dict[str, Any] | None = None
         self._start()
 
@@ -312,17 +319,18 @@ class Recorder:
         Args:
             step: Steps made.
             index: The prompt's index.
-            pixels: `[3 or 4, H, W]` in [-1, 1].
+            pixels: `[3 or 4, H, W]` in [-1, 1]; of a clip `[T, 3, H, W]`.
         """
-        path = self.folder.samples(step) / f"{index}.png"
-        image = from_pixels(pixels)
+        frames = pixels if pixels.ndim > _IMAGE_AXES else pixels[None]
+        images = [from_pixels(frame) for frame in frames]
+        path = self.folder.samples(step) / f"{index}{preview_ending(len(images))}"
 
         def write() -> None:
-            atomic_write(path, lambda target: image.save(target, format="PNG"))
+            atomic_write(path, lambda target: save_preview(images, target, self._frame_rate))
 
         if not self._unwritten.attempt(_PREVIEW, write):
             return
-        self._metrics.write_image(step, index, pixels)
+        self._metrics.write_image(step, index, frames[len(frames) // 2])
         self._images.append(path)
         self._observer.notify(PreviewDone(step, index, path))
 

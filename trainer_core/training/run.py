@@ -217,6 +217,7 @@ def _train(
                 settings={**settled.settings, SCHEDULE: run.anew},
                 header=header,
                 observer=observer,
+                frame_rate=data.family.clips.rate if data.family.clips else 0.0,
             ) as recorder,
         ):
             observer.notify(RunStarted(_summary(run, folder)))

@@ -161,6 +161,7 @@ def _previews(run: Loaded, recorder: Recorder | None) -> Callable[[int], None]:
                     functools.partial(recorder.image, step),
                     run.observer.cancelled,
                     run.data.dataset.usual_layers,
+                    run.data.dataset.usual_frames,
                 )
 
     return generate

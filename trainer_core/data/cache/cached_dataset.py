@@ -120,6 +120,12 @@ class CachedDataset:
         return max(counts, key=lambda layers: (counts[layers], layers))
 
     @property
+    def usual_frames(self) -> int:
+        """How many frames most clips have, of equally many the more; 1 without clips."""
+        counts = Counter(each.frames for each in self.buckets if each.frames > 1)
+        return max(counts, key=lambda frames: (counts[frames], frames), default=1)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The samples' names."""
         return self.items.names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from PIL import Image
@@ -31,6 +31,20 @@ class Encoders(Protocol):
         What the denoiser masks out, such as padding, is not in it.
         """
         ...
+
+
+def encode_clip(encoders: Encoders, frames: Tensor) -> Tensor:
+    """Encode a clip.
+
+    Args:
+        encoders: Those of a base of videos, which have a method ``encode_clip(frames)``.
+        frames: `[T, 3, H, W]`, uint8, a number of frames that the base trains.
+
+    Returns:
+        Normalised latents `[C, f, h, w]`.
+    """
+    encode: Callable[[Tensor], Tensor] = getattr(encoders, "encode_clip")  # noqa: B009
+    return encode(frames)
 
 
 def encode_texts(

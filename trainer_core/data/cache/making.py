@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -20,7 +21,7 @@ from ...types import Conditioning
 from ..image import on_white, to_pixels
 from .cache_file import Entry, is_sound, write_entry
 from .claims import Claims
-from .encoders import Encoders, encode_texts
+from .encoders import Encoders, encode_clip, encode_texts
 from .index import CacheIndex
 from .recipes import ImageTask, PlainTask, Recipes, SizedImage, TextTask
 
@@ -122,6 +123,8 @@ class Maker:
     def _prepared(self, task: Task) -> Any:
         """What a thread does of a task: read images, or make what needs no encoder."""
         try:
+            if isinstance(task, ImageTask) and task.source.clip is not None:
+                return self._decode_clip(task.source)
             if isinstance(task, ImageTask):
                 return to_pixels(self._decode(task.source), task.source.channels)
             if isinstance(task, TextTask):
@@ -164,6 +167,8 @@ class Maker:
         if isinstance(first, TextTask):
             captions = [task.caption for task, _ in batch if isinstance(task, TextTask)]
             return encode_texts(self._encoders, captions, given)
+        if isinstance(first, ImageTask) and first.source.clip is not None:
+            return [{"latents": encode_clip(self._encoders, each)} for each in given]
         latents = self._encoders.encode_image(torch.stack(given))
         if latents.ndim != 4 or len(latents) != len(batch):
             shape = list(latents.shape)
@@ -201,6 +206,14 @@ class Maker:
         image = source.sized(self.naming.settings.animated, hashes.of(source.path))
         hashes.check_unchanged(source.path)
         return image
+
+    def _decode_clip(self, source: SizedImage) -> Tensor:
+        """`[T, 3, H, W]`, uint8: in floats a clip would take four times as much while it waits."""
+        hashes = self.naming.hashes
+        hashes.of(source.path)
+        frames = [torch.from_numpy(np.array(image)) for image in source.frames()]
+        hashes.check_unchanged(source.path)
+        return torch.stack(frames).permute(0, 3, 1, 2)
 
 
 def grouped(

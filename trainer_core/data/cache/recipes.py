@@ -8,7 +8,7 @@ there were such parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -17,9 +17,10 @@ from PIL import Image
 from ...config import DatasetSection
 from ...config.dataset import DatasetFolder, dataset_folders
 from ...counters import counter_seed
-from ...types import Bucket, Conditioning, PlannedSample, Sample
+from ...types import Bucket, ClipPart, Conditioning, PlannedSample, Sample
 from ..brackets import escaped
 from ..captions import with_class_word
+from ..clips import read_frames
 from ..drawn_masks import VERSION, with_mask
 from ..file_memory import FileMemory
 from ..framing import MIDDLE, Framing, MaskSource, mirrored
@@ -57,6 +58,18 @@ class SizedImage:
     drawn: bool = False
     framing: Framing = MIDDLE
     flipped: bool = False
+    clip: ClipPart | None = None
+
+    def frames(self) -> Iterator[Image.Image]:
+        """Read a clip's frames, each at the size.
+
+        Raises:
+            DatasetError: When it cannot be decoded.
+        """
+        assert self.clip is not None
+        for image in read_frames(self.path, self.clip):
+            sized = self.framing.fit(image, self.bucket, "error")
+            yield mirrored(sized) if self.flipped else sized
 
     def sized(self, animated: str, content: str) -> Image.Image:
         """Read it at its size; `content` is the hash of the file.
@@ -83,6 +96,7 @@ class SizedImage:
         kept += ("drawn",) if self.drawn else ()
         kept += () if self.exact else self.framing.parts()
         kept += ("mirrored",) if self.flipped else ()
+        kept += () if self.clip is None else ("clip", *map(repr, astuple(self.clip)))
         return content, self.bucket.width, self.bucket.height, way, *kept
 
 
@@ -362,7 +376,15 @@ class Recipes:
         sample, framing = planned.sample, self._framing(planned.sample)
         exact = self.settings.control_area is not None
         image, *layers = (
-            SizedImage(path, planned.bucket, False, self.channels, framing=framing, flipped=flipped)
+            SizedImage(
+                path,
+                planned.bucket,
+                False,
+                self.channels,
+                framing=framing,
+                flipped=flipped,
+                clip=sample.clip,
+            )
             for path in (sample.image, *sample.layers)
         )
         channels = 4 if self.fills else self.channels

@@ -18,7 +18,7 @@ from ...counters import counter_seed
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
-from ...types import Sample
+from ...types import FrameGrid, Sample
 from ..collection import uncollected
 from .facts import HeaderMemory
 from .folder import scan
@@ -38,6 +38,7 @@ def scan_all(
     stop: bool = True,
     seed: int = 0,
     remembered: HeaderMemory | None = None,
+    grid: FrameGrid | None = None,
 ) -> Scan:
     """Read all folders of a dataset.
 
@@ -47,6 +48,7 @@ def scan_all(
         stop: As for `folder.scan`.
         seed: The run's seed, which decides what ``dataset.validation.share`` holds out.
         remembered: What is known of the images already.
+        grid: As for `folder.scan`.
 
     Returns:
         The samples of all folders, folder after folder in the order of `dataset_folders`.
@@ -56,7 +58,7 @@ def scan_all(
             folders has control images.
     """
     folders = dataset_folders(settings)
-    found = [_scan_one(folder, within, remembered, stop=stop) for folder in folders]
+    found = [_scan_one(folder, within, remembered, grid, stop=stop) for folder in folders]
     _refuse_shared(folders, found)
     _refuse_mixed(folders, found)
     prefixes = _prefixes(folders, found)
@@ -83,12 +85,13 @@ def _scan_one(
     folder: DatasetFolder,
     within: AllowedFolders | None,
     remembered: HeaderMemory | None,
+    grid: FrameGrid | None,
     *,
     stop: bool,
 ) -> Scan:
     """Scan a folder; an error names the setting that the folder stands in."""
     try:
-        return scan(folder.settings, within, stop=stop, remembered=remembered)
+        return scan(folder.settings, within, stop=stop, remembered=remembered, grid=grid)
     except DatasetError as error:
         if folder.place == _FIRST:
             raise

@@ -18,6 +18,7 @@ from ...config import DatasetSection
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
+from ...types import FrameGrid
 from ..image_file import READABLE
 from .controls import (
     control_in_folder,
@@ -68,6 +69,7 @@ def scan(
     *,
     stop: bool = True,
     remembered: HeaderMemory | None = None,
+    grid: FrameGrid | None = None,
 ) -> Scan:
     """Read a dataset folder: names, headers and captions; no pixel is decoded.
 
@@ -78,6 +80,7 @@ def scan(
         stop: Whether to stop where a policy says so; else what it is about is left out, and the
             result says that.
         remembered: What is known of images' headers already; those that it knows are not opened.
+        grid: Lengths of the clips that the base trains; None where it trains images alone.
 
     Returns:
         The samples and what was left out.
@@ -86,7 +89,7 @@ def scan(
         DatasetError: When the folder is missing or empty, a policy says to stop, or nothing is
             left to train.
     """
-    found = survey(settings, within, remembered=remembered)
+    found = survey(settings, within, remembered=remembered, grid=grid)
     if found.refusal is not None and (stop or not found.samples):
         raise found.refusal
     if not found.samples:
@@ -99,6 +102,7 @@ def survey(
     within: AllowedFolders | None = None,
     *,
     remembered: HeaderMemory | None = None,
+    grid: FrameGrid | None = None,
 ) -> Scan:
     """Read a dataset folder as `scan` does, and give also what that would refuse: no sample at all.
 
@@ -120,6 +124,7 @@ def survey(
         within,
         subfolders=settings.subfolders,
         without=(*controls, *mask_folder),
+        clips=grid is not None,
     )
     images, beside = masks_beside(listing, problems)
     masks = {} if mask_folder else dict(beside)
@@ -129,7 +134,9 @@ def survey(
         masks_in_folder(folder, keys, masks, problems, within, without)
     for key, mask in beside.items():
         take_mask(masks, key, mask, problems)
-    reader = Reader(listing, prefix, settings, problems, masks=masks, remembered=remembered)
+    reader = Reader(
+        listing, prefix, settings, problems, masks=masks, remembered=remembered, grid=grid
+    )
     reader.choices = read_choices(root, within)
     if layout == "layered":
         reader.layers = _layers_in_folder(root, listing, problems, within)
@@ -146,7 +153,7 @@ def survey(
             reader.pairs = _tell_pairs(listing, images, problems)
     tell_unread(listing, problems, prefix)
     _tell_alike(listing, images, problems, prefix)
-    samples = [sample for file in images if (sample := reader.sample(file)) is not None]
+    samples = [sample for file in images for sample in reader.samples(file)]
     tell_masks(masks, reader.without_mask, problems)
     _find_lonely_captions(listing, problems, prefix)
     return problems.scan(samples)

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
-from ...filesystem.file_names import FOREIGN_EXTENSIONS, IMAGE_EXTENSIONS
+from ...filesystem.file_names import CLIP_EXTENSIONS, FOREIGN_EXTENSIONS, IMAGE_EXTENSIONS
 from .other_programs import FOLDERS
 
 CAPTION_EXTENSIONS = (".txt", ".caption", ".json")
 """Extensions that captions may have beside the one that is set, the first before the others."""
 
-_KEPT_ENDINGS = {*IMAGE_EXTENSIONS, *FOREIGN_EXTENSIONS, *CAPTION_EXTENSIONS}
+_KEPT_ENDINGS = {*IMAGE_EXTENSIONS, *CLIP_EXTENSIONS, *FOREIGN_EXTENSIONS, *CAPTION_EXTENSIONS}
 _OF_THE_SYSTEM = frozenset({"thumbs.db", "desktop.ini"})
 _DEEPEST = 200  # parts of a path; some systems take no longer ones
 
@@ -62,7 +62,8 @@ class Listing:
 
     Attributes:
         folder: The folder that was read.
-        images: Files with an image's extension.
+        clips: Whether clips are trained, so that they are listed with the images.
+        images: Files with an image's extension, or a clip's.
         captions: Key to the file of the caption extension that is set.
         other_captions: Key to further files that may be its caption, the first before the others.
         foreign: Images of types that are not read.
@@ -73,6 +74,7 @@ class Listing:
     """
 
     folder: Path
+    clips: bool = False
     images: list[ListedFile] = field(default_factory=list)
     captions: dict[str, ListedFile] = field(default_factory=dict)
     other_captions: dict[str, list[ListedFile]] = field(default_factory=dict)
@@ -101,14 +103,14 @@ class Listing:
         split = 0 < dot < len(name) - 1 and name[dot - 1] != "/" and "/" not in name[dot:]
         key, extension = (name[:dot], name[dot:].lower()) if split else (name, "")
         file = ListedFile(name, composed(key), extension)
-        if extension in IMAGE_EXTENSIONS:
+        if extension in IMAGE_EXTENSIONS or (self.clips and extension in CLIP_EXTENSIONS):
             self.images.append(file)
         elif extension == caption and key not in self.captions:
             self.captions[key] = file
         elif extension == caption or extension in CAPTION_EXTENSIONS:
             self.other_captions.setdefault(key, []).append(file)
         else:
-            if extension in FOREIGN_EXTENSIONS:
+            if extension in FOREIGN_EXTENSIONS | CLIP_EXTENSIONS:
                 self.foreign.append(file)
             elif name.rpartition("/")[2].lower() not in _OF_THE_SYSTEM:
                 self.unread.append(file)
@@ -174,6 +176,7 @@ def list_folder(
     *,
     subfolders: bool = True,
     without: Collection[Path] = (),
+    clips: bool = False,
 ) -> Listing:
     """Read names in a folder and below; hidden ones are left out, links are followed once.
 
@@ -183,6 +186,7 @@ def list_folder(
         within: What images, captions and folders really have to lie in; None follows every link.
         subfolders: Whether to read what lies in folders below.
         without: Folders that are read for something else.
+        clips: As of `Listing`.
 
     Returns:
         What was found.
@@ -191,7 +195,7 @@ def list_folder(
         DatasetError: When a folder cannot be read or is too deep, or a link leads out of what is
             allowed.
     """
-    listing = Listing(folder)
+    listing = Listing(folder, clips)
     caption = caption_extension.lower()
     _require_within(folder, within)
     elsewhere = {os.path.realpath(each) for each in without}

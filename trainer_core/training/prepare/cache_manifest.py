@@ -176,9 +176,13 @@ def _columns_record(items: ItemColumns) -> dict[str, Any]:
     }
 
 
+def _size(bucket: Bucket) -> list[int]:
+    return [bucket.width, bucket.height, *([bucket.frames] if bucket.frames > 1 else [])]
+
+
 def _form_record(form: Form) -> dict[str, Any]:
     return {
-        "size": [form.bucket.width, form.bucket.height],
+        "size": _size(form.bucket),
         "controls": [[bucket.width, bucket.height] for bucket in form.control_buckets],
         "regularization": form.regularization,
         "validation": form.validation,
@@ -280,10 +284,10 @@ def _prompt(folder: Path, record: Mapping[str, Any]) -> tuple[str, Entry, int]:
 
 
 def _bucket(size: Sequence[int]) -> Bucket:
-    width, height = map(int, size)
-    if not (0 < width <= _LONGEST_SIDE and 0 < height <= _LONGEST_SIDE):
-        raise ValueError(f"a size of {width} x {height} pixels")
-    return Bucket(width, height)
+    width, height, frames = (*map(int, size), 1)[:3]
+    if not (0 < width <= _LONGEST_SIDE and 0 < height <= _LONGEST_SIDE and 0 < frames <= _MOST):
+        raise ValueError(f"a size of {width} x {height} pixels and {frames} frames")
+    return Bucket(width, height, frames)
 
 
 def _require_files(path: Path, items: ItemColumns, entries: Sequence[Entry]) -> None:

@@ -53,7 +53,7 @@ from ...inference.encoders import (
 )
 from ...inference.sampler import Sampler
 from ...offload.machine import Machine
-from ...types import Sample
+from ...types import FrameGrid, Sample
 from ...weights.base_location import BaseLocation, file_identity, folder_identity
 from ...weights.loading import file_settings
 from ..observer import EndedEarlyError, Noted, Observer, Warned, told_or_ended
@@ -141,7 +141,7 @@ def prepare(
         return finished
     _require_dataset(config)
     memory = _memory(config)
-    found = _scan(config, within, memory)
+    found = _scan(config, within, memory, family.clips)
     _warn(observer, processes, found.problems)
     edits = any(sample.controls for sample in found.samples)
     located = locate_base(config.base, family, edits, needs_encoders=make_source is None)
@@ -175,10 +175,15 @@ def _begin_encoding(config: RunConfig, observer: Observer, processes: Processes)
         observer.notify(Noted(note))
 
 
-def _scan(config: RunConfig, within: AllowedFolders | None, memory: FileMemory) -> Scan:
+def _scan(
+    config: RunConfig,
+    within: AllowedFolders | None,
+    memory: FileMemory,
+    grid: FrameGrid | None,
+) -> Scan:
     if config.dataset.slider.is_on:
         return Scan((), ())
-    return scan_all(config.dataset, within, seed=config.seed, remembered=memory)
+    return scan_all(config.dataset, within, seed=config.seed, remembered=memory, grid=grid)
 
 
 def _warn(observer: Observer, processes: Processes, notes: Iterable[str]) -> None:

@@ -25,7 +25,7 @@ def with_largest_batch(config: RunConfig, dataset: CachedDataset) -> RunConfig:
         config: The run file.
         dataset: The encoded samples.
     """
-    areas = [bucket.width * bucket.height for bucket in dataset.buckets]
+    areas = [each.width * each.height * each.frames for each in dataset.buckets]
     return _with_batch(config, areas, batch_sizes(config, dataset))
 
 

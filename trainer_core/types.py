@@ -63,6 +63,10 @@ class FrameGrid:
         return [self.frames_of(each) for each in range(2, self.latent_frames(most) + 1)]
 
 
+ANY_CLIPS = FrameGrid(1, 16.0)
+"""Takes clips of every length, where the base is not known yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One training example as it lies in the dataset folder.

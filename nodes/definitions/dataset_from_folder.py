@@ -12,6 +12,7 @@ from ..host.folders import folder_stamp
 from . import sockets
 from .setting_inputs import (
     CAPTIONING,
+    CLIPS,
     FRAMING,
     KEEPING,
     LAST,
@@ -33,7 +34,17 @@ _ORDINARY = (
 class DatasetFolder(io.ComfyNode):
     """A folder with images and captions."""
 
-    SETTINGS = (*READING, *KEEPING, *_ORDINARY, *CAPTIONING, *FRAMING, METADATA, *LATER, *LAST)
+    SETTINGS = (
+        *READING,
+        *KEEPING,
+        *_ORDINARY,
+        *CAPTIONING,
+        *FRAMING,
+        METADATA,
+        *LATER,
+        *LAST,
+        *CLIPS,
+    )
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -73,7 +84,7 @@ class DatasetFolder(io.ComfyNode):
                 ),
                 *(each.input() for each in (*_ORDINARY, *CAPTIONING, *FRAMING, METADATA)),
                 *role_inputs(),
-                *(each.input() for each in (*LATER, *LAST)),
+                *(each.input() for each in (*LATER, *LAST, *CLIPS)),
             ],
             outputs=[sockets.Dataset.Output(display_name="dataset")],
         )

@@ -25,6 +25,7 @@ class PreviewPrompts(io.ComfyNode):
         SettingInput("preview.height"),
         SettingInput("preview.steps"),
         SettingInput("preview.guidance", step=0.1),
+        SettingInput("preview.frames", optional=True),
     )
 
     @classmethod
@@ -38,7 +39,7 @@ class PreviewPrompts(io.ComfyNode):
             "the same seeds, so that the images show what it learns.",
             search_aliases=["sample prompts", "validation prompts", "samples while training"],
             inputs=[
-                *(each.input() for each in cls.SETTINGS),
+                *(each.input() for each in cls.SETTINGS[:-1]),
                 io.Image.Input(
                     "controls",
                     optional=True,
@@ -54,6 +55,7 @@ class PreviewPrompts(io.ComfyNode):
                     tooltip="Choose it only for a base that edits, where no image is "
                     "connected: a dataset folder whose first control images are used.",
                 ),
+                cls.SETTINGS[-1].input(),
             ],
             outputs=[sockets.Previews.Output(display_name="previews")],
         )

@@ -288,6 +288,12 @@ LATER = (
 )
 """Inputs of a folder that stand behind those of older workflows."""
 
+CLIPS = (
+    SettingInput("dataset.frames", optional=True),
+    SettingInput("dataset.fps", optional=True),
+)
+"""Inputs of a folder of clips."""
+
 SIZING = tuple(
     each
     for each in READING

@@ -26,12 +26,17 @@ if TYPE_CHECKING:
     from ...trainer_core.types import Conditioning
     from ...trainer_core.weights.base_location import BaseLocation
 
+Work = tuple[int, int, int, int]
+"""Images of a pass, their side in pixels, the adapter's rank, and frames of the longest clip."""
+
 _PROBED_LEVEL = 0.6
 _EDIT = "edit_plus"
 """The variant of a model that reads any number of reference images."""
 
 
-def graph_family(model: Any, clip: Any = None, work: tuple[int, int, int] | None = None) -> Family:
+def graph_family(
+    model: Any, clip: Any = None, work: tuple[int, int, int, int] | None = None
+) -> Family:
     """Make the family of a MODEL.
 
     Nothing is loaded and nothing is changed: `Family.given` borrows the model when a run asks, and
@@ -51,7 +56,9 @@ def graph_family(model: Any, clip: Any = None, work: tuple[int, int, int] | None
         return _family(GraphModel(plain), model, clip, work)
 
 
-def _family(found: GraphModel, model: Any, clip: Any, work: tuple[int, int, int] | None) -> Family:
+def _family(
+    found: GraphModel, model: Any, clip: Any, work: tuple[int, int, int, int] | None
+) -> Family:
     from ...trainer_core.diffusion.sigma import ShiftSettings
     from ...trainer_core.families import native_model
     from ...trainer_core.families.given_family import given_family

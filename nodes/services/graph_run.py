@@ -170,8 +170,18 @@ def family_of(base: BaseChoice, clip: Any = None, config: RunConfig | None = Non
     work = None
     if config is not None:
         side = max(config.dataset.resolution, *config.dataset.more_resolutions, 0)
-        work = config.training.batch_size, side, config.adapter.rank
+        work = config.training.batch_size, side, config.adapter.rank, _longest_clip(config)
     return graph_family(base.model, clip, work)
+
+
+def _longest_clip(config: RunConfig) -> int:
+    """The most frames of a sample of a run's finished cache; 1 where all are images."""
+    from ...trainer_core.training.prepare.cache_manifest import read_manifest
+
+    if not config.cache.manifest:
+        return 1
+    dataset = read_manifest(Path(config.cache.manifest)).dataset
+    return max(each.frames for each in dataset.buckets)
 
 
 def encode(
@@ -435,6 +445,7 @@ def preview_by_hand(
     make_source = source_of(clip, vae, base, comfy_host.unload_models)
     bar = comfy_host.ProgressBar(node_id, len(config.preview.prompts))
     images: list[Tensor] = []
+    done = 0
     stop = comfy_host.interrupted
     with guest("sample") as device, borrowed_threads(config.memory, embedded=base.embedded):
         memory = config.memory.model_copy(update={"device": str(device)})
@@ -444,8 +455,10 @@ def preview_by_hand(
             for pixels in sample_prompts(
                 config, adapter, strength, make_source, stop, ComfyMachine(), family
             ):
-                images.append((pixels / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().cpu())
-                if bar.show(len(images)) or stop():
+                frames = (pixels / 2 + 0.5).clamp(0, 1).movedim(-3, -1).float().cpu()
+                images += frames.reshape(-1, *frames.shape[-3:])
+                done += 1
+                if bar.show(done) or stop():
                     comfy_host.raise_interrupted()
         except SamplingStopped:
             comfy_host.raise_interrupted()

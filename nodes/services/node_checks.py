@@ -70,13 +70,14 @@ def check_dataset(values: Mapping[str, Any]) -> None:
     """
     from ...trainer_core.config.dataset import dataset_folders
     from ...trainer_core.data.sources.combined import scan_all
+    from ...trainer_core.types import ANY_CLIPS
 
     settings = load_config({"dataset": _with_what_is_known(values)}).dataset
     folders = [each.settings.path for each in dataset_folders(settings) if each.settings.path]
     seen = (settings.model_dump_json(), *(folder_stamp(Path(each)) for each in folders))
     if seen in _usable:
         return
-    scan_all(settings, within=comfy_host.allowed_folders())
+    scan_all(settings, within=comfy_host.allowed_folders(), grid=ANY_CLIPS)
     while len(_usable) >= _KEPT:
         _usable.pop(next(iter(_usable)), None)
     _usable[seen] = None

@@ -332,10 +332,11 @@ def _silent(answers: Answers, silent: Sequence[str], images: int, *, words: bool
 def _scan(folder: str) -> Sequence[Sample]:
     from ...trainer_core.data.sources.folder import scan
     from ...trainer_core.families.run_files import load_config
+    from ...trainer_core.types import ANY_CLIPS
 
     path = str(comfy_host.dataset_path(folder))
     settings = load_config({"dataset": {"path": path, "missing_caption": "empty"}}).dataset
-    samples = scan(settings, within=comfy_host.allowed_folders()).samples
+    samples = scan(settings, within=comfy_host.allowed_folders(), grid=ANY_CLIPS).samples
     # A held-out image is never trained on, and no length follows from it.
     return [each for each in samples if not each.validation]
 

@@ -100,7 +100,7 @@ def read_frames(path: Path, part: ClipPart) -> Iterator[Image.Image]:
         DatasetError: When the clip cannot be decoded that far.
     """
     wanted = [part.start + number / part.rate for number in range(part.frames)]
-    given = 0
+    yielded = 0
     with _opened(path) as (container, stream):
         base = float(stream.time_base)
         first = next(container.decode(stream), None)
@@ -110,19 +110,21 @@ def read_frames(path: Path, part: ClipPart) -> Iterator[Image.Image]:
         image: Image.Image | None = None
         for frame in container.decode(stream):
             time = frame.pts * base - origin
-            while given < len(wanted) and shown is not None and wanted[given] < time - _SOON:
+            while yielded < len(wanted) and shown is not None and wanted[yielded] < time - _SOON:
                 image = image or _upright(shown, stream)
                 yield image
-                given += 1
-            if given == len(wanted):
+                yielded += 1
+            if yielded == len(wanted):
                 return
             shown, image = frame, None
-        while given < len(wanted) and shown is not None:
+        # The last frame is shown as long as it says, and no longer.
+        end = 0.0 if shown is None else shown.pts * base - origin + _length(shown, stream)
+        while yielded < len(wanted) and shown is not None and wanted[yielded] < end - _SOON:
             image = image or _upright(shown, stream)
             yield image
-            given += 1
-    if given < len(wanted):
-        raise _unreadable(path, f"only {given} of {len(wanted)} frames could be decoded")
+            yielded += 1
+    if yielded < len(wanted):
+        raise _unreadable(path, f"only {yielded} of {len(wanted)} frames could be decoded")
 
 
 @contextlib.contextmanager
@@ -158,15 +160,20 @@ def _shown_times(path: Path) -> tuple[list[float], list[float]]:
     ends: list[float] = []
     with _opened(path) as (container, stream):
         base = float(stream.time_base)
-        guessed = 1.0 / float(stream.guessed_rate or stream.average_rate or 1)
         for packet in container.demux(stream):
-            if packet.pts is None or packet.is_discard:
-                continue
-            times.append(packet.pts * base)
-            ends.append(times[-1] + (packet.duration * base if packet.duration else guessed))
+            if packet.pts is not None and not packet.is_discard:
+                times.append(packet.pts * base)
+                ends.append(times[-1] + _length(packet, stream))
     if not times:
         raise _unreadable(path, "it holds no frame")
     return sorted(times), ends
+
+
+def _length(shown: Any, stream: Any) -> float:
+    """Seconds that a frame, or the packet that holds it, is shown."""
+    if shown.duration:
+        return float(shown.duration * stream.time_base)
+    return 1.0 / float(stream.guessed_rate or stream.average_rate or 1)
 
 
 def _promised(path: Path) -> float:

@@ -259,6 +259,9 @@ def tell_unread(
     for file in listing.foreign:
         image = None if captions else listing.path(file)
         problems.add("unreadable", f"{prefix}{file.shown} is of a type that is not read", image)
+    for file in listing.clips:
+        words = "{count} clip(s), which bases of videos train and others leave out: {names}"
+        problems.count(words, prefix + file.shown)
     for name, reason in listing.passed_over.items():
         made = reason if reason.startswith("dataset.") else f"made by {reason}"
         problems.count(f"{{count}} folder(s) are not read ({made}): {{names}}", f"{prefix}{name}")

@@ -62,11 +62,12 @@ class Listing:
 
     Attributes:
         folder: The folder that was read.
-        clips: Whether clips are trained, so that they are listed with the images.
+        with_clips: Whether clips are trained, so that they are listed with the images.
         images: Files with an image's extension, or a clip's.
         captions: Key to the file of the caption extension that is set.
         other_captions: Key to further files that may be its caption, the first before the others.
         foreign: Images of types that are not read.
+        clips: Clips, where they are not trained.
         unread: Files that are neither, such as a README.
         special: What is no ordinary file, such as a pipe.
         passed_over: Folders that were not read, each with the reason.
@@ -74,11 +75,12 @@ class Listing:
     """
 
     folder: Path
-    clips: bool = False
+    with_clips: bool = False
     images: list[ListedFile] = field(default_factory=list)
     captions: dict[str, ListedFile] = field(default_factory=dict)
     other_captions: dict[str, list[ListedFile]] = field(default_factory=dict)
     foreign: list[ListedFile] = field(default_factory=list)
+    clips: list[ListedFile] = field(default_factory=list)
     unread: list[ListedFile] = field(default_factory=list)
     special: list[str] = field(default_factory=list)
     passed_over: dict[str, str] = field(default_factory=dict)
@@ -103,22 +105,24 @@ class Listing:
         split = 0 < dot < len(name) - 1 and name[dot - 1] != "/" and "/" not in name[dot:]
         key, extension = (name[:dot], name[dot:].lower()) if split else (name, "")
         file = ListedFile(name, composed(key), extension)
-        if extension in IMAGE_EXTENSIONS or (self.clips and extension in CLIP_EXTENSIONS):
+        if extension in IMAGE_EXTENSIONS or (self.with_clips and extension in CLIP_EXTENSIONS):
             self.images.append(file)
         elif extension == caption and key not in self.captions:
             self.captions[key] = file
         elif extension == caption or extension in CAPTION_EXTENSIONS:
             self.other_captions.setdefault(key, []).append(file)
         else:
-            if extension in FOREIGN_EXTENSIONS | CLIP_EXTENSIONS:
+            if extension in FOREIGN_EXTENSIONS:
                 self.foreign.append(file)
+            elif extension in CLIP_EXTENSIONS:
+                self.clips.append(file)
             elif name.rpartition("/")[2].lower() not in _OF_THE_SYSTEM:
                 self.unread.append(file)
             return False
         return True
 
     def _sort(self) -> None:
-        for files in (self.images, self.foreign, self.unread):
+        for files in (self.images, self.foreign, self.clips, self.unread):
             files.sort(key=lambda file: file.shown)
         keys = Counter(file.key for file in self.images)
         for key in [key for key in self.captions if key not in keys]:
@@ -186,7 +190,7 @@ def list_folder(
         within: What images, captions and folders really have to lie in; None follows every link.
         subfolders: Whether to read what lies in folders below.
         without: Folders that are read for something else.
-        clips: As of `Listing`.
+        clips: As `Listing.with_clips`.
 
     Returns:
         What was found.

@@ -204,7 +204,7 @@ def plan_trajectories(
     """
     size, guidance = items[0].bucket, config.training.guidance
     sigmas = family.sampling_sigmas(location, steps, size.width, size.height).cpu()
-    shape = family.latent_shape(location, size.width, size.height, items[0].layers)
+    shape = family.latent_shape(location, size.width, size.height, items[0].layers, size.frames)
     # One base may be given with several parameterizations; what is cached of flow stays known.
     means = (
         []

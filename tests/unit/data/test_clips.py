@@ -1,0 +1,186 @@
+"""Clips are read by time, upright and whole, or refused in words."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from trainer_core.data.clips import ClipFacts, clip_facts, parts_of, read_frames
+from trainer_core.errors import DatasetError
+from trainer_core.types import ClipPart, FrameGrid
+
+av = pytest.importorskip("av")
+
+FRAMES, RATE = 60, 24.0
+VARIABLE = np.cumsum([0.0, *np.random.default_rng(0).choice([0.02, 0.04, 0.1], FRAMES - 1)])
+
+
+def write(path, *, codec="libx264", pixels="yuv420p", size=(64, 48), times=None, options=None):
+    """A clip whose frames differ, at the given times."""
+    width, height = size
+    base = Fraction(1, 1000)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=round(RATE))
+        stream.width, stream.height, stream.pix_fmt = width, height, pixels
+        stream.options = options or {}
+        stream.time_base = stream.codec_context.time_base = base
+        for number in range(FRAMES):
+            image = np.full((height, width, 3), number * 4 % 256, np.uint8)
+            image[:, : number % width + 1, 1] = 255
+            frame = av.VideoFrame.from_ndarray(image, "rgb24")
+            seconds = number / RATE if times is None else times[number]
+            frame.pts, frame.time_base = round(1000 * seconds), base
+            for packet in stream.encode(frame):
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)
+    return path
+
+
+def decoded(path):
+    """All frames from the start, one after the other, and when they are shown."""
+    with av.open(str(path)) as container:
+        frames = list(container.decode(video=0))
+    begin = frames[0].time
+    return [(each.time - begin, each.to_ndarray(format="rgb24")) for each in frames]
+
+
+CLIPS = {
+    "constant": ("a.mp4", {}),
+    "key frames far apart": ("a.mp4", {"options": {"g": "250", "bf": "3"}}),
+    "variable": ("a.mkv", {"times": VARIABLE}),
+    "webm": ("a.webm", {"codec": "libvpx-vp9"}),
+    "odd width": ("a.mp4", {"size": (63, 47), "pixels": "yuv444p"}),
+    "10 bit": ("a.mov", {"pixels": "yuv420p10le"}),
+    "avi": ("a.avi", {"codec": "mpeg4"}),
+}
+
+
+@pytest.mark.parametrize(("name", "options"), CLIPS.values(), ids=CLIPS)
+def test_frames_are_those_of_decoding_from_the_start(tmp_path, name, options):
+    path = write(tmp_path / name, **options)
+    facts, whole = clip_facts(path), decoded(path)
+    assert (facts.width, facts.height) == options.get("size", (64, 48))
+    assert facts.times == pytest.approx([time for time, _ in whole], abs=1e-6)
+    assert facts.missing == 0
+    for start in (0.0, 0.7, 1.3):
+        part = ClipPart(start, 17, 16.0)
+        for number, image in enumerate(read_frames(path, part)):
+            wanted = start + number / 16 + 1e-4
+            shown = [pixels for time, pixels in whole if time <= wanted][-1]
+            assert np.array_equal(np.asarray(image), shown), (start, number)
+        assert number == 16
+
+
+def test_a_rotated_clip_is_upright(tmp_path, rotated_clip):
+    path, upright = rotated_clip
+    facts = clip_facts(path)
+    assert (facts.width, facts.height) == upright.shape[1::-1]
+    (image,) = read_frames(path, ClipPart(0.0, 1, 24.0))
+    assert np.abs(np.asarray(image).astype(int) - upright).mean() < 3
+
+
+@pytest.fixture(params=[90, 180, 270])
+def rotated_clip(request, tmp_path):
+    """A clip that a player turns, and how its first frame looks then."""
+    path = write(tmp_path / "flat.mp4", options={"crf": "0"}, pixels="yuv444p")
+    turns = request.param // 90
+    content = bytearray(path.read_bytes())
+    # The matrix of the track's header, nine numbers of 16.16 and 2.30 bits; ISO/IEC 14496-12, 8.3.2.
+    place = content.index(b"tkhd") + 4 + 40
+    matrix = {1: (0, 1, -1, 0), 2: (-1, 0, 0, -1), 3: (0, -1, 1, 0)}[turns]
+    for offset, value in zip((0, 4, 12, 16), matrix, strict=True):
+        content[place + offset : place + offset + 4] = (value << 16).to_bytes(4, "big", signed=True)
+    turned = tmp_path / "turned.mp4"
+    turned.write_bytes(content)
+    return turned, np.rot90(decoded(path)[0][1], -turns)
+
+
+def test_a_clip_that_ends_early_says_so(tmp_path):
+    path = write(tmp_path / "a.mkv")
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    facts = clip_facts(path)
+    assert facts.missing > 0.5
+    assert facts.duration + facts.missing == pytest.approx(FRAMES / RATE, abs=0.1)
+
+
+def spoiled(tmp_path, how):
+    path = write(tmp_path / "a.mp4")
+    content = path.read_bytes()
+    path.write_bytes(how(content))
+    return path
+
+
+BAD = {
+    "empty": lambda content: b"",
+    "cut off": lambda content: content[: len(content) // 2],
+    "text": lambda content: b"no clip",
+    "zeros": lambda content: bytes(len(content)),
+}
+
+
+@pytest.mark.parametrize("how", BAD.values(), ids=BAD)
+def test_what_is_no_clip_is_refused_by_name(tmp_path, how):
+    path = spoiled(tmp_path, how)
+    with pytest.raises(DatasetError) as error:
+        clip_facts(path)
+    assert str(path) in error.value.found
+    assert error.value.remedy
+
+
+def test_sound_alone_is_refused(tmp_path):
+    path = tmp_path / "a.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("aac", rate=16000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
+        frame.sample_rate = 16000
+        for packet in [*stream.encode(frame), *stream.encode()]:
+            container.mux(packet)
+    with pytest.raises(DatasetError, match="only sound"):
+        clip_facts(path)
+
+
+def test_hdr_is_refused(tmp_path):
+    path = write(
+        tmp_path / "a.mp4", pixels="yuv420p10le", options={"x264-params": "transfer=smpte2084"}
+    )
+    with pytest.raises(DatasetError, match=r"HDR \(PQ\)"):
+        clip_facts(path)
+
+
+def test_a_part_beyond_the_end_is_refused(tmp_path):
+    path = write(tmp_path / "a.mp4")
+    with pytest.raises(DatasetError, match="could be decoded"):
+        list(read_frames(path, ClipPart(100.0, 5, 16.0)))
+
+
+def facts(seconds):
+    return ClipFacts(64, 48, (0.0,), seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most", "clips", "starts", "frames"),
+    [
+        (5.0, 33, 16, [0.0, 33 / 16], 33),
+        (5.0, 33, 1, [0.0], 33),
+        (1.0, 33, 16, [0.0], 13),
+        (5 / 16, 33, 16, [0.0], 5),
+        (4 / 16, 33, 16, [], 0),
+        (5.0, 40, 16, [0.0, 37 / 16], 37),
+    ],
+)
+def test_a_clip_is_cut_into_equal_parts(seconds, most, clips, starts, frames):
+    parts = parts_of(facts(seconds), FrameGrid(4, 16.0).lengths(most), 16.0, clips)
+    assert [each.start for each in parts] == starts
+    assert {each.frames for each in parts} <= {frames}
+
+
+@pytest.mark.parametrize("every", [4, 6, 8])
+def test_lengths_lie_on_the_grid(every):
+    grid = FrameGrid(every, 24.0)
+    lengths = grid.lengths(81)
+    assert lengths[0] == every + 1
+    assert max(lengths) <= 81
+    for frames in lengths:
+        assert grid.frames_of(grid.latent_frames(frames)) == frames

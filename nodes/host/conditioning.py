@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FORM = "form"
 """Name of the tensor that holds the form: JSON as UTF-8, uint8."""
 
-_TENSOR, _BATCHED = "tensor", "batched"
+_TENSOR, _BATCHED, _PADDED = "tensor", "batched", "padded"
 _MATRIX = 2
 
 
@@ -34,7 +34,8 @@ def stored_conditioning(entries: Sequence[Any], caption: str) -> dict[str, Tenso
 
     Returns:
         Tensors by name, on the CPU: floats in float32, integers as they are. The first axis of one
-        that has one text alone is left out, so that a text `[1, L, D]` is a matrix `[L, D]`.
+        that has one text alone is left out, so that a text `[1, L, D]` is a matrix `[L, D]`, and
+        so are rows of zeros at its end: Wan pads each text to 512 rows, which are 8 MB.
 
     Raises:
         DatasetError: When it has several parts, or something that is no tensor, number or word.
@@ -70,6 +71,10 @@ def _taken_apart(value: Any, tensors: dict[str, Tensor], caption: str) -> Any:
         name = f"t{len(tensors)}"
         batched = value.ndim > _MATRIX and value.shape[0] == 1
         tensors[name] = _plain(value[0] if batched else value)
+        if batched and tensors[name].ndim == _MATRIX and (rows := _filled_rows(tensors[name])):
+            padded = len(tensors[name])
+            tensors[name] = tensors[name][:rows].clone()
+            return {_PADDED: [name, padded]} if rows < padded else {_BATCHED: name}
         return {_BATCHED if batched else _TENSOR: name}
     if isinstance(value, Mapping):
         return {"map": {str(k): _taken_apart(v, tensors, caption) for k, v in value.items()}}
@@ -81,6 +86,8 @@ def _taken_apart(value: Any, tensors: dict[str, Tensor], caption: str) -> Any:
 
 
 def _put_together(form: Any, stored: Mapping[str, Tensor], device: torch.device) -> Any:
+    import torch
+
     ((kind, held),) = form.items()
     if kind == "value":
         return held
@@ -88,8 +95,19 @@ def _put_together(form: Any, stored: Mapping[str, Tensor], device: torch.device)
         return {name: _put_together(each, stored, device) for name, each in held.items()}
     if kind == "list":
         return [_put_together(each, stored, device) for each in held]
+    if kind == _PADDED:
+        name, rows = held
+        tensor = stored[name].to(device)
+        padding = tensor.new_zeros(rows - len(tensor), tensor.shape[1])
+        return torch.cat([tensor, padding])[None]
     tensor = stored[held].to(device)
     return tensor[None] if kind == _BATCHED else tensor
+
+
+def _filled_rows(matrix: Tensor) -> int:
+    """Rows up to the last one that is not all zeros."""
+    filled = matrix.any(dim=1).nonzero()
+    return int(filled[-1]) + 1 if len(filled) else 0
 
 
 def _plain(tensor: Tensor) -> Tensor:

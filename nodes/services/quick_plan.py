@@ -171,7 +171,7 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
         kind=answers.kind,
         embedded=embedded,
         gpu=Gpu(vram, comfy_host.rated_speed()),
-        traits=base.traits,
+        traits=base.traits | ({"clips"} if any(each.clip for each in samples) else set()),
         billions=base.billions,
     )
     texts = _texts(answers.trigger_word, samples, embedded=embedded)

@@ -41,7 +41,7 @@ class ClipFacts:
     """What a clip holds.
 
     Attributes:
-        width: Of the upright picture in square pixels.
+        width: Of the upright frame in square pixels.
         height: As well.
         times: When each frame is shown, in seconds from the first one.
         duration: Seconds from the first frame to the end of the last one.
@@ -64,7 +64,7 @@ def clip_facts(path: Path) -> ClipFacts:
     """Read when a clip's frames are shown; one frame is decoded.
 
     Raises:
-        DatasetError: When it cannot be read, holds no picture, or is HDR.
+        DatasetError: When it cannot be read, has no frames, or is HDR.
     """
     with _opened(path) as (container, stream):
         first = next(container.decode(stream), None)
@@ -133,7 +133,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:
-                raise _unreadable(path, "it has no picture, only sound")
+                raise _unreadable(path, "it has no frames, only sound")
             stream = container.streams.video[0]
             stream.thread_type = "AUTO"
             yield container, stream

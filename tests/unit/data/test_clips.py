@@ -86,7 +86,7 @@ def rotated_clip(request, tmp_path):
     path = write(tmp_path / "flat.mp4", options={"crf": "0"}, pixels="yuv444p")
     turns = request.param // 90
     content = bytearray(path.read_bytes())
-    # The matrix of the track's header, nine numbers of 16.16 and 2.30 bits; ISO/IEC 14496-12, 8.3.2.
+    # The matrix of the track's header: ISO/IEC 14496-12, 8.3.2.
     place = content.index(b"tkhd") + 4 + 40
     matrix = {1: (0, 1, -1, 0), 2: (-1, 0, 0, -1), 3: (0, -1, 1, 0)}[turns]
     for offset, value in zip((0, 4, 12, 16), matrix, strict=True):

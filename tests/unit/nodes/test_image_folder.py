@@ -286,3 +286,14 @@ def test_a_tensor_comes_back_with_its_axes(shape):
     assert torch.equal(found["reference_latents"][0], tensor)
     assert torch.equal(found["pooled_output"], more["pooled_output"])
     assert found["guidance"] == 3.5
+
+
+@pytest.mark.parametrize("filled", [1, 5, 9])
+def test_rows_of_zeros_behind_a_text_are_not_kept_and_come_back(filled):
+    conditioning = pack_module("host.conditioning")
+    text = torch.randn(1, 9, 16)
+    text[:, filled:] = 0
+    stored = conditioning.stored_conditioning([[text, {}]], "a caption")
+    assert max(len(each) for name, each in stored.items() if name != conditioning.FORM) == filled
+    found = conditioning.restored_conditioning(stored, torch.device("cpu"))
+    assert torch.equal(found["cross_attn"], text)

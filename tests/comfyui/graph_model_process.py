@@ -181,6 +181,12 @@ def trained(folder, job, model, clip, vae):
         "status": result.status,
         "changed": changed(before, after),
     }
+    if frames > 1:
+        grid = family.clips
+        both = [(grid.latent_frames(n), vae.downscale_ratio[0](n)) for n in grid.lengths(121)]
+        both += [(grid.frames_of(ours), vae.upscale_ratio[0](ours)) for ours, _ in both]
+        found["grid"] = [pair for pair in both if pair[0] != pair[1]]
+        found["rate"] = grid.rate
     import torch
 
     with torch.inference_mode(False), torch.no_grad():

@@ -96,7 +96,7 @@ Source: ComfyUI 0.33, ``comfy/model_base.py`` and ``comfy/supported_models.py``.
 
 _WITH_OR_WITHOUT = {"WAN22"}
 """Models of videos that begin with an image or without one."""
-_CHOOSE = "Choose a model that generates images from text."
+_CHOOSE = "Choose a model that generates images or clips from text."
 
 
 @dataclass(eq=False)
@@ -368,7 +368,7 @@ class GraphModel:
     def _refused(self, why: str, remedy: str = _CHOOSE) -> BaseModelError:
         return BaseModelError(
             f"a MODEL of {self.kind}, which {why}",
-            "a model whose latents are those of images, sampled as flow, eps or v",
+            "a model that generates images or clips from text, sampled as flow, eps or v",
             remedy,
         )
 

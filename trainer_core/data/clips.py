@@ -22,6 +22,7 @@ from PIL import Image
 
 from ..errors import DatasetError
 from ..types import ClipPart
+from .image_file import BROKEN, what_is_wrong
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,11 +30,18 @@ if TYPE_CHECKING:
 _HDR = {16: "PQ", 18: "HLG"}
 """Numbers of transfer curves in ISO/IEC 23091-4, to their names."""
 
-_SOON = 1e-4
-"""Seconds by which a frame's time may be rounded: time bases go down to 1/90000."""
+_SOON = 2e-3
+"""Seconds by which times may be off: Matroska rounds a frame's and the first one's to 1/1000."""
 
 _MISSING = 0.5
 """Seconds of a clip that may be missing at its end before that is told."""
+
+
+_MOST_PIXELS = 8192 * 8192
+"""Of a frame; several are in memory at once."""
+
+_CONTAINERS = {"format_whitelist": "avi,matroska,mov", "protocol_whitelist": "file"}
+"""Others are refused: a playlist that is called a.mp4 would read files of any place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +51,18 @@ class ClipFacts:
     Attributes:
         width: Of the upright frame in square pixels.
         height: As well.
-        times: When each frame is shown, in seconds from the first one.
         duration: Seconds from the first frame to the end of the last one.
         missing: Seconds that its header promises and that are not there.
     """
 
     width: int
     height: int
-    times: tuple[float, ...]
     duration: float
     missing: float = 0.0
 
-    @property
-    def rate(self) -> float:
-        """Mean frames per second."""
-        return len(self.times) / self.duration
+    def frames(self, rate: float) -> int:
+        """How many frames it fills at so many per second."""
+        return int((self.duration + _SOON) * rate)
 
 
 def clip_facts(path: Path) -> ClipFacts:
@@ -66,9 +71,19 @@ def clip_facts(path: Path) -> ClipFacts:
     Raises:
         DatasetError: When it cannot be read, has no frames, or is HDR.
     """
+    first: Any = None
+    end: float | None = None
     with _opened(path) as (container, stream):
-        first = next(container.decode(stream), None)
-        if first is None:
+        # Threads would read further before they give the first frame.
+        stream.thread_type = "NONE"
+        for packet in container.demux(stream):
+            if first is None:
+                first = next(iter(packet.decode()), None)
+            # An edit list leaves frames out.
+            if packet.pts is not None and not packet.is_discard:
+                shown = packet.pts * float(stream.time_base) + _length(packet, stream)
+                end = shown if end is None else max(end, shown)
+        if first is None or end is None:
             raise _unreadable(path, "it holds no frame")
         curve = _HDR.get(int(stream.codec_context.color_trc or 0))
         if curve is not None:
@@ -78,16 +93,11 @@ def clip_facts(path: Path) -> ClipFacts:
                 "Convert it to BT.709 with tone mapping, or remove it.",
             )
         width, height = _upright_size(first, stream)
-    times, ends = _shown_times(path)
-    begin, end = times[0], max(ends)
-    missing = _promised(path) - (end - min(begin, 0.0))
-    return ClipFacts(
-        width,
-        height,
-        tuple(each - begin for each in times),
-        end - begin,
-        missing if missing > _MISSING else 0.0,
-    )
+        begin = _time(first, stream)
+        missing = _promised(container, stream) - (end - min(begin, 0.0))
+    if end <= begin:
+        raise _unreadable(path, "its frames have no times")
+    return ClipFacts(width, height, end - begin, missing if missing > _MISSING else 0.0)
 
 
 def read_frames(path: Path, part: ClipPart) -> Iterator[Image.Image]:
@@ -102,44 +112,62 @@ def read_frames(path: Path, part: ClipPart) -> Iterator[Image.Image]:
     wanted = [part.start + number / part.rate for number in range(part.frames)]
     yielded = 0
     with _opened(path) as (container, stream):
-        base = float(stream.time_base)
-        first = next(container.decode(stream), None)
-        origin = 0.0 if first is None else first.pts * base
-        container.seek(int((origin + wanted[0]) / base), stream=stream)
-        shown: Any = None
+        stream.thread_type = "AUTO"
         image: Image.Image | None = None
-        for frame in container.decode(stream):
-            time = frame.pts * base - origin
-            while yielded < len(wanted) and shown is not None and wanted[yielded] < time - _SOON:
-                image = image or _upright(shown, stream)
+        for frame, until in _shown(container, stream, wanted[0]):
+            image = None
+            while yielded < len(wanted) and wanted[yielded] < until - _SOON:
+                image = image or _upright(frame, stream)
                 yield image
                 yielded += 1
             if yielded == len(wanted):
                 return
-            shown, image = frame, None
-        # The last frame is shown as long as it says, and no longer.
-        end = 0.0 if shown is None else shown.pts * base - origin + _length(shown, stream)
-        while yielded < len(wanted) and shown is not None and wanted[yielded] < end - _SOON:
-            image = image or _upright(shown, stream)
-            yield image
-            yielded += 1
-    if yielded < len(wanted):
-        raise _unreadable(path, f"only {yielded} of {len(wanted)} frames could be decoded")
+    raise _unreadable(path, f"only {yielded} of {len(wanted)} frames could be decoded")
+
+
+def _shown(container: Any, stream: Any, start: float) -> Iterator[tuple[Any, float]]:
+    """Frames from the one that is shown at a time on, each with when the next one is shown.
+
+    Times are seconds from the first frame. The last one is shown as long as it says.
+    """
+    before = next(container.decode(stream), None)
+    if before is None:
+        return
+    origin = _time(before, stream)
+    if start > 0:
+        container.seek(int((origin + start) / float(stream.time_base)), stream=stream)
+        before = next(container.decode(stream), None)
+        if before is None or _time(before, stream) - origin > start + _SOON:
+            # A wrong index of the file leads behind what is wanted.
+            container.seek(int(origin / float(stream.time_base)), stream=stream)
+            before = next(container.decode(stream), None)
+    if before is None or _time(before, stream) - origin > start + _SOON:
+        return
+    for frame in container.decode(stream):
+        yield before, _time(frame, stream) - origin
+        before = frame
+    yield before, _time(before, stream) - origin + _length(before, stream)
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
+    """Open a clip; what fails while it is used is told as well."""
     av = _av()
     try:
-        with av.open(str(path)) as container:
+        # FFmpeg takes a name such as "http:a" for an address, unless a path is absolute.
+        with av.open(
+            str(path.absolute()), container_options=_CONTAINERS, metadata_errors="replace"
+        ) as container:
             if not container.streams.video:
                 raise _unreadable(path, "it has no frames, only sound")
             stream = container.streams.video[0]
-            stream.thread_type = "AUTO"
+            if stream.codec_context is None:
+                raise _unreadable(path, "its codec is none that FFmpeg knows")
+            _require_plausible(stream.codec_context.width, stream.codec_context.height)
             yield container, stream
-    except (av.FFmpegError, OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise _unreadable(path, reason) from error
+    except (*BROKEN, MemoryError, av.FFmpegError) as error:
+        words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise _unreadable(path, words) from error
 
 
 def _av() -> Any:
@@ -154,19 +182,10 @@ def _av() -> Any:
     return av
 
 
-def _shown_times(path: Path) -> tuple[list[float], list[float]]:
-    """When frames begin and end, in order, without those that an edit list leaves out."""
-    times: list[float] = []
-    ends: list[float] = []
-    with _opened(path) as (container, stream):
-        base = float(stream.time_base)
-        for packet in container.demux(stream):
-            if packet.pts is not None and not packet.is_discard:
-                times.append(packet.pts * base)
-                ends.append(times[-1] + _length(packet, stream))
-    if not times:
-        raise _unreadable(path, "it holds no frame")
-    return sorted(times), ends
+def _time(frame: Any, stream: Any) -> float:
+    if frame.pts is None:
+        raise ValueError("its frames have no times")
+    return float(frame.pts * stream.time_base)
 
 
 def _length(shown: Any, stream: Any) -> float:
@@ -176,12 +195,11 @@ def _length(shown: Any, stream: Any) -> float:
     return 1.0 / float(stream.guessed_rate or stream.average_rate or 1)
 
 
-def _promised(path: Path) -> float:
+def _promised(container: Any, stream: Any) -> float:
     """Seconds that the header of a clip promises; 0 where it says nothing."""
-    with _opened(path) as (container, stream):
-        if stream.duration:
-            return float(stream.duration * stream.time_base)
-        return float(container.duration or 0) / 1e6
+    if stream.duration:
+        return float(stream.duration * stream.time_base)
+    return float(container.duration or 0) / 1e6
 
 
 def _upright_size(frame: Any, stream: Any) -> tuple[int, int]:
@@ -189,22 +207,28 @@ def _upright_size(frame: Any, stream: Any) -> tuple[int, int]:
     width, height = frame.width, frame.height
     if aspect and aspect != 1:
         width = max(1, round(width * float(aspect)))
+    _require_plausible(width, height)
     return (height, width) if frame.rotation % 180 else (width, height)
 
 
+def _require_plausible(width: int, height: int) -> None:
+    if width * height > _MOST_PIXELS:
+        raise ValueError(f"it claims an implausible size of {width} x {height} pixels")
+
+
 def _upright(frame: Any, stream: Any) -> Image.Image:
+    size = _upright_size(frame, stream)
     pixels: NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
     turned = np.ascontiguousarray(np.rot90(pixels, frame.rotation // 90))
     image = Image.fromarray(turned)
-    size = _upright_size(frame, stream)
     return image if image.size == size else image.resize(size, Image.Resampling.LANCZOS)
 
 
 def _unreadable(path: Path, reason: str) -> DatasetError:
     return DatasetError(
-        f"{path} cannot be read as a clip ({reason})",
+        what_is_wrong(path, reason, "a clip"),
         "a whole clip that FFmpeg decodes, such as an MP4 of H.264",
-        "Export it again, or remove it from the dataset.",
+        "Export it again, remove it from the dataset, or set dataset.unreadable: skip.",
     )
 
 
@@ -221,7 +245,7 @@ def parts_of(facts: ClipFacts, lengths: Sequence[int], rate: float, most: int) -
     Returns:
         Its parts; none where it is shorter than the shortest length.
     """
-    frames = int(facts.duration * rate + _SOON)
+    frames = facts.frames(rate)
     length = max((each for each in lengths if each <= frames), default=0)
     if not length:
         return []

@@ -1,4 +1,4 @@
-"""What is known of image files without reading them again: their hashes, and what headers say.
+"""What is known of images and clips without reading them again: hashes, and what headers say.
 
 A file is known by its stamp (size, times, inode), so that an unchanged dataset is not read again.
 The memory lies in the cache's folder and holds no paths, only their hashes, because caches are
@@ -19,6 +19,7 @@ import numpy as np
 
 from ..errors import DatasetError
 from ..filesystem.record_table import RecordTable
+from .clips import ClipFacts
 from .image import ImageInfo
 
 _CHUNK = 1 << 20
@@ -31,6 +32,13 @@ _FIELDS = [
     ("width", "<u4"),
     ("height", "<u4"),
     ("flags", "<u4"),
+]
+_CLIP_FIELDS = [
+    *_FIELDS[:2],
+    ("width", "<u4"),
+    ("height", "<u4"),
+    ("duration", "<f8"),
+    ("missing", "<f8"),
 ]
 _HASHED, _HEADER, _ANIMATED, _ALPHA = 1, 2, 4, 8
 
@@ -60,6 +68,11 @@ class FileMemory:
             zip(self._rows["width"].tolist(), self._rows["height"].tolist(), strict=True)
         )
         self._new: dict[bytes, _Known] = {}
+        self._clip_table = (
+            RecordTable(folder / "index", "clips", _CLIP_FIELDS, 1) if folder else None
+        )
+        self._clips: dict[bytes, tuple[_Stamp, ClipFacts]] | None = None
+        self._new_clips: dict[bytes, tuple[_Stamp, ClipFacts]] = {}
         self._seen: dict[str, tuple[_Stamp, str]] = {}
 
     def facts_of(self, path: Path | str, status: os.stat_result) -> ImageInfo | None:
@@ -83,6 +96,22 @@ class FileMemory:
         name, stamp = _name(path), _stamp_of(status)
         known = self._known(name, stamp)
         self._keep(name, (stamp, known[1] if known else b"", facts))
+
+    def clip_of(self, path: Path | str, status: os.stat_result) -> ClipFacts | None:
+        """What a clip holds, as `facts_of` gives what an image's header says."""
+        if self._clips is None:
+            rows = self._clip_table.read().tolist() if self._clip_table and self._trust else []
+            self._clips = {
+                bytes(name): (tuple(stamp), ClipFacts(*facts)) for name, stamp, *facts, _, _ in rows
+            }
+        stamp, facts = self._clips.get(_name(path), (None, None))
+        return facts if stamp == _stamp_of(status) else None
+
+    def remember_clip(self, path: Path | str, status: os.stat_result, facts: ClipFacts) -> None:
+        """Remember what a clip holds that was just read; `status` is from before reading it."""
+        stamp = _stamp_of(status)
+        if _is_settled(stamp):
+            self._new_clips[_name(path)] = stamp, facts
 
     def of(self, path: Path) -> str:
         """SHA-256 of an image file's bytes, as 64 hexadecimal digits.
@@ -129,6 +158,14 @@ class FileMemory:
 
     def save(self) -> None:
         """Write what is new to the cache folder; a folder that takes no files keeps nothing."""
+        if self._new_clips and self._clip_table is not None:
+            rows = self._clip_table.rows(len(self._new_clips))
+            rows["name"] = _bytes_array(list(self._new_clips))
+            rows["stamp"] = [stamp for stamp, _ in self._new_clips.values()]
+            for name, *_ in _CLIP_FIELDS[2:]:
+                rows[name] = [getattr(facts, name) for _, facts in self._new_clips.values()]
+            self._clip_table.add(rows)
+            self._clip_table.close()
         if not self._new or self._table is None:
             return
         rows = self._table.rows(len(self._new))
@@ -161,7 +198,7 @@ class FileMemory:
         return known if known[0] == stamp else None
 
     def _keep(self, name: bytes, known: _Known) -> None:
-        if time.time_ns() - max(known[0][1], known[0][2]) > _TICK_NS:
+        if _is_settled(known[0]):
             self._new[name] = known
 
 
@@ -184,6 +221,10 @@ def _stamp_of(status: os.stat_result) -> _Stamp:
     # An inode of Windows may have all of its 64 bits.
     inode = (status.st_ino + 2**63) % 2**64 - 2**63
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, inode
+
+
+def _is_settled(stamp: _Stamp) -> bool:
+    return time.time_ns() - max(stamp[1], stamp[2]) > _TICK_NS
 
 
 def _flags(known: _Known) -> int:

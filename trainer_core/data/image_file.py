@@ -98,7 +98,10 @@ def opened_image(path: Path, descriptor: int | None = None) -> Iterator[Image.Im
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(path, str(error)) from error
     except BROKEN as error:
-        found = _what_is_wrong(path, error)
+        # Pillow's own words name an object of Python's.
+        unknown = isinstance(error, UnidentifiedImageError)
+        words = " ".join(str(error).split()) or type(error).__name__
+        found = what_is_wrong(path, "its content is no image" if unknown else words)
         raise DatasetError(found, f"a whole {READABLE} image", _REPLACE) from error
 
 
@@ -180,26 +183,21 @@ def _too_large(path: Path, size: str) -> DatasetError:
     )
 
 
-def _what_is_wrong(path: Path, error: BaseException) -> str:
+def what_is_wrong(path: Path, reason: str, kind: str = "an image") -> str:
+    """Why a file cannot be read: what it is instead, else the reason that a decoder gave."""
     if path.is_dir():
         return f"{path} is a folder"
-    if not path.exists():
+    try:
+        with path.open("rb") as file:
+            head = file.read(_FIRST)
+    except FileNotFoundError:
         return f"{path} does not exist"
-    if path.stat().st_size == 0:
+    except OSError as error:
+        return f"{path} cannot be read as {kind} ({error.strerror})"
+    if not head:
         return f"{path} is empty (0 bytes)"
-    # Pillow's own words name an object of Python's.
-    unknown = isinstance(error, UnidentifiedImageError)
-    words = " ".join(str(error).split()) or type(error).__name__
-    reason = f"its content is {_content(path)}" if unknown else words
-    return f"{path} cannot be read as an image ({reason})"
-
-
-def _content(path: Path) -> str:
-    """What a file holds that is no image that is read."""
-    with path.open("rb") as file:
-        head = file.read(_FIRST)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     for start, name in _OTHERS.items():
         if start in (head[: len(start)], text[: len(start)]):
-            return name
-    return "no image"
+            reason = f"its content is {name}"
+    return f"{path} cannot be read as {kind} ({reason})"

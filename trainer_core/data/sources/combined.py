@@ -20,6 +20,7 @@ from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
 from ...types import FrameGrid, Sample
 from ..collection import uncollected
+from .clip_files import image_name
 from .facts import HeaderMemory
 from .folder import scan
 from .problems import SHOWN, Scan
@@ -224,9 +225,9 @@ def _marked(sample: Sample, role: str, number: int, prefix: str) -> Sample:
 def _split(
     samples: list[Sample], settings: DatasetSection, seed: int, problems: list[str]
 ) -> list[Sample]:
-    """Hold out a share of the own images."""
+    """Hold out a share of the own images; the parts of a clip stay together."""
     share = settings.validation.share
-    own = [each.name for each in samples if not (each.regularization or each.validation)]
+    own = [image_name(each) for each in samples if not (each.regularization or each.validation)]
     if not own:
         raise DatasetError(
             "all images of the dataset are held out for validation, or are regularization images",
@@ -235,14 +236,14 @@ def _split(
         )
     if not share:
         return samples
-    chosen = held_out(own, share, seed)
+    chosen = held_out(list(dict.fromkeys(own)), share, seed)
     if not chosen:
         problems.append(
             "dataset.validation.share holds nothing out: there is one image, and it is trained"
         )
     return [
         dataclasses.replace(each, validation=True)
-        if not (each.regularization or each.validation) and each.name in chosen
+        if not (each.regularization or each.validation) and image_name(each) in chosen
         else each
         for each in samples
     ]

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from ..clips import ClipFacts, clip_facts
 from ..header import header_info
 from ..image import ImageInfo
 
@@ -23,6 +24,14 @@ class HeaderMemory(Protocol):
 
     def remember(self, path: Path, status: os.stat_result, facts: ImageInfo) -> None:
         """Keep what a header says."""
+        ...
+
+    def clip_of(self, path: Path, status: os.stat_result) -> ClipFacts | None:
+        """As `facts_of`, of a clip."""
+        ...
+
+    def remember_clip(self, path: Path, status: os.stat_result, facts: ClipFacts) -> None:
+        """Keep what a clip holds."""
         ...
 
 
@@ -46,4 +55,23 @@ def read_facts(path: Path, remembered: HeaderMemory | None = None) -> ImageInfo:
     if found is None:
         found = header_info(path)
         remembered.remember(path, status, found)
+    return found
+
+
+def read_clip_facts(path: Path, remembered: HeaderMemory | None = None) -> ClipFacts:
+    """What a clip holds, as `read_facts` gives that of an image.
+
+    Raises:
+        DatasetError: As `clip_facts`.
+    """
+    try:
+        status = None if remembered is None else path.stat()
+    except OSError:
+        status = None
+    if remembered is None or status is None:
+        return clip_facts(path)
+    found = remembered.clip_of(path, status)
+    if found is None:
+        found = clip_facts(path)
+        remembered.remember_clip(path, status, found)
     return found

@@ -20,6 +20,7 @@ from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
 from ...types import FrameGrid
 from ..image_file import READABLE
+from .clip_files import ClipFiles
 from .controls import (
     control_in_folder,
     controls_beside,
@@ -110,7 +111,7 @@ def survey(
         DatasetError: When the folder is missing, or cannot be read.
     """
     root = dataset_root(settings.path)
-    found = survey_metadata(root, settings, within, remembered)
+    found = survey_metadata(root, settings, within, remembered, grid)
     if found is not None:
         _refuse_folders_beside_metadata(settings)
         return found
@@ -134,9 +135,8 @@ def survey(
         masks_in_folder(folder, keys, masks, problems, within, without)
     for key, mask in beside.items():
         take_mask(masks, key, mask, problems)
-    reader = Reader(
-        listing, prefix, settings, problems, masks=masks, remembered=remembered, grid=grid
-    )
+    clips = ClipFiles(problems, grid, remembered)
+    reader = Reader(listing, prefix, settings, problems, clips, masks=masks)
     reader.choices = read_choices(root, within)
     if layout == "layered":
         reader.layers = _layers_in_folder(root, listing, problems, within)
@@ -261,7 +261,7 @@ def _tell_alike(
 
 
 def _find_lonely_captions(listing: Listing, problems: Problems, prefix: str) -> None:
-    keys = {file.key for file in (*listing.images, *listing.foreign)}
+    keys = {file.key for file in (*listing.images, *listing.foreign, *listing.clips)}
     for key, file in sorted(listing.captions.items()):
         if key not in keys:
             name = prefix + file.shown

@@ -14,14 +14,15 @@ from ...config import DatasetSection
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
-from ...types import Sample
+from ...types import FrameGrid, Sample
 from ..caption_rules import caption_texts
 from ..image import ImageInfo
 from ..image_file import NoDecoderError
 from ..wildcards import CaptionRuleError
 from .caption_files import stated_caption, texts_beside
+from .clip_files import ClipFiles
 from .controls import tell_unread
-from .facts import HeaderMemory, read_facts
+from .facts import HeaderMemory
 from .hugging_face import PartFolder, part_folders
 from .image_choices import ImageChoices, read_choices
 from .listing import ListedFile, Listing, list_folder
@@ -47,6 +48,7 @@ def survey_metadata(
     settings: DatasetSection,
     within: AllowedFolders | None = None,
     remembered: HeaderMemory | None = None,
+    grid: FrameGrid | None = None,
 ) -> Scan | None:
     """Read a dataset folder whose images a metadata file lists.
 
@@ -55,6 +57,7 @@ def survey_metadata(
         settings: What to do about mistakes.
         within: As for `folder.survey`.
         remembered: What is known of the images already.
+        grid: As for `folder.survey`.
 
     Returns:
         What was found, by the rules of `folder.survey`; None where the folder has no such file and
@@ -70,9 +73,10 @@ def survey_metadata(
         for part in parts:
             if part.metadata is not None:
                 within.require(part.metadata, "dataset.metadata", DatasetError)
-    listing = list_folder(root, settings.caption_extension, within)
-    choices = read_choices(root, within)
-    survey = _Survey(root, settings, listing, Problems(settings), remembered, choices)
+    listing = list_folder(root, settings.caption_extension, within, clips=grid is not None)
+    choices, problems = read_choices(root, within), Problems(settings)
+    clips = ClipFiles(problems, grid, remembered)
+    survey = _Survey(root, settings, listing, problems, clips, choices)
     for part in parts:
         survey.read(part)
     return survey.result(parts)
@@ -112,7 +116,7 @@ class _Survey:
     settings: DatasetSection
     listing: Listing
     problems: Problems
-    remembered: HeaderMemory | None
+    clips: ClipFiles
     choices: ImageChoices
     samples: list[Sample] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
@@ -125,7 +129,7 @@ class _Survey:
 
     def __post_init__(self) -> None:
         self._files = {file.name: file for file in self.listing.images}
-        self._foreign = {file.name for file in self.listing.foreign}
+        self._foreign = {file.name for file in (*self.listing.foreign, *self.listing.clips)}
 
     def read(self, part: PartFolder) -> None:
         """Read the images of one part."""
@@ -149,8 +153,7 @@ class _Survey:
         self.edits = self.edits or any(entry.controls for _, entry in entries)
         for place, entry in entries:
             sample = self._sample(place, entry, known, held_out=part.part == "validation")
-            if sample is not None:
-                self.samples.append(sample)
+            self.samples += self.clips.samples(sample)
 
     def result(self, parts: Sequence[PartFolder]) -> Scan:
         """What was found, when all parts are read."""
@@ -272,12 +275,12 @@ class _Survey:
 
     def _facts(self, file: ListedFile, image: Path) -> ImageInfo | None:
         try:
-            facts = read_facts(self.listing.path(file), self.remembered)
+            facts = self.clips.info(self.listing.path(file), image, file.shown)
         except DatasetError as error:
             cure = error.cure if isinstance(error, NoDecoderError) else ""
             self.problems.add("unreadable", error.found, image, cure=cure)
             return None
-        if facts.animated and self.settings.animated != "first_frame":
+        if facts is not None and facts.animated and self.settings.animated != "first_frame":
             self.problems.add("animated", f"{file.shown} has several frames", image)
             return None
         return facts

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...config import DatasetSection
 from ...errors import DatasetError
+from ...filesystem.file_names import CLIP_EXTENSIONS
 from ...printable import listed
 from ...types import Sample
 from ..captions import READABLE
@@ -15,6 +16,9 @@ from ..image_file import READABLE as READABLE_IMAGES
 from ..wildcards import EXPECTED_RULES
 from .layers import BAD_LAYERS, EXPECTED_LAYERS
 from .metadata_file import BAD_METADATA, EXPECTED_TABLE
+
+BAD_CLIP = "clip"
+"""A clip with something that images alone have, or in the place of that."""
 
 BAD_CAPTION = "unreadable_caption"
 """A caption file that is not text; no setting lets a training leave it out."""
@@ -31,7 +35,7 @@ BAD_MASK = "mask_shape"
 SHOWN = 5
 """Mistakes that a message names; the others are counted."""
 
-_NO_SETTING = (BAD_CAPTION, BAD_RULES, BAD_LAYERS, NO_MASK, BAD_MASK, BAD_METADATA)
+_NO_SETTING = (BAD_CLIP, BAD_CAPTION, BAD_RULES, BAD_LAYERS, NO_MASK, BAD_MASK, BAD_METADATA)
 
 # In the order in which they are told: a broken image explains a caption without image.
 _EXPECTED = {
@@ -39,6 +43,10 @@ _EXPECTED = {
     "unreadable": (
         f"whole images as {READABLE_IMAGES}",
         "Save the images again with an image editor, or set dataset.unreadable: skip.",
+    ),
+    BAD_CLIP: (
+        "clips without control images, masks and layers, which are images themselves",
+        "Remove those files, or put the clips into a folder of their own.",
     ),
     BAD_CAPTION: READABLE,
     BAD_RULES: EXPECTED_RULES,
@@ -72,6 +80,13 @@ _EXPECTED = {
         "Add the images or remove the captions and masks, or set dataset.missing_image: skip.",
     ),
 }
+
+
+_CLIPS = (
+    f"whole images as {READABLE_IMAGES}, and whole clips that are long enough",
+    "Save the images or export the clips again, or set dataset.unreadable: skip.",
+)
+"""The same where some of what cannot be read are clips."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +179,17 @@ class Problems:
         for policy, (expected, remedy) in _EXPECTED.items():
             texts = self._errors.get(policy)
             if texts:
+                if policy == "unreadable" and any(map(_is_clip, self.faults)):
+                    expected, remedy = _CLIPS
                 cures = dict.fromkeys(each.cure for each in self.faults if each.policy == policy)
                 remedy = " ".join(filter(None, (*cures, remedy)))
                 return DatasetError(listed(texts, SHOWN, "; "), expected, remedy)
         return None
+
+
+def _is_clip(fault: Fault) -> bool:
+    image = fault.image if fault.policy == "unreadable" else None
+    return image is not None and image.suffix.lower() in CLIP_EXTENSIONS
 
 
 @dataclass(frozen=True, slots=True)

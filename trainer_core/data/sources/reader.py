@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...config import DatasetSection
 from ...errors import DatasetError
-from ...filesystem.file_names import CLIP_EXTENSIONS
-from ...types import FrameGrid, Sample
+from ...types import Sample
 from ..caption_rules import caption_texts
-from ..clips import ClipFacts, clip_facts, parts_of
 from ..image import ImageInfo
 from ..image_file import NoDecoderError
 from ..wildcards import CaptionRuleError
 from .caption_files import stated_caption, texts_beside
+from .clip_files import ClipFiles
 from .controls import Controls, ordered
-from .facts import HeaderMemory, read_facts
 from .image_choices import ImageChoices
 from .kohya import RepeatedFolder
 from .layers import BAD_LAYERS, Layer, layer_problem, layers_problem
@@ -36,60 +34,35 @@ class Reader:
             ``training_images/``.
         settings: Of the folder.
         problems: Told of all that is wrong.
+        clips: Reads headers, and parts clips.
         controls: Control images by training image.
         expects_controls: Whether an image without one is a mistake.
         masks: Masks by image.
         repeats: Of folders that are named as kohya's; None in other layouts.
         layers: Layers by image; None in other layouts.
-        remembered: What is known of headers already.
         choices: What a person chose for single images.
         without_mask: Names of the samples that have none.
         pairs: Folders of what may be control images, to what to do about them.
-        grid: Lengths of the clips that the base trains; None where it trains images alone.
     """
 
     listing: Listing
     prefix: str
     settings: DatasetSection
     problems: Problems
+    clips: ClipFiles
     controls: Controls = field(default_factory=dict)
     expects_controls: bool = False
     masks: Masks = field(default_factory=dict)
     repeats: Mapping[str, RepeatedFolder] | None = None
     layers: Mapping[str, list[Layer]] | None = None
-    remembered: HeaderMemory | None = None
     choices: ImageChoices = field(default_factory=ImageChoices)
     without_mask: list[str] = field(default_factory=list)
     pairs: Mapping[str, str] = field(default_factory=dict)
-    grid: FrameGrid | None = None
-    _clips: dict[Path, ClipFacts] = field(default_factory=dict)
     _lower: dict[str, str] | None = None
 
     def samples(self, file: ListedFile) -> Iterator[Sample]:
         """Read one training image, or the parts of a clip, and what belongs to it."""
-        sample = self.sample(file)
-        if sample is None or file.extension not in CLIP_EXTENSIONS:
-            yield from () if sample is None else (sample,)
-            return
-        assert self.grid is not None, "clips are listed for it alone"
-        facts, rate = self._clips[sample.image], self.settings.fps or self.grid.rate
-        lengths = self.grid.lengths(self.settings.frames)
-        parts = parts_of(facts, lengths, rate, self.settings.max_clips)
-        if not parts:
-            self.problems.add(
-                "unreadable",
-                f"{sample.name} has {int(facts.duration * rate)} frames at {rate:g} a second, and "
-                f"the shortest clip that is trained has {min(lengths)}",
-                sample.image,
-            )
-        if facts.missing:
-            self.problems.tell(
-                f"{sample.name} ends {facts.missing:.1f} s before its header says: what is there "
-                "is trained"
-            )
-        for number, part in enumerate(parts):
-            name = sample.name if len(parts) == 1 else f"{sample.name} #{number + 1}"
-            yield replace(sample, name=name, clip=part)
+        return self.clips.samples(self.sample(file))
 
     def sample(self, file: ListedFile) -> Sample | None:
         """Read one training image and what belongs to it; None when it is left out."""
@@ -200,15 +173,12 @@ class Reader:
 
     def _facts(self, path: Path, image: Path, name: str) -> ImageInfo | None:
         try:
-            if path.suffix.lower() in CLIP_EXTENSIONS:
-                clip = self._clips[path] = clip_facts(path)
-                return ImageInfo(clip.width, clip.height, animated=False, alpha=False)
-            facts = read_facts(path, self.remembered)
+            facts = self.clips.info(path, image, name)
         except DatasetError as error:
             cure = error.cure if isinstance(error, NoDecoderError) else ""
             self.problems.add("unreadable", error.found, image, cure=cure)
             return None
-        if facts.animated and self.settings.animated != "first_frame":
+        if facts is not None and facts.animated and self.settings.animated != "first_frame":
             self.problems.add("animated", f"{name} has several frames", image)
             return None
         return facts

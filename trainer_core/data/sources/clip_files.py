@@ -1,0 +1,101 @@
+"""From a clip in a dataset folder to the samples that its parts are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ...errors import DatasetError
+from ...filesystem.file_names import CLIP_EXTENSIONS
+from ...types import FrameGrid, Sample
+from ..clips import ClipFacts, parts_of
+from ..image import ImageInfo
+from .facts import HeaderMemory, read_clip_facts, read_facts
+from .problems import BAD_CLIP, Problems
+
+_PART = re.compile(r" #\d+$")
+
+
+@dataclass(slots=True)
+class ClipFiles:
+    """The clips of one folder.
+
+    Attributes:
+        problems: Told of what is wrong with them.
+        grid: Lengths of the clips that the base trains; None where it trains images alone.
+        remembered: What is known of files already.
+    """
+
+    problems: Problems
+    grid: FrameGrid | None = None
+    remembered: HeaderMemory | None = None
+    _facts: dict[Path, ClipFacts] = field(default_factory=dict)
+
+    def info(self, path: Path, image: Path, name: str) -> ImageInfo | None:
+        """What a header says of an image, or of a clip that is trained itself.
+
+        Args:
+            path: The file.
+            image: The training image or clip that it belongs to.
+            name: Of the file, for a message.
+
+        Returns:
+            None where a clip stands in the place of a control image or a mask, which is told.
+
+        Raises:
+            DatasetError: When the file cannot be read.
+        """
+        if path.suffix.lower() not in CLIP_EXTENSIONS:
+            return read_facts(path, self.remembered)
+        if path != image:
+            text = f"{name} is a clip in the place of a control image, a mask or a layer"
+            self.problems.add(BAD_CLIP, text, image)
+            return None
+        clip = self._facts[path] = read_clip_facts(path, self.remembered)
+        return ImageInfo(clip.width, clip.height, animated=False)
+
+    def samples(self, sample: Sample | None) -> Iterator[Sample]:
+        """A sample of an image as it is, and one for each part of a clip.
+
+        Raises:
+            DatasetError: When ``dataset.frames`` is less than any clip of the base has.
+        """
+        facts = None if sample is None else self._facts.get(sample.image)
+        if sample is None or facts is None or self.grid is None:
+            yield from () if sample is None else (sample,)
+            return
+        settings = self.problems.settings
+        shortest, rate = self.grid.frames_of(2), settings.fps or self.grid.rate
+        if settings.frames < shortest:
+            raise DatasetError(
+                f"dataset.frames: {settings.frames}, with clips in {settings.path}",
+                f"at least {shortest}, the shortest clip that the base trains",
+                f"Set dataset.frames to {shortest} or more, or remove the clips.",
+            )
+        if sample.controls or sample.mask or sample.layers:
+            other = "a mask" if sample.mask else "layers" if sample.layers else "a control image"
+            self.problems.add(BAD_CLIP, f"{sample.name} is a clip with {other}", sample.image)
+            return
+        parts = parts_of(facts, self.grid.lengths(settings.frames), rate, settings.max_clips)
+        if not parts:
+            self.problems.add(
+                "unreadable",
+                f"{sample.name} has {facts.frames(rate)} frames at {rate:g} a second, and the "
+                f"shortest clip that is trained has {shortest}",
+                sample.image,
+            )
+        if facts.missing:
+            self.problems.tell(
+                f"{sample.name} ends {facts.missing:.1f} s before its header says: what is there "
+                "is trained"
+            )
+        for number, part in enumerate(parts):
+            name = sample.name if len(parts) == 1 else f"{sample.name} #{number + 1}"
+            yield replace(sample, name=name, clip=part)
+
+
+def image_name(sample: Sample) -> str:
+    """The name of its image or clip, which the names of parts begin with."""
+    return sample.name if sample.clip is None else _PART.sub("", sample.name)

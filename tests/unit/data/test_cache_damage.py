@@ -10,7 +10,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.fixtures.cache_world import same
+from tests.fixtures.clip_files import write_clip
 from trainer_core.errors import DatasetError, StorageError
+from trainer_core.types import FrameGrid
 
 ROOT = Path(__file__).parents[3]
 
@@ -167,7 +169,9 @@ BUILDER = """
 import sys, time
 from pathlib import Path
 from tests.fixtures.cache_world import World
+from trainer_core.types import FrameGrid
 world = World(Path(sys.argv[1]), None, None)
+world.grid = FrameGrid(4, 16.0)
 plan = world.plan()
 Path(sys.argv[2]).touch()
 while not all(Path(sys.argv[1], f"ready{n}").exists() for n in (0, 1)):
@@ -177,10 +181,17 @@ print(dataset.encoded, dataset.reused, len(dataset))
 """
 
 
-def test_two_processes_may_build_the_same_cache_at_once(world):
+@pytest.mark.parametrize(
+    "clips", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["images", "clips"]
+)
+def test_two_processes_may_build_the_same_cache_at_once(world, clips):
     for number in range(12):
-        world.add(f"{number:02}.png", f"caption {number}")
+        image = world.add(f"{number:02}.png", f"caption {number}")
+        if clips and number % 2:
+            write_clip(image.with_suffix(".mp4"), 30 + number)
+            image.unlink()
     root = world.data.parent
+    world.grid = FrameGrid(4, 16.0)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     workers = [
         subprocess.Popen(

@@ -232,6 +232,9 @@ def grouped(
 
 def _alike(task: Task) -> Hashable:
     """What the tasks of a batch agree in."""
+    if isinstance(task, ImageTask) and task.source.clip is not None:
+        # Encoded one by one: several would only wait for each other in memory.
+        return "clip", task.entry.key
     if isinstance(task, ImageTask):
         return "image", task.source.bucket, task.source.channels
     if isinstance(task, TextTask):

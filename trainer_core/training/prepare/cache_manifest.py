@@ -261,7 +261,7 @@ def _form(record: Mapping[str, Any]) -> Form:
 def _preserved_record(item: PreservedItem) -> dict[str, Any]:
     return {
         "prompt": item.prompt,
-        "size": [item.bucket.width, item.bucket.height],
+        "size": _size(item.bucket),
         "controls": [entry.key for entry in item.controls],
         "text": item.text.key,
         **({"layers": item.layers} if item.layers else {}),
@@ -285,7 +285,7 @@ def _prompt(folder: Path, record: Mapping[str, Any]) -> tuple[str, Entry, int]:
 
 def _bucket(size: Sequence[int]) -> Bucket:
     width, height, frames = (*map(int, size), 1)[:3]
-    if not (0 < width <= _LONGEST_SIDE and 0 < height <= _LONGEST_SIDE and 0 < frames <= _MOST):
+    if not all(0 < each <= _LONGEST_SIDE for each in (width, height, frames)):
         raise ValueError(f"a size of {width} x {height} pixels and {frames} frames")
     return Bucket(width, height, frames)
 

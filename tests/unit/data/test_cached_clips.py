@@ -1,0 +1,156 @@
+"""Clips in the cache: what their files depend on, and what comes out of them."""
+
+import json
+
+import pytest
+import torch
+
+from tests.fixtures.cache_world import same
+from tests.fixtures.clip_files import write_clip
+from trainer_core.config import CacheSection
+from trainer_core.data.batches import BatchPlan, load_batch
+from trainer_core.data.cache.cache_file import make_entry
+from trainer_core.data.cache.recipes import SizedImage
+from trainer_core.data.clips import read_frames
+from trainer_core.data.image import fit_to_bucket, moved, to_pixels
+from trainer_core.errors import DatasetError
+from trainer_core.training.prepare.cache_manifest import Manifest, read_manifest, write_manifest
+from trainer_core.types import Bucket, ClipPart, FrameGrid, View
+
+pytest.importorskip("av")
+
+PART = ClipPart(0.0, 33, 16.0)
+CONTENT = "ab" * 32
+
+
+@pytest.fixture
+def clips(world):
+    """A world of two equal clips of a second, one of two seconds, and an image."""
+    world.grid = FrameGrid(4, 16.0)
+    world.add("d.png", "an image")
+    for name, frames in (("a", 24), ("b", 24), ("c", 50)):
+        write_clip(world.data / f"{name}.mp4", frames, size=(96, 64))
+        (world.data / f"{name}.txt").write_text(name)
+    return world
+
+
+def source(**changes):
+    clip = {"clip": PART, "bucket": Bucket(64, 48, 33), **changes}
+    return SizedImage(path=None, exact=False, channels=3, **clip).parts(CONTENT)
+
+
+def test_the_key_of_an_image_is_what_it_was_before_there_were_clips(tmp_path):
+    parts = source(clip=None, bucket=Bucket(64, 48))
+    # Made by the release before.
+    key = "ecc193febbd7a15562fcb1f52413e866406a8d7b24d20be4e1fbf07189009be4"
+    assert make_entry(tmp_path, "latents", "tiny", *parts).key == key
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"clip": None},
+        {"clip": ClipPart(1.0, 33, 16.0)},
+        {"clip": ClipPart(0.0, 29, 16.0)},
+        {"clip": ClipPart(0.0, 33, 24.0)},
+        {"bucket": Bucket(48, 64, 33)},
+        {"flipped": True},
+    ],
+    ids=str,
+)
+def test_the_key_of_a_clip_has_all_that_it_is_made_from(change):
+    assert source(**change) != source()
+    assert source() == source()
+
+
+def expected(world, name, part, flipped=False, focus=None):
+    """What the encoders make of a clip whose frames are cut alike, one by one."""
+    crop = moved("center", focus)
+    frames = [
+        fit_to_bucket(image, Bucket(64, 64), *crop)
+        for image in read_frames(world.data / name, part)
+    ]
+    pixels = torch.stack([to_pixels(each, 3) for each in frames])
+    with torch.no_grad():
+        return world.encoders.encode_clip(
+            ((pixels.flip(3) if flipped else pixels) * 127.5 + 127.5).round().byte()
+        )
+
+
+@pytest.mark.parametrize("focus", [None, (1.0, 0.5)])
+def test_all_frames_are_cut_and_mirrored_alike(clips, focus):
+    clips.options = {"flip": True, "flip_except": [], "bucketing": "area", "max_aspect_ratio": 1.0}
+    if focus:
+        choices = {"focus": {"c.mp4": focus}}
+        (clips.data / ".adapter_trainer.json").write_text(json.dumps(choices))
+    dataset = clips.build()
+    place = dataset.names.index("c.mp4")
+    for flipped in (False, True):
+        found = dataset.load(place, View(flipped=flipped)).latents
+        assert found.shape == (4, 9, 8, 8)
+        assert torch.allclose(found, expected(clips, "c.mp4", PART, flipped, focus), atol=1e-4)
+
+
+def test_a_cache_of_clips_is_made_once_and_tells_parts_rates_and_lengths_apart(clips):
+    first = clips.build()
+    assert (first.encoded, first.usual_frames) == (3 + 5, 13)
+    assert same(first, clips.build(verify=True))
+    clips.encoders.counts()
+    assert clips.build().encoded == 0
+    assert clips.encoders.counts() == (0, 0, 0)
+    identities = {first.identity}
+    for options in ({"frames": 9}, {"fps": 12.0}, {"frames": 9, "max_clips": 1}):
+        clips.options = options
+        identities.add(clips.build().identity)
+    assert len(identities) == 4
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b""), lambda path: path.unlink()])
+def test_a_damaged_clip_is_encoded_again_and_only_that(clips, damage):
+    first = clips.build()
+    damage(first.items[first.names.index("c.mp4")].latents.path)
+    healed = clips.build()
+    assert (healed.encoded, healed.reused) == (1, 7)
+    assert same(first, healed)
+
+
+def test_clips_of_one_length_share_batches_and_others_do_not(clips):
+    dataset = clips.build(options=CacheSection(batch_size=2))
+    plan = BatchPlan(dataset.buckets, dataset.kinds, 2, 1, 1, seed=0)
+    found = {}
+    for step in range(1, plan.steps_per_epoch + 1):
+        for micro, each in enumerate(plan.passes(step)):
+            batch = load_batch(dataset, plan, step, micro, 0.0, 0)
+            assert len({dataset.buckets[index] for index in each.indices}) == 1
+            found[batch.names] = tuple(batch.latents.shape)
+    shapes = {tuple(sorted(names)): shape for names, shape in found.items()}
+    assert shapes[("a.mp4", "b.mp4")] == (2, 4, 4, 6, 10)
+
+
+def test_a_list_of_cached_clips_keeps_their_lengths(clips):
+    dataset = clips.build(preserved_prompts=["a thing"])
+    path = clips.cache / "all.cache.json"
+    write_manifest(path, Manifest("tiny", "generate", dataset, ()))
+    read = read_manifest(path).dataset
+    assert [each.frames for each in read.buckets] == [13, 13, 33, 1]
+    assert [each.bucket for each in read.preserved] == [each.bucket for each in dataset.preserved]
+    assert {each.bucket.frames for each in read.preserved} == {13}
+    assert (read.identity, read.names) == (dataset.identity, dataset.names)
+    assert same(dataset, read)
+
+
+def test_a_clip_that_changes_meanwhile_is_noticed(clips):
+    plan = clips.plan()
+    encode = clips.encoders.encode_clip
+
+    def rewriting(frames):
+        write_clip(clips.data / "c.mp4", 12)
+        return encode(frames)
+
+    clips.encoders.encode_clip = rewriting
+    with pytest.raises(DatasetError, match=r"c\.mp4"):
+        clips.build(plan)
+
+
+def test_buckets_of_clips_and_images_differ(clips):
+    assert clips.plan().counts() == {"64x64": 1, "80x48x13": 2, "80x48x33": 1}

@@ -211,6 +211,14 @@ def test_clips_of_further_folders_have_names_and_sizes_of_their_own(folder, clip
     assert {each.frames for each in buckets} == {33}
 
 
+def test_a_clip_smaller_than_any_size_is_refused_by_name(folder):
+    root = folder({"a.txt": "x"})
+    write_clip(root / "a.mp4", 24, size=(16, 8))
+    samples = scan(settings(root), grid=GRID).samples
+    with pytest.raises(DatasetError, match=r"a\.mp4"):
+        plan_buckets(samples, settings(root), 16, lambda *size: (16, 16))
+
+
 def test_a_link_out_of_what_is_allowed_is_refused(folder, clips):
     root = folder({"a.png": None, "a.txt": "x"})
     (root / "b.mp4").symlink_to(clips[1])

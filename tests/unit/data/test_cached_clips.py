@@ -152,5 +152,22 @@ def test_a_clip_that_changes_meanwhile_is_noticed(clips):
         clips.build(plan)
 
 
+@pytest.mark.parametrize("unreadable", ["error", "skip"])
+def test_a_clip_whose_end_is_damaged_is_refused_or_left_out(clips, unreadable):
+    path = clips.data / "c.mp4"
+    content = bytearray(path.read_bytes())
+    begin = content.index(b"mdat") + (content.index(b"moov") - content.index(b"mdat")) // 2
+    content[begin : content.index(b"moov") - 8] = bytes(content.index(b"moov") - 8 - begin)
+    path.write_bytes(content)
+    clips.options = {"unreadable": unreadable}
+    if unreadable == "error":
+        with pytest.raises(DatasetError, match=r"c\.mp4 cannot be read as a clip"):
+            clips.build()
+        return
+    dataset = clips.build()
+    assert dataset.names == ("a.mp4", "b.mp4", "d.png")
+    assert "left out: c.mp4" in " ".join(dataset.problems)
+
+
 def test_buckets_of_clips_and_images_differ(clips):
     assert clips.plan().counts() == {"64x64": 1, "80x48x13": 2, "80x48x33": 1}

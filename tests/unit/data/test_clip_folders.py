@@ -10,6 +10,8 @@ from tests.fixtures.clip_files import write_clip
 from tests.fixtures.scanned_folder import names, settings
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.file_memory import FileMemory
+from trainer_core.data.report.build import Batching, make_report
+from trainer_core.data.report.inspection import inspect
 from trainer_core.data.sources.combined import scan_all
 from trainer_core.data.sources.folder import scan
 from trainer_core.errors import DatasetError
@@ -224,6 +226,17 @@ def test_a_link_out_of_what_is_allowed_is_refused(folder, clips):
     (root / "b.mp4").symlink_to(clips[1])
     with pytest.raises(DatasetError, match=r"b\.mp4"):
         scan(settings(root), AllowedFolders([root]), grid=GRID)
+
+
+def test_a_report_takes_no_clip_for_a_broken_image_and_no_part_for_a_copy(folder):
+    root = folder({"a.mp4": 5, "b.png": None, "c.png": None})
+    chosen = settings(root, missing_caption="empty", resolution=32)
+    found = scan(chosen, grid=GRID)
+    plan = plan_buckets(found.samples, chosen, 16, lambda *size: (32, 32))
+    report = make_report(found, plan.samples, chosen, Batching(1, 1, 10), None, [])
+    kinds = {each.kind: each.names for each in inspect(report, chosen).findings}
+    assert kinds["duplicate"] == ("c.png",)
+    assert "broken" not in kinds
 
 
 @pytest.mark.parametrize("changed", [False, True])

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...config import DatasetSection
 from ...errors import DatasetError
+from ...filesystem.file_names import CLIP_EXTENSIONS
 from ...types import Bucket
 from ..image import image_size, turned_note
 from ..masks import center_of_mass, read_mask, same_shape
@@ -43,16 +44,18 @@ def inspect(
     Returns:
         The report with more findings, and with the sizes of control images and masks.
     """
-    seen = see([image.path for image in report.images], remembered, progress)
+    # Pillow decodes no clip, and its parts are one file.
+    still = [each for each in report.images if each.path.suffix.lower() not in CLIP_EXTENSIONS]
+    seen = see([image.path for image in still], remembered, progress)
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
         measured = list(pool.map(_measured, report.images))
         masks = list(pool.map(lambda image: _mask_of(image, dataset), measured))
     images = tuple(_focused(*each, dataset) for each in zip(measured, masks, strict=True))
     found = [
-        *_broken(images, seen),
-        *_same(images, seen),
-        *_alike(images, seen),
-        *_flat(images, seen),
+        *_broken(still, seen),
+        *_same(still, seen),
+        *_alike(still, seen),
+        *_flat(still, seen),
         # With an area of its own a control image keeps its shape.
         *(() if dataset.control_area else _controls(images)),
         *_masks(images, masks),

@@ -188,14 +188,14 @@ def what_is_wrong(path: Path, reason: str, kind: str = "an image") -> str:
     if path.is_dir():
         return f"{path} is a folder"
     try:
+        if not path.stat().st_size:
+            return f"{path} is empty (0 bytes)"
         with path.open("rb") as file:
             head = file.read(_FIRST)
     except FileNotFoundError:
         return f"{path} does not exist"
     except OSError as error:
         return f"{path} cannot be read as {kind} ({error.strerror})"
-    if not head:
-        return f"{path} is empty (0 bytes)"
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     for start, name in _OTHERS.items():
         if start in (head[: len(start)], text[: len(start)]):

@@ -137,12 +137,8 @@ def _shown(container: Any, stream: Any, start: float) -> Iterator[tuple[Any, flo
     if start > 0:
         container.seek(int((origin + start) / float(stream.time_base)), stream=stream)
         before = next(container.decode(stream), None)
-        if before is None or _time(before, stream) - origin > start + _SOON:
-            # A wrong index of the file leads behind what is wanted.
-            container.seek(int(origin / float(stream.time_base)), stream=stream)
-            before = next(container.decode(stream), None)
     if before is None or _time(before, stream) - origin > start + _SOON:
-        return
+        return  # the file's index is wrong
     for frame in container.decode(stream):
         yield before, _time(frame, stream) - origin
         before = frame

@@ -24,6 +24,7 @@ from PIL import Image
 from benchmarks.measuring.record import RESULTS, origin, write_record
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
+from trainer_core.data.clips import ClipFacts
 from trainer_core.data.image import ImageInfo
 from trainer_core.data.sources.combined import scan_all
 from trainer_core.data.sources.problems import Scan
@@ -67,6 +68,12 @@ class Memory:
     def remember(self, path: Path, status: os.stat_result, facts: ImageInfo) -> None:
         """Keep what its header says."""
         self._known[path] = status.st_size, status.st_mtime_ns, facts
+
+    def clip_of(self, path: Path, status: os.stat_result) -> None:
+        """No clip is scanned here."""
+
+    def remember_clip(self, path: Path, status: os.stat_result, facts: ClipFacts) -> None:
+        """No clip is scanned here."""
 
 
 def write_samples(folder: Path, count: int, *, tree: bool) -> None:

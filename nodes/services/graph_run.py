@@ -366,9 +366,9 @@ def shown_run(handle: RunHandle) -> dict[str, list[str]]:
 
 def _latest_images(folder: Path, step: int) -> list[Path]:
     """A run's last previews by the order of prompts; those after the step are another adapter's."""
-    found = [path for path in folder.glob("samples/[0-9]*") if path.name.isdigit()]
     from ...trainer_core.inference.preview_files import preview_files
 
+    found = [path for path in folder.glob("samples/[0-9]*") if path.name.isdigit()]
     last = max((path for path in found if int(path.name) <= step), key=_number, default=None)
     if last is None:
         return []

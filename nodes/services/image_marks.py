@@ -85,9 +85,10 @@ def _memory() -> FileMemory:
 
 def _mark(settings: DatasetSection, memory: FileMemory) -> str:
     from ...trainer_core.data.sources.folder import survey
+    from ...trainer_core.types import ANY_CLIPS
 
     within, digest = comfy_host.allowed_folders(), hashlib.sha256()
-    for each in survey(settings, within, remembered=memory).samples:
+    for each in survey(settings, within, remembered=memory, grid=ANY_CLIPS).samples:
         files = (each.image, *each.controls, *each.layers, *([each.mask] if each.mask else []))
         facts = (each.captions, each.repeats, each.weight, each.focus, each.validation)
         digest.update(json.dumps([[memory.of(file) for file in files], facts]).encode())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...trainer_core.errors import InputError, TrainerError
 from ...trainer_core.families.given import GRAPH_MODEL
+from ...trainer_core.types import ANY_CLIPS, FrameGrid
 from ..host import comfy_host
 from .node_checks import require_in_comfyui
 
@@ -33,6 +34,8 @@ class QuickBase(NamedTuple):
         values: Of the section ``base``, by YAML path.
         traits: As `plan_preset` takes them.
         billions: 10^9 numbers of it; None where the preset knows better.
+        clips: Lengths of the clips that it trains, `ANY_CLIPS` of a MODEL that is not loaded yet;
+            None where it trains images alone.
     """
 
     name: str
@@ -43,6 +46,7 @@ class QuickBase(NamedTuple):
     values: Mapping[str, Any]
     traits: frozenset[str] = frozenset()
     billions: float | None = None
+    clips: FrameGrid | None = None
 
 
 def quick_base(answers: Answers, model: Any) -> QuickBase:
@@ -104,6 +108,7 @@ def _graph_base(answers: Answers, loader: str, file: str, model: Any) -> QuickBa
             "none.",
         )
     variant = "edit_plus" if answers.goal == "edit" else "generate"
+    clips: FrameGrid | None = ANY_CLIPS
     if model is None:
         folder = _FOLDERS.get(loader)
         if folder is None:
@@ -120,7 +125,7 @@ def _graph_base(answers: Answers, loader: str, file: str, model: Any) -> QuickBa
         from ..host.graph_model import GraphModel
 
         found = GraphModel(model)
-        title, traits = found.title, found.traits
+        title, traits, clips = found.title, found.traits, found.clips
         if not found.takes_references:
             variant = "generate"
     return QuickBase(
@@ -131,4 +136,5 @@ def _graph_base(answers: Answers, loader: str, file: str, model: Any) -> QuickBa
         variant=variant,
         values={},
         traits=traits,
+        clips=clips,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...trainer_core.errors import DatasetError, InputError
 from ...trainer_core.families.given import GRAPH_MODEL
 from ...trainer_core.printable import listed
+from ...trainer_core.types import ANY_CLIPS, FrameGrid
 from ..host import comfy_host
 from .choices import (
     AdapterChoice,
@@ -140,7 +141,7 @@ def check_answers(answers: Answers, unlinked: Sequence[str]) -> None:
     needed = [socket for socket in unlinked if socket != "model"]
     if needed and ("model" not in unlinked or answers.base != comfy_host.EMBEDDED):
         raise _unconnected(needed, "Add their loaders, Load CLIP and Load VAE, and connect them.")
-    _images(answers)
+    _captions(answers, _scan(answers.folder, None if "model" in unlinked else ANY_CLIPS))
 
 
 def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> QuickPlan:
@@ -160,7 +161,8 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
 
     base = quick_base(answers, model)
     embedded = base.values.get("base.path") == comfy_host.EMBEDDED
-    samples, captions = _images(answers) if complete else (_scan(answers.folder), "error")
+    samples = _scan(answers.folder, base.clips)
+    captions = _captions(answers, samples) if complete else "error"
     vram = comfy_host.total_vram()
     preset = plan_preset(
         base.family,
@@ -290,9 +292,8 @@ def first_controls(samples: Sequence[Sample], count: int) -> list[list[str]]:
     return [found[index % len(found)] for index in range(count)] if found else []
 
 
-def _images(answers: Answers) -> tuple[Sequence[Sample], str]:
-    """The samples without the trigger word, and what to do about missing captions."""
-    samples = _scan(answers.folder)
+def _captions(answers: Answers, samples: Sequence[Sample]) -> str:
+    """What to do about missing captions."""
     edit, paired = answers.goal == "edit", any(sample.controls for sample in samples)
     if edit != paired:
         has = "has control images" if paired else "has no control images"
@@ -306,9 +307,9 @@ def _images(answers: Answers) -> tuple[Sequence[Sample], str]:
         )
     silent = [sample.name for sample in samples if not sample.caption]
     if not silent:
-        return samples, "error"
+        return "error"
     if answers.word_is_enough and len(silent) == len(samples):
-        return samples, "empty"
+        return "empty"
     raise _silent(answers, silent, len(samples), words=answers.goal in _WORD_IS_ENOUGH)
 
 
@@ -329,14 +330,14 @@ def _silent(answers: Answers, silent: Sequence[str], images: int, *, words: bool
     )
 
 
-def _scan(folder: str) -> Sequence[Sample]:
+def _scan(folder: str, clips: FrameGrid | None = None) -> Sequence[Sample]:
+    """The samples without the trigger word."""
     from ...trainer_core.data.sources.folder import scan
     from ...trainer_core.families.run_files import load_config
-    from ...trainer_core.types import ANY_CLIPS
 
     path = str(comfy_host.dataset_path(folder))
     settings = load_config({"dataset": {"path": path, "missing_caption": "empty"}}).dataset
-    samples = scan(settings, within=comfy_host.allowed_folders(), grid=ANY_CLIPS).samples
+    samples = scan(settings, within=comfy_host.allowed_folders(), grid=clips).samples
     # A held-out image is never trained on, and no length follows from it.
     return [each for each in samples if not each.validation]
 
@@ -358,7 +359,7 @@ def _facts(
 ) -> Sequence[dict[str, str]]:
     rows = [
         _row("name", answers.run_name, "You gave it." if answers.name.strip() else "The folder's."),
-        _row("images", len(samples), f"In {answers.folder}."),
+        *_counts(answers.folder, samples),
         *_found(samples),
         _row("base", base.title, base.source),
     ]
@@ -371,6 +372,19 @@ def _facts(
         why = f"No image has a caption. For this goal ({answers.goal}) the trigger word is enough."
         rows.append(_row("captions", values["dataset.trigger_word"], why))
     return rows
+
+
+def _counts(folder: str, samples: Sequence[Sample]) -> Iterator[dict[str, str]]:
+    """How many images there are, and how clips are cut."""
+    parts = [(each.image, each.clip) for each in samples if each.clip is not None]
+    if len(parts) < len(samples):
+        yield _row("images", len(samples) - len(parts), f"In {folder}.")
+    if parts:
+        files, rates = len({path for path, _ in parts}), {part.rate for _, part in parts}
+        frames = sorted({part.frames for _, part in parts})
+        lengths = f"{frames[0]} to {frames[-1]}" if len(frames) > 1 else f"{frames[0]}"
+        why = f"Of {files} clip(s) in {folder}, at {min(rates):g} frames a second."
+        yield _row("parts of clips", f"{len(parts)}, of {lengths} frames", why)
 
 
 def _time(hours: float, share: float) -> dict[str, str]:

@@ -10,6 +10,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from clip_files import write_clip
 from loaded_pack import part
 from said import Said
 
@@ -26,26 +27,6 @@ def write_image(folder, side, count=1):
         image = Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC)
         image.save(folder / f"{number}.png")
         (folder / f"{number}.txt").write_text(CAPTION, encoding="utf-8")
-
-
-def write_clip(folder, side, frames, rate):
-    """A clip of a bar that moves, whose brightness changes."""
-    import av
-    import numpy
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with av.open(str(folder / "0.mp4"), "w") as container:
-        stream = container.add_stream("libx264", rate=round(rate))
-        stream.width = stream.height = side
-        stream.pix_fmt, stream.options = "yuv444p", {"crf": "0"}
-        for number in range(frames):
-            pixels = numpy.full((side, side, 3), 40 + 5 * number, numpy.uint8)
-            pixels[:, number * side // frames :][:, : side // 4] = (200, 30, 30)
-            for packet in stream.encode(av.VideoFrame.from_ndarray(pixels, "rgb24")):
-                container.mux(packet)
-        for packet in stream.encode():
-            container.mux(packet)
-    (folder / "0.txt").write_text(CAPTION, encoding="utf-8")
 
 
 def run_config(folder, job, side, family):
@@ -245,7 +226,7 @@ def of_tiny_model(folder, job):
 
     sizes, place = TINY[job["model"]], folder / job["model"]
     if "frames" in job:
-        write_clip(place / "images", sizes.pixels, 2 * job["frames"], job["fps"])
+        write_clip(place / "images", sizes.pixels, 2 * job["frames"], job["fps"], caption=CAPTION)
     else:
         write_image(place / "images", sizes.pixels)
     model = tiny_model(job["model"], 0, job.get("precision", "fp32"))

@@ -25,9 +25,10 @@ MODEL, BEFORE, AFTER, LORA, TEXT, LATENT, SAMPLER, SHOWN = (f"m{at}" for at in r
 CLASS = "UNetModel"
 
 
-def model_graph(name, model="sdxl", steps=4, **settings):
+def model_graph(name, model="sdxl", steps=4, *, previews=False, dataset=None, **settings):
     """The shipped graph in small, with a tiny MODEL in the base's place and its LoRA sampled."""
-    nodes = graph(name, train={"steps": steps}, settings={"checkpoint_every": 0, **settings})
+    own = {"train": {"steps": steps}, "settings": {"checkpoint_every": 0, **settings}}
+    nodes = graph(name, previews=previews, dataset=dataset or {}, **own)
     nodes[MODEL] = node("TinyModelForTests", model=model, seed=0, precision="fp32")
     nodes[BASE] = node("AdapterTrainerBaseFromModel", model=[MODEL, 0], precision="fp32")
     nodes[CACHE]["inputs"] |= {"clip": [MODEL, 1], "vae": [MODEL, 2]}

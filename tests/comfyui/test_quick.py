@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 import yaml
+from comfyui.clip_files import write_clip
 from comfyui.conftest import write_images
 from comfyui.graphs import cached_nodes, panel, run_folder
 from PIL import Image
@@ -52,6 +53,8 @@ ASKED = {
     "SD1.5": answers("style", "thorough", model="sd15"),
     "a flow model": answers("person", model="lumina2"),
     "no loader": {**answers("person"), "loader": "SomeLoader/"},
+    "clips": {**answers("object", model="wan21"), "folder": "input/clips"},
+    "clips of images": {**answers("object", model="sdxl"), "folder": "input/clips"},
     "training adapter": answers("object", training_adapter=TURBO),
     "training adapter of a model": answers("object", training_adapter=TURBO, model="lumina2"),
     "absent adapter": answers("object", training_adapter="absent.safetensors"),
@@ -73,6 +76,8 @@ def planned(comfy_host, tmp_path_factory):
     write_images(request.parent / "input" / "tagged", captions=("miku (vocaloid)",) * 3)
     repeated = write_images(request.parent / "input" / "repeated" / "3_cats")
     Image.new("L", (64, 64), 255).save(repeated / "0_mask.png")
+    for name, frames in (("a", 30), ("b", 20)):
+        write_clip(request.parent / "input" / "clips", 64, frames, 16, name)
     (request.parent / "loras").mkdir()
     width = embedded_width()
     factors = {"down": torch.ones(1, width), "up": torch.zeros(width, 1)}
@@ -90,7 +95,15 @@ MODELS = ("SDXL", "SD1.5", "a flow model")
 
 @pytest.mark.parametrize(
     "case",
-    [*GOALS, "own answers", "no captions", "masks and repeats", *MODELS, "training adapter"],
+    [
+        *GOALS,
+        "own answers",
+        "no captions",
+        "masks and repeats",
+        "clips",
+        *MODELS,
+        "training adapter",
+    ],
 )
 def test_the_full_graph_says_what_the_quick_node_trains(planned, case):
     plan = planned[case]
@@ -157,6 +170,7 @@ def test_a_training_adapter_is_part_of_the_base_while_it_trains(planned):
         ("edit without pairs", "has no control images, and goal is edit", "control_images"),
         ("pairs without edit", "has control images, and goal is style", "Set goal to edit."),
         ("no such folder", "folder: '../../etc'", "Choose a name from the list"),
+        ("clips of images", "holds clips and no images: a.mp4, b.mp4", "a model of videos"),
         ("no loader", "a node that is not known here (SomeLoader)", "Press Run"),
         ("training adapter of a model", "turbo.safetensors, and a MODEL", "Disconnect model"),
         ("absent adapter", "absent.safetensors", ""),
@@ -183,6 +197,11 @@ def test_what_was_chosen_is_told_with_reasons(planned):
     dataset = yaml.safe_load(planned["no captions"]["quick"])["dataset"]
     assert (dataset["missing_caption"], dataset["trigger_word"]) == ("empty", "ohwx")
     assert "trigger word" in rows(planned["no captions"])["captions"]["why"]
+    clips = rows(planned["clips"])
+    assert "images" not in clips
+    assert clips["parts of clips"]["value"] == "2, of 17 to 29 frames"
+    assert "2 clip(s) in input/clips, at 16 frames a second" in clips["parts of clips"]["why"]
+    assert "a red bar" in yaml.safe_load(planned["clips"]["quick"])["preview"]["prompts"]
     told = rows(planned["masks and repeats"])
     found = [told[name]["value"] for name in ("images", "masks", "images of an epoch")]
     assert found == ["4", "1 of 4", "12"]

@@ -46,7 +46,7 @@ from .layout import (
 from .listed_images import survey_metadata
 from .listing import ListedFile, Listing, dataset_root, list_folder
 from .mask_files import masks_beside, masks_in_folder, take_mask, tell_masks
-from .problems import SHOWN, Fault, Problems, Scan
+from .problems import ONLY_CLIPS, SHOWN, Fault, Problems, Scan
 from .reader import Reader
 
 __all__ = [
@@ -128,6 +128,9 @@ def survey(
         clips=grid is not None,
     )
     images, beside = masks_beside(listing, problems)
+    if listing.clips and not images:
+        names = listed([file.shown for file in listing.clips], SHOWN)
+        problems.add(ONLY_CLIPS, f"{listing.folder} holds clips and no images: {names}")
     masks = {} if mask_folder else dict(beside)
     without = [root / prefix, *controls]
     for folder in mask_folder or ([root / MASK_FOLDER] if prefix else []):

@@ -32,14 +32,25 @@ NO_MASK = "missing_mask"
 BAD_MASK = "mask_shape"
 """A mask of another shape than its image: nobody knows where it lies."""
 
+ONLY_CLIPS = "only_clips"
+"""A folder of clips, and none of images, for a base that trains images alone."""
+
 SHOWN = 5
 """Mistakes that a message names; the others are counted."""
 
-_NO_SETTING = (BAD_CLIP, BAD_CAPTION, BAD_RULES, BAD_LAYERS, NO_MASK, BAD_MASK, BAD_METADATA)
+_NO_SETTING = (
+    *(BAD_CLIP, BAD_CAPTION, BAD_RULES, BAD_LAYERS),
+    *(NO_MASK, BAD_MASK, BAD_METADATA, ONLY_CLIPS),
+)
 
 # In the order in which they are told: a broken image explains a caption without image.
 _EXPECTED = {
     BAD_METADATA: EXPECTED_TABLE,
+    ONLY_CLIPS: (
+        "images, because this base is of images",
+        "Choose a model of videos, such as Wan: in ComfyUI its MODEL trains clips, through Base "
+        "From Model or the input model of Train LoRA (Quick). Or add images.",
+    ),
     "unreadable": (
         f"whole images as {READABLE_IMAGES}",
         "Save the images again with an image editor, or set dataset.unreadable: skip.",

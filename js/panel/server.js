@@ -61,7 +61,8 @@ export function serverFrom(api) {
     imageUrl(sample, thumbnail) {
       const { filename, subfolder, type } = sample;
       const query = new URLSearchParams({ filename, subfolder, type });
-      if (thumbnail) query.set("preview", "webp;80");
+      // Of a clip ComfyUI would make a still.
+      if (thumbnail && !filename.endsWith(".webp")) query.set("preview", "webp;80");
       return api.apiURL(`/view?${query}`);
     },
   };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import queue
 import shutil
@@ -115,6 +116,10 @@ class Browser:
     def fill(self, selector: str, value: str) -> None:
         """Set a form field."""
         self._do("fill", selector=selector, value=value)
+
+    def look(self, selector: str) -> bytes:
+        """A PNG of the first such element as it looks now."""
+        return base64.b64decode(self._do("look", selector=selector))
 
     def press(self, key: str) -> None:
         """Press a key."""

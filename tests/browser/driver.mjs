@@ -2,6 +2,7 @@
 //   {"op": "open", "url", "width", "height"}      {"op": "evaluate", "body", "argument"}
 //   {"op": "wait", "body", "argument", "ms"}
 //   {"op": "click" | "hover", "selector", "position"?}   {"op": "drop", "paths", "x", "y"}
+//   {"op": "look", "selector"} gives a PNG in base 64
 //   {"op": "press", "key"}   {"op": "fill", "selector", "value"}
 //   {"op": "problems" | "forget"}
 //   {"op": "offline", "value"}
@@ -51,6 +52,7 @@ const OPERATIONS = {
   click: ({ selector, position }) => page.click(selector, { timeout: 60000, position }),
   hover: ({ selector, position }) => page.hover(selector, { timeout: 60000, position }),
   fill: ({ selector, value }) => page.fill(selector, value, { timeout: 60000 }),
+  look: async ({ selector }) => (await page.locator(selector).first().screenshot()).toString("base64"),
   press: ({ key }) => page.keyboard.press(key),
   focus: ({ selector }) => page.focus(selector, { timeout: 60000 }),
   // Files from outside the page, which no script of a page could make up.

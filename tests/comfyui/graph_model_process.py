@@ -140,6 +140,21 @@ def changed(before, after):
     return found[:5]
 
 
+def longest_clip(config, family, source):
+    """The frames that a step's room is reckoned with, of the finished cache of a run."""
+    import torch
+
+    encoding = part("trainer_core.training.prepare.encode_dataset")
+    observer = part("trainer_core.training.observer").SilentObserver()
+    alone = part("trainer_core.training").SingleProcess(torch.device("cpu"))
+    with torch.inference_mode(False):
+        prepared = encoding.prepare(config, observer, alone, source, family=family)
+        manifest = str(encoding.save_manifest(config, prepared))
+    cache = config.cache.model_copy(update={"manifest": manifest})
+    finished = config.model_copy(update={"cache": cache})
+    return part("nodes.services.graph_run")._longest_clip(finished)
+
+
 def trained(folder, job, model, clip, vae):
     family_of = part("nodes.host.graph_family")
     train = part("trainer_core.training").train
@@ -168,6 +183,9 @@ def trained(folder, job, model, clip, vae):
         both += [(grid.frames_of(ours), vae.upscale_ratio[0](ours)) for ours, _ in both]
         found["grid"] = [pair for pair in both if pair[0] != pair[1]]
         found["rate"] = grid.rate
+        room = part("nodes.host.graph_model").GraphModel(model).room
+        found["room"] = [room(1, side, 4, count) for count in (1, frames, 10 * frames)]
+        found["longest"] = longest_clip(config, family, source)
     import torch
 
     with torch.inference_mode(False), torch.no_grad():

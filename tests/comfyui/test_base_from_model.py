@@ -89,6 +89,10 @@ def test_a_model_of_videos_learns_clips_and_is_as_before(comfy_host, tmp_path, m
     check(found, model)
     # Lengths are those of the VAE that ComfyUI makes for the model.
     assert (found["grid"], found["rate"]) == ([], job["fps"])
+    # Of a step with a clip of more frames more memory is left free.
+    image, clip, longer = found["room"]
+    assert image < clip < longer
+    assert found["longest"] == job["frames"]
 
 
 SAME_SAMPLING = {"ssd1b", "sdxl_edm_v", "flux_schnell", "pixart_sigma"}

@@ -1,14 +1,19 @@
 """Clips on a real server: from a folder to an adapter of a MODEL of videos, and what is shown."""
 
+import io
+import urllib.parse
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy
 import pytest
 from comfyui.clip_files import write_clip
 from comfyui.conftest import write_images
 from comfyui.graphs import (
+    BASE,
     CACHE,
     DATASET,
+    PROMPTS,
     TRAIN,
     cached_nodes,
     cancelled,
@@ -67,6 +72,17 @@ def trained(shared_server, folders):
     return SimpleNamespace(nodes=nodes, result=result, state=state, log=log, weights=whole)
 
 
+def prompts_of(trained):
+    return trained.nodes[PROMPTS]["inputs"]
+
+
+def images_of(server, shown):
+    """Pixels of what a node shows."""
+    places = (f"/view?{urllib.parse.urlencode(each)}" for each in shown["images"])
+    contents = (io.BytesIO(server.fetch(place)) for place in places)
+    return [numpy.asarray(Image.open(content).convert("RGB"), int) for content in contents]
+
+
 def moving(path):
     """How many frames of a file differ, and how long each is shown in milliseconds."""
     with Image.open(path) as image:
@@ -114,6 +130,31 @@ def test_a_cancelled_run_of_clips_goes_on_to_the_same_weights(server, trained, f
     server.run(nodes)
     assert weights(folder / "clips_cut.safetensors") == trained.weights
     assert len(panel(server)["samples"]) == 3
+
+
+def test_clips_are_generated_by_hand_and_compared_by_their_middle_frame(server, trained):
+    frames = 5
+    drawn = {"base": [BASE, 0], "previews": ["c2", 0], "clip": [MODEL, 1], "vae": [MODEL, 2]}
+    compared = {"run": [TRAIN, 3], "checkpoints": "all", "strengths": "1"}
+    nodes = {
+        **trained.nodes,
+        "c2": node("AdapterTrainerPreviewPrompts", **{**prompts_of(trained), "frames": frames}),
+        "c3": node("AdapterTrainerPreview", **drawn, lora=[TRAIN, 0], strength=1.0),
+        "c4": node("PreviewImage", images=["c3", 0]),
+        "c5": node("AdapterTrainerCompare", **drawn, **compared),
+        "c6": node("PreviewImage", images=["c5", 1]),
+        "c7": node("AdapterTrainerPreview", **drawn, strength=1.0),
+        "c8": node("PreviewImage", images=["c7", 0]),
+    }
+    shown = server.run(nodes)["outputs"]
+    by_hand, base, grid = (images_of(server, shown[each]) for each in ("c4", "c8", "c6"))
+    assert (len(by_hand), len(base)) == (frames, frames)
+    # The run may have been made longer, and has another checkpoint then.
+    for cell, clip in ((grid[0], base), (grid[-1], by_hand)):
+        # One of the nodes rounds and the other cuts.
+        fits = [numpy.abs(cell - frame).max() <= 1 for frame in clip]
+        assert fits == [number == frames // 2 for number in range(frames)]
+    assert not any(numpy.array_equal(*pair) for pair in zip(base, by_hand, strict=True))
 
 
 def test_a_base_of_images_tells_of_clips(server, folders):

@@ -46,3 +46,9 @@ test("an image's address cannot leave /view", () => {
     filename: "a&type=input/../b.png", subfolder: "../x", type: "output", preview: "webp;80",
   });
 });
+
+test("a clip is small by its place alone: of a copy nothing would move", () => {
+  const { server } = setUp(200, "{}");
+  const sample = { ...sampleAt(1), filename: "0.webp" };
+  expect(server.imageUrl(sample, true)).toBe(server.imageUrl(sample, false));
+});

@@ -15,8 +15,11 @@ export class Comparison {
    * @param {() => void} onChange wants everything drawn again
    */
   constructor(image, imageUrl, onChange) {
+    this.image = image;
     this.imageUrl = imageUrl;
     this.on = false;
+    /** Addresses of the clips that began together last. */
+    this.together = "";
     /** The other step, where it was chosen. @type {number | null} */
     this.chosen = null;
     this.other = html("img", "other", { draggable: "false" });
@@ -65,13 +68,33 @@ export class Comparison {
     this.box.checked = this.on;
     this.slider.hidden = !this.on;
     this.overlay.hidden = !this.on || !other;
-    if (this.overlay.hidden || !other) return;
+    if (this.overlay.hidden || !other) {
+      this.together = "";
+      return;
+    }
     const url = this.imageUrl(other, false);
-    if (this.other.getAttribute("src") !== url) this.other.src = url;
+    if (!this.other.getAttribute("src")?.startsWith(url)) this.other.src = url;
+    if (other.filename.endsWith(".webp")) this.beginTogether([this.imageUrl(sample, false), url]);
     this.other.alt = stepName(other.step);
     setText(this.left, stepName(other.step));
     setText(this.right, stepName(sample.step));
     this.drawLine();
+  }
+
+  /**
+   * Clips begin at the same time, so that equal moments lie side by side. A browser goes on with a
+   * clip that it shows elsewhere, such as the thumbnail, and begins only under another address.
+   *
+   * @param {string[]} urls of the image that is shown, and of the other one
+   */
+  async beginTogether(urls) {
+    const together = urls.join();
+    if (together === this.together) return;
+    this.together = together;
+    const anew = urls.map((url) => `${url}&began=${Date.now()}`);
+    const loaded = anew.map((src) => html("img", "", { src }).decode());
+    await Promise.all(loaded).catch(() => {});
+    if (together === this.together) [this.image.src, this.other.src] = anew;
   }
 
   drawLine() {

@@ -75,7 +75,7 @@ export class Lightbox {
   show(sample) {
     this.shown = sample;
     const url = this.imageUrl(sample, false);
-    if (this.image.getAttribute("src") !== url) this.image.src = url;
+    if (!this.image.getAttribute("src")?.startsWith(url)) this.image.src = url;
     this.image.alt = describeSample(sample);
     setText(this.caption, describeSample(sample));
     setText(this.prompt, sample.prompt);

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import colorsys
+import io
 import time
 
 import pytest
 from browser.test_panel import THUMBNAIL, unique
 from comfyui.clip_files import write_clip
+from comfyui.graphs import run_folder
 from comfyui.test_graph_clips import FRAMES, IMAGES, clips_graph
+from PIL import Image
+
+from trainer_core.inference.preview_files import preview_files, save_preview
 
 pytestmark = pytest.mark.exhaustive
 
@@ -24,12 +30,15 @@ def looks(page, selector, seconds=1.5) -> int:
     return len(seen)
 
 
-def test_previews_of_clips_move(page):
-    name = unique("moving")
+def moving_graph(page, name):
     write_clip(page.server.data / "datasets" / name, 64, 2 * FRAMES, 16)
     nodes = clips_graph(name, name)
     del nodes[IMAGES]
-    page.load_api(nodes)
+    return nodes
+
+
+def test_previews_of_clips_move(page):
+    page.load_api(moving_graph(page, unique("moving")))
     page.run()
     page.wait_for("Done")
     page.wait_for_count(THUMBNAIL, 3)
@@ -39,3 +48,28 @@ def test_previews_of_clips_move(page):
     page.browser.click("dialog .adapter-trainer-compare input[type=checkbox]")
     assert looks(page, OTHER) > 2
     assert page.problems() == []
+
+
+def test_compared_clips_are_at_the_same_moment(page):
+    name, count = unique("step"), 12
+    nodes = moving_graph(page, name)
+    page.server.run(nodes)
+    hues = [
+        tuple(round(255 * c) for c in colorsys.hsv_to_rgb(n / count, 1, 1)) for n in range(count)
+    ]
+    for folder in (run_folder(page.server, name) / "samples").iterdir():
+        (file,) = preview_files(folder)
+        save_preview([Image.new("RGB", (64, 64), hue) for hue in hues], file, 4.0)
+    page.load_api(nodes)
+    page.wait_for("Done")
+    page.browser.click(THUMBNAIL)
+    time.sleep(1)
+    page.browser.click("dialog .adapter-trainer-compare input[type=checkbox]")
+    time.sleep(1.5)
+    seen = []
+    for _ in range(8):
+        with Image.open(io.BytesIO(page.browser.look(".adapter-trainer-frame"))) as image:
+            width, height = image.size
+            seen.append([image.convert("RGB").getpixel((x, height // 2)) for x in (9, width - 9)])
+    away = [max(abs(a - b) for a, b in zip(*pair, strict=True)) for pair in seen]
+    assert sorted(away)[len(away) // 2] < 30, seen

@@ -106,12 +106,12 @@ _OF_DATASETS = {
 }
 
 
-def _bind(asked: Any) -> None:
+def _bind(request: Any) -> None:
     """Tie what Continue has promised to the prompt that it queues."""
     # Nothing is promised before a node or a panel has imported this.
     known = sys.modules.get(f"{__name__}.services.run_files")
     if known is not None:
-        known.CONTINUED.bind(asked)
+        known.CONTINUED.bind(request)
 
 
 def _full_graph(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:

@@ -90,7 +90,6 @@ def pyproject_list(text: str, section: str, key: str) -> list[str]:
     ``tomllib`` came with Python 3.11, and the pack runs on 3.10; this reads what our own file has.
 
     Args:
-        text: The file.
         section: Such as ``project.optional-dependencies``.
         key: Such as ``train``.
 

@@ -98,34 +98,34 @@ class AdapterSettings(io.ComfyNode):
         return sockets.refusal(cls, _check)
 
     @classmethod
-    def fingerprint_inputs(cls, start_from: str, **given: Any) -> str:
+    def fingerprint_inputs(cls, start_from: str, **inputs: Any) -> str:
         """Changes with the file that training starts from."""
         return sockets.lora_stamp(start_from)
 
     @classmethod
-    def execute(cls, kind: dict[str, Any], start_from: str, **given: Any) -> io.NodeOutput:
+    def execute(cls, kind: dict[str, Any], start_from: str, **inputs: Any) -> io.NodeOutput:
         """Describe the adapter."""
         from ..services.choices import AdapterChoice
         from ..services.node_checks import check_settings
 
-        values = _values(kind, given)
+        values = _values(kind, inputs)
         check_settings({"adapter": values})
         if start_from != sockets.NO_FILE:
             values["start_from"] = str(comfy_host.lora_path(start_from))
         return io.NodeOutput(AdapterChoice(values))
 
 
-def _values(kind: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _values(kind: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The run file's ``adapter`` section, without the file to start from."""
     own = section_values(_OWN.get(kind["kind"], ()), kind).get("adapter", {})
-    return {**section_values(SHARED, given).get("adapter", {}), "kind": kind["kind"], **own}
+    return {**section_values(SHARED, inputs).get("adapter", {}), "kind": kind["kind"], **own}
 
 
-def _check(given: Mapping[str, Any]) -> None:
+def _check(inputs: Mapping[str, Any]) -> None:
     from ..services.node_checks import check_settings
 
-    chosen = given.get("kind")
+    chosen = inputs.get("kind")
     if chosen in _KINDS:
         # ComfyUI writes what belongs to a choice as "kind.init".
-        own = {name.removeprefix("kind."): value for name, value in given.items()}
-        check_settings({"adapter": _values({**own, "kind": chosen}, given)})
+        own = {name.removeprefix("kind."): value for name, value in inputs.items()}
+        check_settings({"adapter": _values({**own, "kind": chosen}, inputs)})

@@ -49,10 +49,10 @@ class BaseFromModel(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, model: Any, **given: Any) -> io.NodeOutput:
+    def execute(cls, model: Any, **inputs: Any) -> io.NodeOutput:
         """Read what the model tells; nothing is loaded."""
         from ..services.graph_base import base_of_model
 
-        values = section_values(cls.SETTINGS, given)
+        values = section_values(cls.SETTINGS, inputs)
         own = values.get("base", {})
         return io.NodeOutput(base_of_model(model, values["training"]["precision"], **own))

@@ -74,7 +74,7 @@ class CacheEmbeddings(io.ComfyNode):
         )
 
     @classmethod
-    def fingerprint_inputs(cls, **given: Any) -> int:
+    def fingerprint_inputs(cls, **inputs: Any) -> int:
         """Changes when encoded files were deleted."""
         from ..services.run_files import WATCH
 
@@ -88,14 +88,14 @@ class CacheEmbeddings(io.ComfyNode):
         clip: Any = None,
         vae: Any = None,
         previews: PreviewChoice | None = None,
-        **given: Any,
+        **inputs: Any,
     ) -> io.NodeOutput:
         """Encode what is missing."""
         from ..services.graph_run import encode
         from ..services.run_files import WATCH
 
         comfy_host.require_libraries()
-        options = section_values(cls.SETTINGS, given)
+        options = section_values(cls.SETTINGS, inputs)
         node_id = str(cls.hidden.unique_id)
         cache = encode(node_id, dataset, base, clip, vae, previews, options)
         WATCH.missing_count(comfy_host.cache_folder())

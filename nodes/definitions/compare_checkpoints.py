@@ -90,6 +90,6 @@ class CompareCheckpoints(io.ComfyNode):
         from ..services.comparison import compare_run
 
         comfy_host.require_libraries()
-        node_id, asked = str(cls.hidden.unique_id), (checkpoints, strengths)
-        *outputs, shown = compare_run(node_id, base, previews, run, asked, clip, vae)
+        node_id, chosen = str(cls.hidden.unique_id), (checkpoints, strengths)
+        *outputs, shown = compare_run(node_id, base, previews, run, chosen, clip, vae)
         return io.NodeOutput(*outputs, ui=shown)

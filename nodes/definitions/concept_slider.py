@@ -45,11 +45,11 @@ class ConceptSlider(io.ComfyNode):
         return sockets.refusal(cls, sockets.settings_check(cls.SETTINGS))
 
     @classmethod
-    def execute(cls, **given: Any) -> io.NodeOutput:
+    def execute(cls, **inputs: Any) -> io.NodeOutput:
         """Describe the slider; its prompts are read by Cache Embeddings."""
         from ..services.choices import DatasetChoice
         from ..services.node_checks import require_slider
 
-        values = section_values(cls.SETTINGS, given)
+        values = section_values(cls.SETTINGS, inputs)
         require_slider(values)
         return io.NodeOutput(DatasetChoice(values["dataset"]))

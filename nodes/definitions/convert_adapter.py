@@ -95,14 +95,14 @@ class ConvertAdapter(sockets.FileOrLora):
 
     @classmethod
     def execute(
-        cls, file: str, layout: str, name: str, lora: Any = None, **given: Any
+        cls, file: str, layout: str, name: str, lora: Any = None, **inputs: Any
     ) -> io.NodeOutput:
         """Read, convert, write."""
         from ..services import adapter_files
 
         comfy_host.require_libraries()
         source = sockets.chosen_lora(file, lora)
-        written = adapter_files.write_adapter_file(source, name, layout, **given)
-        said = f"{adapter_files.written_text(written, name)} {written.notes}".strip()
+        written = adapter_files.write_adapter_file(source, name, layout, **inputs)
+        sentence = f"{adapter_files.written_text(written, name)} {written.notes}".strip()
         weights = adapter_files.adapter_tensors(adapter_files.weights_file(written.path))
-        return io.NodeOutput(weights, str(written.path), ui={"text": (said,)})
+        return io.NodeOutput(weights, str(written.path), ui={"text": (sentence,)})

@@ -96,7 +96,7 @@ class DatasetFolder(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(
-        cls, folder: str, regularization_folder: str = _NO_FOLDER, **given: Any
+        cls, folder: str, regularization_folder: str = _NO_FOLDER, **inputs: Any
     ) -> str:
         """Changes with any file of the folders."""
         folders = [folder] + [regularization_folder] * (regularization_folder != _NO_FOLDER)
@@ -109,22 +109,22 @@ class DatasetFolder(io.ComfyNode):
         regularization_folder: str = _NO_FOLDER,
         role: Any = "train",
         weight: float = 1.0,
-        **given: Any,
+        **inputs: Any,
     ) -> io.NodeOutput:
         """Describe the dataset; it is read by Cache Embeddings."""
         from ..services.choices import DatasetChoice
         from ..services.node_checks import check_dataset
 
-        values = _values(folder, regularization_folder, given)
+        values = _values(folder, regularization_folder, inputs)
         check_dataset(values)
         return io.NodeOutput(DatasetChoice(values, role, weight, made_by=_TITLE))
 
 
-def _values(folder: str, regularization_folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _values(folder: str, regularization_folder: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The run file's ``dataset`` section."""
     ordinary = regularization_folder != _NO_FOLDER
     settings = [each for each in DatasetFolder.SETTINGS if ordinary or each not in _ORDINARY]
-    values = section_values(settings, given).get("dataset", {})
+    values = section_values(settings, inputs).get("dataset", {})
     values["path"] = str(comfy_host.dataset_path(folder))
     if ordinary:
         second = str(comfy_host.dataset_path(regularization_folder))
@@ -132,11 +132,11 @@ def _values(folder: str, regularization_folder: str, given: Mapping[str, Any]) -
     return values
 
 
-def _check(given: Mapping[str, Any]) -> None:
+def _check(inputs: Mapping[str, Any]) -> None:
     from ..services.node_checks import check_dataset
 
-    known = all(each.id in given or each.optional for each in (*READING, *KEEPING))
+    known = all(each.id in inputs or each.optional for each in (*READING, *KEEPING))
     # Without a policy that comes over a link, nobody knows what is a mistake.
-    if "folder" in given and known:
-        second = given.get("regularization_folder", _NO_FOLDER)
-        check_dataset(_values(given["folder"], second, given))
+    if "folder" in inputs and known:
+        second = inputs.get("regularization_folder", _NO_FOLDER)
+        check_dataset(_values(inputs["folder"], second, inputs))

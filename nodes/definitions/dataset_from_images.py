@@ -77,14 +77,14 @@ class DatasetImages(io.ComfyNode):
         texts: list[str],
         controls: list[Any] | None = None,
         masks: list[Any] | None = None,
-        **given: Any,
+        **inputs: Any,
     ) -> io.NodeOutput:
         """Keep the images as files and describe them as a folder."""
         from ..services.choices import DatasetChoice
         from ..services.image_folder import GivenImages, image_dataset
         from ..services.node_checks import check_dataset
 
-        first = {name: value[0] for name, value in given.items()}
+        first = {name: value[0] for name, value in inputs.items()}
         role, weight = first.pop("role", "train"), first.pop("weight", 1.0)
         _refuse_others(first)
         values = section_values(cls.SETTINGS, first)["dataset"]
@@ -94,9 +94,9 @@ class DatasetImages(io.ComfyNode):
         return io.NodeOutput(DatasetChoice(values, role, weight, made_by=_TITLE))
 
 
-def _refuse_others(given: dict[str, Any]) -> None:
+def _refuse_others(inputs: dict[str, Any]) -> None:
     # ComfyUI hands on every link, also one to an input that a node does not have.
-    others = sorted(given.keys() - {each.id for each in DatasetImages.SETTINGS})
+    others = sorted(inputs.keys() - {each.id for each in DatasetImages.SETTINGS})
     if others:
         raise InputError(
             f"{', '.join(others)} connected to Dataset From Images",

@@ -46,7 +46,7 @@ def full_graph(plan: QuickPlan) -> dict[str, Any]:
     values, answers = plan.values, plan.answers
     kind = values["adapter.kind"]
     own = adapter_settings.settings_of(kind)
-    begun = {"resume": answers.resume, "resume_from": comfy_host.NEWEST, "keep_in_loras": 0}
+    resumption = {"resume": answers.resume, "resume_from": comfy_host.NEWEST, "keep_in_loras": 0}
     controls = answers.folder if values["preview.controls"] else "none"
     dataset = {"folder": answers.folder, "regularization_folder": "none"}
     dataset |= {"role": "train", "weight": 1.0}
@@ -67,7 +67,7 @@ def full_graph(plan: QuickPlan) -> dict[str, Any]:
             "inputs": {**adapter, "start_from": sockets.NO_FILE},
         },
         SETTINGS: node(TrainingSettings, values, {}),
-        TRAIN: node(TrainAdapter, values, {**trained, "settings": [SETTINGS, 0], **begun}),
+        TRAIN: node(TrainAdapter, values, {**trained, "settings": [SETTINGS, 0], **resumption}),
     }
 
 
@@ -105,9 +105,9 @@ def opened(prompt: Mapping[str, Any], node_id: str) -> tuple[Mapping[str, Any], 
         return None
     loader = queued.loader_of(prompt, node_id, "model")
     links = {name: value for name, value in inputs.items() if isinstance(value, list)}
-    given = {name: value for name, value in inputs.items() if name not in links}
+    constants = {name: value for name, value in inputs.items() if name not in links}
     try:
-        answers = answers_of({**given, "loader": loader})
+        answers = answers_of({**constants, "loader": loader})
         plan = _plan(answers, folder_stamp(comfy_host.dataset_path(answers.folder)))
     except TrainerError:
         return None

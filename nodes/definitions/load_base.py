@@ -68,34 +68,34 @@ class LoadBase(io.ComfyNode):
         return sockets.refusal(cls, _check)
 
     @classmethod
-    def fingerprint_inputs(cls, source: str, **given: Any) -> str:
+    def fingerprint_inputs(cls, source: str, **inputs: Any) -> str:
         """Changes with the files."""
         path = comfy_host.base_path(source)
         stamp = path if path == comfy_host.EMBEDDED else file_stamp(path)
-        return " ".join([stamp, *(file_stamp(each["path"]) for each in chosen_adapters(given))])
+        return " ".join([stamp, *(file_stamp(each["path"]) for each in chosen_adapters(inputs))])
 
     @classmethod
-    def execute(cls, source: str, family: str, **given: Any) -> io.NodeOutput:
+    def execute(cls, source: str, family: str, **inputs: Any) -> io.NodeOutput:
         """Describe the base; its header is read to find the family."""
         from ..services.choices import BaseChoice
         from ..services.node_checks import check_base
 
-        values = section_values(cls.SETTINGS, given)
-        base = _base_values(source, given)
+        values = section_values(cls.SETTINGS, inputs)
+        base = _base_values(source, inputs)
         found = check_base(family, base)
         return io.NodeOutput(BaseChoice(found, base, values["training"]["precision"]))
 
 
-def _check(given: Mapping[str, Any]) -> None:
+def _check(inputs: Mapping[str, Any]) -> None:
     from ..services.node_checks import check_base
 
-    if {"source", "family", "variant"} <= given.keys():
-        check_base(given["family"], _base_values(given["source"], given))
+    if {"source", "family", "variant"} <= inputs.keys():
+        check_base(inputs["family"], _base_values(inputs["source"], inputs))
 
 
-def _base_values(source: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _base_values(source: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The run file's ``base`` section; what a saved graph does not know is left out."""
-    values = section_values(LoadBase.SETTINGS, given).get("base", {})
-    adapters = chosen_adapters(given)
+    values = section_values(LoadBase.SETTINGS, inputs).get("base", {})
+    adapters = chosen_adapters(inputs)
     added = {"adapters": adapters} if adapters else {}
     return {**values, **added, "path": comfy_host.base_path(source)}

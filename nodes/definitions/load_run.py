@@ -48,7 +48,7 @@ class LoadRun(io.ComfyNode):
         return True
 
     @classmethod
-    def fingerprint_inputs(cls, run: str, **given: Any) -> str:
+    def fingerprint_inputs(cls, run: str, **inputs: Any) -> str:
         """Changes when the run goes on, or loses an adapter."""
         return run_stamp(comfy_host.run_path(run))
 

@@ -66,20 +66,20 @@ class PreviewPrompts(io.ComfyNode):
         return sockets.refusal(cls, sockets.settings_check(cls.SETTINGS))
 
     @classmethod
-    def fingerprint_inputs(cls, controls_from: str = _NO_FOLDER, **given: Any) -> str:
+    def fingerprint_inputs(cls, controls_from: str = _NO_FOLDER, **inputs: Any) -> str:
         """Changes with any file of the folder that controls come from."""
         chosen = controls_from not in {None, _NO_FOLDER}
         return folder_stamp(comfy_host.dataset_path(controls_from)) if chosen else _NO_FOLDER
 
     @classmethod
     def execute(
-        cls, controls: Any = None, controls_from: str = _NO_FOLDER, **given: Any
+        cls, controls: Any = None, controls_from: str = _NO_FOLDER, **inputs: Any
     ) -> io.NodeOutput:
         """Describe the previews; control images are kept as files."""
         from ..services.choices import PreviewChoice
 
-        sockets.settings_check(cls.SETTINGS)(given)
-        values = section_values(cls.SETTINGS, given)["preview"]
+        sockets.settings_check(cls.SETTINGS)(inputs)
+        values = section_values(cls.SETTINGS, inputs)["preview"]
         if controls is not None:
             from ..services.image_folder import write_controls
 

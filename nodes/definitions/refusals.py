@@ -89,25 +89,23 @@ def as_shown(
     """What ComfyUI is to say of an error that the node has raised; the node's box says it too.
 
     Args:
-        node: The node.
-        error: The error.
         makers: Titles of nodes whose inputs it speaks of where several have the same setting.
     """
-    told = told_by(node, error, makers)
+    refusal = told_by(node, error, makers)
     from ..services.panel import PANEL
 
     node_id = comfy_host.current_node()
-    in_panel = PANEL.explain(node_id, comfy_host.current_prompt(), told)
-    comfy_host.send(EVENT, {**_address(node), "in_panel": in_panel, **told})
+    in_panel = PANEL.explain(node_id, comfy_host.current_prompt(), refusal)
+    comfy_host.send(EVENT, {**_address(node), "in_panel": in_panel, **refusal})
     shown = ShownInputError if isinstance(error, InputError) else ShownRunError
-    return shown(told["found"], told["expected"], told["remedy"])
+    return shown(refusal["found"], refusal["expected"], refusal["remedy"])
 
 
 def as_refused(node: type[io.ComfyNode], error: TrainerError) -> str:
     """What ComfyUI is to say of an error in a prompt that it therefore does not queue."""
-    told = told_by(node, error)
-    queued.tell_sender(EVENT, {**_address(node), **told})
-    return str(InputError(told["found"], told["expected"], told["remedy"]))
+    shown = told_by(node, error)
+    queued.tell_sender(EVENT, {**_address(node), **shown})
+    return str(InputError(shown["found"], shown["expected"], shown["remedy"]))
 
 
 def _address(node: type[io.ComfyNode]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
-from ...trainer_core.families.given import GRAPH_MODEL
+from ...trainer_core.families.lent import GRAPH_MODEL
 from ..host import comfy_host
 from . import adapter_settings, full_graph, sockets
 from .adapter_settings import AdapterSettings
@@ -67,13 +67,13 @@ def settings_with_inputs(kind: str) -> set[str]:
 def run_file_graph(opened: OpenedRun) -> dict[str, Any]:
     """The nodes as a prompt of the API: input ids to values, or to a node and its output."""
     values, kind = opened.values, opened.values["adapter.kind"]
-    make, said = full_graph.node, full_graph.settings_values
+    make, section = full_graph.node, full_graph.settings_values
     own = adapter_settings.settings_of(kind)
-    kinds = {"kind": kind, **{f"kind.{k}": v for k, v in said(own, values).items()}}
+    kinds = {"kind": kind, **{f"kind.{k}": v for k, v in section(own, values).items()}}
     linked: dict[str, Any] = {"base": [BASE, 0]}
     trained = {"base": [BASE, 0], "cache": [CACHE, 0], "adapter": [ADAPTER, 0]}
     resumed = sockets.BEST if values["resume"] == "best" else comfy_host.NEWEST
-    begun = {"resume": values["resume"] != "none", "resume_from": resumed}
+    resumption = {"resume": values["resume"] != "none", "resume_from": resumed}
     nodes, dataset = _datasets(opened)
     nodes[BASE] = _base(opened)
     if values["preview.prompts"]:
@@ -81,8 +81,8 @@ def run_file_graph(opened: OpenedRun) -> dict[str, Any]:
         nodes |= loaded
         nodes[PROMPTS] = make(PreviewPrompts, values, {"controls_from": "none", **controls})
         linked["previews"] = [PROMPTS, 0]
-    adapter = {**kinds, **said(adapter_settings.SHARED, values), "start_from": opened.start_from}
-    train = {**trained, "settings": [SETTINGS, 0], **begun, "keep_in_loras": 0}
+    adapter = {**kinds, **section(adapter_settings.SHARED, values), "start_from": opened.start_from}
+    train = {**trained, "settings": [SETTINGS, 0], **resumption, "keep_in_loras": 0}
     return nodes | {
         CACHE: make(CacheEmbeddings, values, {"dataset": dataset, **linked}),
         ADAPTER: _node(AdapterSettings, adapter),
@@ -114,9 +114,9 @@ def _datasets(opened: OpenedRun) -> tuple[dict[str, Any], list[Any]]:
     first |= {"role": "train", "weight": 1.0}
     nodes = {DATASET: full_graph.node(DatasetFolder, values, first)}
     for number, each in enumerate(opened.folders):
-        given = {"folder": each.name, "regularization_folder": "none"}
-        given |= {"role": each.role, "weight": each.weight}
-        nodes[f"folder{number}"] = full_graph.node(DatasetFolder, each.values, given)
+        inputs = {"folder": each.name, "regularization_folder": "none"}
+        inputs |= {"role": each.role, "weight": each.weight}
+        nodes[f"folder{number}"] = full_graph.node(DatasetFolder, each.values, inputs)
     waiting = list(nodes)
     while len(waiting) > 1:
         some, name = waiting[:_MOST_JOINED], f"joined{len(nodes)}"
@@ -136,8 +136,8 @@ def _controls(opened: OpenedRun) -> tuple[dict[str, Any], dict[str, Any]]:
         sources[name] = [loaded, 0]
         if opened.values["base.variant"] == "fill":
             # Load Image takes the transparency off.
-            given = {"image": [loaded, 0], "alpha": [loaded, 1]}
-            nodes[f"alpha{number}"] = {"class_type": _WITH_ALPHA, "inputs": given}
+            inputs = {"image": [loaded, 0], "alpha": [loaded, 1]}
+            nodes[f"alpha{number}"] = {"class_type": _WITH_ALPHA, "inputs": inputs}
             sources[name] = [f"alpha{number}", 0]
     if len(sources) > 1:
         images = {f"images.image{at}": sources[each] for at, each in enumerate(opened.controls)}
@@ -199,16 +199,16 @@ def left_to_the_optimizer(values: Mapping[str, Any]) -> list[str]:
 
     name = values["training.optimizer.name"]
     own = OptimizerSection.model_validate({"name": name})
-    told: list[str] = []
+    notes: list[str] = []
     for each in (*TrainingSettings.SETTINGS, *RUN_SETTINGS):
         value = values.get(each.path)
         suits = getattr(own, each.path.rpartition(".")[2], value)
         if each.leaves_it_open(value) and suits != value:
-            told.append(
+            notes.append(
                 f"{each.path}: {value:g} cannot be said in a graph with {name}, which takes "
                 f"{suits:g} then."
             )
-    return told
+    return notes
 
 
 def shown_run_file(body: bytes) -> tuple[Any, int]:
@@ -226,20 +226,20 @@ def shown_run_file(body: bytes) -> tuple[Any, int]:
     from ..services.opened_run_file import open_run_file, read_documents, read_run
 
     try:
-        given = parse_object(body, _LARGEST_REQUEST) or {}
+        request = parse_object(body, _LARGEST_REQUEST) or {}
         requirements.require_libraries()
-        run, recognize = given.get("run"), given.get("recognize") is True
+        run, recognize = request.get("run"), request.get("recognize") is True
         if isinstance(run, str):
             documents = read_run(run)
         else:
-            documents = read_documents(given.get("files"), recognize=recognize)
+            documents = read_documents(request.get("files"), recognize=recognize)
         if not documents:
             return {"program": ""}, 200
         opened = open_run_file(documents)
     except TrainerError as error:
         return {"found": error.found, "expected": error.expected, "remedy": error.remedy}, 400
     lost = without_input(opened.values, opened.changed)
-    told = [f"{path}: the nodes have no input for it." for path in lost]
+    notes = [f"{path}: the nodes have no input for it." for path in lost]
     nodes = run_file_graph(opened)
     return {
         "program": opened.program,
@@ -247,7 +247,7 @@ def shown_run_file(body: bytes) -> tuple[Any, int]:
         "nodes": nodes,
         "frames": frames(nodes),
         "connect": opened.base != comfy_host.EMBEDDED,
-        "notes": [*opened.notes, *told, *left_to_the_optimizer(opened.values), *_left(opened)],
+        "notes": [*opened.notes, *notes, *left_to_the_optimizer(opened.values), *_left(opened)],
     }, 200
 
 

@@ -84,12 +84,12 @@ class SaveAdapter(io.ComfyNode):
         form = {"overwrite": overwrite, "fused": fused, "dtype": dtype}
         name = name or (run.folder.parent.name if run else "adapter")
         file = write_adapter_file(run.adapter if run else lora, name, layout, **form)
-        said = written_text(file, name, run.step if run else 0)
-        return io.NodeOutput(str(file.path), ui={"text": (said,)})
+        sentence = written_text(file, name, run.step if run else 0)
+        return io.NodeOutput(str(file.path), ui={"text": (sentence,)})
 
 
-def _check(given: Mapping[str, Any]) -> None:
+def _check(inputs: Mapping[str, Any]) -> None:
     from ..services.adapter_files import check_file_name
 
-    if given.get("name"):
-        check_file_name(given["name"])
+    if inputs.get("name"):
+        check_file_name(inputs["name"])

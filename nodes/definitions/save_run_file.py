@@ -61,14 +61,14 @@ class SaveRunFile(io.ComfyNode):
         adapter: AdapterChoice,
         copy_cache: bool,
         settings: SettingsChoice | None = None,
-        **given: Any,
+        **inputs: Any,
     ) -> io.NodeOutput:
         """Write the run file."""
         from ..services.choices import training_config
         from ..services.run_files import save_run_file
 
         comfy_host.require_libraries()
-        own = section_values(RUN_SETTINGS, given)
+        own = section_values(RUN_SETTINGS, inputs)
         output = str(comfy_host.output_folder())
         config = training_config(base, cache, adapter, settings, own, output, can_preview=True)
         return io.NodeOutput(str(save_run_file(config, copy_cache=copy_cache)))

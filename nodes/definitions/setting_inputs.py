@@ -183,20 +183,19 @@ def _table_line(path: str, line: str) -> tuple[str, float]:
     return pattern.strip(), int(value) if value.is_integer() else value
 
 
-def section_values(inputs: Sequence[SettingInput], given: Mapping[str, Any]) -> dict[str, Any]:
+def section_values(inputs: Sequence[SettingInput], values: Mapping[str, Any]) -> dict[str, Any]:
     """Collect what inputs say, nested as in the run file.
 
     Those that were not given are left out, and those that leave it to the optimizer.
 
     Args:
-        inputs: A node's settings.
-        given: The values that the node was executed with, by input id.
+        values: The values that the node was executed with, by input id.
     """
     return nested(
         {
-            each.path: each.read(given[each.id])
+            each.path: each.read(values[each.id])
             for each in inputs
-            if each.id in given and not each.leaves_it_open(given[each.id])
+            if each.id in values and not each.leaves_it_open(values[each.id])
         }
     )
 
@@ -351,8 +350,8 @@ def layout_input() -> io.Input:
 
 def overwrite_input() -> io.Input:
     """Whether an adapter's file may be replaced."""
-    told = "Leave it off to keep older files: a number is added. On: this name is replaced."
-    return io.Boolean.Input("overwrite", default=False, tooltip=told)
+    tooltip = "Leave it off to keep older files: a number is added. On: this name is replaced."
+    return io.Boolean.Input("overwrite", default=False, tooltip=tooltip)
 
 
 def keep_in_loras_input() -> io.Input:

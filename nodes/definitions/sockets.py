@@ -98,7 +98,7 @@ class FileOrLora(io.ComfyNode):
         return True
 
     @classmethod
-    def fingerprint_inputs(cls, file: str, **given: Any) -> str:
+    def fingerprint_inputs(cls, file: str, **inputs: Any) -> str:
         """Changes with the file."""
         return lora_stamp(file)
 
@@ -139,23 +139,23 @@ def checked(node: _Node) -> _Node:
     inner: Callable[..., io.NodeOutput] = node.execute.__func__  # type: ignore[attr-defined]
 
     @functools.wraps(inner)
-    def run(cls: type[io.ComfyNode], **given: Any) -> io.NodeOutput:
+    def run(cls: type[io.ComfyNode], **inputs: Any) -> io.NodeOutput:
         try:
             for each in cls.SCHEMA.inputs:
-                _check(cls.SCHEMA, each, given)
-            return inner(cls, **given)
+                _check(cls.SCHEMA, each, inputs)
+            return inner(cls, **inputs)
         except TrainerError as error:
-            raise as_shown(cls, error, _makers(given.values())) from None
+            raise as_shown(cls, error, _makers(inputs.values())) from None
 
     node.execute = classmethod(run)  # type: ignore[assignment]
     return node
 
 
-def _makers(given: Iterable[Any]) -> set[str]:
+def _makers(values: Iterable[Any]) -> set[str]:
     """Titles of the nodes that describe the datasets among what a node is given."""
     from ..services.choices import DatasetChoice, EncodedCache
 
-    held = (each.dataset if isinstance(each, EncodedCache) else each for each in given)
+    held = (each.dataset if isinstance(each, EncodedCache) else each for each in values)
     datasets = [each for each in held if isinstance(each, DatasetChoice)]
     return {part.made_by or "" for each in datasets for part in (each, *each.parts)}
 
@@ -169,13 +169,13 @@ class _NoBoolean(str):
         raise ValueError("expected true or false")
 
 
-def read_booleans(asked: Any) -> None:
+def read_booleans(prompt: Any) -> None:
     """Read "true" and "false" of a prompt, and let ComfyUI refuse any other text.
 
     Args:
-        asked: What is to be queued, whose prompt is changed.
+        prompt: What is to be queued, whose prompt is changed.
     """
-    nodes = asked.get("prompt") if isinstance(asked, Mapping) else None
+    nodes = prompt.get("prompt") if isinstance(prompt, Mapping) else None
     for each in nodes.values() if isinstance(nodes, Mapping) else ():
         if not isinstance(each, Mapping) or not isinstance(inputs := each.get("inputs"), dict):
             continue
@@ -203,7 +203,6 @@ def refusal(node: type[io.ComfyNode], check: Callable[[Mapping[str, Any]], None]
     Nothing is checked while another prompt waits or runs: it may be about to write a folder.
 
     Args:
-        node: The node.
         check: Given the node's constants by name; raises an error of the trainer. What comes over a
             link is not known yet.
 
@@ -230,33 +229,33 @@ def refusal(node: type[io.ComfyNode], check: Callable[[Mapping[str, Any]], None]
 def settings_check(settings: Sequence[SettingInput]) -> Callable[[Mapping[str, Any]], None]:
     """A check of nothing but settings, given by the ids of their inputs."""
 
-    def check(given: Mapping[str, Any]) -> None:
+    def check(inputs: Mapping[str, Any]) -> None:
         from ..services.node_checks import check_settings
 
-        check_settings(section_values(settings, given))
+        check_settings(section_values(settings, inputs))
 
     return check
 
 
-def _check(schema: io.Schema, asked: io.Input, given: Mapping[str, Any]) -> None:
-    value = given.get(asked.id)
+def _check(schema: io.Schema, declared: io.Input, inputs: Mapping[str, Any]) -> None:
+    value = inputs.get(declared.id)
     if value is None:
-        if not asked.optional:
-            raise _refused(schema, asked, "nothing, or a choice that is not known")
+        if not declared.optional:
+            raise _refused(schema, declared, "nothing, or a choice that is not known")
         return
     # A node that takes lists is given one for each input.
     for each in value if schema.is_input_list and isinstance(value, list) else [value]:
-        _check_value(schema, asked, each)
+        _check_value(schema, declared, each)
 
 
-def _check_value(schema: io.Schema, asked: io.Input, value: Any) -> None:
-    kind = asked.get_io_type()
-    if isinstance(asked, io.Autogrow.Input) and isinstance(value, Mapping):
-        _check_each(schema, asked.template.input, value)
+def _check_value(schema: io.Schema, declared: io.Input, value: Any) -> None:
+    kind = declared.get_io_type()
+    if isinstance(declared, io.Autogrow.Input) and isinstance(value, Mapping):
+        _check_each(schema, declared.template.input, value)
         return
-    if isinstance(asked, io.DynamicCombo.Input):
-        known = [option.key for option in asked.options]
-        fits = isinstance(value, dict) and value.get(asked.id) in known
+    if isinstance(declared, io.DynamicCombo.Input):
+        known = [option.key for option in declared.options]
+        fits = isinstance(value, dict) and value.get(declared.id) in known
     elif kind in _WIDGETS:
         fits = isinstance(value, _WIDGETS[kind])
         if isinstance(value, float) and not math.isfinite(value):
@@ -274,13 +273,13 @@ def _check_value(schema: io.Schema, asked: io.Input, value: Any) -> None:
         # A model, a CLIP or a VAE: whatever class it is, it is none that JSON could hold.
         fits = not isinstance(value, str | int | float | list | dict)
     if not fits:
-        raise _refused(schema, asked, shortened(repr(value), _LONGEST))
+        raise _refused(schema, declared, shortened(repr(value), _LONGEST))
 
 
-def _check_each(schema: io.Schema, asked: io.Input, values: Mapping[str, Any]) -> None:
+def _check_each(schema: io.Schema, declared: io.Input, values: Mapping[str, Any]) -> None:
     """Check what is connected to an input that grows."""
     for name, value in values.items():
-        inner = copy.copy(asked)
+        inner = copy.copy(declared)
         inner.id = name
         _check_value(schema, inner, value)
 
@@ -306,11 +305,11 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _refused(schema: io.Schema, asked: io.Input, found: str) -> InputError:
-    kind = asked.get_io_type()
-    name = f"{asked.id} of {schema.display_name}"
-    if isinstance(asked, io.DynamicCombo.Input):
-        choices = ", ".join(option.key for option in asked.options)
+def _refused(schema: io.Schema, declared: io.Input, found: str) -> InputError:
+    kind = declared.get_io_type()
+    name = f"{declared.id} of {schema.display_name}"
+    if isinstance(declared, io.DynamicCombo.Input):
+        choices = ", ".join(option.key for option in declared.options)
         return InputError(f"{name}: {found}", f"one of {choices}", "Choose one of these.")
     if kind in _WIDGETS:
         expected = {"COMBO": "a text, one of the list", "FLOAT": "a number"}.get(kind, kind.lower())

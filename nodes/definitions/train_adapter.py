@@ -90,7 +90,7 @@ class TrainAdapter(io.ComfyNode):
         return sockets.refusal(cls, check_run_name)
 
     @classmethod
-    def fingerprint_inputs(cls, name: str | None, **given: Any) -> str:
+    def fingerprint_inputs(cls, name: str | None, **inputs: Any) -> str:
         """Changes when the adapter that this node handed on was deleted, or is to go on."""
         from ..services.run_files import train_stamp
 
@@ -107,7 +107,7 @@ class TrainAdapter(io.ComfyNode):
         settings: SettingsChoice | None = None,
         vae: Any = None,
         keep_in_loras: int = 0,
-        **given: Any,
+        **inputs: Any,
     ) -> io.NodeOutput:
         """Train, or go on."""
         from ..services.graph_run import run_outputs, run_training, shown_run
@@ -115,13 +115,13 @@ class TrainAdapter(io.ComfyNode):
 
         comfy_host.require_libraries()
         begin = _resume_setting(resume, str(resume_from))
-        own = {**section_values(RUN_SETTINGS, given), "resume": begin}
+        own = {**section_values(RUN_SETTINGS, inputs), "resume": begin}
         node_id = str(cls.hidden.unique_id)
         workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
         handle, losses = run_training(
             node_id, base, cache, adapter, settings, vae, own, workflow, keep_in_loras
         )
-        ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
+        ADAPTERS.hand_on(node_id, inputs["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
 
 

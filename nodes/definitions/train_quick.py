@@ -77,7 +77,9 @@ class TrainQuick(io.ComfyNode):
         return sockets.refusal(cls, _check)
 
     @classmethod
-    def fingerprint_inputs(cls, folder: str, base: str, name: str | None = "", **given: Any) -> str:
+    def fingerprint_inputs(
+        cls, folder: str, base: str, name: str | None = "", **inputs: Any
+    ) -> str:
         """Changes with images and base, and when the adapter was deleted or is to go on."""
         from ..services.run_files import train_stamp
 
@@ -88,7 +90,7 @@ class TrainQuick(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, model: Any = None, clip: Any = None, vae: Any = None, **given: Any
+        cls, model: Any = None, clip: Any = None, vae: Any = None, **inputs: Any
     ) -> io.NodeOutput:
         """Plan, encode and train."""
         from ..services.graph_run import run_outputs, shown_run
@@ -99,22 +101,22 @@ class TrainQuick(io.ComfyNode):
         comfy_host.require_libraries()
         node_id = str(cls.hidden.unique_id)
         workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
-        answers = Answers(**given, loader=queued.loader_of(cls.hidden.prompt, node_id, "model"))
+        answers = Answers(**inputs, loader=queued.loader_of(cls.hidden.prompt, node_id, "model"))
         handle, losses = run_quick(
             node_id, answers, model=model, clip=clip, vae=vae, workflow=workflow
         )
-        ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
+        ADAPTERS.hand_on(node_id, inputs["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
 
 
-def _check(given: Mapping[str, Any]) -> None:
+def _check(inputs: Mapping[str, Any]) -> None:
     from ..services.quick_plan import Answers, check_answers
 
-    if {"folder", "base", "goal", "trigger_word"} <= given.keys():
+    if {"folder", "base", "goal", "trigger_word"} <= inputs.keys():
         linked = queued.links(comfy_host.current_node())
-        name = given.get("name", "")
+        name = inputs.get("name", "")
         answers = Answers(
-            given["folder"], given["base"], given["goal"], "", name, given["trigger_word"]
+            inputs["folder"], inputs["base"], inputs["goal"], "", name, inputs["trigger_word"]
         )
         sockets_of_models = ("model", "clip", "vae")
         check_answers(answers, [socket for socket in sockets_of_models if socket not in linked])

@@ -120,9 +120,9 @@ class TrainingSettings(io.ComfyNode):
         return sockets.refusal(cls, sockets.settings_check(cls.SETTINGS))
 
     @classmethod
-    def execute(cls, **given: Any) -> io.NodeOutput:
+    def execute(cls, **inputs: Any) -> io.NodeOutput:
         """Describe the settings."""
         from ..services.choices import SettingsChoice
 
-        sockets.settings_check(cls.SETTINGS)(given)
-        return io.NodeOutput(SettingsChoice(section_values(cls.SETTINGS, given)))
+        sockets.settings_check(cls.SETTINGS)(inputs)
+        return io.NodeOutput(SettingsChoice(section_values(cls.SETTINGS, inputs)))

@@ -33,8 +33,6 @@ class HostAdapter:
     """An adapter as ComfyUI reads it for a model.
 
     Args:
-        model: ComfyUI's MODEL.
-        tensors: The adapter's file.
         device: Where to compute.
 
     Attributes:
@@ -133,12 +131,8 @@ def with_adapter(
     """Copies of a model and its CLIP with an adapter, patched by ComfyUI's own Load LoRA.
 
     Args:
-        model: ComfyUI's MODEL.
-        clip: ComfyUI's CLIP.
         tensors: The adapter's file. Of what neither of the two has, ComfyUI writes a line to its
             log.
-        strength_model: Factor on the model's part.
-        strength_clip: Factor on the CLIP's part.
     """
     load = comfy_host.comfyui_class("comfy.sd.load_lora_for_models")
     return load(model, clip, dict(tensors), strength_model, strength_clip)

@@ -57,9 +57,9 @@ class _CheckpointedForward:
             return args[-1].call(self.forward, args[:-1])
         if not torch.is_grad_enabled():
             return self.forward(*args, **options)
-        given = _Given(args, options)
+        passed = _Given(args, options)
         # As a module, now and in the backward pass: its hooks are called.
-        return self.call_block(self.block, *given.forget_tensors(), given)
+        return self.call_block(self.block, *passed.forget_tensors(), passed)
 
 
 def enable_checkpointing(

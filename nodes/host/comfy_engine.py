@@ -44,7 +44,6 @@ def read_weight(op: Any, like: Tensor) -> tuple[Any, Any, Any]:
     """An op's weight and bias as its forward pass reads them, for an input.
 
     Args:
-        op: Any module with a weight.
         like: Its dtype and device are asked for.
 
     Returns:
@@ -183,7 +182,6 @@ def load_model(patcher: Any, memory_required: int) -> None:
     """Load a model as a sampler does, its patches applied.
 
     Args:
-        patcher: ComfyUI's ModelPatcher.
         memory_required: Bytes that are to be left free for the work.
     """
     management.load_models_gpu([patcher], memory_required=memory_required)
@@ -211,12 +209,12 @@ def uninterrupted() -> Iterator[None]:
 
     An op would end a step in its middle, and forget that it was asked.
     """
-    asked = comfy.ops.run_every_op
+    wanted = comfy.ops.run_every_op
     comfy.ops.run_every_op = lambda: None
     try:
         yield
     finally:
-        comfy.ops.run_every_op = asked
+        comfy.ops.run_every_op = wanted
 
 
 @contextmanager

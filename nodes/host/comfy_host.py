@@ -349,8 +349,6 @@ def out_of_memory(error: BaseException, room: str, remedy: str) -> RunError | No
 
     Args:
         error: What was raised.
-        room: What needs the memory.
-        remedy: What the user can do.
     """
     if not isinstance(error, Exception) or not management.is_oom(error):
         return None
@@ -458,9 +456,9 @@ def is_busy() -> bool:
 def add_prompt_listener(listener: Callable[[Any], None]) -> None:
     """Have what a browser sends to be queued heard, as it was sent, before ComfyUI checks it."""
 
-    def hear(asked: Any) -> Any:
-        listener(asked)
-        return asked
+    def hear(request: Any) -> Any:
+        listener(request)
+        return request
 
     PromptServer.instance.add_on_prompt_handler(hear)
 

@@ -33,7 +33,6 @@ def checked_parts(name: str, what: str, *, new: bool = True) -> tuple[str, ...]:
 
     Args:
         name: Such as ``datasets/cats``; parts are separated by ``/``.
-        what: What the error calls it.
         new: Whether something of this name will be made. Names that exist may have loose accents,
             as macOS writes them.
 
@@ -79,7 +78,6 @@ def resolve_below(
     Args:
         name: ``<root>/<path below it>``.
         roots: Allowed folders by the name that a graph uses for them.
-        what: What the error calls it.
         links: Whether links that lead out of the root are followed.
         remedy: What the error says to do.
 

@@ -103,8 +103,8 @@ class GraphText(NamedTuple):
         """
         import torch
 
-        text, seen = self._seeing(caption, controls)
-        tokens = text.tokens(caption, seen)
+        text, images = self._seeing(caption, controls)
+        tokens = text.tokens(caption, images)
         with torch.inference_mode():
             ((rows, extra),) = self.clip.encode_from_tokens_scheduled(tokens)
         found = {k: ordinary(v) for k, v in self.spec.conditioning(rows[0], extra).items()}
@@ -119,8 +119,8 @@ class GraphText(NamedTuple):
         Raises:
             DatasetError: As `encode`.
         """
-        text, seen = self._seeing(caption, controls)
-        return text._tokenize(caption, seen, None)
+        text, images = self._seeing(caption, controls)
+        return text._tokenize(caption, images, None)
 
     def _seeing(self, caption: str, controls: Sequence[Image]) -> tuple[GraphText, list[Tensor]]:
         """How a caption is read, and what is seen of its control images."""
@@ -132,10 +132,10 @@ class GraphText(NamedTuple):
                 "a caption without the token that stands for an image",
                 "Take it out; the control images are put in by the trainer.",
             )
-        seen = [see(self.variant, image) for image in controls] if see else []
+        images = [see(self.variant, image) for image in controls] if see else []
         alone = self.spec.without_images.get(self.variant, self.variant)
         text = self if controls else self._replace(variant=alone)
-        return text, [image for image in seen if image is not None]
+        return text, [image for image in images if image is not None]
 
     def _numbers(self, caption: str, tokens: Mapping[str, Sequence[Row]]) -> Tensor:
         """The tokens of the text encoder that is trained: of a long caption the first 77.
@@ -186,11 +186,11 @@ class GraphText(NamedTuple):
 
     def _tokenize(self, caption: str, images: Sequence[Tensor], least: int | None) -> Tokens:
         text = self.spec.prompt(self.variant, caption, len(images))
-        given: dict[str, Any] = {"images": list(images)} if self.spec.see else {}
+        pictures: dict[str, Any] = {"images": list(images)} if self.spec.see else {}
         options = self.spec.options(least)
         if options:
-            given["tokenizer_options"] = options
-        return self.clip.tokenize(text, **given)
+            pictures["tokenizer_options"] = options
+        return self.clip.tokenize(text, **pictures)
 
 
 def seeing_text(clip: Clip | None, title: str) -> GraphText | None:
@@ -200,7 +200,6 @@ def seeing_text(clip: Clip | None, title: str) -> GraphText | None:
     of several.
 
     Args:
-        clip: The CLIP input's value.
         title: Of the MODEL (`GraphModel.title`).
 
     Returns:
@@ -442,7 +441,6 @@ def graph_encoders(
     """Wrap what is connected to a node's CLIP and VAE inputs.
 
     Args:
-        family: The base's family.
         location: The base, whose variant and size say what fits.
         clip: The CLIP input's value; None where nothing is connected.
         vae: The VAE input's value; None where nothing is connected.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ...trainer_core.families.family import Family
-    from ...trainer_core.families.given import GivenDenoiser
+    from ...trainer_core.families.lent import LentDenoiser
     from ...trainer_core.inference.encoders import MakeSource
     from ...trainer_core.types import Conditioning
     from ...trainer_core.weights.base_location import BaseLocation
@@ -39,11 +39,10 @@ def graph_family(
 ) -> Family:
     """Make the family of a MODEL.
 
-    Nothing is loaded and nothing is changed: `Family.given` borrows the model when a run asks, and
+    Nothing is loaded and nothing is changed: `Family.lent` borrows the model when a run asks, and
     gives it back at the run's end.
 
     Args:
-        model: The MODEL input's value.
         clip: The CLIP whose text encoders may be trained; None for none. One that is another
             model's than those that can be trained is as none.
         work: What a step is, as `GraphModel.room` takes it: how much memory is left free for it.
@@ -61,7 +60,7 @@ def _family(
 ) -> Family:
     from ...trainer_core.diffusion.sigma import ShiftSettings
     from ...trainer_core.families import native_model
-    from ...trainer_core.families.given_family import given_family
+    from ...trainer_core.families.lent_family import lent_family
     from .checkpointed_forward import enable_checkpointing
 
     denoiser, sampling = found.denoiser, ShiftSettings(shift=found.shift)
@@ -75,10 +74,10 @@ def _family(
     lists = native_model.block_lists(denoiser)
     references = (_EDIT,) if found.takes_references else ()
     room = 0 if work is None else found.room(*work)
-    given = _given(found, model, lists, room, predict)
+    lent = _given(found, model, lists, room, predict)
     variants = ("generate", *references)
-    family = given_family(
-        given, predict, names if text is None else text.with_names(names), found.size_multiple
+    family = lent_family(
+        lent, predict, names if text is None else text.with_names(names), found.size_multiple
     )
     return replace(
         family,
@@ -114,9 +113,9 @@ def _family(
 
 def _given(
     found: GraphModel, model: Any, lists: tuple[str, ...], room: int, predict: GraphPredict
-) -> GivenDenoiser:
+) -> LentDenoiser:
     """The MODEL as the core borrows it."""
-    from ...trainer_core.families.given import GivenDenoiser
+    from ...trainer_core.families.lent import LentDenoiser
 
     def open_denoiser(
         dtype: torch.dtype, device: torch.device, at_end: contextlib.ExitStack
@@ -127,7 +126,7 @@ def _given(
         borrowed = borrowed_denoiser(found.patcher, lists, dtype, room)
         return at_end.enter_context(borrowed).denoiser
 
-    return GivenDenoiser(
+    return LentDenoiser(
         title=found.title,
         fingerprint=found.fingerprint,
         channels=found.space.channels,
@@ -149,9 +148,6 @@ def encoders_of(
     """What encodes and decodes for a MODEL with the graph's CLIP and VAE.
 
     Args:
-        model: The MODEL input's value.
-        clip: The CLIP input's value.
-        vae: The VAE input's value.
         on_close: As `PlainEncoders`.
         probed: Side in pixels of an image that the model has to predict with a text of the CLIP
             before all else is encoded; 0 for none.
@@ -183,13 +179,13 @@ def _predict_once(found: GraphModel, family: Family, side: int, text: Conditioni
     """
     import torch
 
-    device, given = found.patcher.load_device, family.given
-    assert given is not None
+    device, lent = found.patcher.load_device, family.lent
+    assert lent is not None
     with contextlib.ExitStack() as at_end, torch.no_grad():
-        denoiser = given.open(found.model.get_dtype_inference(), device, at_end)
+        denoiser = lent.open(found.model.get_dtype_inference(), device, at_end)
         step = family.latents.size_multiple
-        side = max(step, side // step * step) // given.pixels
-        noisy = torch.zeros(1, given.channels, side, side, device=device)
+        side = max(step, side // step * step) // lent.pixels
+        noisy = torch.zeros(1, lent.channels, side, side, device=device)
         level = torch.full((1,), _PROBED_LEVEL, device=device)
         held = {name: each.to(device) for name, each in text.items()}
         family.prediction.predict(denoiser, noisy, level, [held], [], 1.0)

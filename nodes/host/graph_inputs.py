@@ -174,7 +174,6 @@ def weights_fingerprint(model: Any, patcher: Any, unused: Collection[str] = ()) 
 
     Args:
         model: The ``torch.nn.Module`` behind a CLIP or VAE.
-        patcher: ComfyUI's ModelPatcher of it.
         unused: Names of weights that the result does not depend on. Where a file lacks them,
             ComfyUI leaves in them what was in memory, other values at each load.
 
@@ -209,7 +208,6 @@ def clip_identity(clip: Clip, signature: str, unused: Collection[str] = ()) -> s
     """What an encoded text depends on, for the cache's keys.
 
     Args:
-        clip: The CLIP input's value.
         signature: How it makes tokens of a text.
         unused: As `weights_fingerprint`.
     """
@@ -228,9 +226,6 @@ def options_fingerprint(patcher: Any) -> str:
 
     A function counts with its name, its code, and the numbers, words and tensors that it was made
     with. A compiled module is another form of the same.
-
-    Args:
-        patcher: ComfyUI's ModelPatcher of a MODEL.
 
     Returns:
         32 hexadecimal digits.

@@ -164,8 +164,8 @@ class GraphModel:
         """Names its weights with their patches, and its noise levels."""
         weights = weights_fingerprint(self.model, self.patcher)
         weights = f"{weights} {options_fingerprint(self.patcher)}"
-        told = f"{weights} {self.kind} {type(self.sampling).__mro__} {self._sampling_facts()}"
-        return hashlib.sha256(told.encode()).hexdigest()[:32]
+        facts = f"{weights} {self.kind} {type(self.sampling).__mro__} {self._sampling_facts()}"
+        return hashlib.sha256(facts.encode()).hexdigest()[:32]
 
     @property
     def sampling(self) -> Any:
@@ -289,10 +289,7 @@ class GraphModel:
         measured it. What is left free is ComfyUI's way to decide how much of a model it loads.
 
         Args:
-            images: Of a pass.
             side: Of an image, in pixels.
-            rank: Of the adapter.
-            frames: Of a clip.
         """
         small, deep = max(1, side // self.space.pixels), (1,) * (self.space.dimensions - 2)
         if self.clips is not None:
@@ -382,7 +379,6 @@ def traits_of(config: object, parameterization: str, *, guided: bool) -> frozens
     """What presets of a model depend on, by the layers of ``config/presets/graph_model.yaml``.
 
     Args:
-        config: ComfyUI's configuration of the model.
         parameterization: Name of what it predicts: ``flow``, ``eps``, ``v`` or ``edm``.
         guided: Whether it reads its guidance as a number.
     """

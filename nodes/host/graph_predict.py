@@ -100,10 +100,10 @@ class GraphPredict:
                         seed_generators(0, x.device)
                         return self._predicted(x, level, texts, shown, guidance, exact=exact)
 
-                told = self.references if controls else None
+                references = self.references if controls else None
                 with evaluating(transformer):
                     try:
-                        self.proof.require(predict, noisy[:1], transformer, len(noisy), told)
+                        self.proof.require(predict, noisy[:1], transformer, len(noisy), references)
                     except UNFIT:
                         if controls:
                             read()

@@ -181,11 +181,7 @@ def _below(path: str, module: nn.Module) -> nn.Module:
 
 
 def graph_text(clip: Any) -> GraphText | None:
-    """The text encoders of a CLIP that can be trained; None where they cannot, and without one.
-
-    Args:
-        clip: The CLIP input's value.
-    """
+    """The text encoders of a CLIP that can be trained; None where they cannot, and without one."""
     if clip is None:
         return None
     model = clip.cond_stage_model

@@ -56,19 +56,19 @@ def require_own_text(found: GraphModel, clip: Clip) -> None:
     if not type(model).__module__.startswith("comfy."):
         return
     made = _own_text(found.model, model)
-    own, given = list(_encoders(made)), list(_encoders(model))
-    if made is not None and not own and not any(hasattr(made, each.name) for each in given):
-        raise _refused(found, given, "text encoders of its own")
-    for width in {each.width for each in own} & {each.width for each in given}:
+    own, connected = list(_encoders(made)), list(_encoders(model))
+    if made is not None and not own and not any(hasattr(made, each.name) for each in connected):
+        raise _refused(found, connected, "text encoders of its own")
+    for width in {each.width for each in own} & {each.width for each in connected}:
         wanted = [each for each in own if each.width == width]
-        there = [each for each in given if each.width == width]
+        there = [each for each in connected if each.width == width]
         if not any(one.is_same(other) for one in wanted for other in there):
             raise _refused(found, there, f"{_listed(wanted)}, which is {width} wide too")
-    if not {each.width for each in own} & {each.width for each in given}:
-        _require_no_others(found, model, given)
+    if not {each.width for each in own} & {each.width for each in connected}:
+        _require_no_others(found, model, connected)
 
 
-def _require_no_others(found: GraphModel, model: nn.Module, given: Sequence[_Encoder]) -> None:
+def _require_no_others(found: GraphModel, model: nn.Module, connected: Sequence[_Encoder]) -> None:
     """Refuse a CLIP that ComfyUI makes for other classes of models, and not for this one.
 
     Raises:
@@ -83,7 +83,7 @@ def _require_no_others(found: GraphModel, model: nn.Module, given: Sequence[_Enc
         if made is not None and _name(made.clip) == _name(type(model)):
             others.append(kind.__name__)
     if others and type(config) in model_classes() and type(config).__name__ not in others:
-        raise _refused(found, given, f"text encoders that are not those of {listed(others, 2)}")
+        raise _refused(found, connected, f"text encoders that are not those of {listed(others, 2)}")
 
 
 def _name(kind: type) -> tuple[str, str]:
@@ -91,9 +91,9 @@ def _name(kind: type) -> tuple[str, str]:
     return kind.__module__, kind.__qualname__
 
 
-def _refused(found: GraphModel, given: Sequence[_Encoder], wanted: str) -> InputError:
+def _refused(found: GraphModel, connected: Sequence[_Encoder], wanted: str) -> InputError:
     return InputError(
-        f"a CLIP with {_listed(given)} at the CLIP input, and {found.title}",
+        f"a CLIP with {_listed(connected)} at the CLIP input, and {found.title}",
         f"the CLIP that the model is sampled with, with {wanted}",
         "Connect that CLIP where captions are encoded.",
     )

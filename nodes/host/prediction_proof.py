@@ -42,11 +42,7 @@ Predict = Callable[..., Any]
 
 
 class PredictionProof:
-    """Two passes before a run's first step, and a look at the gradients of that.
-
-    Args:
-        patcher: ComfyUI's ModelPatcher.
-    """
+    """Two passes before a run's first step, and a look at the gradients of that."""
 
     def __init__(self, patcher: Any) -> None:
         self._patcher = patcher
@@ -111,7 +107,6 @@ class PredictionProof:
             predict: Of one sample's conditioning, repeated for as many latents as it gets; a third
                 one has other reference images.
             noisy: Latents of that sample, `[1, C, h, w]`.
-            denoiser: With the adapter on it.
             batch: Images of the pass. Of one alone, all that is beside it has its noise level.
             references: Is told where reference images change the prediction by far; None without.
 

@@ -19,8 +19,8 @@ _asked: ContextVar[Mapping[str, Any] | None] = ContextVar("what is being queued"
 def listen() -> None:
     """Remember what is being queued; the check runs in the same task, so in the same context."""
 
-    def remember(asked: Any) -> None:
-        _asked.set(asked if isinstance(asked, Mapping) else None)
+    def remember(request: Any) -> None:
+        _asked.set(request if isinstance(request, Mapping) else None)
 
     comfy_host.add_prompt_listener(remember)
 
@@ -47,8 +47,6 @@ def loader_of(prompt: object, node_id: str, name: str) -> str:
 
     Args:
         prompt: The hidden input ``prompt``.
-        node_id: Whose input it is.
-        name: Of the input.
 
     Returns:
         Nothing where the input has no link, or nobody knows what is behind it.

@@ -139,7 +139,6 @@ def unchanged_inputs(denoiser: nn.Module, paths: Sequence[str]) -> Iterator[None
     """Call blocks with tensors that they cannot change, while it lasts.
 
     Args:
-        denoiser: The model.
         paths: Where the lists of its blocks are.
     """
     blocks = blocks_of(denoiser, paths)
@@ -198,17 +197,17 @@ class _FollowedPatch:
         return names, _ordinary(found if names is None else list(found.values()))
 
 
-def _following(given: Any) -> Any:
+def _following(value: Any) -> Any:
     """What a patch that takes a block's place is given besides: the block, to be called by it."""
-    run = given.get(_ORIGINAL) if type(given) is dict else None
+    run = value.get(_ORIGINAL) if type(value) is dict else None
     if run is None or not torch.is_grad_enabled():
-        return given
+        return value
 
     def followed(args: Mapping[str, Any]) -> dict[str, Any]:
         found = run({name: released(each) for name, each in args.items()})
         return {name: protected(each) for name, each in found.items()}
 
-    return {**given, _ORIGINAL: followed}
+    return {**value, _ORIGINAL: followed}
 
 
 class _OrdinaryTensors(TorchFunctionMode):
@@ -257,13 +256,13 @@ class _WithUnchanged:
     def __call__(self, *args: Any, **options: Any) -> Any:
         if not torch.is_grad_enabled():
             return self._forward(*args, **options)
-        given = protected(args)
+        inputs = protected(args)
         named = {name: protected(value) for name, value in options.items()}
         if self._proven:
-            return released(self._forward(*given, **named))
+            return released(self._forward(*inputs, **named))
         drawn = _RandomState(_tensors([*args, *options.values()]))
-        result = self._forward(*given, **named)
-        if any(map(_has_successor, (given, list(named.values()), result))):
+        result = self._forward(*inputs, **named)
+        if any(map(_has_successor, (inputs, list(named.values()), result))):
             self._prove(args, options, released(result), drawn)
         return released(result)
 

@@ -50,7 +50,6 @@ def check_adapter(
 
     Args:
         node_id: The node that shows progress and the result.
-        model: ComfyUI's MODEL.
         source: A file, or tensors by key.
         on_problem: ``stop`` ends the graph where something is wrong.
 
@@ -64,21 +63,21 @@ def check_adapter(
     from ...trainer_core.adapter_files.names.key_parsing import is_text_key
     from ...trainer_core.tensors.safetensors_reader import open_tensors
 
-    given = as_source(source)
+    source_file = as_source(source)
     with contextlib.ExitStack() as stack:
         device = stack.enter_context(comfy_host.cleared_device())
-        with open_tensors(given) as file:
+        with open_tensors(source_file) as file:
             every = file.read_all()
         tensors = {key: each for key, each in every.items() if not is_text_key(key)}
         host = HostAdapter(model, tensors, device)
-        own, family, unread = _reading(stack, given, host.weights)
-        proof = _Check(host, own, family).run(node_id, given, tensors, unread)
+        own, family, unread = _reading(stack, source_file, host.weights)
+        proof = _Check(host, own, family).run(node_id, source_file, tensors, unread)
     if len(tensors) < len(every):
-        told = (
+        verdict = (
             f"{len(every) - len(tensors)} tensors are of text encoders and were not checked: only "
             "a loader with a CLIP input, such as Load LoRA, loads them."
         )
-        proof = dataclasses.replace(proof, warnings=(*proof.warnings, told))
+        proof = dataclasses.replace(proof, warnings=(*proof.warnings, verdict))
     if on_problem == "stop" and not proof.ok:
         raise RunError(
             proof.text(most=3).replace("\n", " "),
@@ -100,7 +99,7 @@ def _reading(
         open_file,
     )
     from ...trainer_core.bases.adapter_family import other_models
-    from ...trainer_core.families.given_family import named_family
+    from ...trainer_core.families.lent_family import named_family
     from ...trainer_core.families.registry import FAMILIES
 
     try:
@@ -116,10 +115,10 @@ def _reading(
         )
         if not found:
             models = other_models(source)
-            told = (
+            reading = (
                 f"the adapter is for {models}" if models else "what the adapter is for is unknown"
             )
-            return None, None, f"{told}, which the trainer does not read for this model"
+            return None, None, f"{reading}, which the trainer does not read for this model"
         family = next(each for each in own if each.name == found[0])
         opened = stack.enter_context(open_adapter(source, family.layers.key_map))
         return of_denoiser(opened.state), family, ""

@@ -68,7 +68,6 @@ def write_adapter_file(
     Args:
         source: A file, or tensors by key.
         name: Name of the new file, without its ending; of layout ``peft`` of the new folder.
-        layout: One of the trainer's layouts.
         overwrite: Whether to replace a file of this name.
         family: A family's name, or ``auto``.
         fused: Whether q, k and v are written as ComfyUI's one layer.

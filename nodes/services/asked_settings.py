@@ -71,7 +71,6 @@ class Asked(NamedTuple):
         """How another graph that was asked for before differs, in words, by input.
 
         Args:
-            before: The other one.
             finished: Whether its run is: then another course is another run, too.
         """
         pairs = [(before.decides, self.decides)]

@@ -60,7 +60,6 @@ def read(image: Path, extension: str, within: AllowedFolders) -> Caption:
     """The caption of an image.
 
     Args:
-        image: The image.
         extension: Of caption files, such as ``.txt``.
         within: What its file really has to lie in.
 
@@ -99,9 +98,6 @@ class Edits:
         """Write a caption.
 
         Args:
-            image: The image that it describes.
-            extension: Of caption files.
-            text: The new text.
             token: Of the caption that was read before.
 
         Returns:
@@ -130,11 +126,6 @@ class Edits:
     def save_all(self, images: Iterable[Path], extension: str, change: Change) -> tuple[int, int]:
         """Change the captions of many images, as one edit.
 
-        Args:
-            images: Of the dataset.
-            extension: Of caption files.
-            change: What becomes of each text.
-
         Returns:
             How many were changed, and how many stay because they are no plain text.
 
@@ -161,12 +152,11 @@ class Edits:
                 write_text(now.file, text + "\n")
             return len(changes), unread
 
-    def choose(self, image: Path, given: Mapping[str, Any]) -> None:
+    def choose(self, image: Path, choice: Mapping[str, Any]) -> None:
         """Leave an image out, or keep another part of it.
 
         Args:
-            image: Of the dataset.
-            given: As `chosen` takes it.
+            choice: As `chosen` takes it.
 
         Raises:
             DatasetError: When the choice is none, or those before it cannot be read.
@@ -176,7 +166,7 @@ class Edits:
 
         with _LOCK:
             name, file = image.relative_to(self._folder).as_posix(), self._folder / FILE
-            now, text = Caption(file, _text_of(file)), chosen(self._folder, name, given)
+            now, text = Caption(file, _text_of(file)), chosen(self._folder, name, choice)
             if text == now.text:
                 return
             if now.text != _UNREADABLE:
@@ -274,7 +264,6 @@ def change_of(way: object, text: object, find: object) -> Change:
 
     Args:
         way: ``fill`` writes where there is none, ``all`` everywhere, ``replace`` what was found.
-        text: What is written.
         find: What is replaced; upper and lower case are told apart.
 
     Raises:

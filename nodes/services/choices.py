@@ -147,10 +147,10 @@ def _sampled_shift(base: BaseChoice) -> float | None:
     from ...trainer_core.bases.locate import locate_base
 
     edits = base.values.get("variant", "auto") not in {"auto", "generate"}
-    given = load_config({"family": base.family, "base": base.values}).base
+    base_settings = load_config({"family": base.family, "base": base.values}).base
     # Where it cannot be located, those say so who read it.
     with contextlib.suppress(InputError):
-        located = locate_base(given, family, edits, needs_encoders=False, to_train=False)
+        located = locate_base(base_settings, family, edits, needs_encoders=False, to_train=False)
         return family.graph.shift(located)
     return None
 
@@ -177,14 +177,14 @@ def _check_run_name(name: str) -> None:
         )
 
 
-def check_run_name(given: Mapping[str, Any]) -> None:
+def check_run_name(inputs: Mapping[str, Any]) -> None:
     """Check the ``name`` among a node's inputs, if it is known yet.
 
     Raises:
         ConfigError: When no run can have it.
     """
-    if "name" in given:
-        _check_run_name(given["name"])
+    if "name" in inputs:
+        _check_run_name(inputs["name"])
 
 
 def training_config(
@@ -202,10 +202,8 @@ def training_config(
     Args:
         base: The base, with what is part of it while it trains.
         cache: The encoded samples, with the dataset.
-        adapter: The adapter.
         settings: Everything else, or None for the defaults.
         own: What the training node itself says.
-        output: Folder of all runs.
         can_preview: Whether previews can be sampled.
 
     Raises:

@@ -58,9 +58,9 @@ def require_alone(dataset: DatasetChoice) -> None:
     """
     if dataset.parts or (dataset.role == "train" and dataset.weight == 1):
         return
-    said = f"role is {dataset.role}" if dataset.role != "train" else f"weight is {dataset.weight:g}"
+    own = f"role is {dataset.role}" if dataset.role != "train" else f"weight is {dataset.weight:g}"
     raise InputError(
-        f"{said} for {_name(dataset)}, and it is the only dataset",
+        f"{own} for {_name(dataset)}, and it is the only dataset",
         "role train and weight 1 where one dataset is trained: both compare it with others",
         "Set role to train and weight to 1, or join it with others in Combine Datasets.",
     )
@@ -123,8 +123,8 @@ def _unset(first: DatasetChoice, other: DatasetChoice) -> Iterator[str]:
 
 
 def _difference(path: str, ours: Any, our_name: str, theirs: Any, their_name: str) -> str:
-    said = f"{_shown(ours)} for {our_name} and {_shown(theirs)} for {their_name}"
-    return f"dataset.{path} is {said}"
+    difference = f"{_shown(ours)} for {our_name} and {_shown(theirs)} for {their_name}"
+    return f"dataset.{path} is {difference}"
 
 
 def _differ(differing: Sequence[str]) -> InputError:
@@ -156,10 +156,10 @@ def _flat(values: Values, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def _folders(choice: DatasetChoice, first: DatasetChoice) -> Iterator[dict[str, Any]]:
     """A dataset as folders of the run file: its own, and that of its regularization images."""
-    said = {name: _said(name, choice) for name in OVERRIDES}
-    own = {own_name(n): value for n, value in said.items() if value != _said(n, first)}
+    own_values = {name: _said(name, choice) for name in OVERRIDES}
+    own = {own_name(n): value for n, value in own_values.items() if value != _said(n, first)}
     # Without these, ordinary images have no trigger word and need no masks.
-    word = {own_name(name): said[name] for name in ("trigger_word", "mask.source")}
+    word = {own_name(name): own_values[name] for name in ("trigger_word", "mask.source")}
     word = word if choice.role == "regularization" else {}
     listed = {"metadata": choice.values["metadata"]} if choice.values.get("metadata") else {}
     yield {
@@ -180,13 +180,13 @@ def _folders(choice: DatasetChoice, first: DatasetChoice) -> Iterator[dict[str, 
 
 def _said(name: str, choice: DatasetChoice) -> Any:
     """What a dataset says of a folder's setting."""
-    default, said = _default(name), choice.values
+    default, values = _default(name), choice.values
     *sections, last = name.split(".")
     for section in sections:
-        said = said.get(section, {})
+        values = values.get(section, {})
     if isinstance(default, Mapping):
-        return {**default, **said.get(last, {})}
-    return said.get(last, default)
+        return {**default, **values.get(last, {})}
+    return values.get(last, default)
 
 
 def _default(path: str) -> Any:

@@ -17,7 +17,7 @@ def compare_run(
     base: BaseChoice,
     previews: PreviewChoice,
     run: RunHandle,
-    asked: tuple[str, str],
+    chosen: tuple[str, str],
     clip: Any,
     vae: Any,
 ) -> tuple[Tensor, Tensor, str, dict[str, Any]]:
@@ -25,10 +25,7 @@ def compare_run(
 
     Args:
         node_id: The node that shows the progress.
-        base: What to generate with.
-        previews: What to generate.
-        run: The run.
-        asked: Checkpoints and strengths, as they were written.
+        chosen: Checkpoints and strengths, as they were written.
         clip: Text encoder, or None.
         vae: Image decoder, or None.
 
@@ -47,7 +44,7 @@ def compare_run(
     from ...trainer_core.training.setup.compared_run import read_steps, read_strengths, run_columns
     from ..host.comfy_machine import ComfyMachine
 
-    columns = run_columns(run.folder, read_steps(asked[0]), read_strengths(asked[1]))
+    columns = run_columns(run.folder, read_steps(chosen[0]), read_strengths(chosen[1]))
     output = {"dir": str(comfy_host.output_folder())}
     config = run_config(base, {"preview": previews.values, "output": output})
     make_source = source_of(clip, vae, base, comfy_host.unload_models)
@@ -76,6 +73,6 @@ def compare_run(
     if inert := found.inert():
         comfy_host.show_text(node_id, f"{', '.join(inert)}: no change, the images are the base's")
     rows = torch.stack([as_image(each) for row in found.images for each in row])
-    told = comparison.comparison_text(found)
-    shown = {"images": [comfy_host.output_place(grid)], "text": (told,)}
-    return as_image(comparison.draw_grid(found))[None], rows, told, shown
+    text = comparison.comparison_text(found)
+    shown = {"images": [comfy_host.output_place(grid)], "text": (text,)}
+    return as_image(comparison.draw_grid(found))[None], rows, text, shown

@@ -77,10 +77,10 @@ def new_names(
         groups.setdefault(target, []).append((source, path, stem))
     taken = _Taken(folder)
     for target, group in groups.items():
-        given = list(_renamed(target, group, taken, skipped))
-        for _, path in given:
+        names = list(_renamed(target, group, taken, skipped))
+        for _, path in names:
             taken.add(path)
-        yield from given
+        yield from names
 
 
 class _Taken:

@@ -196,8 +196,8 @@ class Report:
         try:
             bucket = choose_bucket(sample, self._buckets, settings, _size_multiple())
         except DatasetError as error:
-            told = f"{error.found.removeprefix(sample.name)[1:]}: {error.expected}. {error.remedy}"
-            problems.append({"kind": "tiny", "grave": True, "text": f"It {told}"})
+            line = f"{error.found.removeprefix(sample.name)[1:]}: {error.expected}. {error.remedy}"
+            problems.append({"kind": "tiny", "grave": True, "text": f"It {line}"})
             return
         left, top, right, bottom = kept_box(size, bucket, *crop_of(sample, settings))
         item["bucket"] = [bucket.width, bucket.height]
@@ -214,8 +214,8 @@ class Report:
 def _words(fault: Fault) -> str:
     if fault.policy == "layers":
         return f"{fault.text}. Export its layers again: PNG with transparency, of the image's size."
-    said = fault.cure or _WORDS.get(fault.policy)
-    return said or f"{fault.text}. Add or rename it; names have to be the same."
+    cure = fault.cure or _WORDS.get(fault.policy)
+    return cure or f"{fault.text}. Add or rename it; names have to be the same."
 
 
 def _told_small(bucket: Bucket, size: tuple[int, int]) -> str:
@@ -233,7 +233,7 @@ def _size_multiple() -> int:
     return max(family.latents.size_multiple for family in FAMILIES.values())
 
 
-def read_settings(folder: Path, given: object) -> DatasetSection:
+def read_settings(folder: Path, answers: object) -> DatasetSection:
     """The settings of a node, for its folder; what it does not say has the trainer's default.
 
     Raises:
@@ -243,7 +243,7 @@ def read_settings(folder: Path, given: object) -> DatasetSection:
 
     from ...trainer_core.config import DatasetSection
 
-    known = given if isinstance(given, Mapping) else {}
+    known = answers if isinstance(answers, Mapping) else {}
     values = {name: known[name] for name in SETTINGS if name in known}
     if values.get("metadata") == "":
         del values["metadata"]  # unset, as every empty text of a setting that may be
@@ -332,7 +332,6 @@ def image_below(folder: Path, name: str, within: AllowedFolders) -> Path:
     """The image of a dataset that a browser names.
 
     Args:
-        folder: The dataset.
         name: The image's path below it, with forward slashes.
         within: What it really has to lie in.
 

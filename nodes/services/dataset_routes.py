@@ -35,9 +35,9 @@ def _report(query: _Query, body: bytes) -> Any:
 
 
 def _report_of(folder: Path, query: _Query) -> dataset_report.Report:
-    given = dict(_json(query.get("settings", "{}").encode()))
-    planned, enough = _planned(given.pop("answers", None))
-    settings = dataset_report.read_settings(folder, {**given, **planned})
+    own_settings = dict(_json(query.get("settings", "{}").encode()))
+    planned, enough = _planned(own_settings.pop("answers", None))
+    settings = dataset_report.read_settings(folder, {**own_settings, **planned})
     report = dataset_report.REPORTS.get(settings, comfy_host.allowed_folders())
     if enough and report.silent and settings.missing_caption == "error":
         # As Run reads it, also where the images have no folder of their own yet.
@@ -57,15 +57,15 @@ def _planned(answers: object) -> tuple[Mapping[str, Any], bool]:
         return {}, False
     enough = False
     try:
-        asked = answers_of(answers)
-        enough = asked.word_is_enough
-        return _plan(asked, folder_stamp(comfy_host.dataset_path(asked.folder))), enough
+        read = answers_of(answers)
+        enough = read.word_is_enough
+        return _plan(read, folder_stamp(comfy_host.dataset_path(read.folder))), enough
     except TrainerError:
         return {}, enough
 
 
 @lru_cache(maxsize=8)
-def _plan(asked: Answers, stamp: str) -> Mapping[str, Any]:
+def _plan(answers: Answers, stamp: str) -> Mapping[str, Any]:
     """The dataset's settings; every page of a strip asks for them, and a scan reads the folder.
 
     Raises:
@@ -75,12 +75,12 @@ def _plan(asked: Answers, stamp: str) -> Mapping[str, Any]:
 
     del stamp
     try:
-        values = plan_run(asked).values
+        values = plan_run(answers).values
     except DatasetError:
         # The size is known also while captions or pairs are missing.
-        values = plan_run(asked, complete=False).values
-    given = {name: values.get(f"dataset.{name}") for name in dataset_report.SETTINGS}
-    return {name: value for name, value in given.items() if value is not None}
+        values = plan_run(answers, complete=False).values
+    own_settings = {name: values.get(f"dataset.{name}") for name in dataset_report.SETTINGS}
+    return {name: value for name, value in own_settings.items() if value is not None}
 
 
 def _image(query: _Query, body: bytes) -> Any:
@@ -96,8 +96,8 @@ def _caption(query: _Query, body: bytes) -> Any:
 
 def _save(query: _Query, body: bytes) -> Any:
     folder, image = _own(query["folder"]), _named_image(query)
-    given = _json(body, _LARGEST_TEXT)
-    text, token = given.get("text"), given.get("token")
+    request = _json(body, _LARGEST_TEXT)
+    text, token = request.get("text"), request.get("token")
     if not isinstance(text, str) or not isinstance(token, str):
         raise InputError("an edit without text or token", "both", "Reload the page.")
     edits = _edits(folder)
@@ -111,8 +111,8 @@ def _undo(query: _Query, body: bytes) -> Any:
 
 def _write(query: _Query, body: bytes) -> Any:
     """Captions of all images at once; those that are left out keep theirs."""
-    folder, given = _own(query["folder"]), _json(body, _LARGEST_TEXT)
-    change = caption_edits.change_of(*(given.get(each) for each in ("way", "text", "find")))
+    folder, request = _own(query["folder"]), _json(body, _LARGEST_TEXT)
+    change = caption_edits.change_of(*(request.get(each) for each in ("way", "text", "find")))
     report, edits = _report_of(folder, query), _edits(folder)
     if report.listed:
         raise InputError(
@@ -120,7 +120,7 @@ def _write(query: _Query, body: bytes) -> Any:
             "caption files beside the images",
             "Edit the metadata file in another program.",
         )
-    fills = given.get("way") == "fill"
+    fills = request.get("way") == "fill"
     images = [
         folder / item["name"]
         for item in report.items
@@ -172,8 +172,8 @@ def _finish(query: _Query, body: bytes) -> Any:
 
 
 def _skipped(skipped: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    told = [{"name": each, "reason": reason} for each, reason in skipped[:_SHOWN]]
-    return {"skipped": told}
+    rows = [{"name": each, "reason": reason} for each, reason in skipped[:_SHOWN]]
+    return {"skipped": rows}
 
 
 def _cancel(query: _Query, body: bytes) -> Any:
@@ -212,8 +212,8 @@ def _edits(folder: Path) -> caption_edits.Edits:
 
 
 def _extension(query: _Query) -> str:
-    given = {"caption_extension": query.get("extension", ".txt")}
-    return dataset_report.read_settings(Path(), given).caption_extension
+    settings = {"caption_extension": query.get("extension", ".txt")}
+    return dataset_report.read_settings(Path(), settings).caption_extension
 
 
 def _told(caption: caption_edits.Caption) -> dict[str, Any]:
@@ -244,8 +244,8 @@ def _answering(answer: Callable[[_Query, bytes], Any]) -> Callable[[_Query, byte
             reason = {"found": f"a request without {error}", "expected": "", "remedy": ""}
             return reason, 400
         except TrainerError as error:
-            told = {"found": error.found, "expected": error.expected, "remedy": error.remedy}
-            return told, 409 if isinstance(error, InputError) else 507
+            message = {"found": error.found, "expected": error.expected, "remedy": error.remedy}
+            return message, 409 if isinstance(error, InputError) else 507
         except OSError as error:
             # A folder that goes away, or may not be looked into, while it is read.
             reason = {"found": f"a file or folder cannot be read ({error.strerror})"}

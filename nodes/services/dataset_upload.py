@@ -248,7 +248,6 @@ class Drops:
         """End a drop, and say as `Drop.finish` does what came of it.
 
         Args:
-            token: What the browser calls it.
             name: As for `begin`, where another folder was chosen since; a name that is none leaves
                 the drop as it is.
             adds: As for `begin`.

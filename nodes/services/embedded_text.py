@@ -41,8 +41,8 @@ def encode_prompts(
     from ...trainer_core.types import Bucket
 
     family, size = embedded_family(), Bucket(IMAGE_SIZE, IMAGE_SIZE)
-    given = [] if controls is None else single_images([controls])
-    shown = [fit_to_bucket(Image.fromarray(each), size) for each in given]
+    images = [] if controls is None else single_images([controls])
+    shown = [fit_to_bucket(Image.fromarray(each), size) for each in images]
     # Of the variants that take so many images the first is meant: one image is an edit.
     takes = family.graph.controls if family.graph else {}
     fitting = (name for name, (least, most) in takes.items() if least <= len(shown) <= most)

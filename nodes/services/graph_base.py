@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...trainer_core.families.given import GRAPH_MODEL
+from ...trainer_core.families.lent import GRAPH_MODEL
 from .choices import BaseChoice
 
 
@@ -12,7 +12,6 @@ def base_of_model(model: Any, precision: str, distilled: str = "refuse") -> Base
     """Describe a MODEL as a base.
 
     Args:
-        model: The MODEL input's value.
         precision: ``training.precision``.
         distilled: ``base.distilled``.
 

@@ -64,7 +64,6 @@ def guest(work: Work, observer: NodeObserver | None = None) -> Iterator[torch.de
 
     Args:
         work: What is done; an error of the device's memory says what makes it smaller.
-        observer: Told of a failure.
 
     Yields:
         The device.
@@ -107,12 +106,12 @@ def _full_memory(
 
 def _forget_frames(error: BaseException) -> None:
     # The frames of a failed run hold the base, the adapter and the optimizer.
-    seen: BaseException | None = error
-    while seen is not None:
-        traceback.clear_frames(seen.__traceback__)
-        following = seen.__cause__ or seen.__context__
-        seen.__cause__ = seen.__context__ = None
-        seen = following
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        following = cause.__cause__ or cause.__context__
+        cause.__cause__ = cause.__context__ = None
+        cause = following
 
 
 def _tell(observer: NodeObserver | None, error: BaseException) -> None:
@@ -159,7 +158,6 @@ def family_of(base: BaseChoice, clip: Any = None, config: RunConfig | None = Non
     """The family of a MODEL of the graph; None for a base of files, whose family has a name.
 
     Args:
-        base: The base.
         clip: The CLIP whose text encoders may be trained; None for none.
         config: The run that trains it, which says how much memory a step needs.
     """
@@ -198,11 +196,9 @@ def encode(
 
     Args:
         node_id: The node that shows the progress.
-        dataset: What is encoded.
         base: For which base; one with its own CLIP and VAE needs no others.
         clip: Its text encoder, or None.
         vae: Its image encoder, or None.
-        previews: Prompts to encode.
         options: Further values of the run file.
         observer: Of a node that trains afterwards; unset: the node only encodes.
 
@@ -219,8 +215,8 @@ def encode(
     require_alone(dataset)
     shown = previews.values if previews else {}
     output = {"dir": str(comfy_host.output_folder()), "name": "cache"}
-    given = {"dataset": dataset.values, "preview": shown, "output": output}
-    config = run_config(base, given, options)
+    sections = {"dataset": dataset.values, "preview": shown, "output": output}
+    config = run_config(base, sections, options)
     observer = observer or NodeObserver(node_id, "cache", trains=False)
     trained_clip = clip if config.training.text_encoder.train else None
     _require_trainable(config, base, clip)
@@ -261,9 +257,6 @@ def run_training(
 
     Args:
         node_id: The node that shows the run.
-        base: The base.
-        cache: The encoded samples.
-        adapter: What is trained.
         settings: Everything else, or None for the defaults.
         vae: Decodes previews, or None for a base with its own and for no previews.
         own: What the node itself says of the run file.
@@ -333,10 +326,10 @@ def _tell_beforehand(
         from ..host.comfy_engine import needs_torch_attention, replaces_attention
 
         if replaces_attention():
-            told = "gives way to torch's own while it trains"
+            sentence = "gives way to torch's own while it trains"
             if not has_own_attention(device):
-                told = f"is kept: torch's own may not work on {device}"
-            observer.note(f"The attention that a pack has put in the place of torch's {told}.")
+                sentence = f"is kept: torch's own may not work on {device}"
+            observer.note(f"The attention that a pack has put in the place of torch's {sentence}.")
         if needs_torch_attention(base.model.model_options.get("transformer_options", {})):
             observer.note(
                 "Trained with torch's attention: that of ComfyUI or of a node on the MODEL has no "
@@ -419,11 +412,9 @@ def preview_by_hand(
     Args:
         node_id: The node that shows the progress.
         base: What to generate with; one with its own CLIP and VAE needs no others.
-        previews: What to generate.
         lora: An adapter in any layout that is read, or None for the base alone.
         clip: Text encoder, or None.
         vae: Image decoder, or None.
-        strength: Factor on the adapter.
 
     Returns:
         `[B, H, W, 3]`, float32, in [0, 1].

@@ -41,12 +41,11 @@ class GivenImages:
     transparent: bool = False
 
 
-def image_dataset(root: Path, given: GivenImages, values: Mapping[str, Any]) -> dict[str, Any]:
+def image_dataset(root: Path, images: GivenImages, values: Mapping[str, Any]) -> dict[str, Any]:
     """Write images as a folder, and say how it is read.
 
     Args:
         root: Where such folders lie.
-        given: The images.
         values: The run file's ``dataset`` section, as far as the node says it.
 
     Returns:
@@ -57,20 +56,20 @@ def image_dataset(root: Path, given: GivenImages, values: Mapping[str, Any]) -> 
         StorageError: When the folder cannot be written.
     """
     source = values.get("mask", {}).get("source", "auto")
-    if bool(given.masks) and source in {"alpha", "none"}:
+    if bool(images.masks) and source in {"alpha", "none"}:
         raise ConfigError(
             f"masks are connected, and dataset.mask.source is {source}",
             "dataset.mask.source auto or files, where masks are connected",
             "Set dataset.mask.source to auto, or disconnect the masks.",
         )
-    if not given.masks and source == "files":
+    if not images.masks and source == "files":
         raise ConfigError(
             "dataset.mask.source is files, and no masks are connected",
             "a mask for every image",
             "Connect masks, or set dataset.mask.source to auto.",
         )
-    folder = write_image_folder(root, replace(given, transparent=source == "alpha"))
-    layout = "paired" if given.controls else "flat"
+    folder = write_image_folder(root, replace(images, transparent=source == "alpha"))
+    layout = "paired" if images.controls else "flat"
     # A caption may be empty on purpose; a folder would call that a mistake.
     return {**values, "path": str(folder), "layout": layout, "missing_caption": "empty"}
 
@@ -170,12 +169,11 @@ def _three_channels(image: np.ndarray) -> np.ndarray:
     return np.repeat(image, 3, axis=-1) if channels == 1 else image
 
 
-def write_image_folder(root: Path, given: GivenImages) -> Path:
+def write_image_folder(root: Path, sockets: GivenImages) -> Path:
     """Write images, captions, control images and masks, unless the same ones are there.
 
     Args:
         root: Where such folders lie.
-        given: The images.
 
     Returns:
         A folder named by its content: flat, or paired when there are control images.
@@ -184,9 +182,9 @@ def write_image_folder(root: Path, given: GivenImages) -> Path:
         DatasetError: When the numbers do not agree, or a mask has another shape than its image.
         StorageError: When it cannot be written.
     """
-    images = single_images(given.batches, transparent=given.transparent)
-    shown, masks = single_images(given.controls), single_masks(given.masks)
-    captions = list(given.texts) * len(images) if len(given.texts) == 1 else list(given.texts)
+    images = single_images(sockets.batches, transparent=sockets.transparent)
+    shown, masks = single_images(sockets.controls), single_masks(sockets.masks)
+    captions = list(sockets.texts) * len(images) if len(sockets.texts) == 1 else list(sockets.texts)
     _require_equal(len(images), len(captions), "texts")
     if shown:
         _require_equal(len(images), len(shown), "controls")
@@ -231,7 +229,6 @@ def write_controls(root: Path, controls: Any, prompts: int) -> list[Path]:
     """Keep the control images of preview prompts, as files that are named by their content.
 
     Args:
-        root: The folder.
         controls: A batch of images: one for each prompt, or one for all.
         prompts: How many prompts there are.
 

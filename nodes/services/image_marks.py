@@ -42,24 +42,24 @@ def marks_of(dataset: DatasetSection) -> dict[str, str]:
     return found
 
 
-def folders_of(asked: Asked) -> Iterable[tuple[str, str]]:
+def folders_of(settings: Asked) -> Iterable[tuple[str, str]]:
     """The folders of images that a graph asks for: the place, and the folder's name."""
-    for place, name in asked.decides.items():
+    for place, name in settings.decides.items():
         if place.rpartition("/")[2] in _FOLDERS and isinstance(name, str):
             yield place, name
 
 
-def with_marks(asked: Asked) -> Asked:
+def with_marks(settings: Asked) -> Asked:
     """What a graph asks for, with the marks that its folders have now."""
     marks: dict[str, str] = {}
-    for place, name in folders_of(asked):
+    for place, name in folders_of(settings):
         beside = place.rpartition("/")[0]
-        given = {each: asked.decides.get(f"{beside}/{each}".lstrip("/")) for each in _READ}
+        own = {each: settings.decides.get(f"{beside}/{each}".lstrip("/")) for each in _READ}
         # A prompt may come from anybody: what is no setting has no mark.
         with contextlib.suppress(TrainerError, OSError, ValueError):
             path = comfy_host.dataset_path(name)
-            marks[name] = _known(_reduced(str(path), given).model_dump_json(), folder_stamp(path))
-    return asked._replace(images=marks)
+            marks[name] = _known(_reduced(str(path), own).model_dump_json(), folder_stamp(path))
+    return settings._replace(images=marks)
 
 
 @lru_cache(maxsize=32)
@@ -70,10 +70,10 @@ def _known(settings: str, stamp: str) -> str:
     return _mark(DatasetSection.model_validate_json(settings), _memory())
 
 
-def _reduced(path: str, given: Any) -> DatasetSection:
+def _reduced(path: str, values: Any) -> DatasetSection:
     from ...trainer_core.config import DatasetSection
 
-    read = {name: given[name] for name in _READ if given.get(name)}
+    read = {name: values[name] for name in _READ if values.get(name)}
     return DatasetSection(path=path, missing_caption="empty", **read)
 
 

@@ -38,10 +38,10 @@ def check_settings(values: Mapping[str, Any]) -> None:
 def _with_trained_text(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Settings of a text encoder that another node switches on, as if it had."""
     training = values.get("training", {})
-    usual, given = TextEncoderSection(), training.get("text_encoder", {})
-    if "train" in given or all(getattr(usual, name) == given[name] for name in given):
+    usual, own = TextEncoderSection(), training.get("text_encoder", {})
+    if "train" in own or all(getattr(usual, name) == own[name] for name in own):
         return values
-    return {**values, "training": {**training, "text_encoder": {**given, "train": True}}}
+    return {**values, "training": {**training, "text_encoder": {**own, "train": True}}}
 
 
 def require_slider(values: Mapping[str, Any]) -> None:
@@ -74,13 +74,13 @@ def check_dataset(values: Mapping[str, Any]) -> None:
 
     settings = load_config({"dataset": _with_what_is_known(values)}).dataset
     folders = [each.settings.path for each in dataset_folders(settings) if each.settings.path]
-    seen = (settings.model_dump_json(), *(folder_stamp(Path(each)) for each in folders))
-    if seen in _usable:
+    stamps = (settings.model_dump_json(), *(folder_stamp(Path(each)) for each in folders))
+    if stamps in _usable:
         return
     scan_all(settings, within=comfy_host.allowed_folders(), grid=ANY_CLIPS)
     while len(_usable) >= _KEPT:
         _usable.pop(next(iter(_usable)), None)
-    _usable[seen] = None
+    _usable[stamps] = None
 
 
 def _with_what_is_known(values: Mapping[str, Any]) -> dict[str, Any]:

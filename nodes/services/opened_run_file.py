@@ -16,7 +16,7 @@ from ...trainer_core.config.folders import OVERRIDES, FolderSection, own_name
 from ...trainer_core.config.run import walk_settings
 from ...trainer_core.config.section import section_of
 from ...trainer_core.errors import InputError
-from ...trainer_core.families.given import GRAPH_MODEL
+from ...trainer_core.families.lent import GRAPH_MODEL
 from ...trainer_core.printable import listed
 from ..host import comfy_host
 from .named_paths import base_name, dataset_name, image_name, lora_name
@@ -99,8 +99,8 @@ def read_documents(files: object, *, recognize: bool = False) -> list[Document]:
 
     documents: list[Document] = []
     for file in files if isinstance(files, list) else []:
-        given = file if isinstance(file, Mapping) else {}
-        name, text = str(given.get("name", "")), given.get("text")
+        request = file if isinstance(file, Mapping) else {}
+        name, text = str(request.get("name", "")), request.get("text")
         if not isinstance(text, str):
             continue
         try:
@@ -154,9 +154,7 @@ def open_run_file(documents: Sequence[Document]) -> OpenedRun:
     usual = RunConfig()
     folders = [_folder_values(each, values) for each in config.dataset.folders]
     changed = [
-        path
-        for path in values
-        if any(said[path] != _at(usual, path) for said in (values, *folders))
+        path for path in values if any(own[path] != _at(usual, path) for own in (values, *folders))
     ]
 
     if config.family == GRAPH_MODEL:
@@ -189,9 +187,9 @@ def open_run_file(documents: Sequence[Document]) -> OpenedRun:
                 named("dataset.folders", dataset_name, "", each.path),
                 each.role,
                 each.weight,
-                said,
+                own,
             )
-            for each, said in zip(config.dataset.folders, folders, strict=True)
+            for each, own in zip(config.dataset.folders, folders, strict=True)
         ],
         controls=_controls(config, notes),
         start_from=named("adapter.start_from", lora_name, _NONE),
@@ -215,8 +213,8 @@ def _read(documents: Sequence[Document]) -> tuple[str, RunConfig, list[str]]:
             raise InputError(f"{names} together", "one run file", "Open them one after the other.")
         return OWN, load_config(parse_yaml(first.text, first.name)), []
     run = read_foreign(documents, in_graph=True)
-    told = run.outcome("near", "lacking", "unknown")
-    notes = [f"{note.key} = {note.value}: {note.why or 'not known.'}" for note in told]
+    remarks = run.outcome("near", "lacking", "unknown")
+    notes = [f"{note.key} = {note.value}: {note.why or 'not known.'}" for note in remarks]
     return run.program, run.config(), notes
 
 
@@ -231,17 +229,17 @@ def _folder_values(folder: FolderSection, values: Mapping[str, Any]) -> Mapping[
     """A folder's settings: what it says nothing of is as the dataset says."""
     own: dict[str, Any] = {"dataset.metadata": folder.metadata}
     for name in OVERRIDES:
-        said = getattr(folder, own_name(name))
+        found = getattr(folder, own_name(name))
         if name == "trigger_word" and folder.role == "regularization":
             # Ordinary images have none, and the nodes put one in front.
             adds = folder.captions is None or folder.captions.add_trigger
-            said = (said if adds else "") or ""
-        if name == "mask.source" and folder.role == "regularization" and said is None:
-            said = "auto" if values.get(f"dataset.{name}") == "files" else None
-        if name == "captions" and said is not None:
-            own |= {f"dataset.captions.{key}": value for key, value in said}
-        elif said is not None:
-            own[f"dataset.{name}"] = said
+            found = (found if adds else "") or ""
+        if name == "mask.source" and folder.role == "regularization" and found is None:
+            found = "auto" if values.get(f"dataset.{name}") == "files" else None
+        if name == "captions" and found is not None:
+            own |= {f"dataset.captions.{key}": value for key, value in found}
+        elif found is not None:
+            own[f"dataset.{name}"] = found
     return {**values, **own}
 
 

@@ -106,23 +106,23 @@ class Panel:
             state = self._states.get(node_id)
             return None if state is None else state.asked
 
-    def request(self, node_id: str, asked: str) -> str:
+    def request(self, node_id: str, action: str) -> str:
         """Note that ``save``, ``preview`` or ``stop`` was pressed; says why not, or nothing."""
         with self.lock:
             state = self._states.get(node_id)
-            if asked not in _REQUESTS:
-                return f"unknown request {asked[:20]!r}"
+            if action not in _REQUESTS:
+                return f"unknown request {action[:20]!r}"
             if state is None or state.status not in ACTIVE:
                 return "this node is not training"
-            self._requests[node_id].add(asked)
+            self._requests[node_id].add(action)
             return ""
 
     def take_requests(self, node_id: str) -> RunRequests:
         """The requests since the last call."""
         with self.lock:
-            asked = self._requests.get(node_id, set())
-            taken = RunRequests(**{name: name in asked for name in sorted(_REQUESTS)})
-            asked.clear()
+            actions = self._requests.get(node_id, set())
+            taken = RunRequests(**{name: name in actions for name in sorted(_REQUESTS)})
+            actions.clear()
             return taken
 
 
@@ -279,8 +279,8 @@ class NodeObserver:
 
     def requests(self) -> RunRequests:
         """What the user asked for since the last step."""
-        asked = PANEL.take_requests(self.state.node_id) if self._trains else RunRequests()
-        return asked._replace(cancel=True) if self.cancelled() else asked
+        actions = PANEL.take_requests(self.state.node_id) if self._trains else RunRequests()
+        return actions._replace(cancel=True) if self.cancelled() else actions
 
     def _step(self, event: StepDone) -> None:
         result, state = event.result, self.state

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...trainer_core.errors import InputError, TrainerError
-from ...trainer_core.families.given import GRAPH_MODEL
+from ...trainer_core.families.lent import GRAPH_MODEL
 from ...trainer_core.types import ANY_CLIPS, FrameGrid
 from ..host import comfy_host
 from .node_checks import require_in_comfyui

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...trainer_core.errors import DatasetError, InputError
-from ...trainer_core.families.given import GRAPH_MODEL
+from ...trainer_core.families.lent import GRAPH_MODEL
 from ...trainer_core.printable import listed
 from ...trainer_core.types import ANY_CLIPS, FrameGrid
 from ..host import comfy_host
@@ -105,14 +105,14 @@ class Parts(NamedTuple):
     own: Mapping[str, Any]
 
 
-def answers_of(given: object) -> Answers:
+def answers_of(values: object) -> Answers:
     """What a browser says of the node's inputs; what is linked is left out.
 
     Raises:
         InputError: When it is no such mapping.
     """
-    if isinstance(given, Mapping):
-        known = {each.name: given[each.name] for each in fields(Answers) if each.name in given}
+    if isinstance(values, Mapping):
+        known = {each.name: values[each.name] for each in fields(Answers) if each.name in values}
         fits = all(
             isinstance(v, bool if k == "resume" else int if k in _NUMBERS else str)
             for k, v in known.items()
@@ -219,7 +219,6 @@ def parts_of(plan: QuickPlan, model: Any = None) -> Parts:
     """A plan in the parts that graph_run takes.
 
     Args:
-        plan: The plan.
         model: The MODEL that is trained, where the plan borrows it.
     """
     from ...trainer_core.config.run import nested
@@ -250,8 +249,8 @@ def require_encoders(base: BaseChoice, clip: Any, vae: Any) -> None:
     from ...trainer_core.bases.locate import locate_base
     from ...trainer_core.families.registry import get_family
 
-    given = {"clip": clip, "vae": vae}
-    missing = [name for name, value in given.items() if value is None]
+    connected = {"clip": clip, "vae": vae}
+    missing = [name for name, value in connected.items() if value is None]
     if base.embedded or not missing:
         return
     if base.model is not None:
@@ -270,7 +269,6 @@ def control_files(folder: str, count: int) -> list[list[str]]:
 
     Args:
         folder: As a graph names it.
-        count: Of prompts.
 
     Raises:
         DatasetError: When the folder cannot be read, or has no control images.

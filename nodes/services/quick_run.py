@@ -25,7 +25,6 @@ def run_quick(
 
     Args:
         node_id: The node that shows both.
-        answers: What it is told.
         model: The graph's MODEL; None for a base that the answers name.
         clip: The graph's text encoder; None for a base with its own.
         vae: Its image encoder; None for a base with its own.

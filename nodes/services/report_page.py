@@ -43,7 +43,6 @@ def dataset_page(
 
     Args:
         node_id: The node that shows progress.
-        dataset: What is looked at.
         base: Decides sizes and counts tokens; without one the family of the defaults does.
 
     Returns:
@@ -83,11 +82,11 @@ def dataset_page(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, report_page(report))
     place, link = comfy_host.output_place(path), f"{ROUTE}?{urlencode({'name': name})}"
-    told = (
+    sentence = (
         f"{report_text(report)}\nPage: {link} behind ComfyUI's address in the browser. "
         f"The file: {place['subfolder']}/{place['filename']} in ComfyUI's output folder."
     )
-    return told, _sheet(report), {"text": (told,), "adapter_trainer_page": [link]}
+    return sentence, _sheet(report), {"text": (sentence,), "adapter_trainer_page": [link]}
 
 
 def kept_page(name: str) -> tuple[Any, int]:

@@ -78,23 +78,23 @@ def _of_settings(
 ) -> tuple[Any, int]:
     """The run that a graph asks for; what is known of the node's last one saves a look."""
     node_id, kept = query.get("node_id", ""), query.get("run", "")
-    asked, last = _asked(prompt, node_id), PANEL.asked(node_id)
-    own = asked[0].asked
+    wanted, last = _asked(prompt, node_id), PANEL.asked(node_id)
+    own = wanted[0].asked
     if found and not found["run"] and (last is None or not own.differences(last, finished=True)):
         return found, 200  # it has failed before it had a folder
     versions = _versions(_name(query, prompt), kept or found.get("run", ""))
-    nearest = _nearest(versions, asked, {kept, found.get("run", "")})
+    nearest = _nearest(versions, wanted, {kept, found.get("run", "")})
     if nearest is None:
         return {"reason": ""}, 404
     far, run, differences = nearest
-    said = "; ".join(differences.values())
+    sentence = "; ".join(differences.values())
     if far > 1:
-        return {"reason": f"These settings start a new run: {said}."}, 404
+        return {"reason": f"These settings start a new run: {sentence}."}, 404
     if run != found.get("run"):
         found = _on_disk(query, run)
     notes = found.get("notes", [])
     if differences:
-        notes += [f"Run starts a new run: {said}. Continue goes on with the seed of this one."]
+        notes += [f"Run starts a new run: {sentence}. Continue goes on with the seed of this one."]
     if node_of(prompt, node_id)[1].get("resume") is False:
         notes += ["resume is off: a Run that trains again starts a new run."]
     return found or {"reason": ""}, 200 if found else 404
@@ -102,18 +102,18 @@ def _of_settings(
 
 def _nearest(
     versions: Iterator[tuple[str, Path, Ending]],
-    asked: Sequence[Form],
+    forms: Sequence[Form],
     own: Collection[str],
 ) -> tuple[int, str, Differences] | None:
     """How far the settings are from a run, 0 where it is theirs and 1 where its seed is another.
 
     Of several that are as near, one of as many steps comes first: Run trains none of those again.
     """
-    steps = asked[0].asked.steps
+    steps = forms[0].asked.steps
     nearest: tuple[int, str, Differences] | None = None
     least = (0, False)
     for run, folder, ending in versions:
-        found = _differences(folder, ending, asked)
+        found = _differences(folder, ending, forms)
         if found is None and run not in own:
             continue  # it keeps no graph, and is not the node's own
         far = len(found) + (found.keys() != {SEED}) if found else 0
@@ -153,12 +153,12 @@ def _asked(prompt: Mapping[str, Any], node_id: str) -> list[Form]:
     return [form._replace(asked=with_marks(form.asked)) for form in forms]
 
 
-def _differences(folder: Path, ending: Ending, asked: Sequence[Form]) -> Differences | None:
+def _differences(folder: Path, ending: Ending, forms: Sequence[Form]) -> Differences | None:
     """How a run's settings differ from what is asked now, at its nearest; None: not comparable."""
-    done, steps = ending.status in {"done", "stopped"}, asked[0].asked.steps
+    done, steps = ending.status in {"done", "stopped"}, forms[0].asked.steps
     ways: list[Differences] = []
     for before in kept_forms(folder):
-        pairs = [(n.asked, b.asked) for n in asked for b in before if n.node_class == b.node_class]
+        pairs = [(n.asked, b.asked) for n in forms for b in before if n.node_class == b.node_class]
         found = [now.differences(each, finished=done) for now, each in pairs]
         # Other answers may choose the same settings; in words the answers are told.
         same = [each for each in found if each.keys() <= {SEED}]
@@ -193,28 +193,28 @@ def _on_disk(query: Mapping[str, str], run: str) -> dict[str, Any]:
 
 def taken_request(body: bytes) -> tuple[Any, int]:
     """What the browser is told when a button of the panel was pressed, and the HTTP status."""
-    asked = parse_object(body, LARGEST_PROMPT)
+    request = parse_object(body, LARGEST_PROMPT)
     # Only a graph is long.
-    if asked is None or (len(body) > _LARGEST_REQUEST and "prompt" not in asked):
+    if request is None or (len(body) > _LARGEST_REQUEST and "prompt" not in request):
         return {"taken": False, "reason": "not a JSON object"}, 400
-    node_id, wish = str(asked.get("node_id", "")), str(asked.get("wish", ""))
+    node_id, wish = str(request.get("node_id", "")), str(request.get("wish", ""))
     if wish == _LEAVE:
         CONTINUED.forget(node_id)
         return {"taken": True}, 200
     if wish == _CONTINUE and 0 < len(node_id) <= _LONGEST_ID:
-        reason, taken = _continued(node_id, asked)
+        reason, taken = _continued(node_id, request)
         return {"taken": taken, "reason": reason}, 200 if taken else 409
     reason = PANEL.request(node_id, wish)
     return ({"taken": False, "reason": reason}, 409) if reason else ({"taken": True}, 200)
 
 
-def _continued(node_id: str, asked: Mapping[str, Any]) -> tuple[str, bool]:
+def _continued(node_id: str, request: Mapping[str, Any]) -> tuple[str, bool]:
     """Let a node's run go on, for more steps where ``steps`` says how many in all.
 
     Returns:
         What is to be said, and whether it goes on.
     """
-    run, prompt, steps = str(asked.get("run") or ""), asked.get("prompt"), asked.get("steps")
+    run, prompt, steps = str(request.get("run") or ""), request.get("prompt"), request.get("steps")
     shown = PANEL.snapshot(node_id)
     if shown.get("status") in ACTIVE and (not run or shown["name"] == run.split("/")[0]):
         return "this node is training", False
@@ -235,8 +235,8 @@ def _continued(node_id: str, asked: Mapping[str, Any]) -> tuple[str, bool]:
         if steps is not None:
             differences.pop(STEPS, None)
         if differences:
-            said = "; ".join(differences.values())
-            return f"These settings start a new run: {said}. Press Run to start it.", False
+            sentence = "; ".join(differences.values())
+            return f"These settings start a new run: {sentence}. Press Run to start it.", False
     saved = saved_checkpoints(folder)
     if not saved:
         CONTINUED.note(node_id, GoingOn())

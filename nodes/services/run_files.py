@@ -32,7 +32,6 @@ def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
     """Write a run file for the command line.
 
     Args:
-        config: What would be trained.
         copy_cache: Whether to copy the encoded samples beside it, the adapters of the base, and
             the file that the adapter starts from; it then names them relatively.
 
@@ -82,7 +81,6 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
     """Read a run.
 
     Args:
-        folder: Its version folder.
         checkpoint: Step of a checkpoint; 0 takes the finished adapter or the newest checkpoint,
             -1 the one that is best on held-out images.
 
@@ -384,7 +382,6 @@ class ContinueCount:
         """What a node's run is to go on with, which is asked for once.
 
         Args:
-            node_id: The node that trains.
             extra: The ``extra_data`` of the prompt that runs.
         """
         names = extra.get(self._PLACE) if isinstance(extra, Mapping) else None

@@ -90,7 +90,6 @@ def read_history(folder: Path, place: Place, prompts: Sequence[str]) -> History:
     """Read the steps and preview images of a run.
 
     Args:
-        folder: Its version folder.
         place: Tells where the browser finds an image.
         prompts: The preview prompts as they are now; earlier ones are in the run's record.
     """
@@ -125,7 +124,7 @@ def read_ending(folder: Path) -> Ending:
         steps = int(record.get("steps", step))
         best = record.get("best")
         best = None if best is None else int(best["step"])
-        asked = int(record.get("asked_steps") or 0)
+        requested = int(record.get("asked_steps") or 0)
     except (ValueError, TypeError, LookupError, OverflowError) as error:
         raise _refused(f"{type(error).__name__}: {error}") from error
     if status == "running":
@@ -133,7 +132,7 @@ def read_ending(folder: Path) -> Ending:
     elif status == "done" and step < steps:
         status = "stopped"
     known = status in {"done", "stopped", "cancelled", "failed", "running"}
-    return Ending(status if known else "lost", step, steps, best, asked)
+    return Ending(status if known else "lost", step, steps, best, requested)
 
 
 def _refused(reason: str) -> InputError:

@@ -126,7 +126,7 @@ def trained(name, change):
     make = part("nodes.host.graph_family").encoders_of(model, clip, None)
     with torch.inference_mode(False), contextlib.ExitStack() as at_end:
         text = make(family, located).encode_text(SHORT)
-        denoiser = family.given.open(torch.float32, torch.device("cpu"), at_end)
+        denoiser = family.lent.open(torch.float32, torch.device("cpu"), at_end)
         settings = config.AdapterConfig(kind=KINDS[name], rank=1, targets="all_linear")
         adapter = part("trainer_core.adapters.attachment").attach(
             denoiser, settings, presets=family.layers.presets, seed=1
@@ -134,7 +134,7 @@ def trained(name, change):
         factors = [each for each in denoiser.parameters() if each.requires_grad]
         optimizer = torch.optim.SGD(factors, 0.1)
         side = places_of(model)
-        shape = count, family.given.channels, side, side
+        shape = count, family.lent.channels, side, side
         for step in range(2):
             noisy = torch.randn(shape, generator=torch.Generator().manual_seed(step))
             level = torch.full((count,), 0.6)

@@ -114,7 +114,7 @@ def seen_by_model(session, clip, file, controls):
         known[bool(shown)], texts[bool(shown)] = restored(text, torch.device("cpu")), text
     session.tensors[f"bare model {file}/text"] = known[False]["cross_attn"]
     with torch.inference_mode(False), torch.no_grad(), contextlib.ExitStack() as at_end:
-        denoiser = family.given.open(torch.float32, torch.device("cpu"), at_end)
+        denoiser = family.lent.open(torch.float32, torch.device("cpu"), at_end)
         given = (denoiser, torch.ones(1, 16, 8, 8), torch.tensor([0.5]))
         for name, text in (("seen", texts[True]), ("bare", texts[False])):
             found = family.prediction.predict(*given, [text], [torch.ones(1, 16, 8, 8)], 1.0)

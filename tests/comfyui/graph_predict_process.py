@@ -60,14 +60,14 @@ class OfModel:
 
     def __init__(self, model, family, encoders):
         self.family, side = family, places_of(model)
-        shape = 2, family.given.channels, side, side
+        shape = 2, family.lent.channels, side, side
         self.noisy = torch.randn(shape, generator=torch.Generator().manual_seed(1))
         self.reference = torch.randn(shape, generator=torch.Generator().manual_seed(2))
         self.sigma, self.passes = torch.tensor(SIGMAS), 0
         self.texts = [encoders.encode_text(text) for text in (SHORT, LONG)]
 
     def open(self, at_end):
-        self.denoiser = self.family.given.open(torch.float32, torch.device("cpu"), at_end)
+        self.denoiser = self.family.lent.open(torch.float32, torch.device("cpu"), at_end)
         at_end.enter_context(self.denoiser.register_forward_hook(self._count))
 
     def _count(self, *_):

@@ -164,7 +164,7 @@ def our_step(model, given, factors, checkpointing):
     conditioning = part("nodes.host.conditioning").stored_conditioning(given.conditioning, CAPTION)
     config = part("trainer_core.config").AdapterConfig(kind="lora", rank=RANK, alpha=1.0)
     with contextlib.ExitStack() as at_end, torch.inference_mode(False):
-        denoiser = family.given.open(torch.float32, torch.device("cpu"), at_end)
+        denoiser = family.lent.open(torch.float32, torch.device("cpu"), at_end)
         adapter = part("trainer_core.adapters").attach(denoiser, config, list(factors), seed=0)
         at_end.callback(adapter.detach)
         if checkpointing:

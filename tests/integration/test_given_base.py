@@ -15,8 +15,8 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.cli import main
 from trainer_core.config import BaseSection
 from trainer_core.errors import ConfigError, RunError
-from trainer_core.families.given import GRAPH_MODEL, GivenDenoiser
-from trainer_core.families.given_family import given_family
+from trainer_core.families.lent import GRAPH_MODEL, LentDenoiser
+from trainer_core.families.lent_family import lent_family
 from trainer_core.families.registry import PACKAGES, get_family
 from trainer_core.families.run_files import load_config
 from trainer_core.inference.encoders import LazyEncoders
@@ -81,7 +81,7 @@ class Host:
         self.lent -= 1
 
     def family(self, fingerprint="a"):
-        given = GivenDenoiser(
+        given = LentDenoiser(
             title="a model of a graph",
             fingerprint=fingerprint,
             channels=self.lumen.latent_shape(self.location, 32, 32)[0],
@@ -90,7 +90,7 @@ class Host:
             sigmas=lambda steps: self.lumen.sampling_sigmas(self.location, steps, 32, 32),
         )
         lumen = self.lumen
-        family = given_family(
+        family = lent_family(
             given, lumen.prediction.predict, lumen.layers.key_map, lumen.latents.size_multiple
         )
         return replace(

@@ -97,7 +97,6 @@ def adapter_metadata(state: AdapterState, facts: RunInfo, level: str) -> dict[st
     """Make the header of an adapter file.
 
     Args:
-        state: The adapter.
         facts: What is known of the run.
         level: ``full`` copies every setting, and the workflow as far as it fits; ``shareable``
             leaves out whatever could hold a path, name, caption or prompt, and the time of day;
@@ -268,11 +267,11 @@ LARGEST_IN_HEADER = 1024 * 1024
 the whole header with the list of all tensors has to be in them (frontend 1.49.6, pnginfo.ts)."""
 
 
-def workflow_texts(given: Mapping[str, object], warn: Callable[[str], None]) -> dict[str, str]:
+def workflow_texts(texts: Mapping[str, object], warn: Callable[[str], None]) -> dict[str, str]:
     """Turn what the host says of a workflow into texts; what cannot be one is left out.
 
     Args:
-        given: What the host has under some of `WORKFLOW_KEYS`; None is nothing.
+        texts: What the host has under some of `WORKFLOW_KEYS`; None is nothing.
         warn: Told, in a line, of each that is left out.
 
     Returns:
@@ -280,7 +279,7 @@ def workflow_texts(given: Mapping[str, object], warn: Callable[[str], None]) -> 
     """
     kept: dict[str, str] = {}
     for key in WORKFLOW_KEYS:
-        value = given.get(key)
+        value = texts.get(key)
         if value is None:
             continue
         try:
@@ -365,13 +364,13 @@ _OF_FORM = frozenset({"ss_network_module", "ss_network_dim", "ss_network_alpha",
 
 
 def kept_header(
-    metadata: Mapping[str, str], given: str, written: str, *, reformed: bool
+    metadata: Mapping[str, str], layout: str, written: str, *, reformed: bool
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Take over a header, which may come from anybody, without what would be wrong of a new file.
 
     Args:
         metadata: Of the file that was read.
-        given: The kind of adapter in it.
+        layout: The kind of adapter in it.
         written: The kind of adapter in the new file.
         reformed: Whether layers have other ranks or another form in the new file.
 
@@ -380,7 +379,7 @@ def kept_header(
     """
     header = {key: text for key, text in metadata.items() if key not in _OF_FILE}
     notes = _without_large_workflows(header)
-    if given == written and not reformed:
+    if layout == written and not reformed:
         return header, notes
     header = {key: text for key, text in header.items() if key not in _OF_FORM}
     own = own_facts(header)
@@ -394,13 +393,13 @@ def kept_header(
 
 def _without_large_workflows(header: dict[str, str]) -> tuple[str, ...]:
     """Take out, in place, what ComfyUI's page could not read back."""
-    given = {key: header[key] for key in WORKFLOW_KEYS if key in header}
+    workflows = {key: header[key] for key in WORKFLOW_KEYS if key in header}
     reasons = {
         key: problem
-        for key, text in given.items()
+        for key, text in workflows.items()
         if (problem := workflow_summary(text).get("problem"))
     }
-    sound = {key: text for key, text in given.items() if key not in reasons}
+    sound = {key: text for key, text in workflows.items() if key not in reasons}
     fitting = header_workflow(sound)
     reasons |= {key: "too large for a header" for key in sound if key not in fitting}
     for key in reasons:

@@ -36,7 +36,6 @@ def attach_state(
 
     Args:
         module: The module that the adapter was trained on, or one with the same layers.
-        state: The adapter.
         whole: As for `attach`.
 
     Returns:
@@ -59,7 +58,7 @@ def attach_state(
         targets[name] = named[name]
     validate_factors(state)
     config = fitting_config(module, state, whole)
-    adapter = attach(module, config, targets, given=state.layers, whole=whole)
+    adapter = attach(module, config, targets, outlines=state.layers, whole=whole)
     adapter.load_state(state)
     return adapter
 
@@ -84,7 +83,6 @@ def fitting_config(
 
     Args:
         module: Has all of the state's layers, as Linears or convolutions.
-        state: The adapter.
         whole: As for `attach`.
 
     Returns:

@@ -166,9 +166,6 @@ class AttachedAdapter:
     def refuse_frozen_factors(self, found: str) -> None:
         """Refuse to give this adapter other factors where its own are differences.
 
-        Args:
-            found: What would give them.
-
         Raises:
             AdapterError: When ``init`` is a part of the base's weight.
         """
@@ -289,10 +286,10 @@ class AttachedAdapter:
         """A state's factors of one layer, in the shapes that they have here."""
         own = {k: tuple(v.shape) for k, v in self._layers[name].factors().items()}
         tensors = reshaped(saved.tensors, own)
-        given = {k: tuple(v.shape) for k, v in tensors.items()}
-        if own != given:
+        shapes = {k: tuple(v.shape) for k, v in tensors.items()}
+        if own != shapes:
             raise AdapterError(
-                f"{name} has factors {given}",
+                f"{name} has factors {shapes}",
                 f"{own}",
                 "Attach with the same rank, factor and options as the state's.",
             )
@@ -310,7 +307,7 @@ def attach(
     shared: Sequence[str] = (),
     whole: Mapping[str, Sequence[str]] = MappingProxyType({}),
     seed: int = 0,
-    given: Mapping[str, LayerState] | None = None,
+    outlines: Mapping[str, LayerState] | None = None,
 ) -> AttachedAdapter:
     """Put an adapter on a module's layers, in place, and freeze the module's own weights.
 
@@ -318,7 +315,6 @@ def attach(
 
     Args:
         module: Any module with Linear layers or convolutions below it.
-        config: Kind, size and options.
         targets: A preset's name, a list of regular expressions that match whole dotted layer
             names, or the layers themselves by name (then `include` and `exclude` do not apply).
             None takes the configuration's.
@@ -333,8 +329,8 @@ def attach(
         whole: Name of a layer to the paths of those that it consists of in files, in the order of
             their rows: they read one input, and get one adapter over all their outputs.
         seed: Decides the initialization of the factors.
-        given: Layers whose factors are taken over afterwards (`attach_state`): their ranks, alphas
-            and shapes stand for the configuration's.
+        outlines: Layers whose factors are taken over afterwards (`attach_state`): their ranks,
+            alphas and shapes stand for the configuration's.
 
     Returns:
         The adapter.
@@ -348,14 +344,14 @@ def attach(
     selection = _select(module, config, chosen, known, unused, convolutional)
     check_bases(module, selection.layers)
     selection, wholes = join_parts(selection, whole)
-    plans = plan_layers(selection.layers, config, given)
+    plans = plan_layers(selection.layers, config, outlines)
     expressions = [compile_pattern(each, "the family's shared inputs") for each in shared]
     restoration = Restoration(module)
     jobs = [Job(selection.layers[plan.name], plan, seed) for plan in plans]
     layers = _inject(module, config, jobs, restoration, wholes)
     adapter = AttachedAdapter(module, config, layers, restoration, selection)
     adapter.wholes = wholes
-    adapter.notes = () if given else KINDS[config.kind].notes(plans)
+    adapter.notes = () if outlines else KINDS[config.kind].notes(plans)
     adapter.plans = plans
     adapter.shared_inputs = share_inputs(layers, expressions)
     return adapter

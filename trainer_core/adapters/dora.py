@@ -155,7 +155,6 @@ def low_rank_norm_terms(
         weight: `[out, in]`.
         down: `[rank, in]`.
         up: `[out, rank]`.
-        axis: What the magnitude runs over.
 
     Returns:
         ``<W, D>`` and ``|D|^2`` of each row or column, in the factors' dtype.

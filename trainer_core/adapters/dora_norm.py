@@ -24,7 +24,6 @@ class CachedNorm:
 
     Args:
         layer: The layer, which has or will have a magnitude.
-        axis: What it runs over.
     """
 
     def __init__(self, layer: AdaptedLayer, axis: Axis) -> None:

@@ -48,7 +48,6 @@ def parameter_groups(adapter: AttachedAdapter, settings: OptimizerSection) -> li
     """Sort an adapter's parameters into groups.
 
     Args:
-        adapter: The adapter.
         settings: Learning rates and decays by pattern, the magnitudes' rate, and LoRA+ (Hayou et
             al. 2024, arXiv:2402.12354).
 
@@ -92,7 +91,6 @@ def pace_notes(
     """Say where size or learning rate are far from what suits the kind.
 
     Args:
-        plans: The adapted layers.
         rate: ``training.optimizer.learning_rate``.
         pace: How far the optimizer goes at a rate, over AdamW; None where the rate tells nothing.
 
@@ -144,7 +142,7 @@ def _reference(plan: LayerPlan) -> LayerPlan:
         rank=rank,
         alpha=float(rank),
         config=AdapterConfig.model_validate({"kind": LOW_RANK}),
-        given=None,
+        outline=None,
     )
 
 

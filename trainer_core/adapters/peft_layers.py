@@ -191,11 +191,7 @@ class _OwnFactors(_LycorisFactors, LycorisLayer):
 
 @functools.cache
 def layer_classes(name: str) -> tuple[type[FactorLayer], type[FactorLayer]]:
-    """The layers of a kind for which there are none below: of a Linear, and of a convolution.
-
-    Args:
-        name: The kind's.
-    """
+    """The layers of a kind for which there are none below: of a Linear, and of a convolution."""
     kind = KINDS[name]
     own = {
         "kind": kind,
@@ -259,7 +255,6 @@ class PlannedTuner:
     Args:
         model: The module that is adapted in place.
         config: PEFT's description of the adapter, whose targets are the plan's paths.
-        jobs: Path to job.
 
     Attributes:
         linear_class: What is put around a Linear.
@@ -358,11 +353,6 @@ _TUNERS: dict[str, type[Any]] = {
 
 def inject(module: nn.Module, config: AdapterConfig, jobs: list[Job]) -> dict[str, FactorLayer]:
     """Put an adapter into a module, in place.
-
-    Args:
-        module: The module.
-        config: The adapter's settings.
-        jobs: What to adapt.
 
     Returns:
         Layer name to the new layer.

@@ -28,14 +28,12 @@ _LINEAR_INITS = {"pissa", "olora", "eva"}
 def plan_layers(
     layers: Mapping[str, Layer],
     config: AdapterConfig,
-    given: Mapping[str, LayerState] | None = None,
+    outlines: Mapping[str, LayerState] | None = None,
 ) -> tuple[LayerPlan, ...]:
     """Give each layer its rank and alpha.
 
     Args:
-        layers: Name to chosen layer.
-        config: The adapter's settings.
-        given: Factors that come from elsewhere: they have ranks, alphas and shapes.
+        outlines: Factors that come from elsewhere: they have ranks, alphas and shapes.
 
     Returns:
         One plan for each layer, in the order of `layers`.
@@ -43,10 +41,10 @@ def plan_layers(
     Raises:
         AdapterError: For a rank, alpha or pattern that does not fit; the message names the setting.
     """
-    if given is None:
+    if outlines is None:
         plans = list(_new_plans(layers, config))
     else:
-        plans = [_given_plan(name, layers[name], given[name], config) for name in layers]
+        plans = [_given_plan(name, layers[name], outlines[name], config) for name in layers]
     for plan in plans:
         _check(plan, layers[plan.name].module)
     if config.tucker:
@@ -62,7 +60,7 @@ def _given_plan(name: str, layer: Layer, state: LayerState, config: AdapterConfi
         return plan
     shapes = {factor: tuple(tensor.shape) for factor, tensor in state.tensors.items()}
     shapes.pop(DORA_SCALE, None)
-    return replace(plan, given=shapes)
+    return replace(plan, outline=shapes)
 
 
 def follows_rule(plan: LayerPlan, state: LayerState) -> bool:
@@ -95,7 +93,6 @@ def by_pattern(
     """Give layers the value of the first pattern that matches their whole name.
 
     Args:
-        layers: Names of the adapted layers.
         patterns: Regular expression to a positive number.
         setting: Where the patterns stand in the run file, for messages.
 
@@ -199,10 +196,6 @@ def _check_rank(plan: LayerPlan, setting: str) -> None:
 
 def check_bases(module: nn.Module, layers: Mapping[str, Layer]) -> None:
     """Refuse layers that an adapter could not be trained on.
-
-    Args:
-        module: What is adapted.
-        layers: The chosen layers by name.
 
     Raises:
         AdapterError: For a layer without inputs or outputs, with a weight of integers that nobody

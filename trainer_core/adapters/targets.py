@@ -102,9 +102,7 @@ def select(
     """Choose the layers by preset or patterns: (targets - unused - exclude) + include.
 
     Args:
-        index: The layers of the module.
         targets: A preset's name or a list of patterns.
-        presets: Name to patterns.
         unused: Patterns of layers whose output is unused; removed from a preset's matches only.
         include: Patterns of layers to adapt as well; they win over `exclude` and `unused`.
         exclude: Patterns of layers to leave out.
@@ -232,7 +230,6 @@ def nearest(wanted: str, names: Iterable[str]) -> str:
 
     Args:
         wanted: What was asked for; regular-expression signs are ignored. Empty: the first names.
-        names: What there is.
 
     Returns:
         Up to five names, or "none" when there are no names at all.

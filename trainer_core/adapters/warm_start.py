@@ -105,11 +105,11 @@ class Resized:
 
 def same_sizes(layer: LayerState, fresh: Mapping[str, Tensor]) -> bool:
     """Whether a layer's factors, DoRA's magnitude aside, have the wanted names and shapes."""
-    given, wanted = (
+    stored, wanted = (
         {name: tuple(tensor.shape) for name, tensor in _without_magnitude(factors).items()}
         for factors in (layer.tensors, fresh)
     )
-    return given == wanted
+    return stored == wanted
 
 
 def resize(kind: str, layer: LayerState, fresh: Mapping[str, Tensor], scale: float) -> Resized:
@@ -120,8 +120,6 @@ def resize(kind: str, layer: LayerState, fresh: Mapping[str, Tensor], scale: flo
     smaller rank keeps the largest singular values.
 
     Args:
-        kind: The layer's.
-        layer: The given factors.
         fresh: A new layer's initialization, whose delta is zero; DoRA's magnitude is passed
             over.
         scale: What the wanted layer's delta is multiplied by.
@@ -134,17 +132,17 @@ def resize(kind: str, layer: LayerState, fresh: Mapping[str, Tensor], scale: flo
             other sizes.
     """
     rules = FILE_RULES[kind]
-    wanted, given = _without_magnitude(fresh), _without_magnitude(layer.tensors)
+    wanted, stored = _without_magnitude(fresh), _without_magnitude(layer.tensors)
     ratio = layer_scale(kind, layer) / scale
     if same_sizes(layer, fresh):
-        fitted, error = _rescaled(rules, given, ratio), 0.0
-    elif not all(bool(tensor.any()) for tensor in given.values()):
+        fitted, error = _rescaled(rules, stored, ratio), 0.0
+    elif not all(bool(tensor.any()) for tensor in stored.values()):
         fitted, error = wanted, 0.0
     else:
         _refuse_cores(wanted)
         matrices, start = (
             as_matrices({name: tensor.double() for name, tensor in factors.items()})
-            for factors in (given, wanted)
+            for factors in (stored, wanted)
         )
         fitted, error = rules.fit(_rescaled(rules, matrices, ratio), start)
     tensors = {n: fitted[n].to(t.dtype).reshape(t.shape).contiguous() for n, t in wanted.items()}
@@ -230,21 +228,21 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
     layers: dict[str, LayerState] = {}
     resized: dict[str, float] = {}
     for name, own in fresh.layers.items():
-        given = state.layers.get(name)
-        if given is None:
+        stored = state.layers.get(name)
+        if stored is None:
             layers[name] = own
             continue
         shapes = {factor: tuple(tensor.shape) for factor, tensor in own.tensors.items()}
-        given = replace(given, tensors=reshaped(given.tensors, shapes))
-        fitted = _resize(name, state.kind, given, own)
-        magnitude = given.tensors.get(DORA_SCALE, own.tensors.get(DORA_SCALE))
+        stored = replace(stored, tensors=reshaped(stored.tensors, shapes))
+        fitted = _resize(name, state.kind, stored, own)
+        magnitude = stored.tensors.get(DORA_SCALE, own.tensors.get(DORA_SCALE))
         kept = {} if magnitude is None else {DORA_SCALE: magnitude}
         layers[name] = replace(own, tensors={**fitted.tensors, **kept})
-        if not same_sizes(given, own.tensors):
+        if not same_sizes(stored, own.tensors):
             resized[name] = fitted.error
     adapter.load_state(AdapterState(state.kind, layers, fresh.settings))
-    for name, given in state.layers.items():
-        if adapter.config.dora and DORA_SCALE not in given.tensors:
+    for name, stored in state.layers.items():
+        if adapter.config.dora and DORA_SCALE not in stored.tensors:
             layer = cast("FactorLayer", module.get_submodule(name))
             magnitude = layer.factors()[DORA_SCALE]
             with torch.no_grad():
@@ -272,8 +270,8 @@ def require_start(adapter: AttachedAdapter, state: AdapterState) -> None:
     _check(adapter, state)
     for name, own in adapter.state().layers.items():
         if name in state.layers:
-            given, shapes = state.layers[name], {n: tuple(t.shape) for n, t in own.tensors.items()}
-            fitted = replace(given, tensors=reshaped(given.tensors, shapes))
+            stored, shapes = state.layers[name], {n: tuple(t.shape) for n, t in own.tensors.items()}
+            fitted = replace(stored, tensors=reshaped(stored.tensors, shapes))
             _check_layer(name, state.kind, fitted, own)
 
 

@@ -114,7 +114,6 @@ def delta_norms(kind: Kind, stacked: Mapping[str, Tensor]) -> Tensor:
     """Frobenius norms of the deltas of several layers at scale 1, without building one.
 
     Args:
-        kind: Of the layers.
         stacked: Name of a factor to that of all layers `[n, ...]`.
 
     Returns:

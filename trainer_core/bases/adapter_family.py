@@ -24,8 +24,8 @@ from ..adapter_files.read.adapter_file import (
 )
 from ..adapter_files.verify.proof import adapter_shapes
 from ..errors import AdapterFileError
-from ..families.given import GRAPH_MODEL
-from ..families.given_family import named_family
+from ..families.lent import GRAPH_MODEL
+from ..families.lent_family import named_family
 from ..families.registry import FAMILIES, get_family
 from ..tensors.safetensors_reader import Source, open_tensors
 from .header_layers import fitting, header_hint, layer_inputs, nearest, own_families, titles
@@ -86,9 +86,9 @@ def _published(
         # Why it cannot be read is of no interest in a file that is not for here at all.
         models = () if own_families(layers) else foreign or nearest(layers)
         raise _foreign(path, models, layers) if models else error from error
-    told = _told(metadata)
-    if told in named:
-        return named[told]  # written here, where the base was known
+    sizes = _told(metadata)
+    if sizes in named:
+        return named[sizes]  # written here, where the base was known
     named = {
         name: each
         for name, each in named.items()
@@ -361,8 +361,6 @@ def _no_family(
     """None of the families that were asked about has every layer; another one may, of any size.
 
     Args:
-        path: The file.
-        names: Of its layers.
         odd: Family to the names that it lacks.
         far: Family that was asked about to how many layers it lacks, or has in another size.
     """

@@ -75,7 +75,6 @@ def loss_warning(losses: Mapping[str, Loss], stored: str, *, by_chance: bool) ->
 
     Args:
         losses: Layer to what rounding to the base's number format does to its change.
-        stored: The number format.
         by_chance: Whether numbers are rounded by chance, so that the mean is kept.
     """
     if by_chance:

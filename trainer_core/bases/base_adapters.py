@@ -26,7 +26,6 @@ def read_base_adapters(settings: BaseSection, family: Family) -> tuple[BaseAdapt
 
     Args:
         settings: The run file's ``base`` section.
-        family: The base's family.
 
     Raises:
         BaseModelError: When a file is not there, or cannot be read as an adapter of the family.

@@ -17,8 +17,6 @@ def refuse_distilled(settings: BaseSection, family: Family, location: BaseLocati
 
     Args:
         settings: The run file's ``base`` section.
-        family: The base's family.
-        location: The base.
 
     Raises:
         BaseModelError: When it is distilled, has no training adapter, and is not to be trained as
@@ -27,7 +25,7 @@ def refuse_distilled(settings: BaseSection, family: Family, location: BaseLocati
     if settings.distilled == "train" or _has_training_adapter(settings):
         return
     advice = family.distilled(location)
-    if advice and family.given is not None:
+    if advice and family.lent is not None:
         raise BaseModelError(
             f"a MODEL of {_name(location)} is distilled to few steps, which training would undo",
             "a model that was not distilled, or this one with its training adapter",

@@ -32,12 +32,12 @@ def open_of_family(path: Path, family: Family) -> Iterator[OpenAdapter]:
     """
     others = {each.title: each.layers.key_map for each in FAMILIES.values()}
     with open_adapter(path, family.layers.key_map, others) as adapter:
-        told = own_facts(adapter.file.metadata).get("family")
-        if isinstance(told, str) and told in FAMILIES and told != family.name:
+        name = own_facts(adapter.file.metadata).get("family")
+        if isinstance(name, str) and name in FAMILIES and name != family.name:
             raise AdapterFileError(
-                f"{path} was trained on {FAMILIES[told].title}, as its header says",
+                f"{path} was trained on {FAMILIES[name].title}, as its header says",
                 f"an adapter for {family.title}",
-                f"Choose another file, or a base of {FAMILIES[told].title} for this one.",
+                f"Choose another file, or a base of {FAMILIES[name].title} for this one.",
             )
         yield adapter
 

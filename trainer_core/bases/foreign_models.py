@@ -70,7 +70,6 @@ class Architecture:
         """Whether it has a layer.
 
         Args:
-            name: The flat name.
             inputs: How many inputs the layer has in the file; None where that is not known.
         """
         if self.fits_size(name, inputs) is False:
@@ -87,7 +86,6 @@ class Architecture:
         """Whether a layer has as many inputs as here; None where that tells nothing.
 
         Args:
-            name: The flat name.
             inputs: How many inputs the layer has in the file; None where that is not known.
         """
         if inputs is None:

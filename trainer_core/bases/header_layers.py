@@ -148,8 +148,8 @@ def header_hint(metadata: Mapping[str, str]) -> str:
     Args:
         metadata: The header's strings, of any program.
     """
-    told = " ".join(metadata.get(name, "")[:_LONGEST] for name in _HEADER)
-    return re.sub(r"[^a-z0-9 ]", "", told.lower())
+    words = " ".join(metadata.get(name, "")[:_LONGEST] for name in _HEADER)
+    return re.sub(r"[^a-z0-9 ]", "", words.lower())
 
 
 def titles(models: Sequence[Architecture | Family]) -> str:

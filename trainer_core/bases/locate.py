@@ -19,7 +19,7 @@ from .distilled import refuse_distilled
 
 if TYPE_CHECKING:
     from ..families.family import Family
-    from ..families.given import GivenDenoiser
+    from ..families.lent import LentDenoiser
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 
@@ -52,8 +52,8 @@ def locate_base(
             one of the family.
         ConfigError: When ``base.variant`` does not fit the family or the dataset.
     """
-    if family.given is not None:
-        return _given_location(settings, family, family.given, has_controls, to_train=to_train)
+    if family.lent is not None:
+        return _lent_location(settings, family, family.lent, has_controls, to_train=to_train)
     file = base_file(settings.path)
     if file is not None:
         folder, variant = _open_file(file, settings, family, has_controls)
@@ -86,10 +86,10 @@ def locate_base(
     return location
 
 
-def _given_location(
+def _lent_location(
     settings: BaseSection,
     family: Family,
-    given: GivenDenoiser,
+    denoiser: LentDenoiser,
     has_controls: bool,
     *,
     to_train: bool,
@@ -97,8 +97,8 @@ def _given_location(
     """The place of a denoiser that has none: it is in memory."""
     edits = lambda: family.variants[-1]  # noqa: E731 - the one that is not generate
     variant = _settle_variant(settings.variant, family, has_controls, edits, "")
-    nowhere = Path(given.title)
-    text_length, identity = settings.text_length or family.text.length, given.fingerprint
+    nowhere = Path(denoiser.title)
+    text_length, identity = settings.text_length or family.text.length, denoiser.fingerprint
     location = BaseLocation(nowhere, nowhere, variant, text_length, identity, embedded=False)
     if to_train:
         refuse_distilled(settings, family, location)
@@ -299,7 +299,6 @@ def detect_variant(path: str | Path, family: Family) -> str | None:
 
     Args:
         path: As for `detect_base`.
-        family: What that gave.
 
     Returns:
         ``generate``, or the edit variant that it takes; None when it does both.
@@ -330,7 +329,6 @@ def count_numbers(path: str | Path, family: Family) -> int:
 
     Args:
         path: As for `detect_base`.
-        family: What that gave.
 
     Raises:
         BaseModelError: When it cannot be read.

@@ -90,10 +90,6 @@ def plan_jobs(
 ) -> dict[tuple[Path, str], list[Job]]:
     """Find the tensor of every adapted layer, and refuse what does not fit before any work.
 
-    Args:
-        base: The base.
-        adapters: Each adapter and its strength.
-
     Returns:
         File and name of a tensor there, to the layers in its rows.
 
@@ -226,7 +222,6 @@ def made_tensors(
 
     Args:
         jobs: As `plan_jobs` gives them.
-        file: The base's file.
         dtype: The number format of the result; None keeps the given one, with its scale.
         rounding: How an 8-bit result is rounded.
 

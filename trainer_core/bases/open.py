@@ -316,7 +316,6 @@ def published_shapes(family: Family, title: str = "") -> dict[str, Shape]:
     To its shape.
 
     Args:
-        family: The family.
         title: Which base; empty for the first.
 
     Raises:

@@ -49,7 +49,6 @@ def merge_into_base(
     up; the sum is rounded once. Whatever no adapter changes is copied byte by byte.
 
     Args:
-        base: The opened base.
         adapters: Each adapter and the strength that it is merged with.
         target: The new file, or for a Diffusers folder the new folder.
         dtype: ``keep``: every tensor in the number format that it has, 8-bit ones with a scale

@@ -92,9 +92,9 @@ def merge(arguments: Arguments) -> int:
         {"file": path.name, "strength": strength}
         for path, strength in zip(adapters, strengths, strict=True)
     ]
-    told = _merge_report(report, merged, base.path, as_json=arguments.json)
+    text = _merge_report(report, merged, base.path, as_json=arguments.json)
     kept = {name: loss.kept for name, loss in report.losses.items()}
-    show_report(told, as_json=arguments.json, outcome=kept_sentence(kept))
+    show_report(text, as_json=arguments.json, outcome=kept_sentence(kept))
     return 0
 
 

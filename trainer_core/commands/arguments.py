@@ -81,9 +81,6 @@ class Arguments:
     def split(self, own: Collection[str]) -> tuple[Mapping[str, list[str]], Arguments]:
         """Take the settings that belong to the verb and not to the run file.
 
-        Args:
-            own: Their names.
-
         Returns:
             Name to values in order, as text; and the arguments without them.
         """
@@ -174,16 +171,16 @@ def _without_flags(verb: str, words: Sequence[str], own: Verb) -> tuple[list[str
     general: set[str] = set()
     rest = iter(words)
     for word in rest:
-        flag, given, value = word.partition("=")
+        flag, equals, value = word.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
         if not word.startswith("-"):
             plain.append(word)
         elif word in _FLAGS:
             general.add(word)
-        elif flag.startswith("--") and name in own.switches and not given:
+        elif flag.startswith("--") and name in own.switches and not equals:
             plain.append(f"{name}=true")
         elif flag.startswith("--") and name in own.options:
-            plain.append(f"{name}={value if given else _value_of(flag, rest)}")
+            plain.append(f"{name}={value if equals else _value_of(flag, rest)}")
         else:
             raise _unknown_flag(verb, word, own)
     return plain, general

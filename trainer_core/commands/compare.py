@@ -53,9 +53,9 @@ def compare(arguments: Arguments) -> int:
     from ..inference.comparison import save_comparison
 
     clear_leftovers(output, *cache_folders(cache_folder(config)), as_json=arguments.json)
-    told = _progress if arguments.json else None
+    progress = _progress if arguments.json else None
     with borrowed_threads(config.memory, embedded=config.base.path == "embedded"):
-        comparison = generate(config, columns, notify=told)
+        comparison = generate(config, columns, notify=progress)
     _report(comparison, save_comparison(comparison, output.absolute()), as_json=arguments.json)
     return 0
 

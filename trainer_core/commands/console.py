@@ -74,7 +74,6 @@ def show_report(report: Mapping[str, Any], *, as_json: bool, outcome: str = "") 
 
     Args:
         report: What was found or done.
-        as_json: For a program.
         outcome: What came of it in a sentence, which a person reads last, where the eye is.
     """
     if as_json:
@@ -152,7 +151,6 @@ def bar_text(done: int, total: int, rest: str, columns: int) -> str:
     """Draw a progress bar on one line.
 
     Args:
-        done: Finished parts.
         total: All parts, at least 1.
         rest: What stands behind the bar.
         columns: Width of the terminal in characters.
@@ -236,8 +234,8 @@ class Pace:
         pace = sum(self._seconds) / len(self._seconds)
         loss = sum(self._losses) / len(self._losses) if self._losses else math.nan
         left = duration_text(pace * (steps - result.step))
-        said = "left out" if result.skipped else f"loss {loss:.4f}"
-        return f"{said}, {pace:.2f} s/step, {left} left"
+        outcome = "left out" if result.skipped else f"loss {loss:.4f}"
+        return f"{outcome}, {pace:.2f} s/step, {left} left"
 
 
 class LineRate:

@@ -246,8 +246,8 @@ def _show_failure(path: Path, number: int, count: int, error: TrainerError, work
     if not work.json:
         show(f"{number}/{count} {path.name}: not converted")
         # The reason goes to the other stream, where nothing else says which file it is of.
-        told = error.found if str(path) in error.found else f"{path}: {error.found}"
-        show_error(TrainerError(told, error.expected, error.remedy), as_json=False)
+        message = error.found if str(path) in error.found else f"{path}: {error.found}"
+        show_error(TrainerError(message, error.expected, error.remedy), as_json=False)
         return
     parts = {"found": error.found, "expected": error.expected, "remedy": error.remedy}
     show_json({"event": "failed", "input": path, "number": number, "count": count, **parts})

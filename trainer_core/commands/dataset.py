@@ -89,7 +89,6 @@ def with_vram(config: RunConfig, report: DatasetReport) -> DatasetReport:
     """Add what a step at each of the largest buckets is expected to take.
 
     Args:
-        config: The run file.
         report: As it was made without.
 
     Returns:
@@ -156,19 +155,19 @@ def _inspected(config: RunConfig, report: DatasetReport, *, quiet: bool) -> Data
     return inspect(report, config.dataset, cache_folder(config), progress)
 
 
-def _write(report: DatasetReport, given: Mapping[str, str]) -> dict[str, str]:
+def _write(report: DatasetReport, options: Mapping[str, str]) -> dict[str, str]:
     """Write the page and the sheet that were asked for; what was written, by name."""
     files: dict[str, str] = {}
-    if "html" in given:
+    if "html" in options:
         from ..data.report.page import report_page
 
-        path = given_path(given["html"], "a file for the page")
+        path = given_path(options["html"], "a file for the page")
         write_text(path, report_page(report))
         files["html"] = str(path)
-    if "sheet" in given:
+    if "sheet" in options:
         from ..data.report.sheet import save_sheet
 
-        path = given_path(given["sheet"], "a file for the contact sheet")
+        path = given_path(options["sheet"], "a file for the contact sheet")
         save_sheet(report, path)
         files["sheet"] = str(path)
     return files

@@ -83,9 +83,6 @@ def _verdict(problems: Sequence[str], *, run: bool) -> str:
 def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
     """Say what a run would do.
 
-    Args:
-        config: The run file.
-
     Returns:
         Dataset, base, adapter and memory, as far as each can be found out; and what would stop
         the run, in words.

@@ -98,8 +98,8 @@ def _changed(run: ForeignRun, settings: Sequence[str]) -> ForeignRun:
     if not settings:
         return run
     load_config({}, settings)
-    said = dict(map(parse_override, settings))
-    return dataclasses.replace(run, values={**run.values, **said})
+    overrides = dict(map(parse_override, settings))
+    return dataclasses.replace(run, values={**run.values, **overrides})
 
 
 def _write(path: Path, text: str) -> None:

@@ -15,7 +15,6 @@ def require_inputs(config: RunConfig, *, dataset: bool = True) -> None:
     """Refuse a run file whose dataset or base is not there.
 
     Args:
-        config: The run file.
         dataset: Whether its images are needed.
 
     Raises:

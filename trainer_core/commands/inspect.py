@@ -53,7 +53,6 @@ def describe(path: Path, *, readably: bool) -> dict[str, Any]:
     """The facts of an adapter file.
 
     Args:
-        path: The file.
         readably: Whether what is long is told in short.
 
     Raises:

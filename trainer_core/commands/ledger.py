@@ -40,7 +40,6 @@ def ledger_text(found: Mapping[str, Any], folder: Path, most: int) -> str:
 
     Args:
         found: What `read_ledger` gave.
-        folder: The run's version folder.
         most: So many images, the worst ones.
     """
     rows = found["images"][:most]

@@ -41,7 +41,6 @@ def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:
     """How long captions may be for a run file's base; loads its tokenizer alone.
 
     Args:
-        config: The run file.
         has_controls: Whether the samples have control images.
 
     Raises:

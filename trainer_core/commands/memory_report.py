@@ -28,8 +28,6 @@ def memory_report(
     """Say what a run would take.
 
     Args:
-        config: The run file.
-        base: Its base.
         controls: Control images of a sample, where no finished cache tells.
         attempt: Gives what a function gives, or None when what stops it would stop the run.
         machine: Where the run would be; unset: here.

@@ -172,9 +172,7 @@ def check_words(
     """See that as many words stand behind a verb as it takes.
 
     Args:
-        arguments: Of the command.
         least: How many.
-        expected: What they are.
         example: How the verb is written with them.
         more: Whether there may be more.
 
@@ -267,8 +265,6 @@ def derived_header(
     """The header of a file that no run made.
 
     Args:
-        state: The adapter.
-        family: Its family.
         source: The header of the file that it was made from, whose run it tells of; None where
             there is none or several.
     """
@@ -284,7 +280,7 @@ def derived_header(
         family.variants[0]
     )
     hashes = facts.get("hashes")
-    told = RunInfo(
+    info = RunInfo(
         family=family.name,
         step=step if isinstance(step, int) else 0,
         settings=settings,
@@ -294,7 +290,7 @@ def derived_header(
         hashes=hashes if isinstance(hashes, dict) else {},
         versions=installed_versions(),
     )
-    return adapter_metadata(state, told, "shareable")
+    return adapter_metadata(state, info, "shareable")
 
 
 def _run_settings(value: object) -> dict[str, Any]:

@@ -48,8 +48,8 @@ def loss_sentence(errors: Mapping[str, float], layers: int) -> str:
 def conversion_sentence(report: Conversion) -> str:
     """What a conversion did to the adapter."""
     others = [word for word in report.differences() if "approximated" not in word]
-    told = loss_sentence(report.errors, report.layers)
-    return f"{told[:-1]}; {', '.join(others)}." if others else told
+    sentence = loss_sentence(report.errors, report.layers)
+    return f"{sentence[:-1]}; {', '.join(others)}." if others else sentence
 
 
 def kept_sentence(kept: Mapping[str, float]) -> str:
@@ -70,9 +70,9 @@ def inspected_text(report: Mapping[str, Any], proof: Proof | None) -> str:
     """
     lines: list[str] = []
     if proof is not None:
-        told = proof.text(_NAMED).split("\n")
-        rest = len(told) - _MOST_PROOF_LINES
-        lines = [*told[:_MOST_PROOF_LINES], *([f"and {rest} more lines"] if rest > 0 else [])]
+        proved = proof.text(_NAMED).split("\n")
+        rest = len(proved) - _MOST_PROOF_LINES
+        lines = [*proved[:_MOST_PROOF_LINES], *([f"and {rest} more lines"] if rest > 0 else [])]
     elif report:
         lines = [_verdict(report)]
     lines = [shortened(single_line(line), 2 * _LONGEST) for line in lines]
@@ -145,8 +145,8 @@ def _aside(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _counted(counts: Mapping[Any, int]) -> str:
     """``16 in 70 layers, 8 in 2``; the most common first."""
     ordered = sorted(counts.items(), key=lambda item: -item[1])
-    told = [f"{value} in {count}" for value, count in ordered]
-    return listed(told, _NAMED)
+    parts = [f"{value} in {count}" for value, count in ordered]
+    return listed(parts, _NAMED)
 
 
 def _history(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -159,10 +159,10 @@ def _history(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "date": ("modelspec.date",),
         "title": ("modelspec.title",),
     }
-    told = []
+    parts = []
     for title, keys in names.items():
         value = next((metadata[key] for key in keys if metadata.get(key)), None)
         if value is not None:
-            told.append(f"{title} {shortened(str(value), 60)}")
-    if told:
-        yield "training", "; ".join(told)
+            parts.append(f"{title} {shortened(str(value), 60)}")
+    if parts:
+        yield "training", "; ".join(parts)

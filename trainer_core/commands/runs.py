@@ -53,12 +53,12 @@ def cache(arguments: Arguments) -> int:
         TrainerError: When the input is wrong or the cache cannot be written.
     """
     own, rest = arguments.split(VERBS["cache"].own)
-    given = {name: values[-1] for name, values in own.items()}
-    verify, dry = is_set(given, "verify"), is_set(given, "dry")
+    options = {name: values[-1] for name, values in own.items()}
+    verify, dry = is_set(options, "verify"), is_set(options, "dry")
     config = rest.config()
     require_inputs(config)
-    asked = dry or is_set(given, "collect")
-    if asked and config.cache.max_gb is None:
+    collecting = dry or is_set(options, "collect")
+    if collecting and config.cache.max_gb is None:
         raise ConfigError(
             "cache.max_gb is not set, and the cache is to be made smaller",
             "the gigabytes that it may take",
@@ -73,7 +73,7 @@ def cache(arguments: Arguments) -> int:
     processes = SingleProcess(resolve_device(config.memory.device))
     threads = borrowed_threads(config.memory, embedded=config.base.path == "embedded")
     changes = {"verify": verify or config.cache.verify}
-    limit = {"max_gb": None} if asked else {}
+    limit = {"max_gb": None} if collecting else {}
     cache = config.cache.model_copy(update={**changes, **limit})
     with watching(as_json=arguments.json) as observer, threads:
         try:
@@ -82,8 +82,9 @@ def cache(arguments: Arguments) -> int:
             show_report({"folder": cache_folder(config), "cancelled": True}, as_json=arguments.json)
             return 0
         manifest = save_manifest(config, prepared)
-        if asked:
-            collect_cache(config, prepared.dataset, prepared.prompts, observer, dry=dry, asked=True)
+        if collecting:
+            needed = prepared.dataset, prepared.prompts
+            collect_cache(config, *needed, observer, dry=dry, requested=True)
     dataset = prepared.dataset
     report = {
         "folder": cache_folder(config),
@@ -153,7 +154,6 @@ def with_prompts(config: RunConfig, prompts: list[str], controls: list[str]) -> 
     """Put the command's prompts in the place of the run file's.
 
     Args:
-        config: The run file.
         prompts: Texts to generate; none keeps those of the run file.
         controls: Paths of control images for every prompt; none keeps those of the run file.
 
@@ -201,7 +201,7 @@ def template(arguments: Arguments) -> int:
 
         return template_of(arguments)
     arguments.at_most(3)
-    given = arguments.only(VERBS["template"].own)
+    options = arguments.only(VERBS["template"].own)
     if not arguments.words:
         raise InputError(
             "no family behind the verb",
@@ -211,9 +211,9 @@ def template(arguments: Arguments) -> int:
     family, *rest = arguments.words
     name, more = (rest or ["generate"])[0], rest[1:]
     if name in GOALS:
-        text = _for_goal(family, name, (more or ["standard"])[0], given)
-    elif more or given or (family in templates() and name not in templates()[family]):
-        raise _no_goal(family, name, next(iter([*more, *given]), ""))
+        text = _for_goal(family, name, (more or ["standard"])[0], options)
+    elif more or options or (family in templates() and name not in templates()[family]):
+        raise _no_goal(family, name, next(iter([*more, *options]), ""))
     else:
         text = run_file_template(family, name)
     text = text.rstrip("\n")
@@ -228,23 +228,23 @@ _IMAGES = 20
 """How many images a run file of a goal is made for when nobody says."""
 
 
-def _for_goal(family: str, goal: str, quality: str, given: Mapping[str, str]) -> str:
-    images, vram, speed = (_whole(given, name) for name in ("images", "vram", "tflops"))
+def _for_goal(family: str, goal: str, quality: str, options: Mapping[str, str]) -> str:
+    images, vram, speed = (_whole(options, name) for name in ("images", "vram", "tflops"))
     images = _IMAGES if images is None else images
     preset = plan_preset(
         family,
         goal,
         quality,
         images=images,
-        variant=given.get("variant"),
-        kind=given.get("kind", "auto"),
-        embedded=given.get("embedded", "false") == "true",
+        variant=options.get("variant"),
+        kind=options.get("kind", "auto"),
+        embedded=options.get("embedded", "false") == "true",
         gpu=Gpu(
             vram=None if vram is None else vram << 30,
             flops=None if speed is None else speed * 1e12,
         ),
     )
-    word = given.get("trigger", "")
+    word = options.get("trigger", "")
     values = {**preset.values, **({"dataset.trigger_word": word} if word else {})}
     if goal != "edit":  # whose prompts need control images, which are not known here
         embedded = values["base.path"] == "embedded"
@@ -254,8 +254,8 @@ def _for_goal(family: str, goal: str, quality: str, given: Mapping[str, str]) ->
     return run_file_of(title, values, [each.why for each in preset.chosen])
 
 
-def _whole(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name)
+def _whole(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
     if text is None or (text.isascii() and text.isdigit() and len(text) < 10):
         return None if text is None else int(text)
     raise InputError(f"{name}={text}", "a whole number", f"Write {name}=20, or leave it out.")
@@ -282,8 +282,8 @@ def demo(arguments: Arguments) -> int:
         RunError: When training failed, or the adapter learned or kept next to nothing.
     """
     arguments.at_most(0)
-    given = arguments.only(("kind", "task", "output"))
-    chosen = {name: given.get(name, choices[0]) for name, choices in _CHOICES.items()}
+    options = arguments.only(("kind", "task", "output"))
+    chosen = {name: options.get(name, choices[0]) for name, choices in _CHOICES.items()}
     for name, choices in _CHOICES.items():
         if chosen[name] not in choices:
             raise InputError(
@@ -293,7 +293,7 @@ def demo(arguments: Arguments) -> int:
             )
     from ..demo.run import require_working, run_demo
 
-    output = Path(given.get("output") or "demo_output").absolute()
+    output = Path(options.get("output") or "demo_output").absolute()
     with watching(as_json=arguments.json) as observer:
         summary = run_demo(chosen["kind"], chosen["task"], output, observer)
     if arguments.json:
@@ -311,7 +311,6 @@ def learned_text(summary: DemoSummary, output: Path) -> str:
 
     Args:
         summary: Shares of right images, and paths relative to `output`.
-        output: The demonstration's folder.
     """
     from ..demo.run import KEPT, LEARNED
 

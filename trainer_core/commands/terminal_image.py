@@ -31,7 +31,6 @@ def terminal_lines(path: Path, columns: int = _COLUMNS) -> list[str]:
     """An image as lines of text with colours.
 
     Args:
-        path: The image.
         columns: Most characters in a line; a larger image is made smaller.
     """
     from PIL import Image

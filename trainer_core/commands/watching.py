@@ -83,8 +83,8 @@ class CancelSwitch:
 
     def take_save(self) -> bool:
         """Whether SIGUSR1 came since the last call."""
-        asked, self._save = self._save, False
-        return asked
+        save, self._save = self._save, False
+        return save
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
@@ -129,11 +129,7 @@ def _heard_signals() -> list[signal.Signals]:
 
 
 class _SignalObserver:
-    """What the observers of the command line share: they ask for what a signal wants.
-
-    Args:
-        switch: Hears the signals.
-    """
+    """What the observers of the command line share: they ask for what a signal wants."""
 
     def __init__(self, switch: CancelSwitch) -> None:
         self._switch = switch
@@ -145,8 +141,8 @@ class _SignalObserver:
 
     def requests(self) -> RunRequests:
         """An end, or a checkpoint with previews."""
-        asked = self._switch.take_save()
-        return RunRequests(cancel=self.cancelled(), save=asked, preview=asked)
+        save = self._switch.take_save()
+        return RunRequests(cancel=self.cancelled(), save=save, preview=save)
 
     def cancelled(self) -> bool:
         """Whether a signal came that wants an end."""
@@ -176,7 +172,6 @@ class TextObserver(_SignalObserver):
     """Prints events for a person.
 
     Args:
-        switch: Hears the signals.
         terminal: Draw a bar that moves; otherwise print plain lines at a rate that suits a log.
     """
 

@@ -435,8 +435,8 @@ def _folders(dataset: DatasetSection) -> Iterator[DatasetFolder]:
     # Ordinary images need no masks because your own have some.
     plain = "auto" if other.mask.source == "files" else other.mask.source
     for index, folder in enumerate(dataset.folders):
-        said = {name: getattr(folder, own_name(name)) for name in OVERRIDES}
-        own = {name: value for name, value in said.items() if value is not None}
+        values = {name: getattr(folder, own_name(name)) for name in OVERRIDES}
+        own = {name: value for name, value in values.items() if value is not None}
         if folder.role == "regularization":
             own = {"trigger_word": "", "mask.source": plain} | own
         if (source := own.pop("mask.source", None)) is not None:
@@ -480,7 +480,7 @@ def _folder_problems(dataset: DatasetSection) -> Iterator[Problem]:
 
 
 def _more_resolutions(place: str, further: Sequence[int], first: int) -> Iterator[Problem]:
-    seen = {first}
+    known = {first}
     for number, resolution in enumerate(further):
         where = f"{place}[{number}]: {resolution}"
         if not _SMALLEST <= resolution <= _LARGEST:
@@ -489,13 +489,13 @@ def _more_resolutions(place: str, further: Sequence[int], first: int) -> Iterato
                 f"a number from {_SMALLEST} to {_LARGEST}, in pixels",
                 f"Take it out of {place}, or set a size that can be trained.",
             )
-        elif resolution in seen:
+        elif resolution in known:
             yield Problem(
                 f"{where}, which is a training size already",
                 f"sizes beside resolution, which is {first}, each named once",
                 f"Take it out of {place}.",
             )
-        seen.add(resolution)
+        known.add(resolution)
 
 
 def _more_shapes(place: str, shapes: Sequence[str], dataset: DatasetSection) -> Iterator[Problem]:

@@ -21,7 +21,6 @@ def resolved_length(config: RunConfig, images: int) -> RunConfig:
     samples, each of them with both signs of its strength.
 
     Args:
-        config: The run file.
         images: Number of training images without regularization images, repeats not counted.
 
     Returns:
@@ -34,9 +33,9 @@ def resolved_length(config: RunConfig, images: int) -> RunConfig:
     samples = together * training.gradient_accumulation_steps
     own = samples * (1 - config.dataset.preservation.share)
     # What a slider learns is one direction, however many images it is seen on.
-    seen = min(_SAMPLES_SEEN * math.sqrt(images), _MOST_SAMPLES)
-    seen = _OF_SLIDER if config.dataset.slider.is_on else seen
-    steps = math.ceil(seen / own / _ROUNDED_TO) * _ROUNDED_TO
+    trained = min(_SAMPLES_SEEN * math.sqrt(images), _MOST_SAMPLES)
+    trained = _OF_SLIDER if config.dataset.slider.is_on else trained
+    steps = math.ceil(trained / own / _ROUNDED_TO) * _ROUNDED_TO
     return with_length(config, max(steps, training.schedule.warmup_steps))
 
 
@@ -47,12 +46,7 @@ def with_length(config: RunConfig, steps: int) -> RunConfig:
 
 
 def resolved_density(config: RunConfig, density: str) -> RunConfig:
-    """Fill in ``training.sigma.density`` where it is left to the family.
-
-    Args:
-        config: The run file.
-        density: The family's.
-    """
+    """Fill in ``training.sigma.density`` where it is left to the family."""
     training = config.training
     if training.sigma.density != "auto":
         return config
@@ -214,7 +208,6 @@ def preservation_prompts(config: RunConfig, *, edits: bool) -> tuple[str, ...]:
     """The prompts that the images for prior preservation are made from.
 
     Args:
-        config: The run file.
         edits: Whether the base is given control images.
 
     Returns:

@@ -55,18 +55,18 @@ class _Reader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: dict[str, int] = {}
+        lines: dict[str, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
                 raise yaml.MarkedYAMLError(
                     problem="found a name that is not text", problem_mark=key.start_mark
                 )
-            if key.value in seen:
+            if key.value in lines:
                 raise yaml.MarkedYAMLError(
-                    problem=f"found {key.value!r} twice (first in line {seen[key.value]})",
+                    problem=f"found {key.value!r} twice (first in line {lines[key.value]})",
                     problem_mark=key.start_mark,
                 )
-            seen[key.value] = key.start_mark.line + 1
+            lines[key.value] = key.start_mark.line + 1
         return super().construct_mapping(node, deep=True)
 
     def construct_decimal(self, node: yaml.ScalarNode) -> int:
@@ -98,7 +98,6 @@ def parse_yaml(text: str, source: str) -> Any:
     """Read one YAML document.
 
     Args:
-        text: The document.
         source: What errors call it: a file's path or an override.
 
     Returns:

@@ -298,5 +298,5 @@ def folder_without_places(folder: Mapping[str, Any]) -> dict[str, Any]:
     Its images are compared by content. What it leaves unset is left out, so that a setting which
     an older version did not have makes no difference.
     """
-    said = {name: value for name, value in folder.items() if value is not None}
-    return {name: value for name, value in said.items() if name not in _PLACES}
+    stated = {name: value for name, value in folder.items() if value is not None}
+    return {name: value for name, value in stated.items() if name not in _PLACES}

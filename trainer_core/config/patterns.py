@@ -76,7 +76,6 @@ def pattern_mistake(pattern: str, longest_name: int = LONGEST_NAME) -> str:
     """Say why a text cannot be used as a regular expression on layer names.
 
     Args:
-        pattern: The text.
         longest_name: Characters of the longest name that it is matched against.
 
     Returns:
@@ -120,7 +119,6 @@ def compile_pattern(pattern: str, setting: str) -> re.Pattern[str]:
     """Compile a user's pattern.
 
     Args:
-        pattern: The text.
         setting: Where it stands, for messages.
 
     Raises:

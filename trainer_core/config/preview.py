@@ -183,15 +183,15 @@ class PreviewSection(Section):
         Raises:
             ConfigError: When a flag is unknown or its value out of bounds.
         """
-        text, said = parse_prompt(line)
+        text, flags = parse_prompt(line)
         controls = [self.controls[index]] if index < len(self.controls) else []
         shared = self.model_dump() | {"seed": self.seed + index}
         try:
-            return PreviewSection(**{**shared, **said, "prompts": [text], "controls": controls})
+            return PreviewSection(**{**shared, **flags, "prompts": [text], "controls": controls})
         except ValidationError as error:
             name = str(error.errors()[0]["loc"][0])
             raise ConfigError(
-                f"preview.prompts: {name} is {said[name]!r} behind {text[:60]!r}",
+                f"preview.prompts: {name} is {flags[name]!r} behind {text[:60]!r}",
                 expectation(type(self).model_fields[name]),
                 "Correct the value behind the flag, or take the flag out.",
             ) from error

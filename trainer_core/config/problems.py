@@ -85,7 +85,6 @@ def unknown_words(
     """Settings whose value is none of the words that they choose from.
 
     Args:
-        values: Of a run file.
         choices: YAML path to words, for settings that take any text in a `RunConfig`. What is no
             text either is one of `problems_of`.
         unlisted: YAML path to words that are known as well, and not offered.

@@ -266,10 +266,10 @@ def drop_of_other_kind(
     Returns:
         The settings that were left out, such as ``adapter.factor (4)``.
     """
-    given, wanted = values.get("adapter"), _section(change, "adapter").get("kind")
-    if wanted is None or not isinstance(given, dict):
+    adapter, wanted = values.get("adapter"), _section(change, "adapter").get("kind")
+    if wanted is None or not isinstance(adapter, dict):
         return []
-    own = given.get("kind", AdapterConfig.model_fields["kind"].default)
+    own = adapter.get("kind", AdapterConfig.model_fields["kind"].default)
     dropped = []
     for path, field in walk_settings():
         traits, (*sections, name) = traits_of(field), path.split(".")
@@ -305,7 +305,6 @@ def commented_run_file(
     """Write a run file that explains itself.
 
     Args:
-        title: Its first line.
         values: What differs from the defaults, by YAML path.
         choices: As `load_config` takes them.
         notes: Sentences that stand below the title.

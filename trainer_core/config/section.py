@@ -188,7 +188,6 @@ def listed_section(root: type[BaseModel], path: Sequence[str]) -> tuple[str, lis
     """The deepest section on a path that leads through an item of a list.
 
     Args:
-        root: Of all settings.
         path: Names of sections and numbers of items; the last one is not looked at.
 
     Returns:

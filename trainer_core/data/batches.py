@@ -60,14 +60,12 @@ class BatchPlan:
     Safe to ask from several threads.
 
     Args:
-        buckets: Size of each sample.
         control_counts: What else samples of a pass must agree in, such as their number of control
             images, or `CachedDataset.kinds`.
         batch_size: The most samples of a pass; one number for all, or one each.
         micro_batches: Full passes that make up a step.
         num_repeats: How often each sample appears in an epoch; one number for all, or one each. A
             sample of 0 is never trained.
-        seed: The run's seed.
         preserved_share: Share of the samples that preserves the base, 0 to below 1. Of a step of
             several samples it is the same whole number each time, at least one; single samples
             take turns where no whole number of a step's is the share.
@@ -270,8 +268,8 @@ class BatchPlan:
                 taken = min(first + size, last)
                 own = slice(first, min(taken, stop))
                 points = max(0, taken - max(first, stop))
-                given = tuple(chosen[own].tolist()), tuple(turns[own].tolist())
-                yield Pass(*given, first, range(drawn, drawn + points))
+                chosen_own = tuple(chosen[own].tolist()), tuple(turns[own].tolist())
+                yield Pass(*chosen_own, first, range(drawn, drawn + points))
                 drawn += points
 
     def _turned(self, step: int) -> Iterator[Pass]:
@@ -369,8 +367,8 @@ class BatchPlan:
     def _order(self, places: int | NDArray[np.int64], *names: str | int) -> NDArray[np.int64]:
         # Sorted by hashes: the same on every machine and version of Python, unlike a shuffle. They
         # are those of `counter_seed`, of which all but the last counter is hashed once.
-        begun = "\x1f".join(str(part) for part in (self.seed, "order", *names, ""))
-        prefix = hashlib.blake2b(begun.encode(), digest_size=8)
+        salt = "\x1f".join(str(part) for part in (self.seed, "order", *names, ""))
+        prefix = hashlib.blake2b(salt.encode(), digest_size=8)
         numbers = range(places) if isinstance(places, int) else places.tolist()
         digests = bytearray()
         for number in numbers:
@@ -402,12 +400,10 @@ def load_batch(
     """Read one pass, or one process's share of it.
 
     Args:
-        dataset: The encoded samples.
         plan: Their order.
         step: Optimizer step, from 1.
         micro: Pass within the step, from 0.
         caption_dropout: Probability of an empty caption, 0 to 1.
-        seed: The run's seed.
         share: ``(index, count)``: which of how many nearly equal parts to read.
         sample_weights: Factor on the loss of each sample of the dataset (`data.paces`); empty
             where all are 1.
@@ -453,7 +449,6 @@ def make_batch(
 
     Args:
         samples: What `CachedDataset.load` gave.
-        positions: Their places in the step.
         mask: What masks weigh; unset: the defaults.
         weights: Factor on the loss of each; empty where all are 1.
         idle: Whether they count for nothing.

@@ -64,7 +64,6 @@ def plan_buckets(
     """Choose the sizes of every sample and its control images.
 
     Args:
-        samples: What a scan found.
         settings: The run file's section; each folder may say otherwise.
         size_multiple: Both sides of what the family can train are multiples of this many pixels.
         control_size: Width, height and area wanted to the width and height of a control image;
@@ -90,12 +89,12 @@ def plan_buckets(
     for sample in samples:
         chosen = sizes[min(sample.folder, len(folders) - 1)]
         # Without control images all is said: 100 000 samples are planned in a second.
-        given = (
+        sizes_of = (
             _control_buckets(sample, settings.control_area, control_size) if sample.controls else ()
         )
         for size in chosen[sample.width, sample.height]:
             bucket = size if sample.clip is None else replace(size, frames=sample.clip.frames)
-            controls = (bucket,) * len(sample.controls) if given is None else given
+            controls = (bucket,) * len(sample.controls) if sizes_of is None else sizes_of
             planned.append(PlannedSample(sample, bucket, controls))
     chosen, unflipped = with_flips(planned, settings)
     return Plan(chosen, (*_notes(planned, settings, folders), *unflipped))
@@ -186,9 +185,7 @@ def _longest_side(size: _Size, settings: DatasetSection, step: int, *, own: bool
     cuts right and bottom after Pillow's BICUBIC, where here it is both sides, and LANCZOS.
 
     Args:
-        size: Of the image.
         settings: Resolution, and whether images may be enlarged.
-        step: Granularity of buckets.
         own: Whether an image that is too small keeps its own size.
 
     Returns:
@@ -267,7 +264,6 @@ def choose_buckets(
     """Choose the bucket of every size.
 
     Args:
-        sizes: Widths and heights of images.
         buckets: What `standard_buckets` lists.
         upscale: Whether images may be enlarged.
 

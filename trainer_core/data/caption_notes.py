@@ -17,7 +17,6 @@ def caption_notes(samples: Sequence[Sample], dataset: DatasetSection) -> tuple[s
     """Say where caption rules have no effect, and where not all texts are encoded.
 
     Args:
-        samples: What a scan found.
         dataset: The run file's section; each folder may have rules of its own.
 
     Returns:

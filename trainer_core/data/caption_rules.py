@@ -84,11 +84,11 @@ def _texts_of(caption: str, settings: DatasetSection, key: str) -> Iterator[str]
     orders = max(1, rules.shuffle)
     # Bounded, because choices may read alike and a caption may have fewer orders than wanted.
     pairs = _pairs(choices.ways, orders, caption, _TRIES * rules.most)
-    seen: dict[int, _Tags] = {}
+    known: dict[int, _Tags] = {}
     for choice, order in pairs:
-        if choice not in seen:
-            seen[choice] = _Tags.of(choices.text(choice).strip(), settings, key)
-        tags = seen[choice]
+        if choice not in known:
+            known[choice] = _Tags.of(choices.text(choice).strip(), settings, key)
+        tags = known[choice]
         if order < tags.orders:
             yield tags.text(order)
 

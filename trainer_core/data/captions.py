@@ -131,7 +131,6 @@ def with_trigger(trigger_word: str, caption: str, *, add: bool = True) -> str:
 
     Args:
         trigger_word: As it is set; empty: the caption stays as it is.
-        caption: Of an image.
         add: As ``dataset.captions.add_trigger``.
     """
     trigger = trigger_word.strip()
@@ -167,7 +166,6 @@ def with_class_word(caption: str, trigger_word: str, class_word: str) -> str:
         caption: As it is trained, with the trigger word in front or anywhere in it.
         trigger_word: Replaced as a whole word, in any case of its letters; a class word that
             follows it already, as in "a photo of TRIGGER woman", is not written twice.
-        class_word: The ordinary word.
     """
     word = re.escape(class_word.strip())
     whole = rf"{_whole(trigger_word.strip())}(?:\s+{word}(?!{_LETTER}))?"
@@ -179,7 +177,6 @@ def drops_caption(probability: float, seed: int, step: int, position: int) -> bo
 
     Args:
         probability: ``dataset.caption_dropout``, 0 to 1.
-        seed: The run's seed.
         step: Optimizer step, from 1.
         position: The sample's place in the step.
     """

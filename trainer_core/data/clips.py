@@ -232,7 +232,6 @@ def parts_of(facts: ClipFacts, lengths: Sequence[int], rate: float, most: int) -
     """Cut a clip into equal parts that do not overlap.
 
     Args:
-        facts: The clip.
         lengths: Numbers of frames that the base can train, at least one; the largest that the clip
             fills is taken.
         rate: Frames per second that are trained.

@@ -19,9 +19,7 @@ def require_control_images(
     """Refuse samples without control images for a base that edits, unless they were asked for.
 
     Args:
-        samples: What is to be trained.
         settings: Of the dataset; with ``missing_control: without`` an image may have none.
-        variant: The base's variant.
         fixed: As for `require_droppable`; these need one in any case.
 
     Raises:
@@ -44,8 +42,6 @@ def require_droppable(settings: DatasetSection, variant: str, fixed: Sequence[st
     """Refuse to leave out control images that are not there, or that the base cannot do without.
 
     Args:
-        settings: Of the dataset.
-        variant: The base's variant.
         fixed: Variants whose control image is a part of what is generated: the channels of an
             image that is filled, the image that is taken apart into layers.
 
@@ -75,7 +71,6 @@ def require_bare_texts(settings: DatasetSection, items: Iterable[CachedItem]) ->
     """Refuse a finished cache without the texts that control dropout would train.
 
     Args:
-        settings: Of the dataset.
         items: What is cached for a base whose text encoder sees the control images.
 
     Raises:

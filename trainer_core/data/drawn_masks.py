@@ -26,8 +26,6 @@ def with_areas(
     """Samples for a base that fills an area: without a control image the target is it.
 
     Args:
-        samples: Of the scan.
-        settings: The dataset's.
         fills: Whether the base does; others get the samples as they are.
 
     Raises:

@@ -79,7 +79,6 @@ class FileMemory:
         """What the header of an image file says, where that is remembered of the file as it is.
 
         Args:
-            path: The file.
             status: Its status, links followed.
         """
         stamp = _stamp_of(status)

@@ -20,7 +20,6 @@ def with_flips(
     """Choose what is trained mirrored: all that is trained, but where a text of it forbids it.
 
     Args:
-        planned: The samples.
         settings: ``dataset.flip`` and ``dataset.flip_except``.
 
     Returns:

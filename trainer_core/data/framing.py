@@ -39,8 +39,8 @@ class MaskSource:
         Raises:
             DatasetError: When it cannot be read, or has another shape than its image.
         """
-        given = {"transparency": self.transparency, "invert": self.invert}
-        return read_mask(self.path, self.size, animated, **given)
+        options = {"transparency": self.transparency, "invert": self.invert}
+        return read_mask(self.path, self.size, animated, **options)
 
     def parts(self) -> tuple[str | int, ...]:
         """Everything that its pixels depend on."""
@@ -95,7 +95,6 @@ class Framing:
 
         Args:
             bucket: The size that the image is trained at.
-            latents: h and w.
             patch: Latents along a side of an image token.
             animated: As ``dataset.animated``.
 

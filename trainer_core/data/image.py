@@ -67,7 +67,6 @@ def image_info(path: Path, descriptor: int | None = None) -> ImageInfo:
     """Read an image's header; no pixel is decoded.
 
     Args:
-        path: The file.
         descriptor: Of the file, at its beginning, where it is open already.
 
     Raises:
@@ -94,7 +93,6 @@ def turned_note(path: Path, beside: tuple[int, int]) -> str:
     """Say that what belongs to an image was made of it as it lies in the file; empty where not.
 
     Args:
-        path: The image.
         beside: Width and height of its mask or control image.
     """
     with opened_image(path) as image:
@@ -113,7 +111,6 @@ def open_image(path: Path, animated: str = "error", channels: int = 3) -> Image.
     colours of an embedded profile are converted to sRGB, where Pillow was built with LittleCMS.
 
     Args:
-        path: The file.
         animated: With ``first_frame`` the first frame of an animated image is taken; with any
             other value such an image is an error.
         channels: 3, or 4 for transparency as well; what has none is opaque.
@@ -140,7 +137,6 @@ def open_mask(path: Path, animated: str = "error", *, transparency: bool = False
     mask is black.
 
     Args:
-        path: The file, of any mode.
         animated: As in `open_image`.
         transparency: Whether the mask is how opaque the image is; white where it says nothing.
 

@@ -82,7 +82,6 @@ def opened_image(path: Path, descriptor: int | None = None) -> Iterator[Image.Im
     """Open an image; what fails while it is used is told as well.
 
     Args:
-        path: The file.
         descriptor: Of the file, at its beginning, where it is open already.
 
     Raises:
@@ -162,12 +161,12 @@ def _checked(file: BinaryIO) -> BinaryIO:
     Raises:
         ValueError: When it has.
     """
-    place, told = 2, 0
+    place, length_of = 2, 0
     if file.read(2) == b"\xff\xd8":
         while len(head := file.read(4)) == 4 and head[0] == 0xFF and head[1] not in _JPEG_ENDS:
             length = int.from_bytes(head[2:], "big")
-            told += length
-            if told > _MOST_TOLD:
+            length_of += length
+            if length_of > _MOST_TOLD:
                 raise ValueError(f"its pixels come behind more than {_MOST_TOLD} bytes")
             place += 2 + length
             file.seek(place)

@@ -153,7 +153,6 @@ def mask_weights(mask: Tensor, settings: MaskSection) -> Tensor:
 
     Args:
         mask: `[h, w]` in [0, 1].
-        settings: The weights.
 
     Returns:
         `[1, h, w]`, float32; zeros where nothing counts (`counts_nothing`), never NaN.
@@ -173,15 +172,14 @@ def batch_weights(masks: Sequence[Tensor | None], settings: MaskSection) -> Tens
 
     Args:
         masks: `[h, w]` of each sample; None where all of an image counts.
-        settings: The weights.
 
     Returns:
         `[B, 1, h, w]`, 1 for images without a mask; None where all weights are 1.
     """
-    given = next((mask for mask in masks if mask is not None), None)
-    if given is None:
+    first = next((mask for mask in masks if mask is not None), None)
+    if first is None:
         return None
-    whole = torch.ones(1, *given.shape)
+    whole = torch.ones(1, *first.shape)
     weights = torch.stack([whole if m is None else mask_weights(m, settings) for m in masks])
     return None if bool((weights == 1.0).all()) else weights
 
@@ -200,7 +198,6 @@ def nothing_counts_error(name: str, path: Path | None = None) -> DatasetError:
     """Explain that nothing of an image would be trained.
 
     Args:
-        name: The image.
         path: Its mask; None where a finished cache does not know it.
     """
     mask = "its mask" if path is None else f"its mask {path}"
@@ -223,8 +220,6 @@ def require_masks_fit(
     """Refuse masks where the base trains something else of an image's areas.
 
     Args:
-        samples: Of the scan.
-        variant: The base's.
         channels: Of the pixels that its VAE reads.
         filled: The family's variants that fill an area of the image.
         layered: Those that take an image apart.
@@ -254,7 +249,6 @@ def masked_preview(image: Image.Image, mask: Image.Image | Tensor) -> Image.Imag
     """Show what of an image counts.
 
     Args:
-        image: Of any mode.
         mask: Of mode L, or `[h, w]` in [0, 1]; of any size, and laid over the whole image.
 
     Returns:

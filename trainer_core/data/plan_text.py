@@ -24,7 +24,6 @@ def planned_batches(
 
     Args:
         samples: What `plan_buckets` gave.
-        dataset: The run file's section.
         batch_size: ``training.batch_size``.
         micro_batches: ``training.gradient_accumulation_steps``.
         preserved_share: ``dataset.preservation.share``.

@@ -81,7 +81,6 @@ class Views:
         """Choose what of a sample a step trains.
 
         Args:
-            item: The sample.
             step: Optimizer step, from 1.
             position: The sample's place in the step.
             turn: How often the sample was trained before in the run.
@@ -100,8 +99,6 @@ class Views:
         """The view at which a base is held to what it does without what is learned.
 
         Args:
-            item: The sample.
-            step: The step that trains it.
             turn: How often it was trained before in the run.
             blank: Whether its text is the empty one, or that with the class word.
 

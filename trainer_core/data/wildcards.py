@@ -134,7 +134,6 @@ def read_choices(caption: str, key: str) -> Choices:
     """Read a caption with choices.
 
     Args:
-        caption: The text.
         key: Its file, for messages.
 
     Raises:

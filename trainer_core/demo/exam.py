@@ -91,8 +91,9 @@ def _draw(combinations: Sequence[Combination], count: int, seed: int) -> list[Co
 
 
 def _caption_question(wanted: Combination) -> Question:
-    def right(seen: Reading) -> bool:
-        return not seen.framed and wanted == (seen.shape, seen.shape_color, seen.background_color)
+    def right(reading: Reading) -> bool:
+        found = reading.shape, reading.shape_color, reading.background_color
+        return not reading.framed and wanted == found
 
     return Question(wanted.caption(), right)
 
@@ -100,8 +101,8 @@ def _caption_question(wanted: Combination) -> Question:
 def _frame_question(control: Image.Image) -> Question:
     before = read_image(np.asarray(control))
 
-    def right(seen: Reading) -> bool:
-        return seen.framed and _same(before, seen, before.shape, before.shape_color)
+    def right(reading: Reading) -> bool:
+        return reading.framed and _same(before, reading, before.shape, before.shape_color)
 
     return Question(FRAME_EDIT, right, control)
 
@@ -117,16 +118,16 @@ def _edit_question(control: Image.Image, rng: random.Random) -> Question:
         shape = rng.choice([name for name in SHAPES if name != before.shape])
         text, color = f"turn the shape into a {shape}", before.shape_color
 
-    def right(seen: Reading) -> bool:
-        return not seen.framed and _same(before, seen, shape, color)
+    def right(reading: Reading) -> bool:
+        return not reading.framed and _same(before, reading, shape, color)
 
     return Question(text, right, control)
 
 
-def _same(before: Reading, seen: Reading, shape: str, color: str) -> bool:
-    moved = max(abs(a - b) for a, b in zip(before.center, seen.center, strict=True))
+def _same(before: Reading, after: Reading, shape: str, color: str) -> bool:
+    moved = max(abs(a - b) for a, b in zip(before.center, after.center, strict=True))
     return (
-        (seen.shape, seen.shape_color) == (shape, color)
-        and seen.background_color == before.background_color
+        (after.shape, after.shape_color) == (shape, color)
+        and after.background_color == before.background_color
         and moved <= MAXIMUM_SHIFT
     )

@@ -28,7 +28,6 @@ def band_means(
 
     Args:
         sigmas: Noise levels in [0, 1].
-        values: One for each.
         bands: How many there are.
 
     Returns:

@@ -63,7 +63,6 @@ class Parameterization(ABC):
         """The derivative of the noisy latents by s, as a raw output tells it.
 
         Args:
-            output: What the model gave.
             noisy: What it was asked about, on the straight path.
             sigma: The share of noise of each sample, in [0, 1]; for ``eps`` below 1, where the
                 noise says nothing of the image.

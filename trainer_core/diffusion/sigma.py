@@ -180,7 +180,6 @@ def band_shares(quantile: Callable[[float], float], bands: int) -> list[float]:
 
     Args:
         quantile: Of `make_quantile`.
-        bands: Their number.
 
     Returns:
         Shares that add up to 1, counted at 2000 places.
@@ -222,7 +221,6 @@ def shift_factor(settings: ShiftSettings, tokens: int) -> float:
     """The factor of `shift_sigma` that a base's scheduler uses, above 0; 1 moves no sigma.
 
     Args:
-        settings: The base's scheduler.
         tokens: Number of image tokens of the image that is generated, controls not counted.
     """
     if not settings.dynamic:
@@ -243,7 +241,6 @@ def flow_sigmas(steps: int, settings: ShiftSettings, tokens: int) -> Tensor:
 
     Args:
         steps: Number of steps, at least 1.
-        settings: The base's scheduler.
         tokens: Number of image tokens of the image.
 
     Returns:

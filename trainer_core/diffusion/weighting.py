@@ -49,7 +49,6 @@ def make_sigma_weight(
             at most 1000; ``logit_normal``: the density of a number whose logit is standard normal,
             which is 1 on average over uniform sigmas.
         snr_gamma: Of ``min_snr``, above 0.
-        parameterization: What is predicted.
 
     Returns:
         The weight; None for ``none``, where every level counts 1.
@@ -97,7 +96,6 @@ def min_snr_weight(sigma: float, gamma: float, parameterization: Parameterizatio
     Args:
         sigma: In [0, 1].
         gamma: Above 0.
-        parameterization: What is predicted.
 
     Source: Hang et al., Efficient Diffusion Training via Min-SNR Weighting Strategy (2023),
     section 3.4.

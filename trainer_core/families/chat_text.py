@@ -131,13 +131,13 @@ def text_batch(
     Returns:
         ``input_ids`` and ``attention_mask``, `[B, L]`.
     """
-    seen = masks or [[1] * len(text) for text in texts]
-    given = {"input_ids": texts, "attention_mask": seen}
+    mask = masks or [[1] * len(text) for text in texts]
+    inputs = {"input_ids": texts, "attention_mask": mask}
     return {
         name: pad_sequence(
             [torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True
         ).to(device)
-        for name, rows in given.items()
+        for name, rows in inputs.items()
     }
 
 
@@ -222,8 +222,8 @@ class ChatEncoders:
         )
         (model,) = self.text_models
         device = next(model.parameters()).device
-        given = text_batch(words["input_ids"], device, words["attention_mask"])
-        states = hidden_states(model, self.chat.states, given, self.chat.normed)
+        inputs = text_batch(words["input_ids"], device, words["attention_mask"])
+        states = hidden_states(model, self.chat.states, inputs, self.chat.normed)
         rows = [
             torch.stack([state[at, start : len(ids)] for state in states], dim=1).float()
             for at, ids in enumerate(words["input_ids"])
@@ -267,11 +267,7 @@ def load_chat_encoders(
 
     Args:
         kind: Library and class of the text encoder, such as ``transformers.Qwen3Model``.
-        chat: What becomes of a caption.
-        load_vae: The family's.
         controls: The least and the largest number of control images.
-        location: The base.
-        dtype: Of the weights.
         device: Where they compute.
     """
     folder = location.encoders

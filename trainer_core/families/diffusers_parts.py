@@ -276,12 +276,7 @@ def kl_latents(config: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def load_tokens(location: BaseLocation, part: str) -> Callable[[str], int]:
-    """Load a tokenizer alone: a text to the number of its tokens, with those at its ends.
-
-    Args:
-        location: The base.
-        part: The tokenizer's folder there.
-    """
+    """Load a tokenizer alone: a text to the number of its tokens, with those at its ends."""
     tokenizer = load_words("AutoTokenizer", location.encoders, part)
     return lambda text: len(tokenizer(text, verbose=False).input_ids)
 
@@ -402,10 +397,6 @@ def origin_by_names(key_map: KeyMap) -> Callable[[str, bool], Origin | None]:
 
 def check_heads(file: WeightFile, settings: Mapping[str, Any]) -> None:
     """`FileSpec.check` for a transformer whose rotary positions fill every head.
-
-    Args:
-        file: The opened file.
-        settings: Of Diffusers' class.
 
     Raises:
         BaseModelError: When its heads are of another size.

@@ -27,9 +27,6 @@ _IN_GUIDANCE = re.compile(r"(cfg|guidance)[-_ ]?distill(ed)?")
 def distilled_by_name(location: BaseLocation) -> str:
     """`Family.distilled` of a family whose distilled bases differ from the others by name alone.
 
-    Args:
-        location: The base.
-
     Returns:
         What to train on instead, in a sentence or two; empty when it is not named so.
     """

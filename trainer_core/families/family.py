@@ -23,8 +23,8 @@ from ..weights.loading import Take, load_file, load_frozen, load_packed
 from ..weights.reading_part import reading_part
 from .distilled import distilled_by_name
 from .family_specs import BaseFiles, LatentSpec, LayerSpec, LoadEncoders, PredictionSpec, TextSpec
-from .given import GivenDenoiser
 from .graph_spec import GraphSpec
+from .lent import LentDenoiser
 from .trainable_text import CLIP_L, with_tokens
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Family:
         headless: Why no node trains it, in a few words; empty where nodes do.
         embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
         models: The published bases in words, for docs/verified.md.
-        given: The denoiser, where a host lends one that it has in memory; None where it is loaded
+        lent: The denoiser, where a host lends one that it has in memory; None where it is loaded
             from files.
     """
 
@@ -74,7 +74,7 @@ class Family:
     headless: str = ""
     embedded: Path | None = None
     models: str = ""
-    given: GivenDenoiser | None = None
+    lent: LentDenoiser | None = None
 
     def load_transformer(
         self,
@@ -89,8 +89,6 @@ class Family:
         """Load the frozen denoiser.
 
         Args:
-            location: The base.
-            dtype: Of its weights.
             device: Where it computes.
             base_format: How the Linear layers of its blocks are kept (``memory.base_format``).
             mapped: Whether weights that the files have in this format may be views into them; on
@@ -165,11 +163,11 @@ class Family:
     @property
     def clips(self) -> FrameGrid | None:
         """Lengths of the clips that it trains; None where it trains images alone."""
-        return None if self.given is None else self.given.clips
+        return None if self.lent is None else self.lent.clips
 
     def _latents(self, location: BaseLocation) -> tuple[int, int]:
-        if self.given is not None:
-            return self.given.channels, self.given.pixels
+        if self.lent is not None:
+            return self.lent.channels, self.lent.pixels
         config = read_json(location.encoders / "vae" / "config.json")
         with reading_part(location.encoders / "vae"):
             return self.latents.of_config(config)
@@ -190,7 +188,6 @@ class Family:
         """The noise levels that the base's own scheduler would sample with.
 
         Args:
-            location: The base.
             steps: Number of steps, at least 1.
             width: Width of the image in pixels.
             height: Height of the image in pixels.
@@ -199,8 +196,8 @@ class Family:
         Returns:
             `[steps + 1]`, float32, from 1 down to 0; of a family with levels from its strongest.
         """
-        if self.given is not None:
-            return self.given.sigmas(steps)
+        if self.lent is not None:
+            return self.lent.sigmas(steps)
         if self.prediction.levels is not None:
             return self.prediction.levels.sampling(steps)
         settings = ShiftSettings(shift=shift) if shift else self.prediction.shift(location, steps)
@@ -243,9 +240,7 @@ def guided_velocity(
     second time with ``unconditional`` when the guidance is above 1.
 
     Args:
-        family: The base's family.
         transformer: The denoiser, with or without an adapter.
-        conditionings: One per image.
         unconditional: The encoded negative prompts, one per image; not read when one pass is
             enough.
         controls: One `[B, C, hc, wc]` per control image.

@@ -197,7 +197,6 @@ def file_sizes(file: WeightFile, name: Callable[[str], str]) -> dict[str, Any]:
     """What a single file says of the settings of Diffusers' class, and what all have in common.
 
     Args:
-        file: The file.
         name: A tensor's name in Diffusers' transformer to that in the file.
     """
     native = any(tensor.startswith(NATIVE_MARKS) for tensor in file.tensors)

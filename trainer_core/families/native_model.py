@@ -165,7 +165,6 @@ def header_names(model: nn.Module, title: str) -> HeaderNames:
     """What other programs call a denoiser in headers of adapter files.
 
     Args:
-        model: The denoiser.
         title: What it is called where no program has a name for it, such as its class.
 
     Returns:

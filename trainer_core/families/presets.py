@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, get_args
 from ..config.adapter import AdapterKind
 from ..config.presets import FOLDER, PLAN, Figure, Layer, merged, read_layers
 from ..errors import ConfigError
-from .given import GRAPH_MODEL
+from .lent import GRAPH_MODEL
 from .registry import PACKAGES
 
 GOALS = ("person", "style", "object", "edit")
@@ -133,7 +133,6 @@ def plan_preset(
         variant: The base's, such as ``generate``; None takes the family's for this goal.
         kind: Of the adapter; ``auto`` leaves it to the preset.
         embedded: Whether the base is the tiny one that ships with the trainer.
-        gpu: What the run will have.
         traits: What a model of the graph tells about itself, by the layers ``trait.NAME``.
         billions: 10^9 numbers of the denoiser; None takes what the preset knows.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import BaseModelError
-from .given import GRAPH_MODEL, only_the_host
+from .lent import GRAPH_MODEL, only_the_host
 
 if TYPE_CHECKING:
     from .family import Family

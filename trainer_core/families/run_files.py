@@ -13,7 +13,7 @@ from ..config.dialect import format_value
 from ..config.optimizer import OWN_DEFAULTS
 from ..config.reading import commented_run_file
 from ..errors import ConfigError
-from .given import GRAPH_MODEL
+from .lent import GRAPH_MODEL
 from .registry import PACKAGES
 
 Template = Mapping[str, Any]
@@ -113,7 +113,6 @@ def run_file_of(
     """Write a commented run file that says these values; `load_config` reads it as `config_of`.
 
     Args:
-        title: Its first line.
         values: What it says beyond the defaults, by YAML path.
         notes: Sentences below the title.
         remarks: YAML path to what stands above that setting.

@@ -140,7 +140,6 @@ def make_text(text: TrainableText, settings: Mapping[str, Any], device: str) -> 
 
     Args:
         text: Which one.
-        settings: Its configuration.
         device: Where its weights lie.
     """
     library = importlib.import_module("transformers")
@@ -158,7 +157,6 @@ def filled_text(
         text: Which one.
         weights: By the names that they have in single files, below ``text_model``.
         heads: How many heads its attention has.
-        dtype: Of the copies.
 
     Raises:
         BaseModelError: When weights are missing, or of other sizes.

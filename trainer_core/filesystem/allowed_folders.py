@@ -45,7 +45,6 @@ class AllowedFolders:
         Args:
             path: A file or folder that is to be read, or written.
             what: What the message calls it: a setting, or an input of a node.
-            error: The class of the error.
 
         Raises:
             InputError: When it does.

@@ -150,7 +150,6 @@ def move(path: Path, target: Path, *, replace: bool = False) -> None:
     """Give a file or folder its final name; on Windows wait a little for who has it open.
 
     Args:
-        path: What to rename.
         target: The new name, on the same disk.
         replace: Whether a file that has it is replaced.
 

@@ -44,7 +44,6 @@ def temporary_beside(target: Path, ending: str = SUFFIX) -> Iterator[Path]:
     """A name for a file or folder that is to become a target, for as long as a block.
 
     Args:
-        target: The final name.
         ending: Ending of the temporary one.
 
     Yields:
@@ -63,9 +62,6 @@ def set_aside(target: Path) -> Iterator[Path]:
 
     A writer that is killed in the block leaves it under that name: `remove_leftovers` gives it its
     own name back, unless that is taken by then.
-
-    Args:
-        target: The name that it has.
 
     Yields:
         The path, at which nothing is. What is there when the block is left is removed, unless

@@ -41,8 +41,6 @@ def read_text(path: Path | str, refuse: Refuse, largest: int = LARGEST_TEXT) -> 
     """Read a text file.
 
     Args:
-        path: The file.
-        refuse: Makes the error.
         largest: Bytes that it may have.
 
     Returns:
@@ -113,7 +111,6 @@ def parse_json(text: str | bytes, *, unique: bool = False) -> Any:
     """Parse JSON of bounded depth; the caller bounds its length.
 
     Args:
-        text: The document.
         unique: Whether a name that comes twice in an object is an error; else the last one counts.
 
     Returns:

@@ -45,33 +45,33 @@ from .vocabulary import set_schedule, set_text_encoder
 _NAME = "ai-toolkit"
 
 
-def _convert(given: Given, to: Conversion) -> None:
-    document = given.documents[0].values
+def _convert(files: Given, to: Conversion) -> None:
+    document = files.documents[0].values
     config = document.get("config")
     processes = config.get("process") if isinstance(config, Mapping) else None
     if not isinstance(config, Mapping) or not isinstance(processes, list) or not processes:
         raise ConfigError(
-            f"{given.name}: config.process is no list of processes",
+            f"{files.name}: config.process is no list of processes",
             "one process at least, which trains",
             "Give the file that starts the training.",
         )
-    _outside(given, document, config, to)
+    _outside(files, document, config, to)
     for place, other in enumerate(processes[1:], 1):
         to.lack(f"config.process[{place}]", other, "One run file is one training.")
-    process = Source(given.name, _named(given, processes[0]), TABLES["config.process[0]"])
+    process = Source(files.name, _named(files, processes[0]), TABLES["config.process[0]"])
     _require_adapter(process)
     process.apply(to)
 
     def part(name: str) -> Source:
         values = process.read(name, mapping, {})
-        source = Source(given.name, values, TABLES[name], f"{name}.")
+        source = Source(files.name, values, TABLES[name], f"{name}.")
         source.apply(to)
         return source
 
     network, train = part("network"), part("train")
     part("save")
     _network(network, to)
-    _model(given, part("model"), to)
+    _model(files, part("model"), to)
     _optimizer(train, to)
     near = "Of several text encoders CLIP-L alone is trained here."
     set_text_encoder(to, train, "train_text_encoder", "text_encoder_lr", near)
@@ -84,13 +84,13 @@ def _convert(given: Given, to: Conversion) -> None:
     if set_slider(process, to):
         _without_images(process, train, to)
     else:
-        _datasets(given, process, train, to)
+        _datasets(files, process, train, to)
 
 
-def _named(given: Given, process: Any) -> Mapping[str, Any]:
+def _named(files: Given, process: Any) -> Mapping[str, Any]:
     if not isinstance(process, Mapping):
         raise ConfigError(
-            f"{given.name}: config.process[0] is no section",
+            f"{files.name}: config.process[0] is no section",
             "names with values, such as network and train",
             "Give the file that starts the training.",
         )
@@ -118,27 +118,27 @@ def _require_adapter(process: Source) -> None:
 
 
 def _outside(
-    given: Given, document: Mapping[str, Any], config: Mapping[str, Any], to: Conversion
+    files: Given, document: Mapping[str, Any], config: Mapping[str, Any], to: Conversion
 ) -> None:
     """What stands around the process: the name, and what says nothing of training."""
-    told = Lacks("It is about what the program shows, not about training.", EVERY)
-    top = {"job": told, "config": Together("all"), "meta": Together("nothing")}
-    Source(given.name, document, top).apply(to)
+    reason = Lacks("It is about what the program shows, not about training.", EVERY)
+    top = {"job": reason, "config": Together("all"), "meta": Together("nothing")}
+    Source(files.name, document, top).apply(to)
     for key, value in leaves("meta", document["meta"]) if document.get("meta") else ():
         to.off(key, value, "Files say what they were made with by themselves.")
     inside: Table = {"name": Maps("output.name", text), "process": Together("all")}
-    Source(given.name, config, inside, "config.").apply(to)
+    Source(files.name, config, inside, "config.").apply(to)
 
 
 def _network(network: Source, to: Conversion) -> None:
     """Kind, rank and alpha; the ranks of full factors there stand for none."""
     kinds = {"lora": "lora", "lokr": "lokr", "loha": "loha"}
-    said = network.read("type", text, "lora")
-    kind = kinds.get(said.lower())
+    its_kind = network.read("type", text, "lora")
+    kind = kinds.get(its_kind.lower())
     if kind is None:
-        to.lack("network.type", said, "There is no such kind here; lora stands in its place.")
+        to.lack("network.type", its_kind, "There is no such kind here; lora stands in its place.")
         kind = "lora"
-    network.say(to, "adapter.kind", kind, "type", said)
+    network.say(to, "adapter.kind", kind, "type", its_kind)
     full = kind == "lokr" and network.read("lokr_full_rank", flag, True)
     network.when(kind == "lokr", to, TABLES["network if lokr"])
     if full:
@@ -152,39 +152,39 @@ def _network(network: Source, to: Conversion) -> None:
 
 
 def _rank(network: Source, to: Conversion) -> None:
-    key = "rank" if network.given("rank") else "linear"
+    key = "rank" if network.has("rank") else "linear"
     rank = network.read(key, whole, 4)
     network.say(to, "adapter.rank", rank, key)
     if key == "rank":
         network.off(to, "linear", why="network.rank wins over it.")
-    key = "linear_alpha" if network.given("linear_alpha") else "alpha"
+    key = "linear_alpha" if network.has("linear_alpha") else "alpha"
     alpha = network.read(key, number, 1.0) or float(rank)
     network.say(to, "adapter.alpha", alpha, key)
     if key == "linear_alpha":
         network.off(to, "alpha", why="network.linear_alpha wins over it.")
 
 
-def _model(given: Given, model: Source, to: Conversion) -> None:
+def _model(files: Given, model: Source, to: Conversion) -> None:
     arch = model.read("arch", text, "")
     older = [key for key in OLDER_MODELS if model.read(key, flag, False)]
     if arch or not older:
-        set_family(to, given, _NAME, "model.arch", arch.split(":")[0])
+        set_family(to, files, _NAME, "model.arch", arch.split(":")[0])
     else:
         key = older[0]
-        set_family(to, given, _NAME, f"model.{key}", OLDER_MODELS[key], model.values[key])
+        set_family(to, files, _NAME, f"model.{key}", OLDER_MODELS[key], model.values[key])
     if model.read("quantize", flag, False):
         kind, _, recovery = model.read("qtype", text, "qfloat8").partition("|")
         try:
             to.say(
                 "memory.base_format",
                 BASE_FORMAT(kind),
-                "model.qtype" if model.given("qtype") else "model.quantize",
-                kind if model.given("qtype") else True,
+                "model.qtype" if model.has("qtype") else "model.quantize",
+                kind if model.has("qtype") else True,
                 "Rounded in another way, to about as many bits.",
             )
         except UnfitError:
             to.lack("model.qtype", kind, "There is no such format; memory.plan chooses.")
-        if recovery or model.given("accuracy_recovery_adapter"):
+        if recovery or model.has("accuracy_recovery_adapter"):
             to.lack(
                 "model.accuracy_recovery_adapter",
                 recovery or model.values["accuracy_recovery_adapter"],
@@ -195,7 +195,7 @@ def _model(given: Given, model: Source, to: Conversion) -> None:
     adapters = [
         (key, when)
         for key, when in (("assistant_lora_path", "training"), ("lora_path", "always"))
-        if model.given(key)
+        if model.has(key)
     ]
     if adapters:
         listed = [{"path": model.read(key, text), "when": when} for key, when in adapters]
@@ -209,7 +209,7 @@ def _optimizer(train: Source, to: Conversion) -> None:
     params = train.read("optimizer_params", mapping, {})
     name = ("optimizer", train.read("optimizer", text, "adamw"))
     ours = set_optimizer_by(train, to, name, params, "optimizer_params.{}", {"eps": 1e-6})
-    key = "unet_lr" if train.given("unet_lr") else "lr"
+    key = "unet_lr" if train.has("unet_lr") else "lr"
     rate = train.read(key, number, 1e-6)
     own = "prodigy" in name[1].lower()
     raised = ours in FINDS_ITS_RATE and (rate < 0.1 or not own)
@@ -246,7 +246,7 @@ def _schedule(train: Source, rate: float, to: Conversion) -> None:
         cycles=said("num_cycles", usual=1),
         power=said("power"),
         min_ratio=(least[0], least[1] / rate) if least and rate else None,
-        named=train.given("lr_scheduler"),
+        named=train.has("lr_scheduler"),
     )
     usual = 1000 if name == "constant_with_warmup" else None
     if warmup := said("num_warmup_steps", whole, usual):
@@ -258,12 +258,12 @@ def _schedule(train: Source, rate: float, to: Conversion) -> None:
 
 def _unused(params: Mapping[str, Any], to: Conversion) -> None:
     """Note the numbers of a schedule that nothing here follows from."""
-    told = {note.key: note.outcome for note in to.notes}
+    outcomes = {note.key: note.outcome for note in to.notes}
     for name, value in params.items():
         key = f"train.lr_scheduler_params.{name}"
-        if name_of(key) in told:
+        if name_of(key) in outcomes:
             continue
-        if told.get("train.lr_scheduler") == "lacking":
+        if outcomes.get("train.lr_scheduler") == "lacking":
             to.lack(key, value, "There is no such schedule here.")
         elif name in _OF_SCHEDULES:
             to.off(key, value, "It changes nothing with this schedule.")
@@ -316,12 +316,12 @@ def _sample(sample: Source, train: Source, to: Conversion) -> None:
 
 
 def _prompts(sample: Source, items: Sequence[Mapping[str, Any]], to: Conversion) -> None:
-    def said(item: Mapping[str, Any], key: str) -> str:
+    def options(item: Mapping[str, Any], key: str) -> str:
         return sample.check(f"samples ({key})", item.get(key) or "", text)
 
     word = to.values.get("dataset.trigger_word", "")
-    prompts = [said(each, "prompt").replace("[trigger]", word) for each in items]
-    controls = [[said(each, key) for key in _CONTROLS if each.get(key)] for each in items]
+    prompts = [options(each, "prompt").replace("[trigger]", word) for each in items]
+    controls = [[options(each, key) for key in _CONTROLS if each.get(key)] for each in items]
     own: list[dict[str, Any]] = [{} for _ in items]
     for place, each in enumerate(items):
         for key, value in each.items():
@@ -332,23 +332,23 @@ def _prompts(sample: Source, items: Sequence[Mapping[str, Any]], to: Conversion)
                 to.tell("preview.prompts", path, value)
             elif key not in _ITEM:
                 to.lack(path, value, "All previews share it here.")
-    prompts = [prompt_line(each, said) for each, said in zip(prompts, own, strict=True)]
+    prompts = [prompt_line(each, options) for each, options in zip(prompts, own, strict=True)]
     to.say("preview.prompts", prompts, "sample.prompts", prompts)
     if any(controls):
         to.say("preview.controls", controls, "sample.samples (ctrl_img)", controls)
 
 
-def _datasets(given: Given, process: Source, train: Source, to: Conversion) -> None:
+def _datasets(files: Given, process: Source, train: Source, to: Conversion) -> None:
     weight = train.read("reg_weight", number, 1.0)
     dropout = train.read("prompt_dropout_prob", number, 0.0)
     if dropout:
         to.say("dataset.caption_dropout", dropout, "train.prompt_dropout_prob", dropout)
     folders: list[Folder] = []
     for place, values in enumerate(process.read("datasets", mappings, [])):
-        source = Source(given.name, values, TABLES["datasets"], f"datasets[{place}].")
+        source = Source(files.name, values, TABLES["datasets"], f"datasets[{place}].")
         folders.append(dataset_folder(source, weight, to.values.get("dataset.trigger_word", "")))
     set_folders(to, folders)
-    if train.given("reg_weight") and all(each.role == "train" for each in folders):
+    if train.has("reg_weight") and all(each.role == "train" for each in folders):
         to.off("train.reg_weight", weight, "No dataset is for regularization.")
 
 

@@ -24,9 +24,7 @@ def dataset_folder(source: Source, regularization_weight: float, trigger_word: s
     """One dataset as a folder.
 
     Args:
-        source: Its keys.
         regularization_weight: ``train.reg_weight``.
-        trigger_word: The one of all datasets.
     """
     to = Conversion()
     source.apply(to)
@@ -40,9 +38,9 @@ def dataset_folder(source: Source, regularization_weight: float, trigger_word: s
         to.say("dataset.captions.length", "short", f"{key}use_short_captions", True)
     if source.read("alpha_mask", flag, False):
         to.say("dataset.mask.source", "alpha", f"{key}alpha_mask", True)
-    elif source.given("mask_path"):
+    elif source.has("mask_path"):
         source.say(to, "dataset.mask_folder", source.read("mask_path", text), "mask_path")
-    masked = source.read("alpha_mask", flag, False) or source.given("mask_path")
+    masked = source.read("alpha_mask", flag, False) or source.has("mask_path")
     if masked:
         weight = source.read("mask_min_value", number, 0.0)
         source.say(to, "dataset.mask.background", weight, "mask_min_value")
@@ -61,7 +59,7 @@ def dataset_folder(source: Source, regularization_weight: float, trigger_word: s
 
 def _path(source: Source, to: Conversion) -> None:
     # What stands first wins there.
-    key = "dataset_path" if source.given("dataset_path") else "folder_path"
+    key = "dataset_path" if source.has("dataset_path") else "folder_path"
     path = source.read(key, text, "")
     numbered = [name for name in _CONTROLS if source.values.get(name)]
     controls = [
@@ -70,8 +68,8 @@ def _path(source: Source, to: Conversion) -> None:
         for each in source.read(name, texts, [])
         if each
     ]
-    told = [(source.prefix + name, each) for name, each in controls]
-    set_image_folder(to, (source.prefix + key, path), told)
+    entries = [(source.prefix + name, each) for name, each in controls]
+    set_image_folder(to, (source.prefix + key, path), entries)
 
 
 def _sizes(source: Source, to: Conversion) -> None:
@@ -79,7 +77,7 @@ def _sizes(source: Source, to: Conversion) -> None:
     found = source.values.get("resolution")
     key = f"{source.prefix}resolution"
     if found is None:
-        to.say("dataset.resolution", 512, key, 512, given=False)
+        to.say("dataset.resolution", 512, key, 512, stated=False)
         return
     many = isinstance(found, list)
     read = (lambda value: [whole(each) for each in value]) if many else (lambda v: [whole(v)])

@@ -24,7 +24,7 @@ def set_noise(train: Source, to: Conversion) -> None:
     bias = train.read("content_or_style", text, "balanced")
     linear = train.read("linear_timesteps", flag, False)
     linear = linear or train.read("linear_timesteps2", flag, False)
-    said = ("train.timestep_type", kind)
+    entry = ("train.timestep_type", kind)
     density = "training.sigma.density"
     _linear(train, to)
     if bias in {"content", "style"}:
@@ -33,20 +33,20 @@ def set_noise(train: Source, to: Conversion) -> None:
         to.say(density, bias, "train.content_or_style", bias, near)
         _bounds(train, to)
         return
-    if train.given("content_or_style"):
+    if train.has("content_or_style"):
         to.off("train.content_or_style", bias)
     if linear:
         pass
     elif kind == "sigmoid":
         train.say(to, density, "logit_normal", "timestep_type", kind)
     elif kind in {"linear", "weighted"}:
-        to.say(density, "uniform", *said, _EVEN if kind == "weighted" else "")
+        to.say(density, "uniform", *entry, _EVEN if kind == "weighted" else "")
     elif kind in {"shift", "flux_shift", "lumina2_shift"}:
-        set_base_shift_of_uniform(to, said)
+        set_base_shift_of_uniform(to, entry)
     elif kind == "lognorm_blend":
-        to.say(density, "content", *said, "Mostly strong noise, with a quarter of all levels.")
+        to.say(density, "content", *entry, "Mostly strong noise, with a quarter of all levels.")
     else:
-        to.lack(*said, _FEW_STEPS)
+        to.lack(*entry, _FEW_STEPS)
     _bounds(train, to)
 
 
@@ -54,7 +54,7 @@ def _linear(train: Source, to: Conversion) -> None:
     for key in ("linear_timesteps", "linear_timesteps2"):
         if train.read(key, flag, False):
             to.say("training.sigma.density", "uniform", f"train.{key}", True, _EVEN)
-        elif train.given(key):
+        elif train.has(key):
             to.off(f"train.{key}", False)
 
 

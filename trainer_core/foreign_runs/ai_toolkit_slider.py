@@ -48,9 +48,9 @@ def set_slider(process: Source, to: Conversion) -> bool:
 
 def _newer(slider: Source, to: Conversion) -> None:
     for key, setting in (("positive_prompt", "positive"), ("negative_prompt", "negative")):
-        if slider.given(key):
-            said = slider.read(key, text)
-            to.say(f"dataset.slider.{setting}", said, f"slider.{key}", said)
+        if slider.has(key):
+            value = slider.read(key, text)
+            to.say(f"dataset.slider.{setting}", value, f"slider.{key}", value)
     neutral = slider.read("target_class", text, "")
     if neutral:
         to.say("dataset.slider.neutral", [neutral], "slider.target_class", neutral)
@@ -90,16 +90,16 @@ def _targets(slider: Source, targets: Sequence[Mapping[str, Any]], to: Conversio
 
     directions = ("positive", "negative")
     first = prompts(targets[0], *directions)
-    for setting, said in zip(directions, first, strict=True):
-        to.say(f"dataset.slider.{setting}", said, f"slider.targets[0].{setting}", said)
+    for setting, value in zip(directions, first, strict=True):
+        to.say(f"dataset.slider.{setting}", value, f"slider.targets[0].{setting}", value)
     neutral: list[str] = []
     for place, each in enumerate(targets):
-        key, said = f"slider.targets[{place}]", prompts(each, "target_class")[0]
+        key, value = f"slider.targets[{place}]", prompts(each, "target_class")[0]
         if prompts(each, *directions) != first:
             to.lack(key, dict(each), "One run is one slider, between two prompts.")
             continue
-        if said not in neutral:
-            neutral.append(said)
+        if value not in neutral:
+            neutral.append(value)
         for name, usual in (("weight", 1.0), ("multiplier", 1.0), ("shuffle", False)):
             if each.get(name, usual) != usual:
                 to.lack(f"{key}.{name}", each[name], "All prompts count alike, as they stand.")

@@ -71,10 +71,6 @@ def open_document(path: Path | str) -> Document:
 def parse_document(name: str, text: str) -> Document:
     """Parse a file's text; its extension says the format, and else its first letters do.
 
-    Args:
-        name: Of the file.
-        text: What it holds.
-
     Raises:
         InputError: As `open_document`.
     """
@@ -241,11 +237,11 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
 
 def _count(value: Any) -> None:
     """Refuse too many values, and ones that are none of the plain ones."""
-    waiting, seen = [value], 0
+    waiting, count = [value], 0
     while waiting:
         each = waiting.pop()
-        seen += 1
-        if seen > MOST_VALUES:
+        count += 1
+        if count > MOST_VALUES:
             raise ValueError(f"it has more than {MOST_VALUES} values")
         if isinstance(each, dict):
             if not all(isinstance(name, str | int | float | bool | None) for name in each):

@@ -24,17 +24,17 @@ _NAME = "FlyMyAI"
 _TABLES = read_tables("flymyai", extension=lambda value: f".{text(value)}")
 
 
-def _convert(given: Given, to: Conversion) -> None:
-    source = Source(given.name, given.documents[0].values, _TABLES[""])
+def _convert(files: Given, to: Conversion) -> None:
+    source = Source(files.name, files.documents[0].values, _TABLES[""])
     source.apply(to)
-    edits = source.given("data_config.control_dir")
-    set_family(to, given, _NAME, "data_config.control_dir", "edit" if edits else "generate")
+    edits = source.has("data_config.control_dir")
+    set_family(to, files, _NAME, "data_config.control_dir", "edit" if edits else "generate")
     _adapter(source, to)
     _optimizer(source, to)
     _dataset(source, to)
     set_trackers(source, "report_to", to)
     to.say(
-        "output.layouts", ["comfyui", "diffusers"], "save_lora_weights", "diffusers", given=False
+        "output.layouts", ["comfyui", "diffusers"], "save_lora_weights", "diffusers", stated=False
     )
 
 
@@ -47,13 +47,13 @@ def _adapter(source: Source, to: Conversion) -> None:
             "Give the file of a LoRA training; whole models are not trained here.",
         )
     fixed = "train.py"
-    to.say("adapter.kind", "lora", fixed, "lora", given=False)
+    to.say("adapter.kind", "lora", fixed, "lora", stated=False)
     to.say("adapter.rank", rank, "rank", rank)
     to.say("adapter.alpha", float(rank), "rank", rank)
-    to.say("adapter.init", "gaussian", fixed, "gaussian", given=False)
+    to.say("adapter.init", "gaussian", fixed, "gaussian", stated=False)
     targets = ending(["to_k", "to_q", "to_v", "to_out.0"])
-    to.say("adapter.targets", targets, fixed, targets, given=False)
-    to.say("training.sigma.density", "uniform", fixed, "uniform", given=False)
+    to.say("adapter.targets", targets, fixed, targets, stated=False)
+    to.say("training.sigma.density", "uniform", fixed, "uniform", stated=False)
 
 
 def _optimizer(source: Source, to: Conversion) -> None:
@@ -72,22 +72,22 @@ def _optimizer(source: Source, to: Conversion) -> None:
                 to.off(key, value, "That program hands it to AdamW in 32 bits alone.")
     else:
         numbers |= rest
-    given = {name: said for name, said in numbers.items() if said[1] is not None}
+    known = {name: entry for name, entry in numbers.items() if entry[1] is not None}
     set_optimizer(
-        to, ("adam8bit", "adam8bit" if eight else "adamw"), given, named=source.given("adam8bit")
+        to, ("adam8bit", "adam8bit" if eight else "adamw"), known, named=source.has("adam8bit")
     )
     name = source.read("lr_scheduler", text, "constant")
-    set_schedule(to, ("lr_scheduler", name), named=source.given("lr_scheduler"))
+    set_schedule(to, ("lr_scheduler", name), named=source.has("lr_scheduler"))
     warmup = source.read("lr_warmup_steps", whole, 0)
     if name == "constant" and warmup:
         to.off("lr_warmup_steps", warmup, "The schedule constant has no warm-up there.")
-    elif source.given("lr_warmup_steps"):
+    elif source.has("lr_warmup_steps"):
         to.say("training.schedule.warmup_steps", warmup, "lr_warmup_steps", warmup)
 
 
 def _dataset(source: Source, to: Conversion) -> None:
-    to.say("dataset.bucketing", "longest_side", "image_datasets", "longest_side", given=False)
-    to.say("dataset.upscale", True, "image_datasets", True, given=False)
+    to.say("dataset.bucketing", "longest_side", "image_datasets", "longest_side", stated=False)
+    to.say("dataset.upscale", True, "image_datasets", True, stated=False)
     path = source.read("data_config.img_dir", text, "")
     control = source.read("data_config.control_dir", text, "")
     controls = [("data_config.control_dir", control)] if control else []

@@ -18,7 +18,7 @@ class Folder:
     """A dataset of a file.
 
     Attributes:
-        said: Its settings, by the YAML paths of the section ``dataset``.
+        conversion: Its settings, by the YAML paths of the section ``dataset``.
         role: What its images are for.
         weight: Factor on their loss.
         key: What the file calls it.
@@ -26,7 +26,7 @@ class Folder:
             many of them as of trained ones; empty where the program does not do so.
     """
 
-    said: Conversion
+    conversion: Conversion
     role: str = "train"
     weight: float = 1.0
     key: str = ""
@@ -39,27 +39,26 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
     What only ``dataset`` can say holds for all folders; a folder that says otherwise is noted.
     """
     for each in folders:
-        each.said.finish()
+        each.conversion.finish()
     named, folders = folders, _each_once(folders)
-    trained = [
-        each for each in folders if each.role == "train" and "dataset.path" in each.said.values
-    ]
+    own = [each for each in folders if each.role == "train"]
+    trained = [each for each in own if "dataset.path" in each.conversion.values]
     first = next((each for each in trained if each.weight == 1), next(iter(trained), None))
     if first is None:
-        notes = [note for each in folders for note in each.said.notes]
+        notes = [note for each in folders for note in each.conversion.notes]
         to.notes += [_of_none(note) for note in notes if note.outcome != "default"]
         return
     if not has_masks(first):
         # What masks weigh is nothing to a folder that has none.
         other = next((each for each in folders if has_masks(each)), first)
-        first.said.values |= {
+        first.conversion.values |= {
             setting: value
-            for setting, value in other.said.values.items()
+            for setting, value in other.conversion.values.items()
             if setting.startswith("dataset.mask.") and setting != "dataset.mask.source"
         }
     shared = dict(to.values)
-    to.values |= first.said.values
-    to.notes += [_of_first(note) for note in first.said.notes]
+    to.values |= first.conversion.values
+    to.notes += [_of_first(note) for note in first.conversion.notes]
     further: list[dict[str, Any]] = []
     order = [first]
     for each in folders:
@@ -67,9 +66,10 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
             continue
         entry, lost = _entry(each, first, shared)
         if not entry:
-            to.notes += [_of_none(note) for note in each.said.notes if note.outcome != "default"]
+            stated = [note for note in each.conversion.notes if note.outcome != "default"]
+            to.notes += [_of_none(note) for note in stated]
             continue
-        to.notes += [_of_further(note, lost) for note in each.said.notes]
+        to.notes += [_of_further(note, lost) for note in each.conversion.notes]
         further.append(entry)
         order.append(each)
     if further:
@@ -79,8 +79,8 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
 
 def has_masks(folder: Folder) -> bool:
     """Whether a folder has masks, in files or in its images' transparency."""
-    said = folder.said.values
-    return "dataset.mask_folder" in said or said.get("dataset.mask.source", "none") != "none"
+    values = folder.conversion.values
+    return "dataset.mask_folder" in values or values.get("dataset.mask.source", "none") != "none"
 
 
 def _default_of(setting: str) -> Any:
@@ -120,7 +120,7 @@ def _entry(
         first: The one that ``dataset`` speaks of.
         shared: What the file says of all folders.
     """
-    values, main = folder.said.values, {**shared, **first.said.values}
+    values, main = folder.conversion.values, {**shared, **first.conversion.values}
     lost: set[str] = set()
     path = values.get("dataset.path")
     if not path:
@@ -137,7 +137,7 @@ def _entry(
     # What only the first folder says does not hold for this one.
     silent = {
         setting: shared.get(setting, _default_of(setting))
-        for setting in first.said.values.keys() - values.keys()
+        for setting in first.conversion.values.keys() - values.keys()
     }
     for setting, value in {**values, **silent}.items():
         name = setting.removeprefix("dataset.")
@@ -150,7 +150,7 @@ def _entry(
             lost.add(setting)
             if setting in silent:
                 why = f"{setting} holds for all folders; it is as the first says."
-                folder.said.lack(f"{folder.key} ({name})", value, why)
+                folder.conversion.lack(f"{folder.key} ({name})", value, why)
     return entry, lost
 
 
@@ -171,7 +171,7 @@ _PACES = {"dataset.num_repeats", "dataset.batch_size"}
 
 def _place(folder: Folder) -> str:
     """Where a folder lies, as it is written; empty where it has no path."""
-    path = folder.said.values.get("dataset.path", "")
+    path = folder.conversion.values.get("dataset.path", "")
     return os.path.normpath(path.replace("\\", "/")) if path else ""
 
 
@@ -193,15 +193,15 @@ def _each_once(folders: Sequence[Folder]) -> list[Folder]:
             other = first or around
             assert other is not None
             why = f"Its images are those of {other.key or 'a folder'}, and stand once in a run."
-            notes = [each for each in folder.said.notes if each.outcome != "default"]
+            notes = [each for each in folder.conversion.notes if each.outcome != "default"]
             notes = [replace(n, outcome="lacking", setting="", why=why) for n in notes if n.setting]
-            other.said.notes += notes
+            other.conversion.notes += notes
     return kept
 
 
 def _reads_below(folder: Folder, place: str) -> bool:
     """Whether a folder's images are also those of a place below it."""
-    values, own = folder.said.values, _place(folder)
+    values, own = folder.conversion.values, _place(folder)
     below = values.get("dataset.subfolders", _default_of("dataset.subfolders"))
     named = values.get("dataset.layout") == "kohya"  # its folders below have names of one form
     return bool(own and below and not named and place.startswith(f"{own}/"))
@@ -209,7 +209,7 @@ def _reads_below(folder: Folder, place: str) -> bool:
 
 def _merge(first: Folder, folder: Folder) -> None:
     """Give a folder the sizes of one that names it again, and note what that says otherwise."""
-    main, own = first.said.values, folder.said.values
+    main, own = first.conversion.values, folder.conversion.values
     size = _default_of("dataset.resolution")
     sizes: set[int] = set()
     for each in (main, own):
@@ -223,18 +223,18 @@ def _merge(first: Folder, folder: Folder) -> None:
     }
     if folder.weight != first.weight:
         differ.add("dataset.folders")
-    for note in folder.said.notes:
+    for note in folder.conversion.notes:
         if note.setting in differ and note.outcome != "lacking":
-            first.said.notes.append(_of_merged(note, first.key))
+            first.conversion.notes.append(_of_merged(note, first.key))
         elif note.setting in _SIZES:
-            first.said.notes.append(replace(note, setting="dataset.more_resolutions"))
+            first.conversion.notes.append(replace(note, setting="dataset.more_resolutions"))
         elif note.outcome != "default":
-            first.said.notes.append(note)
-    told = {note.setting for note in folder.said.notes}
-    for setting in sorted(differ - told - {"dataset.folders"}):
+            first.conversion.notes.append(note)
+    settings = {note.setting for note in folder.conversion.notes}
+    for setting in sorted(differ - settings - {"dataset.folders"}):
         key = f"{folder.key} ({setting.removeprefix('dataset.')})"
         note = Note(key, str(_default_of(setting)), "near", setting)
-        first.said.notes.append(_of_merged(note, first.key))
+        first.conversion.notes.append(_of_merged(note, first.key))
 
 
 def _of_merged(note: Note, first: str) -> Note:
@@ -249,7 +249,6 @@ def _balanced(named: Sequence[Folder], order: Sequence[Folder]) -> list[Balanced
     """The regularization folders that are repeated until they equal the trained ones.
 
     Args:
-        named: All folders of the file.
         order: Those of the run, as `dataset_folders` counts them.
     """
     at = {(_place(each), each.role): number for number, each in enumerate(order)}
@@ -260,5 +259,5 @@ def _balanced(named: Sequence[Folder], order: Sequence[Folder]) -> list[Balanced
             continue
         group = groups.setdefault(each.group, Balanced(each.group, {}, {}))
         side = group.trained if each.role == "train" else group.ordinary
-        side[number] = each.said.values.get("dataset.num_repeats", 1)
+        side[number] = each.conversion.values.get("dataset.num_repeats", 1)
     return [each for each in groups.values() if each.trained and each.ordinary]

@@ -44,23 +44,22 @@ Datasets = tuple[str, Values] | None
 
 
 def read_parts(
-    given: Given, to: Conversion, is_dataset: Callable[[Values], bool]
+    files: Given, to: Conversion, is_dataset: Callable[[Values], bool]
 ) -> tuple[dict[str, Any], Datasets]:
     """Collect the arguments of a training, from a command and the file it names, and its datasets.
 
     Args:
-        given: The files.
         to: Gets notes on what is not here.
         is_dataset: Test of a file for datasets.
     """
     arguments: dict[str, Any] = {}
     datasets: Datasets = None
-    for document in given.documents:
+    for document in files.documents:
         if document.format == "command":
             own = _read_command(document.values["command"], to)
             named = own.get("config_file")
-            found = given.find(_toml(named)) if isinstance(named, str) else None
-            if isinstance(named, str) and found is None and len(given.documents) == 1:
+            found = files.find(_toml(named)) if isinstance(named, str) else None
+            if isinstance(named, str) and found is None and len(files.documents) == 1:
                 to.lack("config_file", named, "It is not here: give it with a second --from.")
             arguments |= {**(without_sections(found.values) if found else {}), **own}
         elif is_dataset(document.values):
@@ -69,14 +68,14 @@ def read_parts(
             arguments = {**without_sections(document.values), **arguments}
     named = arguments.get("dataset_config")
     if datasets is None and isinstance(named, str):
-        found = given.find(named)
+        found = files.find(named)
         datasets = (found.name, found.values) if found and is_dataset(found.values) else None
     return arguments, datasets
 
 
 def note_missing_datasets(source: Source, to: Conversion) -> None:
     """Note a file of datasets that is named and not here."""
-    if source.given("dataset_config"):
+    if source.has("dataset_config"):
         named = source.values["dataset_config"]
         why = "It is not here: give it behind the other file, with a second --from."
         to.lack("dataset_config", named, why)
@@ -128,19 +127,16 @@ def set_kind(
     """Set the kind of adapter, what the program starts it with, and adapters in the base.
 
     Args:
-        source: The arguments.
-        to: Gets the settings.
         word: The module of the network, or its algorithm.
         kind: Ours; None where there is none.
-        key: What says it.
     """
     if kind is None:
         to.lack(key, word, "There is no such kind here; lora stands in its place.")
-    named = source.given("network_module") and kind is not None
-    to.say("adapter.kind", kind or "lora", key, word, given=named)
-    to.say("adapter.init", "lycoris", key, "kaiming", given=False)
+    named = source.has("network_module") and kind is not None
+    to.say("adapter.kind", kind or "lora", key, word, stated=named)
+    to.say("adapter.init", "lycoris", key, "kaiming", stated=False)
     if kind == "lokr" and "adapter.factor" not in to.values:
-        to.say("adapter.factor", -1, "network_args (factor)", -1, given=False)
+        to.say("adapter.factor", -1, "network_args (factor)", -1, stated=False)
     weights = source.read("base_weights", texts, [])
     if weights:
         strengths = source.read("base_weights_multiplier", lambda v: [number(x) for x in v], [])
@@ -148,7 +144,7 @@ def set_kind(
         pairs = zip(weights, strengths, strict=False)
         listed = [{"path": path, "strength": strength} for path, strength in pairs]
         to.say("base.adapters", listed, "base_weights", weights)
-        if source.given("base_weights_multiplier"):
+        if source.has("base_weights_multiplier"):
             to.tell("base.adapters", "base_weights_multiplier", strengths)
 
 
@@ -208,18 +204,18 @@ def _schedule(source: Source, to: Conversion) -> None:
         power=("lr_scheduler_power", power),
         min_ratio=("lr_scheduler_min_lr_ratio", ratio),
         decay_share=share,
-        named=source.given("lr_scheduler"),
+        named=source.has("lr_scheduler"),
     )
     numbers = ("lr_scheduler_num_cycles", "lr_scheduler_power", "lr_scheduler_min_lr_ratio")
     source.unused(to, *numbers, why="It means nothing with this schedule.")
-    if source.given("lr_decay_steps") and share is None:
+    if source.has("lr_decay_steps") and share is None:
         to.lack("lr_decay_steps", decay, "Set training.schedule.decay_share to a share.")
     warmup = source.read("lr_warmup_steps", number, 0.0)
     if 0 < warmup < 1:
         to.say("training.schedule.warmup_share", warmup, "lr_warmup_steps", warmup)
     elif warmup:
         to.say("training.schedule.warmup_steps", int(warmup), "lr_warmup_steps", warmup)
-    elif source.given("lr_warmup_steps"):
+    elif source.has("lr_warmup_steps"):
         to.off("lr_warmup_steps", warmup)
 
 
@@ -236,7 +232,7 @@ def set_memory(source: Source, to: Conversion) -> None:
 
 def set_run(source: Source, to: Conversion) -> None:
     """Set length, checkpoints and logs."""
-    if source.given("max_train_epochs"):
+    if source.has("max_train_epochs"):
         to.epochs["training.steps"] = "max_train_epochs", source.read("max_train_epochs", whole)
         source.off(to, "max_train_steps", why="Epochs win over it.")
     else:
@@ -252,11 +248,11 @@ def set_run(source: Source, to: Conversion) -> None:
         else:
             source.off(to, key)
     every, last = (source.read(f"save_{name}_n_steps", whole, 0) for name in ("every", "last"))
-    if source.given("save_last_n_steps") and every > 0:
+    if source.has("save_last_n_steps") and every > 0:
         kept = source.values["save_last_n_steps"]
         to.say("training.keep_checkpoints", max(1, last // every), "save_last_n_steps", kept)
     else:
-        to.say("training.keep_checkpoints", 10_000, "save_last_n_steps", "all", given=False)
+        to.say("training.keep_checkpoints", 10_000, "save_last_n_steps", "all", stated=False)
     set_trackers(source, "log_with", to)
 
 
@@ -270,8 +266,6 @@ def set_flow_noise(
     """Say which noise levels are trained, and how they count.
 
     Args:
-        source: The arguments.
-        to: Gets the settings.
         sampling: The program's default of ``timestep_sampling``.
         shift: The program's default of ``discrete_flow_shift``.
     """
@@ -348,7 +342,7 @@ def set_weighting(source: Source, to: Conversion) -> None:
     kind = source.read("timestep_sampling", text, "sigma")
     if scheme in {"sigma_sqrt", "cosmap"}:
         to.say("training.loss.weighting", scheme, "weighting_scheme", scheme)
-    elif source.given("weighting_scheme") and (scheme == "none" or kind != "sigma"):
+    elif source.has("weighting_scheme") and (scheme == "none" or kind != "sigma"):
         to.off("weighting_scheme", scheme)
 
 
@@ -356,14 +350,12 @@ def set_bounds(source: Source, to: Conversion, *, cut: bool) -> None:
     """Set the smallest and the largest noise level.
 
     Args:
-        source: The arguments.
-        to: Gets the settings.
         cut: Whether the density is cut off there, as here, and not pressed between them.
     """
     cut = cut or source.read("preserve_distribution_shape", flag, False)
     near = "" if cut else "Cut off here; there the whole density is pressed between the bounds."
     for key, setting in (("min_timestep", "min"), ("max_timestep", "max")):
-        if source.given(key):
+        if source.has(key):
             value = source.read(key, number)
             to.say(f"training.sigma.{setting}", value / 1000, key, value, near)
     source.off(to, "preserve_distribution_shape", why="Bounds always cut off here.")

@@ -47,25 +47,21 @@ class _Prompt:
 
 
 def set_previews(
-    given: Given, source: Source, to: Conversion, size: int, steps: int, guidance: float
+    files: Given, source: Source, to: Conversion, size: int, steps: int, guidance: float
 ) -> None:
     """Say what previews are made of, where the file of prompts can be read.
 
     Args:
-        given: Opens the file.
-        source: The arguments of the training.
-        to: Gets the settings.
         size: The program's default of width and height, in pixels.
         steps: Its default of sampling steps.
-        guidance: Its default of guidance.
     """
-    if source.given("sample_every_n_steps"):
+    if source.has("sample_every_n_steps"):
         every = source.read("sample_every_n_steps", whole)
         to.say("preview.every", every, "sample_every_n_steps", every)
-    if not source.given("sample_prompts"):
+    if not source.has("sample_prompts"):
         return
     name = source.read("sample_prompts", text)
-    prompts = _prompts_of(given, name)
+    prompts = _prompts_of(files, name)
     if prompts is None:
         to.lack("sample_prompts", name, "It is not here: write its prompts into preview.prompts.")
         return
@@ -78,22 +74,22 @@ def set_previews(
     usual = {"width": size, "height": size, "steps": steps, "guidance": guidance}
     for setting, value in usual.items():
         if f"preview.{setting}" not in to.values:
-            to.say(f"preview.{setting}", value, f"sample_prompts ({setting})", value, given=False)
-    lines = [prompt_line(each.text, said) for each, said in zip(prompts, own, strict=True)]
+            to.say(f"preview.{setting}", value, f"sample_prompts ({setting})", value, stated=False)
+    lines = [prompt_line(each.text, options) for each, options in zip(prompts, own, strict=True)]
     to.say("preview.prompts", lines, "sample_prompts", name)
     if any(each.controls for each in prompts):
         controls = [each.controls for each in prompts]
         to.say("preview.controls", controls, "sample_prompts (--ci)", controls)
 
 
-def _prompts_of(given: Given, name: str) -> list[_Prompt] | None:
+def _prompts_of(files: Given, name: str) -> list[_Prompt] | None:
     """The prompts of a file; None where it cannot be read."""
     if not name.endswith((".toml", ".json")):
-        lines = given.lines(name)
+        lines = files.lines(name)
         if lines is None:
             return None
         return [_read(line) for line in lines if line.strip() and not line.startswith("#")]
-    found = given.find(name)
+    found = files.find(name)
     if found is None:
         return None
     shared = found.values.get("prompt")

@@ -46,16 +46,16 @@ def _scripts() -> list[str]:
     return list(dict.fromkeys(f"{word.split()[0]}_{TRAIN}" for word in words_elsewhere(_NAME)))
 
 
-def _convert(given: Given, to: Conversion) -> None:
-    for document in given.documents:
+def _convert(files: Given, to: Conversion) -> None:
+    for document in files.documents:
         words = document.values.get("command", ())
         if document.format == "command" and script_of(words).lower() not in _scripts():
             raise other_script(document.name, words, _scripts())
-    arguments, datasets = read_parts(given, to, _has_datasets)
-    source = Source(given.name, arguments, MUSUBI["arguments"])
+    arguments, datasets = read_parts(files, to, _has_datasets)
+    source = Source(files.name, arguments, MUSUBI["arguments"])
     if arguments:
         source.apply(to)
-        _family(given, source, to)
+        _family(files, source, to)
         _adapter(source, to)
         set_optimizer_of(source, to)
         set_flow_noise(source, to)
@@ -64,9 +64,9 @@ def _convert(given: Given, to: Conversion) -> None:
         set_memory(source, to)
         set_run(source, to)
         guidance = _GUIDANCE.get(source.read(SCRIPT, text, ""), 1.0)
-        set_previews(given, source, to, 256, 20, guidance)
-    elif given.family:
-        to.say("family", given.family, "family", given.family)
+        set_previews(files, source, to, 256, 20, guidance)
+    elif files.family:
+        to.say("family", files.family, "family", files.family)
     else:
         to.lack("dit", "", "A file of datasets alone names no model: set family and base.path.")
     if datasets is not None:
@@ -75,7 +75,7 @@ def _convert(given: Given, to: Conversion) -> None:
         note_missing_datasets(source, to)
 
 
-def _family(given: Given, source: Source, to: Conversion) -> None:
+def _family(files: Given, source: Source, to: Conversion) -> None:
     script = source.read(SCRIPT, text, "")
     version = source.read("model_version", text, "").lower()
     for key, name in (("edit_plus", "edit-2509"), ("edit", "edit")):
@@ -83,7 +83,7 @@ def _family(given: Given, source: Source, to: Conversion) -> None:
             version = name
     word = f"{script} {version}".strip() if script else ""
     key = SCRIPT if script or not version else "model_version"
-    set_family(to, given, _NAME, key, word)
+    set_family(to, files, _NAME, key, word)
 
 
 _GUIDANCE = {"flux_kontext": 2.5, "flux_2": 4.0, "zimage": 4.0}
@@ -120,13 +120,7 @@ def _is_training(values: Values) -> bool:
 
 
 def _read_datasets(name: str, values: Mapping[str, Any], to: Conversion) -> None:
-    """Turn datasets into folders.
-
-    Args:
-        name: Of the file.
-        values: What it holds.
-        to: Gets the settings.
-    """
+    """Turn datasets into folders."""
     top = Source(name, values, {"general": Together("dataset"), "datasets": Together("dataset")})
     top.tell_unknown(to)
     general = top.read("general", mapping, {})
@@ -148,17 +142,17 @@ def _folder(source: Source, whole_run: Conversion) -> Folder:
     key = source.prefix
     upscale = not source.read("bucket_no_upscale", flag, False)
     source.say(to, "dataset.upscale", upscale, "bucket_no_upscale", not upscale)
-    if source.given("control_resolution"):
+    if source.has("control_resolution"):
         side = source.read("control_resolution", sides)
-        said = source.values["control_resolution"]
-        source.say(to, "dataset.control_area", side * side, "control_resolution", said)
+        resolution = source.values["control_resolution"]
+        source.say(to, "dataset.control_area", side * side, "control_resolution", resolution)
     image = source.read("image_directory", text, "")
     control = source.read("control_directory", text, "")
     controls = [(f"{key}control_directory", control)] if control else []
     set_image_folder(to, (f"{key}image_directory", image), controls)
     if image:
         set_reading(to, f"{key}image_directory", missing_caption="skip")
-    elif source.given("image_jsonl_file"):
+    elif source.has("image_jsonl_file"):
         set_table(to, f"{key}image_jsonl_file", source.read("image_jsonl_file", text))
     return Folder(to, key=key.rstrip("."))
 

@@ -38,20 +38,20 @@ _NAME = "OneTrainer"
 _TABLES = read_tables("one_trainer")
 
 
-def _convert(given: Given, to: Conversion) -> None:
-    main = next((each for each in given.documents if not _is_list(each)), given.documents[0])
-    source = Source(given.name, main.values, _TABLES[""])
+def _convert(files: Given, to: Conversion) -> None:
+    main = next((each for each in files.documents if not _is_list(each)), files.documents[0])
+    source = Source(files.name, main.values, _TABLES[""])
     source.apply(to)
     method = source.read("training_method", text, "FINE_TUNE")
     if method != "LORA":
         raise InputError(
-            f"{given.name}: training_method is {name_of(method)}",
+            f"{files.name}: training_method is {name_of(method)}",
             "LORA: a training of an adapter",
             "Choose LoRA there; whole models and embeddings are not trained here.",
         )
     to.off("training_method", method, "An adapter is always what is trained.")
     _adapter(source, to)
-    set_family(to, given, _NAME, "model_type", source.read("model_type", text, ""))
+    set_family(to, files, _NAME, "model_type", source.read("model_type", text, ""))
     _optimizer(source, to)
     _schedule(source, to)
     set_text_encoder(to, source, "text_encoder.train", "text_encoder.learning_rate")
@@ -61,8 +61,8 @@ def _convert(given: Given, to: Conversion) -> None:
     _memory(source, to)
     _run(source, to)
     _sizes(source, to)
-    _concepts(given, source, to)
-    _samples(given, source, to)
+    _concepts(files, source, to)
+    _samples(files, source, to)
     set_masks(source, to, "masked_training", _TABLES[" if masked"])
 
 
@@ -79,12 +79,12 @@ _KINDS = {"LORA": "lora", "LOHA": "loha", "LOKR": "lokr", "OFT_2": "oft"}
 
 
 def _adapter(source: Source, to: Conversion) -> None:
-    said = source.read("peft_type", text, "LORA")
-    kind = _KINDS.get(said)
+    its_kind = source.read("peft_type", text, "LORA")
+    kind = _KINDS.get(its_kind)
     if kind is None:
-        to.lack("peft_type", said, "There is no such kind here; lora stands in its place.")
+        to.lack("peft_type", its_kind, "There is no such kind here; lora stands in its place.")
         kind = "lora"
-    source.say(to, "adapter.kind", kind, "peft_type", said)
+    source.say(to, "adapter.kind", kind, "peft_type", its_kind)
     rank = {"oft": ("oft_block_size", 32), "lokr": ("lokr_dim", 16)}.get(kind, ("lora_rank", 16))
     value = source.read(rank[0], whole, rank[1])
     source.say(to, "adapter.rank", value, rank[0])
@@ -115,15 +115,15 @@ def _leftover(source: Source, key: str, to: Conversion) -> None:
 
 
 def _targets(source: Source, to: Conversion) -> None:
-    said = source.read("layer_filter", text, "")
-    parts = [part.strip() for part in said.split(",") if part.strip()]
+    filter_text = source.read("layer_filter", text, "")
+    parts = [part.strip() for part in filter_text.split(",") if part.strip()]
     if not parts:
         near = "Every linear layer; there also what lies outside the preset."
         source.say(to, "adapter.targets", "all_linear", "layer_filter", "", near)
     elif source.read("layer_filter_regex", flag, False):
-        _by_expressions(said, parts, to)
+        _by_expressions(filter_text, parts, to)
     else:
-        to.say("adapter.targets", containing(parts), "layer_filter", said)
+        to.say("adapter.targets", containing(parts), "layer_filter", filter_text)
     for key in ("layer_filter_preset", "layer_filter_regex"):
         if key in source.values:
             to.off(key, source.values[key], "layer_filter says which layers.")
@@ -133,18 +133,18 @@ _WITH_WITHOUT = re.compile(r"\^?\(\?=\.\*(\w+)\)\(\?!\.\*(\w+)\)\.\*\$?")
 """Names with one word in them and without another, as that program's own presets write it."""
 
 
-def _by_expressions(said: str, parts: Sequence[str], to: Conversion) -> None:
+def _by_expressions(patterns: str, parts: Sequence[str], to: Conversion) -> None:
     pairs = [found.groups() for part in parts if (found := _WITH_WITHOUT.fullmatch(part))]
     if len(pairs) == len(parts) and len({without for _, without in pairs}) == 1:
-        to.say("adapter.targets", containing([name for name, _ in pairs]), "layer_filter", said)
-        to.say("adapter.exclude", containing([pairs[0][1]]), "layer_filter", said)
+        to.say("adapter.targets", containing([name for name, _ in pairs]), "layer_filter", patterns)
+        to.say("adapter.exclude", containing([pairs[0][1]]), "layer_filter", patterns)
         return
     fit = [part for part in parts if not pattern_mistake(f".*({part}).*")]
     for part in parts:
         if part not in fit:
             to.lack("layer_filter", part, "It is no expression that is read here.")
     if fit:
-        to.say("adapter.targets", [f".*({part}).*" for part in fit], "layer_filter", said)
+        to.say("adapter.targets", [f".*({part}).*" for part in fit], "layer_filter", patterns)
 
 
 _USUAL = {
@@ -160,11 +160,11 @@ def _numbers_of(value: Any) -> Mapping[str, Any]:
 
 
 def _optimizer(source: Source, to: Conversion) -> None:
-    given = source.read("optimizer", _numbers_of, {})
-    name = source.check("optimizer.optimizer", given.get("optimizer") or "ADAMW", text)
-    paged = "Paged" if given.get("is_paged") and name.endswith("_8BIT") else ""
+    numbers = source.read("optimizer", _numbers_of, {})
+    name = source.check("optimizer.optimizer", numbers.get("optimizer") or "ADAMW", text)
+    paged = "Paged" if numbers.get("is_paged") and name.endswith("_8BIT") else ""
     args: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in numbers.items():
         if key in NUMBERS and value is not None:
             args[key] = value
         elif key not in ("optimizer", "is_paged", "__version", *NUMBERS):
@@ -179,7 +179,7 @@ def _optimizer(source: Source, to: Conversion) -> None:
         args,
         "optimizer.{}",
         _USUAL.get(name),
-        named="optimizer" in given,
+        named="optimizer" in numbers,
     )
 
 
@@ -223,7 +223,7 @@ def _schedule(source: Source, to: Conversion) -> None:
             source.read("learning_rate_min_factor", number, 0.0),
         ),
         near=_WAVES if name == "COSINE_WITH_RESTARTS" else "",
-        named=source.given("learning_rate_scheduler"),
+        named=source.has("learning_rate_scheduler"),
     )
     numbers = ("learning_rate_cycles", "learning_rate_min_factor")
     source.unused(to, *numbers, why="It means nothing with this schedule.")
@@ -264,7 +264,7 @@ def _memory(source: Source, to: Conversion) -> None:
         to.off(key, kind, "memory.plan chooses.")
     key = "transformer.gradient_checkpointing"
     old = source.values.get("gradient_checkpointing")
-    if source.given(key):
+    if source.has(key):
         to.say("memory.gradient_checkpointing", source.read(key, flag), key, source.values[key])
     elif old is not None:
         on = old not in ("OFF", False)
@@ -286,7 +286,7 @@ def _run(source: Source, to: Conversion) -> None:
     if source.read("rolling_backup", flag, False):
         source.say(to, "training.keep_checkpoints", count, "rolling_backup_count")
     else:
-        to.say("training.keep_checkpoints", 10_000, "rolling_backup", False, given=False)
+        to.say("training.keep_checkpoints", 10_000, "rolling_backup", False, stated=False)
     source.unused(to, "rolling_backup", "rolling_backup_count")
     if not source.read("tensorboard", flag, True):
         to.say("metrics.trackers", [], "tensorboard", False)
@@ -298,14 +298,14 @@ def _interval(source: Source, to: Conversion, key: str, usual: int, setting: str
     unit = source.read(f"{key}_unit", text, "MINUTE" if usual else "NEVER")
     value = source.read(key, number, float(usual))
     minutes = {"MINUTE": 1.0, "HOUR": 60.0, "SECOND": 1 / 60}
-    given = source.given(key) or source.given(f"{key}_unit")
+    is_set = source.has(key) or source.has(f"{key}_unit")
     if unit == "STEP":
         to.say(setting, int(value), key, value)
     elif unit in minutes and setting == "training.checkpoint_every":
-        to.say("training.checkpoint_minutes", value * minutes[unit], key, value, given=given)
-        to.say(setting, 0, f"{key}_unit", unit, given=given)
+        to.say("training.checkpoint_minutes", value * minutes[unit], key, value, stated=is_set)
+        to.say(setting, 0, f"{key}_unit", unit, stated=is_set)
     elif unit == "NEVER":
-        to.say(setting, 0, f"{key}_unit", unit, given=given)
+        to.say(setting, 0, f"{key}_unit", unit, stated=is_set)
     elif unit == "EPOCH":
         to.epochs[setting] = key, value
     else:
@@ -315,66 +315,67 @@ def _interval(source: Source, to: Conversion, key: str, usual: int, setting: str
 
 def _sizes(source: Source, to: Conversion) -> None:
     """Several sizes, parted by commas, are each of their own; ``512x768`` is one."""
-    said, sizes = source.read("resolution", text, "512"), source.read("resolution", sizes_of, [512])
-    source.say(to, "dataset.resolution", sizes[0], "resolution", said)
+    shown = source.read("resolution", text, "512")
+    sizes = source.read("resolution", sizes_of, [512])
+    source.say(to, "dataset.resolution", sizes[0], "resolution", shown)
     if sizes[1:]:
         near = "There one size is chosen for each image, here it is trained at all."
-        to.say("dataset.more_resolutions", sizes[1:], "resolution", said, near)
+        to.say("dataset.more_resolutions", sizes[1:], "resolution", shown, near)
 
 
 def _named(item: Any, marks: set[str]) -> bool:
     return isinstance(item, Mapping) and not marks.isdisjoint(item)
 
 
-def _listed(given: Given, source: Source, key: str, file: str, marks: set[str]) -> Any:
+def _listed(files: Given, source: Source, key: str, file: str, marks: set[str]) -> Any:
     """A list that stands in the configuration, in a file of its own, or was given beside it."""
-    if source.given(key):
+    if source.has(key):
         return source.read(key, mappings), key
-    for each in given.documents:
+    for each in files.documents:
         items = each.values.get("list") if _is_list(each) else None
         if isinstance(items, list) and items and _named(items[0], marks):
             return source.check(each.name, items, mappings), each.name
     named = source.read(file, text, "")
-    found = given.find(named) if named else None
+    found = files.find(named) if named else None
     if found is not None and _is_list(found):
         return source.check(named, found.values["list"], mappings), named
     return None, named
 
 
-def _concepts(given: Given, source: Source, to: Conversion) -> None:
-    items, named = _listed(given, source, "concepts", "concept_file_name", {"path", "balancing"})
+def _concepts(files: Given, source: Source, to: Conversion) -> None:
+    items, named = _listed(files, source, "concepts", "concept_file_name", {"path", "balancing"})
     if items is None:
         why = "It is not here: give it behind the other file, with a second --from."
         to.lack("concept_file_name", named or "training_concepts/concepts.json", why)
         return
-    if source.given("concept_file_name"):
+    if source.has("concept_file_name"):
         to.off("concept_file_name", source.values["concept_file_name"], "Its concepts are read.")
     folders = []
     for place, values in enumerate(items):
-        one = Source(given.name, values, _TABLES["concepts"], f"concepts[{place}].")
+        one = Source(files.name, values, _TABLES["concepts"], f"concepts[{place}].")
         if one.read("enabled", flag, True):
-            prompts = given.lines(one.read("text.prompt_path", text, ""))
+            prompts = files.lines(one.read("text.prompt_path", text, ""))
             folders.append(concept_folder(one, prompts, _TABLES["concepts if shuffled"]))
         else:
             to.off(f"concepts[{place}]", values.get("path", ""), "It is switched off there.")
     set_folders(to, folders)
 
 
-def _samples(given: Given, source: Source, to: Conversion) -> None:
+def _samples(files: Given, source: Source, to: Conversion) -> None:
     _interval(source, to, "sample_after", 10, "preview.every")
     items, named = _listed(
-        given, source, "samples", "sample_definition_file_name", {"prompt", "diffusion_steps"}
+        files, source, "samples", "sample_definition_file_name", {"prompt", "diffusion_steps"}
     )
     if items is None:
         if named:
             why = "It is not here: give it with a second --from."
             to.lack("sample_definition_file_name", named, why)
         return
-    if source.given("sample_definition_file_name"):
+    if source.has("sample_definition_file_name"):
         to.off("sample_definition_file_name", named, "Its samples are read.")
     set_samples(
         [
-            Source(given.name, each, _TABLES["samples"], f"samples[{place}].")
+            Source(files.name, each, _TABLES["samples"], f"samples[{place}].")
             for place, each in enumerate(items)
         ],
         to,

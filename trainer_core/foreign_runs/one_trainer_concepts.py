@@ -43,7 +43,6 @@ def concept_folder(source: Source, prompts: Sequence[str] | None, tags: Table) -
     """One concept as a folder.
 
     Args:
-        source: Its keys.
         prompts: The lines of ``text.prompt_path``; None where it cannot be read.
         tags: Rules of keys that hold where tags are shuffled.
     """
@@ -56,10 +55,10 @@ def concept_folder(source: Source, prompts: Sequence[str] | None, tags: Table) -
     _repeats(source, to)
     _captions(source, prompts, tags, to)
     if source.read("image.enable_resolution_override", flag, False):
-        said = source.read("image.resolution_override", text, "512")
+        shown = source.read("image.resolution_override", text, "512")
         found = source.read("image.resolution_override", sizes_of, [512])
         near = "One size of several." if found[1:] else ""
-        to.say("dataset.resolution", found[0], f"{key}image.resolution_override", said, near)
+        to.say("dataset.resolution", found[0], f"{key}image.resolution_override", shown, near)
     kind = source.read("type", text, "STANDARD")
     role = _ROLES.get(kind, "train")
     if kind not in _ROLES:
@@ -94,9 +93,9 @@ def _captions(source: Source, prompts: Sequence[str] | None, tags: Table, to: Co
         source.say(to, "dataset.captions.variants", "lines", "text.prompt_source", kind)
         source.off(to, "text.prompt_path", why="Captions lie beside the images.")
     elif kind == "concept" and prompts:
-        said = source.values.get("text.prompt_path")
+        source_of = source.values.get("text.prompt_path")
         found = "\n".join(prompts)
-        to.say("dataset.captions.default", found, f"{key}prompt_path", said)
+        to.say("dataset.captions.default", found, f"{key}prompt_path", source_of)
         to.say("dataset.captions.variants", "lines", f"{key}prompt_source", kind)
     elif kind == "concept":
         path = source.values.get("text.prompt_path")

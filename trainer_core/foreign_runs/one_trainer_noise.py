@@ -17,33 +17,33 @@ def set_noise(source: Source, to: Conversion) -> None:
     kind = source.read("timestep_distribution", text, "UNIFORM")
     weight = source.read("noising_weight", number, 0.0)
     bias = source.read("noising_bias", number, 0.0)
-    said = ("timestep_distribution", kind)
+    entry = ("timestep_distribution", kind)
     plain = _is_plain_shift(source)
     if kind == "LOGIT_NORMAL":
-        to.say(_DENSITY, "logit_normal" if plain else "shifted", *said)
-        to.say("training.sigma.mean", bias, "noising_bias", bias, given=bool(bias))
-        to.say("training.sigma.std", weight + 1, "noising_weight", weight, given=bool(weight))
+        to.say(_DENSITY, "logit_normal" if plain else "shifted", *entry)
+        to.say("training.sigma.mean", bias, "noising_bias", bias, stated=bool(bias))
+        to.say("training.sigma.std", weight + 1, "noising_weight", weight, stated=bool(weight))
     elif kind == "HEAVY_TAIL":
-        to.say(_DENSITY, "mode", *said)
+        to.say(_DENSITY, "mode", *entry)
         to.say("training.sigma.mode_scale", weight, "noising_weight", weight)
     elif kind == "BETA":
-        to.say(_DENSITY, "beta", *said)
+        to.say(_DENSITY, "beta", *entry)
         to.say("training.sigma.alpha", max(1e-4, weight), "noising_weight", weight)
         to.say("training.sigma.beta", max(1e-4, bias), "noising_bias", bias)
     elif kind == "COS_MAP":
-        to.say(_DENSITY, "cosmap", *said)
+        to.say(_DENSITY, "cosmap", *entry)
     elif kind in {"UNIFORM", "SIGMOID", "INVERTED_PARABOLA"}:
         near = "" if kind == "UNIFORM" or not weight else "There is no such density here."
-        source.say(to, _DENSITY, "uniform", *said, near)
+        source.say(to, _DENSITY, "uniform", *entry, near)
     else:
-        to.lack(*said, "There is no such density here.")
+        to.lack(*entry, "There is no such density here.")
     _leftover(source, to)
 
 
 def _leftover(source: Source, to: Conversion) -> None:
     """Numbers that mean nothing with the density, and the bounds."""
     for key in ("noising_weight", "noising_bias"):
-        if source.given(key) and not any(note.key == key for note in to.notes):
+        if source.has(key) and not any(note.key == key for note in to.notes):
             (to.lack if source.values[key] else to.off)(
                 key, source.values[key], "It means nothing with the density that is taken."
             )
@@ -69,14 +69,14 @@ def set_shift(source: Source, to: Conversion) -> None:
     shift = source.read("timestep_shift", number, 1.0)
     density = to.values.get(_DENSITY, "logit_normal")
     if source.read("dynamic_timestep_shifting", flag, False):
-        said = ("dynamic_timestep_shifting", True)
+        entry = ("dynamic_timestep_shifting", True)
         if density == "uniform":
-            set_base_shift_of_uniform(to, said)
+            set_base_shift_of_uniform(to, entry)
             to.values["training.sigma.std"] = LIKE_UNIFORM
         elif density == "shifted":
-            to.say(_DENSITY, "shifted", *said, "By the base's own scheduler at the image's size.")
+            to.say(_DENSITY, "shifted", *entry, "By the base's own scheduler at the image's size.")
         else:
-            to.lack(*said, "This density is moved by a fixed shift alone (training.sigma.shift).")
+            to.lack(*entry, "This density is moved by a fixed shift alone (training.sigma.shift).")
         source.off(to, "timestep_shift", why="dynamic_timestep_shifting wins over it.")
         return
     if "dynamic_timestep_shifting" in source.values:
@@ -117,7 +117,7 @@ def set_loss(source: Source, to: Conversion) -> None:
         near = "Losses are not added up here; this one counts most there."
         to.say("training.loss.kind", kind or "mse", first, parts[first], near)
     for key, value in parts.items():
-        if key != first and source.given(key):
+        if key != first and source.has(key):
             (to.lack if value else to.off)(key, value, "Only one loss is taken.")
     delta = source.read("huber_delta", number, 1.0)
     if kind == "huber":

@@ -77,11 +77,7 @@ def note_number(to: Conversion, kind: str, key: str, name: str, value: Any) -> N
     """Note a number of an optimizer that is no setting here.
 
     Args:
-        to: Gets the note.
-        kind: The optimizer's name there.
         key: The number's key, for the note.
-        name: What its library calls it.
-        value: What the file says.
     """
     if name in _ALWAYS_ON and find_optimizer(kind).name in FINDS_ITS_RATE:
         (to.off if str(value).lower() == "true" else to.lack)(key, value, "It is always on here.")
@@ -111,8 +107,6 @@ def set_optimizer_by(
     """Say which optimizer, and its numbers, which stand together in the file.
 
     Args:
-        source: The file.
-        to: Gets the settings.
         name: The key of its name, and its name.
         args: The numbers, as its library calls them; what is none of ours is noted.
         place: What a number's key is, with ``{}`` for its name there.
@@ -133,15 +127,15 @@ def set_optimizer_by(
             numbers[key] = (row, source.check(path, value, number))
         else:
             note_number(to, str(name[1]), row, key, value)
-    said = (source.prefix + name[0], name[1])
-    named = source.given(name[0]) if named is None else named
-    return set_optimizer(to, said, numbers, defaults, named=named)
+    entry = (source.prefix + name[0], name[1])
+    named = source.has(name[0]) if named is None else named
+    return set_optimizer(to, entry, numbers, defaults, named=named)
 
 
 def set_optimizer(
     to: Conversion,
     name: Said,
-    given: Mapping[str, Said],
+    entries: Mapping[str, Said],
     defaults: Mapping[str, float] | None = None,
     *,
     named: bool = True,
@@ -149,9 +143,7 @@ def set_optimizer(
     """Say which optimizer, and its numbers: what the file says, else what its library takes.
 
     Args:
-        to: Gets the settings.
-        name: Its key and its name.
-        given: Settings of the section ``optimizer``, or ``momentum``, to key and value.
+        entries: Settings of the section ``optimizer``, or ``momentum``, to key and value.
         defaults: Of this program, where they differ from the library's.
         named: Whether the file says its name.
 
@@ -160,19 +152,19 @@ def set_optimizer(
     """
     found = find_optimizer(str(name[1]))
     section = "training.optimizer"
-    to.say(f"{section}.name", found.name, *name, found.near, given=named)
-    if found.name in _BY_MOMENTUM and _MOMENTUM in given:
-        given = {"beta1" if each == _MOMENTUM else each: said for each, said in given.items()}
+    to.say(f"{section}.name", found.name, *name, found.near, stated=named)
+    if found.name in _BY_MOMENTUM and _MOMENTUM in entries:
+        entries = {"beta1" if each == _MOMENTUM else each: entry for each, entry in entries.items()}
     standard = {**found.defaults}
     standard |= {key: value for key, value in (defaults or {}).items() if key in standard}
-    for setting, (key, value) in given.items():
+    for setting, (key, value) in entries.items():
         if setting in standard:
             to.say(f"{section}.{setting}", value, key, value)
         else:
             to.lack(key, value, f"{found.name} has no such number here.")
     usual = OptimizerSection.model_validate({"name": found.name})
     for setting, value in standard.items():
-        if setting not in given:
+        if setting not in entries:
             key, ours = f"{name[0]} ({setting})", getattr(usual, setting)
-            to.say(f"{section}.{setting}", value, key, value, given=False, ours=ours)
+            to.say(f"{section}.{setting}", value, key, value, stated=False, ours=ours)
     return found.name

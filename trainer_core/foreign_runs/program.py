@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InputError
-from ..families.given import GRAPH_MODEL
+from ..families.lent import GRAPH_MODEL
 from ..families.registry import FAMILIES
 from ..families.run_files import words_elsewhere
 from .documents import Document, script_of
@@ -90,13 +90,7 @@ def has(*path: str) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def other_script(name: str, words: Sequence[str], scripts: Sequence[str]) -> InputError:
-    """The error of a command that starts no script, or one whose arguments are not known here.
-
-    Args:
-        name: Of the file.
-        words: Of the command.
-        scripts: Those whose arguments are known.
-    """
+    """The error of a command that starts no script, or one whose arguments are not known here."""
     expected = "a command line that starts one of " + ", ".join(scripts)
     script = script_of(words)
     if not script:
@@ -113,35 +107,31 @@ def other_script(name: str, words: Sequence[str], scripts: Sequence[str]) -> Inp
 
 
 def set_family(
-    to: Conversion, given: Given, program: str, key: str, word: str, said: Any = ABSENT
+    to: Conversion, files: Given, program: str, key: str, word: str, stated: Any = ABSENT
 ) -> None:
     """Say family and variant, from the program's word for the architecture.
 
     Args:
-        to: Gets the settings.
-        given: The file.
-        program: The program's name.
-        key: What says the architecture there.
         word: The architecture; empty where the file names none.
-        said: What the key says there; unset: the word.
+        stated: What the key says there; unset: the word.
 
     Raises:
         InputError: When it is an architecture that is not trained here, or none is named.
     """
     known = words_elsewhere(program)
-    values, told = known.get(word), word if said is ABSENT else said
-    if values is None and given.family:
-        to.say("family", given.family, "family", given.family)
+    values, named = known.get(word), word if stated is ABSENT else stated
+    if values is None and files.family:
+        to.say("family", files.family, "family", files.family)
         if word:
-            to.lack(key, told, f"family={given.family} was named in its place.")
+            to.lack(key, named, f"family={files.family} was named in its place.")
         return
-    if values is None and word and given.in_graph:
-        to.say("family", GRAPH_MODEL, key, told, "Connect its loader to Base From Model.")
+    if values is None and word and files.in_graph:
+        to.say("family", GRAPH_MODEL, key, named, "Connect its loader to Base From Model.")
         return
     if values is None:
-        found = f"{key} is {shown(told)}" if word else f"{key} is not set"
+        found = f"{key} is {shown(named)}" if word else f"{key} is not set"
         raise InputError(
-            f"{given.name}: {found}",
+            f"{files.name}: {found}",
             "one of " + ", ".join(known),
             "Other architectures train in ComfyUI alone: drop the file on the canvas, and connect "
             "the loader of the model to Base From Model. Where the file means one of ours all the "
@@ -149,4 +139,4 @@ def set_family(
         )
     for setting, value in values.items():
         if setting not in to.values:
-            to.say(setting, value, key, told)
+            to.say(setting, value, key, named)

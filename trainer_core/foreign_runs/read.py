@@ -12,7 +12,7 @@ from ..config.dialect import BACKSLASHES
 from ..config.problems import contradictions
 from ..config.run import RunConfig, nested
 from ..errors import ConfigError, InputError, TrainerError
-from ..families.given import GRAPH_MODEL, OF_FILES
+from ..families.lent import GRAPH_MODEL, OF_FILES
 from ..families.run_files import config_of, run_file_of
 from ..filesystem.text_files import read_text
 from ..printable import listed
@@ -64,10 +64,10 @@ class ForeignRun:
 
     def summary(self) -> list[str]:
         """What a person has to know, as sentences: which program, and what is left out or near."""
-        said = len({note.key for note in self.outcome("exact")})
+        count = len({note.key for note in self.outcome("exact")})
         lines = [
             f"Read from {name_of(Path(self.name).name)} as a run file of {self.program} "
-            f"({self.certainty}: {', '.join(self.marks)}). {said} keys say the same here.",
+            f"({self.certainty}: {', '.join(self.marks)}). {count} keys say the same here.",
         ]
         for title, kind in (
             ("Left out", "lacking"),
@@ -99,18 +99,18 @@ class ForeignRun:
             if not note.setting or note.setting not in self.values or note.outcome == "lacking":
                 continue
             if note.outcome == "default":
-                told = f"{self.program}'s default of {note.key}"
+                text = f"{self.program}'s default of {note.key}"
             else:
-                told = f"{self.program}: {note.key} = {note.value}"
+                text = f"{self.program}: {note.key} = {note.value}"
             why = f" ({note.why})" if note.why else ""
-            remarks.setdefault(note.setting, []).append(told + why)
-        return {setting: "; ".join(dict.fromkeys(told)) for setting, told in remarks.items()}
+            remarks.setdefault(note.setting, []).append(text + why)
+        return {setting: "; ".join(dict.fromkeys(text)) for setting, text in remarks.items()}
 
 
 def _line(note: Note) -> str:
-    said = f"{note.key} = {note.value}" if note.value else note.key
+    entry = f"{note.key} = {note.value}" if note.value else note.key
     at = f" (here {note.setting})" if note.setting and note.outcome != "lacking" else ""
-    return f"{said}{at}. {note.why}".strip()
+    return f"{entry}{at}. {note.why}".strip()
 
 
 def command_document(command: str) -> Document:
@@ -158,11 +158,11 @@ def read_foreign(
             "Read them one after the other.",
         )
     to = Conversion()
-    given = Given(documents, family=family, in_graph=in_graph)
+    files = Given(documents, family=family, in_graph=in_graph)
     if beside is not None:
-        given = replace(given, find=beside.document, find_text=beside.text)
+        files = replace(files, find=beside.document, find_text=beside.text)
     try:
-        program.convert(given, to)
+        program.convert(files, to)
     except UnfitError as error:
         raise ConfigError(
             f"{documents[0].name} has a value that {program.name} would not read",

@@ -146,53 +146,50 @@ class Conversion:
         setting: str,
         value: Any,
         key: str,
-        said: Any,
+        value_there: Any,
         near: str = "",
         *,
-        given: bool = True,
+        stated: bool = True,
         ours: Any = ABSENT,
     ) -> None:
         """Set one of our settings, where it can have the value.
 
         Args:
-            setting: Its YAML path.
-            value: Ours.
             key: What it follows from, in the other program's words.
-            said: What the key says there.
             near: How ours differs; empty for an exact counterpart.
-            given: Whether the file says so; else it is the program's default, which is left out
+            stated: Whether the file says so; else it is the program's default, which is left out
                 where it is ours as well.
             ours: Our default, where it depends on other settings.
         """
         found = find_setting(setting)
         assert found is not None, setting
         usual = found.get_default(call_default_factory=True) if ours is ABSENT else ours
-        if not given and value == usual:
+        if not stated and value == usual:
             return
         if not _fits(setting, value):
             why = f"{setting} takes {expectation(found)}."
-            self.notes.append(Note(name_of(key), shown(said), "lacking", setting, why))
+            self.notes.append(Note(name_of(key), shown(value_there), "lacking", setting, why))
             return
         self.values[setting] = value
-        outcome: Outcome = ("near" if near else "exact") if given else "default"
-        self.notes.append(Note(name_of(key), shown(said), outcome, setting, near))
+        outcome: Outcome = ("near" if near else "exact") if stated else "default"
+        self.notes.append(Note(name_of(key), shown(value_there), outcome, setting, near))
 
-    def tell(self, setting: str, key: str, said: Any, near: str = "") -> None:
+    def tell(self, setting: str, key: str, value: Any, near: str = "") -> None:
         """Note a key that one of our settings follows from, whose value is set elsewhere."""
         kind: Outcome = "near" if near else "exact"
-        self.notes.append(Note(name_of(key), shown(said), kind, setting, near))
+        self.notes.append(Note(name_of(key), shown(value), kind, setting, near))
 
-    def lack(self, key: str, said: Any, why: str) -> None:
+    def lack(self, key: str, value: Any, why: str) -> None:
         """Note that a key says something that we have nothing for."""
-        self.notes.append(Note(name_of(key), shown(said), "lacking", "", why))
+        self.notes.append(Note(name_of(key), shown(value), "lacking", "", why))
 
-    def off(self, key: str, said: Any, why: str = "") -> None:
+    def off(self, key: str, value: Any, why: str = "") -> None:
         """Note a key without counterpart that asks for nothing."""
-        self.notes.append(Note(name_of(key), shown(said), "off", "", why))
+        self.notes.append(Note(name_of(key), shown(value), "off", "", why))
 
-    def unknown(self, key: str, said: Any) -> None:
+    def unknown(self, key: str, value: Any) -> None:
         """Note a key that is in no table."""
-        self.notes.append(Note(name_of(key), shown(said), "unknown"))
+        self.notes.append(Note(name_of(key), shown(value), "unknown"))
 
     def leave_out(self, settings: Set[str], why: str) -> None:
         """Take settings back, and note the keys that they follow from as left out."""
@@ -205,13 +202,13 @@ class Conversion:
 
     def finish(self) -> None:
         """Note the keys that say something together with others, and that no note names yet."""
-        told = {
+        outcomes = {
             note.key[:end] for note in self.notes for end in (len(note.key), *_ends_of(note.key))
         }
         for source in self.sources:
             for key, value in source.values.items():
                 rule, name = source.table.get(key), name_of(source.prefix + key)
-                if isinstance(rule, Together) and name not in told and _is_plain(value):
+                if isinstance(rule, Together) and name not in outcomes and _is_plain(value):
                     setting = next((each for each in self.values if rule.speaks_of(each)), "")
                     outcome: Outcome = "exact" if setting else "off"
                     self.notes.append(Note(name, shown(value), outcome, setting))
@@ -220,13 +217,13 @@ class Conversion:
 
 def with_one_outcome(notes: Sequence[Note]) -> list[Note]:
     """Say one thing of each key: what it sets nearly is not set exactly, nor left out."""
-    said: dict[str, list[Note]] = {}
+    notes_of: dict[str, list[Note]] = {}
     for note in notes:
         if note.outcome != "default":
-            said.setdefault(note.key, []).append(note)
+            notes_of.setdefault(note.key, []).append(note)
     found: list[Note] = []
     for note in notes:
-        own = [note] if note.outcome == "default" else said[note.key]
+        own = [note] if note.outcome == "default" else notes_of[note.key]
         weakest = max(own, key=lambda each: _WEAKNESS.index(each.outcome))
         if any(each.outcome in _APPLIED for each in own):
             if note.outcome not in (*_APPLIED, "default"):
@@ -265,7 +262,7 @@ class Source:
         self.file, self.table, self.prefix = file, table, prefix
         self.values = dict(_flattened(values, table))
 
-    def given(self, key: str) -> bool:
+    def has(self, key: str) -> bool:
         """Whether the file says something of a key, and not just null."""
         return self.values.get(key) is not None
 
@@ -275,7 +272,7 @@ class Source:
         Raises:
             ConfigError: When it is of another type than the other program reads.
         """
-        return self.check(key, self.values[key], read) if self.given(key) else default
+        return self.check(key, self.values[key], read) if self.has(key) else default
 
     def check(self, key: str, value: Any, read: Read) -> Any:
         """A value of a key, or of a part of it.
@@ -301,15 +298,15 @@ class Source:
             elif isinstance(rule, Lacks) and key in self.values:
                 value = self.values[key]
                 asks = rule.off is not EVERY and not rule.is_off(value)
-                for path, said in leaves(key, value):
-                    (to.lack if asks else to.off)(self.prefix + path, said, rule.why)
+                for path, leaf in leaves(key, value):
+                    (to.lack if asks else to.off)(self.prefix + path, leaf, rule.why)
         self.tell_unknown(to)
 
     def tell_unknown(self, to: Conversion) -> None:
         """Note what is in no table, in the file's order."""
         for key, value in self.values.items():
-            for path, said in leaves(key, value) if key not in self.table else ():
-                to.unknown(self.prefix + path, said)
+            for path, leaf in leaves(key, value) if key not in self.table else ():
+                to.unknown(self.prefix + path, leaf)
 
     def say(
         self,
@@ -317,7 +314,7 @@ class Source:
         setting: str,
         value: Any,
         key: str,
-        said: Any = ABSENT,
+        value_there: Any = ABSENT,
         near: str = "",
     ) -> None:
         """Set one of our settings by a key, or by its default there where the file is silent.
@@ -325,8 +322,8 @@ class Source:
         The arguments are those of `Conversion.say`; what the key says, or its default, is ours
         where it is unset.
         """
-        told = value if said is ABSENT else said
-        to.say(setting, value, self.prefix + key, told, near, given=self.given(key))
+        displayed = value if value_there is ABSENT else value_there
+        to.say(setting, value, self.prefix + key, displayed, near, stated=self.has(key))
 
     def take(
         self, to: Conversion, key: str, setting: str, read: Read, default: Any = ABSENT
@@ -339,7 +336,6 @@ class Source:
 
         Args:
             condition: Whether they hold.
-            to: Gets the settings.
             table: The rules, each a `Maps`.
             why: Said of the keys where they do not hold.
 
@@ -356,17 +352,17 @@ class Source:
 
     def unused(self, to: Conversion, *keys: str, why: str = "") -> None:
         """Note keys that nothing was said of yet, as asking for nothing here."""
-        told = {note.key for note in to.notes}
-        self.off(to, *(key for key in keys if name_of(self.prefix + key) not in told), why=why)
+        noted = {note.key for note in to.notes}
+        self.off(to, *(key for key in keys if name_of(self.prefix + key) not in noted), why=why)
 
     def off(self, to: Conversion, *keys: str, why: str = "") -> None:
         """Note keys that ask for nothing here, where the file says something of them."""
         for key in keys:
-            if self.given(key):
+            if self.has(key):
                 to.off(self.prefix + key, self.values[key], why)
 
     def _map(self, key: str, rule: Maps, to: Conversion) -> None:
-        if self.given(key):
+        if self.has(key):
             value = self.read(key, rule.read)
             if value is ABSENT:
                 self.off(to, key)
@@ -483,7 +479,7 @@ def numbers(value: Any) -> list[float]:
 
 def switch_to(value: Any) -> Read:
     """A reader of a switch that sets a value where it is on, and else nothing."""
-    return lambda said: value if flag(said) else ABSENT
+    return lambda stated: value if flag(stated) else ABSENT
 
 
 def word_of(choices: Mapping[str, Any]) -> Read:

@@ -51,18 +51,18 @@ def _scripts() -> list[str]:
     return [f"{each}{TRAIN}" for each in SD_SCRIPTS]
 
 
-def _convert(given: Given, to: Conversion) -> None:
-    for document in given.documents:
+def _convert(files: Given, to: Conversion) -> None:
+    for document in files.documents:
         words = document.values.get("command", ())
         if document.format == "command" and script_of(words).lower() not in _scripts():
             raise other_script(document.name, words, _scripts())
-    arguments, datasets = read_parts(given, to, has_subsets)
-    source = Source(given.name, arguments, SD["arguments"])
+    arguments, datasets = read_parts(files, to, has_subsets)
+    source = Source(files.name, arguments, SD["arguments"])
     if arguments:
         source.apply(to)
-        _convert_arguments(given, source, to)
-    elif given.family:
-        to.say("family", given.family, "family", given.family)
+        _convert_arguments(files, source, to)
+    elif files.family:
+        to.say("family", files.family, "family", files.family)
     else:
         why = "A file of datasets alone names no model: set family and base.path."
         to.lack("pretrained_model_name_or_path", "", why)
@@ -74,13 +74,13 @@ def _convert(given: Given, to: Conversion) -> None:
         read_named_folders(source, to)
 
 
-def _convert_arguments(given: Given, source: Source, to: Conversion) -> None:
+def _convert_arguments(files: Given, source: Source, to: Conversion) -> None:
     script = _script(source)
     word = TRAIN if script == "sd" else f"{script}_{TRAIN}"
     chroma = script == "flux" and source.read("model_type", text, "flux") == "chroma"
-    named = word if source.given(SCRIPT) else f"not named, and by its arguments {word}"
+    named = word if source.has(SCRIPT) else f"not named, and by its arguments {word}"
     word += " --model_type chroma" if chroma else ""
-    set_family(to, given, _NAME, SCRIPT, word, named)
+    set_family(to, files, _NAME, SCRIPT, word, named)
     _adapter(source, script, to)
     for key, name in (("use_8bit_adam", "AdamW8bit"), ("use_lion_optimizer", "Lion")):
         if source.read(key, flag, False) and not source.values.get("optimizer_type"):
@@ -97,7 +97,7 @@ def _convert_arguments(given: Given, source: Source, to: Conversion) -> None:
     _loss(source, script, to)
     set_memory(source, to)
     set_run(source, to)
-    set_previews(given, source, to, *_PREVIEWS["chroma" if chroma else script])
+    set_previews(files, source, to, *_PREVIEWS["chroma" if chroma else script])
 
 
 def _script(source: Source) -> str:
@@ -106,7 +106,7 @@ def _script(source: Source) -> str:
         return script
     module = source.read("network_module", text, "")
     named = (each.rstrip("_") for each in SD_SCRIPTS if each and module.endswith(each.rstrip("_")))
-    by_key = (script for key, script in _TELLS.items() if source.given(key))
+    by_key = (script for key, script in _TELLS.items() if source.has(key))
     return next(named, next(by_key, "sd"))
 
 
@@ -140,7 +140,7 @@ def _adapter(source: Source, script: str, to: Conversion) -> None:
     if to.values.get("adapter.dora"):
         key, value = args.get("wd_on_output", ("network_args (wd_on_output)", "True"))
         axis = "output" if source.check(key, value, flag) else "input"
-        to.say("adapter.dora_axis", axis, key, value, given="wd_on_output" in args)
+        to.say("adapter.dora_axis", axis, key, value, stated="wd_on_output" in args)
     elif "wd_on_output" in args:
         to.off(*args["wd_on_output"], "There is no DoRA.")
     if script in _STABLE:
@@ -162,7 +162,7 @@ def _targets_of_unet(
         if targets is None:
             to.lack(key, value, "adapter.targets takes a preset or patterns of names.")
         else:
-            to.say("adapter.targets", targets, key, value, given="preset" in args)
+            to.say("adapter.targets", targets, key, value, stated="preset" in args)
     if "conv_dim" in args:
         key, value = args["conv_dim"]
         convolved = lycoris or source.check(key, value, whole) > 0
@@ -217,7 +217,7 @@ def _block_numbers(value: str) -> list[int] | None:
 def _rates(source: Source, script: str, to: Conversion) -> None:
     """Say the learning rates, and whether a text encoder is trained."""
     usual = source.read("learning_rate", number, 2e-6)
-    key = "unet_lr" if source.given("unet_lr") else "learning_rate"
+    key = "unet_lr" if source.has("unet_lr") else "learning_rate"
     source.say(to, "training.optimizer.learning_rate", source.read(key, number, usual), key)
     if key == "unet_lr":
         source.off(to, "learning_rate", why="unet_lr wins over it.")
@@ -230,14 +230,14 @@ def _rates(source: Source, script: str, to: Conversion) -> None:
         to.lack(key, only, "Its text encoder is not trained here.")
         source.off(to, "text_encoder_lr", why="Its text encoder is not trained here.")
     else:
-        to.say(f"{section}.train", True, key, only, given=source.given(key))
+        to.say(f"{section}.train", True, key, only, stated=source.has(key))
         near = "The first text encoder's rate is that of all." if len(set(rates)) > 1 else ""
         rate = rates[0] if rates else usual
         row = source.values.get("text_encoder_lr", rate)
         source.say(to, f"{section}.learning_rate", rate, "text_encoder_lr", row, near)
         rank = to.values.get("adapter.rank")
         if rank is not None:
-            to.say(f"{section}.rank", rank, "network_dim", rank, given=source.given("network_dim"))
+            to.say(f"{section}.rank", rank, "network_dim", rank, stated=source.has("network_dim"))
 
 
 def _rates_of(value: Any) -> list[float]:
@@ -267,10 +267,10 @@ def _noise(source: Source, script: str, to: Conversion) -> None:
             to.lack("the loss", "without weighting_scheme sigma_sqrt", why)
         source.off(to, "noise_offset", why="This script adds none.")
     else:
-        to.say(DENSITY, "auto", "timesteps", "each as often", given=False)
+        to.say(DENSITY, "auto", "timesteps", "each as often", stated=False)
         set_bounds(source, to, cut=True)
         offset = source.read("noise_offset", number, 0.0)
-        if source.given("noise_offset"):
+        if source.has("noise_offset"):
             to.say("training.loss.noise_offset", offset, "noise_offset", offset)
     for key in _OF_FLOW:
         if script in _STABLE or (script == "sd3" and key not in _OF_SD3):
@@ -288,7 +288,7 @@ def _prediction(source: Source, script: str, to: Conversion) -> None:
     kind = source.read(key, text, "sigma_scaled" if script == "flux" else "raw")
     if script not in _FLOW or script == "anima":
         source.off(to, key, why="This script does not read it.")
-    elif kind != "raw" or source.given(key):
+    elif kind != "raw" or source.has(key):
         predicted = "The velocity is what is predicted, as with raw."
         (to.off if kind == "raw" else to.lack)(key, kind, predicted)
 

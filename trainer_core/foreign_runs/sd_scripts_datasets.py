@@ -40,10 +40,7 @@ def read_subsets(name: str, values: Mapping[str, Any], arguments: Source, to: Co
     """Turn the subsets of all datasets into folders.
 
     Args:
-        name: Of the file.
-        values: What it holds.
         arguments: Of the training, which hold where the file says nothing.
-        to: Gets the settings.
     """
     top = Source(name, values, _FILE)
     top.tell_unknown(to)
@@ -65,7 +62,7 @@ def read_named_folders(arguments: Source, to: Conversion) -> None:
     known = {key: value for key, value in arguments.values.items() if key in EVERYWHERE}
     folders: list[Folder] = []
     for key, role in (("train_data_dir", "train"), ("reg_data_dir", "regularization")):
-        if not arguments.given(key):
+        if not arguments.has(key):
             continue
         own, path = Conversion(), arguments.read(key, text)
         own.say("dataset.path", path, key, path)
@@ -85,7 +82,6 @@ def _folder(subset: Source, above: Sequence[Source]) -> Folder:
     """A subset as a folder.
 
     Args:
-        subset: What it says itself.
         above: The arguments, ``general`` and its dataset: what each says where the next is silent.
     """
     to = Conversion()
@@ -93,12 +89,12 @@ def _folder(subset: Source, above: Sequence[Source]) -> Folder:
     values = dict(subset.values)
     for layer in above[::-1]:
         for key in layer.values.keys() & (SD["datasets"].keys() - {"subsets"}):
-            if layer.given(key) and values.get(key) is None:
+            if layer.has(key) and values.get(key) is None:
                 values[key], places[key] = layer.values[key], layer.prefix
     source = Source(subset.file, values, SD["datasets"], subset.prefix)
     _read_captions(source, to)
     path = f"{source.prefix}image_dir"
-    if source.given("image_dir"):
+    if source.has("image_dir"):
         folder = source.read("image_dir", text)
         to.say("dataset.path", folder, path, folder)
     masked = _read_masks(source, to, source.prefix.rstrip("."))
@@ -124,7 +120,7 @@ def _with_role(arguments: Source, to: Conversion, role: str, key: str) -> Folder
 
 def _read_captions(source: Source, to: Conversion) -> None:
     """What an argument, a dataset and a subset may say of sizes and captions."""
-    if source.given("caption_extention"):
+    if source.has("caption_extention"):
         source.values["caption_extension"] = source.values["caption_extention"]
     source.apply(to)
     upscale = not source.read("bucket_no_upscale", flag, False)
@@ -161,5 +157,5 @@ def _read_masks(source: Source, to: Conversion, key: str) -> bool:
     else:
         return False
     for setting, value in (("background", 0.0), ("normalize", False)):
-        to.say(f"dataset.mask.{setting}", value, f"{key} ({setting})", value, given=False)
+        to.say(f"dataset.mask.{setting}", value, f"{key} ({setting})", value, stated=False)
     return True

@@ -46,21 +46,21 @@ _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _LONGEST = 4096
 
 
-def _convert(given: Given, to: Conversion) -> None:
-    values = _resolved(given.name, given.documents[0].values)
-    source = Source(given.name, values, _TABLES[""])
+def _convert(files: Given, to: Conversion) -> None:
+    values = _resolved(files.name, files.documents[0].values)
+    source = Source(files.name, values, _TABLES[""])
     source.apply(to)
-    key = "trainer" if source.given("trainer") else "train.trainer"
+    key = "trainer" if source.has("trainer") else "train.trainer"
     word = source.read(key, text, "QwenImageEdit")
     _adapter(source, to)
-    set_family(to, given, _NAME, key, word)
+    set_family(to, files, _NAME, key, word)
     _optimizer(source, to)
     _dataset(source, to)
     _masks(source, to)
     _previews(source, to)
     set_trackers(source, "logging.report_to", to, "tensorboard")
     to.say(
-        "output.layouts", ["comfyui", "diffusers"], "save_lora_weights", "diffusers", given=False
+        "output.layouts", ["comfyui", "diffusers"], "save_lora_weights", "diffusers", stated=False
     )
 
 
@@ -95,7 +95,7 @@ def _resolved(file: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _adapter(source: Source, to: Conversion) -> None:
-    to.say("adapter.kind", "lora", "model.lora", "lora", given=False)
+    to.say("adapter.kind", "lora", "model.lora", "lora", stated=False)
     init = source.values.get("model.lora.init_lora_weights", "gaussian")
     if init in (True, "true", "normal"):
         near = "PEFT's own default is kaiming; so is that of LyCORIS."
@@ -113,14 +113,14 @@ def _adapter(source: Source, to: Conversion) -> None:
         else:
             to.say("adapter.targets", [targets], key, targets)
     else:
-        ours = source.read(key, ending) if source.given(key) else ending(targets)
+        ours = source.read(key, ending) if source.has(key) else ending(targets)
         source.say(to, "adapter.targets", ours, key, targets)
     to.say(
         "training.sigma.density",
         "uniform",
         "compute_density_for_timestep_sampling",
         "none",
-        given=False,
+        stated=False,
     )
 
 
@@ -146,14 +146,14 @@ def _schedule(source: Source, to: Conversion) -> None:
         (key, name),
         cycles=("lr_scheduler.num_cycles", cycles),
         power=("lr_scheduler.power", power),
-        named=source.given(key),
+        named=source.has(key),
     )
     used = {"cosine_restarts": "num_cycles", "polynomial": "power"}.get(ours)
     for each in ("num_cycles", "power"):
         if each != used:
             source.off(to, f"lr_scheduler.{each}")
     warmup = source.read("lr_scheduler.warmup_steps", whole, 0)
-    if source.given("lr_scheduler.warmup_steps"):
+    if source.has("lr_scheduler.warmup_steps"):
         if name == "constant" and warmup:
             to.off("lr_scheduler.warmup_steps", warmup, "constant has no warm-up there.")
         else:
@@ -174,8 +174,8 @@ _PROCESS = "data.init_args.processor.init_args."
 
 def _dataset(source: Source, to: Conversion) -> None:
     folder = "data.init_args.dataset_path"
-    said = source.values.get(folder)
-    several = said if isinstance(said, list) else [said] if said else []
+    value = source.values.get(folder)
+    several = value if isinstance(value, list) else [value] if value else []
     paths = [each for each in several if isinstance(each, str)]
     for each in several:
         if not isinstance(each, str):
@@ -218,14 +218,14 @@ def _all_pixels(value: Any) -> list[int]:
 def _sizes(source: Source, to: Conversion) -> None:
     area = "Buckets have as many pixels; each image keeps about its shape."
     for key in ("data.init_args.image_size", f"{_PROCESS}target_size"):
-        if source.given(key):
+        if source.has(key):
             to.say("dataset.resolution", source.read(key, sides), key, source.values[key], area)
     key = f"{_PROCESS}target_pixels"
-    if source.given(key):
+    if source.has(key):
         side = side_of(source.read(key, _pixels), 1)
         to.say("dataset.resolution", side, key, source.values[key])
     key = f"{_PROCESS}multi_resolutions"
-    if source.given(key):
+    if source.has(key):
         found = sorted(set(source.read(key, _all_pixels)), reverse=True)
         if found:
             to.say("dataset.resolution", found[0], key, source.values[key])
@@ -233,7 +233,7 @@ def _sizes(source: Source, to: Conversion) -> None:
             near = "There one size is chosen for each image, here it is trained at all."
             to.say("dataset.more_resolutions", found[1:], key, source.values[key], near)
     key = f"{_PROCESS}controls_pixels"
-    if source.given(key):
+    if source.has(key):
         value = source.values[key]
         first = value[0] if isinstance(value, list) and value else value
         to.say("dataset.control_area", source.check(key, first, _pixels), key, value)
@@ -262,7 +262,7 @@ def _previews(source: Source, to: Conversion) -> None:
             if key.startswith("validation.") and isinstance(_TABLES[""].get(key), Together):
                 to.off(key, value, "Nothing is validated there.")
         return
-    key = "validation.steps" if source.given("validation.steps") else "validation.validation_steps"
+    key = "validation.steps" if source.has("validation.steps") else "validation.validation_steps"
     to.say("preview.every", source.read(key, whole, 100), key, source.values.get(key, 100))
     cut = ("validation.max_samples", "validation.num_validation_samples")
     source.off(to, *cut, why="It cuts the list of samples off.")

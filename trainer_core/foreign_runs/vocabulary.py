@@ -61,10 +61,8 @@ def set_schedule(
     """Say which schedule, and those of its numbers that mean something with it.
 
     Args:
-        to: Gets the settings.
         name: Its key and its name, as Diffusers or Transformers call it.
         cycles: How often it restarts.
-        power: Of a polynomial.
         min_ratio: Last learning rate over the highest.
         decay_share: Share of the run in which warmup_stable_decay falls.
         near: How the schedule of that name differs there.
@@ -73,15 +71,15 @@ def set_schedule(
     Returns:
         Its name here.
     """
-    key, said = name
-    ours = _SCHEDULES.get(str(said).lower())
+    key, value = name
+    ours = _SCHEDULES.get(str(value).lower())
     if ours is None:
-        to.lack(key, said, "There is no such schedule here; the learning rate stays constant.")
+        to.lack(key, value, "There is no such schedule here; the learning rate stays constant.")
         return "constant"
     if ours == "cosine_restarts" and (cycles is None or cycles[1] <= 1):
         ours, cycles = "cosine", None
     near = _REX if ours == "rex" else near
-    to.say("training.schedule.name", ours, key, said, near, given=named)
+    to.say("training.schedule.name", ours, key, value, near, stated=named)
     section = "training.schedule"
     if ours == "cosine_restarts" and cycles is not None:
         to.say(f"{section}.cycles", int(cycles[1]), *cycles)
@@ -103,10 +101,10 @@ _AS_LOGIT = (
 )
 
 
-def set_base_shift_of_uniform(to: Conversion, said: Said) -> None:
+def set_base_shift_of_uniform(to: Conversion, entry: Said) -> None:
     """Say the nearest to a uniform density that the base's own scheduler moves."""
-    to.say("training.sigma.density", "shifted", *said, _AS_LOGIT)
-    to.say("training.sigma.std", LIKE_UNIFORM, *said, _AS_LOGIT)
+    to.say("training.sigma.density", "shifted", *entry, _AS_LOGIT)
+    to.say("training.sigma.std", LIKE_UNIFORM, *entry, _AS_LOGIT)
 
 
 _TRACKERS = {
@@ -121,9 +119,6 @@ def set_trackers(source: Source, key: str, to: Conversion, usual: str = "") -> N
     """Say who gets the numbers of a run, as accelerate calls them.
 
     Args:
-        source: The file.
-        key: What says it there.
-        to: Gets the settings.
         usual: What holds where the file does not say it; nothing leaves it to our default.
     """
     who = source.read(key, text, usual)
@@ -137,15 +132,13 @@ def set_masks(source: Source, to: Conversion, key: str, table: Table, why: str =
     """Say whether masks are read, and what they weigh.
 
     Args:
-        source: The file.
-        to: Gets the settings.
         key: What says whether.
         table: Rules of keys that hold with masks.
         why: Said of these keys without masks.
     """
     masked = source.read(key, flag, False)
     origin = "auto" if masked else "none"
-    to.say("dataset.mask.source", origin, key, masked, given=key in source.values)
+    to.say("dataset.mask.source", origin, key, masked, stated=key in source.values)
     source.when(masked, to, table, why)
 
 
@@ -155,11 +148,8 @@ def share_or_keep(
     """Set what previews share, and keep what they do not behind their prompts.
 
     Args:
-        to: Gets the settings.
         setting: Of the section ``preview``.
         values: Of each preview; None where one says nothing.
-        key: What says it.
-        own: Gets each preview's own values.
     """
     first = next(each for each in values if each is not None)
     # Seeds count up by themselves.
@@ -175,7 +165,6 @@ def set_image_folder(to: Conversion, images: Said, controls: Sequence[Said] = ()
     """Say which folder is trained, and where its control images lie.
 
     Args:
-        to: Gets the settings.
         images: The key of the images' folder, and its path; an empty one says nothing.
         controls: The same of the folders of control images.
     """
@@ -213,8 +202,6 @@ def set_reading(
     """Say how a program reads a folder, where nothing else says it.
 
     Args:
-        to: Gets the settings.
-        key: The key of the folder.
         missing_caption: What becomes of an image without caption.
         lines: Whether each line of a caption file is a caption.
         subfolders: Whether it reads folders below.
@@ -229,7 +216,7 @@ def set_reading(
         ("folders below", "dataset.subfolders", subfolders),
     ):
         if setting not in to.values:
-            to.say(setting, value, f"{key} ({what})", value, given=False)
+            to.say(setting, value, f"{key} ({what})", value, stated=False)
 
 
 def side_of(width: float, height: float) -> int:
@@ -287,7 +274,6 @@ def set_text_encoder(to: Conversion, source: Source, train: str, rate: str, near
 
     Args:
         to: Gets the settings; family, rank and learning rate are in it.
-        source: The file.
         train: The key that says whether it is trained.
         rate: The key of its learning rate; where it is unset, that of the denoiser counts.
         near: How ours differs; empty for an exact counterpart.

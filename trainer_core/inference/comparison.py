@@ -170,13 +170,13 @@ def draw_grid(comparison: Comparison, side: int = LARGEST_SIDE) -> Image.Image:
     wide = max(cell[0], _NARROWEST)
     labels = [letters.wrapped(column.label, wide) for column in comparison.columns]
     marks = [letters.wrapped(_BEST, wide) if column.best else [] for column in comparison.columns]
-    told = [
+    captions = [
         [*letters.wrapped(prompt, side - _GAP), f"seed {seed}"]
         for prompt, seed in zip(comparison.prompts, comparison.seeds, strict=True)
     ]
     most = max(len(label) + len(mark) for label, mark in zip(labels, marks, strict=True))
     tops = [_EDGE + line * most + _EDGE]
-    for lines in told:
+    for lines in captions:
         tops.append(tops[-1] + max(cell[1], line * len(lines)) + _GAP)
     across = wide + _GAP
     larger = cell[0] > comparison.images[0][0].width
@@ -187,7 +187,7 @@ def draw_grid(comparison: Comparison, side: int = LARGEST_SIDE) -> Image.Image:
         left = side + _GAP + index * across
         letters.write(pen, (left, _EDGE), label, _INK)
         letters.write(pen, (left, _EDGE + line * len(label)), mark, _SOFT)
-    for number, (top, lines) in enumerate(zip(tops, told, strict=False)):
+    for number, (top, lines) in enumerate(zip(tops, captions, strict=False)):
         letters.write(pen, (_GAP, top), lines, _INK)
         for index, image in enumerate(comparison.images[number]):
             way = Image.Resampling.NEAREST if larger else Image.Resampling.LANCZOS

@@ -20,8 +20,6 @@ def decoding_bytes(pixels: int, dtype: torch.dtype, numbers: int) -> int:
     """What it takes at most to decode so many pixels as a whole, in the VAE's format.
 
     Args:
-        pixels: Of all images.
-        dtype: The VAE's.
         numbers: As `LatentSpec.decoder_numbers`.
     """
     return pixels * numbers * dtype.itemsize

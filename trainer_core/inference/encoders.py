@@ -74,7 +74,6 @@ class EncoderSource(Protocol):
         """Make the text encoder that is trained a part of the denoiser.
 
         Args:
-            transformer: The denoiser.
             dtype: What a text encoder that is loaded for it computes in.
             device: Where the denoiser computes.
             at_end: Gives back what was borrowed.
@@ -94,8 +93,6 @@ class LazyEncoders:
     """Loads the encoders when the first sample needs them, and lets go of them.
 
     Args:
-        config: The run file.
-        family: The base's family.
         location: Where the base is.
         device: Where the denoiser computes, and the encoders as well where nothing else is set.
         machine: What they may take of the computer; unset: all that is free.
@@ -208,7 +205,6 @@ def check_controls(preview: PreviewSection, variant: str) -> None:
     """Refuse prompts that the base cannot generate, before anything is encoded.
 
     Args:
-        preview: Prompts and controls.
         variant: The base's variant; never ``auto``.
 
     Raises:
@@ -244,11 +240,7 @@ def encode_prompts(
     """Encode the preview prompts, or read them from the cache.
 
     Args:
-        preview: Prompts, controls and size.
         dataset: Says how large control images are.
-        family: The base's family.
-        variant: The base's variant.
-        folder: The cache's folder.
         identity: Names the encoders and their precision.
         open_encoders: Loads the encoders; called only when a prompt is not cached.
 
@@ -303,9 +295,9 @@ def _entry(
 def _encode(
     texts: tuple[str, str], controls: Sequence[Image.Image], encoders: Encoders, channels: int
 ) -> dict[str, Tensor]:
-    seen, tensors = [on_white(control) for control in controls], {}
+    images, tensors = [on_white(control) for control in controls], {}
     for side, text in zip(("positive", "negative"), texts, strict=True):
-        tensors |= {f"{side}.{k}": v for k, v in encoders.encode_text(text, seen).items()}
+        tensors |= {f"{side}.{k}": v for k, v in encoders.encode_text(text, images).items()}
     for index, control in enumerate(controls):
         tensors[f"control.{index}"] = encoders.encode_image(to_pixels(control, channels)[None])[0]
     return tensors
@@ -315,9 +307,7 @@ def read_prompt(text: str, entry: Entry, control_count: int) -> EncodedPrompt:
     """Read a prompt that is in the cache.
 
     Args:
-        text: The prompt.
         entry: Where it is.
-        control_count: Number of its control images.
 
     Raises:
         StorageError: When the file is damaged or gone.

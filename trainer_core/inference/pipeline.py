@@ -105,22 +105,19 @@ class Pipeline:
         """Encode one prompt.
 
         Args:
-            text: The prompt.
-            seed: Seed of the image's noise.
             controls: Control images at the size they are encoded at, upright RGB, or RGBA where
                 the family's VAE reads transparency.
-            negative: The negative prompt.
 
         Returns:
             The request to hand to the sampler.
         """
         sampler, encoders = self.sampler, self.encoders.open()
         channels = control_channels(sampler.family, sampler.location.variant)
-        seen = [on_white(control) for control in controls]
+        images = [on_white(control) for control in controls]
         pixels = [to_pixels(control, channels) for control in controls]
         return SampleRequest(
-            conditioning=encoders.encode_text(text, seen),
-            negative=self._negative(negative, seen),
+            conditioning=encoders.encode_text(text, images),
+            negative=self._negative(negative, images),
             controls=tuple(encoders.encode_image(each[None])[0] for each in pixels),
             seed=seed,
         )
@@ -160,7 +157,7 @@ class Pipeline:
         transformer = self.sampler.transformer
         whole = self.key_map.whole_layers(dict(transformer.named_modules()))
         adapter = attach_state(transformer, state, whole)
-        if self.sampler.family.given is not None:
+        if self.sampler.family.lent is not None:
             self._at_end.callback(adapter.detach)  # the host goes on with its own layers
         self.base.send_rest()  # the factors of a swapped block were made where its weights lie
         adapter.eval()
@@ -213,7 +210,7 @@ class _Place:
 
     def _memory(self, dtype: torch.dtype, adapter: AdapterState | None) -> MemorySection:
         """How the base is kept, by what is free now."""
-        if self.family.given is not None:
+        if self.family.lent is not None:
             return self.config.memory  # whoever has the base in memory has found the room
         release_memory(self.device)
         beside = self.adapters(outline_base_adapters)
@@ -491,7 +488,6 @@ def sample_previews(
     Args:
         sampler: Generates on the run's base with its adapter.
         settings: Size, steps, guidance and seed.
-        prompts: The encoded prompts.
         deliver: Takes a prompt's index and its pixels `[3 or 4, H, W]` in [-1, 1], of a clip
             `[T, 3, H, W]`.
         stop: Asked before each prompt and after each sampling step whether to give up.

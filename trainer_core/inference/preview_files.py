@@ -25,7 +25,6 @@ def save_preview(frames: Sequence[Image.Image], target: Path, rate: float) -> No
 
     Args:
         frames: The image, or the frames of a clip.
-        target: The file.
         rate: Frames per second of a clip.
     """
     first, *others = frames

@@ -64,9 +64,6 @@ def preview_layers(
     """How many layers a preview has.
 
     Args:
-        preview: The run file's section.
-        family: The base's family.
-        variant: The base's variant.
         usual: How many the images of the dataset have.
 
     Returns:
@@ -85,9 +82,6 @@ def preview_settings(
     """What a run file says of its previews.
 
     Args:
-        preview: The run file's section.
-        family: The base's family.
-        location: The base.
         layers: As ``usual`` of `preview_layers`.
         frames: How many most clips of the dataset have.
     """
@@ -116,7 +110,6 @@ def settings_of_prompt(
 
     Args:
         preview: The run file's section: a finished cache may have had other flags.
-        place: Samples it.
         index: Which of its prompts.
         layers: As ``usual`` of `preview_layers`.
         frames: As for `preview_settings`.

@@ -20,7 +20,6 @@ def sampling_memory(
     Args:
         memory: The run file's; what it says of ``blocks_to_swap`` stays as it is, and all of it
             where nothing is to be planned.
-        base: The base.
         dtype: What is dense is loaded in.
         room: Bytes that the device has for its weights.
 
@@ -48,8 +47,6 @@ def forward_bytes(base: EmptyBase, dtype: torch.dtype, tokens: int) -> int:
     saw all tokens, and the largest weight once more, as of a format that is written out.
 
     Args:
-        base: The base.
-        dtype: What it computes in.
         tokens: Of the image, its control images and its text.
     """
     blocks = repeated_blocks(base.transformer, base.family.layers.repeated_blocks)

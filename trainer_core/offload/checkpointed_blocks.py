@@ -68,12 +68,7 @@ def checkpoint_blocks(
     """Let a denoiser's blocks compute again what ``memory`` asks for.
 
     Args:
-        transformer: The denoiser.
-        family: Its family.
-        memory: The settings.
         device: Where it computes.
-        machine: Whose RAM is pinned.
-        at_end: Gives the RAM back.
 
     Returns:
         What calls the blocks; None without gradient checkpointing.

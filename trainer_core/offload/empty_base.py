@@ -43,10 +43,6 @@ class EmptyBase:
 def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
     """Build a base's denoiser without memory.
 
-    Args:
-        location: The checked base.
-        family: Its family.
-
     Returns:
         The denoiser on the meta device, with its counts.
 

@@ -105,9 +105,7 @@ class _Kept:
     """The bytes of one memory of the device, in RAM.
 
     Args:
-        tensor: A view of it.
         slot: Where the bytes go.
-        transfer: Copies them.
         returned: `HostArena.returned`.
     """
 
@@ -165,14 +163,7 @@ class _Kept:
 
 
 class _Call:
-    """A checkpointed call of a block: with its inputs, and later with what was kept of them.
-
-    Args:
-        inputs: Keeps them.
-        block: The block.
-        number: Of the block.
-        args: Its inputs.
-    """
+    """A checkpointed call of a block: with its inputs, and later with what was kept of them."""
 
     def __init__(self, inputs: HostInputs, block: nn.Module, number: int, args: Any) -> None:
         self._block = block
@@ -235,7 +226,6 @@ class HostInputs:
     """Calls checkpointed blocks, and keeps their inputs in RAM.
 
     Args:
-        arena: The RAM.
         transfer: Copies to it and from it.
         worth: Bytes of an input that is kept there.
     """
@@ -250,8 +240,6 @@ class HostInputs:
         """Call a block; what it computes is computed again in the backward pass.
 
         Args:
-            block: The block.
-            number: Of the block.
             args: Its inputs; those inside of others, such as a tuple, stay on the device.
         """
         on_device = next((each for each in args if isinstance(each, Tensor)), torch.empty(0))

@@ -32,7 +32,6 @@ class Span:
 
     Args:
         tensor: Its shape and number format.
-        start: Its first byte.
     """
 
     __slots__ = ("dtype", "places", "shape", "start", "stop")
@@ -297,7 +296,6 @@ def make_master(name: str, device: torch.device, machine: Machine) -> Master:
     Args:
         name: ``auto``, ``pinned``, ``pageable`` or ``file``.
         device: Where the blocks are used.
-        machine: Whose memory is pinned.
 
     Raises:
         RunError: When memory is to be pinned for a device that does not read it.

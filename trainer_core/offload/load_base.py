@@ -170,9 +170,6 @@ def load_base(
 
     Args:
         memory: How it is kept, which blocks are swapped, and how.
-        family: The base's family.
-        location: The base.
-        dtype: Of its weights.
         device: Where it computes.
         machine: Says how much memory may be pinned, and is told of it.
         at_end: Gives the blocks their weights back, and the device its memory.
@@ -185,8 +182,8 @@ def load_base(
             than the swapped blocks take; nothing is loaded then.
     """
     at_end.callback(forget_tables)
-    if family.given is not None:
-        transformer = family.given.open(dtype, device, at_end)
+    if family.lent is not None:
+        transformer = family.lent.open(dtype, device, at_end)
         return PlacedBase(transformer, device, memory, machine, refusal=HOST_KEEPS)
     refusal = None if memory.gradient_checkpointing else "memory.gradient_checkpointing is false"
     if not memory.blocks_to_swap:

@@ -56,9 +56,7 @@ def machine_budget(machine: Machine, device: torch.device, dtype: torch.dtype) -
     """Ask the machine; it takes a tenth of a second.
 
     Args:
-        machine: The machine.
         device: Where a run would compute.
-        dtype: What in.
     """
     ram = machine.free_ram()
     return Budget(

@@ -223,11 +223,6 @@ class MemoryPlan:
 def rank_plans(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> list[MemoryPlan]:
     """All plans that fit, the best first.
 
-    Args:
-        sizes: What the run needs.
-        settings: What is asked for.
-        budget: What there is.
-
     Raises:
         RunError: When none fits; it names what would.
     """

@@ -82,7 +82,6 @@ def unplanned(memory: MemorySection, held: str | None = None) -> PlanChoice:
     """Take the settings as they stand: what is open is dense, and on the device.
 
     Args:
-        memory: The settings.
         held: The format that takes the place of dense.
     """
     kept = memory.base_format if memory.base_format != "auto" else held or "dense"
@@ -105,8 +104,6 @@ def choose_plan(
     Args:
         memory: The settings; ``plan`` is not off.
         base: The base, in no library's format.
-        dtype: What it is computed in.
-        budget: What there is.
         sizes_of: What a step needs; see `weights_and` where only the weights are known.
         swappable: Whether blocks may be swapped where the settings do not ask for it.
         held: The format that is kept to as long as it fits, if the settings name none.
@@ -149,8 +146,6 @@ def weights_and(rest: int, flops: int, micro_batches: int = 1) -> SizesOf:
 
     Args:
         rest: Bytes beside the weights.
-        flops: Of a step.
-        micro_batches: Of a step.
     """
 
     def sizes_of(formats: Mapping[str, KeptFormat]) -> StepSizes:

@@ -49,7 +49,6 @@ class StepProfile:
         """Bytes beside base and adapter, at the peak.
 
         Args:
-            chosen: Numbers of the checkpointed blocks.
             in_ram: Whether their inputs wait in RAM.
         """
         peak, extra, spared, away, next_away = self.outside, 0, 0, 0, 0

@@ -99,8 +99,6 @@ class StreamedBlocks:
         blocks: In the order in which they are called, before they have an adapter.
         device: Where they compute.
         slots: How many blocks of one layout are on the device at a time.
-        master: Keeps the weights.
-        transfer: Brings them.
         every: All blocks that may ever be streamed (`change`), in the order in which they are
             called, and their weights; unset: of ``blocks`` alone.
         held: Some of ``blocks`` that the master has already.

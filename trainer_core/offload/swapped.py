@@ -15,7 +15,6 @@ def repeated_blocks(transformer: nn.Module, names: Sequence[str]) -> list[nn.Mod
     """The blocks of a denoiser in the order of their calls.
 
     Args:
-        transformer: The denoiser.
         names: `LayerSpec.repeated_blocks`.
     """
     return [block for name in names for block in transformer.get_submodule(name).children()]
@@ -111,7 +110,6 @@ def swapped_blocks(
     """The blocks of a denoiser that ``memory.blocks_to_swap`` asks for; also of one on meta.
 
     Args:
-        transformer: The denoiser.
         names: `LayerSpec.repeated_blocks`.
         memory: How many.
 

@@ -237,7 +237,6 @@ def read_whole(
     """Read a small file at once.
 
     Args:
-        path: The file.
         wording: How its errors are told.
         memory: Bytes to read into where they are enough: memory that was used already costs less
             than new. The tensors are then views of it.

@@ -90,7 +90,6 @@ def save_tensors(
     """Write tensors that are all there as a safetensors file, atomically.
 
     Args:
-        path: The final name.
         tensors: Tensors of any device, views and tensors that share memory too; each is written
             whole, contiguous and in its own dtype.
         metadata: Strings for the file's header.
@@ -116,7 +115,6 @@ def stream_tensors(
     """Write a safetensors file atomically while its tensors are being made.
 
     Args:
-        path: The final name.
         outlines: Every tensor of the file, in the order in which they come.
         tensors: The same names in the same order, with the tensors, of any device.
         metadata: Strings for the file's header.
@@ -196,7 +194,6 @@ def rewrite_tensors(
     that are made may come in any order, because each is written at its own place.
 
     Args:
-        source: The file.
         target: The new file, for which nothing stands yet.
         replaced: The tensors that get other values.
         made: Those same tensors with their values, in the same number format and shape.

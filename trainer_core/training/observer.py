@@ -221,10 +221,7 @@ def told_or_ended(observer: Observer, what: str, done: int, total: int) -> None:
     """Tell how far something is that is made before the first step, or end where that is asked.
 
     Args:
-        observer: Of the run.
-        what: What is made.
         done: Parts that are on the disk.
-        total: All.
 
     Raises:
         EndedEarlyError: When the observer has cancelled, and there is more to do.

@@ -80,8 +80,6 @@ def make_trackers(
     """Those that ``metrics.trackers`` names.
 
     Args:
-        config: The run file.
-        folder: The run's version folder.
         done: Steps that the run has made.
         warn: Told in one line what one of them cannot do.
     """
@@ -99,8 +97,6 @@ class Recorder:
     """Writes one run down; only the first process of a run has one. Leaving it closes its files.
 
     Args:
-        folder: The run's version folder.
-        config: The run file.
         state: What is trained; it says how many steps were made before.
         key_map: The family's names in its host.
         settings: The settings that decide the run, kept in each checkpoint.
@@ -185,7 +181,6 @@ class Recorder:
 
         Args:
             step: Steps made.
-            loss: On held-out images.
             trained: On as many trained ones.
         """
         if step == 0:
@@ -318,7 +313,6 @@ class Recorder:
 
         Args:
             step: Steps made.
-            index: The prompt's index.
             pixels: `[3 or 4, H, W]` in [-1, 1]; of a clip `[T, 3, H, W]`.
         """
         frames = pixels if pixels.ndim > _IMAGE_AXES else pixels[None]
@@ -477,10 +471,7 @@ def run_header(
     """Gather what the headers tell that does not change with its steps.
 
     Args:
-        config: The run file.
-        data: Base and dataset.
         precision: The number format that is computed in.
-        hashes: Identities of base and dataset.
         workflow: What of the host started the run.
         observer: Told of a workflow that does not fit into a header which is to have it.
         base_adapters: Those that were part of the base.

@@ -80,7 +80,6 @@ def train(
     """Train an adapter.
 
     Args:
-        config: The run file.
         observer: Hears the run's events and may cancel it.
         processes: The processes that share the run; unset: this one alone, on ``memory.device``.
         make_source: Gives text and image encoders; unset: they come from the base's folder.

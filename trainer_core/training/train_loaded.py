@@ -41,7 +41,6 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
     """Train a loaded run to its end.
 
     Args:
-        run: The loaded run.
         recorder: Writes metrics, checkpoints and previews; None in all processes but the first.
 
     Returns:

@@ -50,10 +50,7 @@ class Trainer:
     Only the first process has a recorder, which writes files and notifies the observer of steps.
 
     Args:
-        config: The run file.
-        steps: Length of the run.
         state: Adapter, optimizer and the number of steps made.
-        plan: The micro-batches of each step.
         compute: Computes the loss of a micro-batch.
         processes: The processes that share each step.
         observer: May request an end, a checkpoint or previews.
@@ -369,8 +366,8 @@ class Trainer:
     def _saves(self, step: int, requests: RunRequests) -> bool:
         """Whether a checkpoint is saved after a step."""
         every = self.training.checkpoint_every
-        asked = requests.end or requests.save
-        return step == self.steps or asked or self._is_best(step) or _is_due(step, every)
+        wanted = requests.end or requests.save
+        return step == self.steps or wanted or self._is_best(step) or _is_due(step, every)
 
     def _shows(self, step: int, requests: RunRequests, *, ends: bool) -> bool:
         """Whether previews are generated after a step; a run that has any ends with some."""
@@ -386,8 +383,8 @@ class Trainer:
         if self.recorder is not None and self.recorder.retry_due():
             requests = requests._replace(save=True)
         requests = self._checkpoint_clock.asking(requests)
-        asked = self.processes.sum_numbers([float(each) for each in requests])
-        return RunRequests(*(count > 0 for count in asked))
+        counts = self.processes.sum_numbers([float(each) for each in requests])
+        return RunRequests(*(count > 0 for count in counts))
 
     def _skip_or_restore(self, step: int, what: str, micro_steps: Sequence[MicroStep]) -> None:
         """Skip a step that is not finite; after too many in a row, restore a checkpoint or end."""
@@ -466,9 +463,9 @@ class Trainer:
         with kept_strength(self.state.adapter):
             return broken_place(self.state.adapter, compute, self.processes)
 
-    def _any(self, asked: bool) -> bool:
+    def _any(self, flag: bool) -> bool:
         """Whether any process asks."""
-        return self.processes.sum_numbers([float(asked)])[0] > 0
+        return self.processes.sum_numbers([float(flag)])[0] > 0
 
     def _warn(self, line: str) -> None:
         if self.recorder is not None:

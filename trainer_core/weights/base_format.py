@@ -58,8 +58,6 @@ class Packing:
         """How rows of a tensor are kept; None where they stay dense. Reads no weight.
 
         Args:
-            reader: Of the file.
-            name: The tensor in the file.
             shape: Of the rows.
         """
         packed = reader.packed_as(name)

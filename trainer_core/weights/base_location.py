@@ -52,8 +52,6 @@ def folder_identity(folder: Path, parts: Sequence[str], settings: Sequence[str])
     base is the same base.
 
     Args:
-        folder: A Diffusers folder.
-        parts: Its sub-folders that count.
         settings: What else decides the encodings, such as variant and text length.
 
     Returns:

@@ -105,8 +105,6 @@ def check_part(folder: Path, part: str, setting: str) -> None:
     """Refuse a part that is not whole, or that no model is like.
 
     Args:
-        folder: The Diffusers folder.
-        part: Its sub-folder.
         setting: What names the folder in the run file, for the message.
 
     Raises:

@@ -36,10 +36,8 @@ def kept_weights(
     """How each weight of the files would be kept, by name.
 
     Args:
-        location: The base.
         spec: What the family says of single files.
         packing: Which layers are kept in fewer bits; None keeps all weights dense.
-        dtype: Of what is dense.
 
     Raises:
         BaseModelError: As `load_file` and `load_packed`; no weight is read.

@@ -50,9 +50,6 @@ def load_frozen(
     Args:
         kind: Library and class, such as ``diffusers.FluxTransformer2DModel``. The library is
             imported here, because that takes seconds.
-        folder: The Diffusers folder.
-        part: Its sub-folder.
-        dtype: Of the weights.
         device: Where the model computes.
 
     Returns:

@@ -157,7 +157,6 @@ def comfyui_weights(
     """The packed weights of a file whose layers are noted in ComfyUI's way.
 
     Args:
-        tensors: The file's tensors.
         notes: Layer to what is noted of it. Of other formats than these nothing is said.
 
     Raises:

@@ -29,7 +29,6 @@ class TensorReader:
     may change or go while it is used, unless the caller wants it otherwise.
 
     Args:
-        file: The opened file.
         formats: How its weights become numbers.
         device: Where the results are kept; an attribute, too.
         mapped: Whether a result that is stored as it is wanted is a view into the mapped file, and
@@ -72,7 +71,6 @@ class TensorReader:
         Args:
             name: The tensor's name without prefix.
             rows: Start and end of each part.
-            dtype: Of the parts.
 
         Returns:
             One tensor for each part, in the order of ``rows``.
@@ -145,7 +143,6 @@ class TensorReader:
 
         Args:
             name: A name in the file's ``packed``.
-            rows: Start and end.
 
         Returns:
             How it is read, and its parts.
@@ -208,7 +205,6 @@ def ahead(names: Iterable[str], readers: Mapping[str, TensorReader]) -> Iterator
 
     Args:
         names: In the order in which they are worked on.
-        readers: Of each.
 
     Raises:
         BaseModelError: When a file cannot be read.

@@ -15,7 +15,7 @@ from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import LAYOUTS, write_adapter
 from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.errors import AdapterError
-from trainer_core.families.given import GRAPH_MODEL
+from trainer_core.families.lent import GRAPH_MODEL
 from trainer_core.families.native_model import header_names, key_map
 from trainer_core.types import AdapterState, LayerState
 

@@ -19,7 +19,7 @@ from trainer_core.config.presets import FOLDER, PLAN, read_layers
 from trainer_core.config.run import find_setting
 from trainer_core.config.section import section_of
 from trainer_core.errors import ConfigError
-from trainer_core.families.given import GRAPH_MODEL
+from trainer_core.families.lent import GRAPH_MODEL
 from trainer_core.families.presets import (
     GOALS,
     QUALITIES,

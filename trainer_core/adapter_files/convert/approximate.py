@@ -55,8 +55,6 @@ def as_low_rank(name: str, kind: str, layer: LayerState, rank: int | None) -> Ap
 
     Args:
         name: The layer's, for messages.
-        kind: The layer's.
-        layer: The layer.
         rank: The most that it may have. None asks for one without error, which a LoHa of rank r
             has at r^2.
 

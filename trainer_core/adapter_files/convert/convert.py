@@ -124,7 +124,6 @@ def convert(
         approximate: ``lora`` makes every layer that is none the nearest LoRA; ``lokr`` makes the
             nearest Kronecker product of a LoKr's parts where a fused layer is written.
         rank: The most that an approximated layer may have.
-        weight_of: Module to the base's weight.
         extras: ``drop`` leaves out differences and all else that is no factor.
         overwrite: Whether an existing target is replaced.
         watch: Told (finished layers, all layers, next layer).
@@ -248,7 +247,7 @@ def _written_kind(kind: str, layout: str) -> str:
 
 
 def _warnings(
-    given: AdapterState, adapted: Adapted, wanted: ConversionOptions, key_map: KeyMap
+    source: AdapterState, adapted: Adapted, wanted: ConversionOptions, key_map: KeyMap
 ) -> tuple[str, ...]:
     found = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(adapted.state).values())
     magnitude = [each for each in found if each is not None]
@@ -272,7 +271,7 @@ def _warnings(
             f"{len(magnitude)} layers have a DoRA magnitude: Diffusers reads it, and ComfyUI "
             "ignores it in this layout, so that it computes plain factors"
         )
-    if wanted.form == LOW_RANK and given.kind != LOW_RANK and magnitude:
+    if wanted.form == LOW_RANK and source.kind != LOW_RANK and magnitude:
         notes.append(
             f"{len(magnitude)} layers keep their DoRA magnitude; their errors are those of the "
             "factors' delta alone, before it is stretched"

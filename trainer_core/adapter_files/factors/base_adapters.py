@@ -105,8 +105,6 @@ def put_on_base(
     """Make adapters a part of a frozen base, in place, before it gets one that is trained.
 
     Args:
-        transformer: The base.
-        key_map: The family's names.
         adapters: What is put on; each is computed from the base's own weights.
         merge: Whether the weights may be changed: they are in memory, and nobody else's.
         partly: Whether layers that the transformer lacks are left out, as in one with fewer blocks.
@@ -242,12 +240,7 @@ def _fused_deltas(
 
 
 class _Maker:
-    """Makes what one layer gets, all of it from the weight that it has at the beginning.
-
-    Args:
-        layer: The layer.
-        wholes: What undivided layers change.
-    """
+    """Makes what one layer gets, all of it from the weight that it has at the beginning."""
 
     def __init__(self, layer: nn.Module, wholes: _Wholes) -> None:
         self._layer, self._wholes = cast("nn.Linear", layer), wholes

@@ -43,7 +43,6 @@ def effective_delta(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
 
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.
-        layer: The factors.
         weight: The base's weight `[out, in]`, or `[out, in, *kernel]` of a convolution. Only DoRA,
             and a kind that multiplies it, look at its values.
 
@@ -82,11 +81,11 @@ def stretch_of(layer: LayerState, weight: Tensor) -> float | None:
     magnitude = layer.tensors.get(DORA_SCALE)
     if magnitude is None or weight.dim() != 2:
         return None
-    own, given = squared_norms(weight, axis_of(magnitude)).sqrt(), magnitude.flatten()
+    own, stored = squared_norms(weight, axis_of(magnitude)).sqrt(), magnitude.flatten()
     there = own > 0
-    if own.numel() != given.numel() or not bool(there.any()):
+    if own.numel() != stored.numel() or not bool(there.any()):
         return None
-    return float((given[there] / own[there]).median())
+    return float((stored[there] / own[there]).median())
 
 
 def check_size(kind: str, layer: LayerState, shape: tuple[int, ...]) -> None:
@@ -128,10 +127,10 @@ def delta_norm(kind: str, layer: LayerState) -> float:
         weight is multiplied by for its difference.
     """
     rules = FILE_RULES[kind]
-    given = {name: tensor for name, tensor in layer.tensors.items() if name != DORA_SCALE}
-    norm = rules.norm(as_matrices(given))
+    factors = {name: tensor for name, tensor in layer.tensors.items() if name != DORA_SCALE}
+    norm = rules.norm(as_matrices(factors))
     if not _LEAST < norm < _MOST:
-        wide = {name: tensor.double() for name, tensor in given.items()}
+        wide = {name: tensor.double() for name, tensor in factors.items()}
         norm = rules.norm(as_matrices(wide))
     return abs(layer_scale(kind, layer)) * norm
 

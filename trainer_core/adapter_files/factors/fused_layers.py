@@ -155,14 +155,14 @@ def fuse_exactly(fused: FusedLayer, layers: Mapping[str, LayerState]) -> LayerSt
     upper = _upper(fused.kind, first)
     tensors: dict[str, Tensor] = {}
     for factor in first.tensors:
-        given = {name: layer.tensors[factor] for name, layer in present.items()}
+        blocks = {name: layer.tensors[factor] for name, layer in present.items()}
         if factor in upper:
             if not same and factor == upper[0]:
-                given = {name: times(block, scales[name]) for name, block in given.items()}
-            tensors[factor] = _stacked(rows, given, shared=fused.shared)
+                blocks = {name: times(block, scales[name]) for name, block in blocks.items()}
+            tensors[factor] = _stacked(rows, blocks, shared=fused.shared)
         else:
             tensors[factor] = (
-                first.tensors[factor] if fused.shared else torch.cat([*given.values()])
+                first.tensors[factor] if fused.shared else torch.cat([*blocks.values()])
             )
     scale = next(iter(scales.values())) if same else 1.0
     rank = first.rank if fused.shared else sum(layer.rank for layer in present.values())
@@ -266,7 +266,6 @@ def divided(state: AdapterState, key_map: KeyMap) -> AdapterState:
 
     Args:
         state: The adapter; of a LoRA or LoHa rows of a layer are a layer of the same kind.
-        key_map: The family's names.
     """
     whole = [
         name for name in undivided_layers(state.layers, key_map) if key_map.is_fused_only(name)
@@ -296,8 +295,6 @@ def refuse_undivided(
     """Refuse undivided layers where the modules themselves are needed.
 
     Args:
-        state: The adapter.
-        key_map: The family's names.
         place: What needs them, such as ``layout 'peft'``.
         remedy: What can be done besides a LoRA.
         welcome: Which of them may stay, such as those that are trained whole.
@@ -345,10 +342,7 @@ def undivided_delta(
     """Compute what an undivided layer changes, as `effective_delta`.
 
     Args:
-        state: The adapter.
-        name: The layer.
         weight_of: A module's path to its weight; asked only where the difference depends on it.
-        key_map: The family's names.
     """
     layer = state.layers[name]
     if needs_weight(state.kind, layer):

@@ -18,8 +18,6 @@ class LazyMapping(Mapping[str, Value]):
     """Values that are read or made at each look-up, and tell their outlines before.
 
     Args:
-        names: Their names.
-        make: Makes one by its name.
         outline: Makes the same of tensors of the meta device, in the number formats that they are
             kept in.
     """

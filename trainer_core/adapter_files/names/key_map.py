@@ -167,11 +167,7 @@ class KeyMap:
         return bool(self.native_only) and _template(path) in self.native_only
 
     def whole_layers(self, paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """The layers that are trained whole, by ComfyUI's name, to their parts in order.
-
-        Args:
-            paths: Of a base's modules.
-        """
+        """The layers that are trained whole, by ComfyUI's name, to their parts in order."""
         if not self.fused_only:
             return {}
         found = {key.name for key in map(self.to_native, paths) if key is not None and key.part}
@@ -227,7 +223,6 @@ def with_text_encoders(key_map: KeyMap, prefixes: Mapping[str, str]) -> KeyMap:
     `text_names`.
 
     Args:
-        key_map: The denoiser's names.
         prefixes: As `KeyMap.text_encoders`.
     """
 
@@ -364,7 +359,6 @@ def native_layer(key_map: KeyMap, module: str) -> NativeKey | None:
     """Where a module lies in ComfyUI's model, also one whose halves are swapped there.
 
     Args:
-        key_map: The family's names.
         module: The module's path, or the name of an undivided layer.
     """
     key = key_map.to_native(module)

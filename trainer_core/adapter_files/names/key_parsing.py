@@ -340,17 +340,16 @@ def matching_families(
 
     Args:
         names: Names of layers as they are in a file (`AdapterFile.layers`).
-        key_maps: Family to its names.
         extras: Names of those with weight patches (`AdapterFile.extras`).
 
     Returns:
         The families, in their order; several where the names are common to them, and none for no
         names.
     """
-    given, odd = list(names), list(extras)
-    if not given and not odd:
+    paths, odd = list(names), list(extras)
+    if not paths and not odd:
         return []
-    return [name for name, key_map in key_maps.items() if not misfits(given, odd, key_map)]
+    return [name for name, key_map in key_maps.items() if not misfits(paths, odd, key_map)]
 
 
 def _unaliased(name: str, key_map: KeyMap) -> str | None:
@@ -402,10 +401,10 @@ def _slice(native: str, shares: int, key_map: KeyMap) -> LayerMatch | None:
     """The parts of a fused layer that lie in its first shares; none where it is one module."""
     if not key_map.parts(native):
         return None
-    begun = itertools.accumulate((part.share for part in key_map.parts(native)), initial=0)
+    starts = itertools.accumulate((part.share for part in key_map.parts(native)), initial=0)
     parts = [
         (part.module, part.share)
-        for part, start in zip(key_map.parts(native), begun, strict=False)
+        for part, start in zip(key_map.parts(native), starts, strict=False)
         if start < shares
     ]
     return LayerMatch(_cuts(parts), None)

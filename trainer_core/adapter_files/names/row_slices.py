@@ -136,7 +136,6 @@ def owned_columns(
     """Find the columns that each part of a fused layer has for itself.
 
     Args:
-        kind: The layer's.
         cuts: The parts' rows.
         outlines: The fused layer's factors, of which only the shapes count.
         read: (factor, first row, behind the last row) to these rows as a matrix.

@@ -93,7 +93,6 @@ def kohya_name(path: str, prefixes: Mapping[str, str] = KOHYA_PREFIXES) -> str:
     """A layer's name in kohya's files, which every ComfyUI knows.
 
     Args:
-        path: Of a text encoder's layer.
         prefixes: Text encoder to how its names begin (`KeyMap.text_encoders`).
     """
     encoder, _, rest = path.partition(".")

@@ -67,15 +67,15 @@ def unet_names(paths: Iterable[str]) -> UnetNames | None:
     Returns:
         None when these are no UNet's, or one of a make that Diffusers does not have.
     """
-    given = tuple(paths)
-    parts = _parts(given)
+    modules = tuple(paths)
+    parts = _parts(modules)
     if not {0, 1} <= set(parts["input"]) or not {0, 1} <= set(parts["output"]):
         return None
-    prefixes = dict([*_down(parts["input"]), *_middle(given), *_up(parts["output"])])
+    prefixes = dict([*_down(parts["input"]), *_middle(modules), *_up(parts["output"])])
     levels = 1 + sum("op" in names for each in parts["input"].values() for names in each.values())
-    table = {path: _OUTER.get(path) or _inside(path, prefixes) for path in given}
+    table = {path: _OUTER.get(path) or _inside(path, prefixes) for path in modules}
     known = {path: name for path, name in table.items() if name is not None}
-    return UnetNames(known, levels) if len(known) == len(given) else None
+    return UnetNames(known, levels) if len(known) == len(modules) else None
 
 
 _Blocks = Mapping[int, Mapping[int, Collection[str]]]

@@ -158,10 +158,10 @@ def _magnitude_fit(magnitude: Tensor, sizes: tuple[int, int]) -> bool:
     rows, columns = sizes
     if math.prod(magnitude.shape[2:]) != 1:
         return False
-    given = tuple(magnitude.shape[:2])
+    stored = tuple(magnitude.shape[:2])
     if magnitude.dim() == 2:
-        return given in _flat_magnitude(sizes)
-    return given == (rows, 1) or (given[0] == 1 and columns % given[1] == 0)
+        return stored in _flat_magnitude(sizes)
+    return stored == (rows, 1) or (stored[0] == 1 and columns % stored[1] == 0)
 
 
 def _whole_layer(

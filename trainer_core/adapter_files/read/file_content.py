@@ -136,7 +136,6 @@ def read_content(
     """Sort a file's keys, and check all that names and shapes tell; only alphas are read.
 
     Args:
-        file: The open file.
         find_config: Gives PEFT's configuration, where there is one; asked where the names are
             those of a program that reads it.
         always: Whether it is asked whatever the names are, as for PEFT's folder.
@@ -160,8 +159,8 @@ def read_content(
     orphan = next((name for name in found.alphas if name not in found.factors), None)
     if orphan is not None:
         raise broken(file.path, f"{orphan}.alpha has no factors beside it")
-    asked = always or set(found.layouts) <= _CONFIGURED
-    config = find_config() if asked else None
+    checked = always or set(found.layouts) <= _CONFIGURED
+    config = find_config() if checked else None
     if config is not None:
         bare = (name for name, each in found.factors.items() if DORA_SCALE not in each)
         config.check(kind, next(bare, None))
@@ -182,7 +181,7 @@ def read_content(
         {name: alpha for name, alpha in found.alphas.items() if name in whole},
         found.unread,
         lambda name, factor, first, last: _rows(file, drafts[name].keys[factor], first, last),
-        _assumed(file) if asked and config is None else "",
+        _assumed(file) if checked and config is None else "",
         {text: text_encoder_of(text_path(key.name) or "") for text, key in texts.items()},
         lambda keys: _text_layers(file, kind, {text: texts[text] for text in keys}),
     )
@@ -246,9 +245,9 @@ def patches_of(layers: Mapping[str, LazyMapping[Tensor]]) -> Patches:
 def _read_layer(file: TensorFile, name: str, rules: FileRules, draft: Draft) -> LayerState:
     tensors: dict[str, Tensor] = {}
     for factor, key in draft.keys.items():
-        given = rules.own_form({factor: _finite(file, key)})[factor]
+        own = rules.own_form({factor: _finite(file, key)})[factor]
         like = draft.outline.tensors[factor]
-        tensor = given.reshape(like.shape)
+        tensor = own.reshape(like.shape)
         if like.dtype == torch.float64:
             tensor = tensor.double()  # as another factor of the layer is
         tensors[factor] = tensor * draft.scale if factor == draft.scaled else tensor

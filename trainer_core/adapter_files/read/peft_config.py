@@ -121,8 +121,6 @@ class PeftConfig:
         """Give a layer, by its path without prefix, the scale that the configuration says.
 
         Args:
-            module: The layer's path.
-            kind: Its kind.
             outline: The layer without values, with the alpha that the file says.
             own: Whether the file says one.
 
@@ -142,11 +140,11 @@ class PeftConfig:
                 "Restore the file that was saved with the adapter.",
             )
         if own:
-            given = layer_scale(kind, outline)
-            if abs(given - scale) > _SAME * abs(given):
+            own_scale = layer_scale(kind, outline)
+            if abs(own_scale - scale) > _SAME * abs(own_scale):
                 raise AdapterFileError(
                     f"{self.source}: it gives {module} the scale {scale:g}, and the alpha in the "
-                    f"file {given:g}",
+                    f"file {own_scale:g}",
                     "one scale for each layer",
                     "Take out what is wrong: the alphas, or the configuration.",
                 )
@@ -160,12 +158,12 @@ class PeftConfig:
 class _Patterns:
     """PEFT's patterns: the first counts that matches a path, or what stands behind a dot in it."""
 
-    def __init__(self, source: str, given: Mapping[str, float]) -> None:
-        self._values = list(given.values())
+    def __init__(self, source: str, numbers: Mapping[str, float]) -> None:
+        self._values = list(numbers.values())
         self._starts: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._others: list[tuple[int, re.Pattern[str]]] = []
-        for place, text in enumerate(given):
+        for place, text in enumerate(numbers):
             literal = _LITERAL.fullmatch(text)
             if literal is not None:
                 names = self._starts if literal["start"] else self._ends
@@ -290,13 +288,13 @@ def _switch(values: Mapping[str, Any], name: str) -> bool | None:
 
 
 def _patterns(source: str, values: Mapping[str, Any], name: str) -> _Patterns:
-    given = values.get(name)
-    if given is None:
-        given = {}
-    if not isinstance(given, dict):
+    table = values.get(name)
+    if table is None:
+        table = {}
+    if not isinstance(table, dict):
         raise ValueError(f"{name} is no object")
     check = _rank if name == "rank_pattern" else _number
-    return _Patterns(source, {text: check(f"{name}[{text!r}]", v) for text, v in given.items()})
+    return _Patterns(source, {text: check(f"{name}[{text!r}]", v) for text, v in table.items()})
 
 
 def _compiled(source: str, text: str) -> re.Pattern[str]:

@@ -128,9 +128,9 @@ def _joined(
         found = {whole(module, shape) for module, shape in own.items()}
         lacks = ending == "set_weight" and own.keys() != cuts.keys()
         if None in found or len(found) > 1 or lacks:
-            told = " and ".join(f"{list(shape)} ({module})" for module, shape in own.items())
+            sizes = " and ".join(f"{list(shape)} ({module})" for module, shape in own.items())
             raise AdapterFileError(
-                f"{path}: {ending} of parts of {native}: {told}",
+                f"{path}: {ending} of parts of {native}: {sizes}",
                 "parts of one fused layer, with shares of its rows as in the family's bases",
                 f"Check that the file is for this family. To leave them out: {DROP}.",
             )
@@ -145,8 +145,8 @@ def _joined(
         return joined
 
     def outline(ending: str) -> Tensor:
-        given = [each.outline(ending).dtype for each in parts.values() if ending in each]
-        dtype = reduce(torch.promote_types, given)
+        dtypes = [each.outline(ending).dtype for each in parts.values() if ending in each]
+        dtype = reduce(torch.promote_types, dtypes)
         return torch.empty(shapes[ending], dtype=dtype, device="meta")
 
     return LazyMapping(shapes, read, outline)

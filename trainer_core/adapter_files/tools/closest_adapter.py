@@ -61,7 +61,6 @@ def resize_adapter(
     it is, and so do weight patches.
 
     Args:
-        state: The adapter.
         sizes: What is wanted. A rank above a layer's smaller side is taken as that.
         progress: Is told of every layer: number done, number of all, name.
 
@@ -91,7 +90,6 @@ def known_settings(state: AdapterState, changed: Mapping[str, object]) -> dict[s
     Args:
         state: The adapter. Its settings may come from anybody's header: where they are not such as
             this trainer writes, the defaults stand for them.
-        changed: Those that are other now.
     """
     changed = {"kind": state.kind, **changed}
     kept = {n: value for n, value in state.settings.items() if n in AdapterConfig.model_fields}

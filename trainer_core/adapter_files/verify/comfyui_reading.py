@@ -207,28 +207,27 @@ def find_fault(patch: ComfyuiPatch, shapes: Mapping[str, Shape], target: Shape) 
     """See whether ComfyUI computes with a patch what its factors stand for.
 
     Args:
-        patch: Any patch.
         shapes: The file's key to the tensor's shape.
         target: Shape of what the patch changes.
     """
-    given = {slot: shapes[key] for slot, key in patch.keys.items()}
-    if "alpha" in given and math.prod(given["alpha"]) != 1:
+    outlines = {slot: shapes[key] for slot, key in patch.keys.items()}
+    if "alpha" in outlines and math.prod(outlines["alpha"]) != 1:
         return Fault("read wrongly", f"{STOPS}: alpha has more than one value")
     if patch.kind in ("diff", "set"):
-        return _difference_fault(patch.kind, given["diff"], target)
+        return _difference_fault(patch.kind, outlines["diff"], target)
     if patch.kind == _GLORA_KIND:
-        return _glora_fault(given, target)
+        return _glora_fault(outlines, target)
     rules = FILE_RULES.get(patch.kind)
-    if rules is None or "reshape_weight" in given:
+    if rules is None or "reshape_weight" in outlines:
         return None  # what no file of ours has; nothing is known of it here
-    fault = rules.comfyui_fault(given)
+    fault = rules.comfyui_fault(outlines)
     if fault is None:
-        made = rules.comfyui_sizes(given)
+        made = rules.comfyui_sizes(outlines)
         if rules.multiplies:
             made = made[0], math.prod(target[1:])
         fault = _size_fault(made, target)
-    if fault is None and "dora_scale" in given:
-        fault = _magnitude_fault(given["dora_scale"], target)
+    if fault is None and "dora_scale" in outlines:
+        fault = _magnitude_fault(outlines["dora_scale"], target)
     return fault
 
 

@@ -107,8 +107,6 @@ class Comparison:
     """One file against one base and one adapter.
 
     Args:
-        file: An opened adapter file.
-        key_map: The names of its family.
         shapes: The base's tensors by ComfyUI's names.
         own: What the file should hold; None where the trainer cannot tell.
         given: Whether the file was written from ``own``, and not ``own`` read from it; then the
@@ -121,13 +119,13 @@ class Comparison:
         key_map: KeyMap,
         shapes: Shapes,
         own: AdapterState | None,
-        given: bool,
+        with_base: bool,
     ) -> None:
         self._file = file
         self._key_map = key_map
         self._shapes = shapes
         self._own = own
-        self._given = given
+        self._given = with_base
         self._sizes = {key: info.shape for key, info in file.tensors.items()}
         self._table = comfyui_table(key_map, shapes)
         plan = plan_reading(file.tensors, self._table)
@@ -412,9 +410,6 @@ def delta_product(x: Tensor, kind: str, tensors: Mapping[str, Tensor], scale: fl
 
     Args:
         x: `[n, in]`, of a convolution `[n, in * window]`.
-        kind: The factors' kind.
-        tensors: The factors.
-        scale: What multiplies their product.
 
     Returns:
         `[n, out]` in the number format of x.

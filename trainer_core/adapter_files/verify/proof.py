@@ -108,8 +108,8 @@ class Proof:
                     f"allows {layer.allowed:.2g}" + (f": {layer.cause}" if layer.cause else "")
                 )
         if self.loads and not self.compared:
-            told = "; ".join(self._reasons()) or self.unread
-            yield "proved nothing: no layer was compared" + (f": {told}" if told else "")
+            reasons = "; ".join(self._reasons()) or self.unread
+            yield "proved nothing: no layer was compared" + (f": {reasons}" if reasons else "")
         if self.inert:
             yield (
                 f"changes nothing: the change of every layer ({len(self.layers)}) is zero, as "
@@ -230,7 +230,6 @@ def require_loadable(
 
     Args:
         path: The file; it may still have a temporary name.
-        state: The adapter.
         key_map: The family's names. One that does not say how ComfyUI spells layers proves nothing.
         exact: Whether the changes have to agree too; not where an approximation was asked for.
         shapes: As for `prove`. Without them the sizes are the adapter's own, and only names are

@@ -69,7 +69,6 @@ def write_adapter(
         path: The file's name; of layout ``peft`` the folder's.
         state: The adapter. Its layers may be read when they are asked for (`outlines.outline_of`).
         layout: One of `LAYOUTS`.
-        key_map: The family's names.
         metadata: Strings for the header, from `adapter_metadata`.
         dtype: ``fp32``, ``bf16`` or ``fp16``; None keeps every tensor in the number format that the
             state's outlines have. Alphas and DoRA's magnitudes are always fp32 (`_dtype`).

@@ -14,7 +14,6 @@ def named_as_diffusers(state: AdapterState, key_map: KeyMap, layout: str) -> Ada
 
     Args:
         state: The adapter. A text encoder's layers have the same names everywhere.
-        key_map: The family's names.
         layout: For which it is, in messages.
 
     Raises:

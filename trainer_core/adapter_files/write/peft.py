@@ -70,8 +70,6 @@ def save_folder(
     replaced one right after the other when both are whole; other files in it stay.
 
     Args:
-        path: The folder.
-        config: Content of the configuration.
         write: Writes the weights to the path that it is given.
         replace: Whether an adapter that is in the folder is replaced, also one that came while this
             was written.

@@ -113,7 +113,6 @@ class KindPath(DeltaPath):
     """A delta by a kind's own equation.
 
     Args:
-        kind: The kind.
         factors: By name, as matrices; without a magnitude.
         scale: Multiplies the delta; the strength is in it.
         inputs: How many inputs the layer has.
@@ -155,8 +154,6 @@ class Amendment(nn.Module):
         path: Its delta, with the strength in it.
         in_samples: Whether samples have it too.
         stretch: DoRA's ``s``: `[out]` or `[in]`, at least in float32; None without a magnitude.
-        axis: What the stretch runs over.
-        strength: Of the adapter.
     """
 
     gain: Tensor | None

@@ -61,12 +61,12 @@ def frozen_parts(layer: nn.Module) -> tuple[nn.Module, ...]:
 
 def _joined_bias(parts: Sequence[Any], rows: Sequence[int]) -> Tensor | None:
     biases = [part.bias for part in parts]
-    given = next((each for each in biases if each is not None), None)
-    if given is None:
+    first = next((each for each in biases if each is not None), None)
+    if first is None:
         return None
     return torch.cat(
         [
-            given.new_zeros(count) if bias is None else bias.detach().to(given)
+            first.new_zeros(count) if bias is None else bias.detach().to(first)
             for bias, count in zip(biases, rows, strict=True)
         ]
     )

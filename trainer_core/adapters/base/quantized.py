@@ -34,7 +34,6 @@ def read_quantized(layer: nn.Module, weight: Tensor, dtype: torch.dtype | None) 
     The layer and its weight stay as they are, and nothing is kept.
 
     Args:
-        layer: The layer.
         weight: Its weight, of a class of bitsandbytes, torchao, quanto or HQQ.
         dtype: What the numbers are wanted in, where the format leaves a choice.
 

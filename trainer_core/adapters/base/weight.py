@@ -162,10 +162,6 @@ def whole(tensor: Tensor, name: str) -> Tensor:
 
     Parts of FSDP2 are gathered, for which every process has to ask at once.
 
-    Args:
-        tensor: A factor.
-        name: The layer, for the message.
-
     Returns:
         The tensor itself where it is whole already.
 
@@ -188,7 +184,6 @@ def refuse_part(weight: Tensor, name: str, purpose: str) -> None:
 
     Args:
         weight: A layer's frozen weight.
-        name: The layer.
         purpose: What needs it as a whole.
 
     Raises:

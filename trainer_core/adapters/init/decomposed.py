@@ -125,7 +125,6 @@ def first_pair(layer: nn.Module, plan: LayerPlan, seed: int, decompose: Decompos
     Args:
         layer: The frozen Linear; of a packed or 8-bit weight, its dense form is decomposed.
         plan: Its name, rank, alpha and settings.
-        seed: The run's seed.
         decompose: Which part of the weight.
 
     Returns:

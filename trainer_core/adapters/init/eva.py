@@ -143,11 +143,7 @@ class Seen:
 
 
 class _Watch:
-    """Reads what an adapter's layers are handed while a module runs.
-
-    Args:
-        adapter: The adapter.
-    """
+    """Reads what an adapter's layers are handed while a module runs."""
 
     def __init__(self, adapter: AttachedAdapter) -> None:
         self._layers = adapter.layers
@@ -217,7 +213,6 @@ def initialize_from_inputs(
         adapter: Fresh from `attach`, with ``init: eva``; changed in place. Its delta stays zero.
         forward: Runs the module on a batch, counted from 0; no gradient is recorded.
         seed: The run's seed, for directions beyond those that the inputs have.
-        stop: Asked before each batch.
 
     Returns:
         What was looked at; None when it was stopped, and nothing is changed then.

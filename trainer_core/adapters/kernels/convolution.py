@@ -167,7 +167,6 @@ def reshaped(tensors: Factors, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
     that sees one place.
 
     Args:
-        tensors: The factors.
         shapes: The wanted shapes by name.
 
     Returns:

@@ -45,7 +45,6 @@ class GradientAccumulator:
     next one has another number.
 
     Args:
-        path: The layers' low-rank path.
         wants_input: Whether the input takes a gradient.
 
     Attributes:

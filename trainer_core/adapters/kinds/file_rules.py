@@ -155,8 +155,8 @@ class FileRules(ABC):
 
     def is_whole(self, names: Iterable[str]) -> bool:
         """Whether no factor is low-rank, so that alpha says nothing."""
-        given = set(names)
-        return all(pair.whole in given for pair in self.pairs)
+        present = set(names)
+        return all(pair.whole in present for pair in self.pairs)
 
     def pair_sizes(self, tensors: Tensors) -> tuple[tuple[int, int], ...]:
         """Rows and columns of what each pair makes, as matrices."""
@@ -356,11 +356,7 @@ class FileRules(ABC):
 
     @abstractmethod
     def comfyui_slots(self, found: Mapping[str, str]) -> dict[str, str]:
-        """What ComfyUI takes of a layer's keys: factor to ending; empty when it is no such layer.
-
-        Args:
-            found: Endings that are there.
-        """
+        """What ComfyUI takes of a layer's keys: factor to ending; empty for no such layer."""
 
     @abstractmethod
     def comfyui_fault(self, shapes: Mapping[str, Shape]) -> Fault | None:

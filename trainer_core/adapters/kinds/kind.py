@@ -36,7 +36,7 @@ class LayerPlan:
         alpha: Alpha of this layer.
         config: The adapter's settings; kinds read their own options from it.
         kernel: A convolution's window; empty for a Linear.
-        given: Shapes of factors that come from elsewhere and follow no rule of splitting.
+        outline: Shapes of factors that come from elsewhere and follow no rule of splitting.
     """
 
     name: str
@@ -47,7 +47,7 @@ class LayerPlan:
     alpha: float
     config: AdapterConfig
     kernel: tuple[int, ...] = ()
-    given: Mapping[str, tuple[int, ...]] | None = None
+    outline: Mapping[str, tuple[int, ...]] | None = None
 
     @property
     def width(self) -> int:
@@ -138,7 +138,7 @@ class Kind:
 
     def factor_shapes(self, plan: LayerPlan) -> dict[str, tuple[int, ...]]:
         """The factors of a layer and their shapes: given ones, or those of the kind's rule."""
-        return self.shapes(plan) if plan.given is None else dict(plan.given)
+        return self.shapes(plan) if plan.outline is None else dict(plan.outline)
 
     def layer_shapes(self, plan: LayerPlan) -> dict[str, tuple[int, ...]]:
         """The factors of a layer and, with DoRA, its magnitude, and their shapes."""
@@ -154,7 +154,6 @@ class Kind:
 
         Args:
             factors: As matrices.
-            scale: Of the layer.
             weight: Reads the frozen weight; called only by a kind that multiplies it.
         """
         if not self.multiplies:
@@ -168,10 +167,6 @@ class Kind:
 
         Each factor has a generator of its own, named by layer and factor, so that the values
         depend neither on the order of the layers nor on the device.
-
-        Args:
-            plan: The layer.
-            seed: The run's seed.
 
         Returns:
             Factor name to a float32 tensor on the CPU.

@@ -23,7 +23,6 @@ def block_size(outputs: int, wanted: int) -> int:
     """The largest size up to a wanted one of which blocks fill the outputs.
 
     Args:
-        outputs: Outputs of a layer.
         wanted: ``adapter.rank``.
     """
     return next(size for size in range(min(wanted, outputs), 0, -1) if outputs % size == 0)

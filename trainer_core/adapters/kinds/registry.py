@@ -52,8 +52,6 @@ def layer_delta(kind: str, layer: LayerState, weight: Tensor | None = None) -> T
     """The weight difference that a layer's factors stand for, in their own dtype.
 
     Args:
-        kind: A kind's name.
-        layer: The factors.
         weight: The frozen weight, which only a kind that multiplies it looks at.
 
     Returns:
@@ -76,7 +74,6 @@ def refuse_multiplying(kind: str, what: str) -> None:
     """Refuse a kind that multiplies the weight where deltas are added, cut or fitted.
 
     Args:
-        kind: A kind's name.
         what: What is to be made, for the message.
 
     Raises:

@@ -131,11 +131,11 @@ class SharedInput:
 
     def _watch(self, layer: AdaptedLayer, x: Tensor) -> None:
         """See whether all layers come for an input after all, while they do not wait."""
-        seen = self._seen
-        if seen is None or seen.x() is not x:
-            seen = self._seen = _Seen(weakref.ref(x), {id(each) for each, _ in self._ready(x)})
-        seen.missing.discard(id(layer))
-        if not seen.missing:
+        last = self._seen
+        if last is None or last.x() is not x:
+            last = self._seen = _Seen(weakref.ref(x), {id(each) for each, _ in self._ready(x)})
+        last.missing.discard(id(layer))
+        if not last.missing:
             self._seen, self._unfinished = None, 0
 
     def forget(self, accumulator: GradientAccumulator) -> None:
@@ -261,7 +261,6 @@ def share_inputs(
     r"""Let layers that read the same input share it.
 
     Args:
-        layers: Name to layer.
         patterns: Each matches whole names; layers that one of them matches with the same groups,
             as ``(.*)\.to_[qkv]`` does, are called with the same input, one after the other.
 

@@ -32,7 +32,6 @@ class PartOfWhole(nn.Module):
     """Stands in a part's place and gives its rows of the whole layer's output.
 
     Args:
-        own: The part.
         index: Which one it is.
         joined: The layer of all parts; the first part has it.
         first: The first part; None for that itself.
@@ -147,7 +146,6 @@ def join_parts(
     """Make one layer of the parts that are only trained together.
 
     Args:
-        selection: The chosen layers.
         whole: Name of a whole layer to the paths of its parts, in the order of their rows.
 
     Returns:

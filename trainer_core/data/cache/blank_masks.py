@@ -13,10 +13,6 @@ def require_counting_masks(dataset: CachedDataset, settings: MaskSection) -> Non
 
     Masks are read where a weight is 0, and then all of them.
 
-    Args:
-        dataset: The encoded samples.
-        settings: What masks weigh.
-
     Raises:
         DatasetError: Naming the first such image.
         StorageError: When a mask's file is damaged.

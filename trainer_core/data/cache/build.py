@@ -65,7 +65,6 @@ def build_cache(
     Every file is written as soon as it is encoded: an interrupted build goes on where it stopped.
 
     Args:
-        plan: Samples with their sizes.
         folder: The cache folder; made when something has to be written.
         identity: Names the encoders and their settings, such as the text length.
         open_encoders: Loads the encoders; called at most once, and only if something is missing.

@@ -68,7 +68,6 @@ def make_entry(folder: Path, kind: str, *parts: str | int) -> Entry:
     """Name the file for some content.
 
     Args:
-        folder: The cache folder.
         kind: ``latents`` or ``text``; a folder of its own.
         parts: Everything that the content depends on, in a fixed order.
 
@@ -141,7 +140,6 @@ def is_sound(entry: Entry, thorough: bool = False) -> bool:
     """Tell whether an entry's file is there and whole.
 
     Args:
-        entry: The place.
         thorough: Whether to read the tensors and compare the checksum, not only the header.
 
     Returns:

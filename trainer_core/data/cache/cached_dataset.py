@@ -35,7 +35,6 @@ class CachedDataset:
     Safe to read from several threads.
 
     Args:
-        items: One per sample.
         encoded: Number of files that were encoded to make it.
         reused: Number of files that were there already.
         problems: What was left out while encoding, in words.
@@ -185,7 +184,6 @@ class CachedDataset:
 
         Args:
             index: 0 to `len` - 1.
-            view: What of it is trained.
 
         Returns:
             Its tensors in float32 on the CPU. They are shared with later calls: not to be changed

@@ -25,11 +25,7 @@ _FOREIGN_SECONDS = 300.0
 
 
 class Claims:
-    """The claims of one build; leaving it gives all of them up.
-
-    Args:
-        folder: The cache folder.
-    """
+    """The claims of one build; leaving it gives all of them up."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / CLAIMS

@@ -69,16 +69,16 @@ class Collected:
         if not self.removed and self.kept <= self.limit:
             return f"cache: nothing has to be removed, its {_size(self.kept)} are within {limit}"
         would = "would be removed" if self.dry else "were removed"
-        told = (
+        text = (
             f"cache: {self.removed} files that were unused for longest {would}, "
             f"{_size(self.freed)}; {_size(self.kept)} stay"
         )
         if self.kept > self.limit:
-            told += (
+            text += (
                 f", more than {limit}, because this run, a list of a finished cache or another run "
                 "at work needs them"
             )
-        return told
+        return text
 
 
 def _size(count: int) -> str:
@@ -89,7 +89,6 @@ class UseMark:
     """Says that this process needs some files, until `release` or the end of the process.
 
     Args:
-        folder: The cache folder.
         keys: `[N, 32]`, what is needed.
     """
 
@@ -135,7 +134,6 @@ def collect(
     """Remove what was unused for longest until a cache fits.
 
     Args:
-        folder: The cache folder.
         limit: Bytes that its files may take.
         needed: `[N, 32]`: keys that stay in any case, beside those that a manifest in the folder
             names and those that another process at work needs.

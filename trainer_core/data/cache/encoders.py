@@ -55,8 +55,6 @@ def encode_texts(
     Args:
         encoders: Those that can have a method ``encode_texts(captions, controls)`` that gives what
             `Encoders.encode_text` gives of each.
-        captions: The texts.
-        controls: The control images of each.
 
     Returns:
         One for each caption, in order.
@@ -65,6 +63,6 @@ def encode_texts(
     if together is not None and len(captions) > 1:
         return list(together(captions, controls))
     return [
-        encoders.encode_text(caption, seen)
-        for caption, seen in zip(captions, controls, strict=True)
+        encoders.encode_text(caption, images)
+        for caption, images in zip(captions, controls, strict=True)
     ]

@@ -58,11 +58,7 @@ class Found:
 
 
 class CacheIndex:
-    """The index of a cache folder.
-
-    Args:
-        folder: The cache folder.
-    """
+    """The index of a cache folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -72,7 +68,6 @@ class CacheIndex:
         """Say which files are there and whole.
 
         Args:
-            kinds: Folders in the cache folder.
             kind_of: `[N]`, in which of them each file is.
             keys: `[N, 32]`, different ones.
             verify: Whether to read every file and compare its checksum.
@@ -190,13 +185,13 @@ def _without_foreign(
     return rows[:kept]
 
 
-def _join(wanted: NDArray[Any], given: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def _join(wanted: NDArray[Any], known: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Place in `given` of each of `wanted`, and whether it is there at all."""
-    if not len(given) or not len(wanted):
+    if not len(known) or not len(wanted):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
-    order = np.argsort(given)
-    place = order[np.minimum(np.searchsorted(given, wanted, sorter=order), len(given) - 1)]
-    return place, given[place] == wanted
+    order = np.argsort(known)
+    place = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
+    return place, known[place] == wanted
 
 
 def count_tokens(shapes: Mapping[str, Sequence[int]]) -> int:

@@ -102,12 +102,12 @@ class Maker:
         return left
 
     def _wanted(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        seen: set[str] = set()
+        taken: set[str] = set()
         for task in tasks:
             key = task.entry.key
-            if key in seen or key not in self.missing or key in self.failed:
+            if key in taken or key not in self.missing or key in self.failed:
                 continue
-            seen.add(key)
+            taken.add(key)
             if self._came(task.entry):
                 self._done(task.entry)
             else:
@@ -128,7 +128,7 @@ class Maker:
             if isinstance(task, ImageTask):
                 return to_pixels(self._decode(task.source), task.source.channels)
             if isinstance(task, TextTask):
-                return [on_white(self._decode(each)) for each in task.seen]
+                return [on_white(self._decode(each)) for each in task.images]
             made = task.make()
             for source in task.sources:
                 self.naming.hashes.check_unchanged(source)
@@ -140,15 +140,15 @@ class Maker:
         left: list[Task] = []
         todo: list[tuple[Task, Any]] = []
         try:
-            for task, given in batch:
+            for task, prepared in batch:
                 if not self.claims.take(task.entry.key):
                     left.append(task)
                 elif self._came(task.entry):
                     self._done(task.entry)
-                elif isinstance(given, DatasetError):
-                    self.fail(task.entry, given)
+                elif isinstance(prepared, DatasetError):
+                    self.fail(task.entry, prepared)
                 else:
-                    todo.append((task, given))
+                    todo.append((task, prepared))
             for (task, _), tensors in zip(todo, self._tensors(todo), strict=True):
                 self._keep(task, tensors)
         finally:
@@ -159,17 +159,17 @@ class Maker:
         """Encode a batch, whose tasks are all of one class."""
         if not batch:
             return []
-        first, given = batch[0][0], [each for _, each in batch]
+        first, prepared = batch[0][0], [each for _, each in batch]
         if isinstance(first, PlainTask):
-            return given
+            return prepared
         if self._encoders is None:
             self._encoders = self.open_encoders()
         if isinstance(first, TextTask):
             captions = [task.caption for task, _ in batch if isinstance(task, TextTask)]
-            return encode_texts(self._encoders, captions, given)
+            return encode_texts(self._encoders, captions, prepared)
         if isinstance(first, ImageTask) and first.source.clip is not None:
-            return [{"latents": encode_clip(self._encoders, each)} for each in given]
-        latents = self._encoders.encode_image(torch.stack(given))
+            return [{"latents": encode_clip(self._encoders, each)} for each in prepared]
+        latents = self._encoders.encode_image(torch.stack(prepared))
         if latents.ndim != 4 or len(latents) != len(batch):
             shape = list(latents.shape)
             raise ValueError(f"encode_image gave shape {shape}, not [{len(batch)}, C, h, w]")
@@ -238,7 +238,7 @@ def _alike(task: Task) -> Hashable:
     if isinstance(task, ImageTask):
         return "image", task.source.bucket, task.source.channels
     if isinstance(task, TextTask):
-        return "text", tuple(each.bucket for each in task.seen)
+        return "text", tuple(each.bucket for each in task.images)
     return "plain", None
 
 

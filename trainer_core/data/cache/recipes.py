@@ -114,7 +114,7 @@ class TextTask:
 
     entry: Entry
     caption: str
-    seen: tuple[SizedImage, ...]
+    images: tuple[SizedImage, ...]
     what: str
 
 
@@ -235,9 +235,9 @@ class Recipes:
         if planned.flipped:
             other = self._side(planned, flipped=True)
             # A text encoder that sees control images sees them mirrored.
-            seen = self.shown and other.controls
-            more = self._texts(other, captions, _caption_of(sample)) if seen else ()
-            classed += self._texts(other, ordinary, _caption_of(sample)) if seen else ()
+            sees = self.shown and other.controls
+            more = self._texts(other, captions, _caption_of(sample)) if sees else ()
+            classed += self._texts(other, ordinary, _caption_of(sample)) if sees else ()
             flipped = other.mirrored(tuple(each.entry for each in more))
             images, plain, texts = images + other.images, plain + other.plain, texts + more
         item = CachedItem(
@@ -363,9 +363,9 @@ class Recipes:
 
     def of_prompt(self, prompt: str, host: Recipe) -> tuple[PreservedItem, TextTask]:
         """Name what a prompt needs that the base is held to, with the controls of a sample."""
-        controls, item = host.texts[0].seen, host.item
-        seen = (each.parts(self.hashes.of(each.path)) for each in controls)
-        text = self._entry("text", prompt, *(part for parts in seen for part in parts))
+        controls, item = host.texts[0].images, host.item
+        parts_of = (each.parts(self.hashes.of(each.path)) for each in controls)
+        text = self._entry("text", prompt, *(part for parts in parts_of for part in parts))
         kept = PreservedItem(prompt, item.bucket, item.controls, text, len(item.layers))
         return kept, TextTask(text, prompt, controls, f"the prompt {prompt!r}")
 

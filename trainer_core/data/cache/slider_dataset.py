@@ -75,9 +75,7 @@ def build_slider(
     """Encode the prompts of a slider that are not encoded yet.
 
     Args:
-        settings: With the slider.
         size: Of the images that the base is to make.
-        folder: The cache folder.
         identity: Names the encoders and their settings, as for `build_cache`.
         open_encoders: Loads the encoders; called at most once, and only if a text is missing.
         notify: Called with texts done and texts missing; what it raises stops the work.
@@ -125,8 +123,8 @@ def _encoded(
     }
     index = CacheIndex(naming.folder)
     with Claims(naming.folder) as claims:
-        given = (options.batch_size, options.dtype, options.verify)
-        maker = Maker(naming, open_encoders, notify, index, claims, *given)
+        settings = (options.batch_size, options.dtype, options.verify)
+        maker = Maker(naming, open_encoders, notify, index, claims, *settings)
         try:
             maker.begin(missing)
             maker.make(texts)

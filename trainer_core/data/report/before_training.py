@@ -18,8 +18,6 @@ def warnings_before(
     """Look once more at what is about to be trained.
 
     Args:
-        samples: What a scan found.
-        dataset: Its settings.
         weighs: Whether the tokenizer reads round brackets as weights.
 
     Returns:

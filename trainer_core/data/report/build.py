@@ -62,9 +62,6 @@ def make_report(
     """Put together what scan and plan know.
 
     Args:
-        found: What the folders hold.
-        planned: The samples with their sizes.
-        dataset: The settings.
         batching: What a run does with them.
         limit: Counts tokens, where the base is at hand.
         too_small: Samples that have no size; they are not in ``planned``.
@@ -100,10 +97,6 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def quick_findings(samples: Sequence[Sample], dataset: DatasetSection) -> list[Finding]:
     """What is told before a training beside what scan and plan tell themselves.
-
-    Args:
-        samples: What a scan found.
-        dataset: Its settings.
 
     Returns:
         Findings of the stage ``quick``; some milliseconds for a thousand samples.
@@ -148,14 +141,14 @@ def scan_findings(found: Scan, dataset: DatasetSection) -> Iterator[Finding]:
     for kind, faults in groups.items():
         policy = getattr(dataset, kind, "error")
         names = tuple(str(each.image) if each.image else "" for each in faults)
-        told = tuple(each.text for each in faults)
+        texts = tuple(each.text for each in faults)
         yield Finding(
             kind,
             "error" if policy == "error" else "warning",
             tuple(
-                Path(name).name if name else text for name, text in zip(names, told, strict=True)
+                Path(name).name if name else text for name, text in zip(names, texts, strict=True)
             ),
-            told,
+            texts,
             cure=" ".join(filter(None, dict.fromkeys(each.cure for each in faults))),
         )
     known = Counter(f"left out: {fault.text}" for fault in found.faults)
@@ -184,20 +177,20 @@ def plan_findings(images: Sequence[ReportedImage], dataset: DatasetSection) -> I
     """What the sizes tell."""
     areas = [SMALL_SHARE * each.settings.resolution**2 for each in dataset_folders(dataset)]
     first = [(each, each.placements[0]) for each in images if each.placements]
-    told: dict[str, list[tuple[str, str]]] = {}
-    for image, seen in first:
-        if seen.cut > MUCH_CROPPED:
-            told.setdefault("cropped", []).append((image.name, f"{seen.cut:.0%} is cut off"))
+    by_kind: dict[str, list[tuple[str, str]]] = {}
+    for image, earlier in first:
+        if earlier.cut > MUCH_CROPPED:
+            by_kind.setdefault("cropped", []).append((image.name, f"{earlier.cut:.0%} is cut off"))
         size = f"{image.width} x {image.height} pixels"
-        if seen.scale > _ENLARGED:
-            change = f"{size}, enlarged {seen.scale:.2f} times"
-            told.setdefault("upscaled", []).append((image.name, change))
+        if earlier.scale > _ENLARGED:
+            change = f"{size}, enlarged {earlier.scale:.2f} times"
+            by_kind.setdefault("upscaled", []).append((image.name, change))
         elif image.width * image.height < areas[image.folder]:
-            told.setdefault("small", []).append((image.name, size))
-        if not 1 / _STRETCHED <= seen.stretch <= _STRETCHED:
-            change = f"{max(seen.stretch, 1 / seen.stretch):.2f} times wider or higher"
-            told.setdefault("stretched", []).append((image.name, change))
-    for kind, pairs in told.items():
+            by_kind.setdefault("small", []).append((image.name, size))
+        if not 1 / _STRETCHED <= earlier.stretch <= _STRETCHED:
+            change = f"{max(earlier.stretch, 1 / earlier.stretch):.2f} times wider or higher"
+            by_kind.setdefault("stretched", []).append((image.name, change))
+    for kind, pairs in by_kind.items():
         names, details = zip(*pairs, strict=True)
         yield Finding(kind, KINDS[kind].severity, names, details)
     yield from _odd(images, "control_numbers", {each.name: len(each.controls) for each in images})
@@ -240,8 +233,6 @@ def reported_images(
     """One entry for each sample; one that is trained at several sizes has them all.
 
     Args:
-        planned: The samples with their sizes.
-        dataset: The settings.
         tokens: Of each sample's longest text, by its name; None where they are not counted.
     """
     folders = dataset_folders(dataset)

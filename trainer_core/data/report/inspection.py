@@ -36,8 +36,6 @@ def inspect(
     """Decode the images of a report and add what they tell.
 
     Args:
-        report: What scan and plan know.
-        dataset: Its settings.
         remembered: Folder that keeps what was seen (`looks.see`).
         progress: Told how many of how many images are done.
 
@@ -46,22 +44,22 @@ def inspect(
     """
     # Pillow decodes no clip, and its parts are one file.
     still = [each for each in report.images if each.path.suffix.lower() not in CLIP_EXTENSIONS]
-    seen = see([image.path for image in still], remembered, progress)
+    looks = see([image.path for image in still], remembered, progress)
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
         measured = list(pool.map(_measured, report.images))
         masks = list(pool.map(lambda image: _mask_of(image, dataset), measured))
     images = tuple(_focused(*each, dataset) for each in zip(measured, masks, strict=True))
     found = [
-        *_broken(still, seen),
-        *_same(still, seen),
-        *_alike(still, seen),
-        *_flat(still, seen),
+        *_broken(still, looks),
+        *_same(still, looks),
+        *_alike(still, looks),
+        *_flat(still, looks),
         # With an area of its own a control image keeps its shape.
         *(() if dataset.control_area else _controls(images)),
         *_masks(images, masks),
     ]
     findings = in_order([*report.findings, *found])
-    return dataclasses.replace(report, images=images, findings=findings, looked=seen.took)
+    return dataclasses.replace(report, images=images, findings=findings, looked=looks.took)
 
 
 def _measured(image: ReportedImage) -> ReportedImage:
@@ -83,20 +81,20 @@ def _finding(
 ) -> Iterator[Finding]:
     if pairs:
         names, details = zip(*pairs, strict=True)
-        told = details if any(details) else ()
-        yield Finding(kind, KINDS[kind].severity, names, told, tuple(map(tuple, groups)))
+        shown = details if any(details) else ()
+        yield Finding(kind, KINDS[kind].severity, names, shown, tuple(map(tuple, groups)))
 
 
-def _broken(images: Sequence[ReportedImage], seen: Seen) -> Iterator[Finding]:
+def _broken(images: Sequence[ReportedImage], looks: Seen) -> Iterator[Finding]:
     yield from _finding(
-        "broken", [(images[at].name, why) for at, why in sorted(seen.broken.items())]
+        "broken", [(images[at].name, why) for at, why in sorted(looks.broken.items())]
     )
 
 
-def _same(images: Sequence[ReportedImage], seen: Seen) -> Iterator[Finding]:
+def _same(images: Sequence[ReportedImage], looks: Seen) -> Iterator[Finding]:
     """Files of the same bytes."""
     by_content: dict[bytes, list[int]] = {}
-    for at, content in enumerate(seen.contents):
+    for at, content in enumerate(looks.contents):
         if content:
             by_content.setdefault(content, []).append(at)
     groups = [group for group in by_content.values() if len(group) > 1]
@@ -104,15 +102,16 @@ def _same(images: Sequence[ReportedImage], seen: Seen) -> Iterator[Finding]:
     yield from _within("duplicate", images, groups)
 
 
-def _alike(images: Sequence[ReportedImage], seen: Seen) -> Iterator[Finding]:
+def _alike(images: Sequence[ReportedImage], looks: Seen) -> Iterator[Finding]:
     """Images that look alike, one of each content."""
     first: dict[bytes, int] = {}
-    for at, content in enumerate(seen.contents):
-        if content and at not in seen.broken:
+    for at, content in enumerate(looks.contents):
+        if content and at not in looks.broken:
             # A held-out image of the same bytes is told already.
             first.setdefault(content, at)
     places = sorted(first.values())
-    groups = [[places[at] for at in group] for group in alike(seen.looks[places])] if places else []
+    found = alike(looks.looks[places]) if places else []
+    groups = [[places[at] for at in group] for group in found]
     yield from _across("held_out_near", images, groups)
     yield from _within("near_duplicate", images, groups)
 
@@ -121,33 +120,33 @@ def _across(
     kind: str, images: Sequence[ReportedImage], groups: Sequence[Sequence[int]]
 ) -> Iterator[Finding]:
     """Groups that hold trained and held-out images."""
-    pairs, told = [], []
+    pairs, notes = [], []
     for group in groups:
         held = [at for at in group if images[at].role == "validation"]
         trained = [at for at in group if images[at].role != "validation"]
         if held and trained:
             pairs += [(images[at].name, f"trained: {images[trained[0]].name}") for at in held]
-            told.append([images[at].name for at in group])
-    yield from _finding(kind, pairs, told)
+            notes.append([images[at].name for at in group])
+    yield from _finding(kind, pairs, notes)
 
 
 def _within(
     kind: str, images: Sequence[ReportedImage], groups: Sequence[Sequence[int]]
 ) -> Iterator[Finding]:
     """Groups of trained images; an image counts as one that is there too often from its second."""
-    pairs, told = [], []
+    pairs, notes = [], []
     for group in groups:
         names = [images[at].name for at in group if images[at].role != "validation"]
         if len(names) > 1:
             pairs += [(name, f"as {names[0]}") for name in names[1:]]
-            told.append(names)
-    yield from _finding(kind, pairs, told)
+            notes.append(names)
+    yield from _finding(kind, pairs, notes)
 
 
-def _flat(images: Sequence[ReportedImage], seen: Seen) -> Iterator[Finding]:
-    flat = np.flatnonzero(is_flat(seen.looks))
+def _flat(images: Sequence[ReportedImage], looks: Seen) -> Iterator[Finding]:
+    flat = np.flatnonzero(is_flat(looks.looks))
     yield from _finding(
-        "blank", [(images[at].name, "") for at in flat.tolist() if at not in seen.broken]
+        "blank", [(images[at].name, "") for at in flat.tolist() if at not in looks.broken]
     )
 
 
@@ -157,8 +156,8 @@ def _controls(images: Sequence[ReportedImage]) -> Iterator[Finding]:
         for control in image.controls:
             size = control.width, control.height
             if control.width and not same_shape((image.width, image.height), size):
-                told = f"{_size(size)} beside {_size((image.width, image.height))}"
-                pairs.append((image.name, told + turned_note(image.path, size)))
+                sizes = f"{_size(size)} beside {_size((image.width, image.height))}"
+                pairs.append((image.name, sizes + turned_note(image.path, size)))
                 break
     yield from _finding("control_shape", pairs)
 

@@ -208,10 +208,10 @@ def _join_across(
 
 
 def _leaders(places: NDArray[np.int64], leader: NDArray[np.int64]) -> list[int]:
-    seen: dict[int, int] = {}
+    first_of: dict[int, int] = {}
     for place in places:
-        seen.setdefault(_top(leader, int(place)), int(place))
-    return list(seen.values())
+        first_of.setdefault(_top(leader, int(place)), int(place))
+    return list(first_of.values())
 
 
 def _grey_difference(looks: Looks, one: int, others: NDArray[np.int64]) -> NDArray[np.float64]:

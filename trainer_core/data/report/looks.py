@@ -67,7 +67,6 @@ def see(
     """Look at images, in threads.
 
     Args:
-        paths: The files.
         remembered: Folder of the file that remembers; None, or a folder that is not there,
             remembers nothing.
         progress: Told how many of how many are done.

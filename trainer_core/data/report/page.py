@@ -132,9 +132,9 @@ def _named(finding: Finding, anchors: Mapping[str, str]) -> Iterator[str]:
     details = finding.details if len(finding.details) == len(finding.names) else ()
     for number, name in enumerate(finding.names[:_NAMED]):
         detail = details[number] if details else ""
-        told = detail and not detail.startswith(name)
+        distinct = detail and not detail.startswith(name)
         yield _link(name, anchors) + (
-            f' <span class="soft">{_told(detail, 160)}</span>' * bool(told)
+            f' <span class="soft">{_told(detail, 160)}</span>' * bool(distinct)
         )
     if not finding.names:
         yield from (f"<bdi>{_told(text, 240)}</bdi>" for text in finding.details[:_NAMED])
@@ -173,13 +173,13 @@ def _captions(report: DatasetReport) -> Iterator[str]:
     if captions.words is None:
         return
     words, tokens = captions.words, captions.tokens
-    told = (
+    text = (
         f"{grouped(captions.different)} different texts of {words.shortest} to {words.longest} "
         f"words, {words.median} in the middle."
     )
     if tokens is not None and captions.limit is not None:
-        told += f" The longest has {grouped(tokens.longest)} of {grouped(captions.limit)} tokens."
-    yield f"<h2>Captions</h2>\n<p>{_told(told)}</p>"
+        text += f" The longest has {grouped(tokens.longest)} of {grouped(captions.limit)} tokens."
+    yield f"<h2>Captions</h2>\n<p>{_told(text)}</p>"
     if captions.frequent:
         each = (f"<li>{_told(w, 40)}<small>{grouped(n)}</small></li>" for w, n in captions.frequent)
         yield f'<ul class="words">{"".join(each)}</ul>'
@@ -211,12 +211,12 @@ def _sheet(
         for name in finding.names:
             severities.setdefault(name, []).append(finding)
     yield "<h2>Images</h2>"
-    told = "The bright part is what is trained; the dark part is cut off."
+    text = "The bright part is what is trained; the dark part is cut off."
     if len(shown) < len(report.images):
         left = grouped(len(report.images) - len(shown))
-        told += f" {grouped(len(shown))} of {grouped(len(report.images))} images are shown: some "
-        told += f"of each finding, and evenly of each bucket. {left} are left out."
-    yield f'<p class="soft">{_told(told)}</p>'
+        text += f" {grouped(len(shown))} of {grouped(len(report.images))} images are shown: some "
+        text += f"of each finding, and evenly of each bucket. {left} are left out."
+    yield f'<p class="soft">{_told(text)}</p>'
     buckets: dict[tuple[int, int], list[ReportedImage]] = {}
     for image in shown:
         at = image.placements[0] if image.placements else None
@@ -301,5 +301,5 @@ def _short(finding: Finding, name: str) -> str:
 
 
 def _foot(report: DatasetReport) -> Iterator[str]:
-    told = "Made by Adapter Trainer. This file is whole: it loads nothing."
-    yield f"<footer>{_told(told + ' ' + looked_sentence(report))}</footer>"
+    text = "Made by Adapter Trainer. This file is whole: it loads nothing."
+    yield f"<footer>{_told(text + ' ' + looked_sentence(report))}</footer>"

@@ -34,12 +34,11 @@ def caption_report(
     """Describe the texts.
 
     Args:
-        samples: All of them.
         tokens: What `captions.caption_tokens` gave; None without a tokenizer.
         limit: How many are read; None without a tokenizer.
     """
     lengths: list[int] = []
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     different: set[str] = set()
     texts = written = 0
     for sample in samples:
@@ -48,7 +47,7 @@ def caption_report(
         written += bool(own)
         different.update(own)
         lengths += [len(text.split()) for text in own]
-        seen.update({word for text in own for word in _words(text)})
+        counts.update({word for text in own for word in _words(text)})
     return ReportedCaptions(
         written=written,
         texts=texts,
@@ -56,7 +55,7 @@ def caption_report(
         words=spread(lengths),
         tokens=None if tokens is None else spread(list(tokens.values())),
         limit=None if limit is None else limit.tokens,
-        frequent=tuple(sorted(seen.items(), key=lambda each: (-each[1], each[0]))[:_FREQUENT]),
+        frequent=tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:_FREQUENT]),
     )
 
 
@@ -111,7 +110,6 @@ def bracket_findings(samples: Sequence[Sample], dataset: DatasetSection) -> Iter
     """What becomes of round brackets where a tokenizer reads them as weights.
 
     Args:
-        samples: All of them.
         dataset: Its folders, each with its ``captions.escape_brackets``.
     """
     escapes = [each.settings.captions.escape_brackets for each in dataset_folders(dataset)]

@@ -23,7 +23,6 @@ def chosen(report: DatasetReport, most: int) -> tuple[ReportedImage, ...]:
     """Which images are shown: first some of each finding, then evenly of each bucket.
 
     Args:
-        report: All of them.
         most: The most that are shown.
 
     Returns:
@@ -32,8 +31,8 @@ def chosen(report: DatasetReport, most: int) -> tuple[ReportedImage, ...]:
     if len(report.images) <= most:
         return report.images
     place = {image.name: number for number, image in enumerate(report.images)}
-    told = [[place[n] for n in each.names if n in place] for each in report.findings]
-    taken = _in_turns([each for each in told if each], most * 2 // 3)
+    places = [[place[n] for n in each.names if n in place] for each in report.findings]
+    taken = _in_turns([each for each in places if each], most * 2 // 3)
     buckets: dict[str, list[int]] = {}
     for number, image in enumerate(report.images):
         buckets.setdefault(image.placements[0].bucket if image.placements else "", []).append(
@@ -88,7 +87,6 @@ def masked_thumbnail(
     """An image with what does not count tinted; None without a mask that can be read.
 
     Args:
-        image: The image.
         small: It made small, where it could be.
         side: The longer side of the result in pixels.
     """

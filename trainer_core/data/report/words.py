@@ -42,8 +42,8 @@ def finding_line(finding: Finding) -> str:
             name if single_line(detail).startswith(name) else f"{name} ({single_line(detail)})"
             for name, detail in list(zip(named, details, strict=True))[:_NAMED]
         ] + named[_NAMED:]
-    told = f": {listed(named, _NAMED)}" if named else ""
-    return f"{finding.title}{told}. {finding.remedy}"
+    names = f": {listed(named, _NAMED)}" if named else ""
+    return f"{finding.title}{names}. {finding.remedy}"
 
 
 def _lines(report: DatasetReport) -> Iterator[str]:
@@ -92,12 +92,12 @@ def _captions(report: DatasetReport) -> Iterator[str]:
     if captions.words is None:
         return
     words = captions.words
-    told = f"{words.shortest} to {words.longest} words (median {words.median})"
+    text = f"{words.shortest} to {words.longest} words (median {words.median})"
     if words.shortest == words.longest:
-        told = _many(words.longest, "word")
+        text = _many(words.longest, "word")
     if captions.tokens is not None:
-        told += f", {captions.tokens.longest} of {captions.limit} tokens at most"
-    yield f"  captions: {grouped(captions.different)} different; {told}"
+        text += f", {captions.tokens.longest} of {captions.limit} tokens at most"
+    yield f"  captions: {grouped(captions.different)} different; {text}"
     if captions.frequent:
         shown = [f"{single_line(word)} {count}" for word, count in captions.frequent[:_FREQUENT]]
         yield f"  frequent words: {', '.join(shown)}"

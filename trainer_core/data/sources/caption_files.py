@@ -40,8 +40,6 @@ def _caption_file(listing: Listing, key: str, problems: Problems) -> ListedFile 
     """Choose the caption file of an image.
 
     Args:
-        listing: The folder.
-        key: The image's.
         problems: Told where there are several, and where it is not of the extension that is set.
 
     Returns:
@@ -73,7 +71,6 @@ def stated_caption(settings: DatasetSection, key: str) -> tuple[str, ...]:
     """The caption of an image that has none of its own, by ``dataset``; none where it says none.
 
     Args:
-        settings: Of its folder.
         key: The image's name, without extension.
     """
     if settings.captions.default.strip():
@@ -87,7 +84,6 @@ def caption_of(
     """Read a caption file.
 
     Args:
-        path: The file.
         extension: Its extension in lower case.
         settings: Of its folder, of which ``captions.length`` counts.
         asked_for: Whether the extension is the one that is set; a JSON file that was found instead

@@ -37,7 +37,6 @@ class ClipFiles:
         """What a header says of an image, or of a clip that is trained itself.
 
         Args:
-            path: The file.
             image: The training image or clip that it belongs to.
             name: Of the file, for a message.
 

@@ -117,7 +117,7 @@ def _refuse_shared(folders: Sequence[DatasetFolder], found: Sequence[Scan]) -> N
                 "another folder" + _wanted(folders[number]),
                 f"Name another folder, or leave {folders[number].place} out.",
             )
-    seen: dict[str, tuple[int, bool, str]] = {}
+    known: dict[str, tuple[int, bool, str]] = {}
     parents: dict[str, str] = {}
     for number, each in enumerate(found):
         shared = []
@@ -127,7 +127,7 @@ def _refuse_shared(folders: Sequence[DatasetFolder], found: Sequence[Scan]) -> N
             held = sample.validation or folders[number].role == "validation"
             written = roots[number] + str(sample.image)[top:]
             own = number, held, written
-            first, was_held, path = seen.setdefault(_real(written, parents), own)
+            first, was_held, path = known.setdefault(_real(written, parents), own)
             # A link may show an image twice on purpose, but not what is held out.
             if first != number and (path == written or was_held != held):
                 shared.append(sample.name)
@@ -259,9 +259,7 @@ def held_out(names: Sequence[str], share: float, seed: int) -> frozenset[str]:
     keeps a side from being empty.
 
     Args:
-        names: Of the own images.
         share: ``dataset.validation.share``, 0 to 0.5: the chance of each.
-        seed: The run's seed.
 
     Returns:
         Some of the names: none with a share of 0 or of a single image; else at least one and never

@@ -190,7 +190,6 @@ def folders_of_pairs(images: Iterable[ListedFile], listing: Listing) -> dict[str
 
     Args:
         images: The training images as they would be read.
-        listing: Their folder, with its captions.
 
     Returns:
         The folder of what are likely control images, to the one of their images.
@@ -251,8 +250,6 @@ def tell_unread(
     """Tell what of a folder is not read.
 
     Args:
-        listing: The folder.
-        problems: Told of it.
         prefix: What stands in front of names.
         captions: Whether captions are not read either, as in a folder of control images.
     """

@@ -39,7 +39,6 @@ def read_facts(path: Path, remembered: HeaderMemory | None = None) -> ImageInfo:
     """What an image's header says.
 
     Args:
-        path: The file.
         remembered: Asked first, and told what was read.
 
     Raises:

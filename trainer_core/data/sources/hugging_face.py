@@ -42,9 +42,6 @@ class PartFolder:
 def part_folders(root: Path) -> tuple[PartFolder, ...]:
     """The parts of a Hugging Face image folder.
 
-    Args:
-        root: A dataset folder.
-
     Returns:
         In the order train, validation, test; none where no such folder has a metadata file, which
         is then an ordinary folder with sub-folders.

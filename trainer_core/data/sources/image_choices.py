@@ -72,27 +72,25 @@ def read_choices(folder: Path, within: AllowedFolders | None = None) -> ImageCho
     )
 
 
-def chosen(folder: Path, name: str, given: Mapping[str, Any]) -> str:
+def chosen(folder: Path, name: str, choice: Mapping[str, Any]) -> str:
     """What `FILE` is to hold so that a choice for an image is kept, as JSON.
 
     Args:
-        folder: The dataset.
-        name: Of the image.
-        given: ``left_out``, whether it is, or ``focus``, a place or None for the usual one.
+        choice: ``left_out``, whether it is, or ``focus``, a place or None for the usual one.
 
     Raises:
         DatasetError: When the choice is none, or those before it cannot be read.
     """
     before, name = read_choices(folder), composed(name)
     left_out, focus = before.left_out - {name}, dict(before.focus)
-    if given.get("left_out", before.leaves_out(name)) is True:
+    if choice.get("left_out", before.leaves_out(name)) is True:
         left_out |= {name}
-    if "focus" in given:
+    if "focus" in choice:
         focus.pop(name, None)
-        if given["focus"] is not None:
-            if not _is_place(given["focus"]):
+        if choice["focus"] is not None:
+            if not _is_place(choice["focus"]):
                 raise DatasetError("no place in an image", "two shares from 0 to 1", "Drag again.")
-            focus[name] = tuple(given["focus"])
+            focus[name] = tuple(choice["focus"])
     choices = {"left_out": sorted(left_out), "focus": dict(sorted(focus.items()))}
     return json.dumps(choices, indent=2, allow_nan=False)
 

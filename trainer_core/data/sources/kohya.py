@@ -53,7 +53,6 @@ def repeated_folders(
     """Read the names of the folders.
 
     Args:
-        listing: The dataset's folder.
         images: Those of it that are no masks.
         problems: Told of images that lie elsewhere, of the repeats, and of captions that are a
             folder's name.
@@ -78,16 +77,16 @@ def repeated_folders(
             own = None if folder in captioned or not name else name
             found[folder] = RepeatedFolder(_repeats(match["repeats"], folder), own)
         kept.append(file)
-    for folder, said in sorted(found.items()):
+    for folder, repeats in sorted(found.items()):
         problems.count(
             "read as repeats of kohya's folder names, {count} folder(s): {names}",
-            f"{folder} ({said.repeats} times)",
+            f"{folder} ({repeats.repeats} times)",
         )
-        if said.caption is not None:
+        if repeats.caption is not None:
             problems.count(
                 "no image of {count} folder(s) has a caption file, so that the folder's name is "
                 "their caption: {names}",
-                f"{folder} ({said.caption!r})",
+                f"{folder} ({repeats.caption!r})",
             )
     return kept, found
 

@@ -47,7 +47,6 @@ def layers_by_image(
     """Find out whose layers the files of the folder are.
 
     Args:
-        layers: The folder of layers.
         images: Stems of the training images, with their folders.
         report: Told of each file that belongs to no image.
 
@@ -72,7 +71,6 @@ def layers_problem(name: str, layers: Sequence[Layer]) -> str | None:
     """Say what is wrong with the places of an image's layers.
 
     Args:
-        name: The image.
         layers: Its layers, in order.
 
     Returns:
@@ -96,9 +94,7 @@ def layer_problem(
     """Say why a file cannot be a layer of an image.
 
     Args:
-        name: The file.
         image: Width and height of the image.
-        facts: What the file's header says.
         lowest: Whether nothing lies below it.
     """
     if (facts.width, facts.height) != image:
@@ -115,9 +111,6 @@ def require_layers(
     """Refuse a dataset that the base cannot be trained on.
 
     Args:
-        samples: What a scan found.
-        settings: Of the dataset.
-        variant: The base's variant.
         variants: Those of its family that take images apart into layers.
 
     Raises:

@@ -60,7 +60,6 @@ def dataset_layout(root: Path, settings: DatasetSection) -> str:
     """Tell how a dataset folder is laid out.
 
     Args:
-        root: The folder.
         settings: Its settings, of which the layout counts.
 
     Returns:

@@ -53,8 +53,6 @@ def survey_metadata(
     """Read a dataset folder whose images a metadata file lists.
 
     Args:
-        root: The folder.
-        settings: What to do about mistakes.
         within: As for `folder.survey`.
         remembered: What is known of the images already.
         grid: As for `folder.survey`.
@@ -215,8 +213,8 @@ class _Survey:
         if name is None:
             return None
         if name in self.trained:
-            told = f"left out: {place}, because {name} stands in {self.trained[name]} already"
-            self.problems.tell(told)
+            note = f"left out: {place}, because {name} stands in {self.trained[name]} already"
+            self.problems.tell(note)
             return None
         self.trained[name] = place
         file = self._files[name]
@@ -327,9 +325,9 @@ class _Survey:
             found = self._facts(file, image)
             if found is not None and facts is not None:
                 sizes = (facts.width, facts.height), (found.width, found.height)
-                told = shape_problem(file.shown, image, *sizes)
-                if told is not None:
-                    self.problems.add(BAD_MASK, f"{place}: {told}", image)
+                problem = shape_problem(file.shown, image, *sizes)
+                if problem is not None:
+                    self.problems.add(BAD_MASK, f"{place}: {problem}", image)
                     return False, None
             return found is not None, self.listing.path(file)
         if entry.mask is not None:

@@ -226,13 +226,13 @@ def _walk(
     """Names of the files below a folder, and whether each is a link; folders in order of names."""
     top, depth = str(folder), len(folder.parts)
     waiting = [_Folder("", os.path.realpath(folder), False)]
-    seen: set[str] = set()
+    visited: set[str] = set()
     while waiting:
         place = waiting.pop()
-        if place.real in seen:
+        if place.real in visited:
             listing.linked_twice.append(place.prefix[:-1])
             continue
-        seen.add(place.real)
+        visited.add(place.real)
         path = f"{top}/{place.prefix}"
         if place.linked:
             _require_within(Path(path), within)

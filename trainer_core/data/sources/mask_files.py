@@ -25,7 +25,6 @@ def masks_beside(listing: Listing, problems: Problems) -> tuple[list[ListedFile]
     """Part images from the masks that lie among them.
 
     Args:
-        listing: The folder of the images.
         problems: Told of masks without image, of two masks of one image, and of captions of masks.
 
     Returns:
@@ -74,9 +73,7 @@ def masks_in_folder(
     """Add the masks of a folder: ``dataset.mask_folder``, or ``masks`` beside ``training_images``.
 
     Args:
-        folder: Need not be there.
         keys: Those of the training images.
-        masks: Gets them.
         problems: As for `masks_beside`.
         within: As for `list_folder`.
         without: As for `list_folder`.
@@ -100,9 +97,7 @@ def tell_masks(masks: Masks, without: Iterable[str], problems: Problems) -> None
     """Tell of masks that are not read, or of images that have none while others have one.
 
     Args:
-        masks: All that were found.
         without: Names of the samples without mask.
-        problems: Told of it.
     """
     source = problems.settings.mask.source
     if source in {"alpha", "none"}:
@@ -128,10 +123,7 @@ def shape_problem(
     """Say that a mask has another shape than its image; None where it has not.
 
     Args:
-        shown: Name of the mask.
-        path: The image.
         image: Its width and height in pixels.
-        mask: The same of the mask.
     """
     if same_shape(mask, image):
         return None

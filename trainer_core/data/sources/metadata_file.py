@@ -71,7 +71,6 @@ def metadata_file(root: Path, name: str | None) -> Path | None:
     """The metadata file of a folder.
 
     Args:
-        root: The folder.
         name: ``dataset.metadata``; None looks for the usual names.
 
     Returns:
@@ -110,7 +109,6 @@ def read_table(path: Path, extension: str = "") -> Table:
     """Read a metadata file.
 
     Args:
-        path: The file.
         extension: What it is; unset: as its name says.
 
     Raises:

@@ -164,7 +164,6 @@ class Problems:
 
         Args:
             words: What it is, with ``{names}`` where the files are named, and ``{count}``.
-            name: One of the files.
         """
         self._notes.setdefault(words, []).append(name)
 

@@ -192,8 +192,8 @@ class Reader:
             raw = raw or stated_caption(self.settings, file.key)
             if not raw and self.settings.missing_caption != "empty":
                 cure = self.pairs.get(file.key.rpartition("/")[0], "")
-                said = self._no_caption(file, name, own)
-                self.problems.add("missing_caption", said, path, cure=cure)
+                texts = self._no_caption(file, name, own)
+                self.problems.add("missing_caption", texts, path, cure=cure)
                 return None
             return caption_texts(raw, self.settings, name)
         except CaptionRuleError as error:

@@ -29,7 +29,6 @@ class KnownFiles:
     """The images that lie in a folder, found by the names that a metadata file gives them.
 
     Args:
-        root: The dataset folder.
         names: Paths of its images below it, with forward slashes.
         base: Where the metadata file lies below it; empty or with a slash at its end.
     """

@@ -16,11 +16,7 @@ from torch import Tensor, nn
 
 
 class TextsApart:
-    """Diffusers' attention, called for one sample after the other where texts differ in length.
-
-    Args:
-        plain: The attention of Diffusers.
-    """
+    """Diffusers' attention, called for one sample after the other where texts differ in length."""
 
     def __init__(self, plain: Callable[..., Any]) -> None:
         self.plain = plain
@@ -37,7 +33,6 @@ class TextsApart:
         """Attend over texts `[B, L, D]` and images `[B, T, D]` together.
 
         Args:
-            attn: The layers.
             hidden_states: Of the images; of texts and images where there is one stream.
             encoder_hidden_states: Of the texts, filled up to one length at the right.
             attention_mask: As Diffusers'.
@@ -78,6 +73,6 @@ def keep_texts_apart(transformer: Any) -> None:
         block.attn.processor = TextsApart(block.attn.processor)
 
 
-def _with_lengths(positions: Any, given: Any, rotary: tuple[Tensor, ...]) -> tuple[Any, ...]:
+def _with_lengths(positions: Any, lengths: Any, rotary: tuple[Tensor, ...]) -> tuple[Any, ...]:
     """Hand the lengths on beside the rotary positions: those go to every block, also again."""
     return rotary if positions.text_lengths is None else (*rotary, positions.text_lengths)

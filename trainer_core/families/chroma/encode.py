@@ -70,10 +70,10 @@ class ChromaEncoders:
         self, captions: Sequence[str], controls: Sequence[Sequence[Image]]
     ) -> list[Conditioning]:
         """As `encode_text` of each, in one pass of the model."""
-        for caption, given in zip(captions, controls, strict=True):
-            if given:
+        for caption, images in zip(captions, controls, strict=True):
+            if images:
                 raise DatasetError(
-                    f"{len(given)} control images for the caption {caption[:60]!r}",
+                    f"{len(images)} control images for the caption {caption[:60]!r}",
                     "none, as Chroma generates from text alone",
                     "Use a folder without control images, or train a base that edits.",
                 )

@@ -115,8 +115,8 @@ class FluxEncoders:
         self, captions: Sequence[str], controls: Sequence[Sequence[Image]]
     ) -> list[Conditioning]:
         """As `encode_text` of each, in one pass of each model: all texts are equally long."""
-        for caption, given in zip(captions, controls, strict=True):
-            self._require(caption, len(given))
+        for caption, images in zip(captions, controls, strict=True):
+            self._require(caption, len(images))
         length = self.tokenizer.model_max_length
         tokens = self._ids(self.tokenizer, captions, length)
         texts = self.text_encoder_2(self._ids(self.tokenizer_2, captions, self.text_length))[0]

@@ -86,9 +86,9 @@ def _distilled(location: BaseLocation) -> str:
     if says_not_distilled(location):
         return ""
     if location.file is None:
-        told = read_json(location.folder / "model_index.json").get("is_distilled")
-        if told is not None:
-            return _ADVICE if told else ""
+        is_distilled = read_json(location.folder / "model_index.json").get("is_distilled")
+        if is_distilled is not None:
+            return _ADVICE if is_distilled else ""
     name = base_name(location)
     return _ADVICE if "klein" in name and "base" not in name else distilled_by_name(location)
 

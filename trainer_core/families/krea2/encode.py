@@ -28,16 +28,16 @@ CHAT = ChatText(TEMPLATE, STATES, stacked=True, dropped=_PREFIX)
 def _states(location: BaseLocation) -> tuple[int, ...]:
     """The hidden states that the base's pipeline names, or the published ones."""
     path = location.encoders / "model_index.json"
-    given = read_json(path).get("text_encoder_select_layers") if path.is_file() else None
-    if given is None:
+    layers = read_json(path).get("text_encoder_select_layers") if path.is_file() else None
+    if layers is None:
         return STATES
-    if not isinstance(given, list) or not all(type(each) is int for each in given):
+    if not isinstance(layers, list) or not all(type(each) is int for each in layers):
         raise BaseModelError(
-            f"{path} says text_encoder_select_layers: {str(given)[:200]}",
+            f"{path} says text_encoder_select_layers: {str(layers)[:200]}",
             "a list of whole numbers, such as 2, 5, 8",
             "Copy or download the base again; the file is damaged.",
         )
-    return tuple(given)
+    return tuple(layers)
 
 
 def load_encoders(

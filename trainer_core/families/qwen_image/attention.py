@@ -18,9 +18,6 @@ class TextsApart:
 
     A mask would rule out the fastest kernels, and let every sample attend over as many tokens as
     the longest text has. Whatever else a block does needs none, and takes the batch as one.
-
-    Args:
-        plain: The attention of Diffusers.
     """
 
     def __init__(self, plain: Callable[..., tuple[Tensor, Tensor]]) -> None:
@@ -40,8 +37,6 @@ class TextsApart:
         """Attend, over images ``[B, T, D]`` and texts ``[B, L, D]`` together.
 
         Args:
-            attn: The layers.
-            hidden_states: Of the images.
             encoder_hidden_states: Of the texts, filled up to one length at the right.
             encoder_hidden_states_mask: As Diffusers'.
             attention_mask: As Diffusers'.

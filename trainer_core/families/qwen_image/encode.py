@@ -56,7 +56,6 @@ def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
 
     Args:
         variant: ``generate``, ``edit``, ``edit_plus`` or ``layered``.
-        caption: The caption or instruction.
         counts: Number of image tokens of each control image.
 
     Returns:

@@ -121,9 +121,9 @@ class Qwen21Encoders:
         ids = words[:, : max(start + self.text_length + sum(counts), last)]
         (model,) = self.text_models
         device = next(model.parameters()).device
-        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **images}
-        given |= image_places(model, ids == token) if images else {}
-        on_device = {name: value.to(device) for name, value in given.items()}
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **images}
+        inputs |= image_places(model, ids == token) if images else {}
+        on_device = {name: value.to(device) for name, value in inputs.items()}
         (rows,) = hidden_states(model, CHAT.states, on_device)
         return _without_images(rows[0, start:].float(), ids[0, start:] == token, counts)
 

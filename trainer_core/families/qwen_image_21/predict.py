@@ -130,7 +130,6 @@ def joint_forward(
     It looks for them in a mask on the device, and waits for it several times a step.
 
     Args:
-        model: Diffusers' model.
         hidden_states: As there.
         encoder_hidden_states: As there; rows in an image's place are not read.
         timestep: As there.
@@ -145,12 +144,12 @@ def joint_forward(
     image, text = model.img_in(hidden_states), model.txt_in(encoder_hidden_states)
     pieces: list[Tensor] = []
     segments: list[tuple[int, int, bool]] = []
-    read = seen = length = 0
+    read = slots = length = 0
     for run, (_, height, width) in zip(runs, shapes, strict=True):
-        pieces += [text[:, read : read + run], image[:, seen : seen + height * width]]
+        pieces += [text[:, read : read + run], image[:, slots : slots + height * width]]
         segments += [(length, length + run, True)] if run else []
         segments.append((length + run, length + run + height * width, False))
-        read, seen = read + run + height * width // _SLOT, seen + height * width
+        read, slots = read + run + height * width // _SLOT, slots + height * width
         length += run + height * width
     prefix = segments.pop()[0]
     joint = torch.cat(pieces, dim=1)
@@ -179,7 +178,6 @@ def rotary(rope: Any, runs: Sequence[int], shapes: Sequence[Shape], device: torc
     Args:
         rope: Diffusers' module, whose tables are not read.
         runs: Text tokens before each image.
-        shapes: Of the images.
         device: Where the positions are wanted.
 
     Returns:

@@ -40,9 +40,6 @@ def measured_by(config: RunConfig) -> int:
     """A number that stands for how a run measures the loss, from 1.
 
     What nobody has set is no part of it: a setting that is new in a later version changes nothing.
-
-    Args:
-        config: The run file.
     """
     facts: dict[str, Any] = {}
     for path in sorted(MEASURED_BY):
@@ -151,7 +148,6 @@ class BestLoss:
         """Take what `tensors` gave; without it begin anew, and where it was measured otherwise.
 
         Args:
-            tensors: Of a checkpoint.
             made: Steps that it has made.
         """
         self.forget()

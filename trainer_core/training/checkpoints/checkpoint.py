@@ -68,7 +68,6 @@ def save_checkpoint(
     """Write a checkpoint; one that is there already is kept.
 
     Args:
-        folder: Folder of the run's checkpoints.
         step: Steps made.
         settings: The settings that decide the run, by YAML path, as JSON values.
         tensors: What `TrainState.tensors` gave.
@@ -111,8 +110,8 @@ def save_checkpoint(
 
 def _digest(state: Mapping[str, Any], tensors: Path) -> str:
     """A hash of all that a run goes on from: what ``state.json`` says, and the tensors' file."""
-    said = json.dumps([state["format"], state["step"], state["settings"]])
-    return hashlib.sha256(f"{said}{hash_file(tensors)}".encode()).hexdigest()
+    facts = json.dumps([state["format"], state["step"], state["settings"]])
+    return hashlib.sha256(f"{facts}{hash_file(tensors)}".encode()).hexdigest()
 
 
 def prune_checkpoints(
@@ -121,7 +120,6 @@ def prune_checkpoints(
     """Remove the checkpoints that give way to newer ones, and what a crash left unfinished.
 
     Args:
-        folder: Folder of the run's checkpoints.
         keep: How many of the newest stay.
         every: As `checkpoint_rules.surplus` has it, and ``spared`` too.
         spared: Steps of those that stay besides.
@@ -147,7 +145,6 @@ def drop_later_checkpoints(folder: Path, step: int) -> list[int]:
     Their metrics are cut off as well; kept, they would pass for checkpoints of the new course.
 
     Args:
-        folder: Folder of the run's checkpoints.
         step: The step that the run goes on from.
 
     Returns:
@@ -180,9 +177,6 @@ def is_checkpoint(folder: Path) -> bool:
 
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Read a checkpoint.
-
-    Args:
-        folder: The checkpoint's folder.
 
     Returns:
         Its content, tensors on the CPU.
@@ -248,7 +242,6 @@ def read_whole_checkpoint(folder: Path, *, named: bool) -> tuple[Path, Checkpoin
     """Read a checkpoint, or the newest one before it that is not damaged.
 
     Args:
-        folder: The checkpoint's folder.
         named: Whether the user named this very one, and wants no other.
 
     Returns:
@@ -288,7 +281,6 @@ def require_newest(folder: Path, checkpoint: Checkpoint) -> None:
 
     Args:
         folder: Folder of the run's checkpoints; the run is locked by this process.
-        checkpoint: What this process read before.
 
     Raises:
         InputError: When there are newer checkpoints now, which going on would remove.

@@ -31,7 +31,6 @@ class CheckpointRecord:
     """Keeps what ``run.json`` says of a run's checkpoints.
 
     Args:
-        folder: The run's version folder.
         best: The lowest loss on held-out images, as the run has it at each moment.
         measured: Steps of the run to their losses on held-out images, as far as it has come.
     """

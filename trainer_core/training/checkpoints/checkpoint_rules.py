@@ -14,7 +14,6 @@ def surplus(
     """Which checkpoints give way.
 
     Args:
-        steps: Of all checkpoints.
         keep: How many of the newest stay.
         every: Those whose step is a multiple of it stay too; 0 for none.
         spared: Steps of those that stay in any case: the best one, and the one that the run was

@@ -17,7 +17,6 @@ def find_checkpoint(config: RunConfig, precision: str | None = None) -> Path | N
     """Find the checkpoint folder that ``resume`` means.
 
     Args:
-        config: The run file.
         precision: The resolved precision. ``latest`` and ``auto`` pass over a state that is known
             to lead to a loss that is not finite in it; in another one it may not. Unset: they pass
             over it in any.
@@ -97,9 +96,6 @@ def best_checkpoint(root: Path) -> Path:
 def best_step(version: Path) -> int | None:
     """The step of a run's best checkpoint, if that is on the disk.
 
-    Args:
-        version: The run's version folder.
-
     Returns:
         None where nothing was held out, the record is damaged, or the checkpoint is gone.
     """
@@ -151,7 +147,6 @@ def broken_step(step: int, precision: str, first: int | None = None) -> dict[str
 
     Args:
         step: At which the run ended.
-        precision: What it computed in.
         first: Of the steps in a row that were not finite; those before `step` were left out.
     """
     row = {} if first in {None, step} else {"first": first}
@@ -201,10 +196,8 @@ def way_on(
 
     Args:
         checkpoints: The folder of its checkpoints, in the run's version.
-        step: The step that broke.
         resumed_from: The step that this attempt went on from; 0 when it began from the start.
         learning_rate: The highest of the run.
-        precision: What it computed in.
         first: Of the steps in a row that were not finite; unset: the one that broke.
 
     Returns:

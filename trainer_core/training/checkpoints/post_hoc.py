@@ -19,8 +19,8 @@ from ...adapter_files.write.adapter_file import layout_name, write_adapter
 from ...adapters.init.decomposed import joined
 from ...config import RunConfig
 from ...errors import CheckpointError, InputError
-from ...families.given import GRAPH_MODEL
-from ...families.given_family import named_family
+from ...families.lent import GRAPH_MODEL
+from ...families.lent_family import named_family
 from ...families.registry import get_family
 from ...tensors.safetensors_reader import TensorFile, open_tensors
 from ...types import AdapterState, LayerState
@@ -81,9 +81,6 @@ def kept_averages(version: Path) -> list[KeptAverages]:
     """Find the averages of a run's checkpoints, oldest first.
 
     Where averages were begun again, those from before are no part of the same ones.
-
-    Args:
-        version: The run's version folder.
 
     Raises:
         InputError: When no checkpoint has any.
@@ -151,7 +148,6 @@ def make_averaged(
 
     Args:
         kept: What `kept_averages` gave.
-        config: The run file.
         length: As a share of the run's updates.
         target: The folder of the files, and their name without ending.
         replace: Whether files that are there are replaced.

@@ -74,7 +74,6 @@ def kept_share(updates: int, exponent: float) -> float:
 
     Args:
         updates: How many it is made of with this one, from 1.
-        exponent: Gamma.
     """
     return (1.0 - 1.0 / updates) ** (exponent + 1.0)
 
@@ -83,7 +82,6 @@ def update_shares(profile: Profile, edges: Numbers) -> Numbers:
     """The shares that parts of a run have in an average.
 
     Args:
-        profile: Of the average.
         edges: Numbers of updates between which the parts lie, ascending from 0 `[parts + 1]`.
 
     Returns:
@@ -98,7 +96,6 @@ def sum_for(kept: Sequence[Profile], wanted: Profile) -> tuple[list[float], floa
 
     Args:
         kept: The averages that there are; none is made of more updates than the wanted one.
-        wanted: The other one.
 
     Returns:
         A factor for each, which add up to 1; and how far off the shares are: the norm of the

@@ -172,7 +172,6 @@ def create_version(
     Args:
         root: ``<output.dir>/<output.name>``.
         facts: First content of ``run.json``.
-        run_file: The resolved run file.
         workflow: What of the host started it: ``workflow`` and ``prompt`` to their texts.
 
     Returns:
@@ -238,9 +237,6 @@ def _move_to_version(temporary: Path, root: Path, number: int) -> Path:
 
 def open_version(path: Path) -> RunFolder:
     """Take over a version to resume it.
-
-    Args:
-        path: The version's folder.
 
     Returns:
         The version, locked by this process.
@@ -365,9 +361,6 @@ def _came_to_nothing(path: Path) -> bool:
 def read_record(version: Path) -> dict[str, Any]:
     """Read the record of a run, ``run.json``.
 
-    Args:
-        version: The run's version folder.
-
     Raises:
         InputError: When there is none, or it is damaged.
     """
@@ -382,18 +375,17 @@ def read_record(version: Path) -> dict[str, Any]:
     return read_object(version / _RECORD, refuse)
 
 
-def made_longer(version: Path, asked: int) -> int:
+def made_longer(version: Path, steps: int) -> int:
     """How long a run is for settings that ask for a number of steps.
 
     Whoever names a run and makes it longer does so once: it stays as long, and its settings are
     those that it began with.
 
     Args:
-        version: The run's version folder.
-        asked: Steps that the settings ask for.
+        steps: Steps that the settings ask for.
     """
     try:
         record = read_record(version)
-        return max(asked, int(record["steps"])) if record[ASKED] == asked else asked
+        return max(steps, int(record["steps"])) if record[ASKED] == steps else steps
     except (InputError, ValueError, LookupError, TypeError, OverflowError):
-        return asked
+        return steps

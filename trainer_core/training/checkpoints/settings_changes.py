@@ -93,8 +93,6 @@ def compared_settings(
     """List the settings that a checkpoint keeps, to be compared when a run goes on from it.
 
     Args:
-        config: The run file.
-        precision: The resolved precision.
         base: Identity of the base's weights.
         dataset: Identity of the dataset's content, as it is encoded.
         start: Identity of the file that the adapter starts from; None without one.
@@ -162,7 +160,6 @@ def refuse_changes(
     Args:
         checkpoint: What the run goes on from.
         settings: What `compared_settings` gave for the run.
-        config: The run file.
 
     Returns:
         The settings that have changed and may.
@@ -196,7 +193,6 @@ def recorded_changes(
 
     Args:
         record: The run's ``run.json``, as it was before the run goes on.
-        changes: What changes now.
         step: Steps that the run goes on from; changes from there on belong to a course that is
             given up.
     """

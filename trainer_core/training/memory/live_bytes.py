@@ -27,9 +27,6 @@ _ATTENTION_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward
 class LiveBytes(TorchDispatchMode):
     """Counts while it is entered.
 
-    Args:
-        phase: The first one.
-
     Attributes:
         now: Bytes that are alive.
         peaks: Most of them in each phase (`begin`).

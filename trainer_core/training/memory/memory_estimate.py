@@ -56,7 +56,6 @@ def memory_estimate(
 
     Args:
         base: Of the run, without an adapter.
-        simulation: Of a step with it.
         memory: How the base is kept; None as the run file says.
 
     Returns:
@@ -134,7 +133,6 @@ def run_simulation(
     """A simulation of a run's step.
 
     Args:
-        config: The run file.
         base: Its base, without an adapter.
         images: Sizes in pixels of the largest sample's image and of its control images.
         device: Decides the precision where the run file does not.

@@ -55,8 +55,6 @@ def full_memory_error(what: str, room: str, saved: str = "") -> RunError:
 
     Args:
         what: What was found, such as what torch said, and where.
-        room: What needs the memory.
-        saved: What more to do.
     """
     return RunError(what, f"room on the device for {room}", f"{_REMEDY} {saved}".rstrip())
 
@@ -94,7 +92,6 @@ def skipped_when_full(what: str, processes: Processes, observer: Observer) -> It
     Args:
         what: What is left out, for the warning.
         processes: Of a base in parts each would have to leave the same pass; there the error stays.
-        observer: Warned.
     """
     reason = None
     try:
@@ -114,9 +111,6 @@ class DeviceRoom:
     """Makes a step smaller where the device's memory is full, and uses room that there is.
 
     Args:
-        placed: The run's base.
-        parameters: The adapter's.
-        optimizer: Over them.
         observer: Told of every change.
         save: Saves the state after a step; False where it could not.
         may_grow: Whether blocks may be moved onto the device, because the user has not said how

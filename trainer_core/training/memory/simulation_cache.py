@@ -36,7 +36,6 @@ class KeptSimulations:
     """A file of what simulated steps gave; a damaged one is as if there were none.
 
     Args:
-        path: The file.
         facts: All that the numbers depend on beside the code.
     """
 

@@ -26,7 +26,6 @@ class SmallerStep:
     """Knows what can still be made smaller, and what that costs.
 
     Args:
-        placed: The run's base.
         split: Its micro-batches; None where they are not to be divided.
         pace: What the planner knows; None where nothing was planned. Then the ways are taken in
             the order above.

@@ -104,9 +104,6 @@ class StepSimulation:
 
     Args:
         transformer: The whole denoiser on the meta device, without an adapter; it stays as it is.
-        family: Its family.
-        config: The run file.
-        inputs: What goes through.
         worth: Bytes of a block's input that can wait in RAM; smaller ones stay on the device.
         whole: Run all blocks; it takes some ten times as long, and gives the same.
         beside: Outlines of the adapters that are part of the base. They are simulated beside its
@@ -308,8 +305,8 @@ class StepSimulation:
         family.layers.prepare(model)
         if checkpointing:
             family.layers.enable_checkpointing(model)
-        given = {"merge": False, "partly": True}
-        put = put_on_base(model, family.layers.key_map, self._beside, **given)
+        options = {"merge": False, "partly": True}
+        put = put_on_base(model, family.layers.key_map, self._beside, **options)
         adapter = attach_adapter(model, family, self.config).train()
         with FakeTensorMode():
             _give_sizes(model)

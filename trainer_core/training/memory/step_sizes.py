@@ -18,7 +18,6 @@ def step_sizes(
     """Simulate a run's step with its base dense, and in other formats.
 
     Args:
-        simulation: Of the run.
         formats: Beside ``dense``, by name.
         in_file: Formats in which the base's file holds the very bytes.
 

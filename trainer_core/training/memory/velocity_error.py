@@ -108,10 +108,8 @@ def velocity_error(
     """Compare what two forms of a base predict for a batch, one of them in memory at a time.
 
     Args:
-        predict: The family's.
         dense: Loads the base in the run's precision.
         other: Loads it in another format, or with other products.
-        batch: Encoded samples.
         guidance: As the run's.
         device: Where both compute.
         parameterization: What their raw output stands for.

@@ -31,7 +31,6 @@ class AdapterNorms:
     """Measures an adapter's size in a run, and warns once of one that is inert or over-baked.
 
     Args:
-        adapter: In training.
         blocks: `LayerSpec.repeated_blocks`.
         every: Steps between two measurements; 0 for never.
         steps: Length of the run, behind which it is measured too.
@@ -115,7 +114,6 @@ def block_of(layer: str, blocks: Sequence[str]) -> str:
     """The repeated block that a layer is in, as ``<list>.<number>``; `REST` for none.
 
     Args:
-        layer: Its dotted name.
         blocks: Names of the lists of blocks.
     """
     for name in sorted(blocks, key=len, reverse=True):
@@ -133,7 +131,6 @@ def by_block(
     Args:
         deltas: Layer to the norm of its change.
         weights: Layer to the norm of its weight, above zero.
-        places: Layer to its block.
 
     Returns:
         Block to the norm of its change over that of its weights.

@@ -16,7 +16,6 @@ class Unwritten:
 
     Args:
         warn: Told once for each thing and cause, and again when it has worked in between.
-        note: Told when it works again.
         clock: Seconds that only grow, whatever happens to the time of day.
     """
 

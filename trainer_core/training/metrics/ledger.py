@@ -116,7 +116,6 @@ class Ledger:
         """Write the file of a run, whole or not at all.
 
         Args:
-            folder: The run's version folder.
             step: Steps made.
 
         Raises:
@@ -158,9 +157,6 @@ def indices_by_place(plan: BatchPlan, step: int) -> dict[int, int]:
 
 def read_ledger(folder: Path) -> dict[str, Any]:
     """Read what `Ledger.write` wrote.
-
-    Args:
-        folder: The run's version folder.
 
     Raises:
         InputError: When there is none, or it is damaged.

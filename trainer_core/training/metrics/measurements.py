@@ -25,7 +25,6 @@ class Measurements:
 
     Args:
         clock: Tells where time goes.
-        norms: Measures the adapter.
         bands: ``metrics.sigma_bands``.
         device: Where the run computes.
         memory: Bytes that are taken, by name.
@@ -52,7 +51,6 @@ class Measurements:
         """A step's result with all that was measured, in as many digits as mean something.
 
         Args:
-            result: The step.
             errors: What its samples were off by; none of a step that was left out.
         """
         sigmas = [each.sigma for each in errors]

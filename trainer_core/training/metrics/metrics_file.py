@@ -126,7 +126,6 @@ class MetricsWriter:
         """Append what was measured before the first step, as that of a step 0.
 
         Args:
-            loss: On held-out images.
             trained: On as many trained ones.
 
         Raises:
@@ -141,8 +140,6 @@ class MetricsWriter:
         """Add what was measured behind a step whose line is written already.
 
         Args:
-            step: One that the file has.
-            loss: On held-out images.
             trained: On as many trained ones.
 
         Raises:
@@ -168,7 +165,6 @@ class MetricsWriter:
 
         Args:
             step: Steps made.
-            index: The prompt's index.
             pixels: `[3 or 4, H, W]` in [-1, 1].
         """
         for tracker in self._trackers:

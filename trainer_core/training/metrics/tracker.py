@@ -48,7 +48,6 @@ class Tracker(ABC):
 
         Args:
             step: Steps made.
-            index: The prompt's index.
             pixels: `[3 or 4, H, W]` in [-1, 1].
         """
         image = (pixels.clamp(-1, 1) + 1) / 2
@@ -114,7 +113,6 @@ def step_values(result: StepResult, means: RunningMeans) -> dict[str, float]:
     """The numbers of a step by the names under which trackers show them.
 
     Args:
-        result: The step.
         means: Of the steps before; takes this one in.
     """
     plain = {f"training/{name}": getattr(result, name) for name in _PLAIN}

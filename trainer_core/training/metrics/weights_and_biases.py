@@ -74,8 +74,6 @@ class WeightsAndBiases(Tracker):
     run file, the run's name and the prompts are told, too.
 
     Args:
-        folder: The run's version folder.
-        config: The run file.
         warn: Told in one line why nothing is told, or no more.
     """
 
@@ -130,7 +128,6 @@ def told_settings(config: RunConfig, *, full: bool) -> dict[str, Any]:
     """The settings that leave this machine, by their YAML paths.
 
     Args:
-        config: The run file.
         full: All of them; else numbers, switches and a few words of ours, so that no path, name or
             caption is among them.
     """

@@ -160,11 +160,7 @@ def plan_preservation(
     """Name the points that a run holds its base to.
 
     Args:
-        config: The run file.
-        family: The base's family.
         location: Where the base is.
-        dataset: With the encoded preservation prompts.
-        folder: The cache's folder.
         base: What decides the base's predictions: identity of its weights, and the precision.
 
     Returns:
@@ -192,15 +188,11 @@ def plan_trajectories(
     """Name images that the base makes before the first step.
 
     Args:
-        config: The run file.
-        family: The base's family.
         location: Where the base is.
-        folder: The cache's folder.
         base: As for `plan_preservation`.
         kind: Folder of the cache that they are kept in; names their noise.
         items: What they are made of, all of one size; at least one.
         steps: Sampling steps of each.
-        memory: Reads cached files.
     """
     size, guidance = items[0].bucket, config.training.guidance
     sigmas = family.sampling_sigmas(location, steps, size.width, size.height).cpu()
@@ -238,8 +230,6 @@ def compute_missing(
     """Let the frozen base make the images that are not cached.
 
     Args:
-        preservation: What is wanted.
-        predict: The base's raw output.
         transformer: The base, without an adapter.
         device: Where it lives.
         batch_size: How many images are made at once.

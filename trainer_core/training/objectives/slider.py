@@ -54,11 +54,7 @@ def plan_slider(
     """Name the images that the base makes of a slider's neutral prompts.
 
     Args:
-        config: The run file.
-        family: The base's family.
         location: Where the base is.
-        dataset: With the encoded prompts.
-        folder: The cache's folder.
         base: What decides the base's predictions: identity of its weights, and the precision.
 
     Returns:
@@ -140,9 +136,9 @@ class SliderAnswers:
         """
         pair, side = divmod(micro, 2)
         # A step may begin again in parts, where a whole one did not fit.
-        asked = (step, pair, part, len(joined[0].sigmas))
-        if self._asked != asked:
-            self._asked, self._answers = asked, self._ask(joined)
+        key = (step, pair, part, len(joined[0].sigmas))
+        if self._asked != key:
+            self._asked, self._answers = key, self._ask(joined)
         sign = 1.0 if side == 0 else -1.0
         # Who has switched the adapter off wants to see the base.
         if self.adapter.strength:

@@ -152,7 +152,6 @@ def hold_out(dataset: CachedDataset, most: int, measuring: Measuring) -> FixedSa
     """Choose the held-out samples that are measured.
 
     Args:
-        dataset: The encoded samples.
         most: The most images; of more, the same ones in every run.
         measuring: How.
 
@@ -287,7 +286,7 @@ class Validation:
                     yield part, loss, len(points.sigmas)
 
     def _ends(self) -> bool:
-        asked = self.cancelled()
+        stop = self.cancelled()
         if not self.processes.sharded:
-            return asked
-        return self.processes.sum_numbers([float(asked)])[0] > 0
+            return stop
+        return self.processes.sum_numbers([float(stop)])[0] > 0

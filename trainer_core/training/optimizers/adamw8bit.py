@@ -37,8 +37,6 @@ class AdamW8bit(torch.optim.Optimizer):
     Args:
         groups: As of `torch.optim.AdamW`; where ``bits`` is 32 the group's moments stay in fp32.
         lr: Learning rate.
-        betas: Decays of the two moments.
-        eps: Added to the denominator.
     """
 
     def __init__(
@@ -190,7 +188,6 @@ def fit_moment(stored: Tensor, parameter: Tensor, group: dict[str, Any], name: s
 
     Args:
         stored: As a checkpoint has it, of either optimizer.
-        parameter: Whose moment it is.
         group: Of the optimizer that goes on.
         name: `STATES`.
 

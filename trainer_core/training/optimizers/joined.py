@@ -26,8 +26,6 @@ class JoinedOptimizer(torch.optim.Optimizer):
     Args:
         groups: In the adapter's order.
         is_chosen: A parameter and its group to whether the first optimizer takes it.
-        chosen: Makes the first one.
-        rest: Makes the other one.
 
     Attributes:
         parts: The optimizers that have parameters.

@@ -22,10 +22,7 @@ def bitsandbytes(
     """An optimizer of bitsandbytes; the state of magnitudes stays in fp32.
 
     Args:
-        settings: The run file's section.
-        groups: The factors.
         name: Of the class: ``AdamW`` or ``Lion``.
-        bits: Of the state.
         paged: Whether state may be moved to RAM where the device's memory is full.
     """
     from bitsandbytes import optim  # pyright: ignore[reportMissingImports]
@@ -47,13 +44,7 @@ def bitsandbytes(
 
 
 def torchao(settings: OptimizerSection, groups: Groups, *, name: str) -> torch.optim.Optimizer:
-    """An AdamW of torchao; the moments of magnitudes stay in fp32.
-
-    Args:
-        settings: The run file's section.
-        groups: The factors.
-        name: Of the class.
-    """
+    """An AdamW of torchao; the moments of magnitudes stay in fp32."""
     with _quiet():
         from torchao import optim  # pyright: ignore[reportMissingImports]
 

@@ -166,7 +166,6 @@ def make_optimizer(
     """Build the optimizer that the run file names.
 
     Args:
-        settings: The run file's section.
         groups: The adapter's parameters, float32, in a fixed order.
 
     Returns:

@@ -195,19 +195,19 @@ def _fill_values(state: dict[str, Any], stored: Mapping[str, Tensor], whose: str
         raise _misfit(f"{found} {odd[0]} {whose}", "every part of the state")
     for part, name in parts.items():
         value, inner = state[name], part.removeprefix(name).removeprefix(".")
-        given = stored[part]
+        saved = stored[part]
         if not isinstance(value, Tensor):
             # CAME keeps a number at first, and then a tensor.
-            state[name] = given.item() if given.dtype in _TYPES.values() else given.clone()
+            state[name] = saved.item() if saved.dtype in _TYPES.values() else saved.clone()
             continue
         kept: Tensor = getattr(value, inner) if inner else value
-        if kept.shape == given.shape and kept.dtype == given.dtype:
-            kept.copy_(given)
-        elif not inner and 0 in {kept.ndim, given.ndim} and kept.dtype == given.dtype:
+        if kept.shape == saved.shape and kept.dtype == saved.dtype:
+            kept.copy_(saved)
+        elif not inner and 0 in {kept.ndim, saved.ndim} and kept.dtype == saved.dtype:
             # Prodigy writes one zero where a factor started as zeros.
-            state[name] = given.to(kept.device, copy=True)
+            state[name] = saved.to(kept.device, copy=True)
         else:
-            found, expected = tuple(given.shape), tuple(kept.shape)
+            found, expected = tuple(saved.shape), tuple(kept.shape)
             raise _misfit(f"{part} {whose} of shape {found}", f"the shape {expected}")
 
 

@@ -18,7 +18,6 @@ def update(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Param
 
     Args:
         optimizer: Of these parameters, whose gradients are in place.
-        parameters: What it trains.
     """
     optimizer.step()
     if _counts_many():

@@ -72,7 +72,6 @@ def check_texts(cache: Manifest, family: Family, *, tokens: bool) -> None:
 
     Args:
         cache: The list; the header of one text is read.
-        family: The base's.
         tokens: Whether the denoiser reads the text's tokens.
 
     Raises:
@@ -100,7 +99,6 @@ def write_manifest(path: Path, cache: Manifest) -> None:
 
     Args:
         path: A file in the cache's folder, ending in `SUFFIX`.
-        cache: What is encoded there.
 
     Raises:
         StorageError: When it cannot be written.
@@ -122,9 +120,6 @@ def write_manifest(path: Path, cache: Manifest) -> None:
 
 def read_manifest(path: Path) -> Manifest:
     """Read the list and check that every file it names is there.
-
-    Args:
-        path: The list.
 
     Returns:
         The cache.

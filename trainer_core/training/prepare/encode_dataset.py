@@ -93,7 +93,6 @@ class Prepared:
         """Generate on a denoiser of this base.
 
         Args:
-            transformer: The denoiser.
             device: Where it lives.
 
         Returns:
@@ -115,8 +114,6 @@ def prepare(
     """Scan, plan and encode, or read what is encoded already.
 
     Args:
-        config: The run file.
-        observer: Hears progress and warnings.
         processes: The first process encodes; the others wait and read.
         make_source: Gives the encoders; unset: they come from the base or ``base.encoders``.
         within: What the dataset's files really have to lie in; None follows every link.
@@ -309,7 +306,6 @@ def save_manifest(config: RunConfig, prepared: Prepared) -> Path:
     """Write the list of a finished cache, so that it can be trained without its encoders.
 
     Args:
-        config: The run file.
         prepared: What `prepare` gave for it.
 
     Returns:
@@ -336,17 +332,16 @@ def collect_cache(
     observer: Observer,
     *,
     dry: bool = False,
-    asked: bool = False,
+    requested: bool = False,
 ) -> Collected | None:
     """Keep the cache within ``cache.max_gb``, and say what was removed.
 
     Args:
-        config: The run file.
-        dataset: What the run needs.
         prompts: As well.
         observer: Hears what was done.
         dry: Whether to say only what would be removed.
-        asked: Whether to say also that nothing has to be removed, or that another process is at it.
+        requested: Whether to say also that nothing has to be removed, or that another process is
+            at it.
 
     Returns:
         What was done; None where there is no limit, or another process is at it.
@@ -361,9 +356,9 @@ def collect_cache(
     needed = np.concatenate([dataset.items.keys, hex_keys(others)])
     limit = round(config.cache.max_gb * GIGABYTE)
     done = collect(cache_folder(config), limit, needed, dry=dry)
-    if done is None and asked:
+    if done is None and requested:
         observer.notify(Noted("cache: another process makes it smaller at this moment"))
-    elif done is not None and (asked or done.removed or done.kept > limit):
+    elif done is not None and (requested or done.removed or done.kept > limit):
         observer.notify(Noted(str(done)))
     return done
 
@@ -446,8 +441,8 @@ def content_hashes(data: Prepared) -> dict[str, str]:
     """Name the content of a run's ``base`` and ``dataset``."""
     # The location's identity names the encoders alone, because cached samples depend on no more.
     location = data.location
-    if data.family.given is not None:
-        return {"base": data.family.given.fingerprint, "dataset": data.dataset.identity}
+    if data.family.lent is not None:
+        return {"base": data.family.lent.fingerprint, "dataset": data.dataset.identity}
     settings = [location.identity]
     if location.file is not None:
         # The folder then holds no weights, and the file itself may say how they are used.

@@ -19,8 +19,6 @@ def check_finished(config: RunConfig, cache: Manifest, *, edits: bool) -> None:
     """Refuse a finished cache that was made for something else.
 
     Args:
-        config: The run file.
-        cache: What is encoded.
         edits: Whether its samples have control images.
 
     Raises:
@@ -37,7 +35,6 @@ def require_from_prompts(config: RunConfig, variant: str) -> None:
     """Refuse to train a slider on a base that needs more than a prompt.
 
     Args:
-        config: The run file.
         variant: What the base is trained as; never ``auto``.
 
     Raises:

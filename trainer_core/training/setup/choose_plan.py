@@ -82,13 +82,11 @@ def settle(
     A run goes on with its base in the format that it began with, as long as that fits.
 
     Args:
-        config: The run file.
         data: What `prepare` gave.
         precision: The number format that is computed in.
         start: What was found to go on from.
         settings: What `compared_settings` gave.
         processes: All of them come to the same plan.
-        observer: Told of the plan.
         machine: What the run may take of the computer.
 
     Raises:
@@ -135,7 +133,7 @@ def _choose(
     held: str | None,
 ) -> PlanChoice:
     memory, device, dtype = config.memory, processes.device, DTYPES[precision]
-    if memory.plan == "off" or processes.sharded or data.family.given is not None:
+    if memory.plan == "off" or processes.sharded or data.family.lent is not None:
         return unplanned(memory)
     if not machine.plans_for(device) or is_quantized(data.location):
         return unplanned(memory, held)
@@ -172,8 +170,6 @@ def choose_step_plan(
     Args:
         simulation: Of the step. One that is impossible refuses no run: then the weights are
             counted, and the rest is guessed.
-        base: Of the run.
-        budget: What there is.
         held: The format that is kept to as long as it fits.
 
     Raises:

@@ -23,7 +23,6 @@ def run_columns(
     """The base, then each checkpoint at each strength.
 
     Args:
-        version: The run's version folder.
         checkpoints: Their steps; None for all.
         strengths: Factors on the adapter; at least one.
 

@@ -1,10 +1,10 @@
-"""What a run may ask of a base that its host lends (`families.given`)."""
+"""What a run may ask of a base that its host lends (`families.lent`)."""
 
 from __future__ import annotations
 
 from ...config import MemorySection, RunConfig
 from ...errors import ConfigError
-from ...families.given import OF_FILES
+from ...families.lent import OF_FILES
 from ..step.processes import Processes
 
 

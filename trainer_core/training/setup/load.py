@@ -108,9 +108,6 @@ def load(
     """Load the base, attach the adapter and bring it to where the run starts.
 
     Args:
-        config: The run file.
-        observer: Hears progress and notes.
-        processes: Those that share the run.
         data: What `prepare` gave.
         precision: The number format that is computed in.
         start: Where the run starts.

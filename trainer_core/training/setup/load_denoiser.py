@@ -37,10 +37,8 @@ def load_adapted(
     """Load a run's base and attach a new adapter, with more blocks swapped where memory is full.
 
     Args:
-        config: The run file.
         data: What `prepare` gave.
         precision: The number format that is computed in.
-        processes: Those that share the run.
         observer: Told when the base cannot be multiplied as the run file says.
         machine: Where it is loaded.
         at_end: As `load_base`, and gives back the RAM of blocks' inputs.
@@ -76,9 +74,9 @@ def _with_more_swapped(
     config: RunConfig, data: Prepared, processes: Processes, reason: str
 ) -> RunConfig:
     memory, before = config.memory, config.memory.blocks_to_swap or 0
-    given = data.family.given is not None
-    refused = HOST_KEEPS if given else _unchangeable(config, processes)
-    most = 0 if given else empty_base(data.location, data.family).blocks
+    lent = data.family.lent is not None
+    refused = HOST_KEEPS if lent else _unchangeable(config, processes)
+    most = 0 if lent else empty_base(data.location, data.family).blocks
     if refused or not memory.gradient_checkpointing or before >= most:
         why = refused or f"{before} of {most} blocks are swapped"
         found = f"the device's memory is full when the base is loaded ({reason}), and {why}"
@@ -144,7 +142,7 @@ def _load(
             base.checkpoint_all = checkpoints.checkpoint_all
             base.uncheckpointed = checkpoints.uncheckpointed
     adapter = attach_adapter(transformer, data.family, config).train()
-    if data.family.given is not None:
+    if data.family.lent is not None:
         at_end.callback(adapter.detach)  # the host goes on with its own layers
     base.send_rest()  # the factors of a swapped block were made where its weights lie
     # Hours of training must not end at a file that cannot be written.

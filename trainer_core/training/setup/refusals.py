@@ -35,7 +35,7 @@ def require_possible(config: RunConfig, family: Family, processes: Processes) ->
         check_settings(config)
     require_optimizer(config.training.optimizer.name)
     require_weighting(config.training.loss, family.prediction.parameterization)
-    if family.given is not None:
+    if family.lent is not None:
         require_hosts_way(config, processes)
     elif config.memory.encoder_device:
         resolve_device(config.memory.encoder_device, "memory.encoder_device")
@@ -74,15 +74,12 @@ def require_trainable(
     A base that the caller has in memory is not looked at: its adapter is attached at once.
 
     Args:
-        config: The run file.
-        family: The base's family.
-        location: The checked base.
         start: The adapter that the run starts from, where it has no checkpoint.
 
     Raises:
         InputError: As `attach_empty`, and when it has fewer blocks than the settings say.
     """
-    if family.given is not None:
+    if family.lent is not None:
         return
     base, memory = empty_base(location, family), config.memory
     swapped_blocks(base.transformer, family.layers.repeated_blocks, memory)

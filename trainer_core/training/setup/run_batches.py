@@ -78,7 +78,6 @@ def step_maker(
     """What computes a run's micro-batches.
 
     Args:
-        run: The run.
         plan: The order of its samples.
         part: ``(index, count)`` of this process's part of each micro-batch.
         passes: As `Processes.passes`.
@@ -175,7 +174,6 @@ def stratified(
 
     Args:
         plan: The order of the samples.
-        seed: The run's seed.
         noises: How often each sample is in a step.
         step: From 1.
         position: Place of the sample in the step, over all micro-batches and processes.

@@ -58,8 +58,6 @@ class Start:
 
         Args:
             settings: What `compared_settings` gave for the run.
-            config: The run file.
-            family: The base's family.
             processes: All of them come to the same start.
             observer: Told what has changed, or that a new version starts instead.
 
@@ -84,9 +82,6 @@ def find_start(config: RunConfig, family: Family, precision: str, processes: Pro
     """Find and read what the run starts from, the same in every process.
 
     Args:
-        config: The run file.
-        family: The base's family.
-        precision: The resolved precision.
         processes: The first process decides and the others look afterwards. None of them locks a
             version before all have looked, because a locked one is not found.
 
@@ -125,8 +120,6 @@ def belonging_start(
         start: What `find_start` gave.
         settings: What `compared_settings` gave for the run.
         config: The run file, with its length.
-        family: The base's family.
-        precision: The resolved precision.
         processes: All of them come to the same start.
         observer: Told why a new version starts.
 
@@ -240,7 +233,6 @@ def start_identity(config: RunConfig, checkpoint: Checkpoint | None) -> str | No
     """Name the content of the file that the adapter starts from; its path does not count.
 
     Args:
-        config: The run file.
         checkpoint: What the run would go on from. It holds what the file gave, so the file may be
             gone; it is then taken for the one that the checkpoint knows.
 
@@ -267,10 +259,6 @@ def start_identity(config: RunConfig, checkpoint: Checkpoint | None) -> str | No
 
 def read_start(config: RunConfig, family: Family) -> AdapterState | None:
     """Read the adapter that a run without a checkpoint starts from.
-
-    Args:
-        config: The run file.
-        family: The base's family.
 
     Returns:
         The adapter, or None without ``adapter.start_from``.

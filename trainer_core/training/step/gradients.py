@@ -18,7 +18,6 @@ def go_backward(
 
     Args:
         parts: Of the micro-batch; a single one where it is whole.
-        samples: Of the whole step.
         backward: Adds the gradients of a loss.
 
     Returns:

@@ -89,7 +89,7 @@ class Points:
         masks: `[B, 1, h, w]`, factor on the error at each place; None for 1.
         idle: Whether they are no part of the step.
         positions: The place of each in the step, -1 for one that the base is held to.
-        asked: For how many of the last ones the base itself says the target, in the step; what
+        of_base: For how many of the last ones the base itself says the target, in the step; what
             stands there until then counts for nothing.
         directions: Positive and negative prompt of each of the first ones, between which the base
             says the target in the step; empty where no slider is trained.
@@ -105,7 +105,7 @@ class Points:
     masks: Tensor | None = None
     idle: bool = False
     positions: tuple[int, ...] = ()
-    asked: int = 0
+    of_base: int = 0
     directions: tuple[tuple[Conditioning, Conditioning], ...] = ()
 
     def inputs(
@@ -162,7 +162,7 @@ def _asked(points: Points) -> Points:
     count = len(points.sigmas)
     names = tuple(f"base: at {name}" for name in points.names)
     held = (1.0,) * count, (-1,) * count
-    return replace(points, names=names, weights=held[0], positions=held[1], asked=count)
+    return replace(points, names=names, weights=held[0], positions=held[1], of_base=count)
 
 
 def _joined(points: Sequence[Points]) -> Sequence[Points]:
@@ -180,7 +180,7 @@ def _joined(points: Sequence[Points]) -> Sequence[Points]:
             one.weights + other.weights,
             _joined_masks(one, other),
             positions=one.positions + other.positions,
-            asked=other.asked,
+            of_base=other.of_base,
             directions=one.directions,
         )
     ]
@@ -340,9 +340,6 @@ class StepMaker:
     def measure(self, points: Points) -> tuple[Tensor, Tensor]:
         """Predict, and compare with what is wanted.
 
-        Args:
-            points: What goes through the base.
-
         Returns:
             The weighted sum of the losses with its graph, and `[n]` the mean squared error of each
             point before any weight, detached; both float32, on the device.
@@ -410,8 +407,6 @@ def read_numbers(
     """Read a step's numbers from the device: its only wait for it.
 
     Args:
-        processes: Those that share the step.
-        parts: This one's micro-batches.
         norm: Of the gradient, the same in every process.
         samples: Of the whole step, each as often as it is trained.
         noises: How often each image is trained in the step (``training.noises_per_latent``).
@@ -432,7 +427,7 @@ def read_numbers(
     known, sigmas = ([next(read) for _ in range(samples)] for _ in range(2))
     read_norm = next(read)
     each = zip(range(samples), known, sigmas, [next(read) for _ in range(samples)], strict=True)
-    seen = tuple(
+    numbers = tuple(
         SampleError(place // noises, sigma, error)
         for place, is_known, sigma, error in each
         if is_known
@@ -440,7 +435,7 @@ def read_numbers(
     loss = 0.0
     for of_part in read:
         loss += of_part / samples
-    return StepNumbers(loss, read_norm, sigma_sum, seen)
+    return StepNumbers(loss, read_norm, sigma_sum, numbers)
 
 
 def _by_place(parts: Sequence[MicroStep]) -> tuple[dict[int, float], dict[int, Tensor]]:
@@ -466,7 +461,6 @@ def non_finite_error(
     Args:
         step: The optimizer step that was not made.
         what: What is not finite, such as "the loss".
-        parts: The step's micro-batches.
         remedy: How to go on.
         place: Where in the model, in words, where it is known.
 

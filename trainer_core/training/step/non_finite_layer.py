@@ -29,10 +29,8 @@ def broken_place(
     Every process looks at its own samples; what the first of them found is told by all.
 
     Args:
-        adapter: On the base.
         compute: Computes this process's part of the step, with gradients or without; the same
             numbers each time.
-        processes: Those that share the step.
 
     Returns:
         Such as `` (of the adapted layers: first the output of blocks.3.to_q; without the adapter

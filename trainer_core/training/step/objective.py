@@ -34,7 +34,6 @@ def require_weighting(settings: LossSection, parameterization: Parameterization)
 
     Args:
         settings: ``training.loss``.
-        parameterization: Of the base's family.
 
     Raises:
         ConfigError: As the name says.
@@ -69,10 +68,9 @@ def make_weighting(
     Args:
         settings: ``training.loss``.
         learned: What `make_learned` gave, and the run keeps.
-        parameterization: Of the base's family.
     """
-    given = (settings.weighting, settings.snr_gamma, parameterization)
-    return learned or make_sigma_weight(*given)
+    key = (settings.weighting, settings.snr_gamma, parameterization)
+    return learned or make_sigma_weight(*key)
 
 
 def sides(config: RunConfig) -> int:

@@ -20,10 +20,6 @@ def with_largest_batch(config: RunConfig, dataset: CachedDataset) -> RunConfig:
     """The run file with so many samples a batch that a step of the largest is its largest step.
 
     Folders of small images may have larger batches than others.
-
-    Args:
-        config: The run file.
-        dataset: The encoded samples.
     """
     areas = [each.width * each.height * each.frames for each in dataset.buckets]
     return _with_batch(config, areas, batch_sizes(config, dataset))
@@ -31,9 +27,6 @@ def with_largest_batch(config: RunConfig, dataset: CachedDataset) -> RunConfig:
 
 def largest_square(config: RunConfig) -> tuple[int, RunConfig]:
     """What is known of a run's largest step before there are images.
-
-    Args:
-        config: The run file.
 
     Returns:
         The largest training size in pixels, and the run file as of `with_largest_batch`.

@@ -57,7 +57,6 @@ class Processes(Protocol):
         """Sum each number over all processes.
 
         Args:
-            numbers: Known here.
             on_device: Scalars of one dtype that the device may still compute; they are read
                 together, so that the run waits for it once.
 
@@ -93,9 +92,6 @@ class Processes(Protocol):
 
     def leading(self, module: torch.nn.Module) -> AbstractContextManager[bool]:
         """Let the first process run the base alone; the others help where it is in parts.
-
-        Args:
-            module: The base.
 
         Returns:
             A context that says whether this process is the first; every process enters it.
@@ -177,13 +173,13 @@ class AccelerateProcesses:
         from accelerate import Accelerator
         from accelerate.utils import DistributedType
 
-        asked = is_requested()
+        requested = is_requested()
         # Number formats are the run's own business: an Accelerator would keep the first run's
         # choice for the whole process.
         self._accelerator: Accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision="no")
         kind = self._accelerator.distributed_type
         refused = {DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM}
-        if kind in refused or (kind == DistributedType.FSDP and not asked):
+        if kind in refused or (kind == DistributedType.FSDP and not requested):
             raise InputError(
                 f"accelerate is set up for {kind.value}",
                 "one process, or several with a whole copy of the base each (MULTI_GPU, MULTI_CPU) "
@@ -194,7 +190,7 @@ class AccelerateProcesses:
         self.index: int = self._accelerator.process_index
         self.count: int = self._accelerator.num_processes
         self.device: torch.device = device if self.count == 1 else self._accelerator.device
-        self._mesh = make_mesh(self.device, self.count) if asked and self.count > 1 else None
+        self._mesh = make_mesh(self.device, self.count) if requested and self.count > 1 else None
         self.sharded: bool = self._mesh is not None
 
     def backward(self, loss: Tensor) -> None:
@@ -289,13 +285,13 @@ class AccelerateProcesses:
         return total
 
 
-def end_where_asked(processes: Processes, asked: bool) -> None:
+def end_where_asked(processes: Processes, requested: bool) -> None:
     """End in every process what one of them was asked to end; all wait here for each other.
 
     Raises:
         EndedEarlyError: In every process.
     """
-    if processes.sum_numbers([float(asked)])[0]:
+    if processes.sum_numbers([float(requested)])[0]:
         raise EndedEarlyError
 
 
@@ -305,11 +301,6 @@ def _read(numbers: Sequence[float], on_device: Sequence[Tensor]) -> list[float]:
 
 class Shares:
     """Which micro-batches, or which part of each, this process computes.
-
-    Args:
-        training: The run file's section.
-        index: This process.
-        count: Number of processes.
 
     Attributes:
         dealt: ``(index, count)``: it computes every ``count``-th micro-batch of a step, from

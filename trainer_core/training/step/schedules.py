@@ -31,7 +31,6 @@ def make_schedule(
     ``min + (f - min) curve((s - A - 1) / (steps - A - 1))`` from there on.
 
     Args:
-        settings: The run file's section.
         steps: Number of optimizer steps of the whole run.
         anew: A and f of a schedule that was planned anew.
 

@@ -120,7 +120,6 @@ def shard(
         blocks: Its parts that run one after another, each gathered for its own passes alone.
         whole: The parameters that every process keeps.
         mesh: From `make_mesh`.
-        device: Of this process.
 
     Raises:
         InputError: When weights are kept in fewer bits.
@@ -153,8 +152,6 @@ def leading(module: nn.Module, index: int, device: torch.device) -> Iterator[boo
 
     Args:
         module: From `shard`.
-        index: This process.
-        device: Of this process.
 
     Yields:
         Whether this is the first process; to the others when all passes are over.

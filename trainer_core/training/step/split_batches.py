@@ -20,7 +20,6 @@ class SplitBatches:
     that was found with large images leaves batches of small ones whole.
 
     Args:
-        maker: Computes them.
         enabled: Whether they may be divided at all.
     """
 
@@ -110,7 +109,7 @@ def some(points: Points, start: int, end: int) -> Points:
         # Of the first ones.
         directions=points.directions[chosen],
         # The last ones are asked for.
-        asked=max(0, end - max(start, count - points.asked)),
+        of_base=max(0, end - max(start, count - points.of_base)),
     )
 
 

@@ -22,7 +22,7 @@ OF_FILES = ("blocks_to_swap", "base_format", "compute", "compile", "master", "ch
 
 
 @dataclass(frozen=True, slots=True)
-class GivenDenoiser:
+class LentDenoiser:
     """What a host has in memory, and lends to a run.
 
     Attributes:

@@ -12,20 +12,19 @@ from ..adapter_files.names.published_unets import published_unet
 from ..weights.file_spec import FileSpec, FolderSpec
 from .family import Family
 from .family_specs import BaseFiles, LatentSpec, LayerSpec, Predict, PredictionSpec, TextSpec
-from .given import GRAPH_MODEL, GivenDenoiser, only_the_host
+from .lent import GRAPH_MODEL, LentDenoiser, only_the_host
 from .published_sizes import PublishedSizes
 
 _SIDE = 16
 """Sides of images are multiples of so many pixels at least: blocks of 2 x 2 latents of 8 pixels."""
 
 
-def given_family(
-    given: GivenDenoiser, predict: Predict, key_map: KeyMap, size_multiple: int
+def lent_family(
+    denoiser: LentDenoiser, predict: Predict, key_map: KeyMap, size_multiple: int
 ) -> Family:
     """Make the family of a lent denoiser.
 
     Args:
-        given: The denoiser.
         predict: As of `PredictionSpec`.
         key_map: As of `LayerSpec`.
         size_multiple: As of `LatentSpec`.
@@ -39,7 +38,7 @@ def given_family(
 
     return Family(
         name=GRAPH_MODEL,
-        title=given.title,
+        title=denoiser.title,
         variants=("generate",),
         # The host's CLIP decides how long a text is.
         text=TextSpec(length=1, load_token_counter=refuse),
@@ -54,7 +53,7 @@ def given_family(
         prediction=PredictionSpec(predict),
         load_encoders=refuse,
         distilled=lambda location: "",
-        given=given,
+        lent=denoiser,
     )
 
 
@@ -69,8 +68,8 @@ def named_family(title: str, layers: Iterable[str]) -> Family:
     def refuse(*args: object, **named: object) -> NoReturn:
         raise only_the_host("the weights")
 
-    given = GivenDenoiser(title or "a model of a graph", "", 0, 1, open=refuse, sigmas=refuse)
+    denoiser = LentDenoiser(title or "a model of a graph", "", 0, 1, open=refuse, sigmas=refuse)
     paths, modules, unet = tuple(layers), None, published_unet(title)
     if unet is not None and set(paths) <= set(unet.layers):
         paths, modules = unet.layers, (*unet.layers, *unet.norms)
-    return given_family(given, refuse, native_key_map(paths, modules), _SIDE)
+    return lent_family(denoiser, refuse, native_key_map(paths, modules), _SIDE)

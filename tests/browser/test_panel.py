@@ -31,7 +31,7 @@ const panel = whole.getBoundingClientRect();
 // A panel that is too low scrolls; its row of buttons stays in sight.
 const scrolls = whole.scrollHeight > whole.clientHeight + 1;
 return [...document.querySelectorAll(".adapter-trainer-panel *")]
-  .filter((e) => !e.closest(".adapter-trainer-scroller, svg, [hidden], details > table"))
+  .filter((e) => !e.closest(".adapter-trainer-scroller, svg, [hidden], details > :is(table, ul)"))
   .filter((e) => {
     const box = e.getBoundingClientRect();
     if (!box.width || !box.height) return false;

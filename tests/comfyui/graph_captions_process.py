@@ -93,7 +93,7 @@ def refused(folder, name, text):
     """What is said of another model's CLIP, and what was encoded before."""
     try:
         prepared(folder, name, "a cat", text=text)
-    except part("trainer_core.errors").BaseModelError as error:
+    except part("trainer_core.errors").InputError as error:
         encoded = [each.name for each in folder.rglob("*.safetensors")]
         return [error.found, error.expected, error.remedy, encoded]
     return None

@@ -121,7 +121,7 @@ def test_masks_are_kept_beside_their_images(server):
 
 def test_errors_name_the_nodes_own_inputs(server):
     nodes = masked("named", tag_separator=";")
-    assert "tag_separator is ';' and shuffle_tags is 0" in refused(server, nodes, DATASET)
+    assert "tag_separator is ; and shuffle_tags is 0" in refused(server, nodes, DATASET)
     nodes = masked("named")
     del nodes[DATASET]["inputs"]["masks"], nodes[MASK]
     nodes[LOADER] = batch(24)

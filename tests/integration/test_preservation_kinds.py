@@ -84,7 +84,7 @@ def begun(config, at_end):
 
 def expected_targets(run, maker, points):
     """What a base says that never had an adapter, at the twins of a pass; and its own noise."""
-    data, count = run.data, points.asked
+    data, count = run.data, points.of_base
     bare = data.family.load_transformer(data.location, torch.float32, CPU)
     sigmas = torch.tensor(points.sigmas[-count:])
     controls = [each[-count:] for each in points.controls]
@@ -105,18 +105,18 @@ def test_the_target_is_what_a_bare_base_says_to_the_bit(tmp_path, cache, images,
         for micro in plan.dealt(1):
             (points,) = maker.prepare(1, micro)
             (answered,) = asking.answered([points], 1, micro)
-            if not points.asked:
+            if not points.of_base:
                 assert answered is points
                 continue
-            asked += points.asked
-            twins = answered.target[-points.asked :]
+            asked += points.of_base
+            twins = answered.target[-points.of_base :]
             assert torch.equal(twins, expected_targets(run, maker, points))
             assert not answered.target.requires_grad
-            assert torch.equal(answered.target[: -points.asked], points.target[: -points.asked])
+            assert torch.equal(answered.target[: -points.of_base], points.target[: -points.of_base])
             assert run.state.adapter.strength == 1.0
             # The adapter does change what is predicted there, which is what is learned from.
             with torch.no_grad():
-                changed = maker.predict(*points.inputs(CPU))[-points.asked :]
+                changed = maker.predict(*points.inputs(CPU))[-points.of_base :]
             assert not torch.allclose(changed, twins, atol=1e-4)
         assert asked == 2
         check_draws(run, maker, plan)
@@ -131,7 +131,7 @@ def check_draws(run, maker, plan):
             if position >= 0:
                 own[points.sigmas[row]] = points, row, position
     for points in passes:
-        for row in range(len(points.sigmas) - points.asked, len(points.sigmas)):
+        for row in range(len(points.sigmas) - points.of_base, len(points.sigmas)):
             beside, at, position = own[points.sigmas[row]]
             assert torch.equal(points.noisy[row], beside.noisy[at])
             assert all(

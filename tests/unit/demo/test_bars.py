@@ -43,8 +43,8 @@ def test_a_broken_adapter_is_an_error_that_names_each_share(learned, kept, bars,
     assert error.exit_code == 1
     assert kind in error.found
     for bar, share in ((LEARNED, learned), (KEPT, kept)):
-        assert (f"{share:.0%} {bar.asked}" in error.found) == (bar in bars)
-        assert (f"{bar.wanted:.0%} {bar.asked}" in error.expected) == (bar in bars)
+        assert (f"{share:.0%} {bar.subject}" in error.found) == (bar in bars)
+        assert (f"{bar.wanted:.0%} {bar.subject}" in error.expected) == (bar in bars)
     assert "doctor" in error.remedy
 
 

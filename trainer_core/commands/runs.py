@@ -82,10 +82,9 @@ def cache(arguments: Arguments) -> int:
             show_report({"folder": cache_folder(config), "cancelled": True}, as_json=arguments.json)
             return 0
         manifest = save_manifest(config, prepared)
+        dataset, prompts = prepared.dataset, prepared.prompts
         if collecting:
-            needed = prepared.dataset, prepared.prompts
-            collect_cache(config, *needed, observer, dry=dry, requested=True)
-    dataset = prepared.dataset
+            collect_cache(config, dataset, prompts, observer, dry=dry, requested=True)
     report = {
         "folder": cache_folder(config),
         "manifest": manifest,

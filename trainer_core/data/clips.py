@@ -1,4 +1,4 @@
-"""Reading clips: when each frame is shown, and frames by their time, upright.
+"""Reading clips: how large and long they are, and frames by their time, upright.
 
 Frames are found by time, never by number: a clip may have a variable rate, an edit list that leaves
 frames out, or a header that counts wrongly. Decoding starts at the key frame before the first
@@ -36,7 +36,6 @@ _SOON = 2e-3
 _MISSING = 0.5
 """Seconds of a clip that may be missing at its end before that is told."""
 
-
 _MOST_PIXELS = 8192 * 8192
 """Of a frame; several are in memory at once."""
 
@@ -66,7 +65,7 @@ class ClipFacts:
 
 
 def clip_facts(path: Path) -> ClipFacts:
-    """Read when a clip's frames are shown; one frame is decoded.
+    """Read how large and how long a clip is; one frame is decoded.
 
     Raises:
         DatasetError: When it cannot be read, has no frames, or is HDR.

@@ -18,7 +18,7 @@ from trainer_core.inference.preview_files import preview_files, save_preview
 pytestmark = pytest.mark.exhaustive
 
 LARGE, OTHER = ".adapter-trainer-large", ".adapter-trainer-other"
-_PLACED = "return document.querySelector(argument).naturalWidth > 0"
+_PLACED = "return document.querySelector(argument)?.naturalWidth > 0"
 
 
 def looks(page, selector, seconds=1.5) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..services.experts import AUTO, SWITCH_AT, ExpertInputs
 from . import sockets
 from .setting_inputs import SettingInput, section_values
 
@@ -44,15 +45,25 @@ class BaseFromModel(io.ComfyNode):
                     "base.",
                 ),
                 *(each.input() for each in cls.SETTINGS),
+                *sockets.expert_inputs(),
             ],
             outputs=[sockets.Base.Output(display_name="base")],
         )
 
     @classmethod
-    def execute(cls, model: Any, **inputs: Any) -> io.NodeOutput:
+    def execute(
+        cls,
+        model: Any,
+        expert: str = AUTO,
+        other_expert: Any = None,
+        switch_at: float = SWITCH_AT,
+        **inputs: Any,
+    ) -> io.NodeOutput:
         """Read what the model tells; nothing is loaded."""
         from ..services.graph_base import base_of_model
 
         values = section_values(cls.SETTINGS, inputs)
         own = values.get("base", {})
-        return io.NodeOutput(base_of_model(model, values["training"]["precision"], **own))
+        precision = values["training"]["precision"]
+        role = ExpertInputs(expert, switch_at, other_expert)
+        return io.NodeOutput(base_of_model(model, precision, **own, expert=role))

@@ -56,7 +56,8 @@ def full_graph(plan: QuickPlan) -> dict[str, Any]:
     adapter = {**kinds, **settings_values(adapter_settings.SHARED, values)}
     base = {"source": answers.base, "family": "auto"}
     base |= {"training_adapter": answers.training_adapter, "base_adapters": ""}
-    model = node(BaseFromModel, values, {}) if plan.borrows else node(LoadBase, values, base)
+    expert = {"expert": answers.expert, "switch_at": answers.switch_at}
+    model = node(BaseFromModel, values, expert) if plan.borrows else node(LoadBase, values, base)
     return {
         DATASET: node(DatasetFolder, values, dataset),
         BASE: model,
@@ -134,7 +135,8 @@ def _plan(answers: Answers, stamp: str) -> QuickPlan:
 
 
 def _inputs(plan: QuickPlan) -> Mapping[str, list[tuple[str, str]]]:
-    return {**INPUTS, "model": [(BASE, "model")]} if plan.borrows else INPUTS
+    lent = ("model", "other_expert", "expert", "switch_at")
+    return {**INPUTS, **{each: [(BASE, each)] for each in lent}} if plan.borrows else INPUTS
 
 
 def node(

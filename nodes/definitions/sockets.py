@@ -20,6 +20,7 @@ from ...trainer_core.errors import InputError, TrainerError
 from ...trainer_core.printable import shortened
 from ..host import comfy_host, queued
 from ..host.folders import file_stamp
+from ..services.experts import AUTO, ROLES, SWITCH_AT
 from .refusals import as_refused, as_shown, know, schema_of
 from .setting_inputs import SettingInput, section_values
 
@@ -60,6 +61,40 @@ def training_inputs(base: str) -> list[io.Input]:
             "settings",
             optional=True,
             tooltip="Leave it open for the defaults; connect Training Settings to change them.",
+        ),
+    ]
+
+
+def expert_inputs() -> list[io.Input]:
+    """Which of two MODELs one is, where each samples its own levels of noise."""
+    return [
+        io.Combo.Input(
+            "expert",
+            options=list(ROLES),
+            default=AUTO,
+            optional=True,
+            advanced=True,
+            tooltip="Leave it on auto, which goes by the file's name. Of a model with an expert "
+            "for high noise and one for low noise (Wan 2.2 A14B) each is trained by a node of its "
+            "own, at its own levels of noise.",
+        ),
+        io.Model.Input(
+            "other_expert",
+            optional=True,
+            tooltip="Connect the other expert of Wan 2.2 A14B, with which previews are sampled as "
+            "in your workflow. It is not trained. Behind the adapter that the other node has "
+            "trained it shows both.",
+        ),
+        io.Float.Input(
+            "switch_at",
+            default=SWITCH_AT,
+            min=0.05,
+            max=0.95,
+            step=0.05,
+            optional=True,
+            advanced=True,
+            tooltip="Leave it at 0.5, as ComfyUI's workflows have it; set it where yours differs. "
+            "Share of the sampling steps that the expert for high noise makes.",
         ),
     ]
 

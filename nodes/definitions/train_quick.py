@@ -90,7 +90,12 @@ class TrainQuick(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, model: Any = None, clip: Any = None, vae: Any = None, **inputs: Any
+        cls,
+        model: Any = None,
+        clip: Any = None,
+        vae: Any = None,
+        other_expert: Any = None,
+        **inputs: Any,
     ) -> io.NodeOutput:
         """Plan, encode and train."""
         from ..services.graph_run import run_outputs, shown_run
@@ -103,7 +108,7 @@ class TrainQuick(io.ComfyNode):
         workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
         answers = Answers(**inputs, loader=queued.loader_of(cls.hidden.prompt, node_id, "model"))
         handle, losses = run_quick(
-            node_id, answers, model=model, clip=clip, vae=vae, workflow=workflow
+            node_id, answers, model=model, clip=clip, vae=vae, other=other_expert, workflow=workflow
         )
         ADAPTERS.hand_on(node_id, inputs["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
@@ -218,4 +223,5 @@ def _advanced() -> list[io.Input]:
             "start again from nothing. A run of other images or of another base is left as it is.",
         ),
         training_adapter_input(),
+        *sockets.expert_inputs(),
     ]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ...trainer_core.families.family import Family
-    from ...trainer_core.families.lent import LentDenoiser
+    from ...trainer_core.families.lent import LentDenoiser, OtherExpert
     from ...trainer_core.inference.encoders import MakeSource
     from ...trainer_core.types import Conditioning
     from ...trainer_core.weights.base_location import BaseLocation
@@ -35,7 +35,10 @@ _EDIT = "edit_plus"
 
 
 def graph_family(
-    model: Any, clip: Any = None, work: tuple[int, int, int, int] | None = None
+    model: Any,
+    clip: Any = None,
+    work: tuple[int, int, int, int] | None = None,
+    other: OtherExpert | None = None,
 ) -> Family:
     """Make the family of a MODEL.
 
@@ -46,17 +49,35 @@ def graph_family(
         clip: The CLIP whose text encoders may be trained; None for none. One that is another
             model's than those that can be trained is as none.
         work: What a step is, as `GraphModel.room` takes it: how much memory is left free for it.
+        other: The expert that previews have for the other levels of noise; None for none.
 
     Raises:
         BaseModelError: When it cannot be trained.
         InputError: When it carries hooks or injections.
     """
     with uncompiled(model) as plain:
-        return _family(GraphModel(plain), model, clip, work)
+        return _family(GraphModel(plain), model, clip, work, other)
+
+
+def other_expert(model: Any, *, begins: bool, switch_at: float) -> OtherExpert:
+    """A second MODEL that previews are sampled with, as `OtherExpert` describes it."""
+    from ...trainer_core.families.lent import OtherExpert
+
+    found = GraphModel(model)
+    predict = GraphPredict(found.patcher, found.space.dimensions, found.straight, found.guided)
+
+    def open_denoiser(at_end: contextlib.ExitStack) -> nn.Module:
+        return at_end.enter_context(borrowed_denoiser(found.patcher)).denoiser
+
+    return OtherExpert(predict, open_denoiser, begins, switch_at)
 
 
 def _family(
-    found: GraphModel, model: Any, clip: Any, work: tuple[int, int, int, int] | None
+    found: GraphModel,
+    model: Any,
+    clip: Any,
+    work: tuple[int, int, int, int] | None,
+    other: OtherExpert | None,
 ) -> Family:
     from ...trainer_core.diffusion.sigma import ShiftSettings
     from ...trainer_core.families import native_model
@@ -74,7 +95,7 @@ def _family(
     lists = native_model.block_lists(denoiser)
     references = (_EDIT,) if found.takes_references else ()
     room = 0 if work is None else found.room(*work)
-    lent = _given(found, model, lists, room, predict)
+    lent = replace(_given(found, model, lists, room, predict), other=other)
     variants = ("generate", *references)
     family = lent_family(
         lent, predict, names if text is None else text.with_names(names), found.size_multiple
@@ -144,6 +165,7 @@ def encoders_of(
     on_close: Callable[[], None] | None = None,
     *,
     probed: int = 0,
+    name: str = "",
 ) -> MakeSource:
     """What encodes and decodes for a MODEL with the graph's CLIP and VAE.
 
@@ -151,6 +173,7 @@ def encoders_of(
         on_close: As `PlainEncoders`.
         probed: Side in pixels of an image that the model has to predict with a text of the CLIP
             before all else is encoded; 0 for none.
+        name: What the cache knows the model by; empty for its title.
 
     Raises:
         InputError: From what it gives, when the CLIP that is to be probed is another model's.
@@ -165,7 +188,7 @@ def encoders_of(
         sight = seeing_text(clip, found.title) if edits else None
         probe = functools.partial(_predict_once, found, family, probed) if probed else None
         return PlainEncoders(
-            found.title, found.space, clip, vae, on_close, text, sight, probe, found.clips
+            name or found.title, found.space, clip, vae, on_close, text, sight, probe, found.clips
         )
 
     return make

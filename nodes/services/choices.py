@@ -41,18 +41,39 @@ class DatasetChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class Expert:
+    """What one of two MODELs samples, where each has its own levels of noise (Wan 2.2 A14B).
+
+    Attributes:
+        begins: Whether it is the one for high noise, with which sampling begins.
+        switch_at: Share of the sampling steps that the one for high noise makes.
+        levels: The least and the most share of noise that is trained.
+        kind: ComfyUI's class of the MODEL, which the other one has too.
+        other: The graph's MODEL of the other one, for previews; None where it is not connected.
+    """
+
+    begins: bool
+    switch_at: float
+    levels: tuple[float, float]
+    kind: str
+    other: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class BaseChoice:
     """A base model: the run file's ``family``, ``base`` and ``training.precision``.
 
     Attributes:
         model: The graph's MODEL that is trained; None for a base of files. It is the graph's own
             object, which ComfyUI keeps as long as its loader's output.
+        expert: Which levels of noise a MODEL is for; None for all.
     """
 
     family: str
     values: Values
     precision: str
     model: Any = field(default=None, compare=False)
+    expert: Expert | None = None
 
     @property
     def embedded(self) -> bool:
@@ -229,7 +250,20 @@ def training_config(
         silent,
     )
     _check_run_name(config.output.name)
-    return config
+    return config if base.expert is None else _of_expert(config, base.expert)
+
+
+def _of_expert(config: RunConfig, expert: Expert) -> RunConfig:
+    """Train the levels of noise that an expert is for, unless the settings name others."""
+    sigma = config.training.sigma
+    least, most = expert.levels
+    bounds = {
+        "min": least if sigma.min == type(sigma)().min else sigma.min,
+        "max": most if sigma.max == type(sigma)().max else sigma.max,
+    }
+    changed = sigma.model_copy(update=bounds)
+    training = config.training.model_copy(update={"sigma": changed})
+    return config.model_copy(update={"training": training})
 
 
 def _require_same_base(base: BaseChoice, encoded: BaseChoice) -> None:
@@ -252,4 +286,6 @@ def _base_facts(base: BaseChoice) -> dict[str, Any]:
     facts = {"source" if name == "path" else name: value for name, value in base.values.items()}
     # Nothing that is encoded depends on these.
     facts = {k: v for k, v in facts.items() if k not in {"adapters", "distilled"}}
+    if base.expert is not None:  # both read the same cache
+        facts["source"] = base.expert.kind
     return {**facts, "family": base.family, "precision": base.precision}

@@ -6,18 +6,26 @@ from typing import Any
 
 from ...trainer_core.families.lent import GRAPH_MODEL
 from .choices import BaseChoice
+from .experts import ExpertInputs, expert_of
 
 
-def base_of_model(model: Any, precision: str, distilled: str = "refuse") -> BaseChoice:
+def base_of_model(
+    model: Any,
+    precision: str,
+    distilled: str = "refuse",
+    expert: ExpertInputs | None = None,
+) -> BaseChoice:
     """Describe a MODEL as a base.
 
     Args:
         precision: ``training.precision``.
         distilled: ``base.distilled``.
+        expert: Which levels of noise it is for.
 
     Raises:
         BaseModelError: When it is a kind of model that cannot be trained.
-        InputError: When it carries what has no weights: hooks, or a LoRA in bypass mode.
+        InputError: When it carries what has no weights: hooks, or a LoRA in bypass mode; when it is
+            not the expert that it is said to be.
     """
     from ..host.graph_model import GraphModel
 
@@ -25,4 +33,5 @@ def base_of_model(model: Any, precision: str, distilled: str = "refuse") -> Base
     # The path that it has not: what it is, by which runs and caches tell it from others.
     path = f"{GRAPH_MODEL}/{found.kind}-{found.fingerprint[:16]}"
     values = {"path": path, "distilled": distilled}
-    return BaseChoice(GRAPH_MODEL, values, found.precision(precision), model)
+    role = expert_of(found, expert or ExpertInputs())
+    return BaseChoice(GRAPH_MODEL, values, found.precision(precision), model, role)

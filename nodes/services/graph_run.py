@@ -17,12 +17,14 @@ from .choices import (
     BaseChoice,
     DatasetChoice,
     EncodedCache,
+    Expert,
     PreviewChoice,
     RunHandle,
     SettingsChoice,
     run_config,
     training_config,
 )
+from .experts import HIGH, LOW
 from .kept_adapters import LoraKeeper
 from .panel import NodeObserver
 from .run_files import GoingOn
@@ -147,7 +149,9 @@ def source_of(
     if base.model is not None:
         from ..host.graph_family import encoders_of
 
-        return encoders_of(base.model, clip, vae, on_close, probed=probed)
+        # Both experts of a model read one cache.
+        name = base.expert.kind if base.expert else ""
+        return encoders_of(base.model, clip, vae, on_close, probed=probed, name=name)
     from ..host.graph_encoders import graph_encoders
 
     length = base.values.get("text_length")
@@ -163,13 +167,15 @@ def family_of(base: BaseChoice, clip: Any = None, config: RunConfig | None = Non
     """
     if base.model is None:
         return None
-    from ..host.graph_family import graph_family
+    from ..host.graph_family import graph_family, other_expert
 
-    work = None
+    work, other, expert = None, None, base.expert
     if config is not None:
         side = max(config.dataset.resolution, *config.dataset.more_resolutions, 0)
         work = config.training.batch_size, side, config.adapter.rank, _longest_clip(config)
-    return graph_family(base.model, clip, work)
+    if expert is not None and expert.other is not None:
+        other = other_expert(expert.other, begins=not expert.begins, switch_at=expert.switch_at)
+    return graph_family(base.model, clip, work, other)
 
 
 def _longest_clip(config: RunConfig) -> int:
@@ -286,6 +292,8 @@ def run_training(
         observer.keeper = LoraKeeper(*kept)
     if cache.previews and not can_preview:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
+    if base.expert is not None:
+        _tell_of_expert(base.expert, config, observer)
     texts = workflow_texts(workflow, observer.warn)
     with guest("train", observer) as device:
         _tell_beforehand(config, base, device, observer)
@@ -298,6 +306,16 @@ def run_training(
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()
     return RunHandle(result.folder, result.adapters[0], result.step), result.losses
+
+
+def _tell_of_expert(expert: Expert, config: RunConfig, observer: NodeObserver) -> None:
+    role, sigma = HIGH if expert.begins else LOW, config.training.sigma
+    observer.note(f"Trained as the expert for {role}: levels {sigma.min:g} to {sigma.max:g}.")
+    if expert.other is None and config.preview.every:
+        observer.warn(
+            "Previews are sampled with this expert alone, and look unfinished: connect the other "
+            "one to other_expert."
+        )
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from .choices import (
     check_run_name,
     run_config,
 )
+from .experts import AUTO, SWITCH_AT, ExpertInputs
 from .graph_base import base_of_model
 from .quick_base import NO_ADAPTER, QuickBase, quick_base
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _MOST_CONTROLS = 16
 _NAMED = 5  # files that a message gives as examples
-_NUMBERS = frozenset({"steps", "seed"})
+_KINDS = {"resume": bool, "steps": int, "seed": int, "switch_at": float | int}
 _WORD_IS_ENOUGH = ("person", "object")
 # What a setting is called where its own name says too little.
 _LABELS = {
@@ -45,6 +46,8 @@ class Answers:
     Attributes:
         training_adapter: File of the loras folder that a distilled base is trained with.
         loader: Of the MODEL that is connected: its class, a slash, and the file that it loads.
+        expert: Which levels of noise the MODEL is for, of `ROLES`.
+        switch_at: As of `Expert`.
     """
 
     folder: str
@@ -60,6 +63,8 @@ class Answers:
     resume: bool = True
     training_adapter: str = NO_ADAPTER
     loader: str = ""
+    expert: str = AUTO
+    switch_at: float = SWITCH_AT
 
     @property
     def run_name(self) -> str:
@@ -113,10 +118,7 @@ def answers_of(values: object) -> Answers:
     """
     if isinstance(values, Mapping):
         known = {each.name: values[each.name] for each in fields(Answers) if each.name in values}
-        fits = all(
-            isinstance(v, bool if k == "resume" else int if k in _NUMBERS else str)
-            for k, v in known.items()
-        )
+        fits = all(isinstance(v, _KINDS.get(k, str)) for k, v in known.items())
         if fits and all(name in known for name in ("folder", "base", "goal", "quality")):
             return Answers(**known)
     raise InputError(
@@ -215,11 +217,12 @@ def _texts(word: str, samples: Sequence[Sample], *, embedded: bool) -> list[str]
     return texts if embedded else list(map(escaped, texts))
 
 
-def parts_of(plan: QuickPlan, model: Any = None) -> Parts:
+def parts_of(plan: QuickPlan, model: Any = None, other_expert: Any = None) -> Parts:
     """A plan in the parts that graph_run takes.
 
     Args:
         model: The MODEL that is trained, where the plan borrows it.
+        other_expert: The MODEL of the other expert, for previews; None without.
     """
     from ...trainer_core.config.run import nested
 
@@ -228,9 +231,11 @@ def parts_of(plan: QuickPlan, model: Any = None) -> Parts:
     precision = training.pop("precision", "auto")
     own = {name: sections.pop(name) for name in ("output", "seed", "resume") if name in sections}
     every = {"every": preview.pop("every")} if "every" in preview else {}
+    answers = plan.answers
+    expert = ExpertInputs(answers.expert, answers.switch_at, other_expert)
     return Parts(
         DatasetChoice(sections.pop("dataset")),
-        base_of_model(model, precision)
+        base_of_model(model, precision, expert=expert)
         if plan.borrows
         else BaseChoice(plan.family, sections.pop("base"), precision),
         PreviewChoice(sections.pop("preview")),

@@ -20,6 +20,7 @@ def run_quick(
     clip: Any,
     vae: Any,
     workflow: Mapping[str, object],
+    other: Any = None,
 ) -> tuple[RunHandle, Sequence[float]]:
     """Encode what is missing, and train.
 
@@ -29,6 +30,7 @@ def run_quick(
         clip: The graph's text encoder; None for a base with its own.
         vae: Its image encoder; None for a base with its own.
         workflow: What `queued_graph` gave; kept with the run.
+        other: The MODEL of the other expert, for previews; None without.
 
     Returns:
         The run, and its losses.
@@ -37,7 +39,7 @@ def run_quick(
         TrainerError: As `plan_run`, `encode` and `run_training`.
     """
     plan = plan_run(answers, model)
-    parts = parts_of(plan, model)
+    parts = parts_of(plan, model, other)
     require_encoders(parts.base, clip, vae)
     steps = int(plan.values.get("training.steps") or 0)
     observer = NodeObserver(

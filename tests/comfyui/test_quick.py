@@ -219,7 +219,8 @@ def test_the_node_asks_for_what_presets_know(server):
     assert tuple(asked["required"]["quality"][1]["options"]) == presets.QUALITIES
     assert len(asked["required"]) <= 8
     advanced = {name for name, (_, facts) in asked["optional"].items() if facts.get("advanced")}
-    assert advanced == {"prompts", "steps", "seed", "resume", "training_adapter"}
+    settings = {"prompts", "steps", "seed", "resume", "training_adapter"}
+    assert advanced == {*settings, "expert", "switch_at"}
 
 
 NODE = "51"

@@ -14,11 +14,32 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from .family_specs import Predict
+
 GRAPH_MODEL = "graph_model"
 """What a run file calls the family of such a base, which only the host can make."""
 
 OF_FILES = ("blocks_to_swap", "base_format", "compute", "compile", "master", "checkpoint_inputs")
 """Memory settings that say how the weights of a base's files are kept, and how it computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherExpert:
+    """A second denoiser that samples the noise levels of which the lent one knows nothing.
+
+    Wan 2.2 has two: one for high noise, with which sampling begins, and one for low noise.
+
+    Attributes:
+        predict: As of `PredictionSpec`, with the same parameterization as the lent one.
+        open: Gives the frozen denoiser, and takes it back at the end of a stack.
+        begins: Whether it is the one for high noise.
+        switch_at: Share of the sampling steps that the one for high noise makes, between 0 and 1.
+    """
+
+    predict: Predict
+    open: Callable[[contextlib.ExitStack], nn.Module]
+    begins: bool
+    switch_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +56,7 @@ class LentDenoiser:
         clips: Lengths of the clips that it generates; None of a model of images.
         sigmas: Steps of a generation to the noise levels `[steps + 1]`, float32, falling to 0, that
             the host's own sampler would use.
+        other: Samples at the other levels of noise; None where this one samples at all of them.
     """
 
     title: str
@@ -44,6 +66,7 @@ class LentDenoiser:
     open: Callable[[torch.dtype, torch.device, contextlib.ExitStack], nn.Module]
     sigmas: Callable[[int], Tensor]
     clips: FrameGrid | None = None
+    other: OtherExpert | None = None
 
 
 def only_the_host(what: str) -> BaseModelError:

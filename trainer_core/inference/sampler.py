@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -53,6 +53,9 @@ class SampleSettings:
     shift: float | None = None
     frames: int = 1
 
+
+Velocity = Callable[[Tensor, Tensor], Tensor]
+"""Of latents `[B, C, h, w]` or `[B, C, f, h, w]` and sigma `[B]`."""
 
 _LAYERS = 4
 """Of an image that is taken apart where nothing says how many, as in Diffusers' pipeline."""
@@ -168,19 +171,32 @@ class Sampler:
             torch.stack(same).to(self.device)
             for same in zip(*(request.controls for request in requests), strict=True)
         ]
-        velocity = guided_velocity(
-            self.family,
-            self.transformer,
-            [request.conditioning for request in requests],
-            [request.negative for request in requests],
-            controls,
-            settings.guidance,
-        )
         sigmas = self.family.sampling_sigmas(
             self.location, settings.steps, settings.width, settings.height, settings.shift
         )
         latents = self.family.prediction.parameterization.start(noise, float(sigmas[0]))
-        with evaluating(self.transformer):
+        with contextlib.ExitStack() as at_end:
+            at_end.enter_context(evaluating(self.transformer))
+
+            def velocity_of(family: Family, transformer: torch.nn.Module) -> Velocity:
+                return guided_velocity(
+                    family,
+                    transformer,
+                    [request.conditioning for request in requests],
+                    [request.negative for request in requests],
+                    controls,
+                    settings.guidance,
+                )
+
+            velocity = velocity_of(self.family, self.transformer)
+            other = self.family.lent.other if self.family.lent is not None else None
+            if other is not None:
+                prediction = replace(self.family.prediction, predict=other.predict)
+                family = replace(self.family, prediction=prediction)
+                border = sigmas[round(settings.steps * other.switch_at)]
+                velocity = _by_level(
+                    velocity, velocity_of(family, other.open(at_end)), border, begins=other.begins
+                )
             return sample_euler(velocity, latents, sigmas.to(self.device), stop=stop)
 
     @torch.no_grad()
@@ -210,6 +226,21 @@ class Sampler:
             return self.decode(latents).float().cpu()
         frames = latents.unbind(2) if latents.ndim == 5 else (latents,)
         return torch.cat([self.decode(each).float().cpu() for each in frames], dim=-1)
+
+
+def _by_level(own: Velocity, others: Velocity, border: Tensor, *, begins: bool) -> Velocity:
+    """The velocity of two experts.
+
+    Args:
+        border: Sigma of the first step that the one for low noise makes.
+        begins: Whether ``others`` is the one for high noise.
+    """
+
+    def velocity(latents: Tensor, sigma: Tensor) -> Tensor:
+        high = bool(sigma[0].cpu() > border)
+        return (others if high == begins else own)(latents, sigma)
+
+    return velocity
 
 
 @contextlib.contextmanager

@@ -175,8 +175,8 @@ class DatasetSection(Section):
     animated: Literal["error", "skip", "first_frame"] = setting(
         "error",
         "Leave it on error; change it when your folder has GIFs or other animations. An image "
-        "with several frames: 'error' stops, 'skip' leaves it out, 'first_frame' uses its first "
-        "frame.",
+        "with several frames: 'error' stops, and a base of videos trains it as a clip; 'skip' "
+        "leaves it out, 'first_frame' uses its first frame.",
         advanced=True,
     )
     trigger_word: str = setting(

@@ -12,7 +12,8 @@ error.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,10 @@ import numpy as np
 from PIL import Image
 
 from ..errors import DatasetError
+from ..filesystem.file_names import MOVING_EXTENSIONS
 from ..types import ClipPart
-from .image_file import BROKEN, what_is_wrong
+from .image import on_white
+from .image_file import BROKEN, opened_image, what_is_wrong
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +38,9 @@ _SOON = 2e-3
 
 _MISSING = 0.5
 """Seconds of a clip that may be missing at its end before that is told."""
+
+_SHORTEST_FRAME, _USUAL_FRAME = 10, 100
+"""Milliseconds of an animated image's frame, as browsers read them."""
 
 _MOST_PIXELS = 8192 * 8192
 """Of a frame; several are in memory at once."""
@@ -65,11 +71,16 @@ class ClipFacts:
 
 
 def clip_facts(path: Path) -> ClipFacts:
-    """Read how large and how long a clip is; one frame is decoded.
+    """Read how large and how long a clip is; one frame is decoded, all of a GIF or WebP.
 
     Raises:
         DatasetError: When it cannot be read, has no frames, or is HDR.
     """
+    if path.suffix.lower() in MOVING_EXTENSIONS:
+        duration, size = 0.0, (0, 0)
+        for image, until in _moving(path):
+            duration, size = until, image.size
+        return ClipFacts(*size, duration)
     first: Any = None
     end: float | None = None
     with _opened(path) as (container, stream):
@@ -110,18 +121,40 @@ def read_frames(path: Path, part: ClipPart) -> Iterator[Image.Image]:
     """
     wanted = [part.start + number / part.rate for number in range(part.frames)]
     yielded = 0
+    moving = path.suffix.lower() in MOVING_EXTENSIONS
+    for frame, until in _moving(path) if moving else _decoded(path, wanted[0]):
+        image: Image.Image | None = None
+        while yielded < len(wanted) and wanted[yielded] < until - _SOON:
+            image = image or (frame if isinstance(frame, Image.Image) else frame())
+            yield image
+            yielded += 1
+        if yielded == len(wanted):
+            return
+    raise _unreadable(path, f"only {yielded} of {len(wanted)} frames could be decoded")
+
+
+def _decoded(path: Path, start: float) -> Iterator[tuple[Callable[[], Image.Image], float]]:
+    """What makes the upright frames, as `_shown` gives them."""
     with _opened(path) as (container, stream):
         stream.thread_type = "AUTO"
-        image: Image.Image | None = None
-        for frame, until in _shown(container, stream, wanted[0]):
-            image = None
-            while yielded < len(wanted) and wanted[yielded] < until - _SOON:
-                image = image or _upright(frame, stream)
-                yield image
-                yielded += 1
-            if yielded == len(wanted):
-                return
-    raise _unreadable(path, f"only {yielded} of {len(wanted)} frames could be decoded")
+        for frame, until in _shown(container, stream, start):
+            yield functools.partial(_upright, frame, stream), until
+
+
+def _moving(path: Path) -> Iterator[tuple[Image.Image, float]]:
+    """Frames of a GIF or WebP from its start, each with when the next one is shown in seconds.
+
+    Source of the traps: browsers show frames of 10 ms and less for 100 ms; Pillow knows how long a
+    frame of a WebP is shown when that is decoded.
+    """
+    until = 0.0
+    with opened_image(path) as image:
+        for number in range(getattr(image, "n_frames", 1)):
+            image.seek(number)
+            frame = on_white(image).convert("RGB")
+            length = float(image.info.get("duration") or 0)
+            until += (length if length > _SHORTEST_FRAME else _USUAL_FRAME) / 1000
+            yield frame, until
 
 
 def _shown(container: Any, stream: Any, start: float) -> Iterator[tuple[Any, float]]:

@@ -19,6 +19,9 @@ IMAGE_EXTENSIONS = frozenset({".png", ".webp", ".bmp", ".avif"} | _JPEG | _HEIC)
 CLIP_EXTENSIONS = frozenset({".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi"})
 """Extensions of clips, which bases of videos train."""
 
+MOVING_EXTENSIONS = frozenset({".gif", ".webp"})
+"""Extensions of images that may move: bases of videos train those that do as clips."""
+
 FOREIGN_EXTENSIONS = frozenset({".gif", ".tif", ".tiff", ".jxl", ".jp2", ".tga", ".apng"})
 """Extensions of images that are not read; leaving them out in silence would surprise."""
 

@@ -5,6 +5,7 @@ import re
 import shutil
 
 import pytest
+from PIL import Image
 
 from tests.fixtures.clip_files import write_clip
 from tests.fixtures.scanned_folder import names, settings
@@ -95,6 +96,19 @@ TRAINED = {
         {}, ["training_images/a.png"], "1 clip(s)",
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a.webp"])
+@pytest.mark.parametrize(
+    ("animated", "frames"), [("error", [9]), ("first_frame", [1]), ("skip", [])]
+)
+def test_an_animated_image_is_a_clip_of_a_base_of_videos(tmp_path, name, animated, frames):
+    first, *rest = (Image.new("RGB", (48, 32), (9 * each, 0, 0)) for each in range(12))
+    first.save(tmp_path / name, save_all=True, append_images=rest, duration=60)
+    Image.new("RGB", (48, 32)).save(tmp_path / "b.png")
+    chosen = settings(tmp_path, animated=animated, missing_caption="empty")
+    found = [each for each in scan(chosen, grid=GRID).samples if each.name == name]
+    assert [1 if each.clip is None else each.clip.frames for each in found] == frames
 
 
 @pytest.mark.parametrize(("files", "options", "wanted", "told"), TRAINED.values(), ids=TRAINED)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.fixtures.clip_files import RATE, write_clip
 from trainer_core.data.clips import ClipFacts, clip_facts, parts_of, read_frames
@@ -47,6 +48,27 @@ def test_frames_are_those_of_decoding_from_the_start(tmp_path, name, options):
             shown = [pixels for time, pixels in whole if time <= wanted][-1]
             assert np.array_equal(np.asarray(image), shown), (start, number)
         assert number == 16
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a.webp"])
+def test_frames_of_an_animated_image_are_shown_as_a_browser_shows_them(tmp_path, name):
+    lengths, path = [60, 10, 250, 120], tmp_path / name
+    webp = name.endswith("webp")
+    # Pillow writes no GIF whose last frame is clear.
+    last = (0, 0, 0, 0) if webp else (255, 255, 255, 255)
+    colors = [(200, 30, 30, 255), (30, 200, 30, 255), (30, 30, 200, 255), last]
+    first, *rest = (Image.new("RGBA", (20, 14), color) for color in colors)
+    options = {"lossless": True} if webp else {}
+    first.save(path, save_all=True, append_images=rest, duration=lengths, loop=0, **options)
+    facts = clip_facts(path)
+    # 10 ms are shown as 100 ms; what is clear is white.
+    assert (facts.width, facts.height, facts.duration) == (20, 14, pytest.approx(0.53))
+    ends = np.cumsum([60, 100, 250, 120]) / 1000
+    shown = [*(color[:3] for color in colors[:3]), (255, 255, 255)]
+    read = list(read_frames(path, ClipPart(0.05, 16, 40.0)))
+    times = 0.05 + np.arange(16) / 40
+    wanted = [shown[int(np.searchsorted(ends, time, side="right"))] for time in times]
+    assert [each.getpixel((3, 3)) for each in read] == wanted
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.mov"])

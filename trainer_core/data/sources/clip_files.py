@@ -47,8 +47,11 @@ class ClipFiles:
             DatasetError: When the file cannot be read.
         """
         if path.suffix.lower() not in CLIP_EXTENSIONS:
-            return read_facts(path, self.remembered)
-        if path != image:
+            facts = read_facts(path, self.remembered)
+            moves = self.grid is not None and facts.animated and path == image
+            if not moves or self.problems.settings.animated != "error":
+                return facts
+        elif path != image:
             text = f"{name} is a clip in the place of a control image, a mask or a layer"
             self.problems.add(BAD_CLIP, text, image)
             return None

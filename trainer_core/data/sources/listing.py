@@ -13,7 +13,12 @@ from typing import NamedTuple
 
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
-from ...filesystem.file_names import CLIP_EXTENSIONS, FOREIGN_EXTENSIONS, IMAGE_EXTENSIONS
+from ...filesystem.file_names import (
+    CLIP_EXTENSIONS,
+    FOREIGN_EXTENSIONS,
+    IMAGE_EXTENSIONS,
+    MOVING_EXTENSIONS,
+)
 from .other_programs import FOLDERS
 
 CAPTION_EXTENSIONS = (".txt", ".caption", ".json")
@@ -105,7 +110,8 @@ class Listing:
         split = 0 < dot < len(name) - 1 and name[dot - 1] != "/" and "/" not in name[dot:]
         key, extension = (name[:dot], name[dot:].lower()) if split else (name, "")
         file = ListedFile(name, composed(key), extension)
-        if extension in IMAGE_EXTENSIONS or (self.with_clips and extension in CLIP_EXTENSIONS):
+        clip = extension in CLIP_EXTENSIONS or extension in MOVING_EXTENSIONS
+        if extension in IMAGE_EXTENSIONS or (self.with_clips and clip):
             self.images.append(file)
         elif extension == caption and key not in self.captions:
             self.captions[key] = file

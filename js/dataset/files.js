@@ -11,30 +11,35 @@ import { html } from "../panel/dom.js";
 import { Refusal } from "./server.js";
 
 const IMAGES = /\.(png|jpe?g|jpe|jfif|p?jpeg|pjp|webp|bmp|avif|hei[cf]|hif)$/i;
+const CLIPS = /\.(mp4|mov|m4v|mkv|webm|avi|gif)$/i;
 /** The server says of them why they are not read. */
-const FOREIGN = /\.(gif|tiff?|jxl|jp2|tga|apng)$/i;
+const FOREIGN = /\.(tiff?|jxl|jp2|tga|apng)$/i;
 const OTHERS = /\.(txt|caption|json|zip)$|(^|\/)metadata\.(jsonl|csv|parquet)$/i;
 
 export const ACCEPTED =
-  ".png,.jpg,.jpeg,.jfif,.webp,.bmp,.avif,.heic,.heif,.hif,.txt,.caption,.json,.jsonl,.csv,.parquet,.zip";
+  ".png,.jpg,.jpeg,.jfif,.webp,.bmp,.avif,.heic,.heif,.hif,.mp4,.mov,.m4v,.mkv,.webm,.avi,.gif,.txt,.caption,.json,.jsonl,.csv,.parquet,.zip";
 
 /** @param {string} path whether it may belong to a dataset; what a system adds by itself does not */
 export function isUsable(path) {
   const hidden = path.split("/").some((part) => part.startsWith(".") || part === "__MACOSX");
-  return !hidden && (IMAGES.test(path) || FOREIGN.test(path) || OTHERS.test(path));
+  return !hidden && (IMAGES.test(path) || CLIPS.test(path) || FOREIGN.test(path) || OTHERS.test(path));
 }
 
 /**
  * @param {Dropped[]} files
  * @param {number} most
- * @returns {HTMLElement[]} the images among them, small, as they lie on the disk
+ * @returns {HTMLElement[]} the images and clips among them, small, as they lie on the disk
  */
 export function previews(files, most) {
-  return files.filter(({ path }) => IMAGES.test(path)).slice(0, most).map(({ path, file }) => {
-    const image = html("img", "", { src: URL.createObjectURL(file), alt: path });
-    const done = () => URL.revokeObjectURL(image.src);
-    image.addEventListener("load", done);
-    image.addEventListener("error", done);
+  const shown = files.filter(({ path }) => IMAGES.test(path) || CLIPS.test(path));
+  return shown.slice(0, most).map(({ path, file }) => {
+    const source = { src: URL.createObjectURL(file) };
+    const still = IMAGES.test(path) || /\.gif$/i.test(path);
+    const image = still
+      ? html("img", "", { ...source, alt: path })
+      : html("video", "", { ...source, muted: "", "aria-label": path });
+    const done = () => URL.revokeObjectURL(source.src);
+    for (const event of ["load", "loadeddata", "error"]) image.addEventListener(event, done);
     return html("span", "dataset-image", { title: path }, [image]);
   });
 }

@@ -6,9 +6,9 @@
  * @typedef {{ kind: string, grave: boolean, text: string }} Problem
  * @typedef {{ name: string, version: string }} Named
  * @typedef {Named & { width: number, height: number, captioned: boolean, left_out: boolean,
- *   problems: Problem[], controls: Named[], bucket?: [number, number], crop?: [number, number, number, number] }} Item
+ *   problems: Problem[], controls: Named[], parts?: number[], bucket?: [number, number], crop?: [number, number, number, number] }} Item
  * @typedef {{ kind: string, count: number, words: string, first: number }} Kind
- * @typedef {{ total: number, left_out: number, uncaptioned: number, paired: boolean, listed: boolean,
+ * @typedef {{ total: number, clips: number, left_out: number, uncaptioned: number, paired: boolean, listed: boolean,
  *   problems: Kind[], others: string[], first: number, items: Item[] }} Found
  * @typedef {Found & { editable: boolean, edits: number }} Report
  * @typedef {{ way: "fill" | "all" | "replace", text: string, find: string }} Edit of all captions

@@ -60,7 +60,7 @@ export class Strip {
     this.message = "";
     this.count = html("span", "dataset-count", { "aria-live": "polite" });
     this.add = button("dataset-button", "Add images…", () => this.picker.click());
-    this.add.title = "Choose images, captions or a .zip; or drop them on this node.";
+    this.add.title = "Choose images, clips, captions or a .zip; or drop them on this node.";
     this.picker = html("input", "", { type: "file", multiple: "", accept: ACCEPTED, hidden: "" });
     this.picker.addEventListener("change", () => {
       const files = [...(this.picker.files ?? [])].map((file) => ({ path: file.name, file }));
@@ -101,7 +101,7 @@ export class Strip {
   async drop(transfer) {
     const files = await filesOf(transfer);
     if (files.length) this.offer(files);
-    else this.say("There are no images, captions or .zip in what was dropped.");
+    else this.say("There are no images, clips, captions or .zip in what was dropped.");
     return files.length > 0;
   }
 
@@ -204,10 +204,10 @@ export class Strip {
       const source = this.server.imageUrl(folder, item, false);
       const image = html("img", "", { src: source, alt: item.name, loading: "lazy", draggable: "false" });
       const grave = item.problems.some((problem) => problem.grave);
-      const marks = [grave && "grave", item.left_out && "out"].filter(Boolean);
+      const marks = [grave && "grave", item.left_out && "out", item.parts && "moves"].filter(Boolean);
       const name = ["dataset-image", ...marks].join(" adapter-trainer-");
       const told = item.left_out ? ["Left out"] : item.problems.map((problem) => problem.text);
-      const title = [item.name, ...told].join("\n");
+      const title = [item.name, ...parts(item), ...told].join("\n");
       const cell = html("button", name, { type: "button", title }, [image]);
       image.addEventListener("error", () => cell.classList.add("adapter-trainer-missing"));
       cell.addEventListener("click", () => this.host.open(first + index));
@@ -427,11 +427,19 @@ function wrongs({ problems, others }, adds) {
   return [...kinds.map(({ count, words }) => `${count} × ${words}`), ...(adds ? [] : others)];
 }
 
+/** How a clip is cut. @param {Item} item @returns {string[]} */
+function parts({ parts: lengths }) {
+  if (!lengths) return [];
+  const some = lengths.length === 1 ? "A clip" : `A clip in ${lengths.length} parts`;
+  return [`${some} of ${lengths[0]} frames`];
+}
+
 /** @param {Found} found */
-function counted({ total, left_out, problems, paired }) {
-  const what = paired ? "pair" : "image";
+function counted({ total, clips, left_out, problems, paired }) {
+  const what = paired ? "pair" : clips === total ? "clip" : "image";
   const kept = left_out ? `${total - left_out} of ` : "";
-  const number = `${kept}${total} ${what}${total === 1 ? "" : "s"}`;
+  const beside = clips && clips < total ? ` (${clips} of them clips)` : "";
+  const number = `${kept}${total} ${what}${total === 1 ? "" : "s"}${beside}`;
   // Where a trigger word or no text at all is enough, nothing is missing.
   const missing = problems.find(({ kind }) => kind === "missing_caption");
   return missing ? `${number}, ${missing.count} without a caption` : number;

@@ -43,7 +43,9 @@ const CSS = `
   flex: none; height: calc(100% - 8px); aspect-ratio: 1; padding: 0; overflow: hidden; cursor: zoom-in; border: 1px solid var(--at-line); border-radius: 4px; background: var(--at-line);
 }
 .adapter-trainer-dataset-image.adapter-trainer-grave { border: 2px solid var(--at-bad); }
-.adapter-trainer-dataset-image img { display: block; width: 100%; height: 100%; object-fit: cover; font-size: 9px; color: var(--at-quiet); }
+.adapter-trainer-dataset-image.adapter-trainer-moves { position: relative; }
+.adapter-trainer-moves::after { content: "▶"; position: absolute; right: 4px; bottom: 2px; font-size: 10px; color: #fff; text-shadow: 0 0 3px #000, 0 0 2px #000; }
+.adapter-trainer-dataset-image :is(img, video) { display: block; width: 100%; height: 100%; object-fit: cover; font-size: 9px; color: var(--at-quiet); }
 .adapter-trainer-dataset-more { flex: none; height: calc(100% - 8px); padding: 0 10px; font: inherit; color: inherit; cursor: pointer; border: 1px dashed var(--at-line); border-radius: 4px; background: none; }
 .adapter-trainer-dataset-image.adapter-trainer-out img, .adapter-trainer-out .adapter-trainer-dataset-large { opacity: 0.3; filter: grayscale(1); }
 .adapter-trainer-dataset-empty {

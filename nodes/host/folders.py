@@ -15,11 +15,16 @@ import logging
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.file_names import name_mistake
 from ...trainer_core.printable import shortened
+
+if TYPE_CHECKING:
+    from ...trainer_core.data.file_memory import FileMemory
 
 _logger = logging.getLogger(__name__)
 _LONGEST, _SHOWN = 240, 80
@@ -165,6 +170,14 @@ def run_stamp(folder: Path) -> str:
     """Changes with a run's record and its adapters."""
     adapters = ("*.safetensors", "checkpoints/*/adapter.safetensors")
     return folder_stamp(folder, ("run.json", *adapters))
+
+
+@cache
+def headers() -> FileMemory:
+    """What headers say, as long as ComfyUI runs: a strip asks again after each click."""
+    from ...trainer_core.data.file_memory import FileMemory
+
+    return FileMemory(None)
 
 
 def folder_stamp(folder: Path, patterns: tuple[str, ...] = ("**/*",)) -> str:

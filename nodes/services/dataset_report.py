@@ -14,9 +14,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import DatasetError, InputError
-from ..host.folders import folder_stamp
+from ..host.folders import folder_stamp, headers
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from ...trainer_core.config import DatasetSection
     from ...trainer_core.data.sources.folder import Fault, Scan
     from ...trainer_core.filesystem.allowed_folders import AllowedFolders
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     *("layout", "caption_extension", "resolution", "max_aspect_ratio", "upscale", "crop"),
-    *("metadata", "trigger_word"),
+    *("metadata", "trigger_word", "frames", "fps", "max_clips"),
     *("missing_caption", "missing_image", "missing_control", "unreadable", "animated"),
 )
 """The settings of a node that a report depends on."""
@@ -34,12 +36,16 @@ _KEPT_REPORTS = 8
 _MOST_OTHERS = 20
 _SMALL = 256
 _SIZES = (_SMALL, 1536)
+_MOVING_SIDE, _MOVING_RATE, _MOVING_FRAMES = 480, 8.0, 40
+"""Of a clip that is shown large: five seconds, which are decoded and written in about one."""
+
 _THUMBNAIL_BYTES = 32 * 2**20
 
 _KINDS = {
     "unreadable": "cannot be read",
     "unreadable_caption": "caption cannot be read",
     "animated": "several frames",
+    "clip": "clips with what images alone have",
     "layers": "layers that do not fit",
     "missing_control": "no control image",
     "missing_caption": "no caption",
@@ -52,8 +58,8 @@ _KINDS = {
 """Kinds of what is wrong, the gravest first, in words for a count."""
 
 _WORDS = {
-    "unreadable": "This file cannot be read as an image, or is of a type that is not read. Save it "
-    "as PNG or JPEG with an image editor, or remove it.",
+    "unreadable": "This file cannot be read, or is of a type that is not read. Save an image as "
+    "PNG or JPEG, export a clip as MP4 (H.264) and of at least a second, or remove it.",
     "unreadable_caption": "Its caption file is not text in UTF-8, or cannot be opened. Save it as "
     "UTF-8 in a text editor, or remove it.",
     "animated": "This image has several frames. Save the frame you want as PNG, or set 'animated' "
@@ -80,6 +86,7 @@ class Report:
         from ...trainer_core.data.report.words import finding_line
         from ...trainer_core.data.sources.folder import survey
         from ...trainer_core.data.sources.listed_images import metadata_parts
+        from ...trainer_core.types import ANY_CLIPS
 
         self._settings = settings
         self._root = Path(settings.path)
@@ -88,7 +95,8 @@ class Report:
         relaxed = {"animated": animated, "trigger_word": ""}
         if settings.missing_caption != "filename":
             relaxed["missing_caption"] = "empty"
-        found = survey(settings.model_copy(update=relaxed), within)
+        settings_read = settings.model_copy(update=relaxed)
+        found = survey(settings_read, within, remembered=headers(), grid=ANY_CLIPS)
         size = settings.resolution, settings.max_aspect_ratio, _size_multiple()
         self._buckets = standard_buckets(*size)
         self.listed = any(each.metadata for each in metadata_parts(self._root, settings))
@@ -130,6 +138,7 @@ class Report:
         }
         return {
             "total": len(self.items),
+            "clips": sum(bool(item.get("parts")) for item in self.items),
             "left_out": self.left_out,
             "listed": self.listed,
             "uncaptioned": sum(not item["captioned"] for item in self.items),
@@ -146,6 +155,10 @@ class Report:
 
     def _items(self, found: Scan) -> list[dict[str, Any]]:
         items = {sample.image: self._item(sample) for sample in found.samples}
+        for sample in found.samples:
+            if sample.clip is not None:
+                item = items[sample.image]
+                item["parts"] = [*item.get("parts", []), sample.clip.frames]
         for fault in found.faults:
             if fault.image is not None:
                 item = items.setdefault(fault.image, self._without_facts(fault.image))
@@ -245,8 +258,9 @@ def read_settings(folder: Path, answers: object) -> DatasetSection:
 
     known = answers if isinstance(answers, Mapping) else {}
     values = {name: known[name] for name in SETTINGS if name in known}
-    if values.get("metadata") == "":
-        del values["metadata"]  # unset, as every empty text of a setting that may be
+    for name in ("metadata", "fps"):
+        if name in values and not values[name]:
+            del values[name]  # unset, as an empty text and 0 of every setting that may be
     try:
         return DatasetSection(path=str(folder), **values)
     except ValidationError as error:
@@ -319,17 +333,40 @@ THUMBNAILS = Thumbnails()
 
 
 def _encoded(path: Path, side: int) -> bytes:
+    """A clip small is its middle frame, large it moves."""
     from ...trainer_core.data.image import open_image
+    from ...trainer_core.filesystem.file_names import CLIP_EXTENSIONS
 
-    image = open_image(path, "first_frame")
-    image.thumbnail((side, side))
-    written = io.BytesIO()
-    image.save(written, format="WEBP", quality=85, method=1)
+    if path.suffix.lower() in {*CLIP_EXTENSIONS, ".gif"}:
+        images = _frames(path, moving=side != _SMALL)
+    else:
+        images = [open_image(path, "first_frame")]
+    for image in images:
+        image.thumbnail((side, side) if len(images) == 1 else (_MOVING_SIDE, _MOVING_SIDE))
+    first, *others = images
+    written, options = io.BytesIO(), {"format": "WEBP", "quality": 85, "method": 1}
+    if others:
+        options |= {"save_all": True, "append_images": others, "loop": 0, "method": 0}
+        options["duration"] = round(1000 / _MOVING_RATE)
+    first.save(written, **options)
     return written.getvalue()
 
 
+def _frames(path: Path, *, moving: bool) -> list[Image]:
+    """Frames of a clip: its middle one, or so many a second of its beginning."""
+    from ...trainer_core.data.clips import clip_facts, read_frames
+    from ...trainer_core.types import ClipPart
+
+    facts = clip_facts(path)
+    part = ClipPart(facts.duration / 2, 1, _MOVING_RATE)
+    if moving:
+        most = min(_MOVING_FRAMES, facts.frames(_MOVING_RATE))
+        part = ClipPart(0.0, max(1, most), _MOVING_RATE)
+    return list(read_frames(path, part))
+
+
 def image_below(folder: Path, name: str, within: AllowedFolders) -> Path:
-    """The image of a dataset that a browser names.
+    """The image or clip of a dataset that a browser names.
 
     Args:
         name: The image's path below it, with forward slashes.
@@ -338,12 +375,13 @@ def image_below(folder: Path, name: str, within: AllowedFolders) -> Path:
     Raises:
         InputError: When there is no such image, or it lies elsewhere.
     """
-    from ...trainer_core.data.sources.listing import IMAGE_EXTENSIONS
+    from ...trainer_core.filesystem.file_names import CLIP_EXTENSIONS, IMAGE_EXTENSIONS
 
+    known = {*IMAGE_EXTENSIONS, *CLIP_EXTENSIONS, ".gif"}
     parts: Sequence[str] = name.split("/")
     plain = all(part and part[0] != "." and not set(part) & {"\\", "\0"} for part in parts)
     path = folder.joinpath(*parts) if plain and ":" not in parts[0][:2] else folder
-    if path.suffix.lower() not in IMAGE_EXTENSIONS or not _is_file(path):
+    if path.suffix.lower() not in known or not _is_file(path):
         raise InputError(f"there is no image {name[:200]}", "an image of the dataset", "Reload.")
     within.require(path, "image")
     return path

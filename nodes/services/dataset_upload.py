@@ -1,4 +1,4 @@
-"""Images and captions from a browser become a dataset folder: a drop is taken whole or not at all.
+"""What a browser sends becomes a dataset folder: a drop is taken whole or not at all.
 
 What arrives is kept in a folder under a temporary name, each file checked before it gets its own
 name there. The end of a drop makes it the new dataset, or adds its files to one that is there.
@@ -33,10 +33,11 @@ LARGEST_DROP = 8 * 2**30
 
 ARCHIVE = ".zip"
 _USABLE = (
-    "images (PNG, JPEG, WebP, AVIF, HEIC or BMP), captions in UTF-8 (.txt, .caption, .json), a "
-    "metadata file (metadata.jsonl, .csv or .parquet), or a .zip of them"
+    "images (PNG, JPEG, WebP, AVIF, HEIC or BMP), clips (MP4, MOV, MKV, WebM, AVI or GIF), "
+    "captions in UTF-8 (.txt, .caption, .json), a metadata file (metadata.jsonl, .csv or "
+    ".parquet), or a .zip of them"
 )
-_SAVE_AS = "Save it as PNG or JPEG (a text: as UTF-8), or leave it out."
+_SAVE_AS = "Save it as PNG or JPEG (a clip: as MP4, a text: as UTF-8), or leave it out."
 _MOST_DROPS = 16
 _IDLE_SECONDS = 3600.0
 _MOST_ENTRIES = 4 * MOST_FILES
@@ -181,8 +182,8 @@ class Drop:
                 why = f": {self.skipped[0][1]}" if self.skipped else ""
                 raise DatasetError(
                     f"nothing that was dropped can be used{why}",
-                    "images, and text files of the same names",
-                    "Save the images as PNG or JPEG, and drop them again.",
+                    "images or clips, and text files of the same names",
+                    "Save images as PNG or JPEG and clips as MP4, and drop them again.",
                 )
             _unwrap(self.staging)
             try:
@@ -320,18 +321,15 @@ def _entries(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
 
 
 def _require_type(name: str) -> None:
-    from ...trainer_core.data.sources.listing import (
-        CAPTION_EXTENSIONS,
-        FOREIGN_EXTENSIONS,
-        IMAGE_EXTENSIONS,
-    )
+    from ...trainer_core.data.sources.listing import CAPTION_EXTENSIONS
+    from ...trainer_core.filesystem import file_names
 
     extension = Path(name.replace("\\", "/")).suffix.lower()
-    if extension in FOREIGN_EXTENSIONS:
+    known = {*CAPTION_EXTENSIONS, *file_names.IMAGE_EXTENSIONS, *file_names.CLIP_EXTENSIONS, ".gif"}
+    if extension in file_names.FOREIGN_EXTENSIONS - known:
         raise _unusable(name, f"is {extension[1:].upper()}, which is not read")
-    known = extension in IMAGE_EXTENSIONS or extension in CAPTION_EXTENSIONS
-    if not known and not is_metadata(Path(name.replace("\\", "/"))):
-        raise _unusable(name, "is neither an image nor a caption or metadata file")
+    if extension not in known and not is_metadata(Path(name.replace("\\", "/"))):
+        raise _unusable(name, "is no image, clip, caption or metadata file")
 
 
 def _safe_parts(name: str) -> tuple[str, ...]:
@@ -348,11 +346,13 @@ def _safe_parts(name: str) -> tuple[str, ...]:
 
 def _check(path: Path, name: str, extension: str) -> None:
     from ...trainer_core.config import DatasetSection
+    from ...trainer_core.data.clips import clip_facts
     from ...trainer_core.data.image import open_image
     from ...trainer_core.data.image_file import NoDecoderError
     from ...trainer_core.data.sources.caption_files import caption_of
     from ...trainer_core.data.sources.listing import CAPTION_EXTENSIONS
     from ...trainer_core.data.sources.metadata_file import read_table, refuse_table
+    from ...trainer_core.filesystem.file_names import CLIP_EXTENSIONS
 
     try:
         if extension in CAPTION_EXTENSIONS:
@@ -361,6 +361,8 @@ def _check(path: Path, name: str, extension: str) -> None:
             faults = read_table(path, extension).faults
             if faults:
                 raise refuse_table(path, faults[0])
+        elif extension in {*CLIP_EXTENSIONS, ".gif"}:
+            clip_facts(path)
         else:
             open_image(path, "first_frame")
     except DatasetError as error:

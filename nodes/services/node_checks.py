@@ -13,7 +13,7 @@ from ...trainer_core.config.training import TextEncoderSection
 from ...trainer_core.errors import BaseModelError, ConfigError
 from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
-from ..host.folders import folder_stamp
+from ..host.folders import folder_stamp, headers
 
 if TYPE_CHECKING:
     from ...trainer_core.families.family import Family
@@ -77,7 +77,8 @@ def check_dataset(values: Mapping[str, Any]) -> None:
     stamps = (settings.model_dump_json(), *(folder_stamp(Path(each)) for each in folders))
     if stamps in _usable:
         return
-    scan_all(settings, within=comfy_host.allowed_folders(), grid=ANY_CLIPS)
+    within = comfy_host.allowed_folders()
+    scan_all(settings, within=within, remembered=headers(), grid=ANY_CLIPS)
     while len(_usable) >= _KEPT:
         _usable.pop(next(iter(_usable)), None)
     _usable[stamps] = None

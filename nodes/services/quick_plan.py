@@ -12,6 +12,7 @@ from ...trainer_core.families.lent import GRAPH_MODEL
 from ...trainer_core.printable import listed
 from ...trainer_core.types import ANY_CLIPS, FrameGrid
 from ..host import comfy_host
+from ..host.folders import headers
 from .choices import (
     AdapterChoice,
     BaseChoice,
@@ -340,7 +341,8 @@ def _scan(folder: str, clips: FrameGrid | None = None) -> Sequence[Sample]:
 
     path = str(comfy_host.dataset_path(folder))
     settings = load_config({"dataset": {"path": path, "missing_caption": "empty"}}).dataset
-    samples = scan(settings, within=comfy_host.allowed_folders(), grid=clips).samples
+    within = comfy_host.allowed_folders()
+    samples = scan(settings, within=within, remembered=headers(), grid=clips).samples
     # A held-out image is never trained on, and no length follows from it.
     return [each for each in samples if not each.validation]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import colorsys
 import io
 import time
 
 import pytest
+from browser import test_dataset as strip
 from browser.test_panel import THUMBNAIL, unique
 from comfyui.clip_files import write_clip
 from comfyui.graphs import run_folder
@@ -73,3 +75,35 @@ def test_compared_clips_are_at_the_same_moment(page):
     # A screenshot may fall between the two; most do not.
     away = [max(abs(a - b) for a, b in zip(*pair, strict=True)) for pair in seen]
     assert sorted(away)[len(away) // 2] < 30, seen
+
+
+_DROP_CLIP = """
+const bytes = Uint8Array.from(atob(argument), (each) => each.charCodeAt(0));
+const transfer = new DataTransfer();
+transfer.items.add(new File([bytes], "a.mp4", { type: "video/mp4" }));
+transfer.items.add(new File(["a red bar"], "a.txt"));
+const options = { dataTransfer: transfer, bubbles: true, cancelable: true };
+const element = document.querySelector(".adapter-trainer-dataset");
+element.dispatchEvent(new DragEvent("drop", options));
+"""
+
+
+def test_a_dropped_clip_is_shown_and_moves_when_it_is_large(page, tmp_path):
+    name = unique("dropped")
+    write_clip(tmp_path, 64, 40, 16, "a")
+    strip.add_node(page)
+    page.browser.evaluate(_DROP_CLIP, base64.b64encode((tmp_path / "a.mp4").read_bytes()).decode())
+    page.browser.wait("return document.querySelector(argument)", ".adapter-trainer-dataset-name")
+    assert page.browser.evaluate(
+        "return document.querySelectorAll(argument).length", f"{strip.THUMBNAIL} video"
+    )
+    page.browser.fill(".adapter-trainer-dataset-name", name)
+    page.browser.press("Enter")
+    strip.wait_for_text(page, "count", "1 clip")
+    assert (page.server.data / "input" / name / "a.mp4").is_file()
+    cell = f"button{strip.THUMBNAIL}.adapter-trainer-moves"
+    page.browser.wait(_PLACED, f"{cell} img")
+    page.browser.click(cell)
+    page.browser.wait("return document.querySelector(argument)?.value === 'a red bar'", strip.TEXT)
+    assert looks(page, ".adapter-trainer-dataset-large") > 2
+    assert page.problems() == []

@@ -103,7 +103,8 @@ class FileMemory:
             self._clips = {
                 bytes(name): (tuple(stamp), ClipFacts(*facts)) for name, stamp, *facts, _, _ in rows
             }
-        stamp, facts = self._clips.get(_name(path), (None, None))
+        name = _name(path)
+        stamp, facts = self._new_clips.get(name) or self._clips.get(name, (None, None))
         return facts if stamp == _stamp_of(status) else None
 
     def remember_clip(self, path: Path | str, status: os.stat_result, facts: ClipFacts) -> None:

@@ -1,11 +1,13 @@
 """What the strip and the dialog say of a folder is what the trainer would do with it."""
 
+import io
 import json
 import sys
 
 import pytest
 from PIL import Image
 
+from tests.fixtures.clip_files import write_clip
 from tests.fixtures.tables import table
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
@@ -297,3 +299,21 @@ def test_a_missing_decoder_is_one_line(folder, report, monkeypatch):
     made = report(folder)
     assert [each for each in made.others if "pip install pillow-heif" in each] == made.others[:1]
     assert "pillow-heif" in made.items[5]["problems"][0]["text"]
+
+
+def test_clips_are_shown_with_their_parts(tmp_path, report, dataset_report, allowed):
+    pytest.importorskip("av")
+    Image.new("RGB", (300, 200)).save(tmp_path / "b.png")
+    write_clip(tmp_path / "a.mp4", 60, size=(64, 48))  # 2.5 seconds
+    (tmp_path / "c.mp4").write_bytes(b"none")
+    found = report(tmp_path, missing_caption="empty", frames=17, fps=0.0)
+    page = found.page(0, 9)
+    assert (page["total"], page["clips"]) == (3, 1)
+    clip, image, broken = page["items"]
+    assert (clip["parts"], clip["width"], clip["height"]) == ([17, 17], 64, 48)
+    assert "parts" not in image
+    assert kinds(broken) == ["unreadable"]
+    path = dataset_report.image_below(tmp_path, "a.mp4", allowed([tmp_path]))
+    for large, frames in ((False, 1), (True, 20)):
+        shown = Image.open(io.BytesIO(dataset_report.THUMBNAILS.get(path, large=large)))
+        assert (shown.size, getattr(shown, "n_frames", 1)) == ((64, 48), frames)

@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from trainer_core.data.sources.listing import FOREIGN_EXTENSIONS, IMAGE_EXTENSIONS
+from tests.fixtures.clip_files import write_clip
+from trainer_core.filesystem.file_names import (
+    CLIP_EXTENSIONS,
+    FOREIGN_EXTENSIONS,
+    IMAGE_EXTENSIONS,
+)
 
 FULL = Path("/dev/full")
 
@@ -412,6 +417,22 @@ def test_adding_finds_a_folder_with_the_accents_of_a_mac(drops, tmp_path):
 
 def test_the_browser_sends_what_is_read_and_what_it_is_told_of():
     script = (Path(__file__).parents[3] / "js" / "dataset" / "files.js").read_text()
-    for name, known in (("IMAGES", IMAGE_EXTENSIONS), ("FOREIGN", FOREIGN_EXTENSIONS)):
+    kinds = {
+        "IMAGES": IMAGE_EXTENSIONS,
+        "CLIPS": CLIP_EXTENSIONS | {".gif"},
+        "FOREIGN": FOREIGN_EXTENSIONS - {".gif"},
+    }
+    for name, known in kinds.items():
         sent = re.compile(re.search(rf"const {name} = /(.+)/i;", script)[1], re.IGNORECASE)
         assert [each for each in sorted(known) if not sent.search(f"a{each}")] == []
+
+
+def test_clips_are_taken_and_broken_ones_are_left_out(drops, tmp_path, dataset_upload):
+    pytest.importorskip("av")
+    whole = write_clip(tmp_path / "a.mp4").read_bytes()
+    begun = drops.begin(tmp_path / "input", "clips", adds=False)
+    assert begun.take("a.mp4", whole) == 1
+    with pytest.raises(dataset_upload.DatasetError, match=r"b\.mp4 cannot be read as a clip"):
+        begun.take("b.mp4", whole[: len(whole) // 3])
+    begun.finish()
+    assert names(tmp_path / "input") == ["clips/a.mp4"]

@@ -23,6 +23,7 @@ from .definitions.convert_adapter import ConvertAdapter
 from .definitions.dataset_combine import DatasetCombine
 from .definitions.dataset_from_folder import DatasetFolder
 from .definitions.dataset_from_images import DatasetImages
+from .definitions.dataset_from_videos import DatasetVideos
 from .definitions.dataset_report import DatasetReport
 from .definitions.embedded_model import EmbeddedModel
 from .definitions.embedded_text import EmbeddedText
@@ -42,6 +43,7 @@ from .host import comfy_host, queued
 _NODES: tuple[type[io.ComfyNode], ...] = (
     DatasetFolder,
     DatasetImages,
+    DatasetVideos,
     DatasetCombine,
     ConceptSlider,
     DatasetReport,

@@ -6,7 +6,6 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ...trainer_core.errors import InputError
 from ..host import comfy_host
 from . import sockets
 from .setting_inputs import (
@@ -15,6 +14,7 @@ from .setting_inputs import (
     KEEPING,
     LAST,
     SIZING,
+    refuse_others,
     role_inputs,
     section_values,
 )
@@ -86,21 +86,9 @@ class DatasetImages(io.ComfyNode):
 
         first = {name: value[0] for name, value in inputs.items()}
         role, weight = first.pop("role", "train"), first.pop("weight", 1.0)
-        _refuse_others(first)
+        refuse_others(cls, first)
         values = section_values(cls.SETTINGS, first)["dataset"]
         whole = GivenImages(images, texts, controls or (), masks or ())
         values = image_dataset(comfy_host.output_folder() / "pictures", whole, values)
         check_dataset(values)
         return io.NodeOutput(DatasetChoice(values, role, weight, made_by=_TITLE))
-
-
-def _refuse_others(inputs: dict[str, Any]) -> None:
-    # ComfyUI hands on every link, also one to an input that a node does not have.
-    others = sorted(inputs.keys() - {each.id for each in DatasetImages.SETTINGS})
-    if others:
-        raise InputError(
-            f"{', '.join(others)} connected to Dataset From Images",
-            "images, texts, controls and masks",
-            "Disconnect it. A part of the images is trained with masks, or cropped before this "
-            "node.",
-        )

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from ...trainer_core.config.folders import FolderSection
 from ...trainer_core.config.run import LayoutName, nested, walk_settings
 from ...trainer_core.config.section import choices_of, is_advanced
-from ...trainer_core.errors import ConfigError
+from ...trainer_core.errors import ConfigError, InputError
 from ...trainer_core.families.registry import PACKAGES
 
 LARGEST = 2**63 - 1
@@ -308,6 +308,27 @@ SIZING = tuple(
     }
 )
 """Those of `READING` that images of a graph have too."""
+
+
+def refuse_others(node: type[io.ComfyNode], inputs: Mapping[str, Any]) -> None:
+    """Refuse what is no setting of a node: ComfyUI hands on links to inputs that it does not have.
+
+    Args:
+        inputs: Those besides the arguments of its ``execute``.
+
+    Raises:
+        InputError: It names them.
+    """
+    schema = node.define_schema()
+    known = {each.id for each in schema.inputs}
+    others = sorted(inputs.keys() - known)
+    if others:
+        sockets = [each.id for each in schema.inputs if not isinstance(each, io.WidgetInput)]
+        raise InputError(
+            f"{', '.join(others)} connected to {schema.display_name}",
+            ", ".join(sockets),
+            "Disconnect it. A part of an image is trained with masks, or cropped before this node.",
+        )
 
 
 def role_inputs() -> list[io.Input]:

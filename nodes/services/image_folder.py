@@ -185,12 +185,12 @@ def write_image_folder(root: Path, sockets: GivenImages) -> Path:
     images = single_images(sockets.batches, transparent=sockets.transparent)
     shown, masks = single_images(sockets.controls), single_masks(sockets.masks)
     captions = list(sockets.texts) * len(images) if len(sockets.texts) == 1 else list(sockets.texts)
-    _require_equal(len(images), len(captions), "texts")
+    require_equal("images", len(images), "texts", len(captions))
     if shown:
-        _require_equal(len(images), len(shown), "controls")
+        require_equal("images", len(images), "controls", len(shown))
     masks = masks * len(images) if len(masks) == 1 else masks
     if masks:
-        _require_equal(len(images), len(masks), "masks")
+        require_equal("images", len(images), "masks", len(masks))
         _require_shapes(images, masks)
     target = root / _content_name((*images, *shown, *masks), captions)
     if target.is_dir():
@@ -277,10 +277,15 @@ def _write(folder: Path, images: Sequence[np.ndarray], captions: Sequence[str] |
             (folder / f"{index:05d}.txt").write_text(captions[index], encoding="utf-8")
 
 
-def _require_equal(images: int, others: int, what: str) -> None:
-    if images != others:
+def require_equal(what: str, number: int, others: str, count: int) -> None:
+    """Refuse lists of different length.
+
+    Raises:
+        DatasetError: It names both.
+    """
+    if number != count:
         raise DatasetError(
-            f"{images} images and {others} {what}",
-            f"as many {what} as images",
+            f"{number} {what} and {count} {others}",
+            f"as many {others} as {what}",
             "Connect lists that were made together, such as both outputs of one loader.",
         )

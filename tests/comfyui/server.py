@@ -95,6 +95,8 @@ class ComfyServer:
         """Queue a workflow in API format; a refused one is an assertion error."""
         status, answer = self.post("/prompt", {"prompt": prompt, "client_id": self.client})
         assert status == 200, json.dumps(answer, indent=1)
+        # ComfyUI runs what else the prompt holds.
+        assert not answer["node_errors"], json.dumps(answer, indent=1)
         return answer["prompt_id"]
 
     def result(self, prompt_id: str, timeout: float = 300.0) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+import yaml
 from comfyui.clip_files import write_clip
 from comfyui.conftest import write_images
 from comfyui.graphs import (
@@ -32,7 +33,9 @@ from comfyui.test_quick import NODE as QUICK
 from comfyui.test_quick import prompt, refusal
 from PIL import Image
 
+from trainer_core.data.clips import clip_facts, read_frames
 from trainer_core.training.prepare.cache_manifest import read_manifest
+from trainer_core.types import ClipPart
 
 pytestmark = pytest.mark.comfy
 
@@ -190,3 +193,48 @@ def test_the_quick_node_trains_clips_and_draws_their_captions(server, folders):
 
 def test_a_quick_base_of_images_refuses_clips_when_it_is_queued(server, folders):
     assert "holds clips and no images" in refusal(server, folder="datasets/clips")
+
+
+def videos(source, texts, **changes):
+    given = {"videos": [source, 0], "texts": texts, "resolution": 64, "frames": FRAMES, **changes}
+    return node("AdapterTrainerDatasetVideos", **given)
+
+
+def test_videos_of_other_nodes_are_trained_at_their_rate(server, folders):
+    files = server.data / "input" / "videos"
+    for name in ("a", "b"):
+        write_clip(files, 64, 2 * FRAMES, 16, name, caption=f"clip {name}")
+    many, trim = ("list", "trimmed", "made"), {"start_time": 0.25, "duration": 0.6}
+    nodes = clips_graph("of_videos", steps=1)
+    nodes |= {
+        "v1": node("LoadVideoTextDataSetFromFolder", folder="videos"),
+        "v2": node("LoadVideo", file="videos/a.mp4"),
+        "v3": node("Video Slice", video=["v2", 0], strict_duration=False, **trim),
+        "v4": node("EmptyImage", width=64, height=64, batch_size=FRAMES + 3, color=0xC02020),
+        "v5": node("CreateVideo", images=["v4", 0], fps=16.0),
+        "list": videos("v1", ["v1", 1]),
+        "trimmed": videos("v3", ["v6", 0]),
+        "made": videos("v5", ["v6", 0]),
+        "v6": node("PrimitiveString", value="a red bar"),
+        DATASET: node(
+            "AdapterTrainerDatasetCombine",
+            **{f"datasets.dataset{number}": [each, 0] for number, each in enumerate(many)},
+        ),
+    }
+    server.run(nodes)
+    assert panel(server)["status"] == "done"
+    folder = run_folder(server, "of_videos")
+    config = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
+    dataset = read_manifest(Path(config["cache"]["manifest"])).dataset
+    assert [each.frames for each in dataset.buckets] == [FRAMES] * 6
+    # Whole files are copied, and what was cut begins where it was cut.
+    whole, cut, made = (
+        Path(each["path"]) for each in [config["dataset"], *config["dataset"]["folders"]]
+    )
+    assert (whole / "00000.mp4").read_bytes() == (files / "a.mp4").read_bytes()
+    (wanted,) = read_frames(files / "a.mp4", ClipPart(0.25, 1, 16.0))
+    (found,) = read_frames(cut / "00000.mp4", ClipPart(0.0, 1, 16.0))
+    assert numpy.abs(numpy.asarray(wanted, int) - numpy.asarray(found, int)).mean() < 6
+    assert clip_facts(made / "00000.mp4").frames(16.0) == FRAMES + 3
+    nodes = {**nodes, DATASET: videos("v2", ["v1", 1])}
+    assert "1 clips and 2 texts" in refused(server, nodes, DATASET)

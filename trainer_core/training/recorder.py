@@ -24,7 +24,7 @@ from ..config.defaults import run_length
 from ..data.image import from_pixels
 from ..errors import NonFiniteError, RunError, StorageError
 from ..filesystem.storage import atomic_write
-from ..inference.preview_files import preview_ending, save_preview
+from ..inference.preview_files import can_save_movies, preview_ending, save_movie, save_preview
 from ..requirements import installed_versions
 from ..types import RunResult, StepResult
 from .checkpoints.checkpoint import (
@@ -324,7 +324,14 @@ class Recorder:
 
         if not self._unwritten.attempt(_PREVIEW, write):
             return
-        self._metrics.write_image(step, index, frames[len(frames) // 2])
+        movie, rate = path.with_suffix(".mp4"), self._frame_rate
+
+        def write_movie() -> None:
+            atomic_write(movie, lambda target: save_movie(images, target, rate))
+
+        if len(images) > 1 and can_save_movies():
+            self._unwritten.attempt(_PREVIEW, write_movie)
+        self._metrics.write_preview(step, index, frames, rate=rate, movie=movie)
         self._images.append(path)
         self._observer.notify(PreviewDone(step, index, path))
 

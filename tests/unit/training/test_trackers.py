@@ -1,19 +1,24 @@
 """Who else is told of a run's numbers: names, running means, and what never leaves the machine."""
 
 import contextlib
+import io
 import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from trainer_core.config import RunConfig
+from trainer_core.data.clips import clip_facts, read_frames
+from trainer_core.inference.preview_files import save_movie
 from trainer_core.training.metrics.tensorboard import TensorBoard
 from trainer_core.training.metrics.tracker import RunningMeans, step_values
 from trainer_core.training.metrics.weights_and_biases import ABSENT, WeightsAndBiases, told_settings
 from trainer_core.training.recorder import make_trackers
-from trainer_core.types import StepResult
+from trainer_core.types import ClipPart, StepResult
 
 NAME = "tiddles-in-boots"
 SECRETS = ("/srv/somebody/pictures", "a photo of my cat Tiddles", "sks-trigger", "Tiddles.png")
@@ -127,7 +132,10 @@ def test_offline_the_numbers_are_written_here_and_nothing_private_with_them(
         for step in (1, 2):  # and once more, when the run goes on
             tracker = WeightsAndBiases(tmp_path, config(metadata=metadata), refuse)
             tracker.write(result(step))
-            tracker.write_image(step, 0, torch.zeros(3, 8, 8))
+            movie = tmp_path / f"{step}.mp4"
+            tracker.write_preview(step, 0, torch.zeros(1, 3, 8, 8), rate=16.0, movie=movie)
+            save_movie([Image.new("RGB", (8, 8))] * 5, movie, 16.0)
+            tracker.write_preview(step, 1, torch.zeros(5, 3, 8, 8), rate=16.0, movie=movie)
             tracker.write_validation(step, 0.5)
             tracker.close()
     files = list(tmp_path.rglob("*.wandb"))
@@ -135,7 +143,7 @@ def test_offline_the_numbers_are_written_here_and_nothing_private_with_them(
     assert len({path.name for path in files}) == 1  # the same run there
     written = b"".join(path.read_bytes() for path in files)
     assert b"training/learning_rate" in written
-    assert b"preview/0" in written
+    assert all(name in written for name in (b"preview/0", b"preview/1", b"video-file"))
     private = [secret for secret in (NAME, *SECRETS) if secret.encode() in written]
     assert private == ([] if metadata == "shareable" else [NAME, *SECRETS])
     if metadata == "shareable":
@@ -155,3 +163,29 @@ def test_without_a_key_nobody_is_asked_for_one(tmp_path):
     (note,) = notes
     assert note.startswith("Weights & Biases does not work (no key for it is known here: Run")
     assert not list(tmp_path.rglob("*.wandb"))
+
+
+def test_tensorboard_shows_a_clip_that_moves(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tracker = TensorBoard(tmp_path, 0, refuse)
+    frames = torch.linspace(-1, 1, 5).reshape(5, 1, 1, 1).expand(5, 3, 8, 10)
+    tracker.write_preview(3, 0, frames, rate=16.0, movie=tmp_path / "0.mp4")
+    tracker.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    (shown,) = events.Images("preview/0")
+    with Image.open(io.BytesIO(shown.encoded_image_string)) as image:
+        assert (shown.step, image.size, image.n_frames) == (3, (10, 8), 5)
+
+
+def test_a_movie_has_the_frames_and_the_rate_of_its_preview(tmp_path):
+    pytest.importorskip("av")
+    frames = [Image.new("RGB", (33, 16), (40 * number, 90, 20)) for number in range(5)]
+    save_movie(frames, tmp_path / "0.mp4", 16.0)
+    facts = clip_facts(tmp_path / "0.mp4")
+    assert (facts.width, facts.height, facts.frames(16.0)) == (32, 16, 5)
+    found = read_frames(tmp_path / "0.mp4", ClipPart(0.0, 5, 16.0))
+    for one, other in zip(frames, found, strict=True):
+        assert abs(np.asarray(one.crop((0, 0, 32, 16)), int) - np.asarray(other, int)).mean() < 4

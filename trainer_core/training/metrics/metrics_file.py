@@ -160,15 +160,12 @@ class MetricsWriter:
     def _append(self, record: Mapping[str, Any]) -> None:
         self._lines.append(json.dumps(record, allow_nan=False))
 
-    def write_image(self, step: int, index: int, pixels: Tensor) -> None:
-        """Show the trackers a preview image.
-
-        Args:
-            step: Steps made.
-            pixels: `[3 or 4, H, W]` in [-1, 1].
-        """
+    def write_preview(
+        self, step: int, index: int, frames: Tensor, *, rate: float, movie: Path
+    ) -> None:
+        """Show the trackers a preview, as `Tracker.write_preview`."""
         for tracker in self._trackers:
-            tracker.write_image(step, index, pixels)
+            tracker.write_preview(step, index, frames, rate=rate, movie=movie)
 
     def close(self) -> None:
         """Close all; raises nothing, and closes nothing twice."""

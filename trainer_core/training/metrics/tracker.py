@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +17,21 @@ from ...types import StepResult
 _PLAIN = ("loss", "learning_rate", "grad_norm", "sigma_mean", "step_seconds")
 _SMOOTH = 0.98
 """Of a running mean: about the last 50 values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A preview that moves.
+
+    Attributes:
+        frames: `[T, 3, H, W]` in [0, 1].
+        rate: Frames per second.
+        movie: The same as MP4; absent where it could not be written.
+    """
+
+    frames: Tensor
+    rate: float
+    movie: Path
 
 
 class Tracker(ABC):
@@ -43,15 +60,23 @@ class Tracker(ABC):
         """Tell the loss on held-out images, and that on as many trained ones with the gap."""
         self._tell(lambda: self._add_values(_validation(loss, trained), step))
 
-    def write_image(self, step: int, index: int, pixels: Tensor) -> None:
-        """Show a preview image.
+    def write_preview(
+        self, step: int, index: int, frames: Tensor, *, rate: float, movie: Path
+    ) -> None:
+        """Show a preview.
 
         Args:
             step: Steps made.
-            pixels: `[3 or 4, H, W]` in [-1, 1].
+            frames: `[T, 3 or 4, H, W]` in [-1, 1]; one of an image.
+            rate: Frames per second of a clip.
+            movie: MP4 of a clip; absent where it could not be written.
         """
-        image = (pixels.clamp(-1, 1) + 1) / 2
-        self._tell(lambda: self._add_image(index, image, step))
+        shown = (frames.clamp(-1, 1) + 1) / 2
+        if len(shown) == 1:
+            self._tell(lambda: self._add_image(index, shown[0], step))
+        else:
+            clip = Clip(shown, rate, movie)
+            self._tell(lambda: self._add_clip(index, clip, step))
 
     def close(self) -> None:
         """Write what is pending."""
@@ -65,6 +90,10 @@ class Tracker(ABC):
     @abstractmethod
     def _add_image(self, index: int, image: Tensor, step: int) -> None:
         """Show an image `[3 or 4, H, W]` in [0, 1]."""
+
+    @abstractmethod
+    def _add_clip(self, index: int, clip: Clip, step: int) -> None:
+        """Show a clip."""
 
     @abstractmethod
     def _finish(self) -> None:

@@ -82,8 +82,9 @@ def test_a_board_says_nothing_unless_it_does_not_work(tmp_path):
         told[name] = []
         board = TensorBoard(folder, 0, told[name].append)
         board.write(result(1))
-        board.write_image(1, 0, torch.zeros(3, 8, 8))
-        board.write_image(1, 1, torch.zeros(4, 8, 8))  # with transparency
+        for index, channels in enumerate((3, 4)):
+            shown = torch.zeros(1, channels, 8, 8)
+            board.write_preview(1, index, shown, rate=0.0, movie=tmp_path / "0.mp4")
         board.close()
     (events,) = (tmp_path / "board").glob("events.out.tfevents.*")
     assert b"training/loss" in events.read_bytes()

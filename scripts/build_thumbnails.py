@@ -22,6 +22,7 @@ from PIL import Image
 from scripts.workflow_graphs.bases import FULL_SIZE
 from scripts.workflow_graphs.shipped import WORKFLOWS
 from scripts.workflow_graphs.thumbnail import of_images, of_words
+from scripts.workflow_graphs.video import VIDEO
 
 ROOT = Path(__file__).resolve().parents[1]
 DRAWN = ROOT / "workflows"
@@ -165,6 +166,10 @@ def cards() -> dict[str, Image.Image]:
         files = f"{len(base.files)} model files" if base.files[1:] else "one checkpoint"
         words = ("Train LoRA (Quick)", "then KSampler", files)
         found[name] = of_words(f"A LoRA from {images}\nwith a few answers", base.name, words)
+    for each in VIDEO:
+        (name,) = (one for one in names if one.endswith(f"_quick_{each.file}"))
+        words = ("Train LoRA (Quick)", "then KSampler", f"{each.rate:g} frames a second")
+        found[name] = of_words("A LoRA from your clips\nwith a few answers", each.name, words)
     return found
 
 

@@ -83,6 +83,58 @@ _WHERE = {
         "text_encoders",
         "circlestone-labs/Anima/resolve/main/split_files/text_encoders",
     ),
+    "wan2.2_t2v_high_noise_14B_fp8_scaled.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/Wan_2.2_ComfyUI_Repackaged/resolve/main/split_files/diffusion_models",
+    ),
+    "wan2.2_t2v_low_noise_14B_fp8_scaled.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/Wan_2.2_ComfyUI_Repackaged/resolve/main/split_files/diffusion_models",
+    ),
+    "wan2.2_i2v_high_noise_14B_fp8_scaled.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/Wan_2.2_ComfyUI_Repackaged/resolve/main/split_files/diffusion_models",
+    ),
+    "wan2.2_i2v_low_noise_14B_fp8_scaled.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/Wan_2.2_ComfyUI_Repackaged/resolve/main/split_files/diffusion_models",
+    ),
+    "wan2.2_ti2v_5B_fp16.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/Wan_2.2_ComfyUI_Repackaged/resolve/main/split_files/diffusion_models",
+    ),
+    "wan_2.1_vae.safetensors": (
+        "vae",
+        "Comfy-Org/Wan_2.2_ComfyUI_Repackaged/resolve/main/split_files/vae",
+    ),
+    "wan2.2_vae.safetensors": (
+        "vae",
+        "Comfy-Org/Wan_2.2_ComfyUI_Repackaged/resolve/main/split_files/vae",
+    ),
+    "umt5_xxl_fp8_e4m3fn_scaled.safetensors": (
+        "text_encoders",
+        "Comfy-Org/Wan_2.1_ComfyUI_repackaged/resolve/main/split_files/text_encoders",
+    ),
+    "hunyuanvideo1.5_720p_t2v_fp16.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/HunyuanVideo_1.5_repackaged/resolve/main/split_files/diffusion_models",
+    ),
+    "hunyuanvideo15_vae_fp16.safetensors": (
+        "vae",
+        "Comfy-Org/HunyuanVideo_1.5_repackaged/resolve/main/split_files/vae",
+    ),
+    "byt5_small_glyphxl_fp16.safetensors": (
+        "text_encoders",
+        "Comfy-Org/HunyuanVideo_1.5_repackaged/resolve/main/split_files/text_encoders",
+    ),
+    "ltx-video-2b-v0.9.safetensors": (
+        "checkpoints",
+        "Lightricks/LTX-Video/resolve/main",
+    ),
+    "t5xxl_fp16.safetensors": (
+        "text_encoders",
+        "comfyanonymous/flux_text_encoders/resolve/main",
+    ),
     "ae.safetensors": (
         "vae",
         "Comfy-Org/Lumina_Image_2.0_Repackaged/resolve/main/split_files/vae",

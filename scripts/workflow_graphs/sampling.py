@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .graph import Given, Node, Output, Section, Subgraph, Workflow
@@ -172,6 +172,100 @@ def _plain(latent: str, guidance: float) -> Subgraph:
     sides = positive["CONDITIONING"], negative["CONDITIONING"]
     shown = sampled(flow, MODEL, *sides, size["LATENT"], guidance, VAE)
     return _with_prompt(flow, [[positive, negative], [size]], shown)
+
+
+def wan_experts() -> Subgraph:
+    """For Wan 2.2 A14B: half of the steps by each expert."""
+    flow = Workflow("Generate with both experts", "", first=FIRST)
+    sides, size = _video(flow, "EmptyHunyuanLatentVideo")
+    steps, half = 20, 10
+    shared = {"steps": steps, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple"}
+    shared |= dict(
+        zip(("positive", "negative"), (each["CONDITIONING"] for each in sides), strict=True)
+    )
+    noisy = {"add_noise": "enable", "end_at_step": half, "return_with_leftover_noise": "enable"}
+    first = flow.node(
+        "KSamplerAdvanced", {"model": MODEL, "latent_image": size["LATENT"], **shared, **noisy}
+    )
+    second = flow.node(
+        "KSamplerAdvanced",
+        {
+            "model": Given("low_noise_model"),
+            "latent_image": first["LATENT"],
+            **shared,
+            "add_noise": "disable",
+            "start_at_step": half,
+        },
+    )
+    decoded = flow.node("VAEDecode", {"samples": second["LATENT"], "vae": VAE})
+    first_columns = [list(sides), [size], [first]]
+    inputs = ("model", "low_noise_model", "clip", "vae", "prompt")
+    return _moving(flow, first_columns, [[second], [decoded]], 16.0, inputs)
+
+
+def wan_5b() -> Subgraph:
+    """For Wan 2.2 5B."""
+    values = {"vae": VAE, "width": 832, "height": 480}
+    return _plain_video("Wan22ImageToVideoLatent", 5.0, values)
+
+
+def hunyuan_video_15() -> Subgraph:
+    """For HunyuanVideo 1.5."""
+    return _plain_video("EmptyHunyuanVideo15Latent", 6.0, {"width": 848, "height": 480})
+
+
+def _plain_video(latent: str, guidance: float, values: Mapping[str, Any]) -> Subgraph:
+    flow = Workflow("Generate with KSampler", "", first=FIRST)
+    prompts, size = _video(flow, latent, values)
+    sides = [each["CONDITIONING"] for each in prompts]
+    shown = sampled(flow, MODEL, *sides, size["LATENT"], guidance, VAE)
+    return _moving(flow, [list(prompts), [size]], shown, 24.0)
+
+
+def ltx_video() -> Subgraph:
+    """For LTX-Video, whose noise levels follow the size of the clip."""
+    flow = Workflow("Generate with LTX-Video's own levels", "", first=FIRST)
+    size = {"width": 768, "height": 512, "length": 49}
+    prompts, latent = _video(flow, "EmptyLTXVLatentVideo", size)
+    sides = dict(
+        zip(("positive", "negative"), (each["CONDITIONING"] for each in prompts), strict=True)
+    )
+    rated = flow.node("LTXVConditioning", {**sides, "frame_rate": 25.0})
+    levels = flow.node("LTXVScheduler", {"latent": latent["LATENT"], "steps": 30})
+    euler = flow.node("KSamplerSelect", {"sampler_name": "euler"})
+    values = {"positive": rated["positive"], "negative": rated["negative"], "cfg": 3.0}
+    values |= {"model": MODEL, "sampler": euler["SAMPLER"], "sigmas": levels["SIGMAS"]}
+    sampler = flow.node("SamplerCustom", {**values, "latent_image": latent["LATENT"]})
+    decoded = flow.node("VAEDecode", {"samples": sampler["output"], "vae": VAE})
+    first = [list(prompts), [latent, rated], [levels, euler]]
+    return _moving(flow, first, [[sampler], [decoded]], 25.0)
+
+
+def _moving(
+    flow: Workflow,
+    first: list[list[Node]],
+    shown: list[list[Node]],
+    rate: float,
+    inputs: Sequence[str] = ("model", "clip", "vae", "prompt"),
+) -> Subgraph:
+    """Make a video of the frames that the last column decodes."""
+    video = flow.node("CreateVideo", {"images": shown[-1][0]["IMAGE"], "fps": rate})
+    shown[-1].append(video)
+    flow.row(Section("", [*first, *shown]))
+    return Subgraph(flow, tuple(inputs), {"VIDEO": video["VIDEO"]}, (400, 160 + 20 * len(inputs)))
+
+
+def _video(
+    flow: Workflow, latent: str, values: Mapping[str, Any] | None = None
+) -> tuple[tuple[Node, Node], Node]:
+    """Add both prompts, and the empty latents of a clip."""
+    texts = {"Prompt": Given("prompt"), "Negative prompt": ""}
+    positive, negative = (
+        flow.node("CLIPTextEncode", {"clip": CLIP, "text": text}, title=title)
+        for title, text in texts.items()
+    )
+    size = values or {"width": 832, "height": 480}
+    return (positive, negative), flow.node(latent, {"length": 33, **size})
 
 
 def flux2_edit() -> Subgraph:

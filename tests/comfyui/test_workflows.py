@@ -12,8 +12,10 @@ import io
 import json
 import shutil
 
+import av
 import numpy
 import pytest
+from comfyui.clip_files import write_clip
 from comfyui.conftest import (
     comfy_programs,
     install_stand_in_encoders,
@@ -46,11 +48,19 @@ QUICK = ("01_first_adapter", CONVERT, "13_quick_flux_dev")
 # They run as they are but for size and length.
 WHOLE = ["01_first_adapter", GENERATE, EDIT, FOLDERS, CONVERT]
 # ComfyUI's loaders build their text encoders in full size only.
-WITHOUT_THEIR_TEXT_ENCODER = [name for name in NAMES if name not in {*WHOLE, SDXL, ANY_MODEL}]
 # The tiny MODEL that stands for each; its node's outputs are those of Load Checkpoint.
-OF_TINY_MODELS = {SDXL: "sdxl", ANY_MODEL: "anima"}
-LOADERS = ("UNETLoader", "CLIPLoader", "VAELoader")
-SIZE = 64
+OF_TINY_MODELS = {
+    SDXL: "sdxl",
+    ANY_MODEL: "anima",
+    "23_quick_wan22_t2v": "wan21",
+    "24_quick_wan22_5b": "wan21",
+    "25_quick_hunyuan_video_15": "hunyuan_video",
+    "26_quick_ltx_video": "ltxv",
+}
+WITHOUT_THEIR_TEXT_ENCODER = [name for name in NAMES if name not in {*WHOLE, *OF_TINY_MODELS}]
+LOADERS = {"UNETLoader": 0, "CLIPLoader": 1, "DualCLIPLoader": 1, "VAELoader": 2}
+SIZE, FRAMES = 64, 9
+CLIP = {"width": SIZE, "height": SIZE, "length": FRAMES}
 # Every change to a workflow that runs here, by the node's class: another class, inputs, and
 # inputs that are taken away.
 SMALL = {
@@ -69,6 +79,12 @@ SMALL = {
     "KSampler": ("", {"steps": 1, "cfg": 1.0}, ()),
     "EmptyLatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
     "EmptySD3LatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
+    "KSamplerAdvanced": ("", {"cfg": 1.0}, ()),
+    "EmptyHunyuanLatentVideo": ("", CLIP, ()),
+    "EmptyLTXVLatentVideo": ("", CLIP, ()),
+    # Their channels are those of the large models.
+    "Wan22ImageToVideoLatent": ("EmptyHunyuanLatentVideo", CLIP, ("vae",)),
+    "EmptyHunyuanVideo15Latent": ("EmptyHunyuanLatentVideo", CLIP, ()),
     "EmptyQwenImageLayeredLatentImage": ("", {"width": SIZE, "height": SIZE, "layers": 2}, ()),
     "ImageScale": ("", {"width": SIZE, "height": SIZE}, ()),
     "EmptyFlux2LatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
@@ -136,18 +152,21 @@ def open_as_full_graph(nodes, server):
 
 
 def with_tiny_model(nodes, model):
-    """Put one node in the place of the loaders, in the graph itself."""
-    loads = [node for node, content in nodes.items() if content["class_type"] in LOADERS]
-    tiny = loads[0] if loads else only(nodes, "CheckpointLoaderSimple")
-    given = {"model": model, "seed": 0, "precision": "fp32"}
-    outputs = {node: LOADERS.index(nodes[node]["class_type"]) for node in loads}
-    nodes[tiny] = {"class_type": "TinyModelForTests", "inputs": given}
-    for node in loads[1:]:
+    """Put a node in the place of each loader of a model, in the graph itself."""
+    kinds = {node: content["class_type"] for node, content in nodes.items()}
+    tiny = [
+        node for node, kind in kinds.items() if kind in {"UNETLoader", "CheckpointLoaderSimple"}
+    ]
+    for seed, node in enumerate(tiny):
+        given = {"model": model, "seed": seed, "precision": "fp32"}
+        nodes[node] = {"class_type": "TinyModelForTests", "inputs": given}
+    others = {node: LOADERS[kind] for node, kind in kinds.items() if kind in LOADERS}
+    for node in others.keys() - set(tiny):
         del nodes[node]
     for content in nodes.values():
         for name, value in content["inputs"].items():
-            if isinstance(value, list) and value[0] in outputs:
-                content["inputs"][name] = [tiny, outputs[value[0]]]
+            if isinstance(value, list) and value[0] in others.keys() - set(tiny):
+                content["inputs"][name] = [tiny[0], others[value[0]]]
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +179,14 @@ def server(tmp_path_factory):
     write_images(pairs / "training_images", captions=("make it red",) * 2)
     write_images(pairs / "control_images", captions=(None,) * 2, first=50)
     write_layers(data / "datasets" / "my_layers")
+    write_clip(data / "datasets" / "my_clips", SIZE, FRAMES + 1, 16)
     write_stand_ins(data / "models")
+    for each in (node for name in OF_TINY_MODELS for node in ui(name)["nodes"]):
+        # They are offered, and a tiny MODEL takes their loaders' place.
+        for file in each["properties"].get("models", ()):
+            path = data / "models" / file["directory"] / file["name"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
     install_stand_in_encoders(data)
     with comfy_server(folder, python, data) as server:
         yield server
@@ -197,6 +223,10 @@ class Ran:
     def _open(self, image):
         query = "&".join(f"{key}={image[key]}" for key in ("filename", "subfolder", "type"))
         content = self.server.fetch(f"/view?{query}")
+        if image["filename"].endswith(".mp4"):
+            with av.open(io.BytesIO(content)) as container:
+                frame = next(container.decode(video=0))
+            return frame.to_ndarray(format="rgb24").astype(numpy.int16)
         return numpy.asarray(Image.open(io.BytesIO(content)).convert("RGB"), dtype=numpy.int16)
 
 
@@ -254,7 +284,7 @@ def queued_nodes(nodes, links, parts, path, given):
             if "widget" in entry:
                 inputs[entry["name"]] = next(values)
                 # A seed is followed by its rule, an image by its upload button.
-                if entry["name"] in {"seed", "image"} and part is None:
+                if entry["name"] in {"seed", "noise_seed", "image"} and part is None:
                     assert next(values) in {"fixed", "image"}
             if entry["link"] is not None:
                 link = links[entry["link"]]
@@ -304,7 +334,7 @@ def test_the_embedded_workflows_train_as_the_demonstration_does(name, purpose):
 @pytest.mark.parametrize("name", some(NAMES, *QUICK))
 def test_it_runs_to_its_end_and_the_adapter_lies_in_the_loras_folder(name, server, ran):
     images, nodes = ran.images(name), small(name, server)
-    showing = {"PreviewImage", "SaveImage", "LossGraphNode"}
+    showing = {"PreviewImage", "SaveImage", "SaveVideo", "LossGraphNode"}
     assert images.keys() == {node for node in nodes if nodes[node]["class_type"] in showing}
     for drawn in images.values():
         for image in drawn:

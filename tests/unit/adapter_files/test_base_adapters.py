@@ -185,19 +185,6 @@ def test_a_layer_that_no_factors_divide_is_put_on_in_parts(case):
             assert relative(found, wanted[rows]) <= 2e-6
 
 
-def test_a_copy_and_a_move_take_it_along():
-    tree = make_tree(SIZES["flux"])
-    adapter = given(family_state("flux", "lora output"))
-    put = put_on_base(tree, key_map("flux"), [adapter], merge=False)
-    assert sum(each.numel() for each in put.tensors()) > 0
-    other = copy.deepcopy(tree).to(torch.bfloat16)
-    amended = other.get_submodule("proj_out").amendments[0]
-    assert amended.stretch.dtype == torch.float32
-    x = torch.randn(3, 12)
-    whole, half = tree.proj_out(x), other.proj_out(x.to(torch.bfloat16))
-    assert relative(half, whole.double()) < 2e-2
-
-
 @pytest.mark.parametrize("wrong", ["layer", "size", "class", "extras"])
 def test_what_does_not_fit_is_refused_before_anything_changes(wrong):
     tree = make_tree(SIZES["flux"])

@@ -63,18 +63,6 @@ def test_a_cut_is_the_closest_of_its_rank(names, rank):
     )
 
 
-@pytest.mark.parametrize("name", STATES)
-def test_a_single_adapter_keeps_its_kind_and_gets_its_weight(name):
-    state = STATES[name]
-    combined, _ = combine([(state, -0.3)])
-    assert combined.kind == state.kind
-    for layer, scaled in combined.layers.items():
-        assert {n: t.shape for n, t in scaled.tensors.items()} == {
-            n: t.shape for n, t in state.layers[layer].tensors.items()
-        }
-        assert relative(layer_delta(state.kind, scaled), -0.3 * exact_delta(state, layer)) < 1e-6
-
-
 def test_convolutions_keep_their_window():
     generator = torch.Generator().manual_seed(0)
     tensors = {
@@ -148,17 +136,3 @@ def test_lengths_and_differences_stay_when_the_rank_changes():
     for name, layer in resized.layers.items():
         assert torch.equal(layer.tensors["dora_scale"], state.layers[name].tensors["dora_scale"])
     assert resized.extras == state.extras
-
-
-def test_sizes_that_make_no_sense_are_refused():
-    lora, loha = STATES["lora"], make_state("loha", rank=4)
-    for state, sizes, words in (
-        (lora, Sizes(), "no size"),
-        (lora, Sizes(factor=4), "kind lora"),
-        (lora, Sizes(rank=1, error=0.1), "beside"),
-        (loha, Sizes(error=0.1), "closest loha"),
-        (loha, Sizes(rank=2), "loses"),
-    ):
-        with pytest.raises(AdapterError, match=words) as caught:
-            resize_adapter(state, sizes)
-        assert "adapter." not in caught.value.remedy

@@ -8,20 +8,16 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from tests.fixtures.adapter_states import make_state
-from tests.fixtures.family_states import assert_same, family_state, key_map, random_weights
+from tests.fixtures.family_states import assert_same, family_state, key_map
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.metadata import LARGEST_IN_HEADER
 from trainer_core.adapter_files.read.adapter_file import read_adapter, read_file
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters.kinds.registry import layer_delta
-from trainer_core.bases.adapter_family import require_base
-from trainer_core.bases.open import open_base
 from trainer_core.errors import InputError, PrecisionError
-from trainer_core.families.registry import FAMILIES
 from trainer_core.types import AdapterState
 
 FLUX, QWEN = key_map("flux"), key_map("qwen_image")
-Q = "transformer_blocks.0.attn.to_q"
 SINGLE = "single_transformer_blocks.3"
 
 
@@ -112,29 +108,6 @@ HEADER = {
 }
 
 
-@pytest.mark.parametrize(
-    ("case", "layout", "options"),
-    [
-        ("lora output", "diffusers", {"approximate": "lora", "rank": 6}),
-        ("lora output", "comfyui", {"approximate": "lora", "rank": 6}),
-        ("lora", "kohya", {}),
-        ("lora", "comfyui", {"fused": True}),
-        ("loha", "diffusers", {}),
-    ],
-)
-def test_a_header_does_not_tell_of_another_form(case, layout, options, tmp_path):
-    source, target = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-    write_adapter(source, family_state("flux", case), "lycoris", FLUX, HEADER)
-    weights = random_weights("flux")
-    report = convert(source, target, layout, FLUX, weight_of=weights.__getitem__, **options)
-    found = header(target)
-    assert not {"ss_network_dim", "ss_network_args"} & set(found)
-    assert "adapter" not in json.loads(found["adapter_trainer"])["settings"]
-    assert json.loads(found["adapter_trainer"])["kind"] == report.kind == "lora"
-    assert found["ss_steps"] == "7"
-    assert any("prompt was left out: no JSON" in note for note in report.notes)
-
-
 def test_a_header_keeps_what_stays_true(tmp_path):
     source, target = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     write_adapter(source, family_state("flux", "lora"), "lycoris", FLUX, HEADER)
@@ -146,20 +119,6 @@ def test_a_header_keeps_what_stays_true(tmp_path):
     report = convert(source, target, "comfyui", FLUX, overwrite=True)
     assert set(header(target)) - {"format"} == kept - {"workflow"}
     assert any("workflow was left out: too large" in note for note in report.notes)
-
-
-@pytest.mark.parametrize("size", [(100, 77), (128, 77), None])
-def test_an_adapter_of_other_sizes_than_the_base_is_refused(size, tmp_path):
-    base = open_base("embedded")
-    outputs, inputs = base.shape(f"{Q}.weight") or (0, 0)
-    path = tmp_path / "a.safetensors"
-    write_adapter(path, make_state("lora", sizes={Q: (inputs, outputs)}), "comfyui", QWEN, {})
-    require_base(path, base)
-    name = Q if size else Q.replace(".0.", ".77.")
-    state = make_state("lora", sizes={name: size or (inputs, outputs)})
-    write_adapter(path, state, "comfyui", FAMILIES["qwen_image"].layers.key_map, {})
-    with pytest.raises(InputError, match="is not in the base" if size is None else "77 x 1"):
-        require_base(path, base)
 
 
 @pytest.mark.parametrize("layout", ["comfyui", "peft"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.fixtures.textbook import CASES, make_plan, random_factors, relative, textbook_delta
 from trainer_core.adapter_files.factors.effective_delta import effective_delta
 from trainer_core.errors import AdapterError
-from trainer_core.tensors.rounding import EIGHT_BIT, fitting_scale, rounded, rounding_loss
+from trainer_core.tensors.rounding import EIGHT_BIT, fitting_scale, rounded
 from trainer_core.types import LayerState
 
 
@@ -64,14 +64,6 @@ def test_a_convolutions_column_is_all_places_of_its_window():
         norm = total.square().sum(dim=axes, keepdim=True).sqrt()
         expected = lengths * total / norm - weight
         assert relative(effective_delta("lora", layer, weight), expected) < 1e-12
-
-
-def test_a_row_of_zeros_is_left_as_it_is():
-    tensors = {"lora_down": torch.ones(1, 3), "lora_up": torch.tensor([[0.0], [1.0]])}
-    layer = LayerState({**tensors, "dora_scale": torch.ones(2, 1)}, 1.0, 1)
-    change = effective_delta("lora", layer, torch.zeros(2, 3))
-    assert torch.equal(change[0], torch.zeros(3))
-    assert torch.allclose(change[1].norm(), torch.tensor(1.0))
 
 
 def test_factors_of_another_size_are_refused():
@@ -143,16 +135,3 @@ def test_a_scale_of_zero_and_weights_of_zero():
     zero = torch.zeros(2, 1)
     largest = torch.tensor([[448.0], [0.0]])
     assert fitting_scale(largest, zero, EIGHT_BIT[0]).tolist() == [[1.0], [0.0]]
-
-
-def test_loss_is_what_is_missing_and_what_is_kept():
-    before, change = torch.zeros(3, 4), torch.ones(3, 4)
-    nothing = rounding_loss(before, change, before)
-    assert (nothing.error, nothing.kept) == (1.0, 0.0)
-    whole = rounding_loss(before, change, before + change)
-    assert (whole.error, whole.kept) == (0.0, 1.0)
-    half = rounding_loss(before, change, before + 0.5)
-    assert (half.error, half.kept) == (0.5, 0.5)
-    noise = torch.tensor([[1.0, -1.0, 1.0, -1.0]]).expand(3, 4)
-    noisy = rounding_loss(before, change, before + change + noise)
-    assert (noisy.error, noisy.kept) == (1.0, 1.0)

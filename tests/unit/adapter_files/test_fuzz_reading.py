@@ -156,13 +156,3 @@ def test_whole_files_of_any_tensors(tmp_path, prefix, tensors, note):
     header["__metadata__"] = {"lora_adapter_metadata": json.dumps(note)} if note is not None else {}
     (tmp_path / "a").write_bytes(joined(header, bytes(place)))
     read_in_every_way(tmp_path / "a", FLUX)
-
-
-@BRIEFLY
-@given(config=_JSON | st.dictionaries(st.sampled_from(["r", "alpha", "rank_pattern"]), _JSON))
-def test_any_configuration(tmp_path, config):
-    peer = PEERS["bare"]
-    tensors = {f"base_model.model.{key}": tensor for key, tensor in peer.tensors.items()}
-    save_file(tensors, tmp_path / "adapter_model.safetensors")
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    read_in_every_way(tmp_path, get_family("qwen_image").layers.key_map)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from tests.fixtures.family_states import ALL, HELD, assert_same, family_state, key_map
 from trainer_core.adapter_files.convert.convert import convert
@@ -85,24 +85,3 @@ def test_no_pair_is_worse_than_rounding(tmp_path_factory, case, pair, ranks, alp
 
 def number_formats(path):
     return {str(t.dtype) for key, t in tensors_of(path).items() if not key.endswith(".alpha")}
-
-
-def test_a_fused_lokr_is_taken_apart_and_put_together_again(tmp_path):
-    """Parts of one Kronecker product share its second factor."""
-    generator = torch.Generator().manual_seed(0)
-    name, names = "lora_unet_double_blocks_0_img_attn_qkv", key_map("flux")
-    tensors = {
-        f"{name}.lokr_w1": torch.randn(9, 3, generator=generator),
-        f"{name}.lokr_w2": torch.randn(4, 4, generator=generator),
-        f"{name}.alpha": torch.tensor(2.0),
-    }
-    given, parts, again = (tmp_path / f"{each}.safetensors" for each in ("a", "b", "c"))
-    save_file(tensors, given)
-    convert(given, parts, "comfyui", names)
-    assert len(read_adapter(parts, names).layers) == 3
-    for options in ({}, {"approximate": "lokr"}):
-        report = convert(parts, again, "kohya", names, overwrite=True, **options)
-        assert not report.errors
-        found = load_file(again)
-        assert set(found) == set(tensors)
-        assert all(torch.equal(found[key], tensors[key]) for key in tensors)

@@ -9,14 +9,9 @@ import torch
 from safetensors.torch import save_file
 
 from tests.fixtures.adapter_states import KEY_MAP, STATES
-from tests.fixtures.family_states import assert_same
-from tests.fixtures.peer_files import FLUX_QKV, PEERS
-from trainer_core.adapter_files.read.adapter_file import open_adapter, read_adapter
+from trainer_core.adapter_files.read.adapter_file import open_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.errors import AdapterFileError
-from trainer_core.families.registry import get_family
-
-FLUX = get_family("flux").layers.key_map
 
 
 def spoilt(path, folder, keep=0):
@@ -86,15 +81,3 @@ def test_a_file_that_becomes_shorter_is_noticed(tmp_path):
         os.truncate(path, path.stat().st_size - 4)
         with pytest.raises(AdapterFileError, match="has become shorter"):
             dict(adapter.state.layers)
-
-
-def test_parts_that_share_a_factor_stay_as_they_are(tmp_path):
-    """From one fused file to another: no rank grows on the way."""
-    peer = PEERS["kohya qkv, lora"]
-    save_file(peer.tensors, tmp_path / "a.safetensors")
-    state = read_adapter(tmp_path / "a.safetensors", FLUX)
-    assert {layer.rank for layer in state.layers.values()} == {2}
-    write_adapter(tmp_path / "b.safetensors", state, "kohya", FLUX, {})
-    again = read_adapter(tmp_path / "b.safetensors", FLUX)
-    assert_same(again, state)
-    assert set(again.layers) == set(FLUX_QKV)

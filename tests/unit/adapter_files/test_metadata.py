@@ -91,21 +91,6 @@ def test_full_tells_everything():
     assert all(SECRET in text for text in WORKFLOW.values())
 
 
-def test_names_are_told_at_full_alone():
-    names = {
-        "modelspec.trigger_phrase": SECRET,
-        "ss_output_name": SECRET,
-        "ss_sd_model_name": "base",
-    }
-    full = adapter_metadata(make_state(), facts(), "full")
-    assert {name: full[name] for name in names} == names
-    assert not names.keys() & adapter_metadata(make_state(), facts(), "shareable").keys()
-    windows = facts(settings={"base": {"path": "C:\\models\\flux.safetensors"}})
-    metadata = adapter_metadata(make_state(), windows, "full")
-    assert metadata["ss_sd_model_name"] == "flux.safetensors"
-    assert not {"modelspec.trigger_phrase", "ss_output_name"} & metadata.keys()
-
-
 def test_every_string_setting_of_a_run_file_is_either_a_choice_or_left_out():
     """A new free-text setting must not slip into shareable files through a whole section."""
     kept = shareable_settings(RunConfig().model_dump(mode="json"))
@@ -176,16 +161,6 @@ def test_the_keys_that_other_tools_read():
     # As SwarmUI parses it: it fails on anything but two whole numbers.
     width, height = metadata["modelspec.resolution"].split("x")
     assert (int(width), int(height)) == (512, 512)
-
-
-@pytest.mark.parametrize(
-    ("precision", "told"), [("fp32", "no"), ("fp16", "fp16"), (None, None), ("auto", None)]
-)
-def test_a_precision_is_told_as_others_know_it(precision, told):
-    settings = {"training": {"precision": "auto"}}
-    found = facts(settings=settings, precision=precision)
-    metadata = adapter_metadata(make_state(), found, "shareable")
-    assert metadata.get("ss_mixed_precision") == told
 
 
 # What SwarmUI's class sorter and ComfyUI-Lora-Manager look for, in small letters.

@@ -10,15 +10,11 @@ from safetensors.torch import load_file, save_file
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.factors.effective_delta import effective_delta
 from trainer_core.adapter_files.read.adapter_file import read_adapter
-from trainer_core.adapter_files.tools.closest_adapter import Sizes, extract_layer, resize_adapter
-from trainer_core.adapter_files.tools.combine import combine_adapters
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
 from trainer_core.adapter_files.verify.proof import prove
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapter_files.write.write_plan import Options
-from trainer_core.config import AdapterConfig
-from trainer_core.errors import AdapterError, AdapterFileError, InputError
-from trainer_core.types import AdapterState
+from trainer_core.errors import AdapterFileError, InputError
 
 FLUX = key_map("flux")
 OUT = "transformer_blocks.0.attn.to_out.0"
@@ -83,16 +79,6 @@ def test_exchanged_halves_are_written_as_comfyui_has_them(tmp_path):
     assert any("other way round" in note for note in done.notes)
 
 
-def test_parts_of_other_block_sizes_are_not_fused(tmp_path):
-    state = family_state("flux", "oft")
-    other = family_state("flux", "oft", seed=3)
-    layer = other.layers["transformer_blocks.0.attn.to_k"]
-    blocks = {"oft_blocks": torch.randn(3, 16)}
-    mixed = {**state.layers, "transformer_blocks.0.attn.to_k": type(layer)(blocks, 4.0, 4)}
-    with pytest.raises(AdapterError, match=r"one layer in this file[\s\S]*without fused"):
-        write(tmp_path, AdapterState("oft", mixed), "kohya")
-
-
 def test_a_boft_of_one_turn_is_an_oft(tmp_path):
     blocks, weight = torch.randn(1, 3, 4, 4).double(), torch.randn(12, 12).double()
     path = tmp_path / "a.safetensors"
@@ -153,18 +139,3 @@ def test_readers_that_rotate_columns_get_a_lora_with_the_base(layout, tmp_path):
         wanted = effective_delta("oft", state.layers[name], weight)
         found = effective_delta("lora", lora.layers[name], weight)
         assert math.isclose(float((found - wanted).norm()), 0.0, abs_tol=1e-4)
-
-
-def test_what_adds_cuts_or_fits_deltas_refuses_it():
-    state = family_state("flux", "oft")
-    for refused in (
-        lambda: combine_adapters([(state, 1.0), (state, 0.5)], FLUX),
-        lambda: combine_adapters([(state, 0.5)], FLUX),
-        lambda: resize_adapter(state, Sizes(rank=1)),
-        lambda: extract_layer("x", torch.randn(4, 4), AdapterConfig(kind="oft", rank=2)),
-    ):
-        with pytest.raises(AdapterError) as error:
-            refused()
-        assert error.value.found
-        assert error.value.expected
-        assert error.value.remedy

@@ -14,7 +14,6 @@ from trainer_core.adapter_files.names.published_unets import published_unet
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import LAYOUTS, write_adapter
 from trainer_core.bases.adapter_family import adapter_family
-from trainer_core.errors import AdapterError
 from trainer_core.families.lent import GRAPH_MODEL
 from trainer_core.families.native_model import header_names, key_map
 from trainer_core.types import AdapterState, LayerState
@@ -90,28 +89,3 @@ def test_a_file_becomes_every_layout_without_its_model(name, layout, tmp_path):
         assert keys(other) == keys(wanted)
         names = adapter_family(other).layers.key_map
     assert {*read_adapter(other, names).layers} == {*state.layers}
-
-
-def test_a_unet_of_another_structure_keeps_its_own_names(tmp_path):
-    """A smaller relative under the name of SDXL: its level changes where SDXL has a transformer."""
-    model = nn.Module()
-    path = "input_blocks.3.1.transformer_blocks.0.attn1.to_q"
-    layers = {
-        path: LayerState({"lora_down": torch.ones(2, 8), "lora_up": torch.ones(8, 2)}, 2.0, 2)
-    }
-    told = header(model, "stable-diffusion-xl-v1-base")
-    trained = tmp_path / "trained.safetensors"
-    assert path not in published_unet("stable-diffusion-xl-v1-base").layers
-    write_adapter(trained, AdapterState("lora", layers), "comfyui", names_of(path), told)
-    names = adapter_family(trained).layers.key_map
-    assert {*read_adapter(trained, names).layers} == {path}
-    with pytest.raises(AdapterError, match="without a known name in Diffusers"):
-        write_adapter(
-            tmp_path / "a.safetensors", AdapterState("lora", layers), "diffusers", names, {}
-        )
-
-
-def names_of(*paths):
-    from trainer_core.adapter_files.names.native_names import native_key_map
-
-    return native_key_map(paths)

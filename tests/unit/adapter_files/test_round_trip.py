@@ -12,7 +12,7 @@ from tests.fixtures.adapter_states import KEY_MAP, SIZES, STATES, make_state
 from tests.fixtures.combinations import pairwise
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.metadata import RunInfo, adapter_metadata
-from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
+from trainer_core.adapter_files.names.key_map import KeyMap
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
@@ -63,32 +63,6 @@ def test_a_trained_adapter_computes_the_same_bits_after_a_file(kind, alpha, rank
     assert torch.equal(module(x), y)
     assert adapter.state().layers["head"].alpha == state.layers["head"].alpha
     assert state.layers["head"].alpha == pytest.approx(alpha, rel=1e-7)
-
-
-def test_whole_layers_get_native_names_and_parts_get_diffusers_names(tmp_path):
-    path = tmp_path / "a.safetensors"
-    write_adapter(path, STATES["lora"], "comfyui", KEY_MAP, {})
-    assert set(load_file(path)) == {
-        f"{prefix}.{suffix}"
-        for prefix in (
-            "transformer.blocks.0.attn.to_q",
-            "transformer.blocks.0.attn.to_k",
-            "diffusion_model.layers.0.final",
-            "diffusion_model.head",
-        )
-        for suffix in ("lora_up.weight", "lora_down.weight", "alpha")
-    }
-
-
-def test_diffusers_files_have_no_alpha(tmp_path):
-    path = tmp_path / "a.safetensors"
-    for case, suffixes in (
-        ("lora", {"lora_A.weight", "lora_B.weight"}),
-        ("loha", {"lora_A.weight", "lora_B.weight"}),
-        ("lokr full", {"lokr_w1", "lokr_w2"}),
-    ):
-        write_adapter(path, STATES[case], "diffusers", KEY_MAP, {})
-        assert set(load_file(path)) == {f"transformer.{n}.{s}" for n in SIZES for s in suffixes}
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bf16", 1.5e-2), ("fp16", 2e-3)])
@@ -187,12 +161,6 @@ def test_a_value_that_overflows_in_fp16_is_never_written(tmp_path):
 def test_what_cannot_be_written_is_refused(state, layout, dtype, message, tmp_path):
     with pytest.raises(AdapterError, match=message):
         write_adapter(tmp_path / "a.safetensors", state, layout, KEY_MAP, {}, dtype)
-
-
-def test_two_layers_with_one_native_name_are_refused(tmp_path):
-    key_map = KeyMap(lambda _: NativeKey("same"), lambda _: "head")
-    with pytest.raises(AdapterError, match=r"both written as 'diffusion_model\.same'"):
-        write_adapter(tmp_path / "a.safetensors", STATES["lora"], "comfyui", key_map, {})
 
 
 @pytest.mark.parametrize("case", STATES)

@@ -4,7 +4,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.names.key_map import with_text_encoders
 from trainer_core.adapter_files.names.native_names import native_key_map
 from trainer_core.adapter_files.names.text_names import (
@@ -120,32 +119,11 @@ def test_files_of_a_graphs_model_have_the_names_of_its_text_encoders(tmp_path, l
     assert prove(path, key_map).ok
 
 
-def test_a_family_reads_only_the_text_encoders_that_it_has(tmp_path):
-    path, key_map = tmp_path / "a.safetensors", native_key_map([NATIVE])
-    state = AdapterState("lora", {NATIVE: layer(2, 12, 9), PATH_2: layer(4, 6, 1)})
-    write_adapter(path, state, "comfyui", with_text_encoders(key_map, KOHYA_PREFIXES), {})
-    with pytest.raises(AdapterFileError, match="of a text encoder"):
-        read_adapter(path, with_text_encoders(key_map, ENCODERS["alone"]))
-
-
 @pytest.mark.parametrize("layout", ["peft", "lycoris"])
 def test_layouts_without_names_for_it_refuse_it(tmp_path, layout):
     with pytest.raises(AdapterError, match=r"1 layer\(s\) of a text encoder in all") as raised:
         write_adapter(tmp_path / "a.safetensors", make_state(), layout, KEY_MAP, {})
     assert "comfyui" in raised.value.remedy
-
-
-def test_it_can_be_left_out_and_other_families_do_not_read_it(tmp_path):
-    path, target = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-    write_adapter(path, make_state(), "comfyui", KEY_MAP, {})
-    done = convert(path, target, "comfyui", KEY_MAP, extras="drop")
-    assert set(read_adapter(target, KEY_MAP).layers) == {DENOISER}
-    assert any("of a text encoder" in note for note in done.notes)
-    converted = tmp_path / "c.safetensors"
-    convert(path, converted, "diffusers", KEY_MAP)
-    assert set(read_adapter(converted, KEY_MAP).layers) == {DENOISER, PATH}
-    with pytest.raises(AdapterFileError, match="of a text encoder"):
-        read_adapter(path, get_family("qwen_image").layers.key_map)
 
 
 @pytest.mark.parametrize("damage", ["a factor", "another kind", "t5"])

@@ -20,11 +20,8 @@ from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.factors.effective_delta import SlicedRows
 from trainer_core.adapter_files.names.row_slices import RowSlice
 from trainer_core.adapter_files.read.adapter_file import open_adapter, read_adapter
-from trainer_core.adapter_files.tools.combine import combine_adapters
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
-from trainer_core.adapter_files.verify.proof import prove
 from trainer_core.adapter_files.write.adapter_file import layout_name
-from trainer_core.adapters.dora import DORA_SCALE
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.errors import AdapterError
 from trainer_core.families.registry import FAMILIES
@@ -167,24 +164,6 @@ def test_rows_of_a_kronecker_product_are_those_of_the_textbook(form, ranges):
     assert torch.linalg.matrix_rank(wanted) <= rows.full_rank
 
 
-@pytest.mark.parametrize("form", ["low-rank second", "both low-rank"])
-def test_it_is_added_to_adapters_that_have_its_parts(form, tmp_path):
-    paths = [tmp_path / f"{name}.safetensors" for name in "abc"]
-    parts = parts_of(make_file(paths[0], "comfyui", form, (QKV, LAST)))
-    make_file(paths[1], "kohya", form, (QKV, LAST))
-    peers = [one(f"transformer.{name}", name, "flux", "", seed=9) for name in FLUX_QKV]
-    save_file({key: each for peer in peers for key, each in peer.tensors.items()}, paths[2])
-    others = {name: each for peer in peers for name, each in peer.deltas.items()}
-    states = [read_adapter(path, FLUX) for path in paths]
-    inputs = list(zip(states, (1.0, 2.0, -0.5), strict=True))
-    combined, errors = combine_adapters(inputs, FLUX, 16)
-    assert set(combined.layers) == {*parts, "x_embedder"}
-    assert max(errors.values()) < 1e-6
-    for module, own in parts.items():
-        wanted = 3.0 * own - 0.5 * others.get(module, torch.zeros_like(own))
-        assert relative(double_delta("lora", combined.layers[module]), wanted) < 1e-5
-
-
 # DoRA of a fused layer's columns, of any kind.
 
 
@@ -197,23 +176,6 @@ def with_lengths(path, kind):
     tensors = {f"{name}.{endings.get(factor, factor)}": t for factor, t in own.items()}
     save_file({**tensors, f"{name}.alpha": number(3.0), f"{name}.dora_scale": lengths}, path)
     return delta(kind, own, 3.0, 2), lengths
-
-
-@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
-def test_dora_of_a_fused_layers_columns_stays_whole(kind, tmp_path):
-    first, second, third = (tmp_path / f"{name}.safetensors" for name in "abc")
-    wanted, lengths = with_lengths(first, kind)
-    state = assert_means(first, {QKV: wanted})
-    assert torch.equal(state.layers[QKV].tensors[DORA_SCALE], lengths)
-    convert(first, second, "comfyui", FLUX)
-    convert(second, third, "kohya", FLUX)
-    given, found = load_file(first), load_file(third)
-    assert set(found) == set(given)
-    assert all(torch.equal(found[key], tensor) for key, tensor in given.items())
-    assert prove(second, FLUX).ok
-    with pytest.raises(AdapterError, match="that of the fused layer's columns") as caught:
-        convert(first, tmp_path / "d.safetensors", "diffusers", FLUX)
-    assert "--base PATH" in caught.value.remedy
 
 
 @pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])

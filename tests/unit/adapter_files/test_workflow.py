@@ -5,14 +5,10 @@ import json
 import pytest
 
 from trainer_core.adapter_files.metadata import (
-    LARGEST_IN_HEADER,
     LARGEST_KEPT,
-    header_problems,
-    header_workflow,
     workflow_summary,
     workflow_texts,
 )
-from trainer_core.commands.inspect import header_values
 
 DRAWN = {"nodes": [{"id": 1, "type": "Note", "widgets_values": ["\u00fc \U0001f600 \ud83d"]}]}
 QUEUED = {"1": {"class_type": "Note", "inputs": {}}, "2": {"class_type": "Note", "inputs": {}}}
@@ -62,17 +58,6 @@ def test_what_is_no_workflow_is_left_out_with_a_line(case):
     assert len(line) < 200
 
 
-def test_what_does_not_fit_is_left_out_of_the_header_with_a_line():
-    small, large = json.dumps(QUEUED), json.dumps({"nodes": ["x" * LARGEST_IN_HEADER]})
-    assert header_workflow({"workflow": large, "prompt": small}) == {"prompt": small}
-    (line,) = header_problems({"workflow": large, "prompt": small})
-    assert line.startswith("The workflow of this run (1.0 MiB) is too large")
-    # The page prefers the workflow, so it takes the room first.
-    half = json.dumps({"nodes": ["x" * (LARGEST_IN_HEADER // 2)]})
-    assert header_workflow({"prompt": half, "workflow": half}) == {"workflow": half}
-    assert header_problems({"workflow": small}) == []
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -91,13 +76,3 @@ def test_what_does_not_fit_is_left_out_of_the_header_with_a_line():
 )
 def test_of_a_strangers_workflow_only_the_size_is_told(text, told):
     assert workflow_summary(text) == {"bytes": len(text), **told}
-
-
-@pytest.mark.parametrize("readably", [True, False])
-def test_inspect_shows_the_size_of_a_workflow_and_not_what_it_says(readably):
-    header = {"workflow": json.dumps(DRAWN), "prompt": "{", "ss_steps": "3", "other": "[1]"}
-    shown = header_values(header, readably=readably)
-    assert list(shown) == ["other", "prompt", "ss_steps", "workflow"]
-    assert shown["workflow"] == {"bytes": len(header["workflow"]), "nodes": 1}
-    assert shown["prompt"] == {"bytes": 1, "problem": "no JSON"}
-    assert shown["other"] == ([1] if readably else "[1]")

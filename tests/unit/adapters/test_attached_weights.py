@@ -99,14 +99,6 @@ def test_state_is_a_copy_and_load_state_restores_it(kind):
         adapter.delta_weight("2.1")
 
 
-def test_parameters_have_a_fixed_sorted_order():
-    adapter = attach(make_module(), config("loha"))
-    names = [name for name, _ in adapter.named_parameters()]
-    assert names == sorted(names)
-    assert names[0] == "0.hada_w1_a"
-    assert [id(p) for p in adapter.parameters()] == [id(p) for _, p in adapter.named_parameters()]
-
-
 def broken_states():
     state = attach(make_module(), config("lora")).state()
     layers = dict(state.layers)

@@ -75,19 +75,6 @@ def test_merge_unmerge_and_detach(options, shape):
     assert base.weight.requires_grad
 
 
-@pytest.mark.parametrize("options", ["lora", "loha", "lokr", "lora dora", "loha dora"])
-@pytest.mark.parametrize("shape", [SHAPES["2d"], LINEAR])
-def test_strength_goes_from_the_base_to_the_adapter(options, shape):
-    module, adapter = adapted_conv(shape, OPTIONS[options])
-    x = make_input(shape)
-    whole = module(x)
-    adapter.strength = 0.0
-    base = module(x)
-    assert torch.equal(base, module[0].get_base_layer()(x))
-    adapter.strength = 0.25
-    assert relative(module(x), base + 0.25 * (whole - base)) < 1e-12
-
-
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_state_with_flat_windows_is_understood(options):
     """Some trainers file a convolution's factors as matrices."""
@@ -102,22 +89,6 @@ def test_a_state_with_flat_windows_is_understood(options):
     attach_state(other, AdapterState(state.kind, {"0": layer}, {}))
     x = make_input(SHAPES["2d"], dtype=torch.float32)
     torch.testing.assert_close(other(x), module(x))
-
-
-def test_a_state_of_another_window_is_refused():
-    _, adapter = adapted_conv(Shape((3, 1)), OPTIONS["lora"])
-    other = nn.Sequential(Shape((1, 3)).build())
-    with pytest.raises(AdapterError, match="do not fit the layer, which is 8 x 12 x 1 x 3"):
-        attach_state(other, adapter.state())
-
-
-def test_a_linear_takes_factors_that_were_filed_with_a_window_of_one_place():
-    module = nn.Sequential(nn.Linear(6, 5))
-    factors = {"lora_up": torch.randn(5, 2, 1, 1), "lora_down": torch.randn(2, 6, 1, 1)}
-    state = AdapterState("lora", {"0": LayerState(factors, 2.0, 2)}, {})
-    adapter = attach_state(module, state)
-    wanted = factors["lora_up"].flatten(1) @ factors["lora_down"].flatten(1)
-    torch.testing.assert_close(adapter.delta_weight("0"), wanted)
 
 
 @pytest.mark.parametrize(("options", "shape"), each_once(["lora", "loha", "lokr"], SHAPES))

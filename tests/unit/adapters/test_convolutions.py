@@ -92,14 +92,6 @@ def test_a_convolution_of_single_channels_equals_the_textbook():
     compare(Shape((3,), inputs=6, outputs=6, groups=6), {"kind": "lora", "rank": 2})
 
 
-def test_both_forms_of_loha_are_tried():
-    """The form of rank r^2 is for wide layers; the others here build the delta."""
-    compare(Shape((3, 3), inputs=32, outputs=96), {"kind": "loha", "rank": 2}, size=4)
-    for rank, axis in ((2, "input"), (2, "output"), (30, "input")):
-        options = {"kind": "loha", "rank": rank, "dora": True, "dora_axis": axis}
-        compare(Shape((), inputs=96, outputs=128), options)
-
-
 @pytest.mark.parametrize("sizes", [(4, 64), (64, 4)])
 def test_lokr_mixes_before_and_after_its_convolution(sizes):
     shape = Shape((3,), inputs=sizes[0], outputs=sizes[1])

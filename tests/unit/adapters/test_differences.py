@@ -13,7 +13,6 @@ from torch import nn
 from trainer_core.adapters import attach
 from trainer_core.adapters.attach_state import attach_state
 from trainer_core.adapters.kinds.registry import layer_delta
-from trainer_core.adapters.warm_start import start_from
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 
@@ -147,20 +146,6 @@ def test_dora_is_that_of_the_delta(init):
 
 
 @each_init
-def test_dropout_drops_inputs_of_the_delta(init):
-    """PEFT drops those of the base's part as well, whose output then trembles from the start."""
-    module, adapter = attached(init, torch.float64, dropout=0.4)
-    randomize(adapter)
-    layer, x = module[0], make_input(torch.float64)
-    torch.manual_seed(3)
-    found = layer(x)
-    torch.manual_seed(3)
-    dropped = nn.functional.dropout(x, 0.4)
-    expected = layer.base_layer(x) + dropped @ textbook(adapter, "0").T
-    assert relative(found, expected) < 1e-12
-
-
-@each_init
 def test_state_is_a_plain_lora_of_twice_the_rank(init):
     module, adapter = attached(init, alpha=5.0, dora=True)
     randomize(adapter)
@@ -228,12 +213,6 @@ def refused(module, match, **options):
     assert [p.requires_grad for p in module.parameters()] == grads
 
 
-@each_init
-def test_a_rank_whose_file_would_not_fit_is_refused(init):
-    refused(make_module(), r"rank 5 for 2\.0, which is 8 x 20", rank=5, init=init)
-    attach(make_module(), AdapterConfig(kind="lora", rank=4, init=init))
-
-
 @pytest.mark.parametrize("init", [*INITS, "eva"])
 def test_convolutions_are_refused(init):
     module = nn.Sequential(nn.Conv2d(8, 8, 3))
@@ -271,13 +250,3 @@ def test_a_quantized_weight_is_decomposed_as_its_numbers_are(init, name):
     assert relative(*parts) < 2e-2
     assert relative(quantized(x), dense(x)) < 2e-2
     assert relative(dense(x), before) > 0.1
-
-
-@each_init
-def test_other_factors_are_refused(init):
-    _, given = attached("default")
-    module, adapter = attached(init)
-    with pytest.raises(AdapterError, match=f"adapter.init is {init}"):
-        adapter.load_state(given.state())
-    with pytest.raises(AdapterError, match=f"start_from, and adapter.init is {init}"):
-        start_from(module, adapter, given.state())

@@ -10,7 +10,6 @@ from torch import nn
 from trainer_core.adapters import attach
 from trainer_core.adapters.dora import DORA_SCALE
 from trainer_core.config import AdapterConfig
-from trainer_core.errors import AdapterError
 
 AXES = ("input", "output")
 
@@ -68,22 +67,6 @@ def test_a_norm_made_under_inference_mode_serves_training():
     with torch.inference_mode():
         module(torch.randn(2, 24, dtype=torch.float64))
     module(torch.randn(2, 24, dtype=torch.float64)).sum().backward()
-
-
-class Packed(nn.Linear):
-    """Computes with its integers in a way of its own."""
-
-    def forward(self, x):
-        return nn.functional.linear(x, self.weight.to(x.dtype), self.bias)
-
-
-def test_a_weight_that_nobody_can_read_is_refused():
-    module = nn.Sequential(Packed(4, 4))
-    module[0].weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.int32), requires_grad=False)
-    with pytest.raises(AdapterError, match=r"0 is a Packed with [^\0]*adapter\.dora to false"):
-        attach(module, AdapterConfig(dora=True))
-    attach(module, AdapterConfig())
-    assert module(torch.ones(2, 4)).shape == (2, 4)
 
 
 @pytest.mark.parametrize("bias", [True, False])

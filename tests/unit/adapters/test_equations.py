@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer_core.adapters.kernels.fused import fuse
-from trainer_core.adapters.kinds.loha import prefers_khatri_rao
 from trainer_core.adapters.kinds.lokr import factorize
 from trainer_core.adapters.kinds.registry import KINDS
 
@@ -114,13 +113,6 @@ def absolute(x, factors, gradient):
         name: factor.detach().abs().requires_grad_(True) for name, factor in factors.items()
     }
     return x.detach().abs().requires_grad_(True), positive, gradient.abs()
-
-
-def test_khatri_rao_form_is_taken_where_it_is_cheaper():
-    assert prefers_khatri_rao(22, 3072, 3072)
-    assert not prefers_khatri_rao(23, 3072, 3072)
-    assert prefers_khatri_rao(28, 12288, 3072)
-    assert not prefers_khatri_rao(29, 12288, 3072)
 
 
 LOKR_SHAPES = table(__file__, "lokr_shapes")

@@ -83,12 +83,3 @@ def test_what_is_thawed_of_the_base_by_hand_gets_its_gradient(name):
     thawed = getattr(module[0].base_layer, name).requires_grad_(True)
     module(torch.ones(3, 8)).sum().backward()
     assert torch.equal(thawed.grad, torch.full_like(thawed, 3.0))
-
-
-def test_a_hook_on_the_base_is_still_called():
-    module = nn.Sequential(nn.Linear(8, 8))
-    attach(module, AdapterConfig(kind="lora", rank=2))
-    calls = []
-    module[0].base_layer.register_forward_hook(lambda *_: calls.append(1))
-    module(torch.randn(2, 8))
-    assert calls == [1]

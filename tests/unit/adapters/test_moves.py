@@ -174,19 +174,6 @@ def test_the_norm_follows_the_weights_numbers(dora, change):
     assert relative(layer.norm(), first) > 1e-2
 
 
-def test_a_weight_that_is_away_is_named():
-    module = make_module()
-    attached(module, {**KINDS[0], **DORA[1]})
-    bases(module)[1].to("meta")
-    with pytest.raises(AdapterError, match="2 has a weight without values"):
-        module(torch.randn(5, 24))
-    module = make_module()
-    attached(module, KINDS[0])
-    bases(module)[1].to("meta")
-    with pytest.raises(AdapterError, match="2 is called while its weight has no values"):
-        module(torch.randn(5, 24))
-
-
 @pytest.mark.parametrize("options", KINDS)
 def test_weights_that_are_brought_in_for_each_call_are_computed_with(options):
     """Accelerate keeps them on the meta device, and fills them in around each forward pass."""
@@ -218,17 +205,3 @@ def test_dora_on_weights_that_are_brought_in_for_each_call_is_refused():
     cpu_offload(bases(module)[0], execution_device=torch.device("cpu"))
     with pytest.raises(AdapterError, match=r"0 has a weight without(.|\n)*adapter\.dora to false"):
         module(torch.randn(5, 24))
-
-
-def test_a_merged_weight_that_is_away_is_not_lost():
-    module = make_module()
-    adapter = attached(module, KINDS[0])
-    before = bases(module)[0].weight.detach().clone()
-    adapter.merge()
-    merged = bases(module)[0].weight.detach().clone()
-    bases(module)[0].to("meta")
-    with pytest.raises(AdapterError, match=r"0 has a weight of .* on meta"):
-        adapter.detach()
-    bases(module)[0].weight = nn.Parameter(merged, requires_grad=False)
-    adapter.detach()
-    assert torch.equal(module[0].weight, before)

@@ -10,12 +10,9 @@ from torch import nn
 from trainer_core.adapters import attach
 from trainer_core.adapters.attach_state import attach_state
 from trainer_core.adapters.kinds.oft import BLOCKS, block_size, turns
-from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.adapters.warm_start import start_from
-from trainer_core.config import AdapterConfig, RunConfig
-from trainer_core.config.problems import contradictions
+from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
-from trainer_core.types import AdapterState, LayerState
 
 
 def attached(module, rank=4, **options):
@@ -138,40 +135,3 @@ def test_a_state_is_taken_over_and_attached_again():
 def test_what_has_no_meaning_is_refused(options):
     with pytest.raises(AdapterError):
         attach(make_module(), AdapterConfig(**{"kind": "oft", "rank": 4, **options}))
-
-
-def test_a_convolution_with_groups_is_refused():
-    module = nn.Sequential(nn.Conv2d(8, 8, 3, groups=2))
-    with pytest.raises(AdapterError, match="groups"):
-        attach(module, AdapterConfig(kind="oft", rank=4), {"0": module[0]})
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"alpha": 4.0}, {"rslora": True}, {"dora": True}, {"dropout": 0.1}, {"exact_delta": True}],
-)
-def test_settings_without_a_meaning_are_contradictions(options):
-    config = RunConfig.model_validate(
-        {
-            "family": "qwen_image",
-            "base": {"path": "a"},
-            "dataset": {"path": "b"},
-            "adapter": {"kind": "oft", **options},
-        }
-    )
-    found = [each for each in contradictions(config) if "adapter.kind is oft" in each.found]
-    assert len(found) == 1
-    assert next(iter(options)) in found[0].remedy
-
-
-def test_the_difference_needs_the_weight():
-    layer = LayerState({BLOCKS: torch.randn(5, 16)}, 4.0, 4)
-    with pytest.raises(AdapterError, match="multiplies the weight"):
-        layer_delta("oft", layer)
-    assert layer_delta("oft", layer, torch.randn(20, 3)).shape == (20, 3)
-
-
-def test_blocks_that_are_no_squares_are_refused():
-    state = AdapterState("oft", {"0": LayerState({BLOCKS: torch.randn(5, 15)}, 4.0, 4)})
-    with pytest.raises(AdapterError, match="no squares"):
-        attach_state(make_module(), state)

@@ -49,13 +49,6 @@ def test_a_weight_of_integers(options, dtype):
 
 
 @each_option
-@pytest.mark.parametrize("sizes", [(0, 8), (8, 0)])
-@pytest.mark.filterwarnings("ignore:Initializing zero-element")
-def test_a_layer_of_nothing(options, sizes):
-    refused(nn.Sequential(nn.Linear(*sizes)), options, rf"0 has {sizes[0]} inputs and {sizes[1]}")
-
-
-@each_option
 def test_inference_mode(options):
     module = nn.Sequential(nn.Linear(8, 8))
     with torch.inference_mode():
@@ -64,15 +57,6 @@ def test_inference_mode(options):
             adapter = attach(module, AdapterConfig(**options))
     module(torch.ones(1, 8)).sum().backward()
     assert all(each.grad is not None for each in adapter.parameters())
-
-
-@pytest.mark.parametrize("axis", ["input", "output"])
-def test_lengths_of_a_base_without_values(axis):
-    module = nn.Sequential(nn.Linear(8, 8, device="meta"))
-    attach(module, AdapterConfig(rank=2, dora=True, dora_axis=axis))
-    assert module(torch.ones(2, 8, device="meta")).shape == (2, 8)
-    with pytest.raises(AdapterError, match=r"0 is called while its weight has no values"):
-        module(torch.ones(2, 8))
 
 
 @pytest.mark.parametrize("alpha", [1e39, 1e-50])

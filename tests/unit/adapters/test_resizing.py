@@ -148,13 +148,3 @@ def test_lokr_of_another_split_is_the_closest_of_all(old, new):
     assert relative(after, before) == pytest.approx(optimum, abs=1e-8)
     assert result.error == pytest.approx(optimum, abs=1e-8)
     assert optimum > 0.05
-
-
-@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
-def test_a_delta_of_zero_starts_anew(kind):
-    old, new = make_plan(kind, 64, 96, 4), make_plan(kind, 64, 96, 2)
-    untrained = LayerState(KINDS[kind].initial_factors(old, 0), 4.0, 4)
-    fresh = KINDS[kind].initial_factors(new, 1)
-    result = resize(kind, untrained, fresh, 1.0)
-    assert result.error == 0.0
-    assert all(torch.equal(result.tensors[name], fresh[name]) for name in fresh)

@@ -143,12 +143,3 @@ def refused_both(state, way, message):
     with pytest.raises(AdapterError, match=message):
         start_from(module, adapter, state)
     assert all(map(torch.equal, before, adapter.parameters()))
-
-
-def test_differences_that_are_no_factors_are_not_dropped_silently():
-    state, _, _ = trained_state(AdapterConfig(kind="lora", rank=2))
-    extras = {"second": {"diff_b": torch.ones(40)}}
-    module = make_module()
-    with pytest.raises(AdapterError, match=r"second\.diff_b"):
-        attach_state(module, AdapterState("lora", state.layers, extras=extras))
-    assert isinstance(module.second, nn.Linear)

@@ -15,11 +15,9 @@ from fixtures.shared_block import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
-from trainer_core.errors import AdapterError
 
 each_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
@@ -125,22 +123,6 @@ def test_what_nobody_wrote_reaches_no_gradient():
         torch.use_deterministic_algorithms(False)
 
 
-def test_layers_that_do_not_come_are_not_waited_for_any_more():
-    block, adapter = make(OPTIONS["lora"])
-    outputs = [block.q(make_input()) for _ in range(4)]
-    assert [shares(y) for y in outputs] == [True, True, False, False]
-    assert group(adapter).waits_for == ()
-
-
-def test_layers_that_come_after_all_are_waited_for_again():
-    block, adapter = make(OPTIONS["lora"])
-    for _ in range(5):
-        block.q(make_input())
-    passes = [block(make_input()) for _ in range(3)]
-    assert [[shares(y) for y in ys] for ys in passes] == [[False] * 3, [True] * 3, [True] * 3]
-    assert group(adapter).waits_for == ()
-
-
 def doubled(tensors):
     with torch.no_grad():
         for each in tensors:
@@ -183,17 +165,3 @@ def test_what_changes_between_two_calls_is_read_again(case):
 def test_layers_that_read_another_input_do_not_share(options):
     _, adapter = make(options)
     assert adapter.shared_inputs == ()
-
-
-def test_groups_are_what_an_expression_matches_alike():
-    torch.manual_seed(0)
-    module = nn.ModuleDict({"a": Block(), "b": Block(), "c": nn.Linear(24, 8)})
-    patterns = [r"(.)\.[qk]", r"(.)\.[qkv]", r"c"]
-    adapter = attach(module, AdapterConfig(rank=2, exclude=["b.v"]), [".*"], shared=patterns)
-    assert adapter.shared_inputs == (("a.q", "a.k"), ("b.q", "b.k"))
-    adapter.detach()
-    with pytest.raises(AdapterError, match="regular expression"):
-        attach(module, AdapterConfig(rank=2), [".*"], shared=["(a"])
-    # Sizes say that these have no common input, whatever the expression says.
-    module = nn.ModuleDict({"q": nn.Linear(8, 4), "k": nn.Linear(6, 4)})
-    assert attach(module, AdapterConfig(rank=2), [".*"], shared=["[qk]"]).shared_inputs == ()

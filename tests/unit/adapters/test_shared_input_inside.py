@@ -15,9 +15,6 @@ from fixtures.shared_block import (
     make_input,
     shares,
 )
-from torch import distributed, nn
-from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
@@ -121,17 +118,6 @@ def test_dropouts_are_drawn_for_each_layer(option):
     assert_same(*both({**OPTIONS["lora"], option: 0.5}, compute))
 
 
-def test_without_gradients_the_outputs_have_the_same_bits():
-    block, _ = make(OPTIONS["lora"], dtype=torch.float32)
-    x = make_input(dtype=torch.float32)
-    expected = block(x)
-    with torch.no_grad():
-        assert all(torch.equal(*pair) for pair in zip(block(x), expected, strict=True))
-        block.q(x)
-    # What was begun without gradients is not gone on with.
-    assert torch.autograd.grad(block.k(x).sum(), x)[0].any()
-
-
 @pytest.mark.parametrize("learning", [True, False])
 def test_an_exception_between_two_layers_keeps_nothing_alive(learning):
     block, adapter = make(OPTIONS["lora"])
@@ -150,40 +136,3 @@ def test_an_exception_between_two_layers_keeps_nothing_alive(learning):
         assert all(each.expired() for each in kept)
     finally:
         gc.enable()
-
-
-@pytest.fixture
-def process_group(tmp_path):
-    if not distributed.is_available() or not distributed.is_gloo_available():
-        pytest.skip("this torch has no gloo")
-    store = distributed.FileStore(str(tmp_path / "store"), 1)
-    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    # A reducer of DDP that is collected later, by a thread of gloo, waits for that thread for ever.
-    gc.collect()
-    distributed.destroy_process_group()
-    gc.collect()
-
-
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("wrapping", ["ddp", "fsdp1, around each", "fsdp1, around all"])
-def test_wrapped_for_many_processes(process_group, wrapping, checkpointing):
-    def compute(block, adapter, x):
-        run = block
-        if wrapping == "ddp":
-            run = nn.parallel.DistributedDataParallel(block)
-        else:
-            parts = {type(block.q)} if "each" in wrapping else set()
-            run = FullyShardedDataParallel(
-                block,
-                use_orig_params=True,
-                auto_wrap_policy=ModuleWrapPolicy(parts),
-                device_id=torch.device("cpu"),
-            )
-        parameters = [each for each in run.parameters() if each.requires_grad]
-        for _ in range(2):
-            ys = checkpoint(run, x, use_reentrant=False) if checkpointing else run(x)
-            sum(y.square().sum() for y in ys).backward()
-        return [*ys, x.grad, *(each.grad for each in parameters)]
-
-    assert_same(*both(OPTIONS["lora"], compute))

@@ -131,17 +131,6 @@ def test_another_base_is_refused():
     refused(AdapterState("lora", swapped), match, kind="lora", rank=2)
 
 
-def test_lengths_need_dora_of_their_axis():
-    state, _ = trained("lora", dora=True, dora_axis="output")
-    refused(state, "magnitude of the output axis", kind="lora", rank=2)
-    refused(state, "magnitude of the output axis", kind="lora", rank=2, dora=True)
-
-
-def test_loha_that_does_not_fit_names_the_layer():
-    state, _ = trained("loha", rank_pattern={"0": 4})
-    refused(state, r"start_from: 0: a loha of rank 4 that loses", kind="loha", rank=2)
-
-
 @each_kind
 def test_convolutions_start_from_another_rank(kind):
     """A file writes the window flat or with two axes; the delta is that of the matrix."""

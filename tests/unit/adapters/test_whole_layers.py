@@ -1,14 +1,11 @@
 """Layers that are trained as the one that ComfyUI makes of them: values, gradients, files."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 
 from tests.fixtures.lumina2 import ATTENTION, KEY_MAP, TEXT, make_lumina, predict
 from tests.fixtures.strong_states import strengthen
-from tests.fixtures.swapped_blocks import CPU, HesitantTransfer
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
@@ -16,9 +13,7 @@ from trainer_core.adapters import attach
 from trainer_core.adapters.attach_state import attach_state
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
-from trainer_core.offload.host_weights import PageableMaster
 from trainer_core.offload.model_bytes import pack_blocks
-from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.quantization.quantized_linear import QuantizedLinear
 from trainer_core.quantization.registry import FORMATS
 
@@ -180,26 +175,6 @@ def test_packed_bases_work(kind, transformer):
     assert torch.equal(velocity(transformer), before)
 
 
-def test_swapped_blocks_compute_the_same(transformer):
-    wanted = []
-    for swapped in (False, True):
-        model, streamed = copy.deepcopy(transformer).train(), None
-        model.enable_gradient_checkpointing()
-        if swapped:
-            blocks = list(model.layers)
-            streamed = StreamedBlocks(blocks, CPU, 1, PageableMaster(), HesitantTransfer())
-        adapter = adapted(model).train()
-        if streamed is not None:
-            streamed.place_rest(model, CPU)
-        output = velocity(model)
-        wanted.append([output, *torch.autograd.grad(output.square().sum(), adapter.parameters())])
-        if streamed is not None:
-            assert streamed.loads
-            streamed.close()
-    for with_it, without in zip(*wanted, strict=True):
-        assert torch.equal(with_it, without)
-
-
 @pytest.mark.parametrize("kind", ["lora", "loha"])
 def test_what_can_be_divided_is_divided_for_diffusers(kind, transformer, tmp_path):
     adapter = adapted(transformer, kind)
@@ -215,9 +190,3 @@ def test_what_can_be_divided_is_divided_for_diffusers(kind, transformer, tmp_pat
     # And back into the one layer that ComfyUI has.
     write_adapter(tmp_path / "native.safetensors", read, "comfyui", KEY_MAP, {}, proof=False)
     assert WHOLE in read_adapter(tmp_path / "native.safetensors", KEY_MAP).layers
-
-
-def test_a_lokr_is_refused_where_its_parts_are_needed(transformer, tmp_path):
-    state = adapted(transformer, factor=2).state()
-    with pytest.raises(AdapterError, match="one layer in the file"):
-        write_adapter(tmp_path / "a.safetensors", state, "diffusers", KEY_MAP, {}, proof=False)

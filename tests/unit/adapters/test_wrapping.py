@@ -11,7 +11,6 @@ from fixtures.combinations import some
 from fixtures.textbook import relative
 from fixtures.wrapped_blocks import (
     CASES,
-    HAS_FSDP2,
     PROCESSES,
     WRAPPINGS,
     make_block,
@@ -132,15 +131,3 @@ def test_the_steps_changed_what_is_compared(alone):
     steps = alone["outputs"]
     for index, case in enumerate(CASES):
         assert relative(steps[-1, index], steps[0, index]) > 1e-3, case
-
-
-@pytest.mark.exhaustive
-def test_what_needs_whole_tensors_says_so(wrapped):
-    for process in wrapped:
-        assert "weight that FSDP keeps in parts" in process["fsdp1"][1]["merge"]
-        assert "summon_full_params" in process["fsdp1"][1]["state"]
-        if not HAS_FSDP2:
-            continue
-        assert "weight that FSDP keeps in parts" in process["fsdp2"][1]["merge"]
-        assert "the magnitude that DoRA divides by" in process["base in parts"]["lora dora"]
-        assert process["base in parts"]["lora"] == ""

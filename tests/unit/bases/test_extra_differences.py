@@ -74,13 +74,6 @@ def test_both_forms_of_base_get_the_same(bases, extras, native_state, tmp_path):
     assert len(changed) == sum(len(endings) for endings in ENDINGS.values())
 
 
-def test_strength_zero_replaces_nothing(bases, extras, native_state, tmp_path):
-    state = AdapterState("lora", {}, {}, extras)
-    merge_into_base(bases[0], [(state, 0.0)], tmp_path / "m.safetensors")
-    merged = open_base(tmp_path / "m.safetensors")
-    assert all(torch.equal(merged.tensor(n), t) for n, t in native_state.items())
-
-
 def test_of_several_for_one_tensor_comfyuis_choice_is_taken(bases, native_state, tmp_path):
     shape = native_state["img_in.weight"].shape
     both = {"img_in": {"diff": torch.ones(shape), "set_weight": torch.zeros(shape)}}

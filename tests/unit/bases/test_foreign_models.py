@@ -142,20 +142,6 @@ def test_sizes_tell_whose_it_is(form, tmp_path):
     assert other_models(path) == "FLUX.2"
 
 
-def test_a_key_that_nobody_reads_does_not_hide_the_rest(tmp_path, capsys):
-    path = write_lora(tmp_path / "a.safetensors", attention(model_layers("wan 1.3b")), "lora_unet_")
-    more = {
-        "diffusion_model.blocks.0.diff_m": ones(1, 6, 1536),
-        "lora_unet_blocks_0_norm3.diff": ones(4),
-    }
-    save_file({**load_file(path), **more}, path)
-    assert main(["inspect", str(path)]) == 0
-    shown = capsys.readouterr().out
-    assert "for Wan 2.1 or 2.2" in shown
-    assert "blocks.0.diff_m" in shown
-    assert "rank" in shown
-
-
 def lora(name, rows, columns, ends=(".lora_A.weight", ".lora_B.weight")):
     return {name + ends[0]: ones(1, columns), name + ends[1]: ones(rows, 1)}
 
@@ -186,13 +172,6 @@ def test_a_layer_of_another_part_does_not_hide_the_model(name, tmp_path, capsys)
     assert "of rank 1 for LTX-Video or LTX-2: 12 layers" in shown
     assert "keys beside its factors: 2" in shown
     assert f"{name}.lora_A.weight" in shown
-
-
-def test_layers_of_both_spellings_of_comfyui_are_all_read(tmp_path, capsys):
-    path = tmp_path / "a.safetensors"
-    save_file({**LTX, **lora("transformer_blocks.27.attn1.to_q", 2048, 2048)}, path)
-    assert main(["inspect", str(path)]) == 0
-    assert "of rank 1 for LTX-Video or LTX-2: 13 layers, layout comfyui." in capsys.readouterr().out
 
 
 def test_clips_layers_tell_flux_from_qwen_image_and_are_converted(tmp_path, capsys):
@@ -264,18 +243,6 @@ def test_comfyuis_and_musubis_names_are_known(name, tmp_path):
     path = write_named(tmp_path / "a.safetensors", {name: (rows, columns)})
     with pytest.raises(AdapterFileError, match=rf"an adapter for {title} \("):
         adapter_family(path)
-
-
-@pytest.mark.parametrize("words", [["convert"], ["inspect"], ["resize"], ["inspect", "--prove"]])
-def test_the_commands_refuse_it_by_name(words, tmp_path, capsys):
-    path = write_lora(tmp_path / "a.safetensors", attention(model_layers("sd35 large")))
-    out = tmp_path / "out.safetensors"
-    more = {"convert": [str(out), "--to", "comfyui"], "resize": [str(out), "--rank", "1"]}
-    code = main([words[0], str(path), *more.get(words[0], []), *words[1:]])
-    shown = capsys.readouterr()
-    assert code == (0 if words == ["inspect"] else 2)
-    assert "Stable Diffusion 3" in shown.out + shown.err
-    assert not out.exists()
 
 
 @pytest.mark.parametrize("family", OURS)

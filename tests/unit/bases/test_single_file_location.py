@@ -12,14 +12,13 @@ from tests.fixtures.families import record, records
 from tests.fixtures.flux_base import make_flux_base
 from tests.fixtures.native_files import flux_to_native, make_native_flux
 from tests.fixtures.qwen_base import make_qwen_base
-from trainer_core.bases.locate import detect_base, detect_variant, locate_base
+from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.config import BaseSection
 from trainer_core.diffusion.sigma import ShiftSettings
 from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.diffusers_parts import read_shift
 from trainer_core.families.registry import FAMILIES, get_family
 from trainer_core.weights.base_location import file_identity
-from trainer_core.weights.base_path import names_hub
 from trainer_core.weights.diffusers_folder import read_json
 
 
@@ -135,16 +134,6 @@ def test_the_variant_has_to_fit(files):
         locate(files / "flux.safetensors", "flux", True, variant="edit_plus")
 
 
-def test_a_folders_pipeline_says_what_it_was_made_for(tmp_path):
-    flux = get_family("flux")
-    assert detect_variant(make_flux_base(tmp_path / "flux"), flux) == "generate"
-    # The base that ships with the trainer does both.
-    qwen = get_family("qwen_image")
-    assert detect_variant("embedded", qwen) is None
-    assert qwen.embedded is not None
-    assert detect_variant(qwen.embedded, qwen) is None
-
-
 def test_the_identity_of_a_file_is_its_content(files):
     path = files / "flux.safetensors"
     copy = shutil.copy(path, files / "copy.safetensors")
@@ -153,12 +142,6 @@ def test_the_identity_of_a_file_is_its_content(files):
     content[-1] ^= 1
     path.write_bytes(bytes(content))
     assert file_identity(copy) != file_identity(path)
-
-
-def test_a_path_of_weights_is_never_a_hub_id():
-    assert names_hub("owner/name")
-    for text in ("models/flux.safetensors", "models/flux.GGUF", "models/flux.sft", "embedded"):
-        assert not names_hub(text)
 
 
 def test_the_family_of_a_base_is_found(files):
@@ -190,16 +173,3 @@ def test_what_is_no_base_is_said(name, found, tmp_path):
         detect_base(tmp_path / name)
     assert found in error.value.found
     assert error.value.remedy
-
-
-def test_finding_the_family_reads_no_weight(files):
-    """With its weights cut into nonsense the file is still named; with its header cut it is not."""
-    path = files / "flux.safetensors"
-    content = bytearray(path.read_bytes())
-    begin = 8 + int.from_bytes(content[:8], "little")
-    content[begin:] = b"\xff" * (len(content) - begin)
-    path.write_bytes(bytes(content))
-    assert detect_base(path) == "flux"
-    path.write_bytes(bytes(content[: begin - 9]))
-    with pytest.raises(BaseModelError, match="no whole"):
-        detect_base(path)

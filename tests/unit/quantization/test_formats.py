@@ -103,12 +103,6 @@ def test_nf4_is_what_bitsandbytes_makes_bit_for_bit(shape, dtype):
         assert torch.equal(FORMATS["nf4"].dense(parts, shape, wanted), theirs)
 
 
-def test_what_does_not_fill_blocks_does_not_fit():
-    assert FORMATS["nf4"].fits((2, 96))
-    assert not FORMATS["nf4"].fits((1, 96))
-    assert FORMATS["fp8"].fits((1, 96))
-
-
 @pytest.mark.parametrize("stored", [*FORMATS.values(), Fp8("none"), Fp8("tensor")])
 def test_stored_bytes_are_those_of_the_parts(stored):
     parts = stored.pack(torch.randn(64, 128))

@@ -56,12 +56,6 @@ def test_weights_packed_by_the_package_are_read_bit_for_bit(kind, gguf):
     assert np.abs(found.numpy() - weight).max() < 0.03
 
 
-def test_a_large_weight_is_read_in_pieces(gguf):
-    blocks = random_blocks("Q6_K", 530, 8192)
-    expected = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType.Q6_K)
-    assert same_bits(dense("Q6_K", blocks, 8192), expected)
-
-
 @pytest.mark.parametrize("kind", GGUF_FORMATS)
 def test_rows_of_a_packed_weight_are_rows_of_the_dense_one(kind):
     stored, blocks = GGUF_FORMATS[kind], random_blocks(kind, 20, 512)

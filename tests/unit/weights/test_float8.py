@@ -41,18 +41,6 @@ def test_all_numbers_of_8_bits_are_those_of_torch(stored, wide):
         assert torch.equal(found.isnan(), values.to(wide).isnan())
 
 
-def test_a_large_tensor_is_put_together_of_its_parts():
-    codes = torch.randint(0, 120, (300, 1001), dtype=torch.uint8, generator=torch.Generator())
-    values = codes.view(torch.float8_e4m3fn)
-    before = torch.get_num_threads()
-    try:
-        for threads in (1, 2, 7):
-            torch.set_num_threads(threads)
-            assert torch.equal(widened(values, torch.bfloat16), values.to(torch.bfloat16))
-    finally:
-        torch.set_num_threads(before)
-
-
 def test_torch_converts_no_more_than_the_table():
     values = torch.zeros(256, 1024).to(torch.float8_e4m3fn)
     with Counted() as counted:
@@ -61,10 +49,3 @@ def test_torch_converts_no_more_than_the_table():
     with Counted() as counted:
         values.to(torch.bfloat16)
     assert counted.converted == values.numel()
-
-
-def test_a_wide_tensor_is_copied():
-    values = torch.randn(3, 4)
-    copied = widened(values, torch.float32)
-    assert torch.equal(copied, values)
-    assert copied.data_ptr() != values.data_ptr()

@@ -8,7 +8,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fixtures.flux_files import random_adapter
 from tests.fixtures.gguf_files import (
     BLOCKS,
     TYPES,
@@ -21,13 +20,10 @@ from tests.fixtures.gguf_files import (
 from tests.fixtures.native_files import (
     flux_to_native,
     locate_file,
-    make_native_flux,
     native_state,
     packed_layers,
 )
 from trainer_core.bases.locate import detect_base
-from trainer_core.bases.open import open_base
-from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
 from trainer_core.weights.header import check_formats, open_weights
@@ -93,22 +89,6 @@ def test_a_packed_model_has_the_numbers_of_the_dense_one(gguf, tmp_path):
     y = layer(x)
     assert torch.equal(y, torch.nn.functional.linear(x, layer.dense(), layer.bias))
     assert torch.autograd.grad(y.sum(), x)[0].any()
-
-
-def test_nothing_is_merged_into_packed_weights(gguf, tmp_path):
-    path, _ = write(tmp_path / "base.gguf", "flux", gguf)
-    state = random_adapter(make_native_flux(), "attention")
-    with pytest.raises(BaseModelError, match=r"is packed as Q\d_., which is read and not written"):
-        merge_into_base(open_base(path), [(state, 1.0)], tmp_path / "merged.safetensors")
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_the_title_counts_as_the_name(gguf, tmp_path):
-    tensors = {k: ("F32", v.numpy()) for k, v in native_state("flux").items()}
-    path = write_with_gguf(tmp_path / "base.gguf", tensors, "Flux turbo")
-    with pytest.raises(BaseModelError, match="turbo"):
-        locate_file(path, "flux")
-    assert locate_file(write_with_gguf(tmp_path / "other.gguf", tensors, "Flux"), "flux").file
 
 
 def good(rows=4):

@@ -18,7 +18,6 @@ from tests.fixtures.native_files import (
     packed_layers,
     to_scaled,
 )
-from tests.fixtures.random_weights import randomize
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, MemorySection
 from trainer_core.errors import BaseModelError
@@ -31,8 +30,6 @@ from trainer_core.quantization.registry import FORMATS
 from trainer_core.weights.base_format import Packing
 from trainer_core.weights.base_location import BaseLocation
 from trainer_core.weights.kept_weights import stored_layers
-from trainer_core.weights.loading import plan_weights
-from trainer_core.weights.reading import TensorReader, ahead
 
 FLUX = get_family("flux")
 PRECISIONS = [torch.float32, torch.bfloat16]
@@ -170,34 +167,6 @@ def test_eight_bits_become_another_format_by_their_numbers(tmp_path, name):
         assert all(torch.equal(part, layer.parts()[key]) for key, part in parts.items())
 
 
-def odd_flux():
-    """A width of 36: no matrix of attention has a multiple of 64 numbers, those between have."""
-    from diffusers import FluxTransformer2DModel
-
-    return randomize(
-        FluxTransformer2DModel(
-            in_channels=16,
-            num_layers=1,
-            num_single_layers=1,
-            attention_head_dim=18,
-            num_attention_heads=2,
-            joint_attention_dim=24,
-            pooled_projection_dim=24,
-            axes_dims_rope=(4, 6, 8),
-        ),
-        3,
-    )
-
-
-def test_a_layer_that_does_not_fit_stays_dense(tmp_path):
-    location = place(folder_of(odd_flux(), tmp_path))
-    found = FLUX.load_transformer(location, torch.float32, "cpu", "nf4")
-    kept = {name.split(".", 2)[2] for name in packed_layers(found)}
-    assert {"ff.net.0.proj", "proj_mlp"} <= kept
-    assert not {"attn.to_q", "attn.to_out.0"} & kept
-    assert_rest_is_dense(found, FLUX.load_transformer(location, torch.float32, "cpu"))
-
-
 def refusal(location):
     with pytest.raises(BaseModelError) as caught:
         FLUX.load_transformer(location, torch.float32, "cpu", "fp8")
@@ -262,35 +231,3 @@ def test_a_swapped_block_is_copied_once_unless_its_family_changes_it(
         assert found.keys() == wanted.keys()
         assert all(torch.equal(found[key], value) for key, value in wanted.items())
         assert len(holds) == copies
-
-
-def test_a_gpu_that_stops_while_a_folder_is_read_is_no_damaged_file(tmp_path):
-    def stop(name, block):
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    location = place(folder_of(make_flux_transformer(), tmp_path))
-    with pytest.raises(RuntimeError, match=r"^CUDA error"):
-        FLUX.load_transformer(location, torch.float32, "cpu", "int8", take=stop)
-
-
-def test_of_the_files_of_a_base_one_tensor_is_read_ahead_and_no_more(tmp_path, monkeypatch):
-    location = place(folder_of(make_flux_transformer(), tmp_path))
-    plan = plan_weights(location, FLUX.files.single_file, torch.device("cpu"), None)
-    read, real = [], TensorReader.read_ahead
-    monkeypatch.setattr(
-        TensorReader, "read_ahead", lambda self, name: real(self, name) or read.append(name)
-    )
-    names = list(plan.cuts)
-    for at, name in enumerate(ahead(plan.cuts, plan.readers)):
-        assert name == names[at]
-        assert read in (names[: at + 1], names[: at + 2])
-    assert read == names
-
-
-def test_a_file_that_goes_while_it_is_read_ahead_is_named(tmp_path):
-    location = place(folder_of(make_flux_transformer(), tmp_path))
-    plan = plan_weights(location, FLUX.files.single_file, torch.device("cpu"), None)
-    for path in (tmp_path / "transformer").glob("*.safetensors"):
-        path.unlink()
-    with pytest.raises(BaseModelError, match=r"cannot be read \("):
-        next(ahead(plan.cuts, plan.readers))

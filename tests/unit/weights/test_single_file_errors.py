@@ -110,24 +110,6 @@ def test_other_kinds_of_files_are_refused(name, found, remedy, tmp_path):
     assert remedy in error.remedy
 
 
-def test_a_directory_and_a_missing_file_are_refused(tmp_path):
-    folder = tmp_path / "folder.safetensors"
-    folder.mkdir()
-    assert "no model_index.json" in refusal(folder).found
-    # A missing file is never taken for a hub id.
-    for missing in (tmp_path / "none.safetensors", "models/none.safetensors", "models/none.gguf"):
-        assert "does not exist" in refusal(missing).found
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(share=st.floats(0, 0.999))
-def test_a_truncated_file_is_refused(share, tmp_path):
-    content = save(flux())
-    path = tmp_path / "base.safetensors"
-    path.write_bytes(content[: int(len(content) * share)])
-    assert "no whole safetensors file" in refusal(path).found
-
-
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_damaged_header_never_ends_in_another_error(data, tmp_path):
@@ -212,16 +194,6 @@ def test_what_does_not_fit_is_named(case, tmp_path):
     spoil(tensors)
     with pytest.raises(BaseModelError, match=f"Found: .*{found}"):
         use(write(tmp_path, tensors))
-
-
-def test_what_cannot_be_read_is_said_where_the_base_is_chosen(tmp_path):
-    """Load Training Base only asks for the family."""
-    for spoilt in (scaled(comfy_quant=note("nvfp4")), scaled(comfy_quant=note("mxfp8"))):
-        with pytest.raises(BaseModelError, match="bf16 or the fp8_scaled file"):
-            detect_base(write(tmp_path, *spoilt))
-    canny = flux() | {"img_in.weight": torch.ones(128, 128)}
-    with pytest.raises(BaseModelError, match="Canny"):
-        detect_base(write(tmp_path, canny))
 
 
 def scaled(spelling="new", **changes):

@@ -103,12 +103,6 @@ def test_loading_takes_little_more_than_the_model(name, files):
     assert growth(files, name) < 1.3
 
 
-@pytest.mark.exhaustive
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux' peak of memory")
-def test_a_second_copy_would_be_noticed(files):
-    assert growth(files, "bf16", "twice") > 1.9
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux' peak of memory")
 @pytest.mark.parametrize("base_format", some(["nf4"]))

@@ -11,7 +11,6 @@ from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.drawn_masks import with_areas
 from trainer_core.data.image import (
     fit_to_bucket,
-    from_pixels,
     on_white,
     open_image,
     resize_exact,
@@ -58,18 +57,6 @@ def test_hidden_colours_do_not_bleed_and_opaque_images_are_as_rgb(tmp_path, pain
     )
 
 
-def test_pixels_have_the_channels_that_are_asked_for():
-    image = halves((4, 4))
-    four = to_pixels(image, 4)
-    assert four.shape == (4, 4, 4)
-    assert four[3, 0].tolist() == [1, 1, -1, -1]
-    assert torch.equal(to_pixels(image), four[:3])
-    again = from_pixels(four)
-    assert again.mode == "RGBA"
-    assert again.tobytes() == image.tobytes()
-    assert from_pixels(four[:3]).mode == "RGB"
-
-
 def test_what_is_clear_is_white_where_three_channels_are_seen(tmp_path):
     assert on_white(halves()).getpixel((40, 0)) == (255, 255, 255)
     rgb = Image.new("RGB", (2, 2))
@@ -79,25 +66,6 @@ def test_what_is_clear_is_white_where_three_channels_are_seen(tmp_path):
     assert "38;2;0;0;255" in line
     assert "38;2;255;255;255" in line
     assert "38;2;255;0;0" not in line
-
-
-@torch.no_grad()
-def test_a_cache_of_four_channels(tmp_path, captioned, paint):
-    world = World(tmp_path, captioned, paint)
-    world.encoders = TinyEncoders(channels=4)
-    path = world.add("a.png", control=True)
-    halves((64, 64)).save(path)
-    halves((64, 64), left=(0, 255, 0, 255)).save(path.with_name("a_control.png"))
-    four = world.build(channels=4).load(0)
-    assert torch.equal(four.latents, world.encoders.encode_image(to_pixels(halves(), 4)[None])[0])
-    # The text encoder's copy is RGB, with white where the control image is clear.
-    white = to_pixels(on_white(halves(left=(0, 255, 0, 255)))).mean((1, 2))
-    assert torch.equal(four.conditioning["seen"][0], white)
-    # The same images for three channels are other files of the cache.
-    world.encoders = TinyEncoders()
-    three = world.build().load(0)
-    assert not torch.equal(three.latents, four.latents)
-    assert torch.equal(world.build(channels=4).load(0).latents, four.latents)
 
 
 class Recording(TinyEncoders):

@@ -5,7 +5,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fixtures.counted_calls import counted_calls
 from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
@@ -126,14 +125,6 @@ def test_a_partial_step_keeps_the_share_that_preserves_the_base():
     assert drawn == list(range(48))
 
 
-def test_a_folder_has_its_own_batch_size():
-    plan = BatchPlan([SMALL] * 16, [0] * 16, [2] * 8 + [4] * 8, 2, 1, 0)
-    for step in range(1, plan.steps_per_epoch + 1):
-        sizes = {(len(each.indices), min(each.indices) // 8) for each in plan.passes(step)}
-        assert sizes in ({(2, 0)}, {(4, 1)})
-        assert plan.samples(step) == 2 * next(iter(sizes))[0]
-
-
 def test_texts_of_like_length_share_a_pass_and_single_samples_stay_shuffled():
     lengths = [1 + 7 * n % 97 for n in range(400)]
 
@@ -172,15 +163,6 @@ def test_processes_together_train_a_step_once_and_make_equally_many_passes(batch
         assert [places[at] for at in range(plan.samples(step))] == list(trained(plan, step))
         assert sum(len(each.indices) for each in counted) == plan.samples(step)
         assert all(len(e.indices) == 1 for part in parts for e in part if e.idle)
-
-
-def test_the_work_of_putting_samples_in_order_grows_with_their_number_alone():
-    def calls(count):
-        buckets = [Bucket(64 * (8 + n % 12), 1024) for n in range(count)]
-        plan = BatchPlan(buckets, [0] * count, 1, 1, 1, 0)
-        return counted_calls(lambda: plan.passes(count + 1))
-
-    assert calls(8000) < 5 * calls(2000)
 
 
 def test_the_order_differs_by_epoch_and_seed_and_follows_from_nothing_else():
@@ -237,22 +219,6 @@ def test_the_shares_of_a_batch_make_up_the_whole(dataset, count):
     texts = [text for part in parts for text in part.conditionings]
     for one, two in zip(texts, whole.conditionings, strict=True):
         assert torch.equal(one["t"], two["t"])
-
-
-def test_each_sample_has_its_weight(dataset):
-    small = CachedDataset(dataset.items[:3])
-    plan = plan_for(small, batch_size=3)
-    batch = load_batch(small, plan, 1, 0, 0.0, 0, sample_weights=[0.0, 1.0, 2.0])
-    assert batch.weights == tuple(float(index) for index in plan.indices(1, 0))
-    assert load_batch(small, plan, 1, 0, 0.0, 0, sample_weights=[1.0] * 3).weights == ()
-
-
-def test_a_dropped_caption_is_the_empty_text(dataset):
-    plan = plan_for(dataset, batch_size=2)
-    for rate, empty in ((0.0, False), (1.0, True)):
-        batch = load_batch(dataset, plan, 2, 0, rate, 1)
-        found = [each["t"].tolist() == [[0.0] * 3] for each in batch.conditionings]
-        assert found == [empty or index == 0 for index in plan.indices(2, 0)]
 
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.75])

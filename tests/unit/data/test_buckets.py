@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import settings as budget
 from hypothesis import strategies as st
 
-from tests.fixtures.counted_calls import counted_calls
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import choose_buckets, plan_buckets, standard_buckets
 from trainer_core.data.image import kept_box
@@ -54,16 +53,6 @@ def test_every_plan_keeps_its_promises(sizes, resolution, multiple, aspect, upsc
         if not upscale:
             assert bucket.width <= sample.width
             assert bucket.height <= sample.height
-
-
-@budget(max_examples=80, deadline=None)
-@given(st.integers(64, 1536), st.sampled_from([16, 32, 64]), st.floats(1, 8))
-def test_standard_buckets_are_symmetric_and_leave_no_room(resolution, multiple, aspect):
-    buckets = standard_buckets(resolution, aspect, multiple)
-    assert list(buckets) == sorted(set(buckets))
-    for bucket in buckets:
-        assert Bucket(bucket.height, bucket.width) in buckets
-        assert (bucket.width + multiple) * (bucket.height + multiple) > resolution**2
 
 
 def test_an_image_smaller_than_one_multiple_is_an_error_that_names_it():
@@ -160,12 +149,6 @@ def test_an_image_is_planned_for_each_size_that_it_fills(size, more, found):
     assert sizes_of(image(*size), more_resolutions=more) == found
 
 
-def test_no_image_is_enlarged_for_a_further_size():
-    found = sizes_of(image(600, 600), resolution=512, more_resolutions=[1024], upscale=True)
-    assert found == [(512, 512)]
-    assert sizes_of(image(600, 600), upscale=True) == [(1024, 1024)]
-
-
 @pytest.mark.parametrize(
     ("size", "options", "found"),
     [
@@ -249,15 +232,6 @@ def test_a_step_that_the_family_cannot_train_names_setting_and_remedy(step):
     assert all(sizes_of(image(500, 500), bucket_step=each) for each in good)
 
 
-def test_the_work_of_planning_grows_with_the_number_of_images_alone():
-    def calls(count):
-        samples = [image(600 + n % 317, 600 + n % 211) for n in range(count)]
-        settings = DatasetSection(more_resolutions=[512])
-        return counted_calls(lambda: plan_buckets(samples, settings, 16, no_control_size))
-
-    assert calls(8000) < 5 * calls(2000)
-
-
 LONGEST = {"bucketing": "longest_side"}
 
 
@@ -283,8 +257,3 @@ LONGEST = {"bucketing": "longest_side"}
 )
 def test_the_size_of_a_bucket(size, options, found):
     assert bucket_of(*size, **options) == found
-
-
-def test_a_resolution_below_the_multiple_is_an_error_that_names_the_setting():
-    with pytest.raises(ConfigError, match=r"dataset\.resolution"):
-        bucket_of(100, 100, 64, resolution=63)

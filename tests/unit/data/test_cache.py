@@ -10,8 +10,7 @@ from PIL import Image
 
 from tests.fixtures.cache_world import same
 from trainer_core.data import file_memory
-from trainer_core.data.cache.cached_dataset import CachedDataset
-from trainer_core.data.image import fit_to_bucket, open_image, resize_exact, to_pixels
+from trainer_core.data.image import fit_to_bucket, open_image, to_pixels
 from trainer_core.filesystem.record_table import RecordTable
 from trainer_core.types import Bucket, View
 
@@ -121,18 +120,6 @@ def test_controls_are_sized_like_their_target_and_seen_by_the_text_encoder(world
     assert dataset.control_buckets == ((sample.bucket,),)
 
 
-def test_controls_with_an_area_of_their_own_are_resized_whole(world):
-    world.options["control_area"] = 1024
-    world.add("a.png", "edit", control=True)
-    world.paint(world.data / "a_control.png", width=100, height=40, seed=5)
-    dataset = world.build()
-    control = resize_exact(open_image(world.data / "a_control.png"), 32, 32)
-    with torch.no_grad():
-        expected = world.encoders.encode_image(to_pixels(control)[None])[0]
-    assert torch.equal(dataset.load(0).controls[0], expected)
-    assert dataset.control_buckets == ((Bucket(32, 32),),)
-
-
 def test_a_changed_control_costs_its_latents_and_both_texts(world):
     world.add("a.png", "edit", control=True)
     world.add("b.png", "edit", control=True)
@@ -203,41 +190,12 @@ def test_remembered_hashes_are_used_and_never_trusted_over_a_changed_file(world)
     assert not torch.equal(first.load(0).latents, second.load(0).latents)
 
 
-@pytest.mark.usefixtures("old_images")
-def test_a_false_memory_is_believed_only_without_verify(world):
-    world.add("a.png")
-    world.build()
-    rows = remembered(world)
-    false = rows.copy()
-    false["digest"] = 0
-    table(world).replace(false)
-    world.encoders.counts()
-    world.build(verify=True)
-    assert world.encoders.counts() == (0, 0, 0)
-    assert remembered(world).tobytes() == rows.tobytes()
-    table(world).replace(false)
-    world.build()
-    assert world.encoders.counts() == (1, 1, 0), "the memory is not used at all"
-
-
 def table(world) -> RecordTable:
     return RecordTable(world.cache / "index", "images", file_memory._FIELDS, 1)
 
 
 def remembered(world):
     return table(world).read()
-
-
-def test_little_memory_changes_nothing_but_speed(world):
-    for number in range(3):
-        world.add(f"{number}.png", f"caption {number}")
-    dataset = world.build()
-    small = CachedDataset(dataset.items, memory_bytes=100)
-    assert same(dataset, small)
-    assert same(small, dataset)
-    assert small.memory._size <= 100
-    shutil.rmtree(world.cache)
-    assert dataset.load(0).name == "0.png", "a second read comes from memory"
 
 
 def test_the_datasets_identity_follows_content_and_order_and_not_names(world):

@@ -51,18 +51,6 @@ def test_what_was_unused_for_longest_goes_first(world, three):
     assert there(three) == [False, False, False]
 
 
-def test_a_dry_run_removes_nothing_and_says_the_same(world, three):
-    size = total(world)
-    dry = collect(world.cache, size // 2, NOTHING, dry=True)
-    assert dry.removed > 0
-    assert total(world) == size
-    wet = collect(world.cache, size // 2, NOTHING)
-    assert (wet.removed, wet.freed, wet.kept) == (dry.removed, dry.freed, dry.kept)
-    assert "would be removed" in str(dry)
-    assert "were removed" in str(wet)
-    assert "nothing has to be removed" in str(collect(world.cache, size, NOTHING, dry=True))
-
-
 def test_what_is_needed_stays(world, three):
     needed = hex_keys(entry.key for entry in three.items[2].entries)
     done = collect(world.cache, 0, needed)
@@ -98,18 +86,3 @@ def test_what_a_process_at_work_uses_stays_until_it_ends(world, three):
     collect(world.cache, 0, NOTHING)
     assert there(three) == [False, False, False]
     assert not list((world.cache / "uses").glob("*"))
-
-
-def test_a_use_counts_from_when_it_was_last(world, three):
-    for name in "bc":
-        (world.data / f"{name}.png").unlink()
-        (world.data / f"{name}.txt").unlink()
-    now = time.time()
-    for item in three.items:
-        for entry in item.entries:
-            os.utime(entry.path, (now - 10**6, now - 10**6))
-    used = world.build()
-    used.mark.release()
-    needed = sum(entry.path.stat().st_size for entry in set(three.items[0].entries))
-    collect(world.cache, needed, NOTHING)
-    assert there(three) == [True, False, False]

@@ -89,14 +89,6 @@ def test_changed_bytes_are_noticed_when_read_and_healed_by_verify(world, kind):
     assert same(healed, first)
 
 
-def test_a_file_that_vanished_after_the_build_is_named(world):
-    world.add("a.png")
-    dataset = world.build()
-    shutil.rmtree(world.cache)
-    with pytest.raises(StorageError, match="safetensors"):
-        dataset.load(0)
-
-
 @pytest.mark.parametrize(("part", "bad"), [("kernel", float("inf")), ("table", float("nan"))])
 def test_numbers_that_are_not_finite_are_refused_and_not_kept(world, part, bad):
     world.add("a.png", "abc")
@@ -129,14 +121,6 @@ def test_an_image_whose_pixels_are_broken_follows_the_policy(world, policy, vict
     assert world.encoders.counts()[0] == 0, "a broken image must not open the encoders"
 
 
-def test_a_dataset_of_broken_images_is_an_error_even_when_they_are_skipped(world):
-    path = world.add("a.png")
-    path.write_bytes(path.read_bytes()[:-60])
-    world.options["unreadable"] = "skip"
-    with pytest.raises(DatasetError, match="no sample is left"):
-        world.build()
-
-
 def test_an_image_that_vanishes_or_changes_while_encoding_is_named(world):
     world.add("a.png")
     plan = world.plan()
@@ -152,17 +136,6 @@ def test_an_image_that_vanishes_or_changes_while_encoding_is_named(world):
 
     with pytest.raises(DatasetError, match=r"b\.png changed"):
         world.build(notify=repaint)
-
-
-@pytest.mark.parametrize("content", ["", "[1]", "{", '{"a": 3, "b": [1, 2]}'])
-def test_a_damaged_memory_is_forgotten(world, content):
-    world.add("a.png")
-    world.build()
-    world.encoders.counts()
-    for path in (world.cache / "index").glob("images*"):
-        path.write_text(content)
-    world.build()
-    assert world.encoders.counts() == (0, 0, 0)
 
 
 BUILDER = """

@@ -37,17 +37,6 @@ def test_a_disk_that_fills_up_while_encoding_keeps_what_is_whole(filled, small_d
     assert same(whole, filled.build())
 
 
-def test_a_cache_on_a_disk_that_is_full_is_read(filled, small_disk):
-    filled.cache = small_disk / "cache"
-    first = filled.build()
-    for log in (filled.cache / INDEX_FOLDER).iterdir():
-        log.unlink()
-    fill(small_disk)
-    filled.encoders.counts()
-    assert same(filled.build(), first)
-    assert filled.encoders.counts() == (0, 0, 0)
-
-
 def test_a_read_only_cache_is_read_and_what_it_lacks_is_an_error(filled, small_disk):
     filled.cache = small_disk / "cache"
     first = filled.build()
@@ -90,13 +79,3 @@ def test_a_damaged_or_newer_index_costs_opening_files_and_nothing_else(filled, c
     assert same(again, first)
     assert again.text_tokens.tolist() == first.text_tokens.tolist()
     assert (again.encoded, filled.encoders.counts()) == (0, (0, 0, 0))
-
-
-def test_a_cache_path_of_250_characters_works(filled, tmp_path):
-    part = "x" * ((250 - len(str(tmp_path))) // 2)
-    folder = tmp_path / part
-    filled.cache = folder / ("y" * (249 - len(str(folder))))
-    assert len(str(filled.cache)) == 250
-    first = filled.build()
-    assert filled.build().encoded == 0
-    assert same(filled.build(verify=True), first)

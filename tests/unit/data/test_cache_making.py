@@ -1,6 +1,5 @@
 """How a cache is made: in batches, in a format, by processes that are killed."""
 
-import itertools
 import os
 import random
 import shutil
@@ -17,7 +16,7 @@ from trainer_core.data.cache.cached_dataset import CachedDataset
 from trainer_core.data.cache.columns import ItemColumns
 from trainer_core.data.cache.items import CachedItem, Mirrored
 from trainer_core.errors import DatasetError
-from trainer_core.types import Bucket, View
+from trainer_core.types import Bucket
 
 
 class CountingEncoders(TinyEncoders):
@@ -113,24 +112,6 @@ def test_batches_give_what_single_encoding_gives(world, tmp_path):
         assert torch.equal(*texts)
 
 
-def test_encoders_that_can_are_given_several_captions(world):
-    for number in range(5):
-        world.add(f"{number}.png", f"caption {number}")
-    given, single = [], world.encoders.encode_text
-
-    def together(captions, controls):
-        given.append(list(captions))
-        return [single(*each) for each in zip(captions, controls, strict=True)]
-
-    world.encoders.encode_texts = together
-    dataset = world.build(options=CacheSection(batch_size=4))
-    assert [len(each) for each in given] == [4, 2]
-    assert sorted(itertools.chain(*given)) == sorted(
-        ["", *(f"caption {number}" for number in range(5))]
-    )
-    assert dataset.load(1).conditioning["text_embeddings"].shape[0] == 10
-
-
 @pytest.mark.parametrize(
     ("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
 )
@@ -190,12 +171,3 @@ def test_columns_give_back_what_they_were_made_of(tmp_path):
     ]
     with pytest.raises(IndexError):
         columns[4]
-
-
-def test_the_tokens_of_texts_are_known_without_opening_them(world):
-    world.add("a.png", "abc")
-    world.add("b.png", "abcdef")
-    assert world.build().text_tokens.tolist() == [4, 7]
-    again = world.build()
-    assert again.text_tokens.tolist() == [4, 7]
-    assert again.load(1, View(caption=None)).conditioning["text_embeddings"].shape[0] == 1

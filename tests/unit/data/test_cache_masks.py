@@ -1,6 +1,5 @@
 """Masks, crops and mirrored images in the cache."""
 
-import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -9,15 +8,12 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from tests.fixtures.cache_world import TinyEncoders
 from trainer_core.config import MaskSection
 from trainer_core.data.batches import BatchPlan, load_batch
-from trainer_core.data.buckets import Plan
-from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.image import fit_to_bucket, open_image, to_pixels
 from trainer_core.data.masks import fit_mask, mask_weights, pool_mask
 from trainer_core.errors import DatasetError
-from trainer_core.types import Bucket, PlannedSample, Sample, View
+from trainer_core.types import Bucket, View
 
 MIRRORED = View(flipped=True)
 
@@ -134,23 +130,6 @@ def test_a_crop_reaches_image_control_and_mask_alike(masked, crop):
     assert mask.exists()
 
 
-def test_plain_datasets_keep_the_names_of_their_files(masked):
-    """By the formula that they had before there were masks, crops and mirrored images."""
-    masked.add("a.png", "one", control=True)
-    dataset = masked.built()
-    digest = {
-        name: hashlib.sha256((masked.data / name).read_bytes()).hexdigest()
-        for name in ("a.png", "a_control.png")
-    }
-    image, control = ((digest[name], 64, 64, "cover") for name in ("a.png", "a_control.png"))
-    item = dataset.items[0]
-    assert item.latents == make_entry(masked.cache, "latents", "tiny", *image)
-    assert item.controls == (make_entry(masked.cache, "latents", "tiny", *control),)
-    assert item.text == make_entry(masked.cache, "text", "tiny", "one", *control)
-    masked.options["crop"] = "mask"
-    assert masked.built().encoded == 0, "without a mask the middle is kept"
-
-
 def test_mirrored_images_are_encoded_from_mirrored_pixels(masked):
     path = masked.add("a.png", "a cup", control=True, width=100, height=70)
     masked.add("b.png", "the left cup")
@@ -245,22 +224,3 @@ def test_a_black_mask_is_told_and_with_weight_0_refused_even_from_a_finished_cac
     left = masked.built()
     assert left.names == ("b.png",)
     assert "left out: a.png" in left.problems[0]
-
-
-def test_images_of_a_layered_base_are_mirrored_with_their_layers(world):
-    world.encoders = TinyEncoders(channels=4)
-    random = np.random.default_rng(0)
-    paths = []
-    for number in range(3):
-        path = world.data / f"{number}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(random.integers(0, 256, (64, 64, 4), dtype=np.uint8), "RGBA").save(path)
-        paths.append(path)
-    bucket = Bucket(64, 64)
-    sample = Sample("0.png", paths[0], "x", 64, 64, (paths[0],), layers=tuple(paths[1:]))
-    plan = Plan((PlannedSample(sample, bucket, (bucket,), flipped=True),), ())
-    dataset = world.build(plan, channels=4)
-    turned = dataset.load(0, MIRRORED).latents
-    for frame, path in enumerate(paths):
-        pixels = to_pixels(open_image(path, channels=4), 4).flip(2)
-        assert torch.equal(turned[:, frame], encoded(world, pixels))

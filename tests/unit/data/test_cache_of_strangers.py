@@ -12,7 +12,7 @@ from tests.fixtures.cache_world import same
 from tests.fixtures.counted_calls import counted_calls
 from trainer_core.data.cache.claims import Claims
 from trainer_core.data.cache.collect import collect
-from trainer_core.data.cache.index import CacheIndex, scan_files
+from trainer_core.data.cache.index import scan_files
 from trainer_core.errors import StorageError
 from trainer_core.filesystem.record_table import RecordTable
 
@@ -53,21 +53,6 @@ def test_a_pipe_where_a_file_should_be_keeps_nobody_waiting(world, name):
     again.mark.release()
     with contextlib.suppress(StorageError):
         assert collect(world.cache, 10**9, NOTHING) is not None
-
-
-def test_a_link_to_nothing_leaves_the_index_readable(world):
-    _filled(world)
-    (world.cache / "index" / "entries-y.log").symlink_to(world.data / "nowhere")
-    table = CacheIndex(world.cache)._table
-    assert len(table.read()) > 0
-
-
-def test_a_list_that_cannot_be_read_stops_collecting(world):
-    _filled(world)
-    _pipe(world.cache / "run.cache.json")
-    with pytest.raises(StorageError, match=r"run\.cache\.json.*ordinary file"):
-        collect(world.cache, 0, NOTHING)
-    assert world.files("latents")
 
 
 def test_models_of_other_folders_are_never_removed(world):
@@ -140,13 +125,3 @@ def test_a_table_that_claims_to_be_huge_is_read_in_parts_and_given_up(tmp_path):
     assert sorted(table.read()["value"].tolist()) == [1, 2, 3, 4]
     os.truncate(path, whole)
     assert len(table.read()) == 4
-
-
-@pytest.mark.parametrize("pid", ["Infinity", "1e400", "-1", "99999999999999999999", "[]"])
-def test_an_owner_of_no_number_keeps_nothing_from_being_merged(tmp_path, pid):
-    table = _table(tmp_path)
-    table.add(_rows(table, 1))
-    head = table._head({"host": "h", "pid": 1, "process_started": None, "token": "x"})
-    (tmp_path / "t-x.log").write_bytes(head.replace(b'"pid": 1', f'"pid": {pid}'.encode()))
-    table.close()
-    assert table.read()["value"].tolist() == [1]

@@ -49,20 +49,3 @@ def test_each_view_reads_its_own_text(world):
             assert torch.equal(sample.conditioning["text_embeddings"], expected)
             assert ("seen" in sample.conditioning) == controls
             assert len(sample.controls) == controls
-
-
-def test_texts_without_controls_are_only_where_they_are_trained(world):
-    world.add("a.png", "a", control=True)
-    plain = world.build()
-    assert plain.items[0].bare_texts == ()
-    assert len(world.files("text")) == 2
-    world.options = {"control_dropout": 0.3}
-    unseen = world.build(shown=False)
-    assert unseen.items[0].bare_texts == (), "the text encoder does not see them"
-    assert unseen.identity == plain.identity
-    view = View(0, controls=False)
-    assert unseen.load(0, view).conditioning.keys() == plain.load(0).conditioning.keys()
-    assert not unseen.load(0, view).controls
-    assert len(world.files("text")) == 2
-    world.options = {"control_dropout": 0.3, "captions": {"prefix": "x "}}
-    assert world.build().identity != plain.identity, "other rules are another dataset"

@@ -63,26 +63,6 @@ def test_a_caption_that_may_be_of_several_images_or_none_is_of_none(tmp_path, na
         scan(settings(tmp_path, missing_caption="empty"))
 
 
-def test_several_caption_files_of_one_image_are_told(tmp_path):
-    write_image(tmp_path / "a.png")
-    (tmp_path / "a.txt").write_text("text")
-    (tmp_path / "a.caption").write_text("caption")
-    (tmp_path / "a.json").write_text('"json"')
-    found = scan(settings(tmp_path))
-    assert found.samples[0].caption == "text"
-    assert "a.caption (read: a.txt), a.json (read: a.txt)" in found.problems[0]
-    found = scan(settings(tmp_path, caption_extension=".json"))
-    assert found.samples[0].caption == "json"
-
-
-def test_a_json_file_of_something_else_is_no_caption_unless_it_is_asked_for(tmp_path):
-    write_image(tmp_path / "a.png")
-    (tmp_path / "a.json").write_text('{"source": "somewhere"}')
-    assert texts(tmp_path, missing_caption="empty") == [("",)]
-    with pytest.raises(DatasetError, match=r"a\.json cannot be read as a caption.*source"):
-        texts(tmp_path, caption_extension=".json", missing_caption="empty")
-
-
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
 def test_captions_of_windows_are_read_without_their_marks(tmp_path, encoding, mark):
@@ -113,9 +93,3 @@ def test_a_caption_that_no_encoder_can_read_is_refused_by_name(tmp_path, name, c
     with pytest.raises(DatasetError, match=said) as refused:
         texts(tmp_path, caption_extension=f".{name.rpartition('.')[2]}")
     assert name in refused.value.found
-
-
-def test_metadata_of_windows_is_read_without_marks(tmp_path):
-    write_image(tmp_path / "a.png")
-    (tmp_path / "metadata.jsonl").write_bytes((MARKED % "red one").encode("utf-16"))
-    assert texts(tmp_path) == [("a red one",)]

@@ -48,11 +48,6 @@ def test_a_caption_has_the_trigger_word_once(caption, trained):
     assert with_trigger("", caption) == caption
 
 
-def test_a_trigger_word_may_be_put_where_it_is_asked_for_alone():
-    for caption, trained in (("a photo of [trigger]", "a photo of ohwx"), ("a cat", "a cat")):
-        assert texts([caption], "ohwx", add_trigger=False) == (trained,)
-
-
 def test_the_trigger_word_among_moved_tags_comes_in_front():
     found = texts("red, [trigger], blue, green", "ohwx", shuffle=4)
     assert found[0] == "red, ohwx, blue, green"
@@ -87,12 +82,6 @@ def test_all_choices_are_read_where_they_are_few(caption):
     assert len(set(found)) == len(found)
 
 
-def test_escaped_signs_are_themselves():
-    found = texts(r"\{a\|b\} {c\|d|e\}} \\ \n", wildcards=True)
-    assert set(found) == {r"{a|b} c|d \ \n", r"{a|b} e} \ \n"}
-    assert texts(r"\{a|b} {c}", wildcards=False) == (r"\{a|b} {c}",)
-
-
 def test_of_many_choices_so_many_are_drawn_alike_each_time():
     caption = "{a|b|c|d|e|f|g|h|i|j}" * 6
     found = texts(caption, wildcards=True, most=20)
@@ -106,12 +95,6 @@ def test_of_many_choices_so_many_are_drawn_alike_each_time():
     # No letter of a place is left out for long: choices are drawn from all of them.
     many = texts(caption, wildcards=True, most=200)
     assert all(len({text[place] for text in many}) == 10 for place in range(6))
-
-
-def test_choices_that_read_alike_end():
-    found = texts("{a|aa}" * 40, wildcards=True, most=256)
-    assert len(found) > 10
-    assert all(set(text) == {"a"} and 40 <= len(text) <= 80 for text in found)
 
 
 @pytest.mark.parametrize(
@@ -192,15 +175,6 @@ def test_captions_of_one_image_take_turns():
     assert len(found) == 8
     assert found != tuple(many[:8])
     assert found == texts(many, most=8)
-
-
-def test_choices_and_orders_change_together():
-    found = texts("{a|b}, c, d", wildcards=True, shuffle=6, most=12)
-    wanted = {", ".join(o) for first in "ab" for o in itertools.permutations([first, "c", "d"])}
-    assert set(found) == wanted
-    some = texts("{a|b}, c, d", wildcards=True, shuffle=6, most=4)
-    assert {"a" in text for text in some} == {True, False}
-    assert len({text.replace("b", "a") for text in some}) > 2, "orders differ, too"
 
 
 @pytest.mark.parametrize(

@@ -115,27 +115,6 @@ def test_a_profile_of_greys_is_for_grey_images(tmp_path, mode):
     assert np.abs(expected - levels).max() > 15
 
 
-def test_a_grey_image_with_a_profile_of_colours_follows_its_curve(tmp_path):
-    Image.new("L", (16, 16), 64).save(tmp_path / "a.png", icc_profile=rgb_profile(SRGB, 1.0))
-    expected = as_srgb(np.full(3, 64.0), SRGB, 1.0)
-    assert np.abs(pixels(open_image(tmp_path / "a.png")) - expected).max() <= 2
-
-
-def test_alpha_and_palette_are_kept_apart_from_the_colours(tmp_path):
-    color, profile = np.array((60, 180, 90)), rgb_profile(*WIDE["Adobe RGB"])
-    expected = as_srgb(color.astype(float), *WIDE["Adobe RGB"])
-    clear = Image.new("RGBA", (16, 16), (*color, 255))
-    clear.paste((*color, 0), (8, 0, 16, 16))
-    clear.save(tmp_path / "alpha.png", icc_profile=profile)
-    palette = Image.new("P", (16, 16), 1)
-    palette.putpalette([0, 0, 0, *color])
-    palette.save(tmp_path / "palette.png", icc_profile=profile)
-    for name, place in (("alpha.png", (0, 0)), ("palette.png", (9, 9))):
-        found = open_image(tmp_path / name)
-        assert np.abs(np.array(found.getpixel(place)) - expected).max() <= 2
-    assert open_image(tmp_path / "alpha.png").getpixel((12, 4)) == (255, 255, 255)
-
-
 def test_inks_are_mixed_as_their_profile_says(tmp_path):
     cyan = Image.new("CMYK", (16, 16), (255, 0, 0, 0))
     cyan.save(tmp_path / "plain.jpg", quality=100)

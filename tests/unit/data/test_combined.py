@@ -76,25 +76,6 @@ def test_ordinary_images_need_no_masks_because_your_own_have_some(further, tmp_p
     assert [bool(each.mask) for each in scan_all(dataset).samples] == [True, False]
 
 
-def test_a_folders_name_never_meets_one_of_the_first_folder(tmp_path, captioned):
-    captioned(tmp_path / "own" / "dogs" / "a.png")
-    captioned(tmp_path / "dogs" / "a.png")
-    dataset = section(tmp_path / "own", folders=[{"path": str(tmp_path / "dogs")}])
-    assert [s.name for s in scan_all(dataset).samples] == ["dogs/a.png", "dogs-2/a.png"]
-
-
-def test_what_is_told_begins_with_the_folder(tmp_path, captioned):
-    captioned(tmp_path / "own" / "a.png")
-    captioned(tmp_path / "dogs" / "a.png")
-    captioned(tmp_path / "dogs" / "b.png", None)
-    dataset = section(
-        tmp_path / "own", folders=[{"path": str(tmp_path / "dogs")}], missing_caption="skip"
-    )
-    assert scan_all(dataset).problems == ("dogs: left out: b.png has no caption file",)
-    with pytest.raises(DatasetError, match=r"dataset\.folders\[0\]\.path: b\.png has no caption"):
-        scan_all(dataset.model_copy(update={"missing_caption": "error"}))
-
-
 @pytest.mark.parametrize("role", ["train", "validation", "regularization"])
 @pytest.mark.parametrize("inner", ["first", "second"])
 def test_an_image_of_two_folders_is_refused(tmp_path, captioned, role, inner):
@@ -128,16 +109,6 @@ def test_a_folder_that_is_absent_or_named_twice_is_refused_by_its_setting(tmp_pa
         assert caught.value.found.startswith(f"dataset.{setting}.path: ")
 
 
-def test_folders_beside_each_other_in_one_are_no_overlap(tmp_path, captioned, paint):
-    captioned(tmp_path / "training_images" / "a.png")
-    paint(tmp_path / "control_images" / "a.png")
-    captioned(tmp_path / "held" / "training_images" / "b.png")
-    paint(tmp_path / "held" / "control_images" / "b.png")
-    held = {"path": str(tmp_path / "held"), "role": "validation"}
-    found = scan_all(section(tmp_path, folders=[held]))
-    assert [s.validation for s in found.samples] == [False, True]
-
-
 def test_folders_with_and_without_control_images_do_not_mix(tmp_path, captioned, paint):
     captioned(tmp_path / "own" / "a.png")
     captioned(tmp_path / "edits" / "b.png")
@@ -166,19 +137,6 @@ def test_a_share_is_held_out_of_the_own_images_alone(tmp_path, captioned):
     again = {s.name for s in scan_all(dataset, seed=5).samples if s.validation}
     assert again - {"8.png"} == held
     assert {s.name for s in scan_all(dataset, seed=6).samples if s.validation} != again
-
-
-def test_something_has_to_be_trained(tmp_path, captioned):
-    captioned(tmp_path / "a.png")
-    told = scan_all(section(tmp_path, validation={"share": 0.5}))
-    assert [s.validation for s in told.samples] == [False]
-    assert "one image" in " ".join(told.problems)
-    (tmp_path / "validation").mkdir()
-    (tmp_path / "a.png").rename(tmp_path / "validation" / "a.png")
-    (tmp_path / "validation" / "metadata.csv").write_text("image,text\na.png,one\n")
-    (tmp_path / "a.txt").unlink()
-    with pytest.raises(DatasetError, match="held out"):
-        scan_all(section(tmp_path))
 
 
 def test_a_further_folder_reads_its_own_metadata_file(tmp_path, captioned):

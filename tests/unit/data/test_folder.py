@@ -37,15 +37,6 @@ def test_scanning_does_not_decode_pixels(tmp_path, captioned, monkeypatch):
         image_module.open_image(tmp_path / "a.png")
 
 
-def test_names_with_dots_unicode_and_blanks(tmp_path, captioned):
-    wanted = ["a.b.c.png", "ein bild.png", "\u00fcber.png", "\u732b.PNG", "v1.0.png"]
-    for name in wanted:
-        captioned(tmp_path / name, f"about {name}")
-    found = scan(settings(tmp_path))
-    assert names(found) == sorted(wanted)
-    assert all(sample.caption == f"about {sample.name}" for sample in found.samples)
-
-
 def test_composed_and_decomposed_accents_are_one_name(tmp_path, paint):
     paint(tmp_path / (unicodedata.normalize("NFD", "\u00fc") + ".png"))
     (tmp_path / (unicodedata.normalize("NFC", "\u00fc") + ".txt")).write_text("umlaut")
@@ -60,29 +51,10 @@ def test_hidden_files_and_folders_are_ignored(tmp_path, captioned):
     assert names(scan(settings(tmp_path))) == ["a.png"]
 
 
-def test_trigger_word_stands_once_in_front(tmp_path, captioned, paint):
-    captioned(tmp_path / "a.png", "a dog")
-    captioned(tmp_path / "b.png", "ohwx, a cat")
-    captioned(tmp_path / "c.png", "ohwxy dog")
-    paint(tmp_path / "d.png")
-    found = scan(settings(tmp_path, trigger_word="ohwx", missing_caption="empty"))
-    assert [s.caption for s in found.samples] == [
-        "ohwx, a dog", "ohwx, a cat", "ohwx, ohwxy dog", "ohwx",
-    ]  # fmt: skip
-
-
 def test_a_byte_order_mark_and_the_case_of_an_ending_say_nothing(tmp_path, paint):
     paint(tmp_path / "a.png")
     (tmp_path / "a.TXT").write_bytes(b"\xef\xbb\xbfhello")
     assert scan(settings(tmp_path)).samples[0].caption == "hello"
-
-
-def test_a_missing_or_blank_caption_may_be_empty(tmp_path, captioned, paint):
-    captioned(tmp_path / "a.png", "fine")
-    paint(tmp_path / "b.png")
-    captioned(tmp_path / "c.png", " \n")
-    found = scan(settings(tmp_path, missing_caption="empty"))
-    assert [s.caption for s in found.samples] == ["fine", "", ""]
 
 
 def test_nothing_left_after_skipping_is_an_error_that_says_why(tmp_path, paint):

@@ -47,12 +47,6 @@ def test_several_controls_in_every_spelling_come_in_the_order_of_their_numbers(
     assert [control.name for control in sample.controls] == files
 
 
-def test_an_exact_name_wins_over_a_number(tmp_path, captioned, paint):
-    paired(tmp_path, captioned, paint, ("a", "a_1"))
-    found = scan(settings(tmp_path))
-    assert [[c.name for c in s.controls] for s in found.samples] == [["a.jpg"], ["a_1.jpg"]]
-
-
 @pytest.mark.parametrize(
     ("files", "words"),
     [
@@ -70,19 +64,6 @@ def test_gaps_and_doubles_among_controls_are_told(tmp_path, captioned, paint, fi
     with pytest.raises(DatasetError, match=words):
         scan(settings(tmp_path))
     assert names(scan(settings(tmp_path, missing_control="skip"))) == ["training_images/b.png"]
-
-
-@pytest.mark.parametrize("folder", ["training_images", "control_images"])
-def test_half_of_the_paired_layout_names_the_other_half(tmp_path, captioned, folder):
-    captioned(tmp_path / folder / "a.png")
-    other = {"training_images": "control_images", "control_images": "training_images"}[folder]
-    with pytest.raises(DatasetError, match=f"no folder {other}"):
-        scan(settings(tmp_path))
-
-
-def test_flat_layout_can_be_forced_on_a_folder_named_training_images(tmp_path, captioned):
-    captioned(tmp_path / "training_images" / "a.png")
-    assert names(scan(settings(tmp_path, layout="flat"))) == ["training_images/a.png"]
 
 
 def test_flat_controls_lie_beside_their_images(tmp_path, captioned, paint):

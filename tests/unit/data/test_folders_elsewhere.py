@@ -55,13 +55,6 @@ def test_no_image_is_its_own_mask_or_control_image(lay, folder, setting):
         read(**{setting: value})
 
 
-def test_a_folder_is_named_once(lay):
-    with pytest.raises(DatasetError, match="named twice"):
-        read(control_folders=["all/before", "all/images/../before"])
-    with pytest.raises(DatasetError, match=r"dataset\.mask_folder: .* named twice"):
-        read(control_folders=["all/before"], mask_folder="all/before")
-
-
 @pytest.mark.parametrize("name", ["outside", "absent"])
 def test_what_lies_outside_is_refused_alike_whether_it_is_there_or_not(lay, name):
     within = AllowedFolders([lay / "all"])

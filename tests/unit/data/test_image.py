@@ -81,16 +81,6 @@ def test_animated_images_are_errors_unless_the_first_frame_is_wanted(tmp_path, n
     assert first.getpixel((8, 8)) == (255, 0, 0)
 
 
-def test_a_phone_jpeg_with_a_preview_behind_it_is_one_image(tmp_path):
-    main, preview = Image.new("RGB", (32, 16), "red"), Image.new("RGB", (8, 4), "red")
-    main.save(tmp_path / "a.jpg", format="MPO", save_all=True, append_images=[preview])
-    with Image.open(tmp_path / "a.jpg") as image:
-        assert image.format == "MPO"
-        assert image.n_frames == 2
-    assert not image_info(tmp_path / "a.jpg").animated
-    assert open_image(tmp_path / "a.jpg").size == (32, 16)
-
-
 @pytest.mark.parametrize(
     ("name", "orientation"),
     [*(("a.jpg", each) for each in range(1, 9)), ("a.png", 6), ("a.webp", 5)],
@@ -115,16 +105,6 @@ def test_sixteen_bit_greys_are_scaled_and_not_clipped(tmp_path):
     with Image.open(tmp_path / "a.png") as raw:
         clipped = np.asarray(raw.convert("RGB"))
     assert not np.array_equal(image, clipped), "Pillow clips no longer: the detour is not needed"
-
-
-def test_sixteen_bit_grey_with_a_transparent_value_lies_on_white(tmp_path):
-    values = np.full((8, 8), 1000, dtype=np.uint16)
-    values[:4] = 5
-    clear = png_chunk(b"tRNS", struct.pack(">H", 5))
-    (tmp_path / "a.png").write_bytes(png_bytes(values, 0, before=clear))
-    image = open_image(tmp_path / "a.png")
-    assert image.getpixel((0, 0)) == (255, 255, 255)
-    assert image.getpixel((0, 7)) == (4, 4, 4)
 
 
 @pytest.mark.parametrize(("colour_type", "channels"), [(2, 3), (6, 4), (4, 2)])
@@ -157,14 +137,6 @@ def test_what_is_transparent_lies_on_white(tmp_path):
     for clear in ((0, 0, 0), (255, 0, 0)):
         found = opened(Image.new("RGB", (4, 4), clear), transparency=clear)
         assert found.getpixel((0, 0)) == (255, 255, 255)
-
-
-def test_cmyk_and_one_bit_images_become_rgb(tmp_path):
-    Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "cmyk.jpg", quality=100)
-    red = np.asarray(open_image(tmp_path / "cmyk.jpg")).astype(int)
-    assert np.abs(red - [255, 0, 0]).max() <= 3
-    Image.new("1", (8, 8), 1).save(tmp_path / "one.png")
-    assert open_image(tmp_path / "one.png").getpixel((0, 0)) == (255, 255, 255)
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.bmp"])

@@ -108,14 +108,6 @@ def test_choices_that_cannot_be_read_are_refused_by_name(tmp_path, content):
         read_choices(tmp_path)
 
 
-def test_choices_that_are_none_are_refused_and_change_nothing(tmp_path):
-    choose(tmp_path, "a.png", {"left_out": True})
-    for place in ([2, 0], "x", [0.5]):
-        with pytest.raises(DatasetError, match="no place"):
-            choose(tmp_path, "a.png", {"focus": place})
-    assert read_choices(tmp_path).leaves_out("a.png")
-
-
 def test_a_link_to_choices_elsewhere_is_not_followed(tmp_path):
     folder = tmp_path / "set"
     folder.mkdir()

@@ -52,16 +52,6 @@ def test_layers_are_found_in_their_order(dataset, layout):
     assert cat.controls == (cat.image,)
 
 
-def test_the_flat_layout_still_reads_such_a_folder_as_it_did(tmp_path):
-    save(tmp_path / "cat.png", mode="RGB")
-    (tmp_path / "cat.txt").write_text("a cat")
-    save(tmp_path / "layers/other.png", mode="RGB")
-    (tmp_path / "layers/other.txt").write_text("no layer")
-    found = scan(settings(tmp_path)).samples
-    assert [each.name for each in found] == ["cat.png", "layers/other.png"]
-    assert not any(each.layers for each in found)
-
-
 WRONG = {
     "orphan": (lambda root: save(root / "layers/bird_0.png"), "bird_0.png has no training image"),
     "unnumbered": (lambda root: save(root / "layers/cat.png"), "cat.png does not end in a number"),
@@ -105,14 +95,6 @@ def test_a_layer_that_cannot_be_read_follows_its_policy(dataset):
     assert "cat_1.png cannot be read" in refusal(dataset)
     (left,) = scan(settings(dataset, unreadable="skip")).samples
     assert left.name.endswith("dog.png")
-
-
-def test_control_images_beside_layers_are_refused(dataset):
-    save(dataset / "control_images/cat.png")
-    assert "control_images and layers" in refusal(dataset)
-    (dataset / "control_images/sub").mkdir()
-    save(dataset / "control_images/sub/dog.png")
-    assert not any(each.layers for each in scan(settings(dataset, layout="paired")).samples)
 
 
 def test_the_base_and_the_dataset_have_to_agree_in_layers(dataset):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fixtures.bad_input import write_image, write_pair
-from tests.fixtures.scanned_folder import names, settings
+from tests.fixtures.scanned_folder import settings
 from trainer_core.data.sources.folder import scan
 from trainer_core.errors import DatasetError
 
@@ -43,30 +43,11 @@ def test_a_tree_that_is_not_all_named_so_has_no_repeats(tmp_path, other, told):
     assert scan(settings(tmp_path, layout="flat")).problems == ()
 
 
-def test_a_folder_without_any_caption_gives_its_name(tmp_path):
-    write_image(tmp_path / "10_ohwx man" / "a.png")
-    write_pair(tmp_path / "2_cat" / "b.png", "a fat cat")
-    found = scan(settings(tmp_path, trigger_word="word"))
-    assert [each.caption for each in found.samples] == ["word, ohwx man", "word, a fat cat"]
-    assert "10_ohwx man ('ohwx man')" in found.problems[1]
-    assert names(scan(settings(tmp_path, missing_caption="skip"))) == ["2_cat/b.png"]
-
-
 def test_a_caption_that_was_forgotten_is_not_replaced_by_the_folders_name(tmp_path):
     write_pair(tmp_path / "10_cat" / "a.png")
     write_image(tmp_path / "10_cat" / "b.png")
     with pytest.raises(DatasetError, match=r"10_cat/b\.png has no caption"):
         scan(settings(tmp_path))
-
-
-def test_several_folders_of_control_images_come_in_their_order(tmp_path):
-    write_pair(tmp_path / "training_images" / "a.png")
-    for name in ("control_images_2/a.png", "control_images/a.png", "control_images_10/a.png"):
-        write_image(tmp_path / name)
-    found = scan(settings(tmp_path))
-    assert [path.parent.name for path in found.samples[0].controls] == [
-        "control_images", "control_images_2", "control_images_10",
-    ]  # fmt: skip
 
 
 def test_numbered_folders_alone_are_a_paired_layout(tmp_path):

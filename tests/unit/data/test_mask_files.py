@@ -70,24 +70,3 @@ def test_transparency_as_mask(tmp_path):
     assert [each.mask for each in found.samples] == [tmp_path / "a.png", None]
     assert "b_mask.png" in found.problems[0]
     assert "1 image(s) have no transparency" in found.problems[1]
-
-
-def test_masks_that_are_not_wanted_are_still_no_images(tmp_path):
-    write_pair(tmp_path / "a.png")
-    write_image(tmp_path / "a_mask.png", mode="L")
-    found = scan(masked(tmp_path, "none", missing_caption="empty"))
-    assert names(found) == ["a.png"]
-    assert found.samples[0].mask is None
-    assert "dataset.mask.source: none" in found.problems[0]
-
-
-def test_an_image_that_is_called_a_mask_is_trained(tmp_path):
-    write_pair(tmp_path / "mask.png", "a mask")
-    write_pair(tmp_path / "venetian_mask.png", "a mask from Venice")
-    write_pair(tmp_path / "masks" / "x.png", "one more")
-    write_image(tmp_path / "bare_mask.png")
-    assert names(scan(masked(tmp_path, missing_image="skip"))) == [
-        "mask.png", "masks/x.png", "venetian_mask.png",
-    ]  # fmt: skip
-    found = scan(masked(tmp_path, "none", missing_caption="empty"))
-    assert names(found)[0] == "bare_mask.png"

@@ -169,14 +169,6 @@ def test_a_white_mask_and_none_are_the_same_to_the_bit(fore, size):
     assert batch_weights([None, None], settings) is None
 
 
-def test_images_without_a_mask_count_whole_beside_those_with_one():
-    half = torch.tensor([[1.0, 0.0]])
-    found = batch_weights([half, None], MaskSection(background=0.0))
-    assert found.tolist() == [[[[2.0, 0.0]]], [[[1.0, 1.0]]]]
-    plain = batch_weights([half, None], MaskSection(foreground=5.0, normalize=False))
-    torch.testing.assert_close(plain, torch.tensor([[[[5.0, 0.1]]], [[[1.0, 1.0]]]]))
-
-
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize(
     ("settings", "black", "white"),
@@ -243,13 +235,6 @@ def test_what_is_kept_has_the_mask_as_much_in_its_middle_as_can_be(place, uprigh
     start = top if upright else left
     away = {begin: abs(begin + 32 - (place + 0.5)) for begin in range(100 - 64 + 1)}
     assert away[int(start)] == min(away.values())
-
-
-def test_the_top_is_kept_of_what_is_too_tall_and_the_middle_of_what_is_too_wide():
-    assert kept_box((64, 100), Bucket(64, 64), "top") == (0, 0, 64, 64)
-    assert kept_box((100, 64), Bucket(64, 64), "top") == kept_box((100, 64), Bucket(64, 64))
-    assert kept_box((128, 300), Bucket(64, 64), "top") == (0, 0, 128, 128)
-    assert kept_box((128, 300), Bucket(64, 64), "stretch") == (0, 0, 128, 300)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import sys
 
 import pytest
 
@@ -11,7 +10,6 @@ from trainer_core.config import DatasetSection
 from trainer_core.data.sources.folder import scan
 from trainer_core.data.sources.metadata_columns import COLUMNS, find_columns
 from trainer_core.data.sources.rows import KnownFiles
-from trainer_core.errors import DatasetError
 
 
 def write_jsonl(path, rows):
@@ -113,16 +111,6 @@ def test_several_captions_become_texts_and_masks_are_found(tmp_path, paint):
     assert sample.mask is None
 
 
-def test_a_named_file_is_read_and_another_layout_reads_none(tmp_path, captioned):
-    captioned(tmp_path / "a.png", "beside")
-    write_jsonl(tmp_path / "list.jsonl", [{"image": "a.png", "caption": "listed"}])
-    assert scan(settings(tmp_path)).samples[0].caption == "beside"
-    assert scan(settings(tmp_path, metadata="list.jsonl")).samples[0].caption == "listed"
-    (tmp_path / "list.jsonl").rename(tmp_path / "metadata.jsonl")
-    assert scan(settings(tmp_path)).samples[0].caption == "listed"
-    assert scan(settings(tmp_path, layout="flat")).samples[0].caption == "beside"
-
-
 def test_the_parts_of_a_hugging_face_folder_have_roles(tmp_path, paint):
     for part, count in (("train", 2), ("validation", 1), ("test", 3)):
         for number in range(count):
@@ -138,12 +126,6 @@ def test_the_parts_of_a_hugging_face_folder_have_roles(tmp_path, paint):
     assert "the folder test with 3 image(s)" in " ".join(found.problems)
 
 
-def test_folders_of_these_names_without_metadata_are_folders(tmp_path, captioned):
-    captioned(tmp_path / "train" / "a.png")
-    captioned(tmp_path / "validation" / "b.png")
-    assert [s.validation for s in scan(settings(tmp_path)).samples] == [False, False]
-
-
 @pytest.mark.parametrize(("written", "found"), table(__file__, "paths_in_a_folder"))
 def test_a_path_stays_in_the_folder(tmp_path, written, found):
     known = KnownFiles(tmp_path, ["a.png", "sub/b.png", "\u00fc.png"])
@@ -155,11 +137,3 @@ def test_a_path_stays_in_the_folder(tmp_path, written, found):
     assert below.find("../a.png") == ("a.png", "")
     assert below.find(f"{tmp_path.name}/train/c.png") == ("train/c.png", "")
     assert below.find("train/c.png") == ("train/c.png", "")
-
-
-def test_without_pyarrow_parquet_says_what_to_install(tmp_path, paint, monkeypatch):
-    paint(tmp_path / "a.png")
-    (tmp_path / "metadata.parquet").write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DatasetError, match=r"pip install adapter-trainer\[parquet\]"):
-        scan(settings(tmp_path))

@@ -48,12 +48,6 @@ def test_a_samples_pace_is_its_own_times_its_folders(values, repeats, weight):
     assert sample_paces([sample(**values)], DATASET) == ((repeats,), (weight,))
 
 
-def test_a_finished_cache_is_trained_without_a_path():
-    assert sample_paces([sample()], DatasetSection(num_repeats=2)) == ((2,), (1.0,))
-    beside = DatasetSection.model_validate({"folders": [{"path": "b", "weight": 0.5}]})
-    assert sample_paces([sample(folder=1)], beside) == ((1,), (0.5,))
-
-
 def test_the_identity_of_a_plain_dataset_stays_and_others_differ():
     assert pace_marks(sample()) == []
     assert pace_marks(sample(regularization=True, folder=1)) == ["regularization"]
@@ -82,12 +76,3 @@ def test_images_that_come_and_go_move_no_other_one():
     assert fewer == before & set(NAMES[:1000])
     # A larger share holds out the same ones and more.
     assert before < held_out(NAMES, 0.2, 3)
-
-
-def test_one_at_least_is_held_out_and_never_all():
-    for seed in range(20):
-        assert len(held_out(["a", "b"], 0.5, seed)) == 1
-        assert len(held_out(["a", "b", "c"], 0.001, seed)) == 1
-    assert held_out(["a"], 0.5, 0) == frozenset()
-    assert held_out([], 0.5, 0) == frozenset()
-    assert held_out(NAMES, 0.0, 0) == frozenset()

@@ -1,13 +1,9 @@
 """The printed plan says what the plan does."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from trainer_core.config import DatasetSection
 from trainer_core.data.plan_text import describe_plan, planned_batches
-from trainer_core.data.report.build import Batching, make_report
-from trainer_core.data.report.words import report_text
-from trainer_core.data.sources.problems import Scan
 from trainer_core.types import Bucket, PlannedSample, Sample
 
 
@@ -29,17 +25,3 @@ def test_the_lines_say_what_an_epoch_trains():
     passes = [each for step in range(1, 4) for each in plan.passes(step)]
     assert len(passes) == 5
     assert planned_batches(samples[-3:], dataset, 2, 2) is None
-
-
-def test_a_report_shows_the_plan_with_the_memory_of_a_size():
-    samples = [planned(Bucket(64, 64))] * 5 + [planned(Bucket(64, 32))] * 4
-    batching = Batching(batch_size=2, micro_batches=1, steps=10)
-    report = make_report(Scan((), ()), samples, DatasetSection(path="a"), batching)
-    plan = planned_batches(samples, DatasetSection(path="a"), 2, 1)
-    assert list(report.schedule.plan) == describe_plan(plan)
-    text = report_text(report)
-    assert all(f"  {line}\n" in text for line in report.schedule.plan)
-    sized = [replace(each, vram_bytes=each.width << 24) for each in report.buckets]
-    told = report_text(replace(report, buckets=tuple(sized)))
-    assert "  64x64: 5 images, 3 batches of at most 2, 2 full steps" in told
-    assert told.count("; about 1.00 GiB VRAM\n") == 2

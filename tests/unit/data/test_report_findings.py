@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import ExifTags, Image, ImageEnhance
+from PIL import Image
 
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
@@ -193,15 +193,6 @@ def test_a_finding_is_told_where_it_is(folder, kind):
         assert grave <= {kind, "missing_image", "unreadable"}
 
 
-def test_a_control_image_that_exif_does_not_turn_is_told(folder):
-    pairs(folder, (96, 64))
-    image = Image.new("RGB", (96, 64), "blue")
-    image.getexif()[ExifTags.Base.Orientation] = 6
-    image.save(folder / "training_images/0.png", exif=image.getexif())
-    (told,) = [each for each in report_of(folder).findings if each.kind == "control_shape"]
-    assert "96 x 64 beside 64 x 96: EXIF turns the image alone" in told.details[0]
-
-
 def test_a_missing_decoder_is_told_once_with_how_to_install_it(folder, monkeypatch):
     for number in (5, 4):
         gone(folder / f"{number}.png")
@@ -210,20 +201,6 @@ def test_a_missing_decoder_is_told_once_with_how_to_install_it(folder, monkeypat
     text = report_text(report_of(folder))
     assert text.count("pip install pillow-heif") == 1
     assert "2 images cannot be read" in text
-
-
-def test_a_policy_makes_an_error_a_warning(folder):
-    gone(folder / "5.txt")
-    report = report_of(folder, missing_caption="skip")
-    assert [(each.kind, each.severity) for each in report.findings] == [
-        ("missing_caption", "warning")
-    ]
-    assert not report.stops
-
-
-def test_brightness_and_quality_make_no_other_image(folder):
-    again(folder, lambda image: ImageEnhance.Brightness(image).enhance(0.9))
-    assert "near_duplicate" in kinds(report_of(folder))
 
 
 def test_before_a_training_warnings_are_told_and_errors_stop(folder):
@@ -239,15 +216,6 @@ def test_before_a_training_warnings_are_told_and_errors_stop(folder):
         warnings_before([*samples, twice], settings)
     assert "other.png (trained as 0.png)" in refused.value.found
     assert refused.value.remedy == KINDS["held_out_trained"].remedy
-
-
-def test_a_crop_is_told_as_shares_of_the_image(folder):
-    caption(paint(folder / "z.png", (320, 64)), "ohwx wide")
-    report = report_of(folder, crop="top")
-    (image,) = [each for each in report.images if each.name == "z.png"]
-    left, top, right, bottom = image.placements[0].crop
-    assert (left, top, bottom) == (pytest.approx(1 - right), 0.0, 1.0)
-    assert image.placements[0].cut == pytest.approx(1 - (right - left))
 
 
 def test_images_are_decoded_once_and_remembered_by_content(folder, tmp_path):

@@ -4,7 +4,6 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
 from trainer_core.data.report.facts import (
@@ -19,11 +18,7 @@ from trainer_core.data.report.facts import (
     Schedule,
     Spread,
 )
-from trainer_core.data.report.page import MOST_IMAGES, report_page
-from trainer_core.data.report.sheet import save_sheet, sheet_pages
-from trainer_core.data.report.thumbnails import chosen
-from trainer_core.data.report.words import report_text
-from trainer_core.errors import InputError
+from trainer_core.data.report.page import report_page
 
 HOSTILE = (
     "<script>alert(1)</script>.png",
@@ -125,49 +120,3 @@ def test_crop_and_mask_are_shown(tmp_path):
     assert "left:10.0%;top:0.0%;width:80.00%;height:100.00%" in page
     assert page.count("<img") == 2
     assert report_page(report((image("a.png", path),))).count("<img") == 1
-
-
-def test_a_page_of_very_many_says_what_it_leaves_out():
-    many = tuple(image(f"{number}.png") for number in range(100_000))
-    odd = Finding("cropped", "warning", ("77777.png",), ("40% is cut off",))
-    shown = chosen(report(many, (odd,)), MOST_IMAGES)
-    assert len(shown) == MOST_IMAGES
-    assert "77777.png" in {each.name for each in shown}
-    page = report_page(report(many, (odd,)))
-    assert "400 of 100 000 images are shown" in page
-    assert "99 600 are left out" in page
-    assert len(page) < 400_000
-    assert len(report_text(report(many, (odd,))).splitlines()) < 30
-
-
-def test_every_bucket_is_shown_where_there_is_room_for_some():
-    images = tuple(
-        ReportedImage(
-            f"{n}.png", Path("none"), "train", 0, 64, 64,
-            (Placement(16 * (n % 9 + 1), 64, (0, 0, 1, 1), 0.0, 1.0),), ("",),
-        )
-        for n in range(900)
-    )  # fmt: skip
-    shown = chosen(report(images), 18)
-    assert {each.placements[0].width for each in shown} == {16 * n for n in range(1, 10)}
-
-
-def test_sheets_are_pages_of_one_size(tmp_path):
-    path = tmp_path / "a.png"
-    Image.new("RGB", (80, 64), "white").save(path)
-    full = report(tuple(image(f"{n}\u202e.png", path) for n in range(30)))
-    pages = sheet_pages(full)
-    assert [page.size for page in pages] == [(1298, 1036)] * 2
-    # The part that is cut off is dark: a tenth on the left of the first image.
-    cell = pages[0].crop((14, 44, 214, 244))
-    row = [cell.getpixel((x, 100))[0] for x in (63, 100, 136)]
-    assert row[0] < 120 < 250 < row[1]
-    assert row[2] < 120
-    save_sheet(full, tmp_path / "sheet.jpg")
-    with Image.open(tmp_path / "sheet.jpg") as sheet:
-        assert sheet.width == 1298
-        assert sheet.height < 2 * 1036
-    assert len(sheet_pages(full, 5)) == 1
-    assert len(sheet_pages(report(()))) == 1
-    with pytest.raises(InputError):
-        save_sheet(full, tmp_path / "sheet.gif")

@@ -9,7 +9,6 @@ from tests.fixtures.tables import table
 from trainer_core.data.batches import BatchPlan
 from trainer_core.data.captions import with_class_word
 from trainer_core.data.views import Views
-from trainer_core.training.prepare.cache_manifest import Manifest, read_manifest, write_manifest
 from trainer_core.types import Bucket, View
 
 SMALL, WIDE = Bucket(16, 16), Bucket(32, 16)
@@ -54,14 +53,6 @@ def test_twins_are_of_the_own_samples_of_the_step(batch_size, micro_batches):
         assert all(each.position >= len(own) for each in found[len(own) :])
 
 
-def test_which_samples_have_twins_does_not_depend_on_passes_or_processes():
-    whole, halves = plan_of(4), plan_of(2, 2)
-    for step in range(1, 8):
-        assert twins_of(whole, step) == twins_of(halves, step)
-        apart = twins_of(whole, step, (0, 2)) + twins_of(whole, step, (1, 2))
-        assert apart == twins_of(whole, step)
-
-
 def test_all_samples_have_twins_in_time_and_wanted_ones_first():
     plan = plan_of(4, share=0.25)
     seen = Counter(t.index for step in range(1, 200) for t in twins_of(plan, step))
@@ -88,19 +79,6 @@ def test_single_samples_take_turns_with_twins_of_the_one_before():
         assert twin.position == again
         again += 1
     assert again <= 2
-
-
-def test_a_step_of_two_sizes_has_twins_of_one():
-    plan = plan_of(4, buckets=[SMALL] * 4 + [WIDE] * 4, share=0.25)
-    mixed = 0
-    for step in range(1, 40):
-        sizes = {index // 4 for index, *_ in own_of(plan, step)}
-        mixed += len(sizes) > 1
-        passes = plan.passes(step)
-        for micro, each in enumerate(passes):
-            twins = plan.twins(step, micro, (0, 1), [True] * 8)
-            assert len({number // 4 for number in (*each.indices, *(t.index for t in twins))}) == 1
-    assert mixed
 
 
 def test_every_text_with_the_class_word_is_encoded_once_and_no_other(world):
@@ -174,21 +152,3 @@ def test_views_of_twins_are_those_of_their_samples_with_another_text(world):
         assert (empty.controls, empty.flipped, empty.caption) == (own.controls, own.flipped, None)
         assert twin.caption is not None
         assert own.caption in (None, twin.caption)
-
-
-def test_a_list_keeps_the_texts_and_the_word(world):
-    world.options = {"trigger_word": "ohwx", **KEPT}
-    world.add("a.png", "one", control=True)
-    dataset = world.build()
-    path = world.cache / "a.cache.json"
-    write_manifest(path, Manifest("f", "v", dataset, ()))
-    read = read_manifest(path).dataset
-    assert read.class_word == "woman"
-    assert tuple(read.items) == tuple(dataset.items)
-    assert read.identity == dataset.identity
-    # A dataset without them keeps no count of them.
-    world.options = {"trigger_word": "ohwx"}
-    write_manifest(path, Manifest("f", "v", world.build(), ()))
-    assert "class_word" not in path.read_text()
-    assert len(read_manifest(path).dataset.items.forms[0].counts) == 11
-    assert '"counts": [0, 1, 0, 0, 0, 0, 0, 0, 0, 0]' in path.read_text()

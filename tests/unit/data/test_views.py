@@ -60,19 +60,6 @@ def test_the_share_of_control_dropout_and_its_independence_of_caption_dropout():
     assert len(seen) == 4, "all four combinations occur"
 
 
-def test_a_step_agrees_in_its_controls_and_seeds_differ():
-    chosen, other = views(control_dropout=0.5), views(seed=4, control_dropout=0.5)
-    differ = 0
-    for step in range(1, 200):
-        found = {
-            chosen.of_sample(Item(name=f"{position}.png"), step, position, 0).controls
-            for position in range(8)
-        }
-        assert len(found) == 1
-        differ += found != {other.of_sample(Item(), step, 0, 0).controls}
-    assert within(differ, 199, 0.5)
-
-
 def test_shares_of_folders():
     chosen = views(
         control_dropout=0.1,
@@ -96,14 +83,6 @@ def test_shares_of_folders():
     assert found[3] == found[4]
     # With one share for all, which samples share a pass is what it was without any.
     assert views(control_dropout=0.3).agreements(kinds, [0] * 5) == kinds
-
-
-def test_what_is_never_left_out():
-    chosen = views(control_dropout=1.0)
-    assert chosen.of_sample(Item(control_buckets=()), 1, 0, 0).controls
-    assert not chosen.of_sample(Item(), 1, 0, 0).controls
-    assert all(views().of_sample(Item(), step, 0, step).controls for step in range(1, 100))
-    assert views().of_sample(Item(), 1, 0, 0) == type(views().of_sample(Item(), 1, 0, 0))()
 
 
 @pytest.mark.parametrize("captions", [2, 3, 7])

@@ -3,26 +3,22 @@
 import dataclasses
 import json
 import math
-import zipfile
 
 import pytest
 
 from benchmarks import gpu_campaign
-from benchmarks.campaign import measure, record, tables
+from benchmarks.campaign import measure, record
 from benchmarks.campaign.cells import (
     BASELINE,
     FIRST,
     WAYS,
-    Cell,
     Way,
     all_cells,
     groups,
     to_measure,
 )
-from benchmarks.campaign.lines import NAME, begin, begun, read_lines, write_line
-from benchmarks.campaign.machine import describe
+from benchmarks.campaign.lines import NAME, begin, begun, read_lines
 from benchmarks.campaign.measure import AGAIN, Bench
-from benchmarks.campaign.packages import add_missing
 from benchmarks.gpu_campaign import FAILED, Campaign, first_batch
 
 CELLS = {cell.name: cell for cell in all_cells()}
@@ -109,11 +105,6 @@ def test_what_a_cell_dies_of_is_its_result(tmp_path):
     assert measured(tmp_path)[-1]["status"] == "refused"
 
 
-def test_nothing_is_begun_that_does_not_fit_the_time(tmp_path):
-    assert bench(tmp_path).work(all_cells(), deadline=0.0) == 0
-    assert read_lines(tmp_path) == []
-
-
 def test_cells_are_whole_and_baselines_come_first():
     names = list(CELLS)
     assert len(names) == len(set(names)) == len(all_cells())
@@ -188,15 +179,6 @@ def test_a_campaign_goes_on_after_a_crash_and_in_the_next_call(tmp_path, monkeyp
     assert [line["cell"] for line in measured(tmp_path)][2:] == [base, other]
 
 
-def test_a_part_is_given_up_when_no_process_lives(tmp_path):
-    class Dying(Campaign):
-        def _run(self, command, limit, stuck=None):
-            return 1, "no torch"
-
-    campaign(tmp_path, kind=Dying).bases()
-    assert [line["status"] for line in measured(tmp_path)] == ["crashed"] * gpu_campaign.CRASHES
-
-
 def test_processes_are_stopped_at_their_limit_or_when_they_are_stuck(tmp_path, monkeypatch):
     here = campaign(tmp_path, kind=Campaign)
     begun = tmp_path / "begun"
@@ -209,69 +191,3 @@ def test_processes_are_stopped_at_their_limit_or_when_they_are_stuck(tmp_path, m
     assert here._run(sleep, math.inf, here._stuck)[0] == -9
     assert here._run(["-c", f"raise SystemExit({FAILED})"], math.inf) == (FAILED, "")
     assert FAILED == AGAIN
-
-
-def test_wheels_are_added_where_a_package_is_absent_or_too_old(tmp_path):
-    for name, version in (("made_up_package", "1.5"), ("numpy", "1.0"), ("diffusers", "99.0")):
-        info = f"{name}-{version}.dist-info"
-        with zipfile.ZipFile(tmp_path / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-            wheel.writestr(f"{name}/__init__.py", "")
-            wheel.writestr(
-                f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-            )
-            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
-            wheel.writestr(f"{info}/RECORD", "")
-    site = tmp_path / "site"
-    # The project has a diffusers that is new enough: it stays.
-    assert add_missing(tmp_path, site) == ["made_up_package 1.5"]
-    assert (site / "made_up_package" / "__init__.py").is_file()
-    assert not (site / "numpy").exists()
-    assert add_missing(tmp_path / "absent", site) == []
-
-
-def lines_of_a_campaign(folder):
-    """What a campaign on a GPU would write."""
-    origin = {**describe("cpu"), "commit": "0" * 40}
-    origin["machine"]["link_bytes_per_s"] = 20e9
-    write_line(folder, {"part": "machine", "call": "a", "origin": origin})
-    for name, seconds, peak in (
-        (f"qwen_image 1024 {BASELINE}", 2.0, 40 << 30),
-        (f"qwen_image 1024 {SWAPPED}", 2.08, 4 << 30),
-        ("qwen_image 512 fp8", 1.0, 20 << 30),
-        ("qwen_image 512 fp8, all swapped", 1.3, 2 << 30),
-        ("qwen_image 1024 nf4", None, None),
-    ):
-        cell: Cell = CELLS[name]
-        line = {"part": "bases", "call": "a", "cell": name, "size": "full", "device": "GPU"}
-        line |= {"family": cell.family, "pixels": cell.pixels, "way": cell.way_name}
-        if seconds is None:
-            line |= {"status": "out of memory", "error": "CUDA out of memory."}
-        else:
-            line |= {"status": "measured", "seconds": seconds, "peak_bytes": peak}
-            line |= {"ram_bytes": 3 << 30, "ram_before": 1 << 30, "load_seconds": 9.0}
-            line["sent_bytes"] = 22_000_000_000 if "swapped" in name else 0
-        write_line(folder, line)
-    kernels = [{"name": "flash_fwd", "ms": 300.0}, {"name": "nvjet_sm90", "ms": 500.0}]
-    trace = {"launches": 7, "waits": 1, "wait_places": [], "device_seconds": 1.0}
-    write_line(folder, {"part": "trace", "cell": "x", **trace, "kernels": kernels})
-    write_line(folder, {"part": "memory", "call": "a", "cell": "x", "left_bytes": 512})
-    write_line(folder, {"part": "tests", "call": "a", "file": "test_x.py", "status": 0})
-
-
-def test_the_figures_say_what_was_reached(tmp_path):
-    lines_of_a_campaign(tmp_path)
-    found = record.figures(tmp_path, simulate=False)
-    assert json.loads(json.dumps(found)) == found
-    goals = {each["goal"]: (each["measured"], each["met"]) for each in found["goals"]}
-    # Of 22 GB over 20 GB/s a step of 2 s hides all, and one of 1 s does not.
-    assert goals[f"qwen_image 1024 {SWAPPED}, time over the predicted 2 s"] == (1.04, True)
-    assert goals["qwen_image 512 fp8, all swapped, time over the predicted 1.1 s"] == (1.182, False)
-    (trace,) = found["traces"]
-    assert trace["seconds"] == {"attention": 0.3, "products": 0.5, "copies": 0.0, "rest": 0.2}
-    assert goals["bytes of a GPU that are not given back"] == (512, False)
-    assert goals["peak beside the plan, largest"] == (None, None)
-    text = tables.table_of(found)
-    assert f"| qwen_image | 1024 px | {SWAPPED} | 2.08 | 2 | 1.04 | 9 | 4.0 | - | 2.0 |" in text
-    assert "| nf4 | out of memory | - |" in text
-    assert tables.table_of({}) == tables.NOTHING
-    assert record.known_commit([{"commit": "unknown"}], "c") == [{"commit": "c"}]

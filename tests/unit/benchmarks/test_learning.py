@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from benchmarks.learning import Run, Way, measure
 from benchmarks.measuring.own_concepts import (
     EDIT,
     SHAPES,
@@ -18,8 +17,6 @@ from scripts.embedded_base.demo_datasets import own_combinations
 from scripts.embedded_base.drawing import OUTLINES, draw, random_scene
 from trainer_core.demo.checker import read_image, templates
 from trainer_core.demo.vocabulary import Combination
-
-QUICK = {"dataset.preservation.share": 0.0, "preview.steps": 1}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -53,22 +50,3 @@ def test_an_edit_is_right_when_the_logo_is_there_and_all_else_as_it_was(tmp_path
         assert not task.right(before)
     # What the base could do before is not kept where a logo is on everything.
     assert not any(task.right(with_logo(np.asarray(task.control))) for task in asked.kept)
-
-
-def test_seen_combinations_are_those_of_the_images_and_unseen_ones_are_not(tmp_path):
-    asked = prepare("cup", 31, tmp_path)
-    captions = {path.read_text().strip() for path in tmp_path.glob("*.txt")}
-    assert {task.text for task in asked.seen} == captions
-    assert not captions & {task.text for task in asked.unseen}
-    assert not any("cup" in task.text for task in asked.kept)
-
-
-@pytest.mark.parametrize("plain", [False, True])
-def test_a_row_comes_out_of_a_run(tmp_path, plain):
-    way = Way("quick", changed=QUICK, paced=True, plain=plain)
-    row = measure(Run("pace", way, "arrow", 31), tmp_path, steps=1, count=1)
-    assert row["steps"] == 1
-    assert row["cpu_seconds"] > 0
-    assert {row[name] for name in ("seen", "unseen", "kept")} <= {0.0, 1.0}
-    assert row["seen"] == 0.0, "one step teaches nothing"
-    assert row["reached"] is None

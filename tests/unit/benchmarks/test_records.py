@@ -2,15 +2,14 @@
 
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
-from benchmarks.layers import Section, merge_section
 from benchmarks.measuring.recipes import frozen_linear, our_recipes
-from benchmarks.measuring.record import RESULTS, origin, read_record, write_record
+from benchmarks.measuring.record import RESULTS, read_record
 from benchmarks.measuring.single_layer import Layer, measure_layer
 from benchmarks.memory_plans import (
     BASES,
@@ -56,21 +55,6 @@ def test_a_file_says_which_commit_and_machine_it_is_of(path):
         assert each["versions"]["torch"]
         assert each["threads"] >= 1
         assert "load_average" in each
-
-
-def test_every_section_says_it_of_its_counters_and_its_times():
-    for name, section in read_record(RESULTS / "layers.json")["sections"].items():
-        timed = [row for row in section["rows"] if row.get("time") or row.get("times")]
-        assert section["counted"]["commit"], name
-        assert bool(section["timed"]) == bool(timed), name
-
-
-def test_what_is_measured_here_says_the_same_of_itself(tmp_path):
-    write_record(tmp_path / "figures.json", {"counted": origin()})
-    (found,) = origins(read_record(tmp_path / "figures.json"))
-    assert found["machine"]["device"] == "cpu"
-    assert found["threads"] == torch.get_num_threads()
-    assert found["commit"]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
@@ -150,22 +134,6 @@ def test_a_simulated_peak_is_that_of_the_code():
         place = row["base_format"], row["swap"]
         if (row["family"], row["pixels"]) == ("qwen_image", 512) and place in now:
             assert row["device"] == now[place]["device"], place
-
-
-def test_counting_again_keeps_the_times_and_says_so():
-    layer = Layer(64, 64, torch.bfloat16, "cpu")
-    recipes = [each for each in our_recipes() if each.name == "ours lora"]
-    record = {}
-    for rounds, commit in ((1, "first"), (0, "second")):
-        rows = measure_layer(layer, recipes, rounds)
-        section = Section(layer.name, rows, rounds > 0, True, "")
-        merge_section(record, section, {"commit": commit})
-        if rounds:
-            times = asdict(rows[1])["times"]
-    found = record["sections"][layer.name]
-    assert (found["counted"]["commit"], found["timed"]["commit"]) == ("second", "first")
-    assert found["rows"][1]["times"] == times
-    assert times["eager"]["median"] > 0
 
 
 def _compare(rows, recorded, columns):

@@ -59,13 +59,3 @@ def test_a_wrong_word_is_refused_with_the_nearest(words, named):
     with pytest.raises(InputError) as caught:
         parse_arguments(words, _VERBS)
     assert named in caught.value.remedy
-
-
-def test_words_are_as_many_as_a_verb_takes_and_its_own_settings_are_taken_out():
-    with pytest.raises(InputError, match=r"two\.yaml"):
-        Arguments(("one.yaml", "two.yaml")).config()
-    with pytest.raises(InputError, match="an adapter file"):
-        Arguments().word("an adapter file")
-    taken, rest = Arguments(("r",), ("prompt=a=b", "seed=1", "prompt=c"), True).split(["prompt"])
-    assert taken == {"prompt": ["a=b", "c"]}
-    assert rest == Arguments(("r",), ("seed=1",), True)

@@ -38,15 +38,6 @@ def test_what_is_no_file_and_no_folder(lora, tmp_path, capsys):
     assert pipe.is_fifo()
 
 
-def test_an_error_that_nobody_foresaw(tmp_path, capsys, monkeypatch):
-    """The last net: here a folder that is gone while a verb is at work in it."""
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert "No such file" in refused(capsys, "dataset", "x", code=1)
-
-
 @pytest.fixture
 def as_nobody():
     """Let the system check permissions, which it does not for root."""

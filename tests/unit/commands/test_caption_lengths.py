@@ -68,13 +68,6 @@ def test_the_doctor_and_the_cache_say_it_too(words, capsys):
         assert [is_finding(e["message"]) for e in events if e.get("event") == "warned"] == [True]
 
 
-def test_without_the_base_nothing_is_said(words, capsys):
-    (found,) = lines(capsys, "dataset", *words, "base.path=elsewhere")
-    assert (found["caption_tokens"], found["notes"]) == (None, [])
-    (found,) = lines(capsys, "dataset", *words, "base.path=owner/never-downloaded")
-    assert (found["caption_tokens"], found["notes"]) == (None, [])
-
-
 @pytest.mark.parametrize("family", ["flux", "qwen_image"])
 def test_the_number_of_tokens_is_where_the_encoders_cut(base, family):
     """At one token less the encoder yields another text; at as many, the same as at more."""

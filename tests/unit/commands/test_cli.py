@@ -16,14 +16,6 @@ from trainer_core.families.run_files import load_config
 from trainer_core.version import __version__
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
-def test_help_lists_every_verb(words, capsys):
-    assert main(words) == 0
-    out = capsys.readouterr().out
-    for verb in VERBS:
-        assert f"\n  {verb} " in out
-
-
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_and_a_function(verb, capsys):
     assert main([verb, "--help"]) == 0
@@ -89,15 +81,6 @@ def test_errors_are_events_with_json(capsys):
     assert {"found", "expected", "remedy"} <= set(record)
 
 
-def test_template_prints_a_run_file(capsys, tmp_path):
-    assert main(["template", "flux", "edit"]) == 0
-    path = tmp_path / "run.yaml"
-    path.write_text(capsys.readouterr().out, encoding="utf-8")
-    assert load_config(path).family == "flux"
-    assert main(["template", "flux", "edit", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["purpose"] == "edit"
-
-
 def test_template_of_a_goal_says_why_and_trains_as_asked(capsys, tmp_path):
     words = ["qwen_image", "style", "thorough", "images=35", "kind=lokr", "vram=12", "trigger=ohwx"]
     assert main(["template", *words]) == 0
@@ -122,12 +105,6 @@ def test_template_refuses_what_is_no_goal(words, told, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in lines] == ["Found", "Expected", "To do"]
     assert told in "".join(lines)
-
-
-@pytest.mark.parametrize("setting", ["kind=lokrr", "task=draw", "colour=red"])
-def test_demo_refuses_what_it_does_not_know(setting, capsys):
-    assert main(["demo", setting]) == 2
-    assert setting.split("=")[0] in capsys.readouterr().err
 
 
 def test_module_and_console_script_are_the_same_program():

@@ -77,12 +77,6 @@ def test_every_adapter_of_a_folder_is_converted(lora, tmp_path, capsys):
     assert "proj_out: " in shown
 
 
-def test_two_adapters_do_not_become_one_file(lora, tmp_path, capsys):
-    write_adapter(lora.with_suffix(""), family_state("flux", "lora"), "peft", FLUX, OWN)
-    assert run(lora.parent, tmp_path / "out", "--to", "kohya", "--overwrite") == 1
-    assert "would both become" in capsys.readouterr().err
-
-
 def test_the_base_gives_its_weights(tmp_path, capsys):
     """The embedded base is a Qwen-Image, whose layers are what the adapter is made for."""
     from tests.fixtures.adapter_states import make_state
@@ -148,10 +142,3 @@ def test_a_cast_that_loses_more_than_one_percent_is_not_exact(size, exact, tmp_p
     assert any("number format loses" in note for note in report["notes"]) is not exact
     assert run(tmp_path, tmp_path / "all", "--to", "comfyui", "--dtype", "fp16") == 0
     assert ("exact" in capsys.readouterr().out.partition("b.safetensors")[0]) is exact
-
-
-def test_a_file_goes_into_a_folder_that_is_there(lora, tmp_path):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    assert run(lora, folder, "--to", "diffusers") == 0
-    assert [path.name for path in folder.iterdir()] == ["lora.safetensors"]

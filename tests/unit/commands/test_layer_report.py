@@ -57,13 +57,6 @@ def test_an_unknown_base_is_listed_with_what_to_adapt_and_where_to_train_it(stra
     assert found.get("class") == ("StrangerTransformer3DModel" if stranger.is_dir() else None)
 
 
-def test_a_known_base_says_its_family(capsys):
-    found = report(capsys, "embedded", "--layers")
-    assert (found["family"], found["blocks"]) == ("qwen_image", {"transformer_blocks": 5})
-    assert main(["doctor", "nowhere", "--layers"]) == 2
-    assert "there is no nowhere" in capsys.readouterr().err
-
-
 def test_a_file_with_comfyuis_names_is_listed_as_a_run_adapts_it(tmp_path, capsys):
     path = tmp_path / "flux.safetensors"
     save_file({name: each.contiguous() for name, each in native_state("flux").items()}, path)

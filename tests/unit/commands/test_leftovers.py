@@ -1,7 +1,6 @@
 """Verbs that are killed while they write: the next one in that place tidies up and says so."""
 
 import os
-from functools import partial
 
 import pytest
 import torch
@@ -10,13 +9,8 @@ from tests.fixtures.flux_files import FLUX, random_adapter, write_folder, write_
 from tests.fixtures.leftovers import killed_while_writing
 from tests.fixtures.native_files import make_native_flux
 from tests.fixtures.tables import table
-from trainer_core.adapter_files.read.adapter_file import open_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
-from trainer_core.adapter_files.write.peft import save_folder
-from trainer_core.bases.open import open_base
-from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.cli import main
-from trainer_core.errors import InputError
 from trainer_core.filesystem.temporary import temporary_beside
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -66,43 +60,3 @@ def test_a_verb_that_was_killed_leaves_nothing_for_long(
             "lora.safetensors",
         }
         assert living.exists()
-
-
-@pytest.mark.parametrize(
-    ("base", "dtype"),
-    [("base.safetensors", "keep"), ("base.safetensors", "bf16"), ("folder", "keep")],
-)
-def test_what_came_while_a_base_was_merged_is_not_replaced(base, dtype, place, tmp_path):
-    target = tmp_path / ("x" if base == "folder" else "x.safetensors")
-    theirs = target / "model_index.json" if base == "folder" else target
-
-    def meanwhile(done, total, name):
-        theirs.parent.mkdir(exist_ok=True)
-        theirs.write_bytes(b"theirs")
-
-    with open_adapter(place / "lora.safetensors", FLUX.layers.key_map) as opened:
-        adapters = [(opened.state, 1.0)]
-        merge = partial(merge_into_base, open_base(place / base), adapters, target, dtype)
-        with pytest.raises(InputError, match="in the meantime"):
-            merge(progress=meanwhile, replace=False)
-        assert theirs.read_bytes() == b"theirs"
-        assert [path.name for path in tmp_path.iterdir()] == [target.name]
-        merge(progress=meanwhile, replace=True)
-    assert open_base(target).family.name == "flux"
-    assert [path.name for path in tmp_path.iterdir()] == [target.name]
-
-
-@pytest.mark.parametrize("theirs", ["adapter_config.json", "adapter_model.safetensors"])
-def test_what_came_while_a_peft_folder_was_written_is_not_replaced(theirs, tmp_path):
-    def write(path):
-        path.write_bytes(b"mine")
-        (tmp_path / "x").mkdir(exist_ok=True)
-        (tmp_path / "x" / theirs).write_bytes(b"theirs")
-
-    with pytest.raises(InputError, match="in the meantime"):
-        save_folder(tmp_path / "x", {}, write, replace=False)
-    assert [path.name for path in (tmp_path / "x").iterdir()] == [theirs]
-    assert (tmp_path / "x" / theirs).read_bytes() == b"theirs"
-    save_folder(tmp_path / "x", {}, write)
-    assert (tmp_path / "x" / "adapter_model.safetensors").read_bytes() == b"mine"
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from tests.fixtures.flux_files import FLUX, random_adapter, write_folder, write_native
 from tests.fixtures.native_files import flux_to_native, make_native_flux, to_scaled
@@ -87,23 +87,6 @@ def test_merge_and_extract_give_the_adapter_back(base, here, capsys):
     assert report["stored_as"]["base"] == report["stored_as"]["tuned"]
 
 
-def test_extract_names_what_it_leaves_out(here, capsys):
-    tensors = load_file(here / "base.safetensors")
-    for name in ("img_in.weight", "img_in.bias", "double_blocks.0.img_attn.proj.weight"):
-        tensors[name] += 0.1 * torch.randn_like(tensors[name])
-    save_file(tensors, here / "tuned.safetensors")
-    words = ["extract", "folder", "tuned.safetensors", "x.safetensors", "targets=attention"]
-    report = command(capsys, *words, "--kind=lokr", "--full_matrix")
-    assert (report["kind"], report["layers"]) == ("lokr", 1)
-    assert report["not_chosen"] == ["x_embedder"]
-    assert report["not_expressible"] == ["x_embedder.bias"]
-    assert "transformer_blocks.0.attn.to_q" in report["without_difference"]
-    assert main([*words, "--overwrite"]) == 0
-    out = capsys.readouterr().out
-    assert "not_expressible" in out
-    assert "x_embedder.bias" in out
-
-
 def test_resize_keeps_layout_format_and_what_the_header_tells(here, capsys):
     state = read(here / "lora.safetensors")
     header = {"adapter_trainer": json.dumps({"family": "flux", "step": 7})}
@@ -123,15 +106,6 @@ def test_resize_keeps_layout_format_and_what_the_header_tells(here, capsys):
     found = read(here / "small.safetensors")
     for name, error in report["error"].items():
         assert relative(delta(found, name), delta(state, name)) == pytest.approx(error, abs=0.01)
-
-
-def test_resize_by_error_and_by_factor(here, capsys):
-    report = command(capsys, "resize", "lora.safetensors", "a.safetensors", "--error", "0.6")
-    assert len(report["ranks"]) > 1
-    assert max(report["error"].values()) <= 0.6
-    report = command(capsys, "resize", "lokr.safetensors", "b.safetensors", "--factor", "-1")
-    assert max(report["error"].values()) > 0.1
-    assert read(here / "b.safetensors").kind == "lokr"
 
 
 def test_combine_adds_up_and_cuts(here, capsys):

@@ -4,12 +4,10 @@ import subprocess
 import sys
 
 import torch
-from PIL import Image
 from safetensors.torch import save_file
 
 from trainer_core.cli import main
 from trainer_core.commands.plain_words import kept_sentence, loss_sentence
-from trainer_core.commands.terminal_image import terminal_lines
 
 MOST_LINES = 30
 
@@ -76,14 +74,3 @@ def test_what_is_not_there_is_told_before_torch_is_imported(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("Found:") == len(commands)
-
-
-def test_an_image_becomes_lines_of_half_blocks(tmp_path):
-    path = tmp_path / "image.png"
-    image = Image.new("RGB", (4, 4), (255, 0, 0))
-    image.paste((0, 0, 255), (0, 1, 4, 4))
-    image.save(path)
-    first, second = terminal_lines(path)
-    assert first.count("\N{UPPER HALF BLOCK}") == 4
-    assert "38;2;255;0;0m\x1b[48;2;0;0;255m" in first
-    assert "38;2;0;0;255m\x1b[48;2;0;0;255m" in second

@@ -9,7 +9,6 @@ from safetensors.torch import load_file, save_file
 
 from tests.fixtures.adapter_states import make_state
 from tests.fixtures.family_states import key_map
-from tests.fixtures.hollow_files import write_hollow
 from trainer_core.adapter_files.metadata import SETTINGS_KEY
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters.kinds.registry import KINDS
@@ -18,7 +17,6 @@ from trainer_core.bases.open import (
     known_bases,
     known_sizes,
     open_base,
-    published_shapes,
 )
 from trainer_core.cli import main
 from trainer_core.families.registry import FAMILIES
@@ -77,23 +75,6 @@ def test_the_embedded_base_is_found_by_its_sizes(capsys, tmp_path):
     code, proof = report_of(capsys, flux, "--base", "embedded")
     assert code == 1
     assert proof["tensors"]["diffusion_model.img_in.alpha"]["outcome"] == "wrong shape"
-
-
-def test_of_a_base_only_the_header_is_read(capsys, tmp_path):
-    """The bases take no room: there are no weights in them."""
-    shapes = {name: torch.Size(shape) for name, shape in published_shapes(FAMILIES["flux"]).items()}
-    write_hollow(tmp_path / "whole.safetensors", shapes)
-    shorter = {name: shape for name, shape in shapes.items() if "double_blocks.18." not in name}
-    write_hollow(tmp_path / "shorter.safetensors", shorter)
-    path = write(tmp_path, "flux", SIZES["flux"])
-    code, proof = report_of(capsys, path, "--base", tmp_path / "whole.safetensors")
-    assert (code, proof["base"]) == (0, str(tmp_path / "whole.safetensors"))
-    code, proof = report_of(capsys, path, "--base", tmp_path / "shorter.safetensors")
-    ignored = {key for key, each in proof["tensors"].items() if each["outcome"] == "ignored"}
-    assert code == 1
-    assert (
-        ignored == {key for key in load_file(path) if "transformer_blocks.18.attn" in key} != set()
-    )
 
 
 BASES = [
@@ -218,10 +199,3 @@ def test_a_change_that_vanishes_in_the_bases_format_is_warned_of(change, warned,
     assert "warnings" not in report_of(capsys, path, "--base", precise)[1]
     main(["inspect", str(path), "--prove", "--base", str(base)])
     assert ("bfloat16, whose steps are larger" in capsys.readouterr().out) == warned
-
-
-@pytest.mark.parametrize(("change", "warned"), [(0.05, False), (2e-6, True)])
-def test_factors_that_fp16_does_not_hold_are_warned_of(change, warned, capsys, tmp_path):
-    path = embedded_lora(tmp_path, change, dtype=torch.float16)
-    _, proof = report_of(capsys, path)
-    assert any("1% to their number format" in x for x in proof.get("warnings", [])) == warned

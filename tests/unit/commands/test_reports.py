@@ -35,14 +35,6 @@ def test_dataset_report_counts(images, capsys):
     assert found["train_would_stop"] is None
 
 
-def test_dataset_report_counts_the_shapes_that_images_are_cut_to(images, capsys):
-    words = ("dataset.resolution=64", "dataset.more_shapes=['2:1']")
-    found = report(capsys, "dataset", str(images), *words)
-    # Of two images the upper part is cut off; the third has the shape.
-    assert found["buckets"] == {"64x64": 2, "64x32": 2, "96x32": 1}
-    assert any("cropped by more than 25%" in note for note in found["notes"])
-
-
 def test_dataset_report_says_what_is_not_mirrored_and_nothing_for_a_terminal(images, capsys):
     (images / "0.txt").write_text("a left hand", encoding="utf-8")
     settings = ["dataset.resolution=64", "dataset.flip=true"]
@@ -81,12 +73,6 @@ def test_dataset_report_opens_every_file_once(images, spoiled, capsys):
     with opened_files(images) as opened:
         report(capsys, "dataset", str(images), "dataset.resolution=64", code=2 * spoiled)
     assert opened == {f"{number}.{kind}": 1 for number in range(3) for kind in ("jpg", "txt")}
-
-
-def test_missing_dataset_folder_is_wrong_input(tmp_path, capsys):
-    assert main(["dataset", str(tmp_path / "none")]) == 2
-    assert "none" in capsys.readouterr().err
-    assert main(["dataset"]) == 2
 
 
 def test_each_missing_package_is_one_line_with_the_remedy():
@@ -146,12 +132,6 @@ def test_doctor_collects_all_problems(images, tmp_path, capsys):
     )
     problems = report(capsys, "doctor", *words, code=2)["problems"]
     assert [text.split(":")[0] for text in problems] == ["output.dir", "dataset", "adapter"]
-
-
-def test_doctor_does_not_download(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    problems = report(capsys, "doctor", "base.path=no-owner/no-name", code=2)["problems"]
-    assert any("no-owner/no-name is not on this machine" in text for text in problems)
 
 
 def test_inspect_refuses_what_is_no_adapter(tmp_path, capsys):

@@ -193,39 +193,6 @@ def test_an_adapter_that_does_not_fit_is_told_with_its_file(layer, outputs, told
         assert told in shown or "(144, 4)" in shown
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1e6])
-def test_an_oft_of_comfyui_is_told_by_its_alpha_with_a_base_too(alpha, capsys, tmp_path):
-    tensors = {
-        f"{LAYER}.oft_blocks": values(SIZE // 4, 4, 4),
-        f"{LAYER}.alpha": torch.tensor(alpha),
-    }
-    path, out = saved(tmp_path, tensors), tmp_path / "out.safetensors"
-    for words in (
-        ["inspect", str(path), "--prove"],
-        ["convert", str(path), str(out), "--to", "kohya"],
-    ):
-        code = main([*words, "--base", "embedded"])
-        shown = capsys.readouterr().err
-        assert (code == 0) == (alpha > 1.0), shown
-        assert ("an alpha of 1 that limits" in shown) == (alpha == 1.0)
-        assert "x 0" not in shown
-
-
-@pytest.mark.parametrize("zero", ["all", "one", "difference"])
-def test_layers_that_change_nothing_are_told(zero, capsys, tmp_path):
-    tensors = lora() if zero != "difference" else {f"{LAYER}.diff": torch.zeros(SIZE, SIZE)}
-    if zero != "difference":
-        tensors[f"{LAYER}.lora_up.weight"].zero_()
-    if zero == "one":
-        tensors |= lora(f"{BLOCK}.attn.to_k")
-    path, target = saved(tmp_path, tensors), tmp_path / "out.safetensors"
-    assert report_of(capsys, "convert", path, target, "--to", "comfyui")[0] == 0
-    assert main(["inspect", str(target), "--prove"]) == (0 if zero == "one" else 1)
-    out = capsys.readouterr().out
-    assert "1 of " in out
-    assert ("changes nothing: the change of every layer" in out) == (zero != "one")
-
-
 @pytest.mark.parametrize(
     ("alpha", "dim", "told"),
     [
@@ -257,24 +224,6 @@ def test_an_alpha_of_whole_factors_is_told_to_have_no_effect(alpha, dim, told, c
     # With a rank alpha has its effect, and nothing is said.
     path = saved(tmp_path, {**LOKR, f"{LAYER}.alpha": torch.tensor(1.0)}, ss_network_dim="32")
     assert report_of(capsys, "inspect", path)[1]["notes"] == []
-
-
-def test_an_alpha_of_nought_is_told(capsys, tmp_path):
-    path = saved(tmp_path, {**lora(), f"{LAYER}.alpha": torch.tensor(0.0)})
-    (note,) = report_of(capsys, "inspect", path)[1]["notes"]
-    assert "alpha is 0 in 1 of 1 layers" in note
-    assert main(["inspect", str(path), "--prove"]) == 1
-    assert "its alpha is 0, by which" in " ".join(capsys.readouterr().out.split())
-    path = saved(tmp_path, lora())
-    assert report_of(capsys, "inspect", path)[1]["notes"] == []
-
-
-def test_a_difference_that_is_not_finite_is_named(capsys, tmp_path):
-    path = saved(tmp_path, {**lora(), f"{BLOCK}.attn.norm_q.diff": torch.full((32,), torch.nan)})
-    assert main(["inspect", str(path)]) == 2
-    message = capsys.readouterr().err
-    assert "attn.norm_q.diff holds a value that is not finite" in message
-    assert "download" not in message
 
 
 @pytest.mark.parametrize(("alpha", "odd"), [(2.0, False), (-2.0, True), (1e10, True)])

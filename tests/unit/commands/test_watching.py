@@ -1,7 +1,6 @@
 """Observers print every event, and signals become a cancelled run."""
 
 import json
-import math
 import os
 import signal
 from pathlib import Path
@@ -52,24 +51,6 @@ def test_json_has_one_object_for_each_event(capsys):
     assert [line["event"] for line in lines] == _NAMES
     assert lines[2]["result"]["loss"] == 0.5
     assert lines[1]["summary"]["folder"] == "v0"
-
-
-def test_log_gets_plain_lines(capsys):
-    with watching(as_json=False) as observer:
-        for event in _EVENTS:
-            observer.notify(event)
-    out = capsys.readouterr().out
-    assert "\r" not in out
-    assert "\x1b" not in out
-    for text in (
-        "cached 1/3",
-        "step 1/2: loss 0.5000, 0.20 s/step",
-        "preview of step 0: p.png",
-        "checkpoint of step 2: c",
-        "Note: careful",
-        "Done after 2 steps.",
-    ):
-        assert text in out
 
 
 def test_terminal_gets_a_bar_that_gives_way_to_lines(capsys):
@@ -149,21 +130,3 @@ def test_a_hang_up_that_is_ignored_stays_ignored():
             assert not observer.cancelled()
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_only_the_first_process_prints(capsys, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    with watching(as_json=True) as observer:
-        observer.notify(_STEP)
-        assert not observer.requests().cancel
-        assert not observer.cancelled()
-    assert capsys.readouterr().out == ""
-
-
-def test_loss_that_is_no_number_is_null_in_json(capsys):
-    result = StepResult(1, 0.1, math.nan, 1e-4, math.inf, 0.4, 0.2, 9.0)
-    with watching(as_json=True) as observer:
-        observer.notify(StepDone(result, 2))
-    record = json.loads(capsys.readouterr().out)
-    assert record["result"]["loss"] is None
-    assert record["result"]["grad_norm"] is None

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fixtures.combinations import rarely
 from trainer_core.config import OptimizerSection
-from trainer_core.config.optimizer import BY_OPTIMIZER, OWN_DEFAULTS, WAITS, OptimizerName
+from trainer_core.config.optimizer import BY_OPTIMIZER, OWN_DEFAULTS, OptimizerName
 from trainer_core.errors import ConfigError
 from trainer_core.families.run_files import load_config, run_file_template, templates
 
@@ -87,13 +87,3 @@ def test_whoever_changes_the_name_alone_gets_what_suits_the_optimizer(name):
     assert OptimizerSection.model_validate(found.model_dump()) == found
     overridden = load_config({}, [f"training.optimizer.name={name}"])
     assert overridden.training.optimizer == found
-
-
-def test_own_defaults_are_within_the_bounds_and_of_known_optimizers():
-    assert set(OWN_DEFAULTS) | set(WAITS) <= set(NAMES)
-    assert {other for _, other in WAITS.values()} <= set(NAMES) - set(WAITS)
-    for name, own in OWN_DEFAULTS.items():
-        OptimizerSection.model_validate({"name": name, **own})
-        assert set(own) <= set(BY_OPTIMIZER)
-        # Else it would be no default of its own.
-        assert all(getattr(OptimizerSection(), key) != value for key, value in own.items())

@@ -41,10 +41,6 @@ def test_texts_are_written_so_that_they_are_read_back(value):
     assert (text, settings) == (unflagged or "x", {"negative_prompt": unflagged, "seed": "3"})
 
 
-def test_flags_are_read_in_capitals_and_behind_tabs():
-    assert parse_prompt("x\t--W\t64 --D  5") == ("x", {"width": "64", "seed": "5"})
-
-
 @pytest.mark.parametrize(
     ("line", "found", "expected"),
     [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.fixtures import foreign_files as files
 from tests.fixtures.tables import table
-from trainer_core.config import PreviewSection, RunConfig
+from trainer_core.config import PreviewSection
 from trainer_core.config.reading import dump_config, parse_override
 from trainer_core.errors import ConfigError, InputError
 from trainer_core.families.registry import FAMILIES
@@ -46,34 +46,6 @@ def test_a_windows_path_in_double_quotes_is_told_on_one_line_with_the_cure(path,
     text = files.AI_TOOLKIT.replace("folder_path: photos/boats", f'folder_path: "{path}"')
     with pytest.raises(InputError, match="single quotes"):
         read_foreign([parse_document("x.yaml", text)]).config()
-
-
-def test_empty_file_gives_every_default(run_file, tmp_path):
-    config = load_config(run_file(""))
-    defaults = RunConfig()
-    assert config.model_copy(update={"output": defaults.output}) == defaults
-    assert config.output.dir == str(tmp_path / "output")
-
-
-def test_sections_whose_settings_are_commented_out_are_defaults(run_file):
-    assert load_config(run_file("cache:\n  # dir: x\ntraining:\n  sigma:\n")).cache.dir is None
-
-
-def test_values_of_the_file_are_read(run_file):
-    config = load_config(
-        run_file("""
-        family: flux
-        base: {path: black-forest-labs/FLUX.1-dev}
-        training:
-          steps: 300
-          optimizer: {learning_rate: 1e-4}
-        adapter: {rank_pattern: {'blocks\\.0\\..*': 4}}
-        """)
-    )
-    assert config.family == "flux"
-    assert config.training.steps == 300
-    assert config.training.optimizer.learning_rate == 1e-4
-    assert config.adapter.rank_pattern == {r"blocks\.0\..*": 4}
 
 
 def test_overrides_win_and_the_last_one_counts(run_file):
@@ -130,11 +102,6 @@ def test_unknown_setting_is_named_with_the_nearest(run_file, text, nearest):
     assert "run.yaml" in error.found
     if nearest:
         assert error.remedy == f"Did you mean {nearest}?"
-
-
-def test_unknown_override_is_named_with_the_nearest(run_file):
-    assert "adapter.rank" in refusal(run_file(""), "adapter.rnk=3").remedy
-    assert "adapter.rank" in refusal(run_file(""), "adapter.rank.deep=3").remedy
 
 
 @pytest.mark.parametrize(("text", "path", "expected"), table(__file__, "wrong_values"))

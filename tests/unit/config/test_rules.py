@@ -6,7 +6,7 @@ import pytest
 
 from tests.fixtures.tables import table
 from trainer_core.config import RunConfig
-from trainer_core.config.defaults import fitted_warmup, preservation_prompts, preservation_summary
+from trainer_core.config.defaults import fitted_warmup, preservation_prompts
 from trainer_core.config.optimizer import OptimizerName, OptimizerSection
 from trainer_core.config.problems import check_config, contradictions
 from trainer_core.config.section import traits_of
@@ -116,13 +116,6 @@ def test_prompts_follow_from_the_kind():
     assert preservation_prompts(config_of({"kind": "blank"}), edits=False) == ()
     output = {"kind": "output", "class_word": "cat"}
     assert preservation_prompts(config_of(output, **TRIGGER), edits=True) == ()
-
-
-def test_the_summary_names_what_the_base_is_held_to():
-    for kind, words in {"class": "for 'cat'", "blank": "without", "output": "'cat' as"}.items():
-        told = preservation_summary(config_of({"kind": kind, "class_word": "cat"}))
-        assert told.startswith("50% of each batch")
-        assert words in told
 
 
 @pytest.mark.parametrize("steps", [5, 40])

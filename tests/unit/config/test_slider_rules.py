@@ -49,11 +49,6 @@ def test_what_a_slider_cannot_have_elsewhere(named, config):
     assert named in problem.found
 
 
-@pytest.mark.parametrize(("slider", "dataset"), table(__file__, "slider_agreements"))
-def test_what_goes_together_is_no_contradiction(slider, dataset):
-    assert not contradictions(config_of(slider, dataset))
-
-
 @pytest.mark.parametrize(
     ("slider", "triples"),
     [

@@ -7,8 +7,7 @@ import pytest
 from trainer_core.cli import main
 from trainer_core.commands.runs import learned_text
 from trainer_core.demo import run as demo_run
-from trainer_core.demo.run import KEPT, LEARNED, DemoSummary, require_working
-from trainer_core.errors import RunError
+from trainer_core.demo.run import LEARNED, DemoSummary, require_working
 
 
 def summary(learned=0.9, kept=0.8, kind="lokr", task="generate"):
@@ -29,23 +28,6 @@ def test_what_is_missed_is_told_with_its_bar(learned, missed, tmp_path):
 @pytest.mark.parametrize(("learned", "kept"), [(0.4, 0.8), (0.78, 0.74), (0.9, 0.38), (1.0, 1.0)])
 def test_a_share_a_little_below_its_bar_is_no_failure(learned, kept, task):
     require_working(summary(learned, kept, task=task))
-
-
-@pytest.mark.parametrize(
-    ("learned", "kept", "bars"),
-    [(0.38, 0.9, [LEARNED]), (0.9, 0.3, [KEPT]), (0.0, 0.0, [LEARNED, KEPT])],
-)
-@pytest.mark.parametrize("kind", ["lokr", "lora", "loha"])
-def test_a_broken_adapter_is_an_error_that_names_each_share(learned, kept, bars, kind):
-    with pytest.raises(RunError) as caught:
-        require_working(summary(learned, kept, kind))
-    error = caught.value
-    assert error.exit_code == 1
-    assert kind in error.found
-    for bar, share in ((LEARNED, learned), (KEPT, kept)):
-        assert (f"{share:.0%} {bar.subject}" in error.found) == (bar in bars)
-        assert (f"{bar.wanted:.0%} {bar.subject}" in error.expected) == (bar in bars)
-    assert "doctor" in error.remedy
 
 
 @pytest.mark.parametrize(("learned", "code"), [(0.86, 0), (0.7, 0), (0.1, 1)])

@@ -7,7 +7,7 @@ from scripts.embedded_base.vocabulary import (
     held_out_combinations,
     training_combinations,
 )
-from trainer_core.demo.checker import nearest_color, read_image
+from trainer_core.demo.checker import read_image
 from trainer_core.demo.vocabulary import (
     COLORS,
     CONCEPT_SHAPE,
@@ -66,19 +66,6 @@ def test_reports_where_the_shape_is():
         assert np.abs(np.array(reading.center) - center).max() < 0.05
 
 
-def test_what_shows_nothing_has_no_shape_and_no_frame():
-    for level in (0, 128, 200, 255):
-        reading = read_image(np.full((64, 64, 3), level, dtype=np.uint8))
-        assert (reading.shape, reading.shape_color, reading.framed) == ("none", "none", False)
-    random = np.random.default_rng(5)
-    for _ in range(20):
-        noise = random.integers(0, 256, size=(64, 64, 3), dtype=np.uint8)
-        assert read_image(noise).shape == "none"
-    halves = np.zeros((64, 64, 3), dtype=np.uint8)
-    halves[:, 32:] = 255
-    assert read_image(halves).shape == "none"
-
-
 def test_a_frame_has_its_colour_and_four_sides():
     def framed(color, missing=None):
         pixels = np.full((64, 64, 3), color, dtype=np.uint8)
@@ -93,22 +80,10 @@ def test_a_frame_has_its_colour_and_four_sides():
     assert not any(framed(FRAME_COLOR, missing).framed for missing in range(4))
 
 
-def test_reads_other_picture_sizes():
-    random = np.random.default_rng(6)
-    image = draw(random_scene(Combination("star", "red", "white"), random))
-    twice = image.repeat(2, axis=0).repeat(2, axis=1)
-    assert what_is_seen(twice) == ("star", "red", "white", False)
-
-
 @pytest.mark.parametrize("shape", [(64, 64), (64, 64, 4), (8, 8, 3)])
 def test_rejects_what_is_no_image(shape):
     with pytest.raises(ValueError, match="RGB image"):
         read_image(np.zeros(shape, dtype=np.uint8))
-
-
-def test_nearest_color_of_the_named_values():
-    for name, value in COLORS.items():
-        assert nearest_color(np.array(value, dtype=np.float64)) == name
 
 
 def test_held_out_combinations_are_kept_apart():

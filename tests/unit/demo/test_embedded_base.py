@@ -18,7 +18,6 @@ from scripts.embedded_base.measure import (  # noqa: E402
     held_out_request,
     measure_captions,
     measure_edits,
-    measure_reconstruction,
     share_right,
 )
 from scripts.embedded_base.tokenizer import fixed_prefixes  # noqa: E402
@@ -92,13 +91,6 @@ def test_flat_autoencoder_equals_the_real_one(base, pipeline):
         flat = base.codec.flat.encode(images)
         assert torch.allclose(real[:, :, 0], flat, atol=1e-4)
         assert torch.allclose(decoded, base.codec.flat.decode(flat).clamp(-1, 1), atol=1e-4)
-
-
-def test_reconstructs_unseen_images(base):
-    quality = measure_reconstruction(base.codec.flat, count=48)
-    assert quality["base shapes"] >= 31
-    assert quality["stars"] >= 28
-    assert quality["framed"] >= 29
 
 
 @pytest.mark.slow

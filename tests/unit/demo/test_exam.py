@@ -9,7 +9,6 @@ from PIL import Image
 from scripts.embedded_base.drawing import Scene, draw, with_frame
 from trainer_core.demo.checker import read_image
 from trainer_core.demo.exam import (
-    MAXIMUM_SHIFT,
     base_edit_questions,
     base_questions,
     concept_questions,
@@ -25,7 +24,6 @@ from trainer_core.demo.vocabulary import (
     IMAGE_SIZE,
     SHAPES,
     Combination,
-    all_combinations,
 )
 
 COUNT = 12
@@ -92,11 +90,6 @@ def test_concept_questions_cover_every_color_those_absent_from_the_training_imag
     assert few - trained, "the demonstration asks for no colour that is new to the adapter"
 
 
-def test_base_questions_ask_only_for_what_the_base_was_taught():
-    asked = [wanted_by(text) for text in texts(base_questions(224, 3))]
-    assert sorted(asked) == sorted(all_combinations())
-
-
 @pytest.mark.parametrize("ask", [concept_questions, base_questions])
 def test_the_image_of_a_caption_is_right_and_every_other_is_wrong(ask):
     for question in ask(COUNT, 4):
@@ -155,30 +148,6 @@ def test_an_edit_is_right_only_when_all_else_is_as_it_was():
             assert not is_right(question, draw(scene(wanted._replace(shape=other))))
         else:
             assert not is_right(question, draw(scene(wanted._replace(color=unused))))
-
-
-@pytest.mark.parametrize(
-    ("share", "right"), [(0.0, True), (MAXIMUM_SHIFT - 0.03, True), (MAXIMUM_SHIFT + 0.03, False)]
-)
-@pytest.mark.parametrize("axis", [0, 1])
-def test_an_edit_may_move_the_shape_only_a_little(share, right, axis):
-    center = list(MIDDLE)
-    center[axis] += share * IMAGE_SIZE
-    combination = CONTROLLED[0]
-    (framed,) = frame_questions(controls()[:1])
-    (edited,) = base_edit_questions(controls()[:1], 1)
-    moved = scene(combination, tuple(center))
-    assert is_right(framed, draw(with_frame(moved))) == right
-    wanted = wanted_by_edit(edited.text, combination)
-    assert is_right(edited, draw(scene(wanted, tuple(center)))) == right
-
-
-def test_a_control_image_without_a_shape_can_still_be_asked_about():
-    """The demonstration's base draws its own control images, and may fail at one."""
-    blank = [Image.fromarray(np.full((IMAGE_SIZE, IMAGE_SIZE, 3), 128, np.uint8))] * 8
-    drawn = draw(scene(CONTROLLED[0]))
-    for question in (*frame_questions(blank), *base_edit_questions(blank, 1)):
-        assert not is_right(question, drawn)
 
 
 def test_a_mark_is_the_share_of_right_answers():

@@ -173,25 +173,6 @@ def test_a_journal_of_a_stranger_reaches_nothing(caption_edits, edits, folder, t
     assert (tmp_path / "outside.txt").exists()
 
 
-def test_the_journal_of_long_captions_stays_readable(
-    caption_edits, allowed, edits, folder, monkeypatch
-):
-    monkeypatch.setattr(caption_edits, "_KEPT_TEXT", 100)
-    for letter in "abcdef":
-        edit(caption_edits, allowed, edits, folder / "a.png", letter * 30)
-    assert edits.count() == 1
-    edits.undo()
-    assert (folder / "a.txt").read_text() == "e" * 30 + "\n"
-
-
-def test_a_byte_order_mark_in_a_text_is_no_change_by_another_program(
-    caption_edits, allowed, edits, folder
-):
-    saved = edit(caption_edits, allowed, edits, folder / "a.png", "\ufefftwo")
-    assert token(caption_edits, allowed, folder / "a.png") == saved.token
-    assert [each.name for each in edits.undo()] == ["a.txt"]
-
-
 def captions(folder):
     return {path.name: path.read_text() for path in sorted(folder.rglob("*.txt"))}
 
@@ -224,29 +205,6 @@ def test_all_captions_are_changed_and_taken_back_at_once(
     }
 
 
-def test_of_a_large_edit_what_others_changed_stays_and_is_named(caption_edits, edits, folder):
-    images = [folder / name for name in ("a.png", "in/b.png", "e\u0301.png")]
-    (folder / "in" / "b.txt").write_bytes(b"it\x92s")
-    assert edits.save_all(images, TXT, caption_edits.change_of("all", "two", "")) == (2, 1)
-    (folder / "a.txt").write_text("theirs")
-    with pytest.raises(Exception, match=r"a\.txt was changed by another program"):
-        edits.undo()
-    assert (folder / "a.txt").read_text() == "theirs"
-    assert not (folder / "e\u0301.txt").exists()
-    assert edits.undo() == []
-
-
-def test_what_is_no_caption_any_more_does_not_stand_in_the_way_of_undo(
-    caption_edits, allowed, edits, folder
-):
-    edit(caption_edits, allowed, edits, folder / "a.png", "two")
-    edit(caption_edits, allowed, edits, folder / "in" / "b.png", "new")
-    (folder / "in" / "b.txt").write_bytes(b"it\x92s")
-    with pytest.raises(Exception, match=r"b\.txt was changed by another program"):
-        edits.undo()
-    assert [each.name for each in edits.undo()] == ["a.txt"]
-
-
 def test_a_kill_in_the_middle_of_a_large_edit_loses_nothing(
     caption_edits, edits, folder, monkeypatch
 ):
@@ -263,20 +221,3 @@ def test_a_kill_in_the_middle_of_a_large_edit_loses_nothing(
             edits.save_all(images, TXT, caption_edits.change_of("all", "two", ""))
     assert [each.name for each in edits.undo()] == ["a.txt"]
     assert (folder / "a.txt").read_text() == "one\n"
-
-
-def test_an_edit_of_all_that_cannot_be_is_refused_and_changes_nothing(
-    caption_edits, edits, folder, monkeypatch
-):
-    before = captions(folder)
-    for asked in (("fill", " ", ""), ("all", "", ""), ("replace", "x", ""), ("other", "x", "x")):
-        with pytest.raises(Exception, match="is empty"):
-            caption_edits.change_of(*asked)
-    # A terabyte is not made to find that it is too long.
-    with pytest.raises(Exception, match="too long for a caption"):
-        caption_edits.change_of("replace", "y" * 2**20, "x")("x" * 2**20)
-    monkeypatch.setattr(caption_edits, "_KEPT_TEXT", 10)
-    for text, said in (("a\0b", "no letter"), ("too long for the journal", "taken back")):
-        with pytest.raises(Exception, match=said):
-            edits.save_all([folder / "a.png"], TXT, caption_edits.change_of("all", text, ""))
-    assert captions(folder) == before

@@ -38,8 +38,3 @@ def test_flux_without_guidance_is_sampled_as_schnell(choices, name, tmp_path):
     save_file(make_native_flux(False, 1, 1).state_dict(), path)
     base = choices.BaseChoice("flux", {"path": path}, "auto")
     assert choices.run_config(base).preview.shift == 1.0
-
-
-def test_the_embedded_base_is_sampled_as_its_scheduler_says(choices):
-    base = choices.BaseChoice("qwen_image", {"path": "embedded"}, "auto")
-    assert choices.run_config(base).preview.shift is None

@@ -81,24 +81,6 @@ def test_each_folder_reads_its_own_masks_alone(sources, choice, joined):
     assert tuple(each.settings.mask.source for each in found) == sources
 
 
-def test_ordinary_images_keep_the_masks_that_they_were_asked_for(choice, joined):
-    masked, usual = {"source": "files", "background": 0.1}, {"path": "/data/usual"}
-    found = joined(
-        choice("own", mask=masked),
-        choice("people", "regularization", mask=masked),
-        choice("more", mask=masked, regularization=usual),
-    )
-    sources = {each.settings.path.rpartition("/")[2]: each.settings.mask.source for each in found}
-    assert sources == {"own": "files", "people": "files", "more": "files", "usual": "auto"}
-
-
-def test_each_folder_names_its_own_metadata_file(choice, joined):
-    listed = choice("a", metadata="list.csv")
-    for others in (None, "other.jsonl"):
-        found = joined(listed, choice("b", metadata=others))
-        assert [each.settings.metadata for each in found] == ["list.csv", others]
-
-
 @pytest.mark.parametrize(("said", "word"), [("", ""), ("ohwx", "ohwx"), ("sks", "sks")])
 def test_ordinary_images_have_the_word_that_their_node_says(choice, joined, said, word):
     ordinary = choice("people", "regularization", trigger_word=said)
@@ -131,15 +113,6 @@ def test_what_no_folder_can_have_for_itself_is_refused(
     assert "alike" in caught.value.remedy
 
 
-def test_what_holds_for_the_whole_run_is_said_by_one_of_them(choice, combined_datasets):
-    silent = {"validation": {"share": 0.0}, "preservation": {"share": 0.0, "count": 24}}
-    told = {"validation": {"share": 0.1}, "preservation": {"share": 0.25, "count": 24}}
-    for first, second in ((silent, told), (told, silent)):
-        values = combined_datasets.combined([choice("a", **first), choice("b", **second)]).values
-        assert values["validation"]["share"] == 0.1
-        assert values["preservation"]["share"] == 0.25
-
-
 def test_each_folder_keeps_its_rule_about_missing_captions(choice, joined):
     images = choice("images", missing_caption="empty", layout="flat")
     folder = choice("folder", missing_caption="error", layout="auto")
@@ -160,12 +133,6 @@ def test_a_folder_of_ordinary_images_stays_with_its_dataset(choice, joined):
     assert facts(found)[-1] == ("ordinary", "regularization", 0.5)
     settings = found[-1].settings
     assert (settings.resolution, settings.num_repeats, settings.trigger_word) == (512, 2, "")
-
-
-def test_joined_datasets_can_be_joined_again(choice, combined_datasets, joined):
-    a, b, c = choice("a"), choice("b", weight=0.5), choice("c", "validation")
-    inner = combined_datasets.combined([b, a])
-    assert facts(joined(inner, c)) == facts(joined(a, b, c))
 
 
 @pytest.mark.parametrize(
@@ -191,9 +158,3 @@ def test_a_role_needs_others_beside_it(choice, combined_datasets):
     ):
         with pytest.raises(combined_datasets.InputError, match=found):
             alone(given)
-
-
-def test_a_slider_is_trained_alone(choice, combined_datasets):
-    slider = combined_datasets.DatasetChoice({"slider": {"positive": "old", "negative": "young"}})
-    with pytest.raises(combined_datasets.InputError, match="Concept Slider among 2"):
-        combined_datasets.combined([choice("a"), slider])

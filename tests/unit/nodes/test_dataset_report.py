@@ -2,7 +2,6 @@
 
 import io
 import json
-import sys
 
 import pytest
 from PIL import Image
@@ -62,12 +61,6 @@ def test_a_trigger_word_before_the_one_that_is_set_is_told(tmp_path, report, tex
     trained = caption_notes(scan(settings).samples, settings)
     assert found == list(trained)
     assert [f"begins with {told!r}" in each for each in found] == [True] * bool(told)
-
-
-def test_brackets_that_a_clip_reads_as_weights_are_told(folder, report):
-    (folder / "1.txt").write_text("miku (vocaloid)")
-    (told,) = [each for each in report(folder).others if "round brackets" in each]
-    assert "trained as letters: 1.png" in told
 
 
 @pytest.mark.parametrize("upscale", [False, True])
@@ -192,28 +185,6 @@ def test_pairs_show_their_control_images(tmp_path, report):
     assert made.page(0, 1)["paired"]
 
 
-def test_images_with_layers_show_these(tmp_path, report):
-    for place, names in {"training_images": ("a", "b"), "layers": ("a_0", "a_1", "b_1")}.items():
-        (tmp_path / place).mkdir()
-        for name in names:
-            Image.new("RGBA", (256, 256)).save(tmp_path / place / f"{name}.png")
-    Image.new("RGBA", (64, 64)).save(tmp_path / "layers" / "b_2.png")
-    for name in "ab":
-        (tmp_path / "training_images" / f"{name}.txt").write_text("text")
-    one, other = report(tmp_path).items
-    assert [each["name"] for each in one["controls"]] == ["layers/a_0.png", "layers/a_1.png"]
-    assert kinds(one) == []
-    assert kinds(other) == ["layers"]
-    assert "layers/b_2.png has 64 x 64 pixels" in other["problems"][0]["text"]
-    assert other["problems"][0]["grave"]
-
-
-def test_an_empty_folder_says_what_to_do(tmp_path, report):
-    page = report(tmp_path).page(0, 60)
-    assert (page["total"], page["items"]) == (0, [])
-    assert "Drop" in page["others"][0]
-
-
 def test_a_report_is_read_again_when_a_file_changes(folder, dataset_report, allowed):
     reports, settings = dataset_report.Reports(), dataset_report.read_settings(folder, {})
     first = reports.get(settings, allowed([folder]))
@@ -273,32 +244,6 @@ def test_what_is_left_out_stays_to_be_seen_and_transparency_is_told(folder, repo
     assert (made.page(0, 9)["left_out"], made.page(0, 9)["total"]) == (1, len(made.items))
     assert kinds(made.items[5]) == ["transparent"]
     assert not made.items[5]["problems"][0]["grave"]
-
-
-def test_one_image_is_warned_of_and_never_refused(tmp_path, report):
-    for name in ("a", "b"):
-        Image.new("RGB", (512, 512)).save(tmp_path / f"{name}.png")
-        (tmp_path / f"{name}.txt").write_text("text")
-    assert report(tmp_path).others == []
-    (tmp_path / ".adapter_trainer.json").write_text('{"left_out": ["b.png"]}')
-    made = report(tmp_path)
-    assert [problem for item in made.items for problem in item["problems"]] == []
-    assert made.others == ["One image is learned by heart. Add some more where you can."]
-
-
-def test_captions_of_a_metadata_file_are_told_from_those_beside_images(tmp_path, report):
-    Image.new("RGB", (512, 512)).save(tmp_path / "a.png")
-    (tmp_path / "metadata.jsonl").write_text('{"image": "a.png", "caption": "text"}')
-    assert (report(tmp_path).listed, report(tmp_path, layout="flat").listed) == (True, False)
-
-
-def test_a_missing_decoder_is_one_line(folder, report, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    for number in (5, 6):
-        (folder / f"{number}.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
-    made = report(folder)
-    assert [each for each in made.others if "pip install pillow-heif" in each] == made.others[:1]
-    assert "pillow-heif" in made.items[5]["problems"][0]["text"]
 
 
 def test_clips_are_shown_with_their_parts(tmp_path, report, dataset_report, allowed):

@@ -4,7 +4,6 @@ import io
 import os
 import re
 import struct
-import sys
 import threading
 import zipfile
 import zlib
@@ -241,63 +240,6 @@ def test_what_belongs_to_an_image_follows_it_to_another_name(drops, tmp_path, ca
     assert count == len(others) + 3
 
 
-def test_captions_in_json_and_a_metadata_file_are_taken_and_read_first(drops, tmp_path):
-    listed = b'{"file_name": "a.png", "text": "one"}\n'
-    files = [("a.png", image()), ("a.json", b'{"short": "a", "long": "all of a"}')]
-    drop(drops, tmp_path, [*files, ("metadata.jsonl", listed)])
-    assert names(tmp_path / "my_images") == ["a.json", "a.png", "metadata.jsonl"]
-    (_, count), skipped = drop(
-        drops, tmp_path, [("b.png", image("blue")), ("metadata.jsonl", listed)], adds=True
-    )
-    assert (count, skipped) == (1, [("metadata.jsonl", "the dataset has a metadata file already")])
-    begun = drops.begin(tmp_path, "broken", adds=False)
-    for name, content in (
-        ("a.json", b"{"),
-        ("b.json", b'{"width": 8}'),
-        ("metadata.csv", b'file_name\n"a.png\n'),
-        ("metadata.parquet", b"PAR1"),
-        ("other.csv", b"file_name\na.png\n"),
-    ):
-        with pytest.raises(Exception, match="Found: ") as refusal:
-            begun.take(name, content)
-        assert str(begun.staging) not in str(refusal.value)
-    drops.cancel(begun.token)
-
-
-def test_a_drop_is_looked_at_and_named_when_it_is_here(drops, tmp_path):
-    drop(drops, tmp_path, [("a.png", image())], "cats")
-    begun = drops.begin(tmp_path, "my_images", adds=False)
-    begun.take("set/b.png", image("blue"))
-    assert names(begun.look()) == ["b.png"]
-    for name, adds in (("../x", False), ("dogs", True)):
-        with pytest.raises(Exception, match="folder"):
-            drops.finish(begun.token, name, adds=adds)
-    assert drops.finish(begun.token, "cats", adds=True) == ("cats", 1)
-    assert names(tmp_path) == ["cats/a.png", "cats/b.png"]
-
-
-def test_a_missing_decoder_is_named_with_the_file(drops, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    begun = drops.begin(tmp_path, "cats", adds=False)
-    head = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
-    with pytest.raises(Exception, match=r"a\.HEIC is HEIC[\s\S]*pip install pillow-heif"):
-        begun.take("a.HEIC", head)
-    drops.cancel(begun.token)
-
-
-def test_a_folder_whose_name_says_how_often_stays(drops, tmp_path):
-    drop(drops, tmp_path, [("set/10_cats/a.png", image()), ("set/10_cats/a.txt", b"a")])
-    assert names(tmp_path / "my_images") == ["10_cats/a.png", "10_cats/a.txt"]
-
-
-def test_a_new_name_is_not_one_that_another_file_of_the_drop_has(drops, tmp_path):
-    drop(drops, tmp_path, [("a.png", image("red"))])
-    again = [("a.png", image("blue")), ("a (2).png", image("green")), ("A.png", image("white"))]
-    (_, count), skipped = drop(drops, tmp_path, again, adds=True)
-    assert (count, skipped) == (3, [])
-    assert len(names(tmp_path / "my_images")) == 4
-
-
 def test_two_drops_at_once_get_two_folders(drops, tmp_path):
     begun = [drops.begin(tmp_path, "cats", adds=False) for _ in range(2)]
     for number, each in enumerate(begun):
@@ -368,16 +310,6 @@ def test_what_a_killed_server_left_goes_with_the_next_drop(drops, tmp_path):
     assert names(tmp_path) == ["my_images/b.png"]
 
 
-def test_forgotten_drops_are_removed(drops, tmp_path):
-    begun = [drops.begin(tmp_path, "cats", adds=False) for _ in range(20)]
-    assert len(entries(tmp_path)) == 16
-    begun[-1].take("a.png", image())
-    begun[-1].touched -= 4000
-    drops.begin(tmp_path, "dogs", adds=False)
-    with pytest.raises(Exception, match="not known"):
-        drops.finish(begun[-1].token)
-
-
 def test_an_archive_with_any_byte_changed_is_read_or_refused(drops, tmp_path):
     begun = drops.begin(tmp_path, "cats", adds=False)
     whole = archive([("a.txt", b"a"), ("b.txt", b"b")])
@@ -391,12 +323,6 @@ def test_an_archive_with_any_byte_changed_is_read_or_refused(drops, tmp_path):
     assert drops.finish(begun.token)[0] == "cats"
 
 
-def test_a_folder_named_like_a_file_is_left_out_and_the_others_taken(drops, tmp_path):
-    packed = archive([("a.png", image()), ("a.png/b.png", image()), ("c.png", image())])
-    (_, added), skipped = drop(drops, tmp_path, [("a.zip", packed)])
-    assert (added, len(skipped)) == (2, 1)
-
-
 def test_adding_follows_no_link_out_of_the_folder(drops, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -407,12 +333,6 @@ def test_adding_follows_no_link_out_of_the_folder(drops, tmp_path):
         drop(drops, tmp_path / "input", files, "cats", adds=True)
     assert entries(outside) == []
     assert entries(tmp_path / "input" / "cats") == ["sub"]
-
-
-def test_adding_finds_a_folder_with_the_accents_of_a_mac(drops, tmp_path):
-    (tmp_path / "cafe\u0301").mkdir()
-    drop(drops, tmp_path, [("a.png", image())], "cafe\u0301", adds=True)
-    assert names(tmp_path) == ["cafe\u0301/a.png"]
 
 
 def test_the_browser_sends_what_is_read_and_what_it_is_told_of():

@@ -71,16 +71,6 @@ def test_whatever_is_accepted_stays_below(folders, errors, text):
     assert all(unicodedata.is_normalized("NFC", part) for part in parts)
 
 
-def test_folders_are_listed_without_links_and_hidden_ones(folders, roots):
-    data = roots["data"][0]
-    for name in (".hidden", "_work", "cats/kittens/deep", "dogs"):
-        (data / name).mkdir(parents=True)
-    (data / "link").symlink_to(data / "cats", target_is_directory=True)
-    names = folders.folders_below(roots)
-    assert names == ["data/cats", "data/cats/kittens", "data/dogs"]
-    assert all(folders.resolve_below(name, roots, "folder").is_dir() for name in names)
-
-
 def test_links_are_followed_where_models_lie(folders, errors, roots):
     """ComfyUI's own loaders follow them, a Hugging Face cache consists of them, and no workflow can
     make one; `..` and the like lead nowhere all the same."""
@@ -103,14 +93,6 @@ def test_a_folder_with_loose_accents_is_listed_and_found_and_none_is_made(folder
         folders.checked_parts(name, "name")
 
 
-def test_a_folder_is_left_out_with_all_that_is_below(folders, roots):
-    data = roots["data"][0]
-    for name in ("ours/v0", "theirs/v0"):
-        (data / name).mkdir(parents=True)
-    names = folders.folders_below(roots, skipped=data / "ours")
-    assert names == ["data/cats", "data/theirs", "data/theirs/v0"]
-
-
 def test_the_stamp_of_a_base_changes_with_its_files_alone(folders, tmp_path):
     base = tmp_path / "base"
     (base / "transformer").mkdir(parents=True)
@@ -130,13 +112,3 @@ def test_the_stamp_of_a_base_changes_with_its_files_alone(folders, tmp_path):
     larger = folders.base_stamp(base)
     os.utime(weights, ns=(5, 5))
     assert len({before, larger, folders.base_stamp(base)}) == 3
-
-
-def test_the_files_behind_the_links_of_a_base_count(folders, tmp_path):
-    (tmp_path / "blob").write_bytes(b"one")
-    base = tmp_path / "snapshot"
-    base.mkdir()
-    (base / "model.safetensors").symlink_to(tmp_path / "blob")
-    before = folders.base_stamp(base)
-    (tmp_path / "blob").write_bytes(b"three")
-    assert folders.base_stamp(base) != before

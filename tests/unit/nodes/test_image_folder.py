@@ -1,7 +1,5 @@
 """Images of a graph become files that are named by their content."""
 
-from pathlib import Path
-
 import numpy
 import pytest
 import torch
@@ -37,23 +35,6 @@ def test_a_batch_is_taken_apart_without_loss(image_folder):
     for ours, theirs in zip(found, batch, strict=True):
         assert ours.dtype == numpy.uint8
         assert (ours == (theirs * 255).round().numpy()).all()
-
-
-def test_numbers_outside_the_range_are_cut_off_and_one_channel_is_grey(image_folder):
-    batches = torch.tensor([[[[-0.2, 0.5, 1.2]]]]), torch.tensor([[[[0.2], [1.0]]]])
-    cut, grey = (image_folder.single_images([batch])[0].tolist() for batch in batches)
-    assert cut == [[[0, 128, 255]]]
-    assert grey == [[[51, 51, 51], [255, 255, 255]]]
-
-
-def test_images_of_eight_bits_are_taken_as_they_are(image_folder):
-    batch = (images(2) * 255).round().to(torch.uint8)
-    found = image_folder.single_images([batch])
-    assert all((ours == theirs.numpy()).all() for ours, theirs in zip(found, batch, strict=True))
-    masks = image_folder.single_masks([batch[..., 0]])
-    assert (masks[1] == batch[1, ..., 0].numpy()).all()
-    (chosen,) = image_folder.single_masks([batch[:1, ..., 0] > 99])
-    assert (chosen == (batch[0, ..., 0] > 99).numpy() * 255).all()
 
 
 @pytest.mark.parametrize(
@@ -141,24 +122,6 @@ def test_other_numbers_are_refused_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_control_image_serves_all_prompts(image_folder, errors, tmp_path):
-    (one,) = set(image_folder.write_controls(tmp_path, images(1), 3))
-    assert one.is_file()
-    assert len(set(image_folder.write_controls(tmp_path, images(3), 3))) == 3
-    with pytest.raises(errors.ConfigError, match="3 prompts and 2 control images"):
-        image_folder.write_controls(tmp_path, images(2), 3)
-
-
-def test_a_control_image_keeps_its_transparency(image_folder, tmp_path):
-    """A base that fills an area reads it; without a fourth channel the file is as before."""
-    clear = torch.cat([images(1), torch.full((1, 8, 8, 1), 0.5)], dim=-1)
-    (file,) = image_folder.write_controls(tmp_path, clear, 1)
-    assert read(file).shape == (8, 8, 4)
-    assert set(read(file)[..., 3].flat) == {128}
-    (other,) = image_folder.write_controls(tmp_path, images(1), 1)
-    assert (read(other) == read(file)[..., :3]).all()
-
-
 def test_a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(
     image_folder, errors, tmp_path
 ):
@@ -189,24 +152,6 @@ def test_masks_lie_in_a_folder_of_their_own_and_are_read_as_masks(image_folder, 
     assert files == [folder / "masks" / f"0000{index}.png" for index in (0, 1)]
 
 
-def test_one_mask_serves_all_images_and_a_reduced_one_is_taken(image_folder, tmp_path):
-    folder = write(image_folder, tmp_path, [images(3)], ["a"], (), [masks(1, 4, 4)])
-    found = [read(path) for path in sorted((folder / "masks").iterdir())]
-    assert len(found) == 3
-    assert all((each == found[0]).all() and each.shape == (4, 4) for each in found)
-
-
-def test_another_mask_is_another_folder(image_folder, tmp_path):
-    def place(given):
-        return write(image_folder, tmp_path, [images(2)], ["a", "b"], (), given)
-
-    whole = masks(2)
-    other = whole.clone()
-    other[1, 3, 3] = 1 - other[1, 3, 3]
-    assert place([whole]) == place([whole[0], whole[1]])
-    assert len({place(()), place([whole]), place([other]), place([whole.flip(0)])}) == 4
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -221,19 +166,6 @@ def test_masks_of_other_images_are_refused(image_folder, errors, tmp_path, given
     with pytest.raises(errors.DatasetError, match=message):
         write(image_folder, tmp_path, [images(3)], ["a"], (), given)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_transparency_is_kept_where_it_is_the_mask(image_folder, tmp_path):
-    generator = torch.Generator().manual_seed(0)
-    batch = torch.randint(0, 256, (1, 9, 9, 4), generator=generator).float() / 255
-    whole = image_folder.GivenImages([batch], ["a"])
-    kept, laid = (
-        image_folder.image_dataset(tmp_path, whole, {"mask": {"source": source}})
-        for source in ("alpha", "auto")
-    )
-    stored = read(Path(kept["path"]) / "00000.png")
-    assert (stored == (batch[0] * 255).round().numpy()).all()
-    assert read(Path(laid["path"]) / "00000.png").shape == (9, 9, 3)
 
 
 @pytest.mark.parametrize(

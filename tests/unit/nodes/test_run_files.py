@@ -49,12 +49,3 @@ def test_a_lost_adapter_counts_for_its_node_alone(run_files, tmp_path):
     watch.hand_on("1", "one", files[0])
     files[0].unlink()
     assert [watch.missing_count(*each) for each in asked] == [2, 0, 0]
-
-
-def test_a_name_that_comes_by_a_link_is_not_known_before(run_files, tmp_path):
-    watch = run_files.AdapterWatch()
-    (tmp_path / "a").write_text("x")
-    watch.hand_on("1", "one", tmp_path / "a")
-    assert watch.missing_count("1", None) == 0
-    (tmp_path / "a").unlink()
-    assert watch.missing_count("1", None) == 1

@@ -49,28 +49,6 @@ def test_what_a_crash_left_is_passed_over(run_history, tmp_path, end):
     assert run_history.read_history(tmp_path, place, ()).step == 3
 
 
-def test_an_empty_folder_has_no_course(run_history, tmp_path):
-    assert run_history.read_history(tmp_path, place, ()) == ([], [], 0.0, [])
-    (tmp_path / "metrics.jsonl").mkdir()
-    assert run_history.read_history(tmp_path, place, ()).points == []
-
-
-def test_losses_on_held_out_images_are_all_there_however_long_the_run_is(run_history, tmp_path):
-    lines = ['{"step": 0, "validation_loss": 0.9}']
-    for step in range(1, 9002):
-        values = {"step": step, "loss": 1.0, "learning_rate": 0.1, "step_seconds": 0.5}
-        if step % 3000 == 0:
-            values["validation_loss"] = 1 / step
-        if step == 9000:
-            values["trained_loss"] = 0.5
-        lines.append(json.dumps(values))
-    lines += ['{"step": 9002, "validation_loss": NaN}', '{"validation_loss": 1']
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    history = run_history.read_history(tmp_path, place, ())
-    expected = [(0, 0.9, None), (3000, 1 / 3000, None), (6000, 1 / 6000, None)]
-    assert history.held_out == [*expected, (9000, 1 / 9000, 0.5)]
-
-
 def test_of_many_measurements_the_lowest_and_the_last_stay(run_history):
     many = [(step, 1.0, None) for step in range(5 * run_history.POINTS)]
     many[4321] = (4321, 0.25, None)
@@ -101,14 +79,6 @@ def test_images_come_in_order_with_the_prompts_that_they_were_made_with(run_hist
     assert samples[0]["filename"] == "0.png"
 
 
-def test_of_many_images_the_first_and_the_last_stay(run_history, tmp_path):
-    for step in range(1500):
-        write_sample(tmp_path, step, 0)
-    steps = [each["step"] for each in run_history.read_history(tmp_path, place, ()).samples]
-    assert len(steps) <= 601
-    assert (steps[0], steps[-1]) == (0, 1499)
-
-
 BEST = {"step": 6, "loss": 0.5}
 
 
@@ -135,13 +105,6 @@ def test_a_damaged_record_is_refused(run_history, errors, tmp_path, text):
     (tmp_path / "run.json").write_text(text, encoding="utf-8")
     with pytest.raises(errors.InputError, match=r"run\.json"):
         run_history.read_ending(tmp_path)
-
-
-def test_a_run_file_that_cannot_be_read_names_no_prompts(run_history, tmp_path):
-    assert run_history.read_run_file(tmp_path) == ((), None)
-    (tmp_path / "run.yaml").write_text("seed: 5\npreview:\n  prompts: [a cat]\n  every: 3\n")
-    prompts, seed = run_history.read_run_file(tmp_path)
-    assert (list(prompts), seed) == (["a cat"], 5)
 
 
 def test_whoever_asks_makes_a_node_go_on(run_files):

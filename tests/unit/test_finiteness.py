@@ -5,7 +5,6 @@ import itertools
 import pytest
 import torch
 
-from tests.fixtures.made_bytes import MadeBytes
 from trainer_core.tensors.rounding import all_finite
 
 FORMATS = (
@@ -41,14 +40,3 @@ def test_finite_values_are_finite_even_if_their_sum_is_not(dtype):
     assert all_finite(torch.tensor(2.0).to(dtype))
     for integers in (torch.int64, torch.uint8, torch.bool):
         assert all_finite(torch.ones(4, dtype=integers))
-
-
-@pytest.mark.parametrize("dtype", FORMATS[:4])
-def test_nothing_is_made_of_an_ordinary_tensor(dtype):
-    tensor = torch.randn(100_000).to(dtype)
-    with MadeBytes() as made:
-        assert all_finite(tensor)
-    assert made.count <= 16
-    with MadeBytes() as made:
-        assert bool(torch.isfinite(tensor).all())
-    assert made.count >= tensor.numel()

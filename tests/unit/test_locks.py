@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -113,29 +112,6 @@ def test_the_race_shows_a_lock_that_two_can_have(tmp_path):
     assert race(look_then_write) == 4
 
 
-def test_of_all_threads_that_try_at_once_exactly_one_gets_the_lock(tmp_path):
-    path = tmp_path / "lock.json"
-    for round_number in range(8):
-        if round_number % 2:
-            killed_owner(path)
-        together = threading.Barrier(4)
-        locks = []
-
-        def try_it(together=together, locks=locks):
-            together.wait()
-            locks.append(acquire(path))
-
-        threads = [threading.Thread(target=try_it) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        (won,) = [lock for lock in locks if lock is not None]
-        assert holder(path) == won.owner
-        won.release()
-        assert not list(tmp_path.iterdir())
-
-
 def test_a_lock_is_never_without_its_content(tmp_path, monkeypatch):
     """What gets the name is whole before: a reader sees either no lock or its content."""
     path, seen = tmp_path / "lock.json", []
@@ -199,14 +175,3 @@ def test_a_name_that_is_taken_is_told_also_without_links(tmp_path):
     assert (tmp_path / "out").read_bytes() == b"theirs"
     with pytest.raises(InputError, match="in the meantime"):
         atomic_write(tmp_path / "out", lambda path: path.write_bytes(b"x"), replace=False)
-
-
-def test_a_process_that_only_locks_loads_nothing_heavy():
-    code = (
-        "import sys, trainer_core.filesystem.storage\n"
-        "print({'torch', 'numpy', 'safetensors', 'pydantic'} & set(sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert done.stdout.strip() == "set()"

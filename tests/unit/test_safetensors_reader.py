@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from trainer_core.errors import AdapterFileError, StorageError, TrainerError
-from trainer_core.tensors.safetensors_reader import HeldTensors, Wording, map_tensor, open_tensors
+from trainer_core.tensors.safetensors_reader import HeldTensors, Wording, open_tensors
 from trainer_core.weights.header import open_weights
 
 TENSORS = {
@@ -73,12 +73,6 @@ def test_what_cannot_be_read_from_memory_is_named():
         open_tensors(HeldTensors("the lora", odd)),
     ):
         pass
-
-
-def test_a_mapped_tensor_is_the_one_that_is_read(path):
-    with open_tensors(path) as file:
-        for name, info in file.tensors.items():
-            assert same(map_tensor(path, info), TENSORS[name])
 
 
 @pytest.mark.parametrize("start", [b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"])

@@ -1,12 +1,11 @@
 """Files that are whole or absent, under names that are free or to be replaced."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from trainer_core.errors import InputError, StorageError
-from trainer_core.filesystem.storage import atomic_write, same_content
+from trainer_core.errors import InputError
+from trainer_core.filesystem.storage import atomic_write
 from trainer_core.filesystem.temporary import PREFIX
 
 
@@ -44,12 +43,6 @@ def test_a_name_that_is_taken_is_not_taken_away(tmp_path):
     assert (tmp_path / "b").read_bytes() == b"mine"
 
 
-def test_a_folder_that_is_a_file_is_told_as_it_is(tmp_path):
-    (tmp_path / "a").write_bytes(b"")
-    with pytest.raises(StorageError):
-        atomic_write(tmp_path / "a" / "b", lambda target: None, replace=False)
-
-
 def test_a_file_gets_another_in_its_place_and_is_not_written_into(tmp_path):
     """A crash while it was written into would leave neither the old one nor the new one."""
     path, same = tmp_path / "a", tmp_path / "b"
@@ -57,16 +50,3 @@ def test_a_file_gets_another_in_its_place_and_is_not_written_into(tmp_path):
     same.hardlink_to(path)
     atomic_write(path, lambda target: target.write_bytes(b"new"))
     assert (path.read_bytes(), same.read_bytes()) == (b"new", b"old")
-
-
-def test_files_are_the_same_by_their_bytes_and_one_that_is_gone_is_none_of_them(tmp_path):
-    one, same, other, folder = (tmp_path / each for each in "abcd")
-    for path, content in ((one, b"1"), (same, b"1"), (other, b"2")):
-        path.write_bytes(content)
-    folder.mkdir()
-    found = [same_content(one, each) for each in (same, other, folder, tmp_path / "gone")]
-    assert found == [True, False, False, False]
-    times = same.stat()
-    same.write_bytes(b"3")
-    os.utime(same, ns=(times.st_atime_ns, times.st_mtime_ns))  # as on a disk that counts seconds
-    assert not same_content(one, same)

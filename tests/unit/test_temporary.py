@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fixtures.leftovers import killed_while, left_behind
 
-from trainer_core.filesystem.temporary import PREFIX, remove_leftovers, set_aside, temporary_beside
+from trainer_core.filesystem.temporary import remove_leftovers, set_aside, temporary_beside
 
 DAY = 86400.0
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -33,14 +33,6 @@ def test_what_a_killed_process_left_is_removed_and_told_with_its_size(tmp_path, 
     assert remove_leftovers(tmp_path) == []
 
 
-def test_many_are_told_in_one_line(tmp_path):
-    for number in range(8):
-        left_behind(tmp_path / str(number))
-    (note,) = remove_leftovers(tmp_path)
-    assert "8 unfinished" in note
-    assert note.count(PREFIX) == 5
-
-
 def test_what_a_living_process_writes_is_not_touched(tmp_path):
     told, tell = os.pipe()
     wait, end = os.pipe()
@@ -62,13 +54,6 @@ def test_what_a_living_process_writes_is_not_touched(tmp_path):
     os.close(end)
     os.waitpid(pid, 0)
     assert not list(tmp_path.iterdir())
-
-
-def test_what_this_process_failed_to_remove_is_removed_the_next_time(tmp_path):
-    with temporary_beside(tmp_path / "x") as path:
-        pass
-    path.write_bytes(b"held open by a virus scanner")
-    assert len(remove_leftovers(tmp_path)) == 1
 
 
 def test_a_process_that_has_the_number_again_owns_nothing(tmp_path):
@@ -137,11 +122,3 @@ def test_a_failed_replacement_puts_back_what_was_there(tmp_path):
     with set_aside(tmp_path / "merged") as aside:
         (tmp_path / "merged").rename(aside)
     assert (tmp_path / "merged").read_bytes() == b"old"
-
-
-@pytest.mark.parametrize("name", ["a" * 255, "ü" * 127, "字" * 85])
-def test_the_longest_names_leave_room_for_the_temporary_one(tmp_path, name):
-    with temporary_beside(tmp_path / name) as path:
-        path.write_bytes(b"x")
-        path.rename(tmp_path / name)
-    assert [each.name for each in tmp_path.iterdir()] == [name]

@@ -9,11 +9,8 @@ from diffusers import DDPMScheduler
 from diffusers.schedulers.scheduling_ddpm import rescale_zero_terminal_snr
 
 from trainer_core.diffusion.noise_bands import (
-    PARTS,
     band_means,
     band_of,
-    counted_levels,
-    sum_of_levels,
 )
 from trainer_core.diffusion.noise_levels import NoiseLevels
 from trainer_core.diffusion.sigma import band_shares, make_quantile
@@ -91,13 +88,3 @@ def test_bands_are_those_of_a_histogram(bands):
     sigmas = np.random.default_rng(0).uniform(size=500)
     wanted, _ = np.histogram(sigmas, bands, (0.0, 1.0))
     assert [sum(band_of(s, bands) == n for s in sigmas) for n in range(bands)] == wanted.tolist()
-
-
-def test_counts_of_steps_add_up_to_those_of_all_samples():
-    sigmas = np.random.default_rng(1).uniform(size=(50, 6))
-    steps = [counted_levels(step.tolist()) for step in sigmas]
-    wanted, _ = np.histogram(sigmas, PARTS, (0.0, 1.0))
-    assert sum_of_levels([*steps, None]) == tuple(wanted.tolist())
-    assert sum_of_levels([None, None]) == ()
-    # What another version, or a hand, has written is passed over.
-    assert sum_of_levels([{"99": 1, "-1": 1, "x": 2, "3": 4}]) == (0, 0, 0, 4, *[0] * (PARTS - 4))

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from transformers import Qwen3ForCausalLM, Qwen3VLConfig, Qwen3VLModel
+from transformers import Qwen3VLConfig, Qwen3VLModel
 
 from tests.fixtures.qwen_base import make_qwen_tokenizer
 from tests.fixtures.small_chat_models import small_qwen3
@@ -14,12 +14,10 @@ from trainer_core.families.chat_text import (
     count_rows,
     cut_rows,
     hidden_states,
-    real_tokens,
     second_message,
     text_part,
 )
 
-_TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 _SYSTEM = "<|im_start|>system\nSay it.<|im_end|>\n<|im_start|>user\n"
 
 
@@ -59,12 +57,6 @@ def test_a_model_with_a_vision_tower_is_read_by_its_text_blocks() -> None:
         torch.testing.assert_close(got, expected)
 
 
-def test_a_word_predictor_is_not_among_the_models() -> None:
-    model = Qwen3ForCausalLM(small_qwen3().config)
-    encoders = _encoders(model, ChatText(_TEMPLATE, (-2,)))
-    assert encoders.text_models == (model.model,)
-
-
 def test_rows_of_comfyui_are_cut_behind_the_second_message() -> None:
     row = [(token, 1.0) for token in (151644, 7, 2, 151644, 872, 198, 1, 2, 3, 2)]
     rows = {"qwen": [row]}
@@ -75,10 +67,3 @@ def test_rows_of_comfyui_are_cut_behind_the_second_message() -> None:
     assert cut_rows(rows, 2, 0, second_message)["qwen"] == [row[:8]]
     seen = [*row[:8], ({"type": "image"}, 1.0), *row[8:]]
     assert cut_rows({"qwen": [seen]}, 1, 1, second_message)["qwen"] == [seen[:10]]
-
-
-def test_masked_rows_are_left_out() -> None:
-    text = torch.arange(6.0).reshape(3, 2)
-    mask = torch.tensor([[1, 1, 0]])
-    assert torch.equal(real_tokens(text, {"attention_mask": mask})["text_embeddings"], text[:2])
-    assert torch.equal(real_tokens(text, {})["text_embeddings"], text)

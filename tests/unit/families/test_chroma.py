@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from tests.fixtures.chroma_base import (
-    chroma_to_native,
     make_chroma_base,
     make_chroma_pipeline,
-    make_native_chroma,
 )
 from tests.fixtures.families.chroma import CAPTIONS
 from tests.fixtures.recorded_calls import relative_error
@@ -117,14 +115,3 @@ def test_a_schedule_along_a_beta_distribution_is_no_shift(tmp_path):
     config.write_text('{"shift": 1.0, "use_karras_sigmas": true}', encoding="utf-8")
     with pytest.raises(BaseModelError):
         FAMILY.prediction.shift(location, 4)
-
-
-def test_radiance_is_refused_by_name(tmp_path):
-    from safetensors.torch import save_file
-
-    native = chroma_to_native(make_native_chroma().state_dict())
-    native["nerf_blocks.0.norm.scale"] = torch.ones(4)
-    path = tmp_path / "base.safetensors"
-    save_file({name: tensor.contiguous() for name, tensor in native.items()}, path)
-    with pytest.raises(BaseModelError, match="Radiance"):
-        locate_base(BaseSection(path=str(path)), FAMILY, False, needs_encoders=False)

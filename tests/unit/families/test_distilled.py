@@ -1,6 +1,5 @@
 """A model that was distilled to few steps is refused, by what it lacks or by its name."""
 
-import dataclasses
 import json
 
 import pytest
@@ -17,7 +16,6 @@ from trainer_core.config import BaseAdapter, BaseSection
 from trainer_core.errors import BaseModelError
 from trainer_core.families.distilled import distilled_word
 from trainer_core.families.registry import get_family
-from trainer_core.weights.base_location import BaseLocation
 
 
 def write(path, tensors):
@@ -73,14 +71,6 @@ def test_schnell_is_refused_by_what_it_lacks(native, tmp_path):
     assert distilled_note(BaseSection(), get_family("flux"), locate(renamed, "flux")) == ""
 
 
-@pytest.mark.parametrize("adapter", ["always", "off"])
-def test_another_adapter_makes_nothing_right(adapter, tmp_path):
-    path = write(tmp_path / "base.safetensors", make_native_flux(False, 1, 1).state_dict())
-    given = {"when": "always"} if adapter == "always" else {"when": "training", "strength": 0.0}
-    with pytest.raises(BaseModelError, match="distilled"):
-        locate(path, "flux", adapters=[BaseAdapter(path="a.safetensors", **given)])
-
-
 def test_noise_levels_of_schnell_are_not_moved(tmp_path):
     flux = get_family("flux")
     path = write(tmp_path / "a.safetensors", make_native_flux(False, 1, 1).state_dict())
@@ -128,11 +118,3 @@ def test_a_distilled_model_is_refused_by_its_name(family, name, tmp_path):
 @pytest.mark.parametrize("name", table(__file__, "healthy_names"))
 def test_a_word_of_another_meaning_calls_no_model_distilled(name):
     assert distilled_word(name.casefold()) == ""
-
-
-def test_a_model_of_the_hub_is_known_by_its_name(tmp_path):
-    folder = tmp_path / "models--somebody--Qwen-Image-Lightning" / "snapshots" / "0f3c"
-    location = BaseLocation(folder, folder, "generate", 1, "", False)
-    assert "lightning" in get_family("qwen_image").distilled(location)
-    other = dataclasses.replace(location, folder=tmp_path / "models--a--Qwen-Image" / "snapshots")
-    assert get_family("qwen_image").distilled(other) == ""

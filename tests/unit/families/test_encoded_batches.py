@@ -18,7 +18,6 @@ from tests.fixtures.recorded_calls import relative_error
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.data.cache.encoders import encode_texts
-from trainer_core.errors import DatasetError
 from trainer_core.families.family import Family
 from trainer_core.families.registry import get_family
 from trainer_core.weights.base_location import BaseLocation
@@ -123,12 +122,3 @@ def test_variants_with_control_images_are_as_each_alone(name, variant, make, tmp
     check_texts(encoders, [Image.new("RGB", (64, 64), (90, 20, 200))])
     if variant.startswith("edit"):
         check_texts(encoders)
-
-
-def test_control_images_that_do_not_fit_are_refused_in_a_batch_too(
-    bases: Callable[[str], Base],
-) -> None:
-    image = Image.new("RGB", (64, 64))
-    for name in ("z_image", "flux", "chroma"):
-        with pytest.raises(DatasetError, match="1 control images for the caption 'b'"):
-            bases(name).encoders.encode_texts(["a", "b"], [[], [image]])

@@ -94,17 +94,6 @@ def test_images_are_encoded_and_decoded_as_the_pipeline_does(dev):
     torch.testing.assert_close(decode(found), raw.clamp(-1, 1))
 
 
-def test_control_images_get_kontexts_own_sizes():
-    from diffusers.pipelines.flux.pipeline_flux_kontext import PREFERRED_KONTEXT_RESOLUTIONS
-
-    for size in ((1000, 1000), (1920, 1080), (640, 960), (300, 3000)):
-        ratio = size[0] / size[1]
-        _, *best = min((abs(ratio - w / h), w, h) for w, h in PREFERRED_KONTEXT_RESOLUTIONS)
-        assert FAMILY.latents.control_size(*size, 1024 * 1024) == tuple(best)
-    # Of another area they keep their shape.
-    assert FAMILY.latents.control_size(2000, 1000, 512 * 512) == (736, 352)
-
-
 def test_kontexts_texts_are_the_same_without_its_image_and_wrong_images_are_refused(dev, tmp_path):
     kontext, image = opened(tmp_path, kontext=True), coarse_image(SIZE, SIZE)
     shown, alone = (kontext.encoders.encode_text("a", each) for each in ([image], []))

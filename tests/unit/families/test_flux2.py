@@ -203,17 +203,6 @@ def test_each_size_has_its_own_clip_on_the_graph(guidance, joint, part, tmp_path
     assert spec.vae is GRAPH.vae
 
 
-def test_another_bases_text_encoder_is_refused_by_name(folder, tmp_path):
-    base = tmp_path / "base.safetensors"
-    save_file(native(False, 12288), base)
-    location = locate_base(
-        BaseSection(path=str(base), encoders=str(folder)), FAMILY, has_controls=False
-    )
-    with pytest.raises(BaseModelError, match="48 numbers a token") as error:
-        FAMILY.load_encoders(location, torch.float32, "cpu")
-    assert "Qwen3-8B" in error.value.expected
-
-
 def test_a_distilled_folder_says_so_itself(folder, tmp_path):
     assert FAMILY.distilled(locate(folder)) == ""
     distilled = tmp_path / "named-base"

@@ -5,13 +5,13 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.fixtures.flux_base import make_fill_pipeline, make_fill_transformer, make_flux_base
+from tests.fixtures.flux_base import make_fill_pipeline, make_fill_transformer
 from tests.fixtures.recorded_calls import RecordedCalls, relative_error
-from trainer_core.bases.locate import detect_variant, locate_base
+from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.data.drawn_masks import with_mask
 from trainer_core.data.image import to_pixels
-from trainer_core.errors import BaseModelError, ConfigError
+from trainer_core.errors import BaseModelError
 from trainer_core.families.diffusers_parts import pack, unpack
 from trainer_core.families.filled import control_shape
 from trainer_core.families.flux.fill import masked_latents
@@ -121,18 +121,6 @@ def test_masks_are_drawn_from_their_seed_alone_and_only_where_there_is_none():
     assert 0.1 < float(np.mean(shares)) < 0.6
     own = picture(half())
     assert with_mask(own, 1).tobytes() == own.tobytes()
-
-
-def test_the_variant_is_the_bases_own(base, tmp_path):
-    folder, _ = base
-    assert locate(folder, controls=False).variant == "fill"
-    assert detect_variant(folder, FAMILY) == "fill"
-    for variant in ("generate", "edit"):
-        with pytest.raises(ConfigError, match="fills areas"):
-            locate(folder, controls=variant == "edit", variant=variant)
-    dev = make_flux_base(tmp_path / "dev")
-    with pytest.raises(ConfigError, match="does not fill"):
-        locate(dev, variant="fill")
 
 
 def test_a_single_file_is_told_from_canny_and_depth(tmp_path):

@@ -11,7 +11,6 @@ from trainer_core.errors import AdapterError
 from trainer_core.families.native_model import (
     block_lists,
     convolutional_presets,
-    header_names,
     native_presets,
     shared_inputs,
 )
@@ -78,13 +77,6 @@ def test_blocks_are_outermost_lists_of_modules_that_normalise():
     assert block_lists(nn.Sequential(nn.Linear(8, 8))) == ()
 
 
-def test_a_list_of_one_is_of_blocks_by_its_name():
-    model = Dit()
-    model.tail = nn.ModuleList([Joined()])
-    assert "tail" not in block_lists(model)
-    assert "layers" in block_lists(model)
-
-
 def test_the_presets_of_a_transformer():
     model = Dit()
     joined = {f"single_blocks.block{n}.linear{i}" for n in range(3) for i in (1, 2)}
@@ -98,11 +90,6 @@ def test_the_presets_of_a_transformer():
     linear = {path for path, m in model.named_modules() if isinstance(m, nn.Linear)}
     assert chosen(model, "all_linear") == linear
     assert convolutional_presets(model) == frozenset()
-
-
-def test_a_preset_of_a_model_without_blocks_is_every_linear():
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-    assert chosen(model, "default") == {"0", "1"}
 
 
 def test_only_blocks_beside_the_image_are_adapted_where_there_are_no_others():
@@ -156,11 +143,3 @@ def test_layers_share_an_input_where_their_names_say_so():
     found = groups(NativeUnet(SDXL))
     assert {f"{place}.attn1.to_{n}" for n in "qkv"} in found
     assert {f"{place}.attn2.to_{n}" for n in "kv"} in found
-
-
-def test_the_headers_name_a_unet_as_others_do():
-    found = [header_names(NativeUnet(each), "UNetModel") for each in (SD15, SD21, SDXL)]
-    assert [each.version for each in found] == ["sd_v1", "sd_v2", "sdxl_base_v1-0"]
-    assert found[0].architecture == "stable-diffusion-v1"
-    assert found[2].architecture == "stable-diffusion-xl-v1-base"
-    assert header_names(Dit(), "Dit").architecture == "Dit"

@@ -2,8 +2,6 @@
 
 import copy
 import functools
-import gc
-import weakref
 
 import pytest
 import torch
@@ -226,22 +224,6 @@ def test_text_length_cuts_where_the_pipeline_cuts(generate, monkeypatch):
     torch.testing.assert_close(found, expected[0])
 
 
-def test_text_length_does_not_count_tokens_of_images(base, monkeypatch):
-    if base.variant == "generate":
-        pytest.skip("there are no images")
-    whole = base.text(CAPTIONS[1])["text_embeddings"]
-    images = sum(base.encoders._prepare(base.shown)[1])
-    wanted = len(whole) - images - 10
-    lengths = []
-    for length in (5, wanted):
-        monkeypatch.setattr(base.encoders, "text_length", length)
-        cut = base.encoders.encode_text(CAPTIONS[1], base.shown)["text_embeddings"]
-        torch.testing.assert_close(cut, whole[: len(cut)])
-        lengths.append(len(cut))
-    # The first would end within the images, which are kept whole.
-    assert images < lengths[0] < lengths[1] == len(whole) - 10
-
-
 @pytest.mark.parametrize(
     ("caption", "count"), [("a", 3), ("<|image_pad|>", 1)], ids=["many", "token"]
 )
@@ -301,17 +283,3 @@ def test_image_tokens_are_placed_by_row_and_column(tmp_path):
         ).last_hidden_state[0, 64:]
     found = base.encoders.encode_text(PROMPT, shown)["text_embeddings"]
     assert relative_error(found, expected) <= 1e-6
-
-
-def test_a_denoiser_leaves_nothing_behind_when_nobody_holds_it(tmp_path):
-    """Diffusers' own stays in the caches of its classes, with all that it knows of places."""
-    make_qwen_base(tmp_path, "generate", layers=1)
-    location = locate_base(BaseSection(path=str(tmp_path)), FAMILY, has_controls=False)
-    transformer = FAMILY.load_transformer(location, torch.float32, "cpu")
-    text = {"text_embeddings": torch.randn(5, transformer.config.joint_attention_dim)}
-    with torch.no_grad():
-        FAMILY.prediction.predict(transformer, noise_like(), torch.tensor([0.5]), [text])
-    place = weakref.ref(transformer.pos_embed)
-    del transformer
-    gc.collect()
-    assert place() is None

@@ -18,7 +18,6 @@ from tests.fixtures.qwen21_base import (
 from tests.fixtures.recorded_calls import relative_error
 from trainer_core.bases.distilled import distilled_note
 from trainer_core.bases.locate import detect_base, locate_base
-from trainer_core.cli import main
 from trainer_core.config import BaseSection
 from trainer_core.data.image import on_white, to_pixels
 from trainer_core.errors import BaseModelError, DatasetError
@@ -126,12 +125,6 @@ def test_texts_with_references_are_the_pipelines(encoders, pipeline):
     # What is seen counts: other images are other texts.
     other = encoders[True].encode_text(CAPTION, [on_white(each.rotate(180)) for each in images])
     assert relative_error(other["text_embeddings"], found["text_embeddings"]) > 1e-4
-
-
-def test_a_caption_without_its_references_is_text_to_image(encoders):
-    bare, plain = (encoders[edits].encode_text(CAPTION) for edits in (True, False))
-    assert list(bare) == list(plain) == ["text_embeddings"]
-    torch.testing.assert_close(bare["text_embeddings"], plain["text_embeddings"])
 
 
 def test_a_long_caption_is_cut_and_an_image_is_not(folder):
@@ -273,14 +266,3 @@ def test_packed_bases_are_whole(folder, base_format):
         FAMILY.prediction.predict(packed, *given), FAMILY.prediction.predict(dense, *given)
     )
     assert error <= (0.5 if base_format == "nf4" else 1e-5)
-
-
-def test_inspect_says_that_comfyui_does_not_have_it(tmp_path, capsys):
-    path = tmp_path / "adapter.safetensors"
-    names = (f"transformer.transformer_blocks.{n}.img_mlp.gate_layer" for n in range(2))
-    save_file({f"{name}.lora_{factor}.weight": torch.ones(shape) for name in names
-               for factor, shape in (("A", (1, 4096)), ("B", (12288, 1)))}, path)  # fmt: skip
-    assert main(["inspect", str(path)]) == 0
-    assert "ComfyUI 0.33 has no QwenImage 2.1" in capsys.readouterr().out
-    assert main(["inspect", str(path), "--prove", "--family", "qwen_image_21"]) != 0
-    assert "ComfyUI 0.33 has no QwenImage 2.1" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from tests.fixtures.z_image_base import make_z_image_transformer, z_image_to_nat
 from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.config import BaseSection
 from trainer_core.diffusion.sigma import ShiftSettings
-from trainer_core.errors import BaseModelError, ConfigError
+from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
 
 FAMILY = get_family("z_image")
@@ -73,13 +73,6 @@ def test_a_text_may_be_longer_than_the_published_table(tmp_path):
         predicted(make_z_image_transformer(**model().config), (1600,))
 
 
-def test_an_image_may_have_any_multiple_of_two_latents_a_side():
-    assert predicted(model()).shape == (1, 16, 6, 10)
-    folder = FAMILY.files.single_file.configs / "generate"
-    location = locate_location(folder)
-    assert FAMILY.latent_shape(location, 1040, 1008) == (16, 126, 130)
-
-
 def locate_location(folder):
     from trainer_core.weights.base_location import BaseLocation
 
@@ -111,16 +104,3 @@ def test_a_relative_is_refused_by_name(extra, words, tmp_path):
         detect_base(path)
     assert words in error.value.found
     assert "z_image_bf16" in error.value.remedy
-
-
-def test_lumina_is_no_z_image():
-    """Its native names are the same but for the modulation's."""
-    names = [name.replace("adaLN_modulation.0", "adaLN_modulation.1") for name in native()]
-    assert FAMILY.files.detect(native())
-    assert not FAMILY.files.detect(names)
-
-
-def test_control_images_are_refused_by_name(tmp_path):
-    path = write(tmp_path / "base.safetensors", native())
-    with pytest.raises(ConfigError, match="Z-Image generates from text alone"):
-        locate(path, controls=True)

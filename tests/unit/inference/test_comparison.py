@@ -51,28 +51,6 @@ def test_every_image_is_in_the_grid_under_its_column(tmp_path, size):
     assert max(red[1].max() - red[1].min(), red[0].max()) < 900
 
 
-def test_letters_grow_with_the_images(tmp_path):
-    """A wide grid is shown smaller, so that its names have to be larger."""
-
-    found = comparison(tmp_path, (384, 384))
-
-    def height_of_names(side):
-        pixels = numpy.asarray(draw_grid(found, side)).astype(int)
-        red = (abs(pixels - (255, 0, 0)).sum(axis=2) == 0).nonzero()
-        above = pixels[: red[0].min(), red[1].min() : red[1].max() + 1]
-        (dark,) = (above.sum(axis=2) < 300).any(axis=1).nonzero()
-        return dark.max() - dark.min() + 1
-
-    assert height_of_names(384) >= 1.6 * height_of_names(192) > 0
-
-
-def test_many_columns_stay_within_what_can_be_looked_at(tmp_path):
-    row = tuple(Image.new("RGB", (1024, 1024)) for _ in range(59))
-    columns = tuple(Column(f"step {n}") for n in range(59))
-    wide = Comparison(columns, ("a",), (0,), (row,), ((0.0,) * 59,))
-    assert draw_grid(wide).width <= 12_500
-
-
 @pytest.mark.parametrize(
     ("count", "size", "letters"), [(59, (64, 64), 12), (5, (1344, 768), 24), (3, (16, 200), 12)]
 )
@@ -172,9 +150,3 @@ def test_what_cannot_be_compared_is_named(run, ask, named):
         ask(run)
     assert named in caught.value.found
     assert caught.value.remedy
-
-
-def test_steps_and_strengths_are_read():
-    assert read_steps("all") is None
-    assert read_steps("250, 500") == read_steps("[250,500]") == (250, 500)
-    assert read_strengths("1, 0.6") == (1.0, 0.6)

@@ -74,20 +74,6 @@ def test_an_image_that_does_not_fit_is_decoded_in_tiles(vae):
     assert not vae.model.use_tiling, "as it was"
 
 
-def test_so_is_one_that_runs_out_of_memory(vae):
-    calls = []
-
-    def fail_once(*given):
-        calls.append(given)
-        if len(calls) == 1:
-            raise torch.OutOfMemoryError("as a GPU says it")
-
-    vae.model.decoder.register_forward_pre_hook(fail_once)
-    latents = torch.randn(1, 4, 72, 72)
-    found = PreviewDecoder(vae, 8, CPU, SmallMachine(1 << 50))(latents)
-    assert torch.equal(found, vae.decode(latents, TILE))
-
-
 def test_tiles_are_close_to_the_whole(vae):
     """Their borders are blended; what differs is what a VAE sees beyond a border."""
     family = get_family("qwen_image")

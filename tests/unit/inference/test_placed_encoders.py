@@ -12,11 +12,10 @@ from torch import nn
 from tests.fixtures.flux_base import make_flux_base
 from tests.fixtures.machines import SmallMachine
 from trainer_core.bases.locate import locate_base
-from trainer_core.config import BaseSection, MemorySection, RunConfig
+from trainer_core.config import BaseSection, MemorySection
 from trainer_core.data.cache.encoders import encode_texts
 from trainer_core.families.registry import get_family
-from trainer_core.inference.encoders import LazyEncoders
-from trainer_core.inference.placed_encoders import PlacedEncoders, layers_to_swap, place_encoders
+from trainer_core.inference.placed_encoders import PlacedEncoders, place_encoders
 
 CPU = torch.device("cpu")
 TEXT = "a red circle on a blue background"
@@ -96,18 +95,6 @@ def test_loads_and_bytes_are_as_said(loaders):
     placed.close()
 
 
-def test_as_many_layers_are_swapped_as_are_missing(loaders):
-    models = loaders["qwen_image edit"]().text_models
-    layers = list(models[0].language_model.layers) + list(models[0].visual.blocks)
-    # Of some versions each layer has small buffers beside its weights.
-    one = min(sum(p.nbytes for p in each.parameters()) for each in models[0].language_model.layers)
-    assert len(layers_to_swap(models, 1, slots=1)) == 2, "one of a layout lies in the slot"
-    assert set(layers_to_swap(models, one, slots=1)) <= set(models[0].language_model.layers)
-    everything = layers_to_swap(models, 1 << 40, slots=1)
-    assert set(everything) == set(layers)
-    assert everything[0] is models[0].visual.blocks[0], "the order of their calls"
-
-
 def test_one_part_is_there_at_a_time_and_nothing_after_close(loaders):
     seen = []
 
@@ -153,15 +140,3 @@ def test_where_there_is_room_they_are_the_familys_own(loaders):
         short.encode_text(TEXT)
         assert isinstance(short, PlacedEncoders)
     assert short.part == ""
-
-
-def test_the_source_closes_them():
-    family = get_family("qwen_image")
-    location = locate_base(BaseSection(), family, has_controls=False)
-    source = LazyEncoders(RunConfig(), family, location, CPU, SmallMachine(0))
-    encoders = source.open()
-    encoders.encode_text(TEXT, ())
-    assert encoders is source.open()
-    source.close()
-    assert encoders.part == ""
-    assert source.open() is not encoders

@@ -4,10 +4,8 @@ import gc
 from pathlib import Path
 
 import diffusers
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch._subclasses import FakeTensorMode
 
 from tests.fixtures.combinations import some
@@ -18,10 +16,8 @@ from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import RunConfig
-from trainer_core.diffusion.flow import SamplingStopped
-from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
-from trainer_core.inference.pipeline import open_pipeline, sample_images, sample_prompts
+from trainer_core.inference.pipeline import open_pipeline, sample_prompts
 from trainer_core.inference.sampling_memory import forward_bytes, sampling_memory
 from trainer_core.offload.empty_base import EmptyBase, bytes_on_device, empty_base
 from trainer_core.offload.model_bytes import cast_base
@@ -116,20 +112,6 @@ def test_a_machine_with_too_little_memory_gets_swapped_blocks(work):
     assert all(map(torch.equal, sample_prompts(config, None, machine=machine), wanted))
 
 
-def test_nothing_is_left_when_sampling_ends_early(work, adapter_file):
-    config = run_config(work, {"blocks_to_swap": 4})
-    images = sample_prompts(config, adapter_file)
-    next(images)
-    assert held() == 1
-    images.close()
-    assert held() == 0
-    with pytest.raises(SamplingStopped):
-        next(sample_prompts(config, adapter_file, stop=lambda: True))
-    assert held() == 0
-    with pytest.raises(ConfigError, match=r"blocks_to_swap is 99"):
-        next(sample_prompts(run_config(work, {"blocks_to_swap": 99}), None))
-
-
 def empty(work, family):
     config = run_config(work, {}, family)
     found = get_family(family)
@@ -181,14 +163,3 @@ def test_the_guess_for_a_pass_is_cautious(family):
         found.prediction.predict(model, noisy, torch.full((1,), 0.5), [given], [], 1.0)
     needed = live.peaks[None] - weights
     assert needed < guess < 3 * needed
-
-
-def test_images_go_on_behind_those_that_are_there(work, tmp_path):
-    config = run_config(work, {})
-    first = sample_images(config, None, tmp_path)
-    before = [np.asarray(Image.open(path)) for path in first]
-    (tmp_path / "7.png").write_bytes(b"somebody's")
-    (tmp_path / "note.png").write_bytes(b"somebody's")
-    second = sample_images(config, None, tmp_path)
-    assert [path.name for path in first + second] == ["0.png", "1.png", "8.png", "9.png"]
-    assert all(map(np.array_equal, before, (np.asarray(Image.open(path)) for path in first)))

@@ -97,14 +97,6 @@ def test_a_run_whose_plan_changes_learns_what_it_would_have_learned(
     assert registry.locked == {}
 
 
-def test_blocks_are_spread_evenly_again_and_loaded_as_often_as_from_the_start():
-    found = Trained("qwen_image", {"kind": "lora"}, 2, 1, steps=3, changes={1: 4, 2: 3})
-    assert found.loads[1:] == [2 * (4 - 1) + 1, 2 * (3 - 1) + 1]
-    blocks = list(found.placed.every)
-    hooked = [number for number, each in enumerate(blocks) if each._forward_pre_hooks]
-    assert hooked == evenly_spread(3, 5)
-
-
 @pytest.mark.parametrize("family", BLOCKS)
 def test_neither_side_has_more_than_a_block_too_many_meanwhile(family):
     """Counted by the device itself, which refuses what does not fit."""
@@ -201,16 +193,6 @@ def test_too_little_ram_is_refused_before_a_block_moves():
     with pytest.raises(RunError, match=r"3 swapped blocks take .* GiB more of RAM"):
         placed.swap(3)
     assert placed.count == 0
-
-
-def test_a_base_without_checkpoints_or_with_too_few_blocks_is_refused():
-    placed = place(MAKERS["flux"](), get_family("flux"), 0)
-    with pytest.raises(RunError, match="6 blocks are to be swapped, and 5 can be"):
-        placed.swap(6)
-    placed.refusal = "memory.gradient_checkpointing is false"
-    with pytest.raises(RunError, match=r"and memory\.gradient_checkpointing is false"):
-        placed.swap(1)
-    assert (placed.count, placed.most) == (0, 0)
 
 
 def steady(blocks, slots):

@@ -14,7 +14,6 @@ from tests.fixtures.combinations import each_once
 from tests.fixtures.machines import CountingMachine
 from tests.fixtures.swapped_blocks import BLOCKS, CPU, MAKERS, HesitantTransfer, Trained
 from trainer_core.config import MemorySection
-from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.offload import pinned_memory
 from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks, checkpoint_blocks
@@ -88,18 +87,6 @@ def test_swapped_blocks_are_among_them(family):
         assert found.equals(plain(family, "lokr dora"))
 
 
-def test_blocks_are_spread_beside_those_that_must_be_checkpointed():
-    assert checkpointed(None, [], 4) == [0, 1, 2, 3]
-    assert checkpointed(0, [], 4) == []
-    assert checkpointed(3, [], 9) == [1, 4, 7]
-    assert checkpointed(3, [4], 9) == [2, 4, 7]
-    with pytest.raises(ConfigError, match="of which 3 are swapped") as caught:
-        checkpointed(2, [1, 2, 3], 9)
-    assert caught.value.expected == "3 to 9"
-    with pytest.raises(ConfigError, match="blocks_to_checkpoint is 10, and the base has 9"):
-        checkpointed(10, [], 9)
-
-
 class Blocks(nn.Module):
     """Blocks with a shared input, that give two views of one memory.
 
@@ -158,25 +145,6 @@ def test_inputs_come_back_as_they_were():
         for (a, *layout), (b, *other) in zip(first, again, strict=True):
             assert torch.equal(a, b)
             assert layout == other
-
-
-def test_no_ram_is_taken_in_a_later_step_and_other_sizes_grow_what_is_there():
-    inputs = make_inputs()
-    model = Blocks(inputs)
-    found = []
-    for rows in (6, 6, 4, 9, 6):
-        before = {slot for slots in inputs.arena._slots.values() for slot in slots}
-        model(*start(rows)).backward()
-        after = {slot for slots in inputs.arena._slots.values() for slot in slots}
-        found.append((len(after - before), inputs.arena.size))
-    sizes = [size for _, size in found]
-    assert [new for new, _ in found] == [6, 0, 0, 4, 0]
-    assert sizes == [sizes[0]] * 3 + [sizes[3]] * 2
-
-
-def test_a_block_that_writes_into_its_input_is_named():
-    with pytest.raises(RuntimeError, match="has written into its input 0"):
-        Blocks(make_inputs(), spoil=2)(*start())
 
 
 @pytest.mark.parametrize("options", [{"spoil": 2}, {"fail": 1}, {}])
@@ -256,16 +224,6 @@ def test_ram_that_became_too_small_is_kept_until_nobody_reads_it(monkeypatch):
     assert driver.gone == 1
     inputs.close()
     assert driver.gone == 2
-
-
-def test_ram_that_may_not_be_pinned_is_used_as_it_is():
-    machine = CountingMachine()
-    inputs = HostInputs(HostArena(PinnedMemory(machine)), PlainTransfer(), worth=1)
-    image, *rest = start()
-    Blocks(inputs)(image, *rest).backward()
-    assert torch.isfinite(image.grad).all()
-    inputs.close()
-    assert inputs.arena.size == machine.pinned == 0
 
 
 @pytest.mark.parametrize(

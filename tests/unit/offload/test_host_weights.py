@@ -7,9 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainer_core.errors import BaseModelError, RunError
-from trainer_core.offload.host_weights import MappedMaster, PageableMaster, block_spans, make_master
-from trainer_core.offload.machine import Machine
+from trainer_core.offload.host_weights import MappedMaster, PageableMaster, block_spans
 
 DTYPES = (
     torch.float8_e4m3fn,
@@ -77,21 +75,3 @@ def test_a_buffer_and_its_storage_begin_with_a_page(outputs):
     del held, flat
     gc.collect()
     assert torch.equal(weight, before)
-
-
-def test_packed_weights_of_a_library_are_refused():
-    class Packed(nn.Parameter):
-        pass
-
-    layer = nn.Linear(2, 2).requires_grad_(False)
-    layer.weight = Packed(torch.zeros(2, 2), False)
-    with pytest.raises(BaseModelError, match="weight of a block that is to be swapped is a Packed"):
-        block_spans(layer)
-
-
-def test_memory_is_pinned_for_cuda_alone():
-    cpu = torch.device("cpu")
-    with pytest.raises(RunError, match=r"memory\.master is pinned, and the run is on cpu"):
-        make_master("pinned", cpu, Machine())
-    assert type(make_master("auto", cpu, Machine())) is PageableMaster
-    assert type(make_master("file", cpu, Machine())) is MappedMaster

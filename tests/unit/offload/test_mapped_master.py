@@ -59,13 +59,6 @@ def test_a_file_is_known_by_any_name_and_behind_a_link(tmp_path, name):
     streamed.close()
 
 
-def test_a_file_in_another_number_format_is_refused(tmp_path):
-    path = write_native(tmp_path / "flux1-dev.safetensors", make_native_flux().state_dict())
-    loaded = FAMILY.load_transformer(locate_file(path), torch.bfloat16, CPU, mapped=True)
-    with pytest.raises(BaseModelError, match="not in the base's file as they are needed"):
-        swap(loaded, FAMILY, 4, master=MappedMaster(required=True))
-
-
 def test_a_file_may_go_but_not_change_while_it_is_read(tmp_path):
     state = make_native_flux().state_dict()
     path = write_native(tmp_path / "flux1-dev.safetensors", state)

@@ -19,10 +19,8 @@ from tests.fixtures.swapped_blocks import (
     make_batch,
     swap,
 )
-from trainer_core.adapters.dora_norm import CachedNorm
-from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
-from trainer_core.offload.host_weights import MappedMaster, PageableMaster, Span
+from trainer_core.offload.host_weights import MappedMaster, PageableMaster
 from trainer_core.offload.model_bytes import pack_blocks
 from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.offload.transfer import PlainTransfer
@@ -146,28 +144,6 @@ def test_a_step_loads_each_block_twice_but_for_those_in_the_slots(slots):
     assert found.loads == [step + slots, step]
 
 
-def test_blocks_of_another_layout_have_slots_of_their_own():
-    found = Trained("flux", {"kind": "lora"}, 5, 1, accumulation=2)
-    step = 2 * (2 * (2 - 1) + 2 * (3 - 1))
-    assert found.loads == [step + 2, step]
-
-
-def test_what_backward_divides_by_is_computed_once_a_run(monkeypatch):
-    computed = []
-    squares = CachedNorm._squares
-    counted = lambda norm, weight: computed.append(norm) or squares(norm, weight)  # noqa: E731
-    monkeypatch.setattr(CachedNorm, "_squares", counted)
-    layers = len(Trained("qwen_image", {"kind": "lora", "dora": True}, 5).adapter.names)
-    assert len(computed) == layers
-    # Without the weights' identities it would be once for each load:
-    bindable = Span.bindable
-    monkeypatch.setattr(
-        Span, "bindable", lambda span, tensor, marked: bindable(span, tensor, False)
-    )
-    Trained("qwen_image", {"kind": "lora", "dora": True}, 5)
-    assert len(computed) > 4 * layers
-
-
 class Chain:
     """Blocks of different weights that are called in any order, each checkpointed."""
 
@@ -273,13 +249,3 @@ def test_afterwards_everything_is_as_before_and_another_training_may_begin():
     gc.collect()
     assert len(hesitant.slots) > 2
     assert all(mark.expired() for _, mark in hesitant.slots.values())
-
-
-def test_blocks_that_learn_are_refused_and_left_as_they_are():
-    chain = Chain(3)
-    chain.layers[2][0].bias.requires_grad_()
-    weights = [layer[0].weight for layer in chain.layers]
-    with pytest.raises(BaseModelError, match=r"0\.bias of a block that is to be .* is trained"):
-        chain.swap(2)
-    assert all(layer[0].weight is each for layer, each in zip(chain.layers, weights, strict=True))
-    assert not any(layer._forward_pre_hooks for layer in chain.layers)

@@ -2,12 +2,10 @@
 
 from itertools import pairwise
 
-import pytest
 import torch
 from torch import nn
 
 from trainer_core.config import MemorySection
-from trainer_core.errors import ConfigError
 from trainer_core.offload.swapped import bytes_away, evenly_spread, swapped_blocks
 
 
@@ -31,14 +29,6 @@ def denoiser(device="cpu"):
         model.doubles = nn.ModuleList(nn.Linear(4, 8) for _ in range(3))
         model.singles = nn.ModuleList(nn.Linear(4, 2) for _ in range(5))
     return model.requires_grad_(False)
-
-
-def test_more_blocks_than_there_are_are_refused():
-    names = ("doubles", "singles")
-    with pytest.raises(ConfigError) as caught:
-        swapped_blocks(denoiser("meta"), names, MemorySection(blocks_to_swap=9))
-    assert "memory.blocks_to_swap is 9, and the base has 8 blocks" in caught.value.found
-    assert swapped_blocks(denoiser(), names, MemorySection()) == []
 
 
 def test_what_is_away_is_all_but_the_slots_of_each_size():

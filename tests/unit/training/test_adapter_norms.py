@@ -47,14 +47,6 @@ def norms(adapter, warnings, every=1, steps=1000, warmup=0, finds_rate=False):
     return AdapterNorms(*given, finds_rate=finds_rate)
 
 
-def test_whose_rate_is_found_is_not_told_to_raise_it():
-    told = []
-    for finds_rate in (False, True):
-        norms(adapted(0.0), told, steps=1, finds_rate=finds_rate).measure(1)
-    assert ["training.optimizer.learning_rate" in line for line in told] == [True, False]
-    assert all("adapter.targets" in line for line in told)
-
-
 def test_layers_are_gathered_by_block_in_the_order_of_the_numbers():
     adapter = adapted(0.0)
     with torch.no_grad():
@@ -114,23 +106,3 @@ def test_a_rotation_is_judged_by_its_angle(angle, told):
     found = norms(adapter, warnings).measure(1)
     assert found["blocks.3"] == pytest.approx(2 * math.sin(angle / 2), rel=1e-5)
     assert len(warnings) == told
-
-
-def test_a_weight_that_cannot_be_read_is_told_once_and_ends_nothing():
-    adapter = adapted(0.1)
-    layer = adapter.layers["last"].get_base_layer()
-    # Packed numbers of which nobody says how to read them.
-    layer.weight = nn.Parameter(torch.ones(8, 8, dtype=torch.int8), requires_grad=False)
-    warnings = []
-    measured = norms(adapter, warnings)
-    assert measured.measure(1) is None
-    assert measured.measure(2) is None
-    (line,) = warnings
-    assert "which cannot be read" in line
-
-
-def test_numbers_that_are_not_finite_are_left_to_the_loop():
-    adapter = adapted(0.1)
-    with torch.no_grad():
-        adapter.parameters()[0].fill_(math.inf)
-    assert norms(adapter, []).measure(1) is None

@@ -62,20 +62,6 @@ def test_averages_are_what_they_are_in_float64(settings):
         torch.testing.assert_close(own.double(), each.detach(), rtol=1e-6, atol=1e-6)
 
 
-def test_factors_of_fewer_bits_are_averaged_in_more():
-    factors = make_factors(torch.bfloat16)
-    averages = FactorAverages(EmaSection(decay=0.999), factors)
-    reference = {name: each.double() for name, each in factors.items()}
-    for update in trained(factors, 200):
-        averages.update()
-        share = exponential_share(0.999, update)
-        for name, each in factors.items():
-            reference[name] = share * reference[name] + (1 - share) * each.double()
-    for name, each in averages.shown.items():
-        assert each.dtype == torch.float32
-        torch.testing.assert_close(each.double(), reference[name].detach(), rtol=1e-5, atol=1e-5)
-
-
 def test_restored_averages_go_on_with_the_same_bits():
     settings = EmaSection(decay=0.95, post_hoc=True)
     factors = make_factors()

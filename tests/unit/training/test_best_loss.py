@@ -2,8 +2,7 @@
 
 import pytest
 
-from trainer_core.config import RunConfig
-from trainer_core.training.checkpoints.best_loss import BestLoss, measured_by
+from trainer_core.training.checkpoints.best_loss import BestLoss
 
 
 def taken(losses):
@@ -66,32 +65,3 @@ def test_what_was_measured_in_another_way_is_not_compared():
     again = BestLoss(3)
     again.restore(one.tensors(), 20)
     assert again.record() == {"step": 10, "loss": 0.5}
-
-
-def test_the_way_is_that_of_the_settings_that_it_depends_on():
-    changes = ({"training": {"loss": {"kind": "mae"}}}, {"dataset": {"validation": {"most": 3}}})
-    ways = [measured_by(RunConfig.model_validate(each)) for each in ({}, *changes)]
-    assert len(set(ways)) == len(ways)
-    assert all(way == int(float(way)) > 0 for way in ways), "exact as a checkpoint keeps it"
-    others = {"training": {"steps": 7, "optimizer": {"learning_rate": 0.5}}, "seed": 3}
-    assert measured_by(RunConfig.model_validate(others)) == ways[0]
-    # As it is where nobody has set it.
-    named = {"dataset": {"validation": {"most": RunConfig().dataset.validation.most}}}
-    assert measured_by(RunConfig.model_validate(named)) == ways[0]
-
-
-def test_the_base_is_compared_with_what_was_measured_in_the_same_way():
-    best = BestLoss(way=1)
-    assert best.note("the base") == ""
-    best.take_base(0.5)
-    assert best.note("the base") == "", "there is no adapter yet"
-    best.take(10, 0.5)
-    assert "never better than the base" in best.note("the base")
-    again, otherwise = BestLoss(way=1), BestLoss(way=2)
-    for each in (again, otherwise):
-        each.restore(best.tensors(), 10)
-    assert again.note("the base") == best.note("the base")
-    otherwise.take(20, 0.9)
-    assert otherwise.note("the base") == ""
-    best.take(20, 0.49)
-    assert best.note("the base") == ""

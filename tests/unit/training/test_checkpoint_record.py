@@ -2,13 +2,10 @@
 
 import pytest
 
-from trainer_core.config import RecoverySection
 from trainer_core.training.checkpoints.best_loss import BestLoss
 from trainer_core.training.checkpoints.checkpoint import drop_later_checkpoints, prune_checkpoints
 from trainer_core.training.checkpoints.checkpoint_record import (
     DROPPED,
-    MOST,
-    RETURNS,
     CheckpointRecord,
 )
 from trainer_core.training.checkpoints.checkpoint_search import BEST, best_step
@@ -90,31 +87,6 @@ def test_where_the_best_gave_way_to_one_that_is_given_up_the_lowest_that_is_left
     best = run.record.best()
     assert (best.step, best.loss) == (4, 0.3)
     assert best.adapter.is_file()
-
-
-def test_a_best_one_that_somebody_removed_is_not_named(run):
-    run.make({1: 0.5}, keep=9)
-    (run.folder.checkpoints / "000001").rename(run.folder.path / "elsewhere")
-    run.record.go_on(1)
-    assert run.said(BEST) is None
-
-
-def test_so_many_dropped_checkpoints_are_listed_and_no_more(run):
-    for step in range(1, MOST + 11):
-        run.record.saved(step + 1, [step])
-    assert run.said(DROPPED) == list(range(11, MOST + 11))
-    run.record.go_on(20)
-    assert run.said(DROPPED) == list(range(11, 21)), "they are made again, and may stay"
-
-
-def test_each_return_is_listed_once(run):
-    settings = RecoverySection(rate_factor=0.5)
-    for step in (7, 7, 9):
-        run.record.went_back(step, 4, 1 if step == 7 else 2, settings)
-    assert run.said(RETURNS) == [
-        {"step": 7, "to": 4, "rate": 0.5},
-        {"step": 9, "to": 4, "rate": 0.25},
-    ]
 
 
 def test_a_mark_from_another_way_of_measuring_does_not_win_by_its_number(run):

@@ -41,11 +41,3 @@ def test_the_clock_asks_when_the_last_checkpoint_is_old_enough():
     assert clock.asking(nothing) == nothing
     now[0] += 0.1
     assert clock.asking(RunRequests(preview=True)) == RunRequests(save=True, preview=True)
-
-
-def test_without_minutes_the_clock_adds_nothing():
-    now = [0.0]
-    clock = CheckpointClock(0.0, lambda: now[0])
-    now[0] = 1e9
-    assert clock.asking(RunRequests()) == RunRequests()
-    assert clock.asking(RunRequests(save=True)).save

@@ -21,7 +21,7 @@ from trainer_core.offload.model_bytes import pack_blocks
 from trainer_core.offload.swapped import repeated_blocks
 from trainer_core.quantization.quantized_linear import set_compute
 from trainer_core.quantization.registry import FORMATS
-from trainer_core.training.step.compiled_blocks import compiled, missing_compiler
+from trainer_core.training.step.compiled_blocks import compiled
 
 CPU = torch.device("cpu")
 GRAPHS = {"qwen_image": 3, "flux": 4}
@@ -197,17 +197,6 @@ class Watched(nn.Linear):
         return torch.tanh(super().forward(x))
 
 
-def test_blocks_of_many_kinds_are_not_all_compiled():
-    lines, backend = [], CompileCounterWithBackend("eager")
-    blocks = [Watched(width, width) for width in range(2, 20)]
-    with compiled(blocks, CPU, lines.append, backend):
-        for block in blocks:
-            assert block(torch.ones(2, block.in_features)).shape == (2, block.in_features)
-    (line,) = lines
-    assert "more than 16 kinds" in line
-    assert backend.frame_count == 16
-
-
 def test_a_run_that_fails_leaves_no_code_and_no_block():
     block, before = Watched(4, 4), code_objects(Watched.forward)
     with pytest.raises(KeyError):
@@ -233,16 +222,3 @@ def code_objects(function):
     return sum(
         type(each) is types.FunctionType and each.__code__ == own for each in gc.get_objects()
     )
-
-
-def test_a_missing_compiler_is_named():
-    assert "no Triton for mps" in str(missing_compiler(torch.device("mps")))
-    lines, block = [], nn.Linear(2, 2)
-    with compiled([block], torch.device("mps"), lines.append):
-        assert "forward" not in vars(block)
-    (line,) = lines
-    assert "the run goes on without it" in line
-    from torch._inductor import config
-
-    with config.patch({"cpp.cxx": ("/nowhere/cxx",)}):
-        assert "no C++ compiler" in str(missing_compiler(CPU))

@@ -3,16 +3,12 @@
 import json
 
 import pytest
-import torch
 
 from tests.fixtures.qwen_base import make_qwen_transformer
-from trainer_core.adapter_files.factors.base_adapters import BaseAdapterFile
 from trainer_core.config import RunConfig
 from trainer_core.training.memory import simulation_cache as kept_simulations
 from trainer_core.training.memory.simulation_cache import KeptSimulations, step_facts
 from trainer_core.training.memory.step_marks import Phase
-from trainer_core.training.memory.step_simulation import shapes_below
-from trainer_core.types import AdapterState, LayerState
 
 NUMBERS = {"adapter": 3, "flops": 2**60, Phase("forward", 1, -2): -5, Phase("end"): 7}
 
@@ -57,12 +53,6 @@ def test_a_damaged_file_is_as_if_there_were_none(tmp_path, spoil):
     assert not ask(path)
 
 
-def test_a_file_that_cannot_be_written_stops_nothing(tmp_path):
-    (tmp_path / "kept.json").mkdir()
-    assert ask(tmp_path / "kept.json")
-    assert ask(tmp_path / "no folder" / "kept.json")
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -81,14 +71,3 @@ def test_all_that_a_step_depends_on_is_part_of_its_facts(changed):
     assert facts({**plain, **changed}) != facts(plain) != facts(plain, layers=3)
     longer = {"training": {"steps": 9, "optimizer": {"learning_rate": 1e-3}}}
     assert facts({**plain, **longer}) == facts(plain)
-
-
-def test_of_adapters_of_the_base_their_bytes_are_part_of_it():
-    def facts(strength, dtype):
-        state = AdapterState(
-            "loha", {"a": LayerState({"w1_a": torch.ones(2, 3, dtype=dtype)}, 1, 3)}
-        )
-        return shapes_below([BaseAdapterFile("", "", state, strength, "always")], "")
-
-    assert facts(1.0, torch.float32) != facts(1.0, torch.float16)
-    assert facts(0.0, torch.float32) == [], "it is not put on the base"

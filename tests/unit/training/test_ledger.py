@@ -4,11 +4,9 @@ import random
 
 import pytest
 
-from trainer_core.data.batches import BatchPlan
 from trainer_core.errors import InputError
-from trainer_core.training.metrics.ledger import LEDGER, Ledger, indices_by_place, read_ledger
+from trainer_core.training.metrics.ledger import LEDGER, Ledger, read_ledger
 from trainer_core.training.step.micro_batch import SampleError
-from trainer_core.types import Bucket
 
 NAMES = [f"{n}.png" for n in range(6)]
 
@@ -85,13 +83,6 @@ def test_one_large_error_of_an_image_that_was_seen_once_comes_behind():
     assert images[0].name == "b"
 
 
-def test_what_is_not_known_or_not_finite_counts_for_nothing():
-    ledger = filled(steps=40)
-    before = ledger.images()
-    ledger.take(41, {0: 1}, [SampleError(7, 0.5, 99.0), SampleError(0, 0.5, float("nan"))])
-    assert ledger.images() == before
-
-
 def test_it_goes_on_from_a_checkpoint_to_the_bit():
     steps = list(drawn(2, 60))
     whole, first, second = (Ledger(6, NAMES.__getitem__) for _ in range(3))
@@ -103,23 +94,6 @@ def test_it_goes_on_from_a_checkpoint_to_the_bit():
     for each in steps[25:]:
         second.take(*each)
     assert second.images() == whole.images()
-
-
-def test_what_another_dataset_left_is_no_use():
-    ledger = filled(steps=20)
-    ledger.restore(Ledger(9, str).tensors())
-    assert not any(each.times for each in ledger.images())
-
-
-def test_the_plan_says_which_sample_is_at_a_place():
-    buckets = [Bucket(64, 64)] * 5 + [Bucket(64, 32)] * 3
-    plan = BatchPlan(buckets, [0] * 8, 2, 2, 1, seed=3)
-    for step in range(1, 6):
-        by_place = indices_by_place(plan, step)
-        assert sorted(by_place) == list(range(plan.samples(step)))
-        for micro in range(len(plan.passes(step))):
-            part = plan.part(step, micro, (0, 1))
-            assert [by_place[place] for place in part.positions] == list(part.indices)
 
 
 def test_the_file_has_the_worst_first_and_reads_back(tmp_path):

@@ -48,12 +48,6 @@ def test_the_rest_of_a_longer_run_falls_from_where_it_stands():
     numpy.testing.assert_allclose(now[20:], cosine(here, 0.02, 50), atol=1e-15)
 
 
-def test_a_run_at_its_end_goes_on_with_a_quarter():
-    anew = planned_anew(run(60), stopped(run(40), 40))
-    assert anew == (40, LEAST)
-    numpy.testing.assert_allclose(factors(run(60), anew)[40:], cosine(LEAST, 0, 20), atol=1e-15)
-
-
 @pytest.mark.parametrize(
     ("now", "before", "step"),
     [

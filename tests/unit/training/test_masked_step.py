@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from tests.fixtures.small_steps import CPU, SHAPES, Model, batch_of, maker, preserved_of
-from trainer_core.diffusion.parameterization import EPS
 from trainer_core.training.memory.velocity_error import velocity_error
 
 
@@ -27,15 +26,6 @@ def test_what_has_weight_0_gives_no_gradient_and_the_rest_what_it_gave(shape):
     assert 0 < loss < whole_loss
 
 
-def test_white_masks_change_no_bit():
-    shape = SHAPES["plain"]
-    given = {"weights": (1.0, 0.5, 2.0)}
-    loss, found = gradient(shape, batch_of(shape, **given, masks=torch.ones(3, 1, 6, 8)))
-    plain_loss, plain = gradient(shape, batch_of(shape, **given))
-    assert torch.equal(loss, plain_loss)
-    assert torch.equal(found, plain)
-
-
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_points_that_preserve_the_base_count_alike_everywhere(shape):
     """Joined into one pass with masked samples they have the gradient that they have alone."""
@@ -54,17 +44,6 @@ def test_points_that_preserve_the_base_count_alike_everywhere(shape):
     other, unmasked = Model(shape), batch_of(shape, range(2))
     maker(other, unmasked, preserved)(1, 0).loss.backward()
     assert not torch.allclose(other.factors.grad, model.factors.grad), "masks would do nothing"
-
-
-def test_the_error_of_fewer_bits_is_that_of_velocities():
-    """Outputs 2 noisy and 3 noisy of eps are velocities noisy / (1 - s) and 2 noisy / (1 - s)."""
-
-    def predict(model, noisy, sigma, conditionings, controls, guidance):
-        return model() * noisy
-
-    given = predict, lambda: lambda: 2.0, lambda: lambda: 3.0, batch_of(SHAPES["plain"], range(2))
-    assert velocity_error(*given, 1.0, CPU) == pytest.approx(0.5)
-    assert velocity_error(*given, 1.0, CPU, EPS) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

@@ -1,6 +1,5 @@
 """What is measured of a step, as it is written down."""
 
-import pytest
 import torch
 
 from trainer_core.adapters import attach
@@ -73,25 +72,3 @@ def test_a_line_comes_back_as_it_was_and_is_small(tmp_path):
         assert writer.totals.losses == tuple(step.loss for step in steps)
     assert path.read_text() == before
     assert len(before.splitlines()[0]) < 450
-
-
-def test_lines_of_older_and_newer_versions_are_read(tmp_path):
-    old = (
-        '{"step": 1, "epoch": 0.25, "loss": 0.5, "learning_rate": 0.0001, "grad_norm": 0.3, '
-        '"sigma_mean": 0.5, "step_seconds": 0.01, "time": 1001.0}'
-    )
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(f'{old}\n{old[:-1].replace("1,", "2,", 1)}, "from_tomorrow": [1]}}\n')
-    assert [step.step for step in read_metrics(path)] == [1, 2]
-    assert read_metrics(path)[0] == result(1)
-
-
-@pytest.mark.gpu
-def test_memory_of_a_device_is_known():
-    from trainer_core.device import memory_in_use
-
-    device = torch.device("cuda")
-    held = torch.ones(1 << 20, device=device)
-    found = memory_in_use(device)
-    assert found["peak"] >= found["allocated"] >= held.nbytes
-    assert found["reserved"] >= found["allocated"]

@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-from trainer_core.config import RunConfig
-from trainer_core.config.defaults import resolved_density
 from trainer_core.data.batches import BatchPlan
 from trainer_core.training.setup.run_batches import stratified
 from trainer_core.types import Bucket
@@ -42,11 +40,3 @@ def test_over_many_steps_each_position_is_everywhere_alike(plan):
     found = [stratified(plan, 7, 1, step, 3, at) for step, at in zip(whole, drawn, strict=True)]
     counts = torch.histc(torch.tensor(found), SAMPLES, 0, 1) / len(found)
     assert (counts - 1 / SAMPLES).abs().max() < 0.03
-
-
-def test_auto_takes_the_familys_density_and_nothing_else():
-    auto = RunConfig.model_validate({"training": {"sigma": {"density": "auto", "min": 0.1}}})
-    found = resolved_density(auto, "shifted").training.sigma
-    assert (found.density, found.min) == ("shifted", 0.1)
-    plain = RunConfig()
-    assert resolved_density(plain, "shifted") is plain

@@ -13,17 +13,12 @@ from tests.fixtures.small_steps import (
     random,
 )
 from tests.fixtures.small_trainer import small_plan, small_trainer
-from trainer_core.config import LossSection, RunConfig
+from trainer_core.config import RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.data.batches import BatchPlan
 from trainer_core.diffusion.losses import FlowLoss
-from trainer_core.diffusion.parameterization import EPS, FLOW, edm, v_prediction
 from trainer_core.diffusion.weighting import LearnedWeight, make_sigma_weight
-from trainer_core.errors import ConfigError
 from trainer_core.training.step.objective import (
-    make_learned,
-    make_weighting,
-    require_weighting,
     with_noises,
 )
 from trainer_core.training.step.split_batches import SplitBatches
@@ -34,26 +29,6 @@ from trainer_core.types import Bucket
 def noise_of(step, position, shape, what="noise"):
     generator = torch.Generator().manual_seed(counter_seed(SEED, what, step, position))
     return torch.randn(shape, generator=generator)
-
-
-REFUSED = [
-    ("debiased", FLOW, "the velocity of flow matching", "none, min_snr, learned"),
-    ("debiased", edm(0.5), "the F of EDM", "none, min_snr, learned"),
-    ("sigma_sqrt", EPS, "the noise (eps)", "none, min_snr, debiased, learned"),
-    ("logit_normal", v_prediction(), "predicts v", "none, min_snr, debiased, learned"),
-]
-
-
-@pytest.mark.parametrize(("name", "kind", "predicts", "instead"), REFUSED)
-def test_a_weighting_of_something_else_is_refused(name, kind, predicts, instead):
-    with pytest.raises(ConfigError) as caught:
-        require_weighting(LossSection(weighting=name), kind)
-    assert f"training.loss.weighting is {name}" in caught.value.found
-    assert predicts in caught.value.found
-    assert caught.value.expected.endswith(instead)
-    assert "training.loss.weighting" in caught.value.remedy
-    for each in instead.split(", "):
-        require_weighting(LossSection(weighting=each), kind)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -203,16 +178,3 @@ def test_learned_weights_are_those_of_the_steps_before():
     again = step(1, 0)
     factors = torch.tensor([learned(sigma) for sigma in again.sigmas])
     torch.testing.assert_close(again.loss.detach(), (again.errors * factors).sum())
-
-
-def test_a_section_becomes_the_weighting_that_it_names():
-    assert make_weighting(LossSection(), make_learned(LossSection())) is None
-    for name in ("sigma_sqrt", "cosmap", "min_snr", "logit_normal"):
-        section = LossSection(weighting=name, snr_gamma=2.0)
-        assert make_learned(section) is None
-        found, expected = make_weighting(section, None), make_sigma_weight(name, 2.0)
-        assert found(0.3) == expected(0.3)
-    section = LossSection(weighting="learned")
-    learned = make_learned(section)
-    assert isinstance(learned, LearnedWeight)
-    assert make_weighting(section, learned) is learned

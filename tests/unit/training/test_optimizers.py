@@ -1,6 +1,5 @@
 """Every optimizer: its steps, its state in a checkpoint, what it needs and what it takes."""
 
-import math
 import sys
 from typing import get_args
 
@@ -16,7 +15,6 @@ from trainer_core.training.observer import SilentObserver, Warned
 from trainer_core.training.optimizers import (
     OPTIMIZERS,
     evaluated,
-    goes_on,
     load_optimizer_tensors,
     make_optimizer,
     optimizer_tensors,
@@ -226,15 +224,6 @@ def test_sgd_decays_beside_its_momentum():
     torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_adafactor_moves_a_factor_of_zeros_by_its_rate():
-    """Torch's own scales by the factor's size, which is nothing."""
-    weights = parameters()
-    optimizer = made(weights, "adafactor", weight_decay=0.0)
-    gradients(weights, 1, some=False)
-    optimizer.step()
-    assert math.isclose(weights[1].detach().square().mean().sqrt(), 1e-4, rel_tol=0.2)
-
-
 def test_muon_takes_matrices_and_adamw_the_rest():
     weights = parameters()
     optimizer = made(weights, "muon")
@@ -336,13 +325,6 @@ def test_an_absent_package_is_one_message(name, monkeypatch):
     assert "pip install 'adapter-trainer[optimizers]'" in error.value.remedy
     with pytest.raises(InputError):
         make_optimizer(section(name), [ParameterGroup(tuple(parameters()))])
-
-
-def test_states_that_mean_the_same_are_carried_over():
-    assert goes_on("adamw", "adamw8bit")
-    assert goes_on("lion", "lion")
-    assert not goes_on("adamw", "lion")
-    assert not goes_on("adamw8bit_paged", "adamw8bit")
 
 
 @pytest.mark.parametrize("name", ["came", "prodigy"])

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from trainer_core.config import RunConfig
-from trainer_core.config.defaults import resolved_length
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.training.step.pass_sizes import batch_sizes, largest_square, with_largest_batch
@@ -41,12 +40,6 @@ def test_each_folder_has_its_batches_and_memory_is_that_of_the_largest(
     assert batch_sizes(config, cached) == sizes
     assert with_largest_batch(config, cached).training.batch_size == most
     assert config.training.batch_size == 2
-
-
-def test_a_run_of_larger_batches_has_fewer_steps():
-    one, four = (world([], [64], batch_size=size)[0] for size in (None, 8))
-    assert resolved_length(one, 100).training.steps == 2250
-    assert resolved_length(four, 100).training.steps == 570
 
 
 @pytest.mark.parametrize(

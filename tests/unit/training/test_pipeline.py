@@ -13,7 +13,7 @@ from trainer_core.adapters import attach
 from trainer_core.config import RunConfig
 from trainer_core.data.image import from_pixels
 from trainer_core.demo.run import dataset_folder
-from trainer_core.errors import AdapterFileError, ConfigError
+from trainer_core.errors import ConfigError
 from trainer_core.inference.encoders import LazyEncoders
 from trainer_core.inference.pipeline import open_pipeline, sample_images, sample_prompts
 from trainer_core.inference.sampler import SampleSettings
@@ -58,10 +58,6 @@ def drawn(paths):
     return [np.asarray(Image.open(path), dtype=np.int16) for path in paths]
 
 
-def assert_equal_images(one, other):
-    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-
-
 def test_one_image_for_each_prompt_with_seeds_counting_up(tmp_path, cache):
     config = run_config(cache, seed=5, guidance=2.0, negative_prompt="a red square")
     paths = sample_images(config, None, tmp_path / "new" / "folder")
@@ -72,19 +68,6 @@ def test_one_image_for_each_prompt_with_seeds_counting_up(tmp_path, cache):
         request = pipeline.request(text, 5 + index, negative="a red square")
         expected = np.asarray(from_pixels(pipeline.sample([request], size)[0]), dtype=np.int16)
         assert np.array_equal(found, expected)
-
-
-def test_the_strength_of_an_adapter_is_a_factor_and_zero_is_the_base(tmp_path, cache, adapter_file):
-    config = run_config(cache)
-    base = drawn(sample_images(config, None, tmp_path / "base"))
-    zero = drawn(sample_images(config, adapter_file, tmp_path / "zero", strength=0.0))
-    half = drawn(sample_images(config, adapter_file, tmp_path / "half", strength=0.5))
-    whole = drawn(sample_images(config, adapter_file, tmp_path / "whole"))
-    assert_equal_images(zero, base)
-    for one, other in ((half, base), (whole, base), (whole, half)):
-        assert all(np.abs(a - b).mean() > 1 for a, b in zip(one, other, strict=True))
-    again = drawn(sample_images(config, adapter_file, tmp_path / "again"))
-    assert_equal_images(again, whole)
 
 
 def test_control_images_choose_the_editing_base(tmp_path, cache):
@@ -133,13 +116,3 @@ def test_encoders_are_gone_before_the_denoiser_is_loaded(tmp_path, adapter_file)
     assert len(texts) == len(PROMPTS)
     assert [each() for each in texts] == [None] * len(texts)
     assert held == before
-
-
-def test_what_cannot_be_drawn_is_refused_before_anything_is_encoded(tmp_path, adapter_file):
-    control = str(dataset_folder("edit") / "control_images" / "001.png")
-    config = run_config(tmp_path, controls=[[control], []])
-    with pytest.raises(ConfigError, match="controls of Preview Prompts"):
-        next(sample_prompts(config, adapter_file))
-    with pytest.raises(AdapterFileError):
-        next(sample_prompts(run_config(tmp_path), tmp_path / "absent.safetensors"))
-    assert list(tmp_path.rglob("*")) == []

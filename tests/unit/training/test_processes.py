@@ -1,30 +1,15 @@
 """How processes deal out a step, and a base in parts."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 
 from trainer_core.config import RunConfig, TrainingSection
-from trainer_core.errors import ConfigError, InputError
-from trainer_core.quantization.int8 import Int8Rows
-from trainer_core.quantization.quantized_linear import QuantizedLinear
-from trainer_core.training import AccelerateProcesses
+from trainer_core.errors import ConfigError
 from trainer_core.training.step.processes import Shares, SingleProcess
-from trainer_core.training.step.sharding import check_settings, is_requested, shard
+from trainer_core.training.step.sharding import check_settings, is_requested
 
 CPU = torch.device("cpu")
-
-
-@pytest.mark.parametrize("version", ["1", None])
-def test_the_first_version_of_fsdp_is_refused_by_name(monkeypatch, version):
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    monkeypatch.delenv("FSDP_VERSION", raising=False)
-    if version is not None:
-        monkeypatch.setenv("FSDP_VERSION", version)
-    with pytest.raises(InputError, match=r"FSDP1[\s\S]*--use_fsdp --fsdp_version 2"):
-        AccelerateProcesses(CPU)
 
 
 @pytest.mark.parametrize(("use", "wanted"), [("true", True), ("false", False), (None, False)])
@@ -51,16 +36,6 @@ def test_settings_that_keep_whole_weights_are_refused():
         config = RunConfig.model_validate({"memory": memory})
         with pytest.raises(ConfigError, match=rf"memory.{next(iter(memory))} is .*, and a base"):
             check_settings(config)
-
-
-def test_a_quantized_base_is_refused_before_anything_is_divided():
-    unused: Any = None
-    stored = Int8Rows()
-    layer = QuantizedLinear(stored, (4, 4), stored.pack(torch.ones(4, 4)))
-    model = nn.Sequential(nn.Linear(4, 4), layer)
-    with pytest.raises(InputError, match="a quantized base, and a base in parts"):
-        shard(model, [model[0]], [], unused, CPU)
-    assert type(model[0].weight) is nn.Parameter
 
 
 def test_one_process_leads_in_its_turn_and_makes_its_own_passes():
@@ -94,12 +69,3 @@ def test_step_that_cannot_be_dealt_out_names_both_settings():
     training = TrainingSection(batch_size=3, gradient_accumulation_steps=1)
     with pytest.raises(ConfigError, match=r"gradient_accumulation_steps=2"):
         Shares(training, 0, 2)
-
-
-def test_single_process_leaves_gradients_and_numbers_alone():
-    processes = SingleProcess(torch.device("cpu"))
-    parameter = torch.nn.Parameter(torch.ones(2))
-    processes.backward((parameter * 3).sum())
-    processes.sum_gradients([parameter])
-    assert parameter.grad.tolist() == [3.0, 3.0]
-    assert processes.sum_numbers([1.0, 2.0]) == [1.0, 2.0]

@@ -9,11 +9,9 @@ from safetensors.torch import load_file, save_file
 
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, DatasetSection, PreviewSection
-from trainer_core.data.image import fit_to_bucket, open_image, to_pixels
 from trainer_core.demo.run import dataset_folder
 from trainer_core.families.registry import get_family
 from trainer_core.inference.encoders import encode_prompts
-from trainer_core.types import Bucket
 
 FAMILY = get_family("qwen_image")
 TEXTS = ["a red star on a blue background", "a white circle on a green background"]
@@ -138,17 +136,6 @@ def test_only_a_changed_text_is_encoded_again(prompts, change, encoded):
     prompts.preview |= change
     assert prompts.count() == encoded
     assert prompts.count() == 0
-
-
-def test_controls_are_encoded_at_the_size_of_the_preview(edits, image):
-    prompt = edits.encode()[0]
-    shown = fit_to_bucket(open_image(image, "error"), Bucket(64, 64))
-    (latents,) = prompt.controls
-    assert torch.equal(latents, edits.encoders.encode_image(to_pixels(shown)[None])[0])
-    assert_same(prompt.conditioning, edits.encoders.encode_text(INSTRUCTION, [shown]))
-    assert_same(prompt.negative, edits.encoders.encode_text("", [shown]))
-    assert edits.count() == 0
-    assert torch.equal(edits.encode()[0].controls[0], latents)
 
 
 def test_a_changed_control_image_is_encoded_again_and_a_moved_one_is_not(edits, image):

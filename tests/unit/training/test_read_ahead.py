@@ -62,13 +62,6 @@ def test_so_much_is_read_before_it_is_asked_for_and_no_more(depth):
         assert source.read == PLACES[:wanted]
 
 
-def test_a_step_that_is_made_again_gets_the_same():
-    source = Source()
-    with ReadAhead(source, following, 2) as ahead:
-        asked = [(1, 0), (1, 1), (1, 0), (1, 1), (1, 2), (3, 0), (2, 1)]
-        assert [ahead(*place) for place in asked] == [10 * s + m for s, m in asked]
-
-
 def test_an_error_comes_out_where_its_batch_is_asked_for_and_not_before():
     with ReadAhead(Source(broken=[(2, 1)]), following) as ahead:
         assert [ahead(*place) for place in PLACES[:4]] == [10, 11, 12, 20]

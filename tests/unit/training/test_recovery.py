@@ -1,6 +1,5 @@
 """What becomes of steps that are not finite, followed by hand."""
 
-import json
 import math
 import weakref
 
@@ -9,15 +8,10 @@ import torch
 from fixtures.small_trainer import Recording, small_trainer
 from fixtures.swapped_blocks import MAKERS, place
 
-from trainer_core.config import RecoverySection, RunConfig
+from trainer_core.config import RunConfig
 from trainer_core.errors import NonFiniteError
 from trainer_core.families.registry import get_family
-from trainer_core.training.checkpoints.checkpoint_search import (
-    broken_step,
-    last_before,
-    leads_nowhere,
-)
-from trainer_core.training.checkpoints.recovery import RestoreError, rate_share
+from trainer_core.training.checkpoints.recovery import RestoreError
 from trainer_core.training.checkpoints.state import TrainState
 from trainer_core.training.memory.out_of_memory import DeviceRoom
 from trainer_core.training.step.micro_batch import MicroStep
@@ -123,22 +117,3 @@ def test_a_restored_state_has_the_device_and_the_clock_to_itself(tmp_path, monke
     assert alive == [False]
     assert trainer.clock.take() is None
     placed.close()
-
-
-def test_each_return_multiplies_the_rate():
-    settings = RecoverySection(rate_factor=0.5)
-    assert [rate_share(settings, count) for count in range(3)] == [1.0, 0.5, 0.25]
-    assert 1e-4 / 3 * rate_share(settings, 0) == 1e-4 / 3
-
-
-def test_states_within_a_row_of_broken_steps_lead_nowhere(tmp_path):
-    folders = [tmp_path / "checkpoints" / f"{step:06d}" for step in (4, 8, 9, 10, 11)]
-    for folder in folders:
-        folder.mkdir(parents=True)
-    record = {"non_finite": broken_step(11, "bf16", 9)}
-    (tmp_path / "run.json").write_text(json.dumps(record))
-    assert [leads_nowhere(each, "bf16") for each in folders] == [False, True, True, True, False]
-    assert not any(leads_nowhere(each, "fp32") for each in folders)
-    assert last_before(tmp_path / "checkpoints", 9) == 4
-    assert last_before(tmp_path / "checkpoints", 5) is None
-    assert broken_step(11, "bf16", 11) == {"step": 11, "precision": "bf16"}

@@ -6,7 +6,6 @@ from pydantic import ValidationError
 
 from trainer_core.config import RunConfig
 from trainer_core.config.defaults import resolved_length
-from trainer_core.config.reading import load_config
 from trainer_core.config.run import nested, walk_settings, when_resumed
 from trainer_core.config.section import Resumed, choices_of, section_of
 from trainer_core.errors import ConfigError
@@ -16,7 +15,6 @@ from trainer_core.training.checkpoints.run_folder import create_version
 from trainer_core.training.checkpoints.settings_changes import (
     changed_settings,
     compared_settings,
-    recorded_changes,
     refuse_changes,
 )
 
@@ -114,14 +112,6 @@ def test_a_free_setting_may_change(path):
     refused(Checkpoint(1, compared(), {}), compared(changed), changed)
 
 
-def test_the_place_of_a_folder_is_free():
-    here, there = (
-        config_with("dataset.folders", [{"path": place, "metadata": f"{place}.csv"}])
-        for place in ("here", "there")
-    )
-    assert compared(here) == compared(there) != compared()
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -165,15 +155,6 @@ def test_a_setting_that_is_newer_than_the_checkpoint_was_made_with_its_default()
     changed = compared(config_with("dataset.animated", "first_frame"))
     (change,) = changed_settings(Checkpoint(1, older, {}), changed)
     assert (change.setting, change.before) == ("dataset.animated", "error")
-
-
-def test_changes_of_a_course_that_is_given_up_leave_the_record():
-    known = [{"step": 10, "setting": "a"}, {"step": 20, "setting": "b"}]
-    (change,) = changed_settings(
-        Checkpoint(1, compared(), {}), compared(config_with("training.steps", 5))
-    )
-    assert recorded_changes({"changes": known}, [change], 20) == [known[0], change.record(20)]
-    assert recorded_changes({}, [], 20) == []
 
 
 def test_every_change_is_named_and_a_setting_that_only_one_side_knows():
@@ -245,12 +226,6 @@ def test_versions_are_ordered_by_number_and_unfinished_checkpoints_passed_over(
     assert found(tmp_path, "latest") == newest / "checkpoints" / "000007"
 
 
-def test_auto_leaves_a_living_run_alone_and_latest_names_it(tmp_path, make_version):
-    ended, living = make_version(5), make_version(10, live=True)
-    assert found(tmp_path, "auto") == ended / "checkpoints" / "000005"
-    assert found(tmp_path, "latest") == living / "checkpoints" / "000010"
-
-
 @pytest.mark.parametrize("versions", [0, 1])
 def test_without_a_checkpoint_auto_starts_and_latest_is_refused(tmp_path, make_version, versions):
     for _ in range(versions):
@@ -277,14 +252,6 @@ def test_a_number_names_the_checkpoint_of_a_step_in_the_newest_version_that_has_
     assert found(tmp_path, "000010") == newer / "checkpoints" / "000010"
     with pytest.raises(ConfigError, match="no checkpoint of step 7"):
         found(tmp_path, "7")
-
-
-def test_a_step_is_written_as_a_number_and_stays_one(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert load_config(None, ["resume=250"]).resume == "250"
-    assert load_config(None, ["resume=./250"]).resume == str(tmp_path / "250")
-    with pytest.raises(ConfigError, match="resume"):
-        load_config(None, ["resume=true"])
 
 
 @pytest.mark.parametrize("resume", ["latest", "auto"])
@@ -329,11 +296,3 @@ def test_a_path_without_a_checkpoint_is_refused(tmp_path, make_version, kind):
         found(tmp_path, path)
     assert f"resume: {path} is not a checkpoint" in caught.value.found
     assert "'latest'" in caught.value.expected
-
-
-def test_a_checkpoint_outside_of_a_run_is_refused(tmp_path, make_version):
-    checkpoint = make_version(5) / "checkpoints" / "000005"
-    checkpoint.rename(tmp_path / "000005")
-    with pytest.raises(ConfigError, match="outside of its run's folder") as caught:
-        found(tmp_path, tmp_path / "000005")
-    assert "whole version folder" in caught.value.remedy

@@ -6,7 +6,6 @@ import sys
 
 import psutil
 import pytest
-from fixtures.leftovers import left_behind
 from fixtures.races import race
 
 from trainer_core.errors import InputError, StorageError
@@ -103,14 +102,6 @@ def test_a_process_is_known_by_its_start_as_exactly_as_a_set_clock_allows(
     assert is_live(folder.path) is live
 
 
-def test_a_start_that_could_not_be_told_counts_as_live(tmp_path, living):
-    folder = create_version(tmp_path, {}, "")
-    (folder.path / "lock.json").write_text(json.dumps({**living, "process_started": None}))
-    assert is_live(folder.path)
-    (folder.path / "lock.json").write_text(json.dumps({**dead_lock(), "process_started": None}))
-    assert not is_live(folder.path)
-
-
 def test_a_lock_of_this_process_that_it_does_not_hold_is_dead(tmp_path):
     """Left by a run whose lock could not be removed, or by a process that had this number."""
     folder = create_version(tmp_path, {}, "")
@@ -178,18 +169,6 @@ def test_processes_that_start_together_get_different_versions(tmp_path):
         # Those of the round before are dead and came to nothing; no number is used again.
         found = [path.name for path in versions(tmp_path)]
         assert found[-1] == f"v{3 * count - 1}"
-
-
-def test_what_killed_runs_left_in_a_run_is_removed_and_told(tmp_path):
-    folder = create_version(tmp_path / "run", {}, "")
-    places = [folder.path.parent, folder.path, folder.checkpoints, folder.samples(10)]
-    folder.samples(10).mkdir(parents=True)
-    folder.checkpoints.mkdir()
-    left = [left_behind(place / "x", folder=place == folder.checkpoints) for place in places]
-    notes = folder.remove_leftovers()
-    assert [path.name in note for path, note in zip(left, notes, strict=True)] == [True] * 4
-    assert not any(path.exists() for path in left)
-    assert folder.remove_leftovers() == []
 
 
 def test_folder_that_cannot_be_written_names_itself_and_the_setting(tmp_path):

@@ -94,12 +94,6 @@ def test_all_that_fall_begin_at_one_behind_the_warm_up_and_end_at_min_ratio(name
         numpy.testing.assert_allclose(found[:7], numpy.arange(1, 8) / 7)
 
 
-def test_stable_stays_until_the_last_part():
-    found = factors(100, name="warmup_stable_decay", decay_share=0.25, warmup_steps=10)
-    assert (found[10:77] == 1.0).all()
-    assert (numpy.diff(found[78:]) < 0).all()
-
-
 @given(
     name=st.sampled_from(NAMES),
     warmup=st.integers(0, 30),

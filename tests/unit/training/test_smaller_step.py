@@ -97,13 +97,3 @@ def test_the_pace_is_that_of_the_plan(master, pins, speed):
     assert StepPace.of(plan, budget) == StepPace(3.0, speed, 1)
     assert StepPace.of(plan, budget, 4) == StepPace(3.0, speed, 4)
     assert plan.seconds == 4.0
-
-
-def test_bytes_that_are_sent_are_those_that_no_slot_keeps_there_and_back():
-    placed = place(MAKERS["flux"](), get_family("flux"), 0, slots=1)
-    sizes = [placed.device_bytes(0) - placed.device_bytes(placed.most)]
-    assert placed.sent_bytes(0) == 0
-    assert placed.sent_bytes(placed.most) == 2 * sizes[0]
-    sent = [placed.sent_bytes(count) for count in range(placed.most + 1)]
-    assert sent == sorted(sent)
-    placed.close()

@@ -8,7 +8,6 @@ import torch
 from tests.fixtures.small_steps import SHAPES, Model, batch_of, maker, preserved_of, random
 from trainer_core.diffusion.weighting import make_sigma_weight
 from trainer_core.training.objectives.twins import BaseAnswers
-from trainer_core.training.step.gradients import go_backward
 from trainer_core.training.step.split_batches import SplitBatches
 
 
@@ -62,18 +61,6 @@ def test_parts_sum_up_to_the_whole(shape, other, masked):
         torch.testing.assert_close(found[3], expected[3])
 
 
-def test_it_ends_where_each_goes_alone():
-    model = Model(SHAPES["plain"])
-    given = maker(model, batch_of(SHAPES["plain"], positions=(0, 1, 2, 3, 4)))
-    split = SplitBatches(given)
-    assert (split.most, split.can_halve, split.halve()) == (0, False, False)
-    seen = []
-    for _ in range(4):
-        list(split(1, 0))
-        seen.append((split.most, split.passes, split.halve()))
-    assert seen == [(5, 1, True), (3, 2, True), (2, 3, True), (1, 5, False)]
-
-
 def test_passes_of_two_shapes_have_a_backward_pass_each_first_of_all():
     shape = SHAPES["plain"]
     held = preserved_of(shape)
@@ -84,24 +71,6 @@ def test_passes_of_two_shapes_have_a_backward_pass_each_first_of_all():
     split = halved(given, 1)
     assert [part.names for part in split(1, 0)] == [("image 0",), ("kept",)]
     assert not split.can_halve
-
-
-def test_whoever_reads_a_step_sees_a_divided_micro_batch_as_one():
-    model, batch = Model(SHAPES["plain"]), batch_of(SHAPES["plain"])
-    given = maker(model, batch)
-
-    def whole(split):
-        model.factors.grad = None
-        return go_backward(split(1, 0), 3, lambda loss: loss.backward()), model.factors.grad
-
-    (one, gradient), (parts, summed) = whole(SplitBatches(given)), whole(halved(given, 2))
-    assert (parts.names, parts.sigmas) == (one.names, one.sigmas)
-    assert parts.positions == one.positions == (0, 1, 2)
-    torch.testing.assert_close(parts.loss, one.loss.detach())
-    torch.testing.assert_close(parts.errors, one.errors)
-    torch.testing.assert_close(summed, gradient)
-    assert one.loss.requires_grad
-    assert not parts.loss.requires_grad
 
 
 def test_what_was_found_with_large_images_leaves_small_ones_whole():

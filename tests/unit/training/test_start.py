@@ -74,10 +74,6 @@ def test_a_slow_process_finds_what_the_first_has_found_and_then_locked(tmp_path,
     held[0].release()
 
 
-def test_all_begin_anew_together(tmp_path):
-    assert begun([config(tmp_path)] * 2) == [(None, None)] * 2
-
-
 @pytest.mark.parametrize("others", [(), (4,), (5,)])
 def test_processes_that_found_different_checkpoints_all_refuse(tmp_path, make_version, others):
     """The last case: the same step, of another version."""

@@ -79,12 +79,6 @@ def test_what_is_no_factor_is_refused_by_name(ending, tmp_path):
     assert len(load_file(path)) == 4
 
 
-def test_another_familys_file_is_told(tmp_path):
-    save_file(PEERS["kohya whole"].tensors, tmp_path / "a.safetensors")
-    with pytest.raises(AdapterFileError, match=r"those of FLUX[^;]*; choose that family"):
-        start_of(config(tmp_path / "a.safetensors"))
-
-
 def test_a_path_without_an_adapter_is_told(tmp_path):
     with pytest.raises(ConfigError, match="there is no file"):
         start_of(config(tmp_path / "none"))

@@ -44,17 +44,6 @@ def test_what_is_slow_is_found_and_nothing_counts_twice(slow):
     assert min(times.values()) >= 0.0
 
 
-def test_a_step_that_updates_nothing_tells_what_is_known():
-    times, _ = make_step(StepClock(CPU), updated=False)
-    assert list(times) == ["data"]
-
-
-def test_a_step_without_samples_of_its_own_is_timed_too():
-    times, whole = make_step(StepClock(CPU), reads=0, slow="reduce")
-    assert times["data"] == 0.0
-    assert 0.03 <= times["reduce"] <= whole
-
-
 def test_a_device_that_tells_later_is_asked_a_step_later():
     # The meta device tells of no moment, and waits for nothing.
     clock = StepClock(torch.device("meta"))
@@ -62,13 +51,6 @@ def test_a_device_that_tells_later_is_asked_a_step_later():
     times, _ = make_step(clock)
     assert list(times) == ["data"]
     assert times["data"] >= 0.06
-
-
-def test_a_restored_run_is_told_of_no_step_that_was_given_up():
-    clock = StepClock(torch.device("meta"))
-    make_step(clock)
-    clock.restart()
-    assert make_step(clock)[0] is None
 
 
 @pytest.mark.gpu

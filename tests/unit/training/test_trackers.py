@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from trainer_core.data.clips import clip_facts, read_frames
 from trainer_core.inference.preview_files import save_movie
 from trainer_core.training.metrics.tensorboard import TensorBoard
 from trainer_core.training.metrics.tracker import RunningMeans, step_values
-from trainer_core.training.metrics.weights_and_biases import ABSENT, WeightsAndBiases, told_settings
+from trainer_core.training.metrics.weights_and_biases import WeightsAndBiases, told_settings
 from trainer_core.training.recorder import make_trackers
 from trainer_core.types import ClipPart, StepResult
 
@@ -60,16 +59,6 @@ def test_numbers_have_tidy_names():
     assert "loss_by_sigma/0.50-1.00" not in found
 
 
-def test_a_running_mean_starts_at_the_first_value_and_follows():
-    means = RunningMeans()
-    assert means.add("a", 3.0) == pytest.approx(3.0)
-    assert means.add("a", 5.0) == pytest.approx((0.98 * 3 + 5) / 1.98)
-    assert means.add("b", 1.0) == pytest.approx(1.0)
-    for _ in range(1000):
-        last = means.add("a", 7.0)
-    assert last == pytest.approx(7.0)
-
-
 def test_settings_that_leave_the_machine_have_no_words_of_the_user():
     told = told_settings(config(), full=False)
     assert told["training.optimizer.learning_rate"] == 1e-4
@@ -87,13 +76,6 @@ def test_only_trackers_that_are_named_are_made(tmp_path):
     (board,) = make_trackers(twice, tmp_path, 0, refuse)
     assert isinstance(board, TensorBoard)
     board.close()
-
-
-def test_a_library_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)  # Python's own word for what cannot be imported
-    notes = []
-    WeightsAndBiases(tmp_path, config(), notes.append).write(result(1))
-    assert notes == [ABSENT]
 
 
 def refuse(line):
@@ -150,19 +132,6 @@ def test_offline_the_numbers_are_written_here_and_nothing_private_with_them(
         machine = (os.uname().nodename, str(tmp_path), str(Path.cwd()))
         assert not [each for each in machine if len(each) > 3 and each.encode() in written]
     assert wandb.run is None
-
-
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("wandb")
-def test_without_a_key_nobody_is_asked_for_one(tmp_path):
-    notes = []
-    with environment(NETRC=str(tmp_path / "none"), WANDB_MODE="online"):
-        tracker = WeightsAndBiases(tmp_path, config(), notes.append)
-        tracker.write(result(1))
-        tracker.close()
-    (note,) = notes
-    assert note.startswith("Weights & Biases does not work (no key for it is known here: Run")
-    assert not list(tmp_path.rglob("*.wandb"))
 
 
 def test_tensorboard_shows_a_clip_that_moves(tmp_path):

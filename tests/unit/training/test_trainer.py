@@ -1,6 +1,5 @@
 """The trainer on a problem small enough to follow by hand: fit a vector by mean squared error."""
 
-import contextlib
 import math
 
 import pytest
@@ -16,7 +15,6 @@ from trainer_core.training.observer import RunRequests
 from trainer_core.training.optimizers import make_optimizer, update
 from trainer_core.training.step.gradients import clip_gradients
 from trainer_core.training.step.micro_batch import MicroStep
-from trainer_core.training.step.processes import SingleProcess
 
 TARGETS = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.0, 4.0], [2.0, 2.0]])
 
@@ -135,51 +133,6 @@ def test_no_number_is_read_for_a_micro_batch():
     assert reads.count == found + 1
 
 
-class Waiting(SingleProcess):
-    """Keeps what the weights were whenever all processes wait for each other."""
-
-    def __init__(self, weights):
-        super().__init__(weights.device)
-        self.weights, self.found = weights, []
-
-    def sum_numbers(self, numbers, on_device=()):
-        self.found.append(self.weights.tolist())
-        return super().sum_numbers(numbers, on_device)
-
-
-def test_processes_wait_for_no_update():
-    trainer, parameter = make_trainer(Recording(), batch_size=4, steps=1)
-    trainer.processes = processes = Waiting(parameter)
-    trainer.train()
-    # Whether it is cancelled, the step's numbers, what is asked for; and whether it is saved.
-    trained = parameter.tolist()
-    assert trained != [0.0, 0.0]
-    assert processes.found == [[0.0, 0.0]] * 3 + [trained]
-
-
-class Killed(Recording):
-    """Ends without a word when it hears of a step."""
-
-    @contextlib.contextmanager
-    def saved_on_failure(self, step):
-        try:
-            yield
-        except Exception:
-            self.save(step)
-            raise
-
-    def record(self, result):
-        raise RuntimeError("killed")
-
-
-def test_a_step_that_cannot_be_written_down_is_not_saved():
-    recording = Killed()
-    trainer, _ = make_trainer(recording)
-    with pytest.raises(RuntimeError, match="killed"):
-        trainer.train()
-    assert recording.saves == []
-
-
 @pytest.mark.parametrize("step", [1, 3])
 def test_loss_that_is_not_finite_reaches_no_weight_and_names_what_it_saw(step):
     recording = Recording()
@@ -214,17 +167,6 @@ def test_a_cancel_while_images_are_drawn_saves_the_step_and_makes_no_other(step)
     assert trainer.train() == ("cancelled", step)
     assert recording.saves == [step]
     assert len(recording.results) == step
-
-
-def test_a_cancel_before_a_preview_draws_none_and_one_in_the_last_preview_is_too_late():
-    recording = Recording({2: RunRequests(cancel=True)})
-    trainer, _ = make_trainer(recording, preview_every=2)
-    assert trainer.train() == ("cancelled", 2)
-    assert recording.previews == [0]
-    recording = Recording(cancelled_at=6)
-    trainer, _ = make_trainer(recording, preview_every=2)
-    assert trainer.train() == ("done", 6)
-    assert recording.saves == [6]
 
 
 def test_previews_and_checkpoints_fall_on_their_steps_and_a_step_is_saved_before_it_is_drawn():

@@ -1,15 +1,12 @@
 """What finds no room is told once, kept, and written later in its order."""
 
 import contextlib
-import errno
 
 import pytest
 
 from tests.fixtures.small_disk import fill, small_disk  # noqa: F401
 from trainer_core.errors import StorageError
-from trainer_core.filesystem.storage import storage_error
 from trainer_core.training.metrics.appended_lines import AppendedLines
-from trainer_core.training.metrics.full_disk import PATIENCE, Unwritten
 from trainer_core.training.metrics.metrics_file import MetricsWriter, read_metrics
 from trainer_core.types import StepResult
 
@@ -77,36 +74,3 @@ def test_a_late_measurement_that_finds_no_room_comes_with_a_later_step(small_dis
     second.close()
     found = {each.step: each.validation_loss for each in read_metrics(small_disk / "metrics.jsonl")}
     assert found == {number: 0.25 if number == 59 else None for number in range(1, 62)}
-
-
-def full(name="x"):
-    def write():
-        try:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        except OSError as error:
-            raise storage_error(name, error) from error
-
-    return write
-
-
-def test_one_cause_is_told_once_until_it_works_again():
-    warned, noted, now = [], [], [100.0]
-    unwritten = Unwritten(warned.append, noted.append, lambda: now[0])
-    assert not unwritten.due("the checkpoint")
-    assert not unwritten.attempt("the checkpoint", full("a"))
-    assert not unwritten.attempt("the checkpoint", full("b"))
-    assert not unwritten.attempt("a preview", full())
-    assert [line.split(" while")[0] for line in warned] == ["the disk is full"] * 2
-    assert "Training goes on" in warned[0]
-    now[0] += PATIENCE - 1
-    assert not unwritten.due("the checkpoint")
-    now[0] += 1
-    assert unwritten.due("the checkpoint")
-    assert not unwritten.attempt("the checkpoint", full("c"))
-    assert not unwritten.due("the checkpoint"), "it was tried just now"
-    assert unwritten.attempt("the checkpoint", lambda: None)
-    assert noted == ["There is room again: the checkpoint is written."]
-    assert not unwritten.failed("the checkpoint")
-    assert unwritten.failed("a preview")
-    assert not unwritten.attempt("the checkpoint", full("d"))
-    assert len(warned) == 3

@@ -1,6 +1,5 @@
 """The loss on held-out images without a base: who measures what, and what is told."""
 
-import dataclasses
 import math
 
 import pytest
@@ -90,16 +89,6 @@ def test_a_base_that_predicts_noise_is_measured_by_the_noise(dataset):
     torch.testing.assert_close(other.target, one.target + image)
 
 
-def test_ordinary_images_are_nothing_to_compare_with(dataset):
-    items = [dataclasses.replace(each) for each in dataset.items]
-    items[4] = dataclasses.replace(items[4], regularization=True)
-    measure = validation(CachedDataset(items), SingleProcess(CPU))[0]
-    assert measure.trained is None
-    measured = measure(0)
-    assert measured.trained is None
-    assert measured.loss == validation(dataset, SingleProcess(CPU))[0](0).loss
-
-
 def test_a_full_device_leaves_the_number_out_and_says_so(dataset):
     def full(points):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
@@ -114,17 +103,6 @@ def test_a_number_that_is_not_finite_is_left_out_and_told(dataset):
     measure, told = validation(dataset, SingleProcess(CPU), lambda points: torch.tensor(math.nan))
     assert measure(0).loss is None
     assert "not a finite number" in told[0]
-
-
-def test_cancelled_halfway_there_is_no_number(dataset):
-    asked = []
-
-    def cancelled():
-        asked.append(None)
-        return len(asked) > 3
-
-    measured = validation(dataset, SingleProcess(CPU), cancelled=cancelled)[0](0)
-    assert (measured.loss, measured.cancelled) == (None, True)
 
 
 def test_modes_and_generators_are_as_before(dataset):

@@ -11,9 +11,7 @@ from safetensors.torch import load_file, save_file
 from trainer_core.errors import CheckpointError, InputError
 from trainer_core.training.checkpoints.checkpoint import (
     FORMAT,
-    read_checkpoint,
     read_whole_checkpoint,
-    require_newest,
     save_checkpoint,
 )
 
@@ -105,12 +103,6 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(checkpoints, d
     assert f"resume={checkpoints / '000010'}" in error.value.remedy
 
 
-def test_a_whole_checkpoint_is_taken_as_it_is(checkpoints):
-    folder, checkpoint = read_whole_checkpoint(checkpoints / "000015", named=False)
-    assert (folder.name, checkpoint.step, checkpoint.damaged) == ("000015", 15, ())
-    assert read_checkpoint(folder).settings["adapter.targets"] == ["a", "ü"]
-
-
 def test_a_named_damaged_one_names_a_later_one_where_there_is_none_before(checkpoints):
     (checkpoints / "000005" / STATE).unlink()
     cut(checkpoints / "000010" / TENSORS, 0.5)
@@ -124,14 +116,6 @@ def test_a_checkpoint_of_a_later_version_is_not_passed_over(checkpoints):
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": FORMAT + 1}))
     with pytest.raises(InputError, match="version of Adapter Trainer that wrote it"):
         read_whole_checkpoint(checkpoints / "000015", named=False)
-
-
-def test_a_run_that_another_process_took_further_is_not_taken_back(checkpoints):
-    _, checkpoint = read_whole_checkpoint(checkpoints / "000015", named=False)
-    require_newest(checkpoints, checkpoint)
-    save(checkpoints, 20)
-    with pytest.raises(InputError, match="to step 20 by another process"):
-        require_newest(checkpoints, checkpoint)
 
 
 def test_several_damaged_ones_are_passed_over_and_each_is_told_until_all_are(checkpoints):

@@ -1,7 +1,6 @@
 """What goes wrong for a user: the message names file or setting and remedy, and nothing is lost."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from runs import CancelAfter, record, run_config
@@ -9,13 +8,11 @@ from safetensors.torch import load_file, save_file
 
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import (
     AdapterError,
     BaseModelError,
     ConfigError,
     DatasetError,
-    StorageError,
 )
 from trainer_core.families.registry import get_family
 from trainer_core.training import train
@@ -76,12 +73,6 @@ def test_a_damaged_base_is_named(tmp_path, cache, damage):
     fails(BaseModelError, config, str(base), BASES[damage])
 
 
-def test_output_folder_that_is_a_file(tmp_path, cache):
-    blocked = tmp_path / "blocked"
-    blocked.write_text("")
-    fails(StorageError, run_config(blocked, cache), str(blocked), "output.dir")
-
-
 def test_interrupted_by_ctrl_c_releases_the_lock_and_marks_the_run_cancelled(tmp_path, cache):
     class Breaker(CancelAfter):
         def notify(self, event):
@@ -94,15 +85,3 @@ def test_interrupted_by_ctrl_c_releases_the_lock_and_marks_the_run_cancelled(tmp
     found = record(tmp_path / "run" / "v0")
     assert (found["status"], found["stopped_by"]) == ("cancelled", "SIGINT")
     assert not (tmp_path / "run" / "v0" / "lock.json").exists()
-
-
-def test_changed_dataset_is_another_run(tmp_path, cache):
-    data = tmp_path / "data"
-    shutil.copytree(dataset_folder("generate"), data)
-    train(run_config(tmp_path, cache, training={"steps": 2}, dataset={"path": str(data)}))
-    moved = {"path": str(data.rename(tmp_path / "moved"))}
-    config = run_config(tmp_path, cache, training={"steps": 3}, dataset=moved, resume="latest")
-    assert train(config).step == 3, "a dataset that only moved is the same dataset"
-    next(Path(moved["path"]).glob("*.txt")).write_text("something else")
-    with pytest.raises(ConfigError, match="the images, their captions or their sizes"):
-        train(config)

@@ -62,17 +62,6 @@ def test_a_run_is_resumed_bit_for_bit_and_its_file_is_proven(
     assert not torch.equal(image, without)
 
 
-@pytest.mark.exhaustive
-def test_doctor_counts_what_is_held(tmp_path, cache):
-    needed = {}
-    for name in ("auto", "file", "int8", "nf4"):
-        report, problems = run_report(run_config(tmp_path, cache, **settings(name)))
-        assert not problems
-        needed[name] = float(report["memory_estimate"]["base"].removesuffix(" MiB"))
-    assert needed["auto"] == needed["file"]
-    assert needed["nf4"] < needed["int8"] < needed["auto"]
-
-
 def test_doctor_says_that_a_quantized_base_keeps_its_format(tmp_path, cache):
     qwen = get_family("qwen_image")
     base = locate_base(BaseSection(), qwen, has_controls=False).folder

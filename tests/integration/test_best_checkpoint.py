@@ -1,6 +1,5 @@
 """The best checkpoint, early stop and the ledger, in runs whose held-out losses are by hand."""
 
-import itertools
 import json
 import shutil
 from collections import defaultdict
@@ -24,8 +23,6 @@ from trainer_core.training.observer import (
     CheckpointSaved,
     RunRequests,
     RunStarted,
-    SilentObserver,
-    StepDone,
 )
 from trainer_core.training.run import train
 
@@ -227,42 +224,6 @@ def test_a_measurement_that_a_signal_gave_up_is_made_up_for(tmp_path, cache, end
     assert_same_end(go_on(config(tmp_path, cache)), ended)
 
 
-class FailsWhileMeasuring(SilentObserver):
-    """Fails at what it is asked between the passes of a measurement."""
-
-    def __init__(self, step: int) -> None:
-        self.step, self.done = step, 0
-
-    def notify(self, event):
-        self.done = event.result.step if isinstance(event, StepDone) else self.done
-
-    def requests(self) -> RunRequests:
-        return RunRequests()
-
-    def cancelled(self) -> bool:
-        if self.done == self.step - 1:
-            raise ValueError("a cable that came loose")
-        return False
-
-
-@pytest.mark.parametrize("every", [1, 3])
-def test_a_step_whose_measurement_fails_is_written_and_goes_on_from_there(tmp_path, cache, every):
-    """Also a last step whose number is none of the interval."""
-    short = {"every": every, "steps": 5, "early_stop": 0}
-    whole = train(config(tmp_path / "whole", cache, **short))
-    with pytest.raises(ValueError, match="cable"):
-        train(config(tmp_path, cache, **short), FailsWhileMeasuring(5))
-    folder = tmp_path / "run" / "v0"
-    assert steps_kept(folder)[-1] == 5
-    lines, expected = metrics(folder), metrics(whole.folder)
-    measured = {"validation_loss", "trained_loss"}
-    last = {name: value for name, value in expected[-1].items() if name not in measured}
-    assert lines == [*expected[:-1], last]
-    resumed = go_on(config(tmp_path, cache, **short))
-    assert resumed.folder == folder
-    assert_same_end(resumed, whole)
-
-
 class SeesWhatIsNamed(CancelAfter):
     """Looks which checkpoint is the best one whenever one is saved."""
 
@@ -294,16 +255,6 @@ def test_a_resume_from_an_earlier_state_names_no_checkpoint_that_it_removed(tmp_
     assert again.best.loss == min(held_out(first.folder)[step] for step in kept)
 
 
-def test_a_ledger_that_died_with_its_run_is_written_by_the_next_one(tmp_path, cache):
-    """Killed behind its last checkpoint and before the ledger's file."""
-    run = train(config(tmp_path, cache, steps=2))
-    place = run.folder / "ledger.json"
-    whole = place.read_bytes()
-    place.write_text('{"step": 1, "measured": 0, "images": []}')
-    assert go_on(config(tmp_path, cache, steps=2)).folder == run.folder
-    assert place.read_bytes() == whole
-
-
 def test_what_is_measured_only_because_a_run_ends_does_not_count_as_missed(tmp_path, cache):
     given = {"every": 2, "early_stop": 2}
     whole = train(config(tmp_path / "whole", cache, **given))
@@ -314,20 +265,6 @@ def test_what_is_measured_only_because_a_run_ends_does_not_count_as_missed(tmp_p
     resumed = go_on(config(tmp_path, cache, **given))
     assert resumed.step == whole.step
     assert_same_files(resumed.adapters, whole.adapters)
-
-
-@pytest.mark.exhaustive
-def test_a_clock_checkpoint_and_kept_multiples(tmp_path, cache, monkeypatch):
-    from trainer_core.training import trainer
-    from trainer_core.training.checkpoints.checkpoint_rules import CheckpointClock
-
-    ticks = itertools.count(0.0, 60.0)
-    monkeypatch.setattr(
-        trainer, "CheckpointClock", lambda minutes: CheckpointClock(minutes, lambda: next(ticks))
-    )
-    training = {"steps": 9, "checkpoint_every": 2, "keep_every": 4, "keep_checkpoints": 1}
-    training["checkpoint_minutes"] = 2.5
-    assert steps_kept(train(run_config(tmp_path, cache, training=training)).folder) == [4, 8, 9]
 
 
 @pytest.mark.exhaustive

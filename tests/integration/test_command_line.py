@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -110,23 +109,3 @@ def test_text_output_names_facts_and_paths(workplace, capsys, monkeypatch):
     assert folder.replace("\u200d", "\\u200d") in out
     assert "\r" not in out
     assert (workplace / "output" / name / "v0" / f"{name}.safetensors").is_file()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.skipif(not hasattr(os, "openpty"), reason="no terminal hangs up here")
-def test_a_run_whose_terminal_is_closed_saves_its_state_and_says_so(workplace):
-    words = ["train", "run.yaml", *_SHORT, "output.name=hung", "training.steps=100000"]
-    terminal, end = os.openpty()
-    running = subprocess.Popen([*_COMMAND, *words], cwd=workplace, stdout=end, stderr=end)
-    os.close(end)
-    seen = b""
-    while b" 2/100000" not in seen:
-        seen += os.read(terminal, 4096)
-    # From here on nothing can be printed any more.
-    os.close(terminal)
-    running.send_signal(signal.SIGHUP)
-    assert running.wait(timeout=120) == 0
-    folder = workplace / "output" / "hung" / "v0"
-    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    assert (record["status"], record["stopped_by"]) == ("cancelled", "SIGHUP")
-    assert (folder / "checkpoints" / f"{record['step']:06d}" / "state.json").is_file()

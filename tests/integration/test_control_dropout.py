@@ -1,7 +1,6 @@
 """An edit base is trained with texts in turns, and now and then without its control images."""
 
 import dataclasses
-import shutil
 
 import pytest
 import torch
@@ -117,13 +116,3 @@ def test_a_finished_cache_has_all_texts_or_says_that_it_lacks_them(pairs, tmp_pa
     )  # fmt: skip
     with pytest.raises(ConfigError, match=r"dataset\.control_dropout"):
         prepare(lacking, SilentObserver(), SingleProcess(torch.device("cpu")))
-
-
-@pytest.mark.parametrize(("variant", "word"), [("generate", "control_d"), ("edit", "no control")])
-def test_controls_that_are_not_there(pairs, tmp_path, variant, word):
-    data = tmp_path / "flat"
-    shutil.copytree(pairs / "training_images", data)
-    dataset = {"path": str(data), "control_dropout": 0.3, "caption_dropout": 0.0}
-    config = run_config(tmp_path, tmp_path / "c", dataset=dataset, base={"variant": variant})
-    with pytest.raises(ConfigError, match=word):
-        prepare(config, SilentObserver(), SingleProcess(torch.device("cpu")))

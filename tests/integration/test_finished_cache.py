@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from integration.runs import run_config, tensors
-from PIL import Image
 
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.training import SingleProcess, train
@@ -36,12 +35,6 @@ class Refusing:
 
     def close(self):
         pass
-
-
-def sized(family, location):
-    source = Refusing()
-    source.decoder = lambda: lambda x: torch.zeros(len(x), 3, 8 * x.shape[-2], 8 * x.shape[-1])
-    return source
 
 
 @pytest.fixture(scope="module")
@@ -91,15 +84,6 @@ def test_previews_other_than_those_encoded_are_refused(encoded, tmp_path):
     )
     with pytest.raises(ConfigError, match="not the 2 of the finished cache"):
         train(config, make_source=no_encoders)
-
-
-@pytest.mark.slow
-def test_previews_of_a_finished_cache_follow_the_flags_of_the_run_file(encoded, tmp_path):
-    prompts = [f"{PROMPTS[0]} --w 96 --h 32", PROMPTS[1]]
-    given = {"training": {"steps": 1}, "preview": {"prompts": prompts}}
-    result = train(moved(encoded, tmp_path, **given), make_source=sized)
-    first, second = (Image.open(each) for each in sorted(result.folder.glob("samples/000001/*")))
-    assert (first.size, second.size) == ((96, 32), (64, 64))
 
 
 def test_another_variant_than_that_encoded_is_refused(encoded, tmp_path):

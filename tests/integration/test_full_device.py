@@ -99,15 +99,6 @@ def test_where_nothing_helps_the_state_before_is_saved_and_the_run_can_go_on(
     assert_equal_runs(whole, found.folder, 2)
 
 
-def test_without_checkpoints_it_says_what_would_help(tmp_path, cache, device):
-    # Room for a copy of what the run starts with, and for no step.
-    observer = OnDevice(device, RunStarted, lambda now: now + 400_000)
-    memory = {"gradient_checkpointing": False}
-    with pytest.raises(RunError, match=r"memory\.gradient_checkpointing is false") as caught:
-        start(tmp_path, cache, observer, device, memory=memory)
-    assert "Switch gradient checkpointing on" in caught.value.remedy
-
-
 def test_a_preview_that_does_not_fit_is_left_out(tmp_path, cache, device):
     observer = OnDevice(device, CheckpointSaved, lambda now: now + 1000)
     found = start(
@@ -188,21 +179,6 @@ def test_others_get_the_memory_that_they_need_between_steps(tmp_path, cache, who
     assert_equal_runs(whole, found.folder, 2)
 
 
-class LittleRam(Machine):
-    """Has room for less than a block."""
-
-    def free_ram(self):
-        return 10**6
-
-
-def test_too_little_ram_is_refused_before_anything_is_loaded(tmp_path, cache, monkeypatch):
-    monkeypatch.setattr(load_base, "make_master", None)
-    config = run_config(tmp_path, cache, **merge(SHORT, {"memory": {"blocks_to_swap": 3}}))
-    with pytest.raises(RunError, match=r"3 swapped blocks take .* GiB more of RAM"):
-        train(config, machine=LittleRam())
-    assert not (tmp_path / "run").exists()
-
-
 BATCH = {
     # Its updates are as exact as the gradients are; those of AdamW are as large for the smallest.
     "training": {"steps": 2, "batch_size": 4, "optimizer": {"name": "sgd", "learning_rate": 1.0}},
@@ -237,13 +213,6 @@ def test_where_nothing_can_be_swapped_a_batch_goes_through_in_parts(
     for name, tensor in tensors(found.adapters[0]).items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-7)
     assert any(each.abs().max() > 1e-3 for name, each in expected.items() if "lora_up" in name)
-
-
-def test_where_the_user_does_not_allow_it_the_step_is_not_divided(tmp_path, cache, device):
-    observer = OnDevice(device, RunStarted, lambda now: now + 4 * 10**6)
-    training = {**BATCH["training"], "recovery": {"smaller": False}}
-    with pytest.raises(RunError, match=r"training\.recovery\.smaller is false"):
-        start(tmp_path, cache, observer, device, **merge(BATCH, {"training": training}))
 
 
 class StopsAt(CancelAfter):

@@ -7,9 +7,7 @@ from tests.fixtures.small_disk import fill
 from trainer_core.errors import StorageError
 from trainer_core.training import train
 from trainer_core.training.checkpoints.run_folder import is_live
-from trainer_core.training.metrics.metrics_file import MetricsWriter
 from trainer_core.training.observer import CheckpointSaved, StepDone
-from trainer_core.types import StepResult
 
 SETTINGS = {"steps": 8, "checkpoint_every": 1, "keep_checkpoints": 3}
 
@@ -66,16 +64,6 @@ def test_a_disk_that_stays_full_ends_with_what_is_whole_and_resumes(small_disk, 
     result = train(run_config(small_disk, cache, training=SETTINGS, resume="latest"))
     assert (result.folder, result.status, result.step) == (version, "done", 8)
     assert [entry["step"] for entry in metrics(version)] == list(range(1, 9))
-
-
-def test_what_a_full_disk_refused_is_not_refused_again_when_closing(small_disk):
-    path = small_disk / "metrics.jsonl"
-    with MetricsWriter(path, 0, lambda reason: None) as writer:
-        fill(small_disk)
-        lines = [StepResult(n, 0.5, 0.5, 1e-4, 0.3, 0.5, 0.01, 1000.0) for n in range(1, 100)]
-        with pytest.raises(StorageError, match="disk is full"):
-            list(map(writer.write, lines))
-        assert len(writer.totals.losses) < 99
 
 
 def test_a_new_version_that_finds_no_room_leaves_nothing(small_disk, cache):

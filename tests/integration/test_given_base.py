@@ -1,7 +1,6 @@
 """A denoiser that a host has in memory is trained where it lies, as one that is loaded."""
 
 import contextlib
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,6 @@ from runs import noisy_images
 
 from tests.fixtures.made_up_family.base import make_lumen_base
 from trainer_core.bases.locate import locate_base
-from trainer_core.cli import main
 from trainer_core.config import BaseSection
 from trainer_core.errors import ConfigError, RunError
 from trainer_core.families.lent import GRAPH_MODEL, LentDenoiser
@@ -133,19 +131,6 @@ def test_it_learns_the_same_bits_as_a_base_that_is_loaded(lumen, base, images, t
     assert host.lent == 0
 
 
-def test_a_run_goes_on_with_the_model_that_it_began_with(lumen, base, images, tmp_path):
-    host = Host(lumen, base)
-    given = settings(tmp_path, images, "longer", family=GRAPH_MODEL)
-    host.train(load_config(given))
-    given["training"]["steps"] = 5
-    given["resume"] = "latest"
-    longer = host.train(load_config(given))
-    assert (longer.step, longer.folder.name) == (5, "v0")
-    given["training"]["steps"] = 6
-    with pytest.raises(ConfigError, match="base"):
-        host.train(load_config(given), fingerprint="another")
-
-
 def test_what_only_files_can_do_is_refused(lumen, base, images, tmp_path):
     host = Host(lumen, base)
     for section, values in (
@@ -159,13 +144,6 @@ def test_what_only_files_can_do_is_refused(lumen, base, images, tmp_path):
         with pytest.raises(ConfigError, match="a model of the graph"):
             host.train(load_config(given))
     assert not (tmp_path / "output").exists()
-
-
-def test_the_command_line_says_where_such_a_run_goes_on(images, tmp_path, capsys):
-    given = settings(tmp_path, images, "alone", family=GRAPH_MODEL)
-    (tmp_path / "run.yaml").write_text(json.dumps(given))
-    assert main(["train", str(tmp_path / "run.yaml")]) != 0
-    assert "Base From Model" in "".join(capsys.readouterr())
 
 
 def test_the_memory_of_a_lent_model_is_the_hosts(lumen, base, images, tmp_path):

@@ -4,7 +4,7 @@ import json
 from datetime import datetime
 
 import pytest
-from runs import CancelAfter, run_config
+from runs import run_config
 from safetensors import safe_open
 
 from trainer_core.adapter_files.metadata import SETTINGS_KEY
@@ -54,14 +54,3 @@ def test_the_workflow_is_with_the_run_and_in_its_files_only_when_asked_for(
     told = capsys.readouterr().out
     assert ("nodes: 1" in told) == (level == "full")
     assert "widgets_values" not in told
-
-
-def test_a_workflow_that_is_too_large_for_a_header_is_with_the_run_and_said(tmp_path, cache):
-    listener = CancelAfter()
-    large = {"workflow": json.dumps({"nodes": ["x" * 2**21]}), "prompt": "{}"}
-    config = run_config(tmp_path, cache, training={"steps": 1}, output={"metadata": "full"})
-    result = train(config, listener, workflow=large)
-    assert "workflow" not in header(result.adapters[0])
-    assert header(result.adapters[0])["prompt"] == "{}"
-    assert (result.folder / "workflow.json").stat().st_size > 2**21
-    assert sum("too large for the adapter file's header" in text for text in listener.said()) == 1

@@ -3,22 +3,19 @@
 import hashlib
 import json
 import re
-import time
 
 import pytest
 import torch
-from faults import BREAKS, BrokenBase, overflowing
-from runs import CancelAfter, assert_equal_runs, merge, record, run_config, tensors
+from faults import BrokenBase
+from runs import CancelAfter, assert_equal_runs, record, run_config, tensors
 from safetensors.torch import save_file
-from test_full_disk import FillBetween
 
-from tests.fixtures.small_disk import fill
-from trainer_core.errors import AdapterFileError, InputError, RunError
+from trainer_core.errors import InputError, RunError
 from trainer_core.offload.load_base import PlacedBase
 from trainer_core.training import train
 from trainer_core.training.checkpoints.checkpoint import read_checkpoint
 from trainer_core.training.checkpoints.checkpoint_search import best_step
-from trainer_core.training.observer import RunStarted, StepDone, ValidationDone, WentBack
+from trainer_core.training.observer import RunStarted, StepDone, WentBack
 
 LATER = pytest.mark.exhaustive
 SHORT = {"steps": 4, "checkpoint_every": 1, "keep_checkpoints": 9}
@@ -58,20 +55,6 @@ def test_a_second_run_in_one_version_is_refused_and_the_first_goes_on(tmp_path, 
     assert [first.folder.name, others[0].folder.name] == ["v0", "v1"]
     for each in (first, others[0]):
         assert_equal_runs(whole.folder, each.folder, 4)
-
-
-@pytest.mark.parametrize("value", [torch.nan, pytest.param(-torch.inf, marks=LATER)])
-def test_a_number_that_is_none_in_the_file_to_start_from_is_refused(tmp_path, cache, value):
-    first = train(run_config(tmp_path / "first", cache, training={"steps": 1}))
-    state = tensors(first.adapters[0])
-    name = next(each for each in sorted(state) if not each.endswith(".alpha"))
-    state[name].view(-1)[0] = value
-    file = tmp_path / "broken.safetensors"
-    save_file(state, str(file))
-    with pytest.raises(AdapterFileError) as error:
-        train(run_config(tmp_path, cache, adapter={"start_from": str(file)}))
-    assert name in error.value.found
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_checkpoint_with_a_number_that_is_none_is_passed_over(tmp_path, cache):
@@ -114,76 +97,7 @@ def test_a_gpu_that_stops_before_the_first_step_or_behind_the_last_is_told(
         train(run_config(tmp_path, cache))
 
 
-@LATER
-def test_a_clock_that_jumps_back_changes_nothing_but_what_is_shown(tmp_path, cache, monkeypatch):
-    training = {**SHORT, "checkpoint_minutes": 1000.0}
-    whole = train(run_config(tmp_path / "whole", cache, training=training))
-    real, jumps = time.time, []
-
-    def jumping():
-        jumps.append(1)
-        return real() - 3600.0 * len(jumps)
-
-    monkeypatch.setattr(time, "time", jumping)
-    config = run_config(tmp_path, cache, training=training)
-    result = train(config, CancelAfter(3))
-    result = train(config.model_copy(update={"resume": "latest"}))
-    assert len(jumps) > 4
-    assert (result.status, result.step) == ("done", 4)
-    assert_equal_runs(whole.folder, result.folder, 4)
-    lines = [
-        json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()
-    ]
-    assert [line["time"] for line in lines] != sorted(line["time"] for line in lines)
-    assert all(line["step_seconds"] > 0 for line in lines)
-    assert all(seconds >= 0 for line in lines for seconds in line["times"].values())
-
-
-class FillWhen(FillBetween):
-    """Takes the last byte of a disk at an event, and gives it back some steps later."""
-
-    def __init__(self, folder, event, steps):
-        super().__init__(folder, -1, -1)
-        self.event, self.steps, self.left = event, steps, None
-
-    def notify(self, event):
-        CancelAfter.notify(self, event)
-        if isinstance(event, self.event) and self.left is None:
-            fill(self.folder)
-            self.left = self.steps
-        elif isinstance(event, StepDone) and self.left:
-            self.left -= 1
-            if not self.left:
-                (self.folder / "filler").unlink()
-
-
-@LATER
-def test_a_disk_that_is_full_when_it_goes_back_ends_nothing(small_disk, tmp_path, cache):
-    recovery = {"skips": 1, "returns": 1, "rate_factor": 0.01}
-    settings = merge(BREAKS, {"training": {"recovery": recovery, "keep_checkpoints": 1}})
-    with overflowing():
-        whole = train(run_config(tmp_path / "whole", cache, **settings))
-        disk = FillWhen(small_disk, WentBack, 3)
-        result = train(run_config(small_disk, cache, **settings), disk)
-    assert disk.left == 0
-    assert (result.status, result.step) == ("done", 8)
-    assert_equal_runs(whole.folder, result.folder, 8)
-
-
 HELD = {"dataset": {"validation": {"share": 0.1, "every": 1, "most": 2, "noise_levels": 1}}}
-
-
-@LATER
-def test_a_disk_that_is_full_at_the_best_loss_ends_nothing(small_disk, tmp_path, cache):
-    whole = train(run_config(tmp_path / "whole", cache, training=SHORT, **HELD))
-    config = run_config(small_disk, cache, training=SHORT, **HELD)
-    result = train(config, FillWhen(small_disk, ValidationDone, 3))
-    assert (result.status, result.step) == ("done", 4)
-    assert_equal_runs(whole.folder, result.folder, 4)
-    marked = record(result.folder).get("best")
-    kept = result.best
-    assert marked is None or (result.folder / "checkpoints" / f"{marked['step']:06d}").is_dir()
-    assert kept is None or kept.adapter.is_file()
 
 
 def test_a_ledger_that_cannot_be_written_ends_nothing(tmp_path, cache):
@@ -246,20 +160,3 @@ def test_behind_a_return_the_best_checkpoint_is_one_that_is_there(tmp_path, cach
     # A step is told before its checkpoint is written.
     assert (observer.named[to + 1] or 0) <= to
     assert result.best.step == record(result.folder)["best"]["step"]
-
-
-@LATER
-def test_behind_a_return_losses_that_were_measured_in_another_way_are_not_compared(tmp_path, cache):
-    training = {"steps": 8, "checkpoint_every": 4, "recovery": {"skips": 0, "returns": 1}}
-    train(run_config(tmp_path, cache, training=training, **HELD), CancelAfter(6))
-    # The state of step 4 was measured at one noise level, that of step 6 at none since.
-    changed = {"validation": {**HELD["dataset"]["validation"], "noise_levels": 3}}
-    again = run_config(tmp_path, cache, training=training, dataset=changed, resume="latest")
-    observer = BreaksBehind(0, tmp_path / "run" / "v0")
-    result = train(again, observer)
-    assert observer.back == [4]
-    measured = {
-        each.step: each.loss for each in observer.events if isinstance(each, ValidationDone)
-    }
-    assert set(measured) == {5, 6, 7, 8}
-    assert result.best.loss == min(measured.values())

@@ -137,14 +137,6 @@ def test_content_of_a_run_file(text, tmp_path, capsys):
     refused(capsys, "train", path)
 
 
-def test_unknown_settings_are_counted(tmp_path, capsys):
-    path = tmp_path / "run.yaml"
-    path.write_text("\n".join(f"unknown_{number}: 1" for number in range(2_000)))
-    text = refused(capsys, "train", path)
-    assert "2000 problems" in text
-    assert "and 1 960 more" in text
-
-
 @pytest.fixture
 def dataset(tmp_path):
     folder = tmp_path / "data"
@@ -187,11 +179,6 @@ def nested():
         finally:
             os.chdir(here)
             subprocess.run(["rm", "-rf", Path(place) / "d"], check=True)
-
-
-@LINUX
-def test_nested_folders(nested, capsys):
-    assert "deep" in refused(capsys, "dataset", nested)
 
 
 def test_names_of_files_reach_no_terminal(dataset, capsys):
@@ -295,13 +282,6 @@ def test_weights_of_integers(part, dtype, tmp_path, capsys):
     assert name in text
     assert "stored as" in text
     assert not (tmp_path / "out").exists()
-
-
-def test_index_of_weights(tmp_path, capsys):
-    index = base_copy(tmp_path) / "transformer/diffusion_pytorch_model.safetensors.index.json"
-    for names in ({"a": 5}, {"a": "../x.safetensors"}, {"a": "b\0.safetensors"}, [1], "x", None):
-        index.write_text(json.dumps({"weight_map": names}))
-        refused(capsys, *training(tmp_path))
 
 
 def crowd(count, name="k{}"):

@@ -8,7 +8,6 @@ from runs import assert_resumes, tensors
 
 from tests.fixtures.qwen_base import make_qwen_base
 from trainer_core.config import RunConfig
-from trainer_core.errors import DatasetError
 from trainer_core.inference.pipeline import sample_images
 from trainer_core.training import train
 from trainer_core.training.observer import SilentObserver
@@ -146,12 +145,3 @@ def test_a_finished_cache_holds_the_layers(finished):
     assert kept.identity == prepared.dataset.identity
     assert torch.equal(kept.load(1).latents, sample.latents)
     assert kept.preserved[0].layers == 1
-
-
-def test_images_without_layers_and_layers_for_another_base_are_refused(base, data, tmp_path):
-    flat = config(base, data / "training_images", tmp_path / "output")
-    with pytest.raises(DatasetError, match=r"0\.png has no layers"):
-        train(flat)
-    other = make_qwen_base(tmp_path / "base", "edit", layers=1)
-    with pytest.raises(DatasetError, match=r"0\.png has layers, and the base's variant is edit"):
-        train(config(other, data, tmp_path / "output"))

@@ -69,12 +69,3 @@ def test_a_finished_cache_trains_masked_and_mirrored_images_as_their_files_do(tm
     assert train(finished("a")).losses != train(finished("b", background=1.0)).losses
     with pytest.raises(DatasetError, match=r"nothing of 1\.png counts: its mask is the same"):
         train(finished("c", foreground=0.0))
-
-
-@pytest.mark.slow
-def test_a_mask_of_which_nothing_counts_stops_a_run_before_its_first_step(tmp_path):
-    folder = masked_images(tmp_path / "data", 4)
-    Image.new("L", (64, 64)).save(folder / "1_mask.png")
-    with pytest.raises(DatasetError, match=r"nothing of 1\.png counts"):
-        train(masked_run(tmp_path, "run", mask={"background": 0.0}))
-    assert not list((tmp_path / "run").rglob("*.safetensors"))

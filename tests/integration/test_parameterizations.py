@@ -13,7 +13,6 @@ from tests.fixtures.made_up_family.base import make_lumen_base
 from trainer_core.counters import counter_seed
 from trainer_core.diffusion.noise_levels import NoiseLevels
 from trainer_core.diffusion.parameterization import EPS, v_prediction
-from trainer_core.errors import ConfigError
 from trainer_core.families.registry import PACKAGES
 from trainer_core.families.run_files import load_config
 from trainer_core.inference.sampler import SampleRequest, SampleSettings
@@ -200,14 +199,3 @@ def test_points_that_the_base_is_held_to_lie_on_that_way(kind, base, tmp_path):
     )
     elsewhere = plan_preservation(given, other, location, prepared.dataset, tmp_path / "c", "base")
     assert elsewhere.trajectories[0].entry.path != first.entry.path
-
-
-def test_a_weighting_of_flow_is_refused_before_anything_is_read(kind, tmp_path):
-    wrong = {"training": {"loss": {"weighting": "cosmap"}}}
-    given = config(tmp_path / "nowhere", tmp_path / "runs", tmp_path / "none", **wrong)
-    with pytest.raises(ConfigError) as caught:
-        train(given)
-    assert "training.loss.weighting is cosmap" in caught.value.found
-    assert {"eps": "noise (eps)", "v": "predicts v"}[kind] in caught.value.found
-    assert caught.value.expected.endswith("none, min_snr, debiased, learned")
-    assert "training.loss.weighting" in caught.value.remedy

@@ -1,6 +1,5 @@
 """Diffusers' own pipelines load the embedded base and our files, and draw our images."""
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -106,16 +105,6 @@ def test_edit_pipelines_from_the_folder_draw_our_images(tmp_path, variant):
     shown = control.resize(side, Image.Resampling.LANCZOS)
     found = studio.sample([studio.request(prompt, 0, [shown])], SampleSettings(SIZE, SIZE, 2, 1.0))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
-
-
-def test_vision_positions_do_not_matter_for_the_embedded_base(tmp_path):
-    """One vision token: transformers 4, transformers 5 and ComfyUI number the text alike."""
-    config = run_config(tmp_path, tmp_path / "cache", base={"variant": "edit"})
-    encoders = open_pipeline(config, has_controls=True).encoders.open()
-    control = Image.fromarray(np.full((SIZE, SIZE, 3), 90, np.uint8))
-    prepared, counts = encoders._prepare([control])
-    assert counts == [1]
-    assert prepared["image_grid_thw"].tolist() == [[1, 2, 2]]
 
 
 @pytest.fixture(scope="module")

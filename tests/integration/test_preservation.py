@@ -143,17 +143,6 @@ def test_resumed_run_with_preservation_equals_the_uninterrupted_one(tmp_path, ca
         assert all(torch.equal(one[key], two[key]) for key in one)
 
 
-def test_a_step_that_only_preserves_has_no_loss_until_something_is_learned(tmp_path, cache):
-    settings = {"steps": 4, "batch_size": 1, "gradient_accumulation_steps": 1}
-    settings |= {"optimizer": {"learning_rate": 1e-2}, "schedule": {"warmup_steps": 0}}
-    adapter = {"kind": "lora", "dropout": 0.0}
-    result = train(run_config(tmp_path, cache, dataset=HALF, training=settings, adapter=adapter))
-    first, second, _, fourth = result.losses
-    assert first > 0.05
-    assert 0 < second < first / 3  # a point, after one step on an image
-    assert fourth > 0
-
-
 def test_a_finished_cache_holds_the_prompts(tmp_path, cache):
     config = run_config(tmp_path, cache, dataset=HALF, training={"steps": 2})
     manifest = save_manifest(config, prepare(config, SilentObserver(), SingleProcess(CPU)))

@@ -172,17 +172,6 @@ def test_a_step_asks_once_more_and_learns_from_the_adapted_pass_alone(tmp_path, 
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
-def test_a_single_sample_takes_turns_with_a_twin_of_it(tmp_path, cache):
-    training = {"steps": 4, "batch_size": 1, "gradient_accumulation_steps": 1}
-    training |= {"optimizer": {"learning_rate": 1e-2}, "schedule": {"warmup_steps": 0}}
-    adapter = {"kind": "lora", "dropout": 0.0}
-    settings = {"dataset": KINDS["blank"], "training": training, "adapter": adapter}
-    first, second, _, fourth = train(run_config(tmp_path, cache, **settings)).losses
-    assert first > 0.05
-    assert 0 < second < first / 3  # what one step has changed of the base
-    assert fourth > 0
-
-
 def test_a_finished_cache_trains_twins_and_knows_its_class_word(tmp_path, cache):
     training = {"steps": 2}
     config = run_config(tmp_path, cache, dataset=KINDS["output"], training=training)

@@ -149,25 +149,3 @@ def test_a_step_that_is_left_out_is_as_if_it_had_not_been(tmp_path, cache):
     assert [int(each.pop("recovery.skipped", 0)) for each in states] == [0, 1, 2]
     for state in states[1:]:
         assert all(torch.equal(state[key], states[0][key]) for key in states[0])
-
-
-def test_a_resumed_run_with_no_older_state_ends_with_a_remedy(tmp_path, cache):
-    """It has neither its start in memory nor a checkpoint before the one that leads there."""
-    training = {"steps": 6, "recovery": {"skips": 0, "returns": 3}}
-    config = run_config(tmp_path, cache, training=training)
-    train(config, CancelAfter(3))
-    spoils = BrokenBase(0)
-    with pytest.raises(NonFiniteError) as error:
-        train(resumed(config), spoils)
-    spoils.mend()
-    assert "of step 4 is not finite" in error.value.found
-    assert "without the adapter the loss is not finite either" in error.value.found
-    assert error.value.found.count("sigma 0.") >= 4, "not every sample of the step is named"
-    assert ".png" in error.value.found
-    assert "resume=none" in error.value.remedy
-    ended = record(tmp_path / "run" / "v0")
-    assert ended["status"] == "failed"
-    assert "returns" not in ended
-    again = train(resumed(config))
-    whole = train(run_config(tmp_path / "whole", cache, training=training))
-    assert_equal_runs(again.folder, whole.folder, 6)

@@ -9,13 +9,12 @@ import torch
 from runs import merge, run_config
 from test_preservation_kinds import Passes, begun
 
-from benchmarks.concept_sliders import measure
 from trainer_core.data.cache.slider_dataset import slider_size
 from trainer_core.errors import ConfigError
 from trainer_core.inference.pipeline import open_pipeline
-from trainer_core.training import SingleProcess, train
+from trainer_core.training import SingleProcess
 from trainer_core.training.objectives.slider import SliderAnswers, kept_strength
-from trainer_core.training.observer import CacheProgress, SilentObserver
+from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 from trainer_core.training.setup.run_batches import base_answers
 from trainer_core.training.step.objective import times_trained
@@ -146,17 +145,6 @@ def test_each_of_several_neutral_prompts_is_trained_towards_its_own(tmp_path, ca
     assert seen == dict.fromkeys(SHAPES, SLIDER["images"]), "an epoch has every image once"
 
 
-@pytest.mark.exhaustive
-def test_a_slider_of_several_prompts_is_a_scale_for_shapes_that_it_was_not_trained_on(tmp_path):
-    facts = measure("several", 1, ["dataset.slider.strength=2"], tmp_path)
-    for group in ("trained", "others"):
-        red = [facts[group]["red"][strength] for strength in ("-2", "-1", "0", "1", "2")]
-        assert red == sorted(red)
-        assert red[0] < -0.5 < 0.5 < red[-1]
-    # A slider of the first of these prompts alone changes the four backgrounds by 0.24.
-    assert sum(facts["others"]["rest_at_2"]) / 4 < 0.16
-
-
 def test_both_sides_have_one_noise_and_the_base_is_asked_once(tmp_path, cache):
     config = slider_config(tmp_path, cache, training={"noises_per_latent": 2})
     with contextlib.ExitStack() as at_end:
@@ -184,31 +172,6 @@ def test_both_sides_have_one_noise_and_the_base_is_asked_once(tmp_path, cache):
 def neutral_prompt(name):
     """Of a sample, which is named `slider: 'PROMPT' NUMBER`."""
     return ast.literal_eval(name.removeprefix("slider: ").rpartition(" ")[0])
-
-
-class Progress(SilentObserver):
-    """Keeps what is told of work before the first step."""
-
-    def __init__(self):
-        self.told = []
-
-    def notify(self, event):
-        if isinstance(event, CacheProgress):
-            self.told.append((event.what, event.done, event.total))
-
-
-@pytest.mark.exhaustive
-def test_a_run_makes_its_images_once(tmp_path, cache):
-    observer = Progress()
-    config = slider_config(tmp_path, tmp_path / "cache")
-    result = train(config, observer)
-    made = [each for each in observer.told if "slider" in each[0]]
-    assert made[-1][1:] == (8, 8)  # 4 images of 2 sampling steps
-    assert result.status == "done"
-    assert result.adapters
-    again = Progress()
-    train(merge_config(config, {"output": {"name": "again"}}), again)
-    assert not [each for each in again.told if "slider" in each[0]]
 
 
 def merge_config(config, changes):

@@ -131,14 +131,3 @@ def test_the_file_is_known_by_its_content_and_may_move(tmp_path, cache, first):
     assert any("starts from a file" in each for each in observer.said())
     weights, others = tensors(again.adapters[0]), tensors(two.adapters[0])
     assert any(not torch.equal(weights[name], others[name]) for name in weights)
-
-
-def test_a_run_without_a_file_does_not_go_on_with_one(tmp_path, cache, first):
-    train(run_config(tmp_path, cache, training=SHORT))
-    for file, named in (
-        (first.adapters[0], r"start_from \(content\) was None and is"),
-        (tmp_path / "absent.safetensors", "there is no file"),
-    ):
-        config = run_config(tmp_path, cache, training=SHORT, resume="latest", **start(file))
-        with pytest.raises(ConfigError, match=named):
-            train(config)

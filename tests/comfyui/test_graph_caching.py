@@ -1,7 +1,7 @@
 """What ComfyUI remembers and what the disk remembers: nothing is done twice, and nothing missed."""
 
 import pytest
-from comfyui.conftest import CAPTIONS, comfy_programs, make_data, write_images
+from comfyui.conftest import CAPTIONS, write_images
 from comfyui.graphs import (
     ADAPTER,
     BASE,
@@ -26,7 +26,6 @@ from comfyui.graphs import (
     runs,
     weights,
 )
-from comfyui.server import comfy_server
 
 pytestmark = pytest.mark.comfy
 
@@ -187,10 +186,3 @@ def assert_the_disk_remembers(server):
 
 def test_without_comfyuis_memory_the_disk_remembers(server):
     assert_the_disk_remembers(server)
-
-
-@pytest.mark.exhaustive
-def test_where_comfyui_remembers_nothing_the_disk_does(tmp_path):
-    folder, python = comfy_programs()
-    with comfy_server(folder, python, make_data(tmp_path / "data"), "--cache-none") as server:
-        assert_the_disk_remembers(server)

@@ -94,15 +94,6 @@ def test_cancel_of_the_first_of_two_prompts_leaves_the_second(server):
     assert record(run_folder(server, "second"))["status"] == "done"
 
 
-def test_an_interrupt_that_names_another_prompt_is_not_heard(server):
-    hold(server, 3)
-    prompt = server.queue(graph("spared"))
-    wait_until_held(server)
-    server.post("/interrupt", {"prompt_id": "somebody-else"})
-    release(server)
-    assert server.result(prompt)["status"]["status_str"] == "success"
-
-
 def test_stop_and_keep_ends_early_with_an_adapter(server):
     hold(server, 4)
     prompt = server.queue(graph("kept"))
@@ -143,16 +134,3 @@ def test_wishes_are_granted_after_the_step_and_do_not_change_the_weights(server,
     sample = state["samples"][-1]
     query = "&".join(f"{name}={sample[name]}" for name in ("filename", "subfolder", "type"))
     assert server.fetch(f"/view?{query}").startswith(b"\x89PNG")
-
-
-def test_other_requests_are_refused(server, whole):
-    for name in ("save", "preview", "stop"):
-        status, answer = wish(server, name, node="none-such")
-        assert (status, answer["taken"]) == (409, False)
-    assert wish(server, "stop") == (409, {"taken": False, "reason": "this node is not training"})
-    assert wish(server, "format c:")[0] == 409
-    for body in ([], "text", None, 3):
-        assert server.post("/adapter_trainer/wish", body)[0] == 400
-    assert server.post("/adapter_trainer/wish", {})[0] == 409
-    assert server.status("/adapter_trainer/state?node_id=none-such") == 404
-    assert server.status("/adapter_trainer/state") == 404

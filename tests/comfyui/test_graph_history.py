@@ -14,7 +14,6 @@ from comfyui.graphs import (
     cached_nodes,
     cancelled,
     changed,
-    forget,
     forget_panel,
     graph,
     hold,
@@ -235,25 +234,6 @@ def test_the_panel_says_what_run_would_do_with_images_that_changed(server, made)
     assert asked(server, moved).startswith(NEW)
     server.run(moved)
     assert [each.name for each in runs(server, name)] == ["v0", "v1"]
-
-
-@pytest.mark.exhaustive
-def test_a_run_that_was_made_longer_stays_so_and_the_next_dataset_does_not(server):
-    nodes = graph("longer", train={"steps": 4})
-    server.run(nodes)
-    assert going_on(server, nodes, "longer/v0", steps=6) == "Queued. It goes on from step 4."
-    seed = changed(nodes, TRAIN, seed=5)  # as ComfyUI may do it before the next prompt
-    server.run(seed)
-    (folder,) = runs(server, "longer")
-    assert (record(folder)["step"], record(folder)["asked_steps"]) == (6, 4)
-    forget_panel(server)
-    assert (asked(server, nodes), panel(server, run="longer/v0")["step"]) == ("longer/v0", 6)
-    # Neither ComfyUI nor the trainer does anything for the settings that it was begun with.
-    forget(server)
-    server.run(nodes)
-    assert [record(each)["step"] for each in runs(server, "longer")] == [6]
-    server.run(changed(nodes, ADAPTER, rank=2))
-    assert [record(each)["step"] for each in runs(server, "longer")] == [6, 4]
 
 
 def test_what_continue_has_promised_is_kept_or_refused_and_never_another_run(server):

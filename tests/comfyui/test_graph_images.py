@@ -4,7 +4,7 @@ import numpy
 import pytest
 from comfyui.conftest import CAPTIONS, write_images
 from comfyui.graphs import CACHE, DATASET, TRAIN, cached_nodes, graph, record, run_folder
-from comfyui.test_graph_errors import assert_alive, refused
+from comfyui.test_graph_errors import refused
 from PIL import Image
 
 pytestmark = pytest.mark.comfy
@@ -88,13 +88,6 @@ def test_a_batch_and_one_text_for_all_and_a_changed_pixel_is_another_dataset(ser
     assert kept(server)[-1] != folder
 
 
-def test_other_numbers_of_texts_are_refused(server):
-    nodes = from_images("numbers", [LOADER, 0], [EXTRA, 1])
-    nodes[LOADER], nodes[EXTRA] = load("three", texts=False), load("listed")
-    assert "3 images and 4 texts" in refused(server, nodes, DATASET)
-    assert_alive(server)
-
-
 def masked(name, **settings):
     """Three red images and one mask for all."""
     extra = {"masks": [MASK, 0], **settings}
@@ -117,16 +110,6 @@ def test_masks_are_kept_beside_their_images(server):
     # In the words of the graph.
     message = refused(server, masked("unread", mask_source="none"), DATASET)
     assert "masks are connected, and mask_source is none" in message
-
-
-def test_errors_name_the_nodes_own_inputs(server):
-    nodes = masked("named", tag_separator=";")
-    assert "tag_separator is ; and shuffle_tags is 0" in refused(server, nodes, DATASET)
-    nodes = masked("named")
-    del nodes[DATASET]["inputs"]["masks"], nodes[MASK]
-    nodes[LOADER] = batch(24)
-    message = refused(server, nodes, CACHE)
-    assert "upscale of Dataset From Images" in message
 
 
 def test_an_input_that_is_not_there_is_refused_and_not_left_out_silently(server):

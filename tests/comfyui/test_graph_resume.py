@@ -88,13 +88,6 @@ def test_the_best_checkpoint_is_gone_on_from_and_loaded(server):
     assert weights(folder / "checkpoints" / f"{best:06d}" / "adapter.safetensors") == kept
 
 
-def test_best_is_refused_where_nothing_was_held_out(server, given):
-    assert "held-out images" in refused(
-        server, changed(given, TRAIN, resume_from="best", steps=99), TRAIN
-    )
-    assert "the best of given/v0" in refused(server, loaded_run("given/v0", -1), "1")
-
-
 def test_what_is_no_checkpoint_of_the_runs_is_refused(server, given):
     for name in ("none/v0/000004", "given/v0/000003", "given/v0/../../x", "given", "/etc", 5):
         message = refused_soon(server, changed(given, TRAIN, resume_from=name, steps=99), TRAIN)
@@ -117,13 +110,6 @@ def test_a_checkpoint_that_is_a_link_out_is_refused(server, given, tmp_path, lin
         assert "link that leads out" in refused(server, nodes, TRAIN)
     finally:
         (folder / link).unlink() if linked == "." else shutil.rmtree(folder / link)
-
-
-def test_a_checkpoint_with_resume_off_is_refused(server, given):
-    message = refused(
-        server, changed(given, TRAIN, resume_from="given/v0/000008", resume=False), TRAIN
-    )
-    assert "Switch resume on" in message
 
 
 @pytest.fixture(scope="module")

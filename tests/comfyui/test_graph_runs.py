@@ -10,18 +10,14 @@ from comfyui.conftest import write_images
 from comfyui.graphs import (
     BASE,
     CACHE,
-    PROMPTS,
     SAVE,
     TRAIN,
     cached_nodes,
     changed,
-    disturb,
     graph,
     loaded_run,
-    panel,
     run_folder,
 )
-from comfyui.listener import listening
 from comfyui.test_graph_errors import convert, refused, refused_at_once, refused_soon
 from PIL import Image
 from safetensors.torch import load_file
@@ -41,11 +37,6 @@ def loras(server):
     folder = server.data / "models" / "loras"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def dtypes(path):
-    """Number formats of a file's factors."""
-    return {str(t.dtype) for key, t in load_file(path).items() if not key.endswith(".alpha")}
 
 
 @pytest.fixture(scope="module")
@@ -109,21 +100,6 @@ def test_a_run_that_wrote_another_layout_alone_is_loaded_or_refused(server, land
         shutil.rmtree(folder)
 
 
-def test_an_adapter_keeps_its_number_format(server):
-    name, found = "kept-format", "torch.bfloat16"
-    server.run(graph(name, behind=True, settings={"dtype": "bf16"}, train={"steps": 1}))
-    first = loras(server) / f"{name}.safetensors"
-    assert dtypes(run_folder(server, name) / f"{name}.safetensors") == {found}
-    assert dtypes(first) == {found}
-    for layout in ("diffusers", "comfyui"):
-        given = {"layout": layout, "name": f"{name}-{layout}", "overwrite": True}
-        server.run(convert(f"{name}.safetensors", **given))
-        assert dtypes(loras(server) / f"{name}-{layout}.safetensors") == {found}
-    ours, theirs = load_file(first), load_file(loras(server) / f"{name}-comfyui.safetensors")
-    assert ours.keys() == theirs.keys()
-    assert all(theirs[key].equal(ours[key]) for key in ours)
-
-
 def test_linked_models_are_read_as_comfyui_reads_them(server, landmarks, tmp_path):
     """A Hugging Face cache consists of links, and no workflow can make one."""
     outside = tmp_path / "blob"
@@ -160,43 +136,6 @@ def test_a_bad_name_is_refused_before_anything_runs(server):
         del given["resume"], given["resume_from"]
         nodes[TRAIN] = {"class_type": "AdapterTrainerSaveRunFile", "inputs": given}
         refused_at_once(server, nodes, TRAIN)
-
-
-def test_a_name_that_is_linked_is_checked_when_it_is_known(server):
-    nodes = graph("x", train={"steps": 1})
-    nodes[IMAGE] = {"class_type": "PrimitiveString", "inputs": {"value": "pictures"}}
-    nodes[TRAIN]["inputs"]["name"] = [IMAGE, 0]
-    assert "images of the graph" in refused(server, nodes, TRAIN)
-    nodes[IMAGE]["inputs"]["value"] = "linked-name"
-    server.run(nodes)
-    assert TRAIN in cached_nodes(server.run(nodes))
-
-
-def test_controls_that_do_not_fit_the_base_are_refused_before_anything_is_encoded(server):
-    write_images(server.data / "datasets" / "uncontrolled", first=400)
-    nodes = graph("uncontrolled", previews=True, dataset={"folder": "datasets/uncontrolled"})
-    nodes[IMAGE] = {
-        "class_type": "EmptyImage",
-        "inputs": {"width": 32, "height": 32, "batch_size": 1, "color": 0},
-    }
-    nodes[PROMPTS]["inputs"]["controls"] = [IMAGE, 0]
-    disturb(server, "count", 0)
-    assert "controls of Preview Prompts" in refused(server, nodes, CACHE)
-    assert server.get("/instruments/disturbance")["counts"] == {}
-
-
-def test_the_panel_says_that_the_base_is_loaded(server):
-    with listening(server) as listener:
-        server.run(graph("loading", train={"steps": 2}))
-        server.wait(lambda: "done" in statuses(listener), 30)
-        assert statuses(listener) == ["loading", "training", "done"]
-    assert panel(server)["status"] == "done"
-
-
-def statuses(listener):
-    """The statuses of a train node, each once."""
-    found = [content["status"] for content in listener.of("adapter_trainer.state")]
-    return [each for n, each in enumerate(found) if n == 0 or each != found[n - 1]]
 
 
 @pytest.mark.exhaustive

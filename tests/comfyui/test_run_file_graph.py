@@ -276,18 +276,6 @@ def test_control_images_are_loaded(server):
     assert node(answer, "PreviewPrompts")["controls"] == [alpha, 0]
 
 
-def test_control_images_that_a_node_cannot_load_are_told(server):
-    for name in ("/etc/x.png", "datasets/four/0.png"):
-        answer = edits(server, "input/loose/0.png", name, name)
-        assert of(answer, "LoadImage") == {}
-        assert any("Load Image" in note for note in answer["notes"])
-    row = [str(server.data / "input" / "loose" / f"{number}.png") for number in range(2)]
-    settings = {"base": {"variant": "edit_plus"}, "preview": {"prompts": ["a"], "controls": [row]}}
-    answer = opened(server, "run.json", json.dumps(settings))
-    assert of(answer, "LoadImage") == {}
-    assert "one control image for each prompt" in " ".join(answer["notes"])
-
-
 DROPPED = {
     "run.yaml": ("training: {steps: 3}", "Adapter Trainer"),
     "a.yaml": (files.AI_TOOLKIT, "ai-toolkit"),

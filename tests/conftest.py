@@ -14,8 +14,8 @@ from comfyui.environment import comfyui_folder
 from fixtures.families import lacking
 from progress import Progress, expected_seconds
 
-SHARING = "tests/browser/"
-"""The folder whose files share a browser and its server, in one process."""
+SHARING = ("tests/browser/", "tests/architecture/")
+"""Folders whose files share a process: a browser and its server, and the parsed code."""
 
 MARKERS = ("comfy", "browser", "gpu", "slow", "exhaustive", "matrix")
 _counts: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
@@ -77,23 +77,28 @@ def _family_of(item: pytest.Item, families: Collection[str]) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each file to one process, and all of the browser's to the same."""
+    """Give each file to one process, and all of a folder that shares one to the same."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return SHARING if nodeid.startswith(SHARING) else super()._split_scope(nodeid)
+            return _shared(nodeid) or super()._split_scope(nodeid)
 
     return Scheduling(config, log)
 
 
 def _length(file: str, known: Mapping[str, float]) -> float:
     """Seconds of what one process runs with this file; of a new one none are known."""
-    if file.startswith(SHARING):
-        return sum(seconds for other, seconds in known.items() if other.startswith(SHARING))
+    if folder := _shared(file):
+        return sum(seconds for other, seconds in known.items() if other.startswith(folder))
     return known.get(file, 0.0)
+
+
+def _shared(file: str) -> str | None:
+    """The folder that a file shares its process with."""
+    return next((folder for folder in SHARING if file.startswith(folder)), None)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -195,6 +195,7 @@ def assert_whole_at_any_zoom(page) -> None:
         page.browser.wait(_WHOLE, zoom, 20)
 
 
+@pytest.mark.exhaustive
 def test_a_folder_without_captions_is_made_ready_on_the_node(page):
     """The trigger word everywhere, one text replaced, an image left out, another cut elsewhere."""
     name = f"bare_{uuid.uuid4().hex[:6]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 from comfyui.server import PACK
 
 ADAPTER = "AdapterTrainerAdapter"
@@ -143,6 +144,7 @@ def test_advanced_inputs_fold_and_what_is_changed_stays_in_sight(page):
     assert page.problems() == []
 
 
+@pytest.mark.exhaustive
 def test_another_choice_brings_its_settings_folded(page):
     page.browser.evaluate(_ADD, ADAPTER)
     time.sleep(0.3)

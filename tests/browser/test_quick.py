@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 import uuid
 
+import pytest
+
 LABEL = "Open as full graph"
 CHAIN = {
     *("AdapterTrainerDatasetFolder", "AdapterTrainerBase", "AdapterTrainerPreviewPrompts"),
@@ -117,6 +119,7 @@ def values(prompt) -> dict[str, dict]:
     }
 
 
+@pytest.mark.exhaustive
 def test_a_few_answers_train_and_open_as_the_full_graph(page):
     name = f"quick_{uuid.uuid4().hex[:6]}"
     page.load_api(quick_graph(name))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
 from comfyui.graphs import graph, run_folder
-
-LABEL = "Load workflow"
 
 _CLEAR = (
     "await window.app.loadGraphData({ nodes: [], links: [], version: 0.4 }, true, true, 'other')"
@@ -38,6 +37,7 @@ def trained(page, level):
     return folder / f"{name}.safetensors", f"{name}/{folder.name}", made
 
 
+@pytest.mark.exhaustive
 def test_a_dropped_adapter_file_opens_the_workflow_that_made_it(page):
     file, _, made = trained(page, "full")
     page.browser.drop(file, 600, 400)

@@ -109,6 +109,7 @@ def test_a_dropped_run_file_opens_as_a_graph_and_one_undo_takes_it_back(emptied,
     assert page.problems() == []
 
 
+@pytest.mark.exhaustive
 def test_files_of_another_program_open_together(emptied, tmp_path):
     page = emptied
     dropped = [tmp_path / "data.toml", tmp_path / "train.sh"]
@@ -127,6 +128,7 @@ def test_files_of_another_program_open_together(emptied, tmp_path):
     assert page.problems() == []
 
 
+@pytest.mark.exhaustive
 def test_what_is_no_run_file_is_left_to_comfyui(emptied, tmp_path):
     page = emptied
     other = tmp_path / "compose.yaml"
@@ -143,6 +145,7 @@ def test_what_is_no_run_file_is_left_to_comfyui(emptied, tmp_path):
     assert page.browser.evaluate(tabs)[-1] == "some workflow"
 
 
+@pytest.mark.exhaustive
 def test_load_run_opens_the_settings_of_a_run_and_menus_have_the_entry(emptied):
     page = emptied
     name = f"from_disk_{uuid.uuid4().hex[:6]}"

@@ -147,11 +147,6 @@ def forget_panel(server: ComfyServer) -> None:
     server.post("/instruments/forget_panel", {})
 
 
-def plan(server: ComfyServer, node: str, name: str, *rows: tuple[Any, ...]) -> None:
-    """Open a node's run on the panel; rows are the values of `PlanRow`."""
-    server.post("/instruments/plan", {"node_id": node, "name": name, "rows": rows})
-
-
 def wish(server: ComfyServer, name: str, node: str = TRAIN) -> tuple[int, Any]:
     return server.post("/adapter_trainer/wish", {"node_id": node, "wish": name})
 

@@ -154,31 +154,9 @@ class NoteState(io.ComfyNode):
         return io.NodeOutput()
 
 
-class KeepModel(io.ComfyNode):
-    """Loads a model of one matrix as core's loaders do; ComfyUI's cache then keeps it."""
-
-    @classmethod
-    def define_schema(cls):
-        return io.Schema(
-            node_id="InstrumentsKeepModel",
-            category="tests",
-            inputs=[io.Int.Input("megabytes", max=1000)],
-            outputs=[io.Model.Output()],
-            is_output_node=True,
-        )
-
-    @classmethod
-    def execute(cls, megabytes):
-        model = torch.nn.Linear(1024, 256 * megabytes, bias=False)
-        device = management.get_torch_device()
-        patcher = comfy.model_patcher.ModelPatcher(model, device, device)
-        management.load_models_gpu([patcher])
-        return io.NodeOutput(patcher)
-
-
 class Instruments(ComfyExtension):
     async def get_node_list(self):
-        return [NoteState, KeepModel]
+        return [NoteState]
 
 
 async def comfy_entrypoint():
@@ -242,20 +220,6 @@ async def get_pinned(request):
     return web.json_response([management.TOTAL_PINNED_MEMORY, management.MAX_PINNED_MEMORY])
 
 
-@routes.post("/instruments/plan")
-async def plan(request):
-    """Open a node's run on the panel as one whose memory was planned, or was not."""
-    asked = await request.json()
-    panel = next(sys.modules[name] for name in sys.modules if name.endswith("services.panel"))
-    events = sys.modules[panel.MemoryPlanned.__module__]
-    observer = panel.NodeObserver(asked["node_id"], asked["name"], trains=True)
-    observer.state.prompt_id = asked["name"]
-    if asked["rows"]:
-        rows = tuple(events.PlanRow(*row) for row in asked["rows"])
-        observer.notify(events.MemoryPlanned(rows, 12 << 30, 56 << 30, blocks=60))
-    return web.json_response({})
-
-
 @routes.post("/instruments/forget_panel")
 async def forget_panel(request):
     """What a restart does to the panel, without the time of one."""
@@ -269,15 +233,6 @@ async def settle(request):
     """Leave what is there by now out of the rounds of the garbage collector, which end each run."""
     gc.collect()
     gc.freeze()
-    return web.json_response({})
-
-
-@routes.post("/instruments/keep")
-async def keep(request):
-    """What --highvram sets where there is a GPU; with --cpu ComfyUI puts it aside."""
-    asked = await request.json()
-    state = "HIGH_VRAM" if asked["keep"] else "DISABLED"
-    management.vram_state = management.VRAMState[state]
     return web.json_response({})
 
 

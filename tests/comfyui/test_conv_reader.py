@@ -23,7 +23,6 @@ GROUPED = {"grouped": (20, 3, 3, 3), "alone": (12, 1, 5)}
 """The weights of convolutions with groups: of 12 channels in 4, and of 12 single ones."""
 
 KEY_MAP = KeyMap(NativeKey, lambda name: name)
-DORA = {"dora": True}
 CASES = table(__file__, "adapters of convolutions")
 CONTROLS = {
     "alpha": ("lora", "plane", "alpha is doubled"),

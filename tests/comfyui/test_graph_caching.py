@@ -96,6 +96,7 @@ def test_a_change_of_a_setting_trains_again_and_encodes_nothing_again(server, tr
     assert ours != theirs
 
 
+@pytest.mark.exhaustive
 def test_only_what_has_changed_in_a_folder_is_encoded_again(server):
     folder, name = own_images(server, "edited", 120)
     nodes = graph("edited", dataset={"folder": name}, train={"resume": False, "steps": 1})

@@ -80,20 +80,6 @@ def test_a_cancel_while_encoding_keeps_what_is_encoded(server):
     assert len(after) == 4
 
 
-def test_cancel_of_the_first_of_two_prompts_leaves_the_second(server):
-    hold(server, 3)
-    first = server.queue(graph("first"))
-    second = server.queue(graph("second"))
-    wait_until_held(server)
-    server.post("/interrupt", {"prompt_id": second})
-    server.post("/interrupt", {"prompt_id": first})
-    release(server)
-    assert server.failure(server.result(first))["event"] == "execution_interrupted"
-    assert server.result(second)["status"]["status_str"] == "success"
-    assert record(run_folder(server, "first"))["status"] == "cancelled"
-    assert record(run_folder(server, "second"))["status"] == "done"
-
-
 def test_stop_and_keep_ends_early_with_an_adapter(server):
     hold(server, 4)
     prompt = server.queue(graph("kept"))

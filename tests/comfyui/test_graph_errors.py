@@ -156,17 +156,6 @@ def test_a_run_or_an_adapter_that_is_not_there_is_refused(server, finished):
         assert "extra_model_paths" not in refused(server, nodes, "1")
 
 
-def test_a_place_that_cannot_be_written_is_said(server):
-    # A file where a folder has to be; rights do not stop a test that runs as root.
-    place = server.data / "output" / "adapter_trainer" / "blocked"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text("in the way")
-    message = refused(server, graph("blocked"), TRAIN)
-    assert "blocked" in message
-    place.unlink()
-    server.run(graph("blocked", train={"steps": 2}))
-
-
 def test_a_loss_that_is_not_finite_stops_at_the_last_good_state(server):
     nodes = graph("wild", settings={"recovery_skips": 0, "recovery_returns": 0})
     disturb(server, "poison", at=4)
@@ -200,17 +189,6 @@ def test_full_memory_is_explained_and_given_back(server):
     server.run(nodes)
     assert record(run_folder(server, "full"))["status"] == "done"
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == STEPS
-
-
-def test_a_damaged_cache_is_named_with_what_to_do(server):
-    server.run(graph("damaged", train={"steps": 1}))
-    root = server.data / "output" / "adapter_trainer" / "cache"
-    for path in (root / "latents").glob("*.safetensors"):
-        path.write_bytes(path.read_bytes()[:20])
-    nodes = graph("damaged", train={"steps": 2})
-    assert "verify" in refused(server, nodes, TRAIN)
-    nodes[CACHE]["inputs"]["verify"] = True
-    server.run(nodes)
 
 
 def test_a_text_encoders_rank_is_for_what_another_node_switches_on(server):

@@ -145,6 +145,7 @@ def test_a_run_belongs_to_its_settings_whichever_version_it_is(server):
         assert asked(server, nodes) == run
 
 
+@pytest.mark.exhaustive
 def test_the_quick_node_belongs_to_its_answers_and_longer_to_its_run(server):
     quick = quick_graph("swift")
     server.run(quick)
@@ -236,6 +237,7 @@ def test_the_panel_says_what_run_would_do_with_images_that_changed(server, made)
     assert [each.name for each in runs(server, name)] == ["v0", "v1"]
 
 
+@pytest.mark.exhaustive
 def test_what_continue_has_promised_is_kept_or_refused_and_never_another_run(server):
     images = write_images(server.data / "datasets" / "promised")
     nodes = graph(
@@ -249,20 +251,3 @@ def test_what_continue_has_promised_is_kept_or_refused_and_never_another_run(ser
     assert "press Run: these settings start a new run" in message
     server.run(nodes)
     assert [record(each)["step"] for each in runs(server, "promised")] == [6, STEPS]
-
-
-def test_a_node_is_told_of_the_version_that_its_outputs_come_from(server):
-    first = graph("versions", train={"resume": False, "steps": 2})
-    second = changed(first, TRAIN, seed=5)
-    results = [server.run(nodes) for nodes in (first, second, second)]
-    outputs = [result["outputs"][TRAIN]["adapter_trainer_run"] for result in results]
-    assert outputs == [["versions/v0"], ["versions/v1"], ["versions/v1"]]
-    assert TRAIN in cached_nodes(results[-1])
-    assert panel(server)["run"] == "versions/v1"
-    # As the page asks where ComfyUI gave the node what it remembers of an earlier prompt.
-    asked = panel(server, name="versions", run="versions/v0", exact="1")
-    assert (asked["run"], steps_of(asked)) == ("versions/v0", [1, 2])
-    # A reload of the page finds what the node shows now.
-    assert panel(server, name="versions")["run"] == "versions/v0"
-    for about in ("name=another", "run=../versions/v0&exact=1", "run=versions/v9&exact=1"):
-        assert server.status(f"/adapter_trainer/state?node_id={TRAIN}&{about}") == 404

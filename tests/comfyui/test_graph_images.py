@@ -75,19 +75,6 @@ def test_a_list_of_images_with_texts_and_controls_is_trained(server):
     assert {DATASET, CACHE, TRAIN} <= cached_nodes(again)
 
 
-def test_a_batch_and_one_text_for_all_and_a_changed_pixel_is_another_dataset(server):
-    nodes = from_images("batched", [LOADER, 0], [EXTRA, 0], train={"steps": 1})
-    nodes[LOADER] = batch(64, count=3)
-    nodes[EXTRA] = {"class_type": "PrimitiveString", "inputs": {"value": ""}}
-    server.run(nodes)
-    folder = kept(server)[-1]
-    assert [path.read_text() for path in sorted(folder.glob("*.txt"))] == [""] * 3
-    assert (pixels(folder / "00000.png") == (255, 0, 0)).all()
-    nodes[LOADER] = batch(64, color=0xFE0000, count=3)
-    assert not {DATASET, CACHE, TRAIN} & cached_nodes(server.run(nodes))
-    assert kept(server)[-1] != folder
-
-
 def masked(name, **settings):
     """Three red images and one mask for all."""
     extra = {"masks": [MASK, 0], **settings}

@@ -14,15 +14,12 @@ from comfyui.graphs import (
     STEPS,
     TRAIN,
     adapter_kind,
-    cancelled,
     graph,
     loaded_run,
     node,
-    record,
     run_folder,
     weights,
 )
-from comfyui.test_graph_errors import refused
 from fixtures.combinations import some
 from PIL import Image
 
@@ -198,18 +195,3 @@ def test_a_finished_run_is_loaded(done):
     assert image(server, result, "4").shape == (520, 840, 3)
     listed = server.get("/object_info/AdapterTrainerLoadRun")["AdapterTrainerLoadRun"]
     assert f"{name}/v0" in listed["input"]["required"]["run"][1]["options"]
-
-
-def test_an_interrupted_run_is_loaded_at_its_newest_or_an_earlier_checkpoint(server):
-    nodes = graph("half", settings={"checkpoint_every": 2}, train={"learning_rate": RATE})
-    cancelled(server, nodes, at=5)
-    folder = run_folder(server, "half")
-    assert (record(folder)["status"], record(folder)["step"]) == ("cancelled", 5)
-    result, newest = load_run(server, "half/v0")
-    # It drew nothing, so nothing is shown, and that is no error.
-    assert "2" not in result["outputs"]
-    assert newest == weights(folder / "checkpoints" / "000005" / "adapter.safetensors")
-    _, earlier = load_run(server, "half/v0", checkpoint=2)
-    assert earlier == weights(folder / "checkpoints" / "000002" / "adapter.safetensors")
-    assert earlier != newest
-    assert "one of the steps 2, 4, 5" in refused(server, loaded_run("half/v0", 3), "1")

@@ -10,7 +10,6 @@ from comfyui.graphs import (
     forget,
     graph,
     hold,
-    panel,
     release,
     wait_until_held,
 )
@@ -98,6 +97,7 @@ def test_the_census_counts_what_a_training_holds(server, warm):
     assert held["bytes"] > warm["bytes"] + 1_000_000
 
 
+@pytest.mark.exhaustive
 def test_a_run_with_swapped_blocks_leaves_nothing(server, warm):
     """Finished, and cancelled while a block computes: no tensor, and no byte that counts as pinned.
 
@@ -112,6 +112,7 @@ def test_a_run_with_swapped_blocks_leaves_nothing(server, warm):
     assert server.get("/instruments/pinned") == before
 
 
+@pytest.mark.exhaustive
 def test_a_preview_that_fails_leaves_nothing(server, warm):
     server.run(small("drawn", train={"steps": 1}))
     disturb(server, "memory", at=2)
@@ -120,28 +121,3 @@ def test_a_preview_that_fails_leaves_nothing(server, warm):
     assert "memory is full" in failure["exception_message"]
     del failure
     assert_nothing_stays(server, warm)
-
-
-def test_what_highvram_keeps_is_said_with_its_size(server):
-    model = {"class_type": "InstrumentsKeepModel", "inputs": {"megabytes": 21}}
-
-    def warnings(seed, *, held=True):
-        nodes = graph("kept-models", train={"seed": seed, "steps": 1})
-        if held:
-            # ComfyUI's cache keeps what is in the graph.
-            server.run({"30": model})
-            nodes["30"] = model
-        server.run(nodes)
-        return [each for each in panel(server)["warnings"] if "--highvram" in each]
-
-    assert warnings(1) == []
-    server.post("/instruments/keep", {"keep": True})
-    try:
-        (said,) = warnings(2)
-        # The second time ComfyUI does not list the model any more, and it is still there.
-        assert warnings(3) == [said]
-        forget(server)
-        assert warnings(4, held=False) == []
-    finally:
-        server.post("/instruments/keep", {"keep": False})
-    assert "Linear 0.02 GiB" in said

@@ -93,6 +93,7 @@ def test_a_model_of_the_graph_is_trained_sampled_and_left_as_it_was(server, trai
     assert len({record(each)["hashes"]["base"] for each in runs(server, "of_graph")}) == 2
 
 
+@pytest.mark.exhaustive
 def test_a_cancelled_run_leaves_the_model_as_it_was_and_goes_on(server, trained):
     nodes = model_graph("model_cut")
     assert cancelled(server, nodes, 3, CLASS)["node_id"] == TRAIN

@@ -1,7 +1,6 @@
 """CLIP-L and CLIP-G of the graph, trained beside tiny MODELs of Stable Diffusion 1.5 and XL."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,6 @@ from trainer_core.adapter_files.names.text_names import comfyui_names, kohya_nam
 
 pytestmark = pytest.mark.comfy
 
-ROOT = Path(__file__).resolve().parents[2]
 LAYERS = {"sd15": 2 * 6, "sdxl": (2 + 3) * 6}
 """Adapted layers: of SDXL's CLIP-L the last one is read by nobody."""
 

@@ -64,6 +64,7 @@ def test_a_chosen_checkpoint_is_gone_on_from(server):
     assert record(folder)["changes"][0]["step"] == 4
 
 
+@pytest.mark.exhaustive
 def test_the_best_checkpoint_is_gone_on_from_and_loaded(server):
     held = {"validation_share": 0.3, "validation_every": 1, "validation_noise_levels": 1}
     settings = {"checkpoint_every": 2, "keep_checkpoints": 1}

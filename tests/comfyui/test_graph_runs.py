@@ -65,6 +65,7 @@ def test_a_checkpoint_comes_with_its_own_images(server, landmarks, checkpoint, s
     assert (found == drawn[step]).all()
 
 
+@pytest.mark.exhaustive
 def test_a_deleted_run_is_trained_again_when_its_adapter_is_wanted(server):
     nodes = graph("deleted", behind=True, train={"steps": 1})
     server.run(nodes)

@@ -61,19 +61,3 @@ def test_packed_rows_are_the_rows_of_the_dense_weight(folder):
         assert torch.equal(stored.dense(parts, place.shape, torch.float32), base.weight(module))
         seen.add(stored.name)
     assert seen == {"nvfp4", "mxfp8", "int8_tensorwise", "convrot_w4a4", "asym_w4a8_int8"}
-
-
-def test_the_header_notes_a_format_too(folder, tmp_path):
-    tensors = load_file(folder / "packed.safetensors")
-    notes = {k: v for k, v in tensors.items() if k.endswith(".comfy_quant")}
-    layers = {
-        k.removesuffix(".comfy_quant"): json.loads(bytes(v.tolist())) for k, v in notes.items()
-    }
-    metadata = {"_quantization_metadata": json.dumps({"layers": layers})}
-    rest = {k: v for k, v in tensors.items() if k not in notes}
-    save_file(rest, tmp_path / "base.safetensors", metadata)
-    one, two = (
-        load(path, torch.float32).state_dict()
-        for path in (tmp_path / "base.safetensors", folder / "packed.safetensors")
-    )
-    assert all(torch.equal(value, two[name]) for name, value in one.items())

@@ -26,6 +26,7 @@ def saved(comfy_host, config, folder):
     return lines[0].split(" ", 1)
 
 
+@pytest.mark.exhaustive
 def test_the_folder_can_be_moved_and_trained_and_a_missing_file_is_refused(comfy_host, tmp_path):
     cache = tmp_path / "cache"
     config = run_config(tmp_path / "first", cache, training=SHORT)

@@ -44,7 +44,7 @@ GENERATE, EDIT, FOLDERS, CONVERT = (
     "41_convert_and_compare",
 )
 SDXL, ANY_MODEL = "21_quick_sdxl", "22_quick_any_model"
-QUICK = ("01_first_adapter", CONVERT, "13_quick_flux_dev")
+QUICK = ("01_first_adapter", CONVERT)
 # They run as they are but for size and length.
 WHOLE = ["01_first_adapter", GENERATE, EDIT, FOLDERS, CONVERT]
 # ComfyUI's loaders build their text encoders in full size only.

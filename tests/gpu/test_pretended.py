@@ -4,7 +4,6 @@ import gc
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from tests.fixtures.pretend_cuda import runtime
 from tests.gpu.memory import PRETENDED
@@ -13,7 +12,7 @@ from tests.gpu.test_steps import measured
 from trainer_core.diffusion.losses import FlowLoss
 from trainer_core.offload.host_weights import PinnedMaster
 from trainer_core.offload.machine import Machine
-from trainer_core.offload.pinned_memory import PinnedMemory, whole_pages
+from trainer_core.offload.pinned_memory import PinnedMemory
 from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.offload.transfer import CudaTransfer
 
@@ -119,61 +118,7 @@ def test_bytes_are_counted_and_the_last_one_is_refused():
     assert torch.cuda.memory_allocated(1) == 0
 
 
-class Large(torch.autograd.Function):
-    """Needs memory on the way back."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient + ones(MIB).sum()
-
-
-def test_memory_may_be_full_in_autograds_thread():
-    loss = Large.apply(ones(2).requires_grad_()).sum()
-    with (
-        runtime.device_bytes(runtime.memory().allocated + MIB),
-        pytest.raises(torch.OutOfMemoryError),
-    ):
-        loss.backward()
-
-
-def test_pages_that_are_not_pinned():
-    pages, register = whole_pages(2 * MIB), torch.cuda.cudart().cudaHostRegister
-    with runtime.pinned_limit(runtime.pinned_bytes() + MIB):
-        with pytest.raises(torch.AcceleratorError, match="out of memory"):
-            torch.empty(2 * MIB, pin_memory=True)
-        assert register(pages.data_ptr(), 2 * MIB, 0) == 2
-    assert [register(pages.data_ptr(), MIB, 0) for _ in range(2)] == [0, 712]
-    assert pages.is_pinned()
-    with pytest.raises(torch.AcceleratorError):
-        ones(1)  # told once more
-    assert ones(1).item() == 1
-    assert torch.cuda.cudart().cudaHostUnregister(pages.data_ptr()) == 0
-
-
 # ---- Devices, generators, streams --------------------------------------------------------------
-
-
-def test_each_device_has_its_own_stream_memory_and_generator():
-    side = torch.cuda.Stream(OTHER)
-    with torch.cuda.device(OTHER):
-        assert torch.empty(1, device="cuda").device == OTHER
-        assert torch.cuda.current_stream().device == OTHER
-    assert torch.cuda.current_device() == 0
-    with torch.cuda.stream(side):
-        assert torch.cuda.current_stream(OTHER) == side
-        assert torch.cuda.current_stream(CUDA) == torch.cuda.default_stream(CUDA)
-    assert ones(3).to(OTHER).sum().item() == 3
-    states = [torch.get_rng_state(), torch.cuda.get_rng_state(0)]
-    F.dropout(ones(9, device=OTHER))
-    torch.rand(3, device=OTHER)
-    after = [torch.get_rng_state(), torch.cuda.get_rng_state(0)]
-    assert all(map(torch.equal, states, after))
-    torch.cuda.manual_seed_all(5)
-    assert torch.equal(torch.rand(3, device=CUDA).cpu(), torch.rand(3, device=OTHER).cpu())
 
 
 def test_copies_are_put_off_until_somebody_waits():
@@ -189,12 +134,6 @@ def test_copies_are_put_off_until_somebody_waits():
     assert not back.any()
     torch.cuda.current_stream().synchronize()
     assert back.tolist() == [1, 2, 3, 4]
-
-
-@pytest.mark.parametrize(("visible", "there"), [("", False), ("1", True), ("2", False)])
-def test_devices_may_be_hidden(monkeypatch, visible, there):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert torch.cuda.is_available() is there
 
 
 # ---- The harness notices ------------------------------------------------------------------------

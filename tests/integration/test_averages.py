@@ -73,6 +73,7 @@ def test_the_exported_weights_are_the_ones_that_are_asked_for(tmp_path, cache, e
     assert all(torch.equal(kept[key], exported[key]) for key in exported)
 
 
+@pytest.mark.exhaustive
 def test_averages_are_switched_on_and_off_at_a_resume(tmp_path, cache):
     def go_on(steps, **ema):
         heard = CancelAfter(99)
@@ -166,6 +167,7 @@ def written(tmp_path, config, checkpoint, factors):
     return tensors(ended.adapters[0])
 
 
+@pytest.mark.exhaustive
 def test_the_verb_writes_adapters_and_says_how_near_they_are(tmp_path, cache, capsys):
     training = {**SHORT, "checkpoint_every": 2, "keep_checkpoints": 9, "ema": {"post_hoc": True}}
     run = train(run_config(tmp_path, cache, training=training))

@@ -17,7 +17,7 @@ from trainer_core.adapter_files.factors.effective_delta import delta_norm
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.bases.open import open_base
 from trainer_core.bases.write_merged import merge_into_base
-from trainer_core.errors import BaseModelError, ConfigError
+from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
 from trainer_core.inference.pipeline import sample_prompts
 from trainer_core.training import train
@@ -154,29 +154,6 @@ def test_a_preview_that_does_not_end_takes_nothing_from_the_run(tmp_path, cache,
     assert_same_files(resumed.adapters, whole.adapters)
 
 
-def test_another_adapter_of_the_base_is_another_run(tmp_path, cache, first, lora):
-    file = tmp_path / "turbo.safetensors"
-    file.write_bytes(first.adapters[0].read_bytes())
-    six = {**SHORT, "steps": 6}
-    train(run_config(tmp_path, cache, training=SHORT, **beside(file)))
-
-    def go_on(**given):
-        return train(run_config(tmp_path, cache, training=six, resume="latest", **given))
-
-    named = r"base\.adapters was turbo\.safetensors \(1, training\) and is "
-    with pytest.raises(ConfigError, match=named + "none"):
-        go_on()
-    with pytest.raises(ConfigError, match=named + r"turbo\.safetensors \(0\.5, training\)"):
-        go_on(**beside(file, strength=0.5))
-    with pytest.raises(ConfigError, match=named + r"turbo\.safetensors \(1, always\)"):
-        go_on(**beside(file, when="always"))
-    moved = file.rename(tmp_path / "moved.safetensors")
-    file.write_bytes(lora.read_bytes())
-    with pytest.raises(ConfigError, match=r"base\.adapters has other content now in turbo"):
-        go_on(**beside(file))
-    assert go_on(**beside(moved)).step == 6
-
-
 @pytest.mark.parametrize("level", ["shareable", "full"])
 def test_the_file_says_what_was_there_and_holds_nothing_of_it(tmp_path, cache, first, level):
     observer = CancelAfter()
@@ -201,17 +178,7 @@ def test_the_file_says_what_was_there_and_holds_nothing_of_it(tmp_path, cache, f
     assert "private.safetensors (1, training)" in started.summary.base
 
 
-def test_what_cannot_be_used_is_refused_before_anything_is_encoded(tmp_path, cache, first):
-    absent = run_config(tmp_path, cache, **beside(tmp_path / "absent.safetensors"))
-    with pytest.raises(BaseModelError, match=r"base\.adapters\.0: there is no file"):
-        train(absent)
-    other = tmp_path / "base.safetensors"
-    other.write_bytes(b"no adapter")
-    with pytest.raises(BaseModelError, match=r"base\.adapters\.1: .*base\.safetensors"):
-        train(run_config(tmp_path, cache, **beside(first.adapters[0], other)))
-    assert not (tmp_path / "run").exists()
-
-
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("form", some(["file", "folder"], "file"))
 def test_schnell_trains_with_a_training_adapter(tmp_path, cache, form):
     """From both forms: four steps without guidance, and no guidance for the transformer."""

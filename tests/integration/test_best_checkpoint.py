@@ -16,11 +16,10 @@ from trainer_core.config import RunConfig
 from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import ConfigError
 from trainer_core.training.checkpoints.checkpoint import checkpoint_folders
-from trainer_core.training.checkpoints.checkpoint_search import best_step, find_checkpoint
+from trainer_core.training.checkpoints.checkpoint_search import find_checkpoint
 from trainer_core.training.metrics.ledger import read_ledger
 from trainer_core.training.objectives.validation import Validation
 from trainer_core.training.observer import (
-    CheckpointSaved,
     RunRequests,
     RunStarted,
 )
@@ -204,6 +203,7 @@ class Ends(CancelAfter):
         return self.heard and self.cancel
 
 
+@pytest.mark.exhaustive
 def test_a_state_that_was_not_measured_is_not_the_best(tmp_path, cache):
     """Neither told nor kept: a run that stops before its first step saves step 0."""
     training = {"checkpoint_every": 1, "keep_checkpoints": 1, "steps": 2}
@@ -224,37 +224,7 @@ def test_a_measurement_that_a_signal_gave_up_is_made_up_for(tmp_path, cache, end
     assert_same_end(go_on(config(tmp_path, cache)), ended)
 
 
-class SeesWhatIsNamed(CancelAfter):
-    """Looks which checkpoint is the best one whenever one is saved."""
-
-    def __init__(self, version: Path, last: int) -> None:
-        super().__init__(last)
-        self.version, self.seen = version, []
-
-    def notify(self, event):
-        super().notify(event)
-        if isinstance(event, RunStarted | CheckpointSaved):
-            named = record(self.version).get("best")
-            assert named is None or named["step"] == best_step(self.version)
-            self.seen.append(named and named["step"])
-
-
 @pytest.mark.exhaustive
-def test_a_resume_from_an_earlier_state_names_no_checkpoint_that_it_removed(tmp_path, cache):
-    """The best one of the first course, and that of the earlier state, are gone."""
-    wild = {"early_stop": 0, "checkpoint_every": 2, "keep_every": 2}
-    patch = by_hand({1: 0.1, 2: 0.2, STEPS: 0.05})
-    first = train(config(tmp_path, cache, **wild))
-    patch.undo()
-    assert (first.best.step, steps_kept(first.folder)) == (STEPS, [2, 4, 6, STEPS])
-    observer = SeesWhatIsNamed(first.folder, 4)
-    again = go_on(config(tmp_path, cache, **wild), observer, resume="2")
-    assert observer.seen[0] == 2
-    assert again.best.step == observer.seen[-1] == record(first.folder)["best"]["step"]
-    kept = steps_kept(first.folder)
-    assert again.best.loss == min(held_out(first.folder)[step] for step in kept)
-
-
 def test_what_is_measured_only_because_a_run_ends_does_not_count_as_missed(tmp_path, cache):
     given = {"every": 2, "early_stop": 2}
     whole = train(config(tmp_path / "whole", cache, **given))

@@ -57,6 +57,7 @@ def test_a_run_that_breaks_goes_on_from_the_checkpoint_that_its_remedy_names(tmp
     assert "from step 2 changed: training.optimizer.learning_rate was 0.008 and is 0.0008" in said
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_breaks_once_more_is_sent_further_back(tmp_path, cache):
     config = run_config(tmp_path, cache, **merge(BREAKS, {"training": {"checkpoint_every": 1}}))
     assert f"checkpoint of step {BROKEN - 2} " in breaks(config)
@@ -134,6 +135,7 @@ def test_the_course_changes_from_the_checkpoint_on(tmp_path, cache, resume):
     }
 
 
+@pytest.mark.exhaustive
 def test_a_finished_run_under_auto(tmp_path, cache):
     """It goes on where it was only made longer, or nothing of its course has changed."""
     rate = {"optimizer": {"learning_rate": 1e-4}}
@@ -218,6 +220,7 @@ MAY = {
 }
 
 
+@pytest.mark.exhaustive
 def test_precision_format_and_loss_may_change_in_turn(tmp_path, cache):
     """Although the samples are encoded anew for another precision."""
     training, memory = {"steps": 1}, {"gradient_checkpointing": True}

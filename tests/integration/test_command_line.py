@@ -97,6 +97,7 @@ def test_run_is_trained_cancelled_resumed_inspected_and_sampled(workplace):
     assert Image.open(images[0]["path"]).size == (64, 64)
 
 
+@pytest.mark.exhaustive
 def test_text_output_names_facts_and_paths(workplace, capsys, monkeypatch):
     monkeypatch.chdir(workplace)
     name = "кошка 猫 👩\u200d🎨"

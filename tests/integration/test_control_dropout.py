@@ -8,11 +8,10 @@ from PIL import Image, ImageOps
 from runs import assert_resumes, noisy_images, run_config
 
 from trainer_core.data.views import Views
-from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess, train
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
+from trainer_core.training.prepare.encode_dataset import prepare
 from trainer_core.types import View
 
 CAPTIONS = ["make it red, circle, green", "paint it blue, square, red"]
@@ -90,29 +89,3 @@ def test_a_resumed_run_and_two_passes_train_the_same_views(pairs, cached, tmp_pa
     own["training"] = {**training, "batch_size": 4, "gradient_accumulation_steps": 1}
     one_pass = train(edit_run(tmp_path / "c", cached, pairs, **own))
     assert one_pass.losses == pytest.approx(whole.losses, rel=1e-4)
-
-
-@pytest.mark.exhaustive
-def test_a_finished_cache_has_all_texts_or_says_that_it_lacks_them(pairs, tmp_path):
-    cache = tmp_path / "cache"
-    manifests = {}
-    for share in (0.0, 0.3):
-        config = edit_run(tmp_path, cache, pairs, dataset={"control_dropout": share})
-        data = prepare(config, SilentObserver(), SingleProcess(torch.device("cpu")))
-        manifests[share] = save_manifest(config, data)
-        from_list = edit_run(
-            tmp_path, cache, pairs,
-            dataset={"path": "", "control_dropout": share},
-            cache={"dir": None, "manifest": str(manifests[share])},
-        )  # fmt: skip
-        again = prepare(from_list, SilentObserver(), SingleProcess(torch.device("cpu")))
-        assert list(again.dataset.items) == list(data.dataset.items)
-        assert again.dataset.identity == data.dataset.identity
-    assert manifests[0.0] != manifests[0.3]
-    lacking = edit_run(
-        tmp_path, cache, pairs,
-        dataset={"path": ""},
-        cache={"dir": None, "manifest": str(manifests[0.0])},
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match=r"dataset\.control_dropout"):
-        prepare(lacking, SilentObserver(), SingleProcess(torch.device("cpu")))

@@ -12,7 +12,6 @@ from tests.fixtures.flux_base import make_flux_pipeline
 from tests.fixtures.qwen_base import make_qwen_base, open_qwen_pipeline
 from tests.fixtures.strong_states import strengthen
 from tests.fixtures.z_image_base import make_z_image_pipeline
-from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
@@ -85,24 +84,6 @@ def test_pipeline_draws_the_same_image_with_the_exported_file(pipelines, family,
     assert (ours - before).abs().max() > 100 * TOLERANCE, "the adapter changes nothing"
     torch.testing.assert_close(theirs, ours, rtol=0, atol=TOLERANCE)
     assert torch.equal(draw(pipeline, family), before), "the adapter was not taken off"
-
-
-@pytest.mark.parametrize("family", GUIDANCE)
-def test_a_lokr_that_became_a_lora_draws_the_same_image(pipelines, family, tmp_path):
-    pipeline, facts = pipelines[family], get_family(family)
-    adapter = attach(
-        pipeline.transformer, AdapterConfig(**ADAPTERS["lokr"]), facts.layers.presets["attention"]
-    )
-    state = strengthen(pipeline.transformer, adapter, 0.7)
-    ours = draw(pipeline, family)
-    adapter.detach()
-    source, target = tmp_path / "lokr.safetensors", tmp_path / NAME
-    write_adapter(source, state, "comfyui", facts.layers.key_map, {})
-    # The rank of a Kronecker product is the product of the ranks: 2 of the small factor, 2.
-    report = convert(source, target, "diffusers", facts.layers.key_map, approximate="lora", rank=4)
-    assert max(report.errors.values()) < 1e-6
-    theirs = drawn_from(target, pipeline, family, "lora")
-    torch.testing.assert_close(theirs, ours, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("family", GUIDANCE)

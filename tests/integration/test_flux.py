@@ -10,7 +10,6 @@ from tests.fixtures.flux_base import make_flux_base
 from trainer_core.adapter_files.write.adapter_file import layout_name
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import RunConfig
-from trainer_core.errors import AdapterError
 from trainer_core.families.registry import get_family
 from trainer_core.training import train
 
@@ -76,14 +75,7 @@ def test_tiny_flux_trains_and_exports(tmp_path, kontext, kind):
     }
 
 
-def test_a_layout_that_cannot_hold_the_adapter_is_refused_before_training(tmp_path):
-    adapter = {"kind": "lokr", "factor": -1}
-    config = flux_run(tmp_path, adapter=adapter, output={"layouts": ["comfyui", "kohya"]})
-    with pytest.raises(AdapterError, match="is one layer in this file"):
-        train(config)
-    assert not list((tmp_path / "output").rglob("run.json"))
-
-
+@pytest.mark.exhaustive
 def test_unset_shift_is_the_bases_at_the_images_size_in_pixels(tmp_path):
     config, family = flux_run(tmp_path), get_family("flux")
     location = locate_base(config.base, family, has_controls=False)

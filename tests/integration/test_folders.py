@@ -93,6 +93,7 @@ def test_held_out_images_change_nothing_that_is_trained(tmp_path, folders):
     assert losses("heavier", other) != with_held
 
 
+@pytest.mark.exhaustive
 def test_a_finished_cache_keeps_roles_and_wants_its_folders(tmp_path, folders):
     training = {"steps": 2, "batch_size": 2, "gradient_accumulation_steps": 1}
     config = run_config(tmp_path, tmp_path / "cache", dataset=folders, training=training)

@@ -108,6 +108,7 @@ def test_a_preview_that_does_not_fit_is_left_out(tmp_path, cache, device):
     assert (found.status, len(found.pictures)) == ("done", 1)  # that of step 0
 
 
+@pytest.mark.exhaustive
 def test_an_update_that_does_not_fit_ends_at_the_last_checkpoint(tmp_path, cache, monkeypatch):
     steps = itertools.count()
 

@@ -100,29 +100,6 @@ def test_a_gpu_that_stops_before_the_first_step_or_behind_the_last_is_told(
 HELD = {"dataset": {"validation": {"share": 0.1, "every": 1, "most": 2, "noise_levels": 1}}}
 
 
-def test_a_ledger_that_cannot_be_written_ends_nothing(tmp_path, cache):
-    place = tmp_path / "run" / "v0" / "ledger.json"
-    observer = CancelAfter()
-
-    class Blocks(CancelAfter):
-        def notify(self, event):
-            observer.notify(event)
-            if not isinstance(event, StepDone):
-                return
-            if event.result.step == 1:
-                place.mkdir()
-            elif event.result.step == 3:
-                place.rmdir()
-
-    result = train(run_config(tmp_path, cache, training=SHORT), Blocks())
-    assert result.status == "done"
-    assert json.loads(place.read_text())
-    assert len([each for each in observer.said() if "ledger.json" in each]) == 1
-    assert len([each for each in observer.said() if "There is room again" in each]) == 1
-    saved = sorted(each.name for each in (result.folder / "checkpoints").iterdir())
-    assert saved == ["000001", "000002", "000003", "000004"]
-
-
 class BreaksBehind(BrokenBase):
     """Breaks the base behind a step, or of 0 as the run starts, until it goes back.
 

@@ -117,22 +117,6 @@ def test_a_resumed_run_goes_on_to_the_last_bit(base, data, tmp_path):
     assert_resumes(lambda name: config(base, data, tmp_path / name), 2)
 
 
-def test_an_adapter_learns_all_frames(base, data, tmp_path):
-    """The loss of one batch, over and over: also that of its layers, and of no control image."""
-    one = tmp_path / "one"
-    make_layers(one, counts=(2,))
-    training = {
-        "steps": 30,
-        "batch_size": 1,
-        "precision": "fp32",
-        "checkpoint_every": 0,
-        "optimizer": {"learning_rate": 2e-2},
-        "sigma": {"density": "uniform", "min": 0.5, "max": 0.51},
-    }
-    result = train(config(base, one, tmp_path / "output", training=training))
-    assert np.mean(result.losses[-5:]) < 0.9 * np.mean(result.losses[:5])
-
-
 def test_a_finished_cache_holds_the_layers(finished):
     wanted, _ = finished
     prepared = prepare(wanted, SilentObserver(), SingleProcess(torch.device("cpu")))

@@ -41,6 +41,7 @@ def test_a_run_killed_while_it_saves_is_tidied_up_by_the_next_and_told(tmp_path,
     assert metrics(again.folder) == metrics(reference)
 
 
+@pytest.mark.exhaustive
 def test_a_drawing_that_was_killed_is_tidied_up_by_the_next(tmp_path, capsys):
     words = ["sample", "base.path=embedded", "steps=2", "width=64", "height=64"]
     words += ["prompt=a red circle", f"output={tmp_path / 'out'}", f"cache.dir={tmp_path / 'c'}"]

@@ -40,6 +40,7 @@ def test_masks_change_what_is_trained_and_alike_weights_nothing(tmp_path):
     assert not all(torch.equal(found[0][key], found[2][key]) for key in found[0])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_finished_cache_trains_masked_and_mirrored_images_as_their_files_do(tmp_path):
     folder = masked_images(tmp_path / "data", 4)

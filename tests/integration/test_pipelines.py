@@ -20,7 +20,6 @@ FOLDER = locate_base(BaseSection(), get_family("qwen_image"), has_controls=False
 SIZE = 64
 PIPELINE_AREA = 1024 * 1024
 LAYOUTS = ["comfyui", "diffusers"]
-SEED = 2_000_000
 
 
 def noise(seed):

@@ -143,6 +143,7 @@ def test_resumed_run_with_preservation_equals_the_uninterrupted_one(tmp_path, ca
         assert all(torch.equal(one[key], two[key]) for key in one)
 
 
+@pytest.mark.exhaustive
 def test_a_finished_cache_holds_the_prompts(tmp_path, cache):
     config = run_config(tmp_path, cache, dataset=HALF, training={"steps": 2})
     manifest = save_manifest(config, prepare(config, SilentObserver(), SingleProcess(CPU)))

@@ -172,6 +172,7 @@ def test_a_step_asks_once_more_and_learns_from_the_adapted_pass_alone(tmp_path, 
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_a_finished_cache_trains_twins_and_knows_its_class_word(tmp_path, cache):
     training = {"steps": 2}
     config = run_config(tmp_path, cache, dataset=KINDS["output"], training=training)
@@ -195,6 +196,7 @@ def test_a_finished_cache_trains_twins_and_knows_its_class_word(tmp_path, cache)
         train(config.model_copy(update={"cache": listed}))
 
 
+@pytest.mark.exhaustive
 def test_the_kind_class_makes_images_of_the_class_word(tmp_path, cache):
     kept = {"share": 0.5, "kind": "class", "class_word": "square", "count": 3, "steps": 2}
     observer = CancelAfter(99)

@@ -6,20 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.combinations import rarely
 from tests.fixtures.pretend_cuda import build, run
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = ("pretended", "steps", "block_swap", "checkpointed_inputs", "second_device", "optimizer")
+QUICK = ("pretended", "block_swap", "optimizer")
+LATER = ("steps", "checkpointed_inputs", "second_device")
 
 
-def test_the_quick_tests_of_gpus_pass_on_a_pretended_one(tmp_path):
+@pytest.mark.parametrize("names", [QUICK, *rarely([(LATER,)])], ids=["quick", "later"])
+def test_the_quick_tests_of_gpus_pass_on_a_pretended_one(names, tmp_path):
     try:
         variables = run.environment()
     except build.UnavailableError as error:
         pytest.skip(str(error))
-    files = [f"tests/gpu/test_{name}.py" for name in QUICK]
+    files = [f"tests/gpu/test_{name}.py" for name in names]
     options = ["-q", "-x", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'gpu'}"]
-    # Runs that learn with swapped blocks are among the steps.
     chosen = ["-m", "gpu and not exhaustive", "-k", "not learns"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *chosen, *files],

@@ -1,7 +1,5 @@
 """A base in one file trains through the command line's own path, resumes, and is told apart."""
 
-import json
-
 import pytest
 import torch
 from runs import metrics, noisy_images
@@ -10,7 +8,6 @@ from safetensors.torch import save_file
 from tests.fixtures.flux_base import make_flux_base, make_flux_vae
 from tests.fixtures.gguf_files import write_with_gguf
 from tests.fixtures.native_files import flux_to_native, make_native_flux
-from trainer_core.cli import main
 from trainer_core.config import RunConfig
 from trainer_core.errors import ConfigError
 from trainer_core.training import train
@@ -78,6 +75,7 @@ def test_a_gguf_file_trains_as_its_numbers_in_a_plain_file(files, tmp_path):
     assert losses[0][0] > 0.1
 
 
+@pytest.mark.exhaustive
 def test_a_run_resumes_only_on_the_same_weights(files, tmp_path):
     path = tmp_path / "base.safetensors"
     model = make_native_flux(layers=1, single_layers=1, joint=32)
@@ -90,26 +88,3 @@ def test_a_run_resumes_only_on_the_same_weights(files, tmp_path):
     save_file({name: tensor * 1.01 for name, tensor in tensors.items()}, renamed)
     with pytest.raises(ConfigError, match=r"base \(content\)"):
         run(files, tmp_path / "output", renamed, resume="latest", steps=4)
-
-
-def test_the_doctor_reads_a_file(files, tmp_path, capsys):
-    config = settings(files, tmp_path / "output", files / "flux.safetensors")
-    words = [
-        f"{section}.{name}={value}"
-        for section, values in config.items()
-        if isinstance(values, dict)
-        for name, value in values.items()
-    ]
-    assert main(["doctor", "family=flux", *words, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)["run"]
-    assert report["base"]["folder"] == str(files / "flux.safetensors")
-    assert report["base"]["variant"] == "generate"
-    assert report["base"]["blocks"] == 2
-    assert report["adapter"]["layers"] > 10
-    spoilt = tmp_path / "spoilt.safetensors"
-    spoilt.write_bytes((files / "flux.safetensors").read_bytes()[:-8])
-    words = [word for word in words if not word.startswith("base.path")]
-    assert main(["doctor", "family=flux", *words, f"base.path={spoilt}", "--json"]) == 2
-    (problem,) = json.loads(capsys.readouterr().out)["problems"]
-    assert problem.startswith("base: ")
-    assert str(spoilt) in problem

@@ -2,18 +2,17 @@
 
 import ast
 import contextlib
-from dataclasses import replace
 
 import pytest
 import torch
 from runs import merge, run_config
-from test_preservation_kinds import Passes, begun
+from test_preservation_kinds import begun
 
 from trainer_core.data.cache.slider_dataset import slider_size
 from trainer_core.errors import ConfigError
 from trainer_core.inference.pipeline import open_pipeline
 from trainer_core.training import SingleProcess
-from trainer_core.training.objectives.slider import SliderAnswers, kept_strength
+from trainer_core.training.objectives.slider import kept_strength
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 from trainer_core.training.setup.run_batches import base_answers
@@ -143,30 +142,6 @@ def test_each_of_several_neutral_prompts_is_trained_towards_its_own(tmp_path, ca
             # Several prompts in a batch and one are summed in other orders, which the 1.5 enlarges.
             assert torch.allclose(answered.target, expected, atol=1e-4)
     assert seen == dict.fromkeys(SHAPES, SLIDER["images"]), "an epoch has every image once"
-
-
-def test_both_sides_have_one_noise_and_the_base_is_asked_once(tmp_path, cache):
-    config = slider_config(tmp_path, cache, training={"noises_per_latent": 2})
-    with contextlib.ExitStack() as at_end:
-        run, plan, maker = begun(config, at_end)
-        maker = base_answers(run, maker)
-        seen = Passes(maker.predict)
-        assert isinstance(maker.answered, SliderAnswers)
-        maker = replace(maker, predict=seen, answered=replace(maker.answered, predict=seen))
-        of_step = StepPlan(plan, times=times_trained(config)).micro_batches(1)
-        assert len(of_step) == 4
-        with kept_strength(run.state.adapter):
-            parts = [maker(1, micro) for micro in of_step]
-        # For each noise: neutral, positive and negative without a gradient, then both sides.
-        assert seen.asked == ([(2, False)] * 3 + [(2, True)] * 2) * 2
-        places = [place for part in parts for place in part.positions]
-        assert sorted(places) == list(range(8))
-        points = [maker.prepare(1, micro)[0] for micro in of_step]
-        for one, other in ((0, 1), (2, 3)):
-            assert torch.equal(points[one].noisy, points[other].noisy)
-            assert points[one].sigmas == points[other].sigmas
-        assert not torch.equal(points[0].noisy, points[2].noisy)
-        assert not torch.equal(points[0].target, points[3].target)
 
 
 def neutral_prompt(name):

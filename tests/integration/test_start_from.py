@@ -110,6 +110,7 @@ def another(file, path):
     path.write_bytes(content)
 
 
+@pytest.mark.exhaustive
 def test_the_file_is_known_by_its_content_and_may_move(tmp_path, cache, first):
     here, there = tmp_path / "here.safetensors", tmp_path / "there.safetensors"
     here.write_bytes(first.adapters[0].read_bytes())

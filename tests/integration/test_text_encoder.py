@@ -185,6 +185,7 @@ def test_a_resumed_run_ends_with_the_same_bits(base, data, tmp_path):
     assert any("text_encoder" in name for name in state)
 
 
+@pytest.mark.exhaustive
 def test_files_previews_and_samples_have_the_trained_text_encoder(base, data, tmp_path):
     from diffusers import FluxPipeline
 
@@ -264,6 +265,7 @@ def test_the_memory_of_a_step_counts_it(base):
     assert found[1].activations >= found[0].activations
 
 
+@pytest.mark.exhaustive
 def test_a_finished_cache_says_for_which_run_it_was_encoded(base, data, tmp_path):
     cache = {"cache": {"dir": str(tmp_path / "cache")}}
     asked, off = config(base, data, tmp_path / "run", **cache), {"train": False, "rank": 8}

@@ -1,7 +1,6 @@
 """What training needs, read from one place, and what of it is missing."""
 
 import importlib.metadata
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -128,35 +127,6 @@ def test_the_remedy_is_the_packs_own_script_and_comfyuis_update():
     assert ours == f"Run {command} and restart ComfyUI."
     hosts = remedy([MissingLibrary("transformers", "4.56", "4.50.3")])
     assert hosts.startswith("Update ComfyUI and its requirements (transformers). Then run ")
-
-
-def test_a_python_without_the_libraries_gets_the_message(tmp_path):
-    """An isolated interpreter without site-packages: the library itself has to be enough."""
-    shutil.copytree(ROOT / "trainer_core", tmp_path / "trainer_core", ignore=_heavy)
-    for name in ("pyproject.toml", "install.py"):
-        shutil.copy(ROOT / name, tmp_path)
-    probe = (
-        "from trainer_core.errors import InputError\n"
-        "from trainer_core.requirements import require_libraries\n"
-        "try:\n    require_libraries()\nexcept InputError as error:\n    print(error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", probe],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=600,
-    )
-    found, expected, todo = done.stdout.splitlines()
-    assert "diffusers is not installed" in found
-    assert "torch is not installed" in found
-    assert "diffusers>=" in expected
-    assert str(tmp_path / "install.py") in todo
-
-
-def _heavy(folder, names):
-    return [name for name in names if name in {"assets", "__pycache__"}]
 
 
 def test_asking_imports_no_library():

@@ -55,21 +55,6 @@ def test_a_tensor_that_was_not_announced_leaves_no_file(tmp_path, wrong):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_while_tensors_are_made_leaves_the_old_file(tmp_path):
-    path = tmp_path / "x.safetensors"
-    stream_tensors(path, outlines(TENSORS), iter(TENSORS.items()))
-    old = path.read_bytes()
-
-    def broken():
-        yield "a", torch.ones(3)
-        raise ValueError
-
-    with pytest.raises(ValueError):  # noqa: PT011
-        stream_tensors(path, outlines({"a": torch.ones(3), "b": torch.ones(3)}), broken())
-    assert path.read_bytes() == old
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 def written(path, tensors):
     save_tensors(path, tensors, {"made": "here"})
     return load_file(str(path))

@@ -13,7 +13,6 @@ from tests.fixtures.combinations import each_once
 from tests.fixtures.family_states import OPTIONS, SIZES, family_state, key_map
 from trainer_core.adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
 from trainer_core.adapter_files.factors.effective_delta import effective_delta
-from trainer_core.adapters.base.amended import AmendedLinear
 from trainer_core.adapters.base.weight import weight_stamp
 from trainer_core.errors import AdapterError
 from trainer_core.quantization.quantized_linear import QuantizedLinear
@@ -157,32 +156,6 @@ def test_a_weight_in_fewer_bits_keeps_its_bits(name, case):
         k: v.dtype for k, v in before.items()
     }
     assert all(torch.equal(each, before[part]) for part, each in packed.parts().items())
-
-
-@pytest.mark.parametrize("case", ["lokr", "lora input"])
-def test_a_layer_that_no_factors_divide_is_put_on_in_parts(case):
-    """One that ComfyUI has fused: q, k and v of a block, or with the MLP."""
-    generator = torch.Generator().manual_seed(2)
-    native = "double_blocks.0.img_attn.qkv"
-    names = [f"transformer_blocks.0.attn.to_{each}" for each in "qkv"]
-    if case == "lokr":
-        tensors = {
-            "lokr_w1": torch.randn(4, 4, generator=generator),
-            "lokr_w2": torch.randn(9, 3, generator=generator),
-        }
-        state = AdapterState("lokr", {native: LayerState(tensors, 1.0, 1)})
-    else:
-        made = make_state(kind="lora", dora=True, rank=2, seed=3, sizes={"x": (12, 36)})
-        state = AdapterState("lora", {native: made.layers["x"]})
-    for when in ("always", "training"):
-        tree = make_tree(dict.fromkeys(names, (12, 12)))
-        weight = torch.cat([tree.get_submodule(name).weight for name in names])
-        wanted = merged_weight(weight, native, given(state))
-        put_on_base(tree, key_map("flux"), [given(state, when)], merge=True)
-        for index, name in enumerate(names):
-            layer, rows = tree.get_submodule(name), slice(12 * index, 12 * index + 12)
-            found = layer.dense() if isinstance(layer, AmendedLinear) else layer.weight
-            assert relative(found, wanted[rows]) <= 2e-6
 
 
 @pytest.mark.parametrize("wrong", ["layer", "size", "class", "extras"])

@@ -13,7 +13,6 @@ from trainer_core.adapter_files.metadata import (
     shareable_settings,
 )
 from trainer_core.config import RunConfig
-from trainer_core.families.registry import FAMILIES
 from trainer_core.types import AdapterState, LayerState
 
 SECRET = "SECRET"
@@ -161,25 +160,6 @@ def test_the_keys_that_other_tools_read():
     # As SwarmUI parses it: it fails on anything but two whole numbers.
     width, height = metadata["modelspec.resolution"].split("x")
     assert (int(width), int(height)) == (512, 512)
-
-
-# What SwarmUI's class sorter and ComfyUI-Lora-Manager look for, in small letters.
-_KNOWN = table(__file__, "known_names")
-
-
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-@pytest.mark.parametrize("kind", ["lora", "lokr"])
-def test_every_variant_is_called_as_other_programs_know_it(family, kind):
-    """Of a transformer they know no adapter but a LoRA; the algorithm is told elsewhere."""
-    architectures, versions = _KNOWN[family.name]
-    assert set(family.files.header_names) == set(family.variants)
-    for names in family.files.header_names.values():
-        found = facts(architecture=names.architecture, base_version=names.version)
-        state = AdapterState(kind, make_state().layers, {"kind": kind})
-        metadata = adapter_metadata(state, found, "shareable")
-        assert metadata["modelspec.architecture"].lower() in architectures
-        assert metadata["ss_base_model_version"].startswith(tuple(versions))
-        assert json.loads(metadata["ss_network_args"])["algo"] == kind
 
 
 def test_mixed_ranks_are_called_dynamic_and_lycoris_kinds_name_their_algorithm():

@@ -17,7 +17,7 @@ from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
-from trainer_core.adapters.kinds.registry import layer_delta, layer_scale
+from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError, NonFiniteError
 from trainer_core.types import AdapterState
@@ -98,22 +98,6 @@ def test_alpha_that_is_absent_or_zero_means_rank(alpha, tmp_path):
     save_file(tensors, path)
     layer = read_adapter(path, KEY_MAP).layers["head"]
     assert (layer.alpha, layer.rank) == (2.0, 2)
-
-
-def test_infinite_alpha_beside_whole_lokr_factors_is_ignored(tmp_path):
-    """ai-toolkit writes such files: its rank of 9999999999 overflows in fp16."""
-    path = tmp_path / "a.safetensors"
-    save_file(
-        {
-            "diffusion_model.head.lokr_w1": torch.randn(3, 3),
-            "diffusion_model.head.lokr_w2": torch.randn(3, 4),
-            "diffusion_model.head.alpha": torch.tensor(float("inf"), dtype=torch.float16),
-        },
-        path,
-    )
-    layer = read_adapter(path, KEY_MAP).layers["head"]
-    assert layer_scale("lokr", layer) == 1.0
-    assert layer.rank == 2
 
 
 def test_mixed_ranks_are_told_to_diffusers(tmp_path):

@@ -90,23 +90,6 @@ def test_the_same_seed_gives_the_same_adapter_whatever_was_drawn_before(kind):
 
 
 @each_kind
-def test_dropouts_do_nothing_in_evaluation(kind):
-    options = {"dropout": 0.5, "rank_dropout": 0.5, "module_dropout": 0.5}
-    module, x = make_module(), make_input()
-    adapter = attach(module, config(kind, **options))
-    randomize(adapter)
-    assert not torch.equal(module(x), module(x))
-    adapter.eval()
-    other = make_module()
-    randomize(attach(other, config(kind)))
-    assert torch.equal(module(x), other(x))
-    assert torch.equal(module(x), module(x))
-    assert module.training
-    adapter.train()
-    assert not torch.equal(module(x), module(x))
-
-
-@each_kind
 def test_dropout_drops_inputs_and_keeps_the_mean(kind):
     module = nn.Sequential(nn.Linear(12, 6)).double()
     adapter = attach(module, config(kind, dropout=0.25))

@@ -11,8 +11,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.attach_state import attach_state
-from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 
@@ -143,26 +141,6 @@ def test_dora_is_that_of_the_delta(init):
     moved = weight + textbook(adapter, "0")
     moved = layer.factors()["dora_scale"] * moved / moved.norm(dim=1, keepdim=True)
     assert relative(layer(x), nn.functional.linear(x, moved, base.bias)) < 1e-12
-
-
-@each_init
-def test_state_is_a_plain_lora_of_twice_the_rank(init):
-    module, adapter = attached(init, alpha=5.0, dora=True)
-    randomize(adapter)
-    adapter.eval()
-    expected, state = module(make_input()), adapter.state()
-    for name, layer in state.layers.items():
-        assert (layer.rank, layer.alpha) == (6, 10.0)
-        assert set(layer.tensors) == {"lora_down", "lora_up", "dora_scale"}
-        assert relative(layer_delta("lora", layer), 5 / 3 * textbook(adapter, name)) < 1e-6
-    other = make_module()
-    read = attach_state(other, state)
-    assert relative(other(make_input()), expected) < 1e-6
-    assert len(read.parameters()) == 6
-    adapter.detach()
-    assert torch.equal(module(make_input()), make_module()(make_input()))
-    again = adapter.state()
-    assert torch.equal(again.layers["0"].tensors["lora_up"], state.layers["0"].tensors["lora_up"])
 
 
 @pytest.mark.parametrize(("size", "lost"), [(1e-2, 0.03), (1e-3, 0.3), (1e-4, 0.5)])

@@ -155,24 +155,6 @@ def test_merging_is_refused_and_changes_nothing(name):
     assert torch.equal(bits(module[0].get_base_layer().weight.detach()), before)
 
 
-def test_four_bits_stay_as_they_are_while_images_are_made():
-    """In evaluation mode bitsandbytes packs them again, after which no gradient passes."""
-    module = make_quantized("bnb_nf4")
-    layer = module[0].eval()
-    # Elsewhere than on a CPU with bfloat16 instructions it would not try.
-    layer.support_avx512bf16_for_cpu = True
-    before = layer.weight.data.clone()
-    adapter = attached(module, KINDS[0])
-    with torch.no_grad():
-        module(make_input().detach())
-    assert torch.equal(layer.weight.data, before)
-    assert not getattr(layer.weight.quant_state, "packing_format_for_cpu", False)
-    expected = results(module.train(), adapter)[1]
-    assert expected.abs().sum() > 0
-    adapter.detach()
-    assert layer.support_avx512bf16_for_cpu is True
-
-
 @pytest.mark.parametrize("dora", DORA[1:])
 def test_the_norm_follows_an_optimizer_that_torch_does_not_count(dora):
     """Optimizers with 8-bit states write the parameters behind torch's back."""

@@ -9,29 +9,12 @@ from fixtures.shared_block import (
     OPTIONS,
     assert_same,
     both,
-    everything,
     group,
     make,
     make_input,
     shares,
 )
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils.checkpoint import checkpoint
-
-
-def test_layers_that_are_checkpointed_one_by_one():
-    """Each is computed again alone, in the opposite order."""
-
-    def compute(block, adapter, x):
-        def run(x):
-            inside = block.before(x).tanh()
-            layers = (block.q, block.k, block.v)
-            return [checkpoint(layer, inside, use_reentrant=False) for layer in layers]
-
-        return everything(run, adapter, x)
-
-    for name in ("lora", "lokr"):
-        assert_same(*both(OPTIONS[name], compute))
 
 
 def test_nothing_is_kept_but_what_may_be_packed_away():

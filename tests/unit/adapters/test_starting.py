@@ -131,22 +131,6 @@ def test_another_base_is_refused():
     refused(AdapterState("lora", swapped), match, kind="lora", rank=2)
 
 
-@each_kind
-def test_convolutions_start_from_another_rank(kind):
-    """A file writes the window flat or with two axes; the delta is that of the matrix."""
-    sizes = {"kind": kind, "rank": 2, "targets": ["0"]}
-    module = nn.Sequential(nn.Conv2d(8, 12, 3))
-    adapter = attach(module, AdapterConfig(**sizes))
-    randomize(adapter)
-    state = adapter.state()
-    for rank in (2, 3):
-        other = nn.Sequential(nn.Conv2d(8, 12, 3))
-        larger = attach(other, AdapterConfig(**{**sizes, "rank": rank}))
-        start = start_from(other, larger, state)
-        assert relative(larger.delta_weight("0"), adapter.delta_weight("0")) < 1e-6
-        assert set(start.resized.values()) <= {0.0}
-
-
 def test_tucker_core_of_another_rank_is_refused():
     found = []
     for rank in (2, 3):

@@ -7,8 +7,6 @@ from torch import nn
 from tests.fixtures.lumina2 import ATTENTION, KEY_MAP, TEXT, make_lumina, predict
 from tests.fixtures.strong_states import strengthen
 from tests.fixtures.textbook import relative
-from trainer_core.adapter_files.read.adapter_file import read_adapter
-from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
 from trainer_core.adapters.attach_state import attach_state
 from trainer_core.config import AdapterConfig
@@ -173,20 +171,3 @@ def test_packed_bases_work(kind, transformer):
     adapter.detach()
     assert isinstance(transformer.get_submodule(PARTS[0]), QuantizedLinear)
     assert torch.equal(velocity(transformer), before)
-
-
-@pytest.mark.parametrize("kind", ["lora", "loha"])
-def test_what_can_be_divided_is_divided_for_diffusers(kind, transformer, tmp_path):
-    adapter = adapted(transformer, kind)
-    difference = adapter.delta_weight(WHOLE)
-    path = tmp_path / "parts.safetensors"
-    write_adapter(path, adapter.state(), "diffusers", KEY_MAP, {}, proof=False)
-    read = read_adapter(path, KEY_MAP)
-    assert set(PARTS) < set(read.layers)
-    adapter.detach()
-    parted = attach_state(transformer, read)
-    found = torch.cat([parted.delta_weight(part) for part in PARTS])
-    assert relative(found, difference) < 1e-5
-    # And back into the one layer that ComfyUI has.
-    write_adapter(tmp_path / "native.safetensors", read, "comfyui", KEY_MAP, {}, proof=False)
-    assert WHOLE in read_adapter(tmp_path / "native.safetensors", KEY_MAP).layers

@@ -62,22 +62,6 @@ def test_names_tell_the_family(names, family, tmp_path):
     assert adapter_family(write(tmp_path / "a.safetensors", *names)).name == family
 
 
-def test_names_of_several_families_are_settled_by_header_or_person(tmp_path):
-    path = write(tmp_path / "a.safetensors", f"transformer.{SHARED}")
-    with pytest.raises(AdapterFileError, match="fit qwen_image and flux") as error:
-        adapter_family(path)
-    assert "--family" in error.value.remedy
-    assert adapter_family(path, "flux").name == "flux"
-    told = write(
-        tmp_path / "b.safetensors", f"transformer.{SHARED}", adapter_trainer={"family": "flux"}
-    )
-    assert adapter_family(told).name == "flux"
-    for odd in ({"family": "sdxl"}, {"family": [1]}, [1], 7):
-        path = write(tmp_path / "c.safetensors", f"transformer.{SHARED}", adapter_trainer=odd)
-        with pytest.raises(AdapterFileError):
-            adapter_family(path)
-
-
 @pytest.mark.parametrize(
     ("name", "family"),
     [

@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from tests.fixtures.flux_files import write_folder, write_native
 from tests.fixtures.native_files import make_native_flux
@@ -53,26 +52,6 @@ def test_shards_of_a_folder_are_one_base(state, folder):
     assert len(base.files) > 3
     assert_same(base, state)
     assert sorted(base.names) == sorted(state)
-
-
-def test_what_cannot_be_opened_is_said_without_a_settings_name(state, folder, tmp_path):
-    cases = [
-        (tmp_path / "absent.safetensors", None, "does not exist"),
-        (tmp_path, None, "model_index.json"),
-        (folder, "qwen_image", "family flux"),
-        (folder, "sd", "family: 'sd'"),
-    ]
-    (tmp_path / "empty.safetensors").write_bytes(b"")
-    cases.append((tmp_path / "empty.safetensors", None, "no whole safetensors file"))
-    save_file({"lora_unet_x.lora_up.weight": torch.ones(2, 2)}, tmp_path / "lora.safetensors")
-    cases.append((tmp_path / "lora.safetensors", None, "it is an adapter"))
-    for path, family, words in cases:
-        with pytest.raises(BaseModelError) as caught:
-            open_base(path, family)
-        assert words in str(caught.value)
-        assert "base.path" not in str(caught.value)
-    with pytest.raises(BaseModelError, match=r"has no other\.weight"):
-        open_base(folder).weight("other")
 
 
 def test_an_index_that_leads_out_of_the_folder_is_refused(model, tmp_path):

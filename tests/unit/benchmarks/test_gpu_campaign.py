@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks import gpu_campaign
-from benchmarks.campaign import measure, record
+from benchmarks.campaign import measure
 from benchmarks.campaign.cells import (
     BASELINE,
     FIRST,
@@ -66,21 +66,6 @@ def test_a_way_is_measured_in_the_real_loop(tmp_path, group):
         assert all(0 < loss < 100 for loss in line["losses"])
         assert line["seconds"] > 0
     assert begun(tmp_path) is None
-
-
-def test_swapped_blocks_learn_from_the_same_base_and_take_what_was_planned(tmp_path):
-    for way in (BASELINE, SWAPPED):
-        bench(tmp_path).measure([CELLS[f"qwen_image 512 {way}"]])
-    resident, swapped = measured(tmp_path)
-    assert swapped["settings"]["memory"]["blocks_to_swap"] == 4
-    assert swapped["losses"] == resident["losses"]
-    resident, swapped = (record.planned(line, tmp_path) for line in (resident, swapped))
-    assert swapped.blocks_to_swap == 4
-    # Two of four blocks are in slots, the other two away.
-    assert swapped.weights + swapped.ring < resident.weights
-    assert swapped.activations == resident.activations
-    # With room for everything the planner would compute nothing again; the cell did.
-    assert resident.blocks_to_checkpoint == swapped.blocks_to_checkpoint == 4
 
 
 class Breaking(Bench):

@@ -1,8 +1,5 @@
 """Sentences at the end of a command, and ``inspect`` in at most 30 lines with the verdict first."""
 
-import subprocess
-import sys
-
 import torch
 from safetensors.torch import save_file
 
@@ -46,31 +43,3 @@ def test_inspect_is_short_whatever_the_file_holds(tmp_path, capsys):
     proved = capsys.readouterr().out
     assert len(proved.splitlines()) <= MOST_LINES
     assert proved.startswith(("Fine", "NOT FINE"))
-
-
-def test_what_is_not_there_is_told_before_torch_is_imported(tmp_path):
-    base = f"base.path={tmp_path / 'no' / 'base'}"
-    commands = [
-        ["inspect", "no.safetensors"],
-        ["convert", "no.safetensors", "out.safetensors", "--to", "kohya"],
-        ["resize", "no.safetensors", "out.safetensors", "--rank", "2"],
-        ["combine", "no.safetensors", "out.safetensors"],
-        ["merge", "no", "no.safetensors", "out.safetensors"],
-        ["extract", "no", "tuned", "out.safetensors"],
-        ["dataset", "no"],
-        ["train", "dataset.path", "=", "no"],
-        ["train", "dataset.path = no"],
-        ["train", base],
-        ["cache", "dataset.path=no"],
-        ["sample", base, "prompt=x"],
-    ]
-    code = (
-        "import sys\nfrom trainer_core.cli import main\n"
-        f"codes = [main(words) for words in {commands!r}]\n"
-        "sys.exit('torch' in sys.modules or codes != [2] * len(codes))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("Found:") == len(commands)

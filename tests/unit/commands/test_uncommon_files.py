@@ -1,7 +1,6 @@
 """Files that are rare and legitimate go through, and those that are wrong are refused by name."""
 
 import json
-import math
 import struct
 
 import pytest
@@ -129,24 +128,6 @@ def test_a_layer_that_the_family_lacks_is_named(ending, name, capsys, tmp_path):
         assert name in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "tensors",
-    [
-        {**LOKR, f"{LAYER}.lokr_w2_a": values(32, 2, 1, 1)},
-        {**LOKR, f"{LAYER}.lokr_w1": values(4, 4, 1, 1)},
-        {**lora(), f"{LAYER}.dora_scale": values(1, SIZE, 1, 1).abs()},
-    ],
-    ids=["lokr_w2_a", "lokr_w1", "lengths"],
-)
-def test_windows_of_one_place_are_left_out(tensors, capsys, tmp_path):
-    path, target = saved(tmp_path, tensors), tmp_path / "out.safetensors"
-    code, report = report_of(capsys, "convert", path, target, "--to", "comfyui")
-    assert code == 0, report
-    written = load_file(target)
-    for key, tensor in tensors.items():
-        assert torch.equal(written[key], tensor.flatten(1)), key
-
-
 MIXED = {
     "lora": {**lora(), f"{LAYER}.lora_up.weight": values(SIZE, 4).double()},
     "loha": {
@@ -193,60 +174,11 @@ def test_an_adapter_that_does_not_fit_is_told_with_its_file(layer, outputs, told
         assert told in shown or "(144, 4)" in shown
 
 
-@pytest.mark.parametrize(
-    ("alpha", "dim", "told"),
-    [
-        (1.0, "32", "1 / 32, the change is 32 times too strong"),
-        (4.0, "8", "4 / 8, the change is 2 times too strong"),
-        (1.0, None, "the scale is 1"),
-        (2.0, "Dynamic", "the scale is 1"),
-        (32.0, "32", ""),
-        *((junk, "32", f"alpha {junk:g} of 1 layers") for junk in (1e10, 9999999.0, -1.0)),
-        *((junk, None, f"alpha {junk:g} of 1 layers") for junk in (math.nan, math.inf)),
-        (0.0, "32", ""),
-    ],
-)
-def test_an_alpha_of_whole_factors_is_told_to_have_no_effect(alpha, dim, told, capsys, tmp_path):
-    whole = {f"{LAYER}.lokr_w1": values(4, 4), f"{LAYER}.lokr_w2": values(32, 32)}
-    path = saved(
-        tmp_path,
-        {**whole, f"{LAYER}.alpha": torch.tensor(alpha)},
-        **({"ss_network_dim": dim} if dim else {}),
-    )
-    report = report_of(capsys, "inspect", path)[1]
-    assert (report["ranks"], report["whole"], report["scales"]) == ({}, 1, {"1.0": 1})
-    assert (len(report["notes"]), told in " ".join(report["notes"])) == (bool(told), True)
-    assert main(["inspect", str(path)]) == 0
-    out = capsys.readouterr().out
-    assert all(
-        part in out for part in (told, "A lokr of whole factors", "none (whole factors) in 1")
-    )
-    # With a rank alpha has its effect, and nothing is said.
-    path = saved(tmp_path, {**LOKR, f"{LAYER}.alpha": torch.tensor(1.0)}, ss_network_dim="32")
-    assert report_of(capsys, "inspect", path)[1]["notes"] == []
-
-
 @pytest.mark.parametrize(("alpha", "odd"), [(2.0, False), (-2.0, True), (1e10, True)])
 def test_a_scale_that_nobody_means_is_named(alpha, odd, capsys, tmp_path):
     path = saved(tmp_path, {**LOKR, f"{LAYER}.alpha": torch.tensor(alpha)})
     _, report = report_of(capsys, "inspect", path)
     assert any(f"the scale is {alpha / 2:g}" in note for note in report["notes"]) == odd
-
-
-@pytest.mark.parametrize(("alphas", "odd"), [((96.0, 96.0), True), ((96.0, 1.0), False)])
-def test_one_alpha_of_ranks_that_differ_is_named(alphas, odd, capsys, tmp_path):
-    """As of LyCORIS's ranks by layer, whose scale is that of the first rank."""
-    tensors = {}
-    for name, alpha, rank in zip(("to_q", "to_k"), alphas, (32, 2), strict=True):
-        layer = f"{BLOCK}.attn.{name}"
-        tensors |= {
-            f"{layer}.lora_down.weight": values(rank, SIZE),
-            f"{layer}.lora_up.weight": values(SIZE, rank),
-            f"{layer}.alpha": torch.tensor(alpha),
-        }
-    notes = report_of(capsys, "inspect", saved(tmp_path, tensors))[1]["notes"]
-    assert any("the scale is 3 to 48, and 48 in 1 layer(s)" in note for note in notes) == odd
-    assert len(notes) == odd
 
 
 def glora(inputs=SIZE, old=False):

@@ -9,9 +9,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from trainer_core.config import MaskSection
-from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.data.image import fit_to_bucket, open_image, to_pixels
-from trainer_core.data.masks import fit_mask, mask_weights, pool_mask
+from trainer_core.data.masks import fit_mask, pool_mask
 from trainer_core.errors import DatasetError
 from trainer_core.types import Bucket, View
 
@@ -179,31 +178,6 @@ def test_mirroring_keeps_what_was_encoded_and_is_part_of_what_is_trained(masked)
     assert (after.encoded, after.reused) == (1, 3)
     assert before.identity != after.identity
     assert before.source != after.source
-
-
-def test_a_batch_has_the_weights_of_its_samples(masked):
-    for name in "abcd":
-        masked.add(f"{name}.png", name)
-    masked.add_mask("a", half())
-    masked.add_mask("b", 255 - half())
-    dataset = masked.built()
-    settings = MaskSection(background=0.25)
-    plan = BatchPlan(dataset.buckets, dataset.kinds, 4, 1, 1, seed=3)
-    given = {"step": 1, "micro": 0, "caption_dropout": 0.0, "seed": 3}
-    batch = load_batch(dataset, plan, **given, mask=settings)
-    assert batch.masks.shape == (4, 1, 8, 8)
-    for name, found in zip(batch.names, batch.masks, strict=True):
-        mask = dataset.load(dataset.names.index(name)).mask
-        expected = torch.ones(1, 8, 8) if mask is None else mask_weights(mask, settings)
-        assert torch.equal(found, expected)
-    parts = [load_batch(dataset, plan, **given, mask=settings, share=(i, 2)) for i in (0, 1)]
-    together = []
-    for part in parts:
-        whole = torch.ones(len(part.names), 1, 8, 8)
-        together.append(whole if part.masks is None else part.masks)
-    assert torch.equal(torch.cat(together), batch.masks)
-    even = load_batch(dataset, plan, **given, mask=MaskSection(background=1.0))
-    assert even.masks is None, "masks that change nothing are none"
 
 
 def test_a_black_mask_is_told_and_with_weight_0_refused_even_from_a_finished_cache(masked):

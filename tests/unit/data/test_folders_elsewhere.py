@@ -61,17 +61,3 @@ def test_what_lies_outside_is_refused_alike_whether_it_is_there_or_not(lay, name
     (lay / "outside").mkdir()
     with pytest.raises(DatasetError, match=r"dataset\.mask_folder: .* out of the allowed folders"):
         read(within, mask_folder=str(lay / name))
-
-
-@pytest.mark.parametrize("also", ["a_1.png", "a_control_1.png", None])
-def test_numbered_control_images_beside_an_exact_name_are_told(lay, also):
-    """ai-toolkit reads the exact name alone, musubi-tuner both."""
-    if also:
-        path = lay / "all/before" / also
-        Image.new("RGB", (64, 64)).save(path)
-    found = read(control_folders=["all/before"])
-    (sample,) = [each for each in found.samples if each.name == "a.png"]
-    assert len(sample.controls) == (2 if also else 1)
-    told = [each for each in found.problems if "ai-toolkit and FlyMyAI pass them over" in each]
-    assert len(told) == bool(also)
-    assert all(f"before/{also}" in each for each in told)

@@ -1,15 +1,11 @@
 """Images of phones, cameras and the web, by what they hold; and files that are no image."""
 
-import sys
-
 import numpy as np
 import pytest
 from PIL import Image, ImageFile, features
 
-from tests.fixtures.bad_input import write_image
-from tests.fixtures.scanned_folder import names, settings
+from tests.fixtures.scanned_folder import settings
 from trainer_core.data.image import image_info, open_image
-from trainer_core.data.image_file import NoDecoderError
 from trainer_core.data.report.looks import small_image
 from trainer_core.data.sources.folder import scan
 from trainer_core.errors import DatasetError
@@ -79,25 +75,6 @@ def test_names_do_not_matter_and_what_is_cut_short_is_refused(tmp_path, kind, ho
     with pytest.raises(DatasetError, match=r"a\.jpg cannot be read as an image"):
         open_image(path)
     assert "HEIF" not in Image.OPEN
-
-
-def test_without_its_decoder_heic_is_told_in_one_line(tmp_path, monkeypatch):
-    for name in ("a.heic", "b.HEIC", "c.jpg"):
-        write(tmp_path / name, kind="heic")
-        (tmp_path / name).with_suffix(".txt").write_text("x")
-    write_image(tmp_path / "d.png")
-    (tmp_path / "d.txt").write_text("x")
-    assert len(scan(settings(tmp_path)).samples) == 4
-    monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    with pytest.raises(NoDecoderError):
-        open_image(tmp_path / "c.jpg")
-    with pytest.raises(DatasetError) as refused:
-        scan(settings(tmp_path))
-    assert [f"{name} is HEIC" in refused.value.found for name in ("a.heic", "b.HEIC", "c.jpg")]
-    assert refused.value.remedy.count("pip install pillow-heif") == 1
-    found = scan(settings(tmp_path, unreadable="skip"))
-    assert names(found) == ["d.png"]
-    assert sum("is HEIC" in each for each in found.problems) == 3
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,8 @@ from trainer_core.data.report.inspection import inspect
 from trainer_core.data.report.kinds import KINDS
 from trainer_core.data.report.looks import FILE
 from trainer_core.data.report.words import report_text
-from trainer_core.data.sources.folder import Scan, survey
+from trainer_core.data.sources.folder import survey
 from trainer_core.errors import DatasetError
-from trainer_core.types import Sample
 
 MULTIPLE = 16
 LIMIT = TextLimit(lambda text, controls: len(text.split()), 12)
@@ -234,13 +233,3 @@ def test_images_are_decoded_once_and_remembered_by_content(folder, tmp_path):
     assert inspect(report, settings, kept).looked.decoded == 1
     (kept / FILE).write_bytes(b"damaged" * 99)
     assert inspect(report, settings, kept).looked.decoded == 5
-
-
-@pytest.mark.parametrize(("resolution", "small"), [(64, False), (None, True)])
-def test_an_image_is_small_beside_the_size_of_its_folder(tmp_path, resolution, small):
-    more = {"path": str(tmp_path), "resolution": resolution}
-    settings = DatasetSection(path="own", resolution=512, folders=[more])
-    sample = Sample("a.png", paint(tmp_path / "a.png"), "a cat", 64, 64, folder=1)
-    plan = plan_buckets([sample], settings, MULTIPLE, lambda width, height, area: (width, height))
-    report = make_report(Scan((sample,), ()), plan.samples, settings, Batching(1, 1, 100))
-    assert ("small" in kinds(report)) is small

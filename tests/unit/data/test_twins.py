@@ -65,22 +65,6 @@ def test_all_samples_have_twins_in_time_and_wanted_ones_first():
         assert (twin.index == 2) == has
 
 
-def test_single_samples_take_turns_with_twins_of_the_one_before():
-    plan, last = plan_of(1, share=0.6), None
-    again = 0
-    for step in range(1, 40):
-        found, own = twins_of(plan, step), own_of(plan, step)
-        assert len(found) + len(own) == 1
-        if own:
-            (last,), again = own, 0
-            continue
-        (twin,) = found
-        assert (twin.index, twin.turn, twin.step) == last[:3]
-        assert twin.position == again
-        again += 1
-    assert again <= 2
-
-
 def test_every_text_with_the_class_word_is_encoded_once_and_no_other(world):
     world.options = {
         "captions": {"variants": "lines"}, "control_dropout": 0.3, "flip": True,

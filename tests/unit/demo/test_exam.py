@@ -12,7 +12,6 @@ from trainer_core.demo.exam import (
     base_edit_questions,
     base_questions,
     concept_questions,
-    frame_questions,
     mark,
 )
 from trainer_core.demo.run import dataset_folder
@@ -20,7 +19,6 @@ from trainer_core.demo.vocabulary import (
     COLORS,
     CONCEPT_COLORS,
     CONCEPT_SHAPE,
-    FRAME_EDIT,
     IMAGE_SIZE,
     SHAPES,
     Combination,
@@ -108,20 +106,6 @@ def test_the_image_of_a_caption_is_right_and_every_other_is_wrong(ask):
         swapped = replace(right, color=right.background, background=right.color)
         assert not is_right(question, draw(swapped))
         assert not is_right(question, np.full((IMAGE_SIZE, IMAGE_SIZE, 3), 90, np.uint8))
-
-
-def test_a_frame_is_right_only_around_the_image_as_it_was():
-    questions = frame_questions(controls())
-    assert texts(questions) == [FRAME_EDIT] * len(CONTROLLED)
-    for question, control, combination in zip(questions, controls(), CONTROLLED, strict=True):
-        assert np.array_equal(np.asarray(question.control), np.asarray(control))
-        before = scene(combination)
-        assert is_right(question, draw(with_frame(before)))
-        assert not is_right(question, draw(before)), "nothing was edited"
-        other = next(name for name in SHAPES if name != combination.shape)
-        unused = next(color for name, color in COLORS.items() if name not in combination)
-        for change in ({"shape": other}, {"color": unused}, {"background": unused}):
-            assert not is_right(question, draw(with_frame(replace(before, **change)))), change
 
 
 def test_an_edit_is_right_only_when_all_else_is_as_it_was():

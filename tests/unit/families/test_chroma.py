@@ -1,7 +1,5 @@
 """Chroma beside what its record shows: texts without padding, and what Diffusers does with it."""
 
-import copy
-
 import pytest
 import torch
 
@@ -10,7 +8,6 @@ from tests.fixtures.chroma_base import (
     make_chroma_pipeline,
 )
 from tests.fixtures.families.chroma import CAPTIONS
-from tests.fixtures.recorded_calls import relative_error
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.diffusion.flow import sample_euler
@@ -56,33 +53,6 @@ def test_a_text_is_encoded_without_padding(base):
             )[0][0]
         found = base.encoders.encode_text(caption)["text_embeddings"]
         torch.testing.assert_close(found, expected)
-
-
-def test_a_batch_of_texts_is_each_by_itself_with_and_without_checkpointing(base):
-    """Diffusers' blocks with one stream are not given a mask when they compute again."""
-    noise, sigma, texts = noise_like(2), torch.tensor([0.3, 0.7]), base.texts()
-    assert len(texts[0]["text_embeddings"]) != len(texts[1]["text_embeddings"])
-    gradients = []
-    for way in ("one by one", "together", "together again", "reversed"):
-        transformer = copy.deepcopy(base.transformer)
-        layer = transformer.single_transformer_blocks[0].proj_mlp
-        layer.weight.requires_grad_(True)
-        if way == "together again":
-            FAMILY.layers.enable_checkpointing(transformer)
-            assert transformer.is_gradient_checkpointing
-        given = texts[::-1] if way == "reversed" else texts
-        batch = [(noise, sigma, given)]
-        if way == "one by one":
-            batch = [(noise[i : i + 1], sigma[i : i + 1], given[i : i + 1]) for i in (0, 1)]
-        velocity = torch.cat([FAMILY.prediction.predict(transformer, *each) for each in batch])
-        # What comes between a step and its backward pass, such as a sample, changes nothing.
-        with torch.no_grad():
-            FAMILY.prediction.predict(transformer, noise[:1], sigma[:1], given[1:])
-        velocity.square().mean().backward()
-        gradients.append(layer.weight.grad)
-    torch.testing.assert_close(gradients[1], gradients[0])
-    torch.testing.assert_close(gradients[2], gradients[0])
-    assert relative_error(gradients[3], gradients[0]) > 1e-3
 
 
 def test_a_whole_image_is_the_pipelines_with_guidance(base):

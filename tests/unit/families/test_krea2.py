@@ -1,6 +1,5 @@
 """Krea 2 against Diffusers' own reader, pipeline and scheduler, and what its files are read as."""
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -8,8 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.fixtures.families import record
-from tests.fixtures.family_inputs import made_inputs
 from tests.fixtures.krea2_base import (
     krea2_to_native,
     make_krea2,
@@ -18,12 +15,10 @@ from tests.fixtures.krea2_base import (
 )
 from tests.fixtures.recorded_calls import relative_error
 from trainer_core.adapter_files.read.adapter_file import open_adapter
-from trainer_core.adapter_files.write.adapter_file import write_adapter
-from trainer_core.adapters import attach
 from trainer_core.bases.locate import locate_base
 from trainer_core.bases.open import open_base
 from trainer_core.bases.write_merged import merge_into_base
-from trainer_core.config import AdapterConfig, BaseSection
+from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
 from trainer_core.quantization.quantized_linear import QuantizedLinear
@@ -154,34 +149,3 @@ def test_turbo_is_refused_with_the_model_to_train_instead(folder, tmp_path):
     undone = locate(file.rename(file.with_name("krea2_de_turbo_bf16.safetensors")))
     assert FAMILY.distilled(undone) == ""
     assert FAMILY.sampling_sigmas(undone, 2, 256, 256)[1] < min(shifts)
-
-
-def test_diffusers_own_loader_takes_the_diffusers_layout_and_refuses_alphas(folder, tmp_path):
-    pipeline = open_krea2_pipeline(folder)
-    kept = dataclasses.replace(record("krea2"), latents=(4, 8, 8))
-    noisy, sigma, conditioning, _ = made_inputs(kept)
-
-    def velocity(transformer):
-        with torch.no_grad():
-            return FAMILY.prediction.predict(transformer, noisy, sigma, [conditioning])
-
-    ours = load(folder)
-    before = velocity(ours)
-    config = AdapterConfig(kind="lora", rank=2, alpha=3.0, targets="all_linear")
-    adapter = attach(
-        ours, config, presets=FAMILY.layers.presets, shared=FAMILY.layers.shared_inputs
-    )
-    generator = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for parameter in adapter.parameters():
-            parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
-    trained = velocity(ours)
-    for layout in ("diffusers", "comfyui"):
-        path = tmp_path / f"{layout}.safetensors"
-        write_adapter(path, adapter.state(), layout, FAMILY.layers.key_map, {})
-    with pytest.raises(ValueError, match="should be empty at this point"):
-        pipeline.load_lora_weights(tmp_path, weight_name="comfyui.safetensors")
-    pipeline.load_lora_weights(tmp_path, weight_name="diffusers.safetensors")
-    found = velocity(pipeline.transformer)
-    assert relative_error(found - before, trained - before) < 1e-3
-    assert relative_error(trained, before) > 0.1

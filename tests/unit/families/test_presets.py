@@ -21,7 +21,6 @@ from trainer_core.errors import ConfigError
 from trainer_core.families.presets import (
     GOALS,
     QUALITIES,
-    Gpu,
     Preset,
     plan_preset,
     variants_of,
@@ -40,7 +39,6 @@ TINY = embedded_family().name
 BASES = [*((name, False) for name in PACKAGES), (TINY, True)]
 VARIANTS = [(family, variant) for family in PACKAGES for variant in variants_of(family)]
 KINDS = ("auto", *get_args(AdapterKind))
-GIGABYTE = 1 << 30
 GENERAL = [FOLDER / f"{name}.yaml" for name in ("defaults", "goals", "qualities", "kinds")]
 FILES = [*GENERAL, FOLDER / "graph_model.yaml", *ROOT.glob("trainer_core/families/*/presets.yaml")]
 
@@ -147,35 +145,6 @@ def test_standard_is_as_long_as_a_run_that_chooses_its_own_length(images):
             update={"training": config.training.model_copy(update={"steps": None})}
         )
         assert resolved_length(free, images).training.steps == config.training.steps
-
-
-def size_and_why(family: str = TINY, quality: str = "thorough", **more) -> tuple[int, str]:
-    found = preset(quality=quality, family=family, **more)
-    size = found.values["dataset.resolution"]
-    return size, next(each.why for each in found.chosen if each.setting == "dataset.resolution")
-
-
-def test_a_run_that_would_take_longer_than_a_night_gets_smaller_images():
-    """FLOPs by hand: 6 for each number and token; 0.4 of the speed is reached."""
-    large = Gpu(24 * GIGABYTE, 45e12)
-    size, why = size_and_why("krea2", gpu=large)
-    steps = preset("person", "thorough", "krea2").values["training.steps"]
-    tokens = {768: (32**2 + 48**2) / 2, 1024: (32**2 + 48**2 + 64**2) / 3}
-    hours = {
-        side: 6 * 12.8e9 * (own + 512) * steps / (0.4 * 45e12) / 3600
-        for side, own in tokens.items()
-    }
-    assert (size, hours[768] < 12 < hours[1024]) == (768, True)
-    assert f"about {hours[768]:.1f} hours" in why
-    found = preset("person", "thorough", "krea2", gpu=large)
-    assert found.hours == pytest.approx(hours[768])
-    assert f"1024 would take about {hours[1024]:.0f}" in why
-    assert size_and_why("krea2", gpu=large._replace(flops=200e12))[0] == 1024
-    # Two sizes of one family: what the file holds decides.
-    small = Gpu(24 * GIGABYTE, 30e12)
-    assert [size_and_why("flux2", gpu=small, billions=b)[0] for b in (3.9, 9.1, 32.2)] == [
-        1024, 768, 512,
-    ]  # fmt: skip
 
 
 def test_presets_are_what_people_train_with():

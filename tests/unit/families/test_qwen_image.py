@@ -21,7 +21,6 @@ from trainer_core.diffusion.flow import sample_euler
 from trainer_core.errors import DatasetError
 from trainer_core.families.diffusers_parts import pack
 from trainer_core.families.family import guided_velocity
-from trainer_core.families.qwen_image.encode import prompt_text
 from trainer_core.families.registry import get_family
 
 FAMILY = get_family("qwen_image")
@@ -258,28 +257,3 @@ def test_a_caption_without_its_images_is_the_pipelines(base):
 def text_to_image(pipeline):
     parts = {"scheduler", "vae", "text_encoder", "tokenizer", "transformer"}
     return QwenImagePipeline(**{name: getattr(pipeline, name) for name in parts})
-
-
-def test_image_tokens_are_placed_by_row_and_column(tmp_path):
-    """Bai et al. 2025 (Qwen2.5-VL), section 2.1.2, as ComfyUI computes it: text counts on, an
-    image's tokens share one time step, and text goes on after the larger side."""
-    base = open_base(tmp_path, "edit")
-    shown = [coarse_image(112, 56, 3)]
-    prepared, counts = base.encoders._prepare(shown)
-    rows, columns = (int(side) // 2 for side in prepared["image_grid_thw"][0, 1:])
-    assert (counts, rows != columns) == ([rows * columns], True)
-    text = prompt_text("edit", PROMPT, counts)
-    ids = base.encoders.tokenizer(text, return_tensors="pt").input_ids
-    first = (ids[0] == base.encoders.tokenizer.convert_tokens_to_ids("<|image_pad|>")).nonzero()
-    start, end = int(first[0]), int(first[-1]) + 1
-    places = torch.arange(ids.shape[1]).repeat(3, 1)
-    places[0, start:end] = start
-    places[1, start:end] = start + torch.arange(rows).repeat_interleave(columns)
-    places[2, start:end] = start + torch.arange(columns).repeat(rows)
-    places[:, end:] = start + max(rows, columns) + torch.arange(ids.shape[1] - end)
-    with torch.no_grad():
-        expected = base.encoders.text_encoder.model(
-            input_ids=ids, position_ids=places[:, None], **prepared
-        ).last_hidden_state[0, 64:]
-    found = base.encoders.encode_text(PROMPT, shown)["text_embeddings"]
-    assert relative_error(found, expected) <= 1e-6

@@ -253,16 +253,3 @@ def test_a_guided_image_with_references_is_the_pipelines(folder, encoders, pipel
     ).images
     assert found.shape == (1, 4, 64, 96)
     assert (found / 2 + 0.5 - expected).abs().max() <= 1e-4
-
-
-@pytest.mark.parametrize("base_format", ["nf4", "file"])
-def test_packed_bases_are_whole(folder, base_format):
-    """Loaded layer by layer, so that the tables outside of files are computed there too."""
-    location = locate(folder)
-    packed = FAMILY.load_transformer(location, torch.float32, "cpu", base_format)
-    dense = FAMILY.load_transformer(location, torch.float32, "cpu")
-    given = inputs(*CASES["one reference"])
-    error = relative_error(
-        FAMILY.prediction.predict(packed, *given), FAMILY.prediction.predict(dense, *given)
-    )
-    assert error <= (0.5 if base_format == "nf4" else 1e-5)

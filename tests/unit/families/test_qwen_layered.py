@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffusers import QwenImageTransformer2DModel
 from safetensors.torch import save_file
 
 from tests.fixtures.families.record import coarse_image
@@ -21,7 +20,7 @@ from tests.fixtures.qwen_base import (
 )
 from tests.fixtures.recorded_calls import RecordedCalls, relative_error
 from trainer_core.bases.locate import detect_base, detect_variant, locate_base
-from trainer_core.config import BaseSection, RunConfig
+from trainer_core.config import BaseSection
 from trainer_core.data.cache.cache_file import Entry
 from trainer_core.data.cache.cached_dataset import CachedItem
 from trainer_core.data.image import to_pixels
@@ -30,10 +29,7 @@ from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.families.qwen_image.encode import prompt_text
 from trainer_core.families.registry import get_family
 from trainer_core.training.memory.memory_estimate import largest_sample
-from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
 from trainer_core.types import Bucket
-from trainer_core.weights.base_location import BaseLocation
-from trainer_core.weights.diffusers_folder import read_json
 
 FAMILY = get_family("qwen_image")
 ENTRY = Entry(Path(), "", "0" * 64)
@@ -248,29 +244,6 @@ def test_a_single_file_becomes_the_model_it_was_made_from(tmp_path):
     assert isinstance(loaded.pos_embed, type(native().pos_embed))
     for name, tensor in loaded.state_dict().items():
         assert torch.equal(tensor, state[name]), name
-
-
-def bundled():
-    """The settings that the pack has for the single file."""
-    folder = FAMILY.files.single_file.configs / "layered"
-    return BaseLocation(folder, folder, "layered", 1024, "", embedded=False)
-
-
-def test_a_step_of_the_published_layers_has_no_error_of_shapes():
-    """An image of 640 pixels and four layers, with its control image, in two blocks."""
-    config = RunConfig.model_validate({"family": "qwen_image", "adapter": {"rank": 4}})
-    folder = FAMILY.files.single_file.configs / "layered" / "transformer"
-    settings = {**read_json(folder / "config.json"), "num_layers": 2}
-    with torch.device("meta"):
-        published = QwenImageTransformer2DModel.from_config(settings)
-    latents = FAMILY.latent_shape(bundled(), 640, 640, 4), FAMILY.latent_shape(bundled(), 640, 640)
-    assert latents == ((16, 5, 80, 80), (16, 80, 80))
-    inputs = StepInputs(latents, 256, torch.bfloat16, fused=False)
-    found = StepSimulation(published, FAMILY, config, inputs).step()
-    # More than one pass of 9600 tokens, those of five images and the control image.
-    products = 2 * 9600 * sum(each.numel() for each in published.transformer_blocks.parameters())
-    assert found.flops > 1.4 * products
-    assert found.adapter > 0
 
 
 def test_the_largest_sample_counts_its_layers():

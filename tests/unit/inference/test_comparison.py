@@ -6,7 +6,6 @@ import numpy
 import pytest
 from PIL import Image
 
-from trainer_core.data.lettering import plain_font
 from trainer_core.errors import InputError
 from trainer_core.inference.comparison import (
     Column,
@@ -49,36 +48,6 @@ def test_every_image_is_in_the_grid_under_its_column(tmp_path, size):
     # Twice: once for each prompt.
     assert (numpy.diff(sorted(set(red[0]))) > 1).sum() == 1
     assert max(red[1].max() - red[1].min(), red[0].max()) < 900
-
-
-@pytest.mark.parametrize(
-    ("count", "size", "letters"), [(59, (64, 64), 12), (5, (1344, 768), 24), (3, (16, 200), 12)]
-)
-def test_no_name_and_no_prompt_is_cut_or_runs_into_its_neighbour(count, size, letters):
-    """Below each name and beside each prompt there is paper, and all that was written is there."""
-    prompt = "a photo of ohwx woman, WINDOW " + "W" * 60 + " warm light, 85mm lens" * 20
-    columns = tuple(
-        Column(f"my_adapter_with_a_long_name_{n} at 0.75", best=n == 1) for n in range(count)
-    )
-    row = tuple(Image.new("RGB", size, "red") for _ in columns)
-    grid = draw_grid(Comparison(columns, (prompt, "x"), (0, 1), (row, row), ((0.0,) * count,) * 2))
-    pixels = numpy.asarray(grid).astype(int)
-    red = abs(pixels - (255, 0, 0)).sum(axis=2) == 0
-    ink = (abs(pixels - pixels[-1, 0]).sum(axis=2) > 0) & ~red
-    shown = red.any(axis=0).nonzero()[0]
-    starts = shown[numpy.diff(shown, prepend=-9) > 1]
-    assert len(starts) == count
-    for start in starts:
-        assert not ink[:, start - 3 : start].any(), "a name or a prompt reaches the next column"
-    first = red.any(axis=1).argmax()
-    assert ink[:first, starts[1] :].any()
-    assert not ink[first - 3 : first].any()
-    # As much ink as the same words have on one endless line: nothing was left out.
-    font = plain_font(letters)
-    words = " ".join([prompt, "seed", "0", "x", "seed", "1"]).split()
-    expected = sum(numpy.asarray(font.getmask(word)).sum() for word in words)
-    written = (251 - pixels[first:, : starts[0] - 3, 0]).clip(0).sum() * 255 / (251 - 30)
-    assert written == pytest.approx(expected, rel=0.05)
 
 
 def test_a_column_that_changes_nothing_is_named(tmp_path):

@@ -123,18 +123,6 @@ def test_each_folder_keeps_its_rule_about_missing_captions(choice, joined):
         assert (folder_read.missing_caption, folder_read.layout) == ("error", "auto")
 
 
-def test_a_folder_of_ordinary_images_stays_with_its_dataset(choice, joined):
-    ordinary = {"path": "/data/ordinary", "weight": 0.5, "num_repeats": 2}
-    first = choice("a", regularization=ordinary, trigger_word="ohwx")
-    found = joined(first, choice("b", resolution=512))
-    assert facts(found)[-1] == ("ordinary", "regularization", 0.5)
-    second = choice("b", regularization=ordinary, resolution=512, trigger_word="ohwx")
-    found = joined(choice("a", trigger_word="ohwx"), second)
-    assert facts(found)[-1] == ("ordinary", "regularization", 0.5)
-    settings = found[-1].settings
-    assert (settings.resolution, settings.num_repeats, settings.trigger_word) == (512, 2, "")
-
-
 @pytest.mark.parametrize(
     ("choices", "found"),
     [

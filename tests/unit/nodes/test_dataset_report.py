@@ -10,7 +10,6 @@ from tests.fixtures.clip_files import write_clip
 from tests.fixtures.tables import table
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
-from trainer_core.data.caption_notes import caption_notes
 from trainer_core.data.image import fit_to_bucket, kept_box, open_image
 from trainer_core.data.sources.folder import scan
 from trainer_core.types import Bucket
@@ -35,32 +34,6 @@ def report(dataset_report, allowed):
 
 def kinds(item):
     return [problem["kind"] for problem in item["problems"]]
-
-
-@pytest.mark.parametrize(
-    ("texts", "trigger", "told"),
-    [
-        (["ohwx", "ohwx"], "sks", "ohwx"),
-        (["ohwx, a box", "ohwx, red"], " sks ", "ohwx"),
-        (["sks, ohwx", "sks, ohwx"], "sks", "ohwx"),
-        (["ohwx", "ohwx"], "OHWX", ""),
-        (["ohwx", "ohwx"], "", ""),
-        (["ohwx", "a box"], "sks", ""),
-        (["1girl, red", "1girl, blue"], "sks", ""),
-        (["cat on a sofa", "cat in a box"], "sks", ""),
-        (["sks", "sks, "], "sks", ""),
-        (["ohwx"], "sks", ""),
-    ],
-)
-def test_a_trigger_word_before_the_one_that_is_set_is_told(tmp_path, report, texts, trigger, told):
-    for number, text in enumerate(texts):
-        Image.new("RGB", (256, 256), (number, 0, 0)).save(tmp_path / f"{number}.png")
-        (tmp_path / f"{number}.txt").write_text(text)
-    found = [each for each in report(tmp_path, trigger_word=trigger).others if "both" in each]
-    settings = DatasetSection(path=str(tmp_path), trigger_word=trigger, caption_extension=".txt")
-    trained = caption_notes(scan(settings).samples, settings)
-    assert found == list(trained)
-    assert [f"begins with {told!r}" in each for each in found] == [True] * bool(told)
 
 
 @pytest.mark.parametrize("upscale", [False, True])
@@ -166,23 +139,6 @@ def test_policies_decide_what_is_grave(folder, report):
     item = report(folder, missing_caption="empty").items[0]
     assert (item["problems"], item["captioned"]) == ([], False)
     assert report(folder, missing_caption="filename").items[0]["problems"] == []
-
-
-def test_pairs_show_their_control_images(tmp_path, report):
-    for place, names in {"training_images": "abc", "control_images": "abx"}.items():
-        (tmp_path / place).mkdir()
-        for name in names:
-            Image.new("RGB", (256, 256)).save(tmp_path / place / f"{name}.png")
-    for name in "abc":
-        (tmp_path / "training_images" / f"{name}.txt").write_text("text")
-    made = report(tmp_path)
-    assert [item["controls"][0]["name"] for item in made.items[:2]] == [
-        "control_images/a.png",
-        "control_images/b.png",
-    ]
-    assert kinds(made.items[2]) == ["missing_control"]
-    assert made.others == ["control_images/x.png has no training image"]
-    assert made.page(0, 1)["paired"]
 
 
 def test_a_report_is_read_again_when_a_file_changes(folder, dataset_report, allowed):

@@ -19,8 +19,6 @@ from trainer_core.filesystem.file_names import (
     IMAGE_EXTENSIONS,
 )
 
-FULL = Path("/dev/full")
-
 
 def image(color="red", size=(8, 6), form="PNG"):
     written = io.BytesIO()
@@ -275,28 +273,6 @@ def test_an_error_in_the_middle_of_adding_takes_back_what_was_added(
     with pytest.raises(Exception, match="disk is full"):
         drops.finish(begun.token)
     assert names(tmp_path) == ["my_images/a.png"]
-
-
-@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
-def test_a_full_disk_ends_in_words(drops, tmp_path, dataset_upload):
-    begun = drops.begin(tmp_path, "cats", adds=False)
-
-    class Full(type(begun.staging)):
-        def open(self, *arguments, **options):
-            return FULL.open("wb", buffering=0)
-
-    real = dataset_upload.atomic_write
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            dataset_upload,
-            "atomic_write",
-            lambda path, write, **given: real(path, lambda made: write(Full(made)), **given),
-        )
-        for name, content in (("a.txt", b"x"), ("a.zip", archive([("b.txt", b"x")]))):
-            with pytest.raises(Exception, match="disk is full"):
-                begun.take(name, content)
-    drops.cancel(begun.token)
-    assert entries(tmp_path) == []
 
 
 def test_what_a_killed_server_left_goes_with_the_next_drop(drops, tmp_path):

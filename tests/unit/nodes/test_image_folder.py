@@ -168,21 +168,6 @@ def test_masks_of_other_images_are_refused(image_folder, errors, tmp_path, given
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("source", "given", "found"),
-    [
-        ("alpha", [masks(1)], "masks are connected, and dataset.mask.source is alpha"),
-        ("none", [masks(1)], "masks are connected, and dataset.mask.source is none"),
-        ("files", (), "no masks are connected"),
-    ],
-)
-def test_masks_and_where_they_come_from_agree(image_folder, errors, tmp_path, source, given, found):
-    whole = image_folder.GivenImages([images(1)], ["a"], (), given)
-    with pytest.raises(errors.ConfigError, match=found):
-        image_folder.image_dataset(tmp_path, whole, {"mask": {"source": source}})
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_dataset_of_images_keeps_what_the_node_says(image_folder, tmp_path):
     whole = image_folder.GivenImages([images(1)], [""], [images(1, seed=2)])
     values = image_folder.image_dataset(tmp_path, whole, {"resolution": 64, "flip": True})

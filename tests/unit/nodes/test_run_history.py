@@ -1,6 +1,5 @@
 """What the panel reads of a run's folder: thinned, in order, and nothing of a damaged end."""
 
-import itertools
 import json
 
 import pytest
@@ -26,16 +25,6 @@ def write_sample(folder, step, index):
 
 def place(path):
     return {"filename": path.name, "subfolder": path.parent.name, "type": "output"}
-
-
-def test_a_long_run_is_thinned_evenly_and_keeps_its_last_step(run_history, tmp_path):
-    write_steps(tmp_path, 9001)
-    history = run_history.read_history(tmp_path, place, ())
-    assert len(history.points) <= run_history.POINTS
-    steps = [step for step, _, _ in history.points]
-    assert {b - a for a, b in itertools.pairwise(steps)} == {5}
-    assert (history.step, history.step_seconds) == (9001, 0.5)
-    assert history.points[-1] == (9001, 1 / 9001, 0.1)
 
 
 NAN = '{"step": 4, "loss": NaN, "learning_rate": 1e999, "step_seconds": 1}\n'

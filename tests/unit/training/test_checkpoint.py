@@ -68,29 +68,6 @@ def test_what_a_run_has_been_through_is_put_back(tmp_path):
     assert (other.skipped, other.returns) == (2, 1)
 
 
-def test_first_values_that_another_decomposition_found_are_put_back(tmp_path):
-    """The same weight has singular vectors of other signs and bits on another device."""
-
-    def attached(base):
-        config = AdapterConfig(kind="lora", rank=2, init="pissa")
-        return train_state(attach(torch.nn.Sequential(base), config))
-
-    torch.manual_seed(0)
-    state = attached(torch.nn.Linear(6, 8))
-    adapter = state.adapter
-    with torch.no_grad():
-        adapter.parameters()[0].fill_(0.5)
-    tensors = state.tensors()
-    path = save_checkpoint(tmp_path, 1, {}, tensors, write_adapter)
-    resumed = attached(torch.nn.Linear(6, 8))
-    other = resumed.adapter
-    assert not torch.equal(other.frozen_tensors()["0.first_up"], tensors["adapter.0.first_up"])
-    resumed.restore(read_checkpoint(path), OptimizerSection())
-    assert torch.equal(other.delta_weight("0"), adapter.delta_weight("0"))
-    kept = {name for name in tensors if name.startswith("adapter.")}
-    assert set(other.named_tensors()) == {name.removeprefix("adapter.") for name in kept}
-
-
 def test_weight_that_is_not_finite_is_never_written(tmp_path):
     state = make_state()
     with torch.no_grad():

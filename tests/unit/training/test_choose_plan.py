@@ -57,24 +57,6 @@ def doctors_report(machine, problems, **memory):
     return memory_report(config, base, 0, attempt, machine(base))
 
 
-def test_the_doctor_shows_what_a_run_would_choose_from():
-    def tight(base):
-        return SmallMachine(4 * base.parameters)
-
-    problems = []
-    small = doctors_report(tight, problems, base_format="dense")
-    assert problems == []
-    assert small["memory_free"]["ram"] == "64.00 GiB"
-    (row, *_) = small["memory_plans"]
-    assert (row["base_format"], row["swapped_to"]) == ("dense", "pageable")
-    assert row["blocks_to_swap"] > 0
-    assert row["device_memory"] == small["memory_estimate"]["total"]
-    # What the settings come to is no plan of anybody, and not refused.
-    as_it_is = doctors_report(tight, problems, base_format="dense", plan="off")
-    assert problems == []
-    assert "memory_plans" not in as_it_is
-
-
 @pytest.mark.parametrize(
     ("machine", "checkpointed"),
     [(Machine(), None), (SmallMachine(4 * GIB), None), (SmallMachine(1 * GIB // 2), 0)],

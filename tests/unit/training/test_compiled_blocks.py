@@ -99,6 +99,7 @@ def quick(name):
     return name if name == "nf4" else pytest.param(name, marks=pytest.mark.exhaustive)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("stored", [quick(name) for name in (*FORMATS, "int8 8bit", "fp8 8bit")])
 def test_every_format_has_few_graphs(stored):
     def prepare(transformer):

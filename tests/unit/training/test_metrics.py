@@ -1,6 +1,9 @@
 import json
 
+import torch
+
 from trainer_core.training.metrics.metrics_file import MetricsWriter, read_metrics
+from trainer_core.training.metrics.tensorboard import TensorBoard
 from trainer_core.types import StepResult
 
 
@@ -43,24 +46,6 @@ def test_resume_cuts_off_later_steps_and_half_lines(tmp_path):
         writer.write(result(3))
     assert path.read_text() == "".join(whole.splitlines(keepends=True)[:3])
     assert [step.step for step in read_metrics(path)] == [1, 2, 3]
-
-
-def test_a_late_measurement_completes_the_last_line_and_no_other(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    with MetricsWriter(path, 0, refuse) as writer:
-        writer.write_begin(0.9)
-        for step in (1, 2, 3):
-            writer.write(result(step))
-    before = path.read_text().splitlines()
-    for _ in range(2):  # killed before its next checkpoint, a run measures once more
-        with MetricsWriter(path, 2, refuse) as writer:
-            writer.write_late(2, 0.25, 0.125)
-            writer.write(result(3))
-        after = path.read_text().splitlines()
-        assert [*after[:2], after[3]] == [*before[:2], before[3]]
-        found = json.loads(after[2])
-        assert (found.pop("validation_loss"), found.pop("trained_loss")) == (0.25, 0.125)
-        assert found == json.loads(before[2])
 
 
 def test_a_board_says_nothing_unless_it_does_not_work(tmp_path):

@@ -6,12 +6,10 @@ from typing import get_args
 import pytest
 import torch
 
-from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import ParameterGroup
-from trainer_core.config import AdapterConfig, OptimizerSection
+from trainer_core.config import OptimizerSection
 from trainer_core.config.optimizer import AVERAGES_ITSELF, OptimizerName
 from trainer_core.errors import InputError
-from trainer_core.training.observer import SilentObserver, Warned
 from trainer_core.training.optimizers import (
     OPTIMIZERS,
     evaluated,
@@ -23,7 +21,6 @@ from trainer_core.training.optimizers import (
     set_learning_rate,
 )
 from trainer_core.training.optimizers.stored_state import NUMBERS
-from trainer_core.training.setup.load import _notify_of_adapter
 
 COMPILED = {"adamw4bit", "adamw_fp8"}
 """Updates that torch compiles for each shape, for many seconds."""
@@ -414,18 +411,3 @@ def test_the_state_follows_its_parameters_into_other_groups():
     wrong = make_optimizer(OptimizerSection(), regrouped)
     load_optimizer_tensors(wrong, stored)
     assert not torch.equal(before.state[first[0]]["exp_avg"], wrong.state[again[0]]["exp_avg"])
-
-
-@pytest.mark.parametrize(
-    ("name", "device", "count"),
-    [("prodigy", "meta", 1), ("prodigy", "cpu", 0), ("prodigy_schedule_free", "meta", 0)],
-)
-def test_who_trains_on_a_device_is_told_of_an_optimizer_that_waits_for_it(
-    monkeypatch, name, device, count
-):
-    adapter = attach(torch.nn.Sequential(torch.nn.Linear(8, 8, device=device)), AdapterConfig())
-    observer, events = SilentObserver(), []
-    monkeypatch.setattr(observer, "notify", events.append)
-    _notify_of_adapter(adapter, OptimizerSection.model_validate({"name": name}), observer, "")
-    warned = [each.message for each in events if isinstance(each, Warned)]
-    assert sum("waits for the device 4 times" in each for each in warned) == count

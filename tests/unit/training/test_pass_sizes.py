@@ -7,7 +7,7 @@ import pytest
 from trainer_core.config import RunConfig
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
-from trainer_core.training.step.pass_sizes import batch_sizes, largest_square, with_largest_batch
+from trainer_core.training.step.pass_sizes import batch_sizes, with_largest_batch
 from trainer_core.types import Bucket
 
 
@@ -40,20 +40,3 @@ def test_each_folder_has_its_batches_and_memory_is_that_of_the_largest(
     assert batch_sizes(config, cached) == sizes
     assert with_largest_batch(config, cached).training.batch_size == most
     assert config.training.batch_size == 2
-
-
-@pytest.mark.parametrize(
-    ("folders", "dataset", "side", "most"),
-    [
-        ([], {}, 1024, 2),
-        ([], {"batch_size": 3}, 1024, 3),
-        ([], {"more_resolutions": [2048]}, 2048, 2),
-        ([{"path": "b", "resolution": 512, "batch_size": 16}], {}, 1024, 4),
-        ([{"path": "b", "resolution": 2048, "batch_size": 1}], {}, 2048, 1),
-        ([{"path": "b", "more_resolutions": [1536]}], {}, 1536, 2),
-    ],
-)
-def test_without_images_the_largest_step_is_that_of_the_folders(folders, dataset, side, most):
-    config, _ = world(folders, [64], **dataset)
-    found, stepped = largest_square(config)
-    assert (found, stepped.training.batch_size) == (side, most)

@@ -6,7 +6,6 @@ import pytest
 from trainer_core.training.checkpoints.power_average import (
     Profile,
     exponent_of,
-    kept_share,
     sum_for,
     update_shares,
 )
@@ -19,21 +18,6 @@ def test_a_length_is_the_standard_deviation_of_its_density(length):
     middle, mass = (edges[1:] + edges[:-1]) / 2, np.diff(edges ** (gamma + 1))
     mean = (middle * mass).sum()
     assert np.sqrt(((middle - mean) ** 2 * mass).sum()) == pytest.approx(length, rel=1e-5)
-
-
-@pytest.mark.parametrize("length", [0.05, 0.1, 0.25])
-def test_shares_are_what_the_updates_leave(length):
-    updates, gamma = 37, exponent_of(length)
-    shares = np.zeros(updates)
-    for update in range(1, updates + 1):
-        keep = kept_share(update, gamma)
-        shares *= keep
-        shares[update - 1] += 1 - keep
-    edges = np.arange(updates + 11.0)
-    found = update_shares(Profile(updates, length), edges)
-    np.testing.assert_allclose(found[:updates], shares, rtol=1e-12, atol=1e-300)
-    assert not found[updates:].any()
-    assert found.sum() == pytest.approx(1.0)
 
 
 def walk(updates, size=50, seed=0):

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
 
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, DatasetSection, PreviewSection
@@ -136,45 +135,6 @@ def test_only_a_changed_text_is_encoded_again(prompts, change, encoded):
     prompts.preview |= change
     assert prompts.count() == encoded
     assert prompts.count() == 0
-
-
-def test_a_changed_control_image_is_encoded_again_and_a_moved_one_is_not(edits, image):
-    before = edits.encode()[0].controls[0]
-    moved = image.with_name("moved.png")
-    image.rename(moved)
-    edits.preview["controls"] = [[str(moved)]]
-    assert edits.count() == 0
-    Image.new("RGB", (96, 64), "orange").save(moved)
-    assert edits.count() == 1
-    assert not torch.equal(edits.encode()[0].controls[0], before)
-
-
-def truncate(path):
-    path.write_bytes(path.read_bytes()[:-9])
-
-
-def flip_a_bit(path):
-    content = bytearray(path.read_bytes())
-    content[-2] ^= 0x10
-    path.write_bytes(bytes(content))
-
-
-def drop_the_controls(path):
-    tensors = {k: v for k, v in load_file(path).items() if not k.startswith("control")}
-    save_file(tensors, path)
-
-
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit, drop_the_controls])
-def test_a_damaged_file_is_healed(edits, damage):
-    whole = edits.encode()[0]
-    (file,) = edits.files()
-    damage(file)
-    assert edits.count() == 1
-    healed = edits.encode()[0]
-    assert edits.opened == 2
-    assert_same(healed.conditioning, whole.conditioning)
-    assert_same(healed.negative, whole.negative)
-    assert torch.equal(healed.controls[0], whole.controls[0])
 
 
 def test_the_cache_tells_neither_prompts_nor_paths(edits, image):

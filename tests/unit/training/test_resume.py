@@ -13,7 +13,6 @@ from trainer_core.training.checkpoints.checkpoint import Checkpoint
 from trainer_core.training.checkpoints.checkpoint_search import broken_step, find_checkpoint
 from trainer_core.training.checkpoints.run_folder import create_version
 from trainer_core.training.checkpoints.settings_changes import (
-    changed_settings,
     compared_settings,
     refuse_changes,
 )
@@ -143,18 +142,6 @@ def test_in_another_precision_the_dataset_is_known_by_its_source(change, fits):
         return
     with pytest.raises(ConfigError, match=r"dataset \(content\) was"):
         refused(checkpoint, compared(**change), RunConfig())
-
-
-def test_a_setting_that_is_newer_than_the_checkpoint_was_made_with_its_default():
-    settings = compared(source="s")
-    older = dict(settings)
-    for path in ("training.sigma.mode_scale", "dataset.animated", "preview.seed"):
-        del older[path]
-    del older["dataset (source)"]
-    assert changed_settings(Checkpoint(1, older, {}), settings) == []
-    changed = compared(config_with("dataset.animated", "first_frame"))
-    (change,) = changed_settings(Checkpoint(1, older, {}), changed)
-    assert (change.setting, change.before) == ("dataset.animated", "error")
 
 
 def test_every_change_is_named_and_a_setting_that_only_one_side_knows():

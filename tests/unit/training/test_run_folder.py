@@ -41,26 +41,6 @@ def test_versions_count_up_and_hold_record_run_file_and_lock(tmp_path):
     assert not list(tmp_path.glob(".new-*"))
 
 
-def test_the_workflow_of_the_last_start_lies_beside_the_run_file(tmp_path):
-    def kept():
-        return {path.name: path.read_text() for path in tmp_path.glob("v0/[wp]*.json")}
-
-    folder = create_version(tmp_path, {}, "", {"workflow": '{"a":1}', "prompt": "{}"})
-    assert kept() == {"workflow.json": '{"a":1}\n', "prompt.json": "{}\n"}
-    # On the command line there is none; what there was is still the best that is known.
-    folder.go_on({}, "")
-    assert kept().keys() == {"workflow.json", "prompt.json"}
-    # A start without a page has a prompt alone, and an older workflow would not fit it.
-    folder.go_on({}, "", {"prompt": '{"b":2}'})
-    assert kept() == {"prompt.json": '{"b":2}\n'}
-    other = create_version(tmp_path, {}, "")
-    assert sorted(path.name for path in other.path.iterdir()) == [
-        "lock.json",
-        "run.json",
-        "run.yaml",
-    ]
-
-
 def test_dead_version_that_came_to_nothing_is_removed_and_its_number_is_not_used_again(tmp_path):
     folder = create_version(tmp_path, {}, "")
     kill(folder)

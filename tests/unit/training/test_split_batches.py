@@ -61,18 +61,6 @@ def test_parts_sum_up_to_the_whole(shape, other, masked):
         torch.testing.assert_close(found[3], expected[3])
 
 
-def test_passes_of_two_shapes_have_a_backward_pass_each_first_of_all():
-    shape = SHAPES["plain"]
-    held = preserved_of(shape)
-    held = replace(held, noisy=held.noisy[..., :4], output=held.output[..., :4])
-    model = Model(shape)
-    batch = batch_of(shape, positions=(0,))
-    given = replace(maker(model, batch, held), predict=lambda noisy, *_: noisy * 1.0)
-    split = halved(given, 1)
-    assert [part.names for part in split(1, 0)] == [("image 0",), ("kept",)]
-    assert not split.can_halve
-
-
 def test_what_was_found_with_large_images_leaves_small_ones_whole():
     batches = [batch_of((4, 12, 8), (0, 1)), batch_of((4, 6, 8), (0, 1))]
     model = Model((4, 6, 8))

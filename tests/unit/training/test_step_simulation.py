@@ -26,7 +26,6 @@ from trainer_core.offload.transfer import PlainTransfer
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.training.memory.live_bytes import LiveBytes
 from trainer_core.training.memory.memory_estimate import adapter_bytes
-from trainer_core.training.memory.simulation_cache import KeptSimulations
 from trainer_core.training.memory.step_marks import Marks, Phase
 from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
 from trainer_core.training.optimizers import make_optimizer
@@ -222,6 +221,7 @@ def test_reading_a_stored_weight_counts(name):
     assert found.activations > dense.activations
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("family", "checkpointing"),
     marked(
@@ -298,6 +298,7 @@ def test_bytes_of_a_base_are_exact(family, stored):
 BESIDE = {"lora": "int8", "loha": None, "oft": None, "lora with DoRA": "int8"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "kind", [pytest.param(each, marks=SLOW[each != "lora"]) for each in BESIDE]
 )
@@ -318,6 +319,7 @@ def test_adapters_of_the_base_are_counted(kind):
     assert not agree(plain, found.adapter + found.activations)
 
 
+@pytest.mark.exhaustive
 def test_averages_of_the_factors_are_counted_and_nothing_else_grows():
     plain, averaged = (
         simulation(make_config(adapter=ADAPTERS["lora"], training={"ema": ema}), torch.float32)
@@ -352,17 +354,3 @@ def test_inputs_that_are_gone_neither_wait_nor_hide_those_that_got_their_address
     for block, tensor in enumerate(kept, gone):
         note(marks, block, tensor)
     assert inputs_of(marks, 2 * gone) == [0] * gone + [BYTES] * gone
-
-
-def test_an_input_of_two_blocks_is_of_neither_alone():
-    marks, shared, own = Marks(), torch.empty(BYTES), torch.empty(BYTES)
-    note(marks, 0, shared)
-    marks.note(Phase("", 0, 1), LiveBytes(), (shared, own))
-    assert inputs_of(marks, 2) == [0, own.nbytes]
-
-
-def test_a_step_that_was_simulated_is_not_simulated_again(tmp_path, monkeypatch):
-    config, kept = make_config(adapter={"kind": "lora"}), KeptSimulations(tmp_path / "kept.json")
-    found = simulation(config, torch.float32, kept=kept).profile(FORMATS["nf4"])
-    monkeypatch.setattr(StepSimulation, "_run_blocks", pytest.fail)
-    assert simulation(config, torch.float32, kept=kept).profile(FORMATS["nf4"]) == found

@@ -2,13 +2,9 @@
 
 import contextlib
 
-import pytest
-
 from tests.fixtures.small_disk import fill, small_disk  # noqa: F401
 from trainer_core.errors import StorageError
 from trainer_core.training.metrics.appended_lines import AppendedLines
-from trainer_core.training.metrics.metrics_file import MetricsWriter, read_metrics
-from trainer_core.types import StepResult
 
 
 def test_lines_that_find_no_room_are_kept_and_written_in_order(small_disk):  # noqa: F811
@@ -50,27 +46,3 @@ def test_closing_tries_once_more_and_raises_nothing(small_disk):  # noqa: F811
     lines.close()
     assert (before, lines.pending) == (1, 0)
     assert set(path.read_text().splitlines()) == {"first", "y" * 1000}
-
-
-def test_a_late_measurement_that_finds_no_room_comes_with_a_later_step(small_disk):  # noqa: F811
-    def step(number):
-        return StepResult(number, number / 4, 0.5, 1e-4, 0.3, 0.5, 0.01, 1000.0 + number)
-
-    def writer(done):
-        return MetricsWriter(small_disk / "metrics.jsonl", done, str, lambda *_: ())
-
-    with writer(0) as first:
-        for number in range(1, 60):
-            first.write(step(number))
-    second = writer(59)
-    fill(small_disk)
-    with pytest.raises(StorageError):
-        second.write_late(59, 0.25)
-    assert len(read_metrics(small_disk / "metrics.jsonl")) == 59
-    with contextlib.suppress(StorageError):
-        second.write(step(60))
-    (small_disk / "filler").unlink()
-    second.write(step(61))
-    second.close()
-    found = {each.step: each.validation_loss for each in read_metrics(small_disk / "metrics.jsonl")}
-    assert found == {number: 0.25 if number == 59 else None for number in range(1, 62)}

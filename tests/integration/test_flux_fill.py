@@ -61,8 +61,9 @@ def run_file(tmp_path, own_masks, **dataset):
     )
 
 
-@pytest.mark.parametrize("own_masks", some([False, True], True), ids=["drawn masks", "own masks"])
-def test_tiny_fill_trains_and_shows_filled_images(tmp_path, own_masks):
+@pytest.mark.parametrize("masks", some(["drawn", "own"], "own"))
+def test_tiny_fill_trains_and_shows_filled_images(tmp_path, masks):
+    own_masks = masks == "own"
     config = run_file(tmp_path, own_masks)
     result = train(config)
     assert result.status == "done"

@@ -5,18 +5,14 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.fixtures.cache_world import TinyEncoders, World
+from tests.fixtures.cache_world import TinyEncoders
 from trainer_core.commands.terminal_image import terminal_lines
-from trainer_core.data.buckets import plan_buckets
-from trainer_core.data.drawn_masks import with_areas
 from trainer_core.data.image import (
     fit_to_bucket,
     on_white,
     open_image,
     resize_exact,
-    to_pixels,
 )
-from trainer_core.data.sources.folder import scan
 from trainer_core.types import Bucket
 
 CLEAR_RED = (255, 0, 0, 0)
@@ -78,22 +74,3 @@ class Recording(TinyEncoders):
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
         self.seen.append(pixels)
         return super().encode_image(pixels[:, :3])
-
-
-def test_an_image_with_a_hole_that_is_its_own_control_image_is_filled_where_a_mask_is_drawn(
-    tmp_path, captioned, paint
-):
-    """Its own hole would teach white: that is what lies behind it in the target."""
-    world = World(tmp_path, captioned, paint)
-    world.encoders = Recording()
-    path = world.add("a.png")
-    halves((64, 64)).save(path)
-    samples = with_areas(scan(world.settings()).samples, world.settings(), True)
-    plan = plan_buckets(samples, world.settings(), 16, lambda width, height, area: (32, 32))
-    world.build(plan, fills=True)
-    target, control = world.encoders.seen
-    assert (target.shape[1], control.shape[1]) == (3, 4)
-    assert torch.equal(target[0], to_pixels(on_white(halves())))
-    assert not torch.equal(control[0, 3], to_pixels(halves(), 4)[3])
-    kept = control[0, 3] > 0
-    assert torch.equal(control[0, :3, kept], target[0, :, kept])

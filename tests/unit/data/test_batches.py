@@ -187,22 +187,6 @@ def test_the_order_is_fixed_for_good():
     assert chunks(plan) == ORDER
 
 
-def test_a_batch_holds_its_samples_in_order(dataset):
-    plan = plan_for(dataset, batch_size=3, micro_batches=2, seed=3)
-    for step in range(1, 6):
-        for micro in plan.dealt(step):
-            batch = load_batch(dataset, plan, step, micro, 0.0, 3)
-            indices = plan.indices(step, micro)
-            assert batch.names == tuple(f"{index}.png" for index in indices)
-            first = sum(len(plan.indices(step, each)) for each in range(micro))
-            assert batch.positions == tuple(range(first, first + len(indices)))
-            assert batch.latents[:, 0, 0, 0].tolist() == [float(index) for index in indices]
-            assert [len(text["t"]) for text in batch.conditionings] == [i + 1 for i in indices]
-            for control in batch.controls:
-                assert control[:, 0, 0, 0].tolist() == [100.0 + index for index in indices]
-            assert len(batch.controls) == len(dataset.control_buckets[indices[0]])
-
-
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_the_shares_of_a_batch_make_up_the_whole(dataset, count):
     small = CachedDataset(dataset.items[:3])

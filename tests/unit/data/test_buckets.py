@@ -188,23 +188,6 @@ def test_shapes_are_cut_as_the_seed_crops_them():
             assert kept[bucket] == pytest.approx(box, abs=1 + 32 * max(part) / 1024), bucket
 
 
-def test_each_folder_has_its_own_resolutions():
-    folders = [{"path": "b", "resolution": 256}, {"path": "c", "more_resolutions": [256]}]
-    settings = DatasetSection(path="a", resolution=512, folders=folders)
-    samples = [Sample(f"{n}.png", Path("x"), "", 1000, 1000, folder=n) for n in (2, 0, 1)]
-    plan = plan_buckets(samples, settings, 16, no_control_size)
-    assert [(p.sample.folder, p.bucket.width) for p in plan.samples] == [
-        (2, 512), (2, 256), (0, 512), (1, 256)
-    ]  # fmt: skip
-    shapes = DatasetSection(path="a", folders=[{"path": "b", "more_shapes": ["1:2"]}])
-    assert [len(plan_buckets([each], shapes, 16, no_control_size).samples) for each in samples] == [
-        *(2, 1, 2)
-    ]
-    small = [Sample("s.png", Path("x"), "", 400, 400, folder=n) for n in (0, 1)]
-    (note,) = plan_buckets(small, settings, 16, no_control_size).notes
-    assert "smaller than 512 x 512" in note
-
-
 def test_a_coarser_step_makes_fewer_buckets_and_keeps_small_images():
     fine, coarse = (standard_buckets(1024, 3.0, step) for step in (16, 128))
     assert len(coarse) < len(fine) / 4

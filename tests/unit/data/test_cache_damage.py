@@ -121,23 +121,6 @@ def test_an_image_whose_pixels_are_broken_follows_the_policy(world, policy, vict
     assert world.encoders.counts()[0] == 0, "a broken image must not open the encoders"
 
 
-def test_an_image_that_vanishes_or_changes_while_encoding_is_named(world):
-    world.add("a.png")
-    plan = world.plan()
-    (world.data / "a.png").unlink()
-    with pytest.raises(DatasetError, match=r"a\.png"):
-        world.build(plan)
-    world.add("a.png")
-    world.add("b.png")
-
-    def repaint(done: int, total: int) -> None:
-        if done == 0:
-            world.paint(world.data / "b.png", seed=555, width=80)
-
-    with pytest.raises(DatasetError, match=r"b\.png changed"):
-        world.build(notify=repaint)
-
-
 BUILDER = """
 import sys, time
 from pathlib import Path

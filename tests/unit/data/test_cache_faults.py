@@ -6,7 +6,6 @@ import pytest
 
 from tests.fixtures.cache_world import World, same
 from tests.fixtures.small_disk import fill
-from trainer_core.data.cache.index import INDEX_FOLDER
 from trainer_core.errors import StorageError
 
 
@@ -52,30 +51,3 @@ def test_a_read_only_cache_is_read_and_what_it_lacks_is_an_error(filled, small_d
         filled.build()
     assert "cache" in caught.value.found
     assert caught.value.remedy
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda content: b"",
-        *(
-            pytest.param(change, marks=pytest.mark.exhaustive)
-            for change in (lambda c: b"\xff" * 5000, lambda c: c[:-20], lambda c: c[:100])
-        ),
-        lambda content: content[:300] + b"\xff" + content[301:],
-        # The head begins with eight letters, and the version of what the fields mean.
-        lambda content: content[:8] + (99).to_bytes(4, "little") + content[12:],
-    ],
-    ids=["empty", "noise", "cut", "half a head", "a changed byte", "newer"],
-)
-def test_a_damaged_or_newer_index_costs_opening_files_and_nothing_else(filled, change):
-    first = filled.build()
-    filled.encoders.counts()
-    files = [path for path in (filled.cache / INDEX_FOLDER).iterdir() if path.is_file()]
-    assert files
-    for path in files:
-        path.write_bytes(change(path.read_bytes()))
-    again = filled.build()
-    assert same(again, first)
-    assert again.text_tokens.tolist() == first.text_tokens.tolist()
-    assert (again.encoded, filled.encoders.counts()) == (0, (0, 0, 0))

@@ -12,7 +12,6 @@ from tests.fixtures.cache_world import same
 from tests.fixtures.counted_calls import counted_calls
 from trainer_core.data.cache.claims import Claims
 from trainer_core.data.cache.collect import collect
-from trainer_core.data.cache.index import scan_files
 from trainer_core.errors import StorageError
 from trainer_core.filesystem.record_table import RecordTable
 
@@ -63,19 +62,6 @@ def test_models_of_other_folders_are_never_removed(world):
     done = collect(world.cache, 0, NOTHING)
     assert done.kept == 0
     assert model.exists()
-
-
-@pytest.mark.parametrize(
-    "key", ["AB" * 32, " " * 62 + "ab", "\u0661" * 64, "zz" * 32, "../" * 21 + "x"]
-)
-def test_files_whose_names_are_no_keys_are_left_out(tmp_path, key):
-    with contextlib.suppress(OSError):
-        (tmp_path / f"{key}.safetensors").write_bytes(b"1")
-    (tmp_path / f"{'cd' * 32}.safetensors").mkdir()
-    (tmp_path / f"{'ef' * 32}.safetensors").write_bytes(b"12")
-    found = scan_files(tmp_path)
-    assert [row["key"].tobytes().hex() for row in found] == ["ef" * 32]
-    assert found["size"].tolist() == [2]
 
 
 def test_a_claim_of_another_machine_is_waited_for_and_not_for_ever(tmp_path):

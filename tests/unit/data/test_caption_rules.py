@@ -82,21 +82,6 @@ def test_all_choices_are_read_where_they_are_few(caption):
     assert len(set(found)) == len(found)
 
 
-def test_of_many_choices_so_many_are_drawn_alike_each_time():
-    caption = "{a|b|c|d|e|f|g|h|i|j}" * 6
-    found = texts(caption, wildcards=True, most=20)
-    assert len(set(found)) == len(found) == 20
-    assert all(re.fullmatch("[a-j]{6}", text) for text in found)
-    assert texts(caption, wildcards=True, most=20) == found
-    # Another caption draws others, and fewer of the same are the first of them.
-    other = texts(caption.replace("j", "k"), wildcards=True, most=20)
-    assert {t.replace("k", "j") for t in other} != set(found)
-    assert texts(caption, wildcards=True, most=5) == found[:5]
-    # No letter of a place is left out for long: choices are drawn from all of them.
-    many = texts(caption, wildcards=True, most=200)
-    assert all(len({text[place] for text in many}) == 10 for place in range(6))
-
-
 @pytest.mark.parametrize(
     ("caption", "keep", "moved"),
     [

@@ -87,18 +87,6 @@ def test_a_captioned_image_is_no_control_whatever_its_name(tmp_path, captioned):
     assert found.samples[0].controls == ()
 
 
-def test_flat_controls_missing_on_either_side(tmp_path, captioned, paint):
-    captioned(tmp_path / "a.png")
-    paint(tmp_path / "a_control.png")
-    captioned(tmp_path / "b.png")
-    paint(tmp_path / "c_control.png")
-    with pytest.raises(DatasetError) as caught:
-        scan(settings(tmp_path))
-    assert "b.png has no control" in caught.value.found
-    assert "c_control.png has no training" in caught.value.found
-    assert names(scan(settings(tmp_path, missing_control="skip"))) == ["a.png"]
-
-
 @pytest.mark.parametrize(
     ("images", "controls"), [("images", "control"), ("after", "x/y"), ("", "b")]
 )

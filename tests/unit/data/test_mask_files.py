@@ -1,7 +1,6 @@
 """Which files are masks, of which image, and what is told of those that fit none."""
 
 import pytest
-from PIL import ExifTags, Image
 
 from tests.fixtures.bad_input import write_image, write_pair
 from tests.fixtures.scanned_folder import names, settings
@@ -32,22 +31,6 @@ def test_a_mask_is_found_and_is_no_sample(tmp_path, image, mask):
         assert names(found) == [image]
         assert found.samples[0].mask == tmp_path / mask
         assert found.problems == ()
-
-
-@pytest.mark.parametrize("turn", [1, 6, 8])
-def test_a_mask_that_exif_does_not_turn_is_told(tmp_path, turn):
-    """Of images that EXIF turns upside down, sizes do not tell."""
-    image = Image.new("RGB", (96, 64) if turn > 1 else (64, 96))
-    exif = image.getexif()
-    exif[ExifTags.Base.Orientation] = turn
-    image.save(tmp_path / "a.jpg", exif=exif)
-    (tmp_path / "a.txt").write_text("a")
-    Image.new("L", (96, 64)).save(tmp_path / "a_mask.png")
-    with pytest.raises(DatasetError, match="has 96 x 64 pixels, and its image 64 x 96") as caught:
-        scan(masked(tmp_path))
-    assert ("EXIF turns the image alone" in caught.value.found) == (turn > 1)
-    Image.new("L", (64, 96)).save(tmp_path / "a_mask.png")
-    assert scan(masked(tmp_path)).samples[0].mask
 
 
 def test_images_without_mask_are_told_or_stop(tmp_path):

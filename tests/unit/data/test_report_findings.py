@@ -17,7 +17,6 @@ from trainer_core.data.report.build import Batching, make_report
 from trainer_core.data.report.facts import DatasetReport
 from trainer_core.data.report.inspection import inspect
 from trainer_core.data.report.kinds import KINDS
-from trainer_core.data.report.looks import FILE
 from trainer_core.data.report.words import report_text
 from trainer_core.data.sources.folder import survey
 from trainer_core.errors import DatasetError
@@ -215,21 +214,3 @@ def test_before_a_training_warnings_are_told_and_errors_stop(folder):
         warnings_before([*samples, twice], settings)
     assert "other.png (trained as 0.png)" in refused.value.found
     assert refused.value.remedy == KINDS["held_out_trained"].remedy
-
-
-def test_images_are_decoded_once_and_remembered_by_content(folder, tmp_path):
-    settings = DatasetSection(path=str(folder), resolution=64)
-    found = survey(settings)
-    plan = plan_buckets(found.samples, settings, MULTIPLE, lambda w, h, a: (w, h))
-    report = make_report(found, plan.samples, settings, Batching())
-    kept = tmp_path / "kept"
-    assert inspect(report, settings, kept).looked.decoded == 6
-    assert not kept.exists()
-    kept.mkdir()
-    assert inspect(report, settings, kept).looked.decoded == 6
-    assert inspect(report, settings, kept).looked.decoded == 0
-    (folder / "5.png").write_bytes((folder / "4.png").read_bytes())
-    paint(folder / "3.png", seed=77)
-    assert inspect(report, settings, kept).looked.decoded == 1
-    (kept / FILE).write_bytes(b"damaged" * 99)
-    assert inspect(report, settings, kept).looked.decoded == 5

@@ -1,7 +1,5 @@
 """Which images look alike: against brute force, and on images that were saved again."""
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -13,7 +11,6 @@ from trainer_core.data.report.likeness import (
     look_hashes,
     near_pairs,
 )
-from trainer_core.data.report.looks import small_image
 
 
 def smooth(count: int, seed: int = 0, side: int = 4) -> np.ndarray:
@@ -86,16 +83,3 @@ def test_groups_are_those_of_brute_force():
     found = {tuple(each) for each in alike(looks)}
     assert found == expected
     assert len(found) > 30
-
-
-def test_a_rotation_in_the_file_is_followed():
-    coarse = np.random.default_rng(9).integers(0, 256, (6, 7, 3), dtype=np.uint8)
-    image = Image.fromarray(coarse).resize((280, 240), Image.Resampling.BICUBIC)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    turned, plain = io.BytesIO(), io.BytesIO()
-    image.transpose(Image.Transpose.ROTATE_90).save(turned, "PNG", exif=exif)
-    image.save(plain, "PNG")
-    one, other = (small_image(each.getvalue(), 64) for each in (turned, plain))
-    assert one.size == other.size
-    assert np.abs(np.asarray(one, int) - np.asarray(other, int)).mean() < 2

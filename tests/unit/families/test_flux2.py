@@ -29,7 +29,6 @@ from trainer_core.errors import BaseModelError, DatasetError
 from trainer_core.families.chat_text import ChatEncoders
 from trainer_core.families.family import guided_velocity
 from trainer_core.families.flux2.encode import MISTRAL, control_size, flux2_vae
-from trainer_core.families.flux2.graph import GRAPH
 from trainer_core.families.flux2.predict import pad_text
 from trainer_core.families.registry import get_family
 
@@ -186,21 +185,6 @@ def test_a_file_of_klein_is_the_same_denoiser(naming, tmp_path):
     found = FAMILY.load_transformer(locate(path), torch.float32, "cpu").state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-
-
-@pytest.mark.parametrize(
-    ("guidance", "joint", "part"),
-    [(True, 15360, "mistral3_24b"), (False, 7680, "qwen3_4b"), (False, 12288, "qwen3_8b"),
-     (True, 48, "mistral3_24b"), (False, 48, "qwen3_4b")],
-)  # fmt: skip
-def test_each_size_has_its_own_clip_on_the_graph(guidance, joint, part, tmp_path):
-    path = tmp_path / "base.safetensors"
-    save_file(native(guidance, joint), path)
-    spec = GRAPH.of(locate(path))
-    assert spec.clip.parts == (part,)
-    assert part.removesuffix("_24b") in spec.clip.title
-    assert "flux2" in spec.clip.remedy
-    assert spec.vae is GRAPH.vae
 
 
 def test_a_distilled_folder_says_so_itself(folder, tmp_path):

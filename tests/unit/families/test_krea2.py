@@ -19,7 +19,6 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.bases.open import open_base
 from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.config import BaseSection
-from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
 from trainer_core.quantization.quantized_linear import QuantizedLinear
 
@@ -128,24 +127,3 @@ def test_noise_levels_are_those_of_the_pipeline(distilled, width, height, tmp_pa
     scheduler = pipeline.scheduler
     scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / 8, 8), mu=mu)
     assert torch.allclose(found, scheduler.sigmas, atol=1e-6)
-
-
-def test_turbo_is_refused_with_the_model_to_train_instead(folder, tmp_path):
-    turbo = make_krea2_base(tmp_path / "base", distilled=True)
-    file = write(tmp_path / "krea2_turbo_bf16.safetensors", native())
-    for place in (turbo, file):
-        with pytest.raises(BaseModelError, match="distilled") as caught:
-            locate(place)
-        assert "Krea 2 raw" in caught.value.remedy
-        assert FAMILY.distilled(locate(place, distilled="train"))
-        # The same for images of all sizes.
-        shifts = {
-            FAMILY.sampling_sigmas(locate(place, distilled="train"), 2, side, side)[1].item()
-            for side in (256, 1024)
-        }
-        assert len(shifts) == 1
-    assert FAMILY.distilled(locate(folder)) == ""
-    assert FAMILY.sampling_sigmas(locate(folder), 2, 256, 256)[1] < min(shifts)
-    undone = locate(file.rename(file.with_name("krea2_de_turbo_bf16.safetensors")))
-    assert FAMILY.distilled(undone) == ""
-    assert FAMILY.sampling_sigmas(undone, 2, 256, 256)[1] < min(shifts)

@@ -123,20 +123,6 @@ def test_a_run_sees_weak_and_strong_noise_at_every_size(family, variant):
             assert 1 - below[1] <= 0.6, (goal, side, shift)
 
 
-@pytest.mark.parametrize(("family", "embedded"), BASES)
-@pytest.mark.parametrize("images", [5, 12, 500])
-def test_a_better_quality_takes_longer_and_a_larger_set_too(family, embedded, images):
-    for goal in goals_of(family):
-        steps = [
-            preset(goal, quality, family, images=number, embedded=embedded).values["training.steps"]
-            for quality in QUALITIES
-            for number in (images, 2 * images)
-        ]
-        assert steps[0] < steps[2] < steps[4]
-        # From 178 images on a run is as long as with 178.
-        assert (steps[0] < steps[1]) == (steps[2] < steps[3]) == (images < 500)
-
-
 @pytest.mark.parametrize("images", [12, 20, 400])
 def test_standard_is_as_long_as_a_run_that_chooses_its_own_length(images):
     for goal in ("person", "object"):

@@ -2,9 +2,7 @@
 
 import contextlib
 import copy
-import dataclasses
 import functools
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,18 +19,13 @@ from tests.fixtures.qwen_base import (
 from tests.fixtures.recorded_calls import RecordedCalls, relative_error
 from trainer_core.bases.locate import detect_base, detect_variant, locate_base
 from trainer_core.config import BaseSection
-from trainer_core.data.cache.cache_file import Entry
-from trainer_core.data.cache.cached_dataset import CachedItem
 from trainer_core.data.image import to_pixels
 from trainer_core.diffusion.flow import sample_euler
-from trainer_core.errors import ConfigError, DatasetError
+from trainer_core.errors import ConfigError
 from trainer_core.families.qwen_image.encode import prompt_text
 from trainer_core.families.registry import get_family
-from trainer_core.training.memory.memory_estimate import largest_sample
-from trainer_core.types import Bucket
 
 FAMILY = get_family("qwen_image")
-ENTRY = Entry(Path(), "", "0" * 64)
 LAYERS, STEPS, GUIDANCE = 1, 2, 4.0
 SIZE = 640  # the smaller of the two that the pipeline knows
 CAPTIONS = ["a red circle", "two blue squares on a much longer green background"]
@@ -209,11 +202,6 @@ def test_a_folder_is_known_for_what_it_is(drawn, tmp_path):
         locate_base(wrong, FAMILY, has_controls=True)
 
 
-def test_a_caption_without_its_image_is_refused(drawn):
-    with pytest.raises(DatasetError, match="0 control images"):
-        drawn.encoders.encode_text("a", ())
-
-
 @functools.cache
 def native():
     """A small model of the sizes that ComfyUI's detection leaves to itself."""
@@ -244,23 +232,3 @@ def test_a_single_file_becomes_the_model_it_was_made_from(tmp_path):
     assert isinstance(loaded.pos_embed, type(native().pos_embed))
     for name, tensor in loaded.state_dict().items():
         assert torch.equal(tensor, state[name]), name
-
-
-def test_the_largest_sample_counts_its_layers():
-    small, large = (
-        CachedItem(
-            name=str(layers),
-            bucket=Bucket(side, side),
-            control_buckets=(Bucket(side, side),),
-            latents=ENTRY,
-            controls=(ENTRY,),
-            text=ENTRY,
-            empty_text=ENTRY,
-            layers=(ENTRY,) * layers,
-        )
-        for side, layers in ((96, 1), (64, 4))
-    )
-    bucket = Bucket(64, 64)
-    assert largest_sample([small, large]) == ((Bucket(96, 96),) * 2, 1)
-    more = dataclasses.replace(large, layers=(ENTRY,) * 6)
-    assert largest_sample([small, more]) == ((bucket, bucket), 6)

@@ -1,6 +1,5 @@
 """Encoders that do not fit a device: the same bits, one part there at a time, nothing left."""
 
-import contextlib
 import gc
 import weakref
 
@@ -15,7 +14,7 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, MemorySection
 from trainer_core.data.cache.encoders import encode_texts
 from trainer_core.families.registry import get_family
-from trainer_core.inference.placed_encoders import PlacedEncoders, place_encoders
+from trainer_core.inference.placed_encoders import PlacedEncoders
 
 CPU = torch.device("cpu")
 TEXT = "a red circle on a blue background"
@@ -127,16 +126,3 @@ def test_an_exception_while_they_are_placed_leaves_nothing(loaders):
     with pytest.raises(Exception, match="is trained"):
         placed.encode_text(TEXT)
     assert placed.part == ""
-
-
-def test_where_there_is_room_they_are_the_familys_own(loaders):
-    with contextlib.ExitStack() as at_end:
-        given = loaders["flux"], CPU, MemorySection()
-        models = (lambda e: (e.vae.model, *e.text_models))(loaders["flux"]())
-        fits = place_encoders(*given, SmallMachine(size(models)), at_end)
-        assert not isinstance(fits, PlacedEncoders)
-        assert isinstance(fits.vae.model, nn.Module)
-        short = place_encoders(*given, SmallMachine(size(models) - 1), at_end)
-        short.encode_text(TEXT)
-        assert isinstance(short, PlacedEncoders)
-    assert short.part == ""

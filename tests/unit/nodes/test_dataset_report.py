@@ -1,7 +1,6 @@
 """What the strip and the dialog say of a folder is what the trainer would do with it."""
 
 import io
-import json
 
 import pytest
 from PIL import Image
@@ -188,18 +187,6 @@ def test_thumbnails_are_upright_small_and_kept_within_a_limit(tmp_path, dataset_
     for number in range(3):
         small.get(tmp_path / f"{number}.jpg", large=False)
     assert len(small._kept) == 1
-
-
-def test_what_is_left_out_stays_to_be_seen_and_transparency_is_told(folder, report):
-    choices = {"left_out": ["3.png", "gone.png", "../a.png", "/etc/hosts"]}
-    (folder / ".adapter_trainer.json").write_text(json.dumps(choices))
-    Image.new("RGBA", (256, 256)).save(folder / "5.png")
-    (folder / "5.txt").write_text("glass")
-    made = report(folder)
-    assert [item["name"] for item in made.items if item["left_out"]] == ["3.png"]
-    assert (made.page(0, 9)["left_out"], made.page(0, 9)["total"]) == (1, len(made.items))
-    assert kinds(made.items[5]) == ["transparent"]
-    assert not made.items[5]["problems"][0]["grave"]
 
 
 def test_clips_are_shown_with_their_parts(tmp_path, report, dataset_report, allowed):

@@ -4,7 +4,6 @@ import io
 import os
 import re
 import struct
-import threading
 import zipfile
 import zlib
 from pathlib import Path
@@ -236,22 +235,6 @@ def test_what_belongs_to_an_image_follows_it_to_another_name(drops, tmp_path, ca
     expected |= {f"{own}.txt", f"{own} (2).txt", lone[0]}
     assert set(names(tmp_path / "my_images")) == expected
     assert count == len(others) + 3
-
-
-def test_two_drops_at_once_get_two_folders(drops, tmp_path):
-    begun = [drops.begin(tmp_path, "cats", adds=False) for _ in range(2)]
-    for number, each in enumerate(begun):
-        each.take(f"{number}.png", image())
-    found = []
-    threads = [
-        threading.Thread(target=lambda each=each: found.append(drops.finish(each.token)[0]))
-        for each in begun
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(found) == ["cats", "cats_2"]
 
 
 def test_an_error_in_the_middle_of_adding_takes_back_what_was_added(

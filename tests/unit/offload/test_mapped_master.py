@@ -46,19 +46,6 @@ def test_blocks_are_views_into_the_file(tmp_path, form):
     assert all(torch.equal(each, wanted[name]) for name, each in loaded.state_dict().items())
 
 
-@pytest.mark.parametrize("name", ["flux1-dev.sft", "flux1-dev.safetensors"])
-def test_a_file_is_known_by_any_name_and_behind_a_link(tmp_path, name):
-    path = tmp_path / name
-    real = write_native(path, make_native_flux().state_dict())
-    if path.suffix == ".safetensors":
-        # As a hub's cache has it.
-        path.symlink_to(real.rename(tmp_path / "0a1b2c3d"))
-    loaded = FAMILY.load_transformer(locate_file(path), torch.float32, CPU, mapped=True)
-    streamed = swap(loaded, FAMILY, 4, master=MappedMaster(required=True))
-    streamed.need(0)
-    streamed.close()
-
-
 def test_a_file_may_go_but_not_change_while_it_is_read(tmp_path):
     state = make_native_flux().state_dict()
     path = write_native(tmp_path / "flux1-dev.safetensors", state)

@@ -212,22 +212,6 @@ def test_a_transfer_that_breaks_leaves_no_block_half_loaded():
         assert all(map(torch.equal, swapped.run(order), resident.run(order)))
 
 
-def test_a_device_without_room_for_a_slot_ends_a_pass_and_the_next_one_is_right(monkeypatch):
-    """As after a step that was too large: the blocks are away, and the device may still be full."""
-    resident, swapped = Chain(4), Chain(4)
-    swapped.swap(2)
-    empty = torch.empty
-
-    def full(*sizes, **options):
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(torch, "empty", full)
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        swapped.run(range(4))
-    monkeypatch.setattr(torch, "empty", empty)
-    assert all(map(torch.equal, swapped.run(range(4)), resident.run(range(4))))
-
-
 def test_afterwards_everything_is_as_before_and_another_training_may_begin():
     family, hesitant = get_family("flux"), HesitantTransfer()
     transformer = MAKERS["flux"]()

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.fixtures.combinations import pairwise
 from trainer_core.adapters import attach
@@ -269,20 +268,6 @@ def test_the_factors_see_what_was_not_rounded(name, kind):
         assert torch.equal(one, other) == (at >= 2)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", ["int8_rotated", "e4m3 rows"])
-def test_it_is_compiled_as_one_graph(name):
-    layer = quantized(name, normal(96, 64), normal(96, seed=1))
-    x, g = normal(TOKENS, 64, seed=2), normal(TOKENS, 96, seed=3)
-    expected = passes(layer, x, g)
-    torch.compiler.reset()
-    forget_tables()
-    found = passes(torch.compile(layer, backend="aot_eager", fullgraph=True), x, g)
-    for one, other in zip(found, expected, strict=True):
-        # A number in the middle between two steps may go to the other.
-        assert relative(one, other) < 1e-3
-
-
 @each_format
 def test_a_step_is_simulated_without_memory(name):
     """What stands for a tensor there is not kept for a real one."""
@@ -297,33 +282,6 @@ def test_a_step_is_simulated_without_memory(name):
     assert (y.shape, found.shape) == ((TOKENS, 96), (TOKENS, 64))
     layer = quantized(name, normal(96, 64))
     assert layer(normal(TOKENS, 64)).isfinite().all()
-
-
-class Operands(TorchDispatchMode):
-    """The strides of what each product in 8 bits reads, and the copies of a weight's bytes."""
-
-    def __init__(self):
-        super().__init__()
-        self.strides, self.copies = [], 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.copies += func is torch.ops.aten.clone.default and args[0].shape == (IN, OUT)
-        if func in (torch.ops.aten._int_mm.default, torch.ops.aten._scaled_mm.default):
-            self.strides.append((args[0].stride(), args[1].stride()))
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(
-    ("name", "device"), [("int8", "cpu"), ("int8", "meta"), ("e4m3 rows", "meta")]
-)
-def test_a_gpu_reads_both_along_the_sum_and_a_cpu_needs_no_copy_of_whole_numbers(name, device):
-    layer = quantized(name, normal(OUT, IN)).to(device)
-    with Operands() as found:
-        layer.product(torch.ones(TOKENS, IN, device=device))
-        layer.input_gradient(torch.ones(TOKENS, OUT, device=device))
-    assert found.copies == (device == "meta")
-    across = (IN, 1) if device == "cpu" else (1, OUT)
-    assert found.strides == [((IN, 1), (1, IN)), ((OUT, 1), across)]
 
 
 def test_a_model_is_switched_to_8_bits_and_back():

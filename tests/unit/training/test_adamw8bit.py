@@ -86,19 +86,6 @@ def test_each_number_gets_the_nearest_level(name):
     assert not form.unpack(packed)[3].any()
 
 
-@pytest.mark.parametrize("name", ["adamw", "adamw8bit"])
-def test_a_state_that_is_allocated_before_changes_no_bit(name):
-    plain, ready = parameters(), parameters()
-    optimizer = make(ready, name)
-    allocate_state(optimizer)
-    allocated = {id(t) for state in optimizer.state.values() for t in state.values()}
-    run_steps(optimizer, ready, 3, seed=1)
-    assert {id(t) for state in optimizer.state.values() for t in state.values()} == allocated
-    reference = torch.optim.AdamW(plain, 1e-4, fused=True) if name == "adamw" else make(plain)
-    run_steps(reference, plain, 3, seed=1)
-    assert all(same(plain, ready))
-
-
 @pytest.mark.parametrize(("before", "after"), [("adamw", "adamw8bit"), ("adamw8bit", "adamw")])
 def test_a_state_is_converted(before, after):
     whole = parameters()

@@ -6,7 +6,7 @@ from diffusers.training_utils import EMAModel
 from torch import nn
 
 from trainer_core.config import EmaSection
-from trainer_core.training.checkpoints.average import POWER, FactorAverages, exponential_share
+from trainer_core.training.checkpoints.average import FactorAverages, exponential_share
 from trainer_core.training.checkpoints.power_average import KEPT_LENGTHS, exponent_of
 
 
@@ -83,23 +83,3 @@ def test_restored_averages_go_on_with_the_same_bits():
     expected = whole.tensors()
     assert resumed.tensors().keys() == expected.keys()
     assert all(torch.equal(each, expected[name]) for name, each in resumed.tensors().items())
-
-
-def test_an_average_that_was_not_kept_begins_where_it_is_switched_on():
-    factors = make_factors()
-    before = FactorAverages(EmaSection(decay=0.9), factors)
-    for _ in trained(factors, 5):
-        before.update()
-    later = FactorAverages(EmaSection(decay=0.99, post_hoc=True), factors)
-    with torch.no_grad():
-        for each in factors.values():
-            each.add_(1.0)
-    later.restore(before.tensors(), 5)
-    assert before.about_power() is None
-    assert FactorAverages(EmaSection(post_hoc=True), make_factors()).about_shown() is None
-    # The one that was kept goes on, with the new decay.
-    assert later.about_shown() == {"kind": "exponential", "decay": 0.99, "updates": 5}
-    assert all(torch.equal(each, before.shown[name]) for name, each in later.shown.items())
-    assert later.about_power() == {"lengths": [0.05, 0.1], "updates": 0, "began": 5}
-    power = later.tensors()
-    assert all(torch.equal(power[f"{POWER[0]}.{name}"], each) for name, each in factors.items())

@@ -82,19 +82,6 @@ def test_a_process_is_known_by_its_start_as_exactly_as_a_set_clock_allows(
     assert is_live(folder.path) is live
 
 
-def test_a_lock_of_this_process_that_it_does_not_hold_is_dead(tmp_path):
-    """Left by a run whose lock could not be removed, or by a process that had this number."""
-    folder = create_version(tmp_path, {}, "")
-    lock = (folder.path / "lock.json").read_text()
-    assert is_live(folder.path)
-    folder.release()
-    (folder.path / "lock.json").write_text(lock)
-    assert not is_live(folder.path)
-    with open_version(folder.path):
-        assert is_live(folder.path)
-    assert not (folder.path / "lock.json").exists()
-
-
 @pytest.mark.parametrize(
     ("interrupt", "name"),
     [(KeyboardInterrupt(), "SIGINT"), (KeyboardInterrupt("SIGTERM"), "SIGTERM")],

@@ -3,8 +3,6 @@ from typing import get_args
 import numpy
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers.optimization import (
     get_cosine_with_hard_restarts_schedule_with_warmup,
     get_wsd_schedule,
@@ -92,16 +90,3 @@ def test_all_that_fall_begin_at_one_behind_the_warm_up_and_end_at_min_ratio(name
     assert found[-1] == pytest.approx(0.1)
     if rise and name != "one_cycle":
         numpy.testing.assert_allclose(found[:7], numpy.arange(1, 8) / 7)
-
-
-@given(
-    name=st.sampled_from(NAMES),
-    warmup=st.integers(0, 30),
-    share=st.floats(0, 0.9),
-    steps=st.integers(1, 60),
-    low=st.floats(0, 1),
-)
-def test_factor_stays_between_zero_and_one(name, warmup, share, steps, low):
-    for rise in ({"warmup_steps": warmup}, {"warmup_share": share}):
-        schedule = make_schedule(section(name, min_ratio=low, **rise), steps)
-        assert all(0.0 <= schedule(step) <= 1.0 for step in range(1, steps + 1))

@@ -6,12 +6,9 @@ from tests.fixtures.small_steps import SHAPES, Model, batch_of, maker
 from tests.fixtures.swapped_blocks import MAKERS, place
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
-from trainer_core.offload.memory_plan import Budget, MemoryPlan
 from trainer_core.offload.step_pace import StepPace
 from trainer_core.training.memory.smaller_step import SmallerStep
 from trainer_core.training.step.split_batches import SplitBatches
-
-GIB = 1 << 30
 
 
 def splitting(samples=4):
@@ -82,18 +79,3 @@ def test_what_a_step_takes_is_the_longer_of_computing_and_sending():
     assert pace.seconds(1.0, 20, 1, 1) == 5.0  # nothing is sent ahead
     # `full` is all of its micro-batches, and each of them sends.
     assert StepPace(3.0, 10.0, 2).seconds(1.0, 20, 1, 2) == 4.0
-
-
-@pytest.mark.parametrize(
-    ("master", "pins", "speed"),
-    [("none", True, 2e10), ("none", False, 8e9), ("pinned", True, 2e10), ("file", True, 3e9)],
-)
-def test_the_pace_is_that_of_the_plan(master, pins, speed):
-    away = 0 if master == "none" else 2
-    plan = MemoryPlan(
-        "dense", 0, 5, away, 2, master, 5, "device", GIB, 0, 0, 0, 0, 0, 4.0, 0.5, 3.0
-    )
-    budget = Budget(GIB, GIB, GIB, link_bytes_per_s=2e10, flops_per_s=1e12, pins=pins)
-    assert StepPace.of(plan, budget) == StepPace(3.0, speed, 1)
-    assert StepPace.of(plan, budget, 4) == StepPace(3.0, speed, 4)
-    assert plan.seconds == 4.0

@@ -97,22 +97,3 @@ def test_what_the_base_says_is_asked_for_in_each_part():
     assert calls == [(1.0, 3), (0.0, 2), (1.0, 2)]
     assert found[2] == expected[2]
     torch.testing.assert_close(found[0], expected[0])
-
-
-def test_later_parts_drop_other_numbers_and_the_first_those_of_the_whole():
-    shape = SHAPES["plain"]
-    model, seen = Model(shape), []
-
-    def predict(noisy, *_):
-        seen.append(torch.rand(()).item())
-        return noisy * model.factors
-
-    given = replace(maker(model, batch_of(shape, (0, 1))), predict=predict)
-    split = SplitBatches(given)
-    list(split(1, 0))
-    split.halve()
-    for _ in range(2):
-        list(split(1, 0))
-    whole, first, second, *again = seen
-    assert first == whole != second
-    assert again == [first, second]

@@ -3,7 +3,6 @@ import torch
 
 from trainer_core.errors import RESUME, RunError
 from trainer_core.training.memory.out_of_memory import explained
-from trainer_core.training.step.stopped_device import stopped_device
 
 KIND = getattr(torch, "AcceleratorError", RuntimeError)
 MORE = "\nCUDA kernel errors might be asynchronously reported at some other API call."
@@ -29,18 +28,3 @@ def test_what_a_gpu_says_of_itself_is_told_in_one_line(kind, text, found, remedy
     assert found in error.found
     assert "\n" not in error.found
     assert remedy in error.remedy
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "CUDA out of memory. Tried",
-        "CUDA error: out of memory",
-        "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul`",
-        "CUDA error: invalid configuration argument",
-        "shape",
-    ],
-)
-def test_any_other_error_is_none_of_it(text):
-    assert stopped_device(RuntimeError(text)) is None
-    assert stopped_device(ValueError("CUDA error: an illegal memory access")) is None

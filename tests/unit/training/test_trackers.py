@@ -14,7 +14,6 @@ from trainer_core.config import RunConfig
 from trainer_core.data.clips import clip_facts, read_frames
 from trainer_core.inference.preview_files import save_movie
 from trainer_core.training.metrics.tensorboard import TensorBoard
-from trainer_core.training.metrics.tracker import RunningMeans, step_values
 from trainer_core.training.metrics.weights_and_biases import WeightsAndBiases, told_settings
 from trainer_core.training.recorder import make_trackers
 from trainer_core.types import ClipPart, StepResult
@@ -37,26 +36,6 @@ def config(**output):
             "output": {"dir": path, "name": NAME, **output},
         }
     )
-
-
-def test_numbers_have_tidy_names():
-    measured = {
-        "norms": {"blocks.0": 0.02},
-        "times": {"data": 0.1, "compute": 0.5, "reduce": 0.0, "update": 0.25},
-        "memory": {"ram": 512, "peak": 2048},
-        "validation_loss": 0.7,
-    }
-    found = step_values(result(3, **measured), RunningMeans())
-    wanted = {
-        "training/loss": 0.5,
-        "loss_by_sigma/0.00-0.50": 0.25,
-        "adapter_norm/blocks.0": 0.02,
-        "seconds/rest": 0.15,
-        "memory_gib/peak": 2.0,
-        "validation/loss": 0.7,
-    }
-    assert {name: found[name] for name in wanted} == pytest.approx(wanted)
-    assert "loss_by_sigma/0.50-1.00" not in found
 
 
 def test_settings_that_leave_the_machine_have_no_words_of_the_user():

@@ -29,20 +29,3 @@ def test_lines_that_find_no_room_are_kept_and_written_in_order(small_disk):  # n
     lines.close()
     lines.close()
     assert path.read_text().splitlines() == written
-
-
-def test_closing_tries_once_more_and_raises_nothing(small_disk):  # noqa: F811
-    path = small_disk / "lines"
-    lines = AppendedLines(path)
-    lines.append("first")
-    fill(small_disk)
-    for _ in range(10):
-        try:
-            lines.append("y" * 1000)
-        except StorageError:
-            break
-    before = lines.pending
-    (small_disk / "filler").unlink()
-    lines.close()
-    assert (before, lines.pending) == (1, 0)
-    assert set(path.read_text().splitlines()) == {"first", "y" * 1000}

@@ -348,16 +348,3 @@ def test_the_old_scales_without_their_marker_are_refused(tmp_path):
     error = refusal(write(tmp_path, tensors))
     assert "scale_weight" in error.found
     assert "ComfyUI ignores" in error.expected
-
-
-def test_a_file_that_vanishes_or_shrinks_after_the_check_is_refused(tmp_path):
-    path = write(tmp_path, flux())
-    location = locate_base(
-        BaseSection(path=str(path)), get_family("flux"), False, needs_encoders=False
-    )
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(BaseModelError, match="whole safetensors"):
-        get_family("flux").load_transformer(location, torch.float32, "cpu")
-    path.unlink()
-    with pytest.raises(BaseModelError, match=r"cannot be read|no whole"):
-        get_family("flux").load_transformer(location, torch.float32, "cpu")

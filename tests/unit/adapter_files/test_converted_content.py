@@ -14,10 +14,14 @@ from trainer_core.adapter_files.metadata import LARGEST_IN_HEADER
 from trainer_core.adapter_files.read.adapter_file import read_adapter, read_file
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters.kinds.registry import layer_delta
+from trainer_core.bases.adapter_family import require_base
+from trainer_core.bases.open import open_base
 from trainer_core.errors import InputError, PrecisionError
+from trainer_core.families.registry import FAMILIES
 from trainer_core.types import AdapterState
 
 FLUX, QWEN = key_map("flux"), key_map("qwen_image")
+Q = "transformer_blocks.0.attn.to_q"
 SINGLE = "single_transformer_blocks.3"
 
 
@@ -119,6 +123,20 @@ def test_a_header_keeps_what_stays_true(tmp_path):
     report = convert(source, target, "comfyui", FLUX, overwrite=True)
     assert set(header(target)) - {"format"} == kept - {"workflow"}
     assert any("workflow was left out: too large" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("size", [(100, 77), (128, 77), None])
+def test_an_adapter_of_other_sizes_than_the_base_is_refused(size, tmp_path):
+    base = open_base("embedded")
+    outputs, inputs = base.shape(f"{Q}.weight") or (0, 0)
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, make_state("lora", sizes={Q: (inputs, outputs)}), "comfyui", QWEN, {})
+    require_base(path, base)
+    name = Q if size else Q.replace(".0.", ".77.")
+    state = make_state("lora", sizes={name: size or (inputs, outputs)})
+    write_adapter(path, state, "comfyui", FAMILIES["qwen_image"].layers.key_map, {})
+    with pytest.raises(InputError, match="is not in the base" if size is None else "77 x 1"):
+        require_base(path, base)
 
 
 @pytest.mark.parametrize("layout", ["comfyui", "peft"])

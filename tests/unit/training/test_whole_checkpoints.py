@@ -12,6 +12,7 @@ from trainer_core.errors import CheckpointError, InputError
 from trainer_core.training.checkpoints.checkpoint import (
     FORMAT,
     read_whole_checkpoint,
+    require_newest,
     save_checkpoint,
 )
 
@@ -116,6 +117,14 @@ def test_a_checkpoint_of_a_later_version_is_not_passed_over(checkpoints):
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": FORMAT + 1}))
     with pytest.raises(InputError, match="version of Adapter Trainer that wrote it"):
         read_whole_checkpoint(checkpoints / "000015", named=False)
+
+
+def test_a_run_that_another_process_took_further_is_not_taken_back(checkpoints):
+    _, checkpoint = read_whole_checkpoint(checkpoints / "000015", named=False)
+    require_newest(checkpoints, checkpoint)
+    save(checkpoints, 20)
+    with pytest.raises(InputError, match="to step 20 by another process"):
+        require_newest(checkpoints, checkpoint)
 
 
 def test_several_damaged_ones_are_passed_over_and_each_is_told_until_all_are(checkpoints):

@@ -48,7 +48,7 @@ test: said lint
 	@$(MAKE) --no-print-directory checks
 
 said:
-	@echo "make test: ruff, the tests, pyright and the panel's checks. About 11 minutes on two cores, less without"
+	@echo "make test: ruff, the tests, pyright and the panel's checks. About 10 minutes on two cores, less without"
 	@echo "a ComfyUI; a minute more where .venv is made. A test that fails is shown at once."
 
 # Each of the two works on one core.

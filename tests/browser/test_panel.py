@@ -257,6 +257,7 @@ def compare_steps(page) -> None:
     assert page.browser.evaluate(split) == "25"
 
 
+@pytest.mark.exhaustive
 def test_images_open_large_and_keys_stay_in_the_dialog(page, finished):
     show(page, finished)
     nodes = page.browser.evaluate("return window.app.graph.nodes.length")
@@ -361,6 +362,7 @@ def test_adapted_layers_are_listed_behind_one_click_and_survive_a_reload(page, f
     assert page.problems() == []
 
 
+@pytest.mark.exhaustive
 def test_train_longer_goes_on_from_the_end(page, finished):
     show(page, finished)
     page.browser.click(f"{PANEL} .adapter-trainer-size")

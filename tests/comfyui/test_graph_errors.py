@@ -175,6 +175,7 @@ def test_a_loss_that_is_not_finite_stops_at_the_last_good_state(server):
     assert record(newest)["status"] == "done"
 
 
+@pytest.mark.exhaustive
 def test_full_memory_is_explained_and_given_back(server):
     nodes = graph("full", settings={"checkpoint_every": 2, "recovery_smaller": False})
     disturb(server, "memory", at=6)

@@ -124,12 +124,9 @@ OF_ANOTHER_MODEL = {
 
 QUICK = [
     ("sdxl", "FreeU_V2"),
-    ("sdxl", "HypernetworkLoader"),
     ("sdxl", "NAGuidance"),
-    ("sdxl", "CFGOverride"),
     ("sdxl", "by block"),
     ("flux", "weighted"),
-    ("flux", "RenormCFG"),
     ("wan21", "ModelComputeDtype"),
     ("z_image", "forwards"),
 ]

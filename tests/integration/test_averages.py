@@ -62,6 +62,7 @@ def test_a_run_exports_its_average_and_its_last_weights(tmp_path, cache):
         torch.testing.assert_close(own.double(), each, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("export", ["last", "average"])
 def test_the_exported_weights_are_the_ones_that_are_asked_for(tmp_path, cache, export):
     training = {**SHORT, "steps": 3, "ema": {"decay": 0.9, "export": export, "previews": "last"}}

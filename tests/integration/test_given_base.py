@@ -131,6 +131,7 @@ def test_it_learns_the_same_bits_as_a_base_that_is_loaded(lumen, base, images, t
     assert host.lent == 0
 
 
+@pytest.mark.exhaustive
 def test_what_only_files_can_do_is_refused(lumen, base, images, tmp_path):
     host = Host(lumen, base)
     for section, values in (

@@ -97,6 +97,7 @@ class CancelWhenBack(CancelAfter):
         return any(isinstance(each, WentBack) for each in self.events)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("every", [2, 0])
 def test_a_cancel_while_it_goes_back_changes_no_bit(tmp_path, cache, whole, every):
     """Without checkpoints it goes back to its start, and on as a run of so low a rate."""

@@ -155,6 +155,7 @@ def test_the_text_encoder_has_a_rate_of_its_own_which_is_a_tenth_unless_it_is_se
     assert adapter.alpha_pattern == {TARGETS: RANK / 2}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("memory", [{"blocks_to_swap": 2}, {"checkpoint_inputs": "ram"}])
 def test_the_gradient_passes_swapped_and_checkpointed_blocks(base, data, tmp_path, memory):
     cache = {"cache": {"dir": str(tmp_path / "cache")}, "training": {"steps": 2}}

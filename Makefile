@@ -37,29 +37,29 @@ GPU_PLATFORMS := manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_6
 # A part of the tests in `make test-full`: FILES="tests/unit/data/test_masks.py ...".
 FILES ?=
 
-.PHONY: said packages demo test test-full test-seconds generated bench bench-learning gpu gpu-wheels pretend-gpu mutations lint checks types js js-checks unit \
+.PHONY: said packages demo test test-full test-seconds generated bench bench-learning gpu gpu-wheels pretend-gpu mutations lint first types js js-checks unit \
 	matrix matrix-old matrix-new guest-old guest-new
 
 demo: $(READY)
 	$(BIN)/adapter-trainer demo kind=$(KIND) task=$(TASK) output=$(OUTPUT)
 
+# First what takes one core each: pyright, and beside it a quick folder with the panel's checks.
 test: said lint
+	@$(MAKE) --no-print-directory -j2 types first
 	@$(MAKE) --no-print-directory unit
-	@$(MAKE) --no-print-directory checks
 
 said:
-	@echo "make test: ruff, the tests, pyright and the panel's checks. About 10 minutes on two cores, less without"
+	@echo "make test: ruff, pyright, the panel's checks and the tests. About 10 minutes on two cores, less without"
 	@echo "a ComfyUI; a minute more where .venv is made. A test that fails is shown at once."
 
-# Each of the two works on one core.
-checks: $(READY)
-	@$(MAKE) --no-print-directory -j2 types js
+# The first result is there in seconds.
+first: $(READY) packages
+	MARKER_REPORT= $(BIN)/pytest --quiet --progress $(FIRST)
+	@$(MAKE) --no-print-directory js
 
 # A file's tests stay together, because they share a server or a trained adapter. Each process
-# computes on one core, so that they do not wait for each other. A quick folder comes first, alone:
-# its first result is there in seconds.
+# computes on one core, so that they do not wait for each other.
 unit: $(READY) packages
-	MARKER_REPORT= $(BIN)/pytest --quiet --progress $(FIRST)
 	$(PYTEST) -m "not exhaustive" $(addprefix --ignore ,$(FIRST))
 
 # What `make test` leaves out: full tables of cases, of which it runs at least one each.

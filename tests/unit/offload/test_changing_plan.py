@@ -55,6 +55,8 @@ class Registry:
 def registry(monkeypatch):
     found = Registry()
     monkeypatch.setattr(pinned_memory, "_runtime", lambda: found)
+    # A run would tell of what is refused here.
+    monkeypatch.setattr(pinned_memory, "refused_pins", set())
     return found
 
 

@@ -63,6 +63,26 @@ class FrameGrid:
         return [self.frames_of(each) for each in range(2, self.latent_frames(most) + 1)]
 
 
+START, ENDS = "start", "ends"
+"""What a base is given of a clip: its first frame, or its first and its last one.
+
+Also the names before the point of what is stored of them beside the clip's latents.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StartFrames:
+    """That a base of videos can be given the first frame of a clip.
+
+    Attributes:
+        always: Whether it begins with one in any case.
+        end: Whether it can be given the last frame as well.
+    """
+
+    always: bool
+    end: bool
+
+
 ANY_CLIPS = FrameGrid(1, 16.0)
 """Takes clips of every length, where the base is not known yet."""
 
@@ -155,12 +175,14 @@ class View:
         controls: Whether its control images are given.
         flipped: Whether it is mirrored.
         ordinary: Whether its text has the class word in the place of the trigger word.
+        given: Which frames of a clip are given, where they are encoded: `START`, `ENDS`, or none.
     """
 
     caption: int | None = 0
     controls: bool = True
     flipped: bool = False
     ordinary: bool = False
+    given: str = START
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +195,12 @@ class CachedSample:
         latents: `[C, h, w]`, or with its layers `[C, f, h, w]`; float32, normalised.
         controls: Latents of the control images, each `[C, h, w]`; none in a view without them.
         conditioning: The encoded text of the view (and, for edit families, what the text encoder
-            saw of the control images).
+            saw of the control images), and the frames that it is given.
         regularization: As in `Sample`.
         mask: `[h, w]` in [0, 1], 1 where the image counts as foreground; None where all does.
         direction: Of a concept slider, its encoded positive and negative prompt; else None.
+        clean: `[f]`, 1 for each frame of latents that is given and not predicted; None where all
+            are predicted.
     """
 
     name: str
@@ -187,6 +211,7 @@ class CachedSample:
     regularization: bool = False
     mask: Tensor | None = None
     direction: tuple[Conditioning, Conditioning] | None = None
+    clean: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +226,8 @@ class Batch:
         controls: One `[B, C, h, w]` per control image.
         conditionings: One per sample, in order, not collated; caption dropout is already applied.
         weights: Factor on each sample's loss; empty where all are 1.
-        masks: `[B, 1, h, w]`, weights of the loss at each place (`data.masks.mask_weights`); None
+        masks: `[B, 1, h, w]` or `[B, 1, f, h, w]`, weights of the loss at each place
+            (`data.masks.mask_weights`), where an axis of places that are alike may be 1; None
             where all places of all samples count alike.
         idle: Whether it is there only to keep several processes in step, with weights of 0, and
             is no part of the step.

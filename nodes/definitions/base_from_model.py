@@ -46,6 +46,7 @@ class BaseFromModel(io.ComfyNode):
                 ),
                 *(each.input() for each in cls.SETTINGS),
                 *sockets.expert_inputs(),
+                sockets.vision_input(),
             ],
             outputs=[sockets.Base.Output(display_name="base")],
         )
@@ -57,6 +58,7 @@ class BaseFromModel(io.ComfyNode):
         expert: str = AUTO,
         other_expert: Any = None,
         switch_at: float = SWITCH_AT,
+        clip_vision: Any = None,
         **inputs: Any,
     ) -> io.NodeOutput:
         """Read what the model tells; nothing is loaded."""
@@ -66,4 +68,5 @@ class BaseFromModel(io.ComfyNode):
         own = values.get("base", {})
         precision = values["training"]["precision"]
         role = ExpertInputs(expert, switch_at, other_expert)
-        return io.NodeOutput(base_of_model(model, precision, **own, expert=role))
+        base = base_of_model(model, precision, **own, expert=role, vision=clip_vision)
+        return io.NodeOutput(base)

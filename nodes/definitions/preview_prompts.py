@@ -44,7 +44,7 @@ class PreviewPrompts(io.ComfyNode):
                     "controls",
                     optional=True,
                     tooltip="Connect it only for a base that edits: a control image for each "
-                    "prompt, or one for all.",
+                    "prompt, or one for all. Of a model of videos it is the first frame.",
                 ),
                 io.Combo.Input(
                     "controls_from",

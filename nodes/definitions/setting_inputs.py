@@ -290,6 +290,8 @@ LATER = (
 CLIPS = (
     SettingInput("dataset.frames", optional=True),
     SettingInput("dataset.fps", optional=True),
+    SettingInput("dataset.start_frame", optional=True),
+    SettingInput("dataset.end_frame", optional=True),
 )
 """Inputs of a folder of clips."""
 

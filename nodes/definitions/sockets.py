@@ -51,6 +51,16 @@ _WIDGETS: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
+def vision_input() -> io.Input:
+    """The vision model of a MODEL of videos."""
+    return io.ClipVision.Input(
+        "clip_vision",
+        optional=True,
+        tooltip="Connect Load CLIP Vision for a model of videos that sees the first frame through "
+        "it: Wan 2.1 I2V, HunyuanVideo 1.5. Others need none.",
+    )
+
+
 def training_inputs(base: str) -> list[io.Input]:
     """The sockets that say what is trained; `base` is the help text of the first."""
     return [

@@ -66,6 +66,7 @@ class TrainQuick(io.ComfyNode):
                     "decodes previews.",
                 ),
                 *_advanced(),
+                sockets.vision_input(),
             ],
             outputs=sockets.run_outputs(),
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
@@ -95,6 +96,7 @@ class TrainQuick(io.ComfyNode):
         clip: Any = None,
         vae: Any = None,
         other_expert: Any = None,
+        clip_vision: Any = None,
         **inputs: Any,
     ) -> io.NodeOutput:
         """Plan, encode and train."""
@@ -108,7 +110,14 @@ class TrainQuick(io.ComfyNode):
         workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
         answers = Answers(**inputs, loader=queued.loader_of(cls.hidden.prompt, node_id, "model"))
         handle, losses = run_quick(
-            node_id, answers, model=model, clip=clip, vae=vae, other=other_expert, workflow=workflow
+            node_id,
+            answers,
+            model=model,
+            clip=clip,
+            vae=vae,
+            vision=clip_vision,
+            other=other_expert,
+            workflow=workflow,
         )
         ADAPTERS.hand_on(node_id, inputs["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))

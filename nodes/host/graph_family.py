@@ -15,6 +15,7 @@ from .graph_predict import GraphPredict
 from .graph_text import graph_text
 from .own_text import require_own_text
 from .plain_encoders import PlainEncoders
+from .start_frames import StartEncoder
 
 if TYPE_CHECKING:
     import torch
@@ -155,6 +156,7 @@ def _given(
         open=open_denoiser,
         sigmas=found.sigmas,
         clips=found.clips,
+        starts=found.starts,
     )
 
 
@@ -164,12 +166,14 @@ def encoders_of(
     vae: Any,
     on_close: Callable[[], None] | None = None,
     *,
+    vision: Any = None,
     probed: int = 0,
     name: str = "",
 ) -> MakeSource:
     """What encodes and decodes for a MODEL with the graph's CLIP and VAE.
 
     Args:
+        vision: The CLIP_VISION input's value; None where nothing is connected.
         on_close: As `PlainEncoders`.
         probed: Side in pixels of an image that the model has to predict with a text of the CLIP
             before all else is encoded; 0 for none.
@@ -187,8 +191,11 @@ def encoders_of(
         edits = found.takes_references and location.variant != "generate"
         sight = seeing_text(clip, found.title) if edits else None
         probe = functools.partial(_predict_once, found, family, probed) if probed else None
+        begin = None if found.starts is None else StartEncoder(found.model, vision)
         return PlainEncoders(
-            name or found.title, found.space, clip, vae, on_close, text, sight, probe, found.clips
+            *(name or found.title, found.space, clip, vae, on_close, text, sight, probe),
+            found.clips,
+            begin,
         )
 
     return make

@@ -14,13 +14,14 @@ from ...trainer_core.families.distilled import distilled_word
 from . import comfy_host, reference_images
 from .graph_inputs import options_fingerprint, require_trainable, weights_fingerprint
 from .plain_encoders import LatentSpace
+from .start_frames import start_frames
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ...trainer_core.diffusion.noise_levels import NoiseLevels
     from ...trainer_core.diffusion.parameterization import Parameterization
-    from ...trainer_core.types import FrameGrid
+    from ...trainer_core.types import FrameGrid, StartFrames
 
 _IMAGE, _VIDEO = 2, 3
 _SCHEDULER = "simple"
@@ -94,8 +95,6 @@ _NO_IMAGES: Mapping[str, str] = {
 Source: ComfyUI 0.33, ``comfy/model_base.py`` and ``comfy/supported_models.py``.
 """
 
-_WITH_OR_WITHOUT = {"WAN22"}
-"""Models of videos that begin with an image or without one."""
 _CHOOSE = "Choose a model that generates images or clips from text."
 
 
@@ -158,6 +157,11 @@ class GraphModel:
         if not rates or self.space.dimensions != _VIDEO or every == 1:
             return None
         return FrameGrid(every, rates[0])
+
+    @property
+    def starts(self) -> StartFrames | None:
+        """What it may be given of a clip; None where it takes no frame."""
+        return start_frames(self.model)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -337,8 +341,8 @@ class GraphModel:
         own = getattr(config, "latent_format", None)
         if own is not None and own.latent_channels != found.latent_channels:
             raise self._refused(f"a node has given the latents of {type(found).__name__}")
-        begins = getattr(self.model, "image_to_video", False) and self.kind not in _WITH_OR_WITHOUT
-        if self.model.concat_keys or begins:
+        begins = getattr(self.model, "image_to_video", False)
+        if self.model.concat_keys or (begins and self.starts is None):
             raise self._refused("is given an image or a mask beside the noise, as for inpainting")
 
     @property

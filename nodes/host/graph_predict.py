@@ -19,6 +19,7 @@ from .conditioning import restored_conditioning
 from .graph_inputs import ATTENTION
 from .prediction_proof import PredictionProof
 from .reference_images import REFERENCES, UNFIT, ReferenceProof
+from .start_frames import Given, given_frames
 from .unchanged_inputs import followed_patches
 
 if TYPE_CHECKING:
@@ -28,6 +29,47 @@ if TYPE_CHECKING:
     from .graph_text import GraphText
 
 _VIDEO, _MASK = 3, "attention_mask"
+
+
+@dataclass(frozen=True)
+class _Clean:
+    """Latents that are given to the model as they are, as ``KSamplerX0Inpaint`` lays them in.
+
+    Attributes:
+        image: `[1, C, f, h, w]`, normalised; None where all latents are noise.
+        mask: Of the same shape, 1 where they are noise.
+        by_sampler: Whether the sampler lays them over the noise; else the network does.
+    """
+
+    image: Tensor | None = None
+    mask: Tensor | None = None
+    by_sampler: bool = False
+
+    @classmethod
+    def of(cls, model: Any, given: Given, noise: Tensor) -> _Clean:
+        """The latents that a model is given."""
+        if given.samples is None:
+            return cls()
+        prepare = comfy_host.comfyui_module("comfy.sampler_helpers").prepare_mask
+        mask = prepare(given.noise_mask, noise.shape, noise.device)
+        return cls(model.process_latent_in(given.samples), mask, not given.in_network)
+
+    def laid_over(self, noise: Tensor) -> Tensor:
+        """What the model sees in the place of `[1, C, f, h, w]`."""
+        if self.image is None or self.mask is None or not self.by_sampler:
+            return noise
+        return noise * self.mask + self.image * (1.0 - self.mask)
+
+    def kept(self, output: Tensor, noise: Tensor, level: Tensor) -> Tensor:
+        """An output `[C, f, h, w]` whose denoised latents have the clean ones in their place.
+
+        It is of a flow: the denoised latents are ``noise - level * output``. No gradient goes
+        through the clean part.
+        """
+        if self.image is None or self.mask is None:
+            return output
+        straight = (noise - self.image[0]) / level
+        return output * self.mask[0] + straight * (1.0 - self.mask[0])
 
 
 @dataclass(frozen=True)
@@ -125,16 +167,21 @@ class GraphPredict:
     ) -> Tensor:
         import torch
 
-        x, level = self._as_sampled(noisy.float(), sigma.float())
+        noise, level = self._as_sampled(noisy.float(), sigma.float())
+        model = self.patcher.model
+        given = [given_frames(model, text, noise[:1].shape) for text in conditionings]
+        clean = [_Clean.of(model, each, noise[:1]) for each in given]
+        x = torch.cat([clean[row].laid_over(each) for row, each in enumerate(noise.split(1))])
         wanted = [
             self._conditioning(text, [each[row : row + 1] for each in controls], guidance)
+            | given[row].entries
             for row, text in enumerate(conditionings)
         ]
         found: list[Tensor | None] = [None] * len(x)
-        for rows, conds in self._passes(x, level, wanted):
+        for rows, conds in self._passes(x, level, wanted, clean):
             output = self._apply(x[rows], level[rows], conds, exact=exact)
             for row, each in zip(rows, output, strict=True):
-                found[row] = each
+                found[row] = clean[row].kept(each, noise[row], level[row])
         joined = torch.stack([each for each in found if each is not None])
         return joined.squeeze(2) if self._is_video(noisy) else joined
 
@@ -187,13 +234,18 @@ class GraphPredict:
         return {**entry, "model_conds": {}, "uuid": object()}
 
     def _passes(
-        self, x: Tensor, level: Tensor, wanted: Sequence[dict[str, Any]]
+        self,
+        x: Tensor,
+        level: Tensor,
+        wanted: Sequence[dict[str, Any]],
+        clean: Sequence[_Clean],
     ) -> list[tuple[list[int], dict[str, Any]]]:
         """Rows that share a pass, and what the model is given of them."""
         samplers = comfy_host.comfyui_module("comfy.samplers")
         passes: list[tuple[list[int], list[Any]]] = []
         for row, entry in enumerate(wanted):
-            prepared = self._prepared(samplers, x[row : row + 1], level[row : row + 1], entry)
+            own = x[row : row + 1], level[row : row + 1]
+            prepared = self._prepared(samplers, *own, entry, clean[row])
             for rows, sharing in passes:
                 if self._share(samplers, sharing[0], prepared):
                     rows.append(row)
@@ -213,7 +265,9 @@ class GraphPredict:
             return False  # that network puts the masks of all samples into one
         return samplers.can_concat_cond(one, other)
 
-    def _prepared(self, samplers: Any, x: Tensor, level: Tensor, entry: dict[str, Any]) -> Any:
+    def _prepared(
+        self, samplers: Any, x: Tensor, level: Tensor, entry: dict[str, Any], clean: _Clean
+    ) -> Any:
         import torch
 
         model = self.patcher.model
@@ -224,8 +278,8 @@ class GraphPredict:
             x,
             x.device,
             "positive",
-            latent_image=torch.zeros_like(x),
-            denoise_mask=None,
+            latent_image=torch.zeros_like(x) if clean.image is None else clean.image,
+            denoise_mask=clean.mask if clean.by_sampler else None,
             seed=0,
             latent_shapes=[x.shape],
         )

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ...trainer_core.types import Conditioning, FrameGrid
     from .graph_encoders import GraphText
     from .graph_text import GraphText as TrainedText
+    from .start_frames import StartEncoder
 
 _PROBE = "A photo of a cat, (red:1.2)"
 _REMEDY = "Connect the CLIP that the model is sampled with."
@@ -89,6 +90,7 @@ class PlainEncoders:
         clips: Lengths of the clips that the model generates; None of a model of images.
         probe: Called with a short text before anything else is encoded; raises an error where the
             model cannot read it.
+        begin: Encodes the frames that the model is given of a clip, as `start_frames.StartEncoder`.
     """
 
     name: str
@@ -100,6 +102,7 @@ class PlainEncoders:
     sight: GraphText | None = None
     probe: Callable[[Conditioning], None] | None = None
     clips: FrameGrid | None = None
+    begin: StartEncoder | None = None
 
     def __post_init__(self) -> None:
         """Refuse CLIP and VAE whose changes nobody could notice, and another model's VAE.
@@ -133,6 +136,8 @@ class PlainEncoders:
             parts.append(clip_identity(self.clip, f"{layer} {self.clip.tokenize(_PROBE)}"))
         if self.vae is not None:
             parts.append(vae_identity(self.vae))
+        if self.begin is not None and self.begin.vision is not None:
+            parts.append(self.begin.identity)
         return " ".join(parts)
 
     @property
@@ -192,6 +197,23 @@ class PlainEncoders:
             self._require_fitting(raw, frames.shape, self.clips.latent_frames(len(frames)))
             latents = self.space.normalized(raw.float().cpu())
         return ordinary(latents[0])
+
+    def encode_given(self, first: Tensor, last: Tensor | None, count: int) -> Conditioning:
+        """Encode the frames that the model is given of a clip of so many frames.
+
+        Args:
+            first: `[3, H, W]`, uint8.
+            last: As well; None where the first one alone is given.
+
+        Raises:
+            InputError: When the model reads them as a vision model sees them, and there is none.
+        """
+        import torch
+
+        vae = require(self.vae, "VAE", "to encode start frames", _VAE_REMEDY)
+        assert self.begin is not None
+        with torch.inference_mode():
+            return self.begin(vae, first, last, count)
 
     def _try(self) -> None:
         if self.probe is not None and self.clip is not None:

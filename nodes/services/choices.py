@@ -67,6 +67,7 @@ class BaseChoice:
         model: The graph's MODEL that is trained; None for a base of files. It is the graph's own
             object, which ComfyUI keeps as long as its loader's output.
         expert: Which levels of noise a MODEL is for; None for all.
+        vision: The graph's CLIP_VISION, by which the MODEL sees the first frame of a clip, or None.
     """
 
     family: str
@@ -74,6 +75,7 @@ class BaseChoice:
     precision: str
     model: Any = field(default=None, compare=False)
     expert: Expert | None = None
+    vision: Any = field(default=None, compare=False)
 
     @property
     def embedded(self) -> bool:

@@ -14,6 +14,7 @@ def base_of_model(
     precision: str,
     distilled: str = "refuse",
     expert: ExpertInputs | None = None,
+    vision: Any = None,
 ) -> BaseChoice:
     """Describe a MODEL as a base.
 
@@ -21,6 +22,7 @@ def base_of_model(
         precision: ``training.precision``.
         distilled: ``base.distilled``.
         expert: Which levels of noise it is for.
+        vision: A CLIP_VISION; None where nothing is connected.
 
     Raises:
         BaseModelError: When it is a kind of model that cannot be trained.
@@ -34,4 +36,4 @@ def base_of_model(
     path = f"{GRAPH_MODEL}/{found.kind}-{found.fingerprint[:16]}"
     values = {"path": path, "distilled": distilled}
     role = expert_of(found, expert or ExpertInputs())
-    return BaseChoice(GRAPH_MODEL, values, found.precision(precision), model, role)
+    return BaseChoice(GRAPH_MODEL, values, found.precision(precision), model, role, vision)

@@ -151,7 +151,9 @@ def source_of(
 
         # Both experts of a model read one cache.
         name = base.expert.kind if base.expert else ""
-        return encoders_of(base.model, clip, vae, on_close, probed=probed, name=name)
+        return encoders_of(
+            base.model, clip, vae, on_close, vision=base.vision, probed=probed, name=name
+        )
     from ..host.graph_encoders import graph_encoders
 
     length = base.values.get("text_length")

@@ -218,12 +218,15 @@ def _texts(word: str, samples: Sequence[Sample], *, embedded: bool) -> list[str]
     return texts if embedded else list(map(escaped, texts))
 
 
-def parts_of(plan: QuickPlan, model: Any = None, other_expert: Any = None) -> Parts:
+def parts_of(
+    plan: QuickPlan, model: Any = None, other_expert: Any = None, vision: Any = None
+) -> Parts:
     """A plan in the parts that graph_run takes.
 
     Args:
         model: The MODEL that is trained, where the plan borrows it.
         other_expert: The MODEL of the other expert, for previews; None without.
+        vision: The CLIP_VISION of such a MODEL; None where nothing is connected.
     """
     from ...trainer_core.config.run import nested
 
@@ -236,7 +239,7 @@ def parts_of(plan: QuickPlan, model: Any = None, other_expert: Any = None) -> Pa
     expert = ExpertInputs(answers.expert, answers.switch_at, other_expert)
     return Parts(
         DatasetChoice(sections.pop("dataset")),
-        base_of_model(model, precision, expert=expert)
+        base_of_model(model, precision, expert=expert, vision=vision)
         if plan.borrows
         else BaseChoice(plan.family, sections.pop("base"), precision),
         PreviewChoice(sections.pop("preview")),

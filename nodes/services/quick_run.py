@@ -19,6 +19,7 @@ def run_quick(
     model: Any,
     clip: Any,
     vae: Any,
+    vision: Any,
     workflow: Mapping[str, object],
     other: Any = None,
 ) -> tuple[RunHandle, Sequence[float]]:
@@ -29,6 +30,7 @@ def run_quick(
         model: The graph's MODEL; None for a base that the answers name.
         clip: The graph's text encoder; None for a base with its own.
         vae: Its image encoder; None for a base with its own.
+        vision: Its CLIP_VISION; None where nothing is connected.
         workflow: What `queued_graph` gave; kept with the run.
         other: The MODEL of the other expert, for previews; None without.
 
@@ -39,7 +41,7 @@ def run_quick(
         TrainerError: As `plan_run`, `encode` and `run_training`.
     """
     plan = plan_run(answers, model)
-    parts = parts_of(plan, model, other)
+    parts = parts_of(plan, model, other, vision)
     require_encoders(parts.base, clip, vae)
     steps = int(plan.values.get("training.steps") or 0)
     observer = NodeObserver(

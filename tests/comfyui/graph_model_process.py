@@ -36,6 +36,7 @@ def run_config(folder, job, side, family):
             "path": str(folder / "images"),
             "resolution": side,
             "frames": job.get("frames", 33),
+            **job.get("dataset", {}),
         },
         "adapter": {"kind": job["kind"], "rank": 4, **job.get("adapter", {})},
         "training": {
@@ -56,6 +57,7 @@ def run_config(folder, job, side, family):
             "guidance": job.get("guidance", 1.0),
             "seed": SEED,
             "frames": job.get("frames"),
+            "controls": job.get("begin", []),
         },
         "memory": {"device": "cpu", "gradient_checkpointing": job.get("checkpointing", True)},
         "output": {"dir": str(folder / "output"), "name": job["name"], **job.get("output", {})},
@@ -76,8 +78,13 @@ def as_latents(encoders):
     return Latents(**values)
 
 
-def sampled_by_comfyui(model, clip, side, guidance, straight_guidance, frames=1):
-    """The latents of KSampler with euler and simple, as the model has them (normalised)."""
+def sampled_by_comfyui(model, clip, side, guidance, straight_guidance, frames=1, begin=None):
+    """The latents of KSampler with euler and simple, as the model has them (normalised).
+
+    Args:
+        begin: From positive and negative conditioning and the empty latent to those of a clip that
+            begins with an image, and to what becomes of the samples.
+    """
     import torch
 
     import nodes
@@ -94,9 +101,12 @@ def sampled_by_comfyui(model, clip, side, guidance, straight_guidance, frames=1)
     deep = (frames - 1) // found.temporal_downscale_ratio + 1
     shape = [1, found.latent_channels, *[deep] * (found.latent_dimensions - 2), small, small]
     latent = {"samples": torch.zeros(shape)}
+    finish = None
+    if begin is not None:
+        positive, negative, latent, finish = begin(positive, negative, latent)
     words = (SEED, DRAWN, scale, "euler", "simple", positive, negative, latent, 1.0)
     samples = nodes.common_ksampler(model, *words)[0]["samples"]
-    return model.model.process_latent_in(samples)
+    return model.model.process_latent_in(finish(samples) if finish else samples)
 
 
 def losses(folder):
@@ -155,7 +165,7 @@ def longest_clip(config, family, source):
     return part("nodes.services.graph_run")._longest_clip(finished)
 
 
-def trained(folder, job, model, clip, vae):
+def trained(folder, job, model, clip, vae, vision=None, begin=None):
     family_of = part("nodes.host.graph_family")
     train = part("trainer_core.training").train
     pipeline = part("trainer_core.inference.pipeline")
@@ -164,11 +174,11 @@ def trained(folder, job, model, clip, vae):
     side = job["side"]
     family = family_of.graph_family(model)
     config = run_config(folder, job, side, family.name)
-    source = family_of.encoders_of(model, clip, vae)
+    source = family_of.encoders_of(model, clip, vae, vision=vision)
     guidance, guided = job.get("guidance", 1.0), family.prediction.takes_guidance(None)
     frames = job.get("frames", 1)
     # ComfyUI itself adds to a model's ops when it first loads it.
-    bare = sampled_by_comfyui(model, clip, side, guidance, guided, frames)
+    bare = sampled_by_comfyui(model, clip, side, guidance, guided, frames, begin)
     before = weights_hash(model), *marks(model)
     result = train(config, make_source=source, family=family)
     after = weights_hash(model), *marks(model)
@@ -201,9 +211,10 @@ def trained(folder, job, model, clip, vae):
         found["layers"] = sum(name.endswith(".alpha") for name in file.tensors)
     patched, found["unread"] = loaded(model, result.adapters[0])
     found["patches"] = len(patched.patches)
-    theirs = sampled_by_comfyui(patched, clip, side, guidance, guided, frames).reshape(own.shape)
+    asked = clip, side, guidance, guided, frames, begin
+    theirs = sampled_by_comfyui(patched, *asked).reshape(own.shape)
     bare = bare.reshape(own.shape)
-    after = sampled_by_comfyui(model, clip, side, guidance, guided, frames).reshape(own.shape)
+    after = sampled_by_comfyui(model, *asked).reshape(own.shape)
     found["same_after"] = bool(torch.equal(bare, after))
     found["sample_error"] = float((own - theirs).abs().max() / theirs.abs().max())
     found["base_error"] = float((plain - bare).abs().max() / bare.abs().max())

@@ -117,7 +117,7 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
     base = attempt("base", lambda: _open_base(config, controls > 0))
     if base is not None:
         report["base"] = _base_report(base)
-        attempt("settings", lambda: require_variant(config, base.location.variant))
+        attempt("settings", lambda: require_variant(config, base.family, base.location.variant))
         report["base"] |= attempt("base", lambda: _beside_report(config, base)) or {}
         adapter = attempt("adapter", lambda: attach_empty(config, base, start))
         if adapter is not None:

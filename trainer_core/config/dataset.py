@@ -321,6 +321,23 @@ class DatasetSection(Section):
         ge=1,
         le=10000,
     )
+    start_frame: float | None = setting(
+        None,
+        "Set it where you will generate from an image with a base that makes clips of texts, too. "
+        "Share of the samples of clips whose first frame the base is given. Unset: all of them for "
+        "a base that always begins with an image, none for others.",
+        advanced=True,
+        ge=0.0,
+        le=1.0,
+    )
+    end_frame: float = setting(
+        0.0,
+        "Set it where you will generate between two images. Share of the samples of clips whose "
+        "last frame the base is given beside the first one.",
+        advanced=True,
+        ge=0.0,
+        le=1.0,
+    )
     batch_size: int | None = setting(
         None,
         "Leave it unset: training.batch_size. How many images share a batch; a folder of small "
@@ -382,6 +399,13 @@ class DatasetSection(Section):
                 "every, most and noise_levels only with a share above 0, or with a folder of role "
                 "validation",
                 "Set dataset.validation.share, or leave the section out.",
+            )
+        if self.start_frame is not None and self.end_frame > self.start_frame:
+            yield Problem(
+                f"dataset.end_frame is {self.end_frame:g} and dataset.start_frame is "
+                f"{self.start_frame:g}",
+                "a share of the samples that are given their first frame",
+                "Raise dataset.start_frame, or lower dataset.end_frame.",
             )
         yield from self.mask.problems()
         yield from _size_problems(self)

@@ -28,7 +28,7 @@ from ..counters import counter_seed
 from ..types import Batch, Bucket, CachedSample, View
 from .cache.cached_dataset import CachedDataset
 from .captions import drops_caption
-from .masks import batch_weights
+from .masks import batch_weights, predicted_alone
 from .passes import Group, Part, Pass, Twin
 from .views import Views
 
@@ -462,7 +462,10 @@ def make_batch(
         ),
         conditionings=tuple(sample.conditioning for sample in samples),
         weights=weights if set(weights) - {1.0} else (),
-        masks=batch_weights([sample.mask for sample in samples], mask or MaskSection()),
+        masks=predicted_alone(
+            batch_weights([sample.mask for sample in samples], mask or MaskSection()),
+            [sample.clean for sample in samples],
+        ),
         idle=idle,
         directions=tuple(each.direction for each in samples if each.direction is not None),
     )

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from ..config import DatasetSection
 from ..config.dataset import dataset_folders
 from ..errors import ConfigError, DatasetError
-from ..types import Sample
+from ..tensors.safetensors_reader import open_tensors
+from ..types import ENDS, START, Sample, StartFrames
 from .cache.cached_dataset import CachedItem
 
 _GENERATE = "generate"
@@ -90,3 +91,60 @@ def require_bare_texts(settings: DatasetSection, items: Iterable[CachedItem]) ->
                 "a cache that was encoded with control dropout",
                 "Encode again with this setting, or set dataset.control_dropout to 0.",
             )
+
+
+def given_frames(settings: DatasetSection, starts: StartFrames | None) -> tuple[str, ...]:
+    """Which frames of clips are encoded besides, for a base that is given them.
+
+    Args:
+        settings: Of the dataset.
+        starts: What the base may be given; None where it takes no frame.
+
+    Returns:
+        `START`, and `ENDS` where some samples are given their last frame, too.
+
+    Raises:
+        ConfigError: When other frames are asked for than the base takes.
+    """
+    start, end = settings.start_frame, settings.end_frame
+    always = starts is not None and starts.always
+    if starts is None and (start or end):
+        found, wanted = f"dataset.start_frame is {start or end:g}", "a base that takes no frame"
+    elif end and not (starts and starts.end):
+        found, wanted = f"dataset.end_frame is {end:g}", "a base that takes no last frame"
+    elif always and start is not None and start < 1.0:
+        found, wanted = f"dataset.start_frame is {start:g}", "a base that always begins with one"
+    else:
+        kinds = [START] if always or start or end else []
+        return (*kinds, *([ENDS] if end else []))
+    name = found.split(" ")[0]
+    raise ConfigError(
+        f"{found}, and {wanted}",
+        "the share of samples that are given a frame which the base takes",
+        f"Leave {name} out, or choose another base.",
+    )
+
+
+def require_given(given: Sequence[str], items: Iterable[CachedItem]) -> None:
+    """Refuse a finished cache whose clips were encoded without the frames that are given.
+
+    Args:
+        given: As of `given_frames`.
+        items: What is cached; the header of one clip is read.
+
+    Raises:
+        ConfigError: When they are not there.
+        StorageError: When the file is damaged or gone.
+    """
+    clip = next((each for each in items if each.bucket.frames > 1), None) if given else None
+    if clip is None:
+        return
+    with open_tensors(clip.latents.path) as file:
+        known = {name.partition(".")[0] for name in file.tensors}
+    if lacking := [kind for kind in given if kind not in known]:
+        name = "dataset.end_frame" if lacking[-1] == ENDS else "dataset.start_frame"
+        raise ConfigError(
+            f"{name} asks for frames that the finished cache lacks",
+            "a cache that was encoded with this setting",
+            f"Encode again with this setting, or leave {name} out.",
+        )

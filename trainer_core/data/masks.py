@@ -184,6 +184,26 @@ def batch_weights(masks: Sequence[Tensor | None], settings: MaskSection) -> Tens
     return None if bool((weights == 1.0).all()) else weights
 
 
+def predicted_alone(weights: Tensor | None, clean: Sequence[Tensor | None]) -> Tensor | None:
+    """Let only frames of latents that are predicted count.
+
+    Args:
+        weights: `[B, 1, h, w]`, the same for all frames; None for 1 everywhere.
+        clean: `[f]` of each sample, 1 for a frame that is given and not predicted; None where all
+            are predicted.
+
+    Returns:
+        `[B, 1, f, h, w]`, or `[B, 1, f, 1, 1]` without weights; of each sample the mean over its
+        frames is that of ``weights``. ``weights`` where all frames of all samples are predicted.
+    """
+    first = next((each for each in clean if each is not None), None)
+    if first is None:
+        return weights
+    noisy = torch.stack([torch.ones_like(first) if c is None else 1.0 - c.float() for c in clean])
+    counted = (noisy / noisy.mean(1, keepdim=True))[:, None, :, None, None]
+    return counted if weights is None else weights[:, :, None] * counted
+
+
 def counts_nothing(mask: Tensor, settings: MaskSection) -> bool:
     """Whether no place of a mask has a weight, so that its image would train nothing."""
     return not bool(mask_weights(mask, settings).any())

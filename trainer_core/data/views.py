@@ -15,7 +15,7 @@ from typing import Protocol
 from ..config import DatasetSection
 from ..config.dataset import dataset_folders
 from ..counters import counter_order, counter_seed
-from ..types import Bucket, View
+from ..types import ENDS, START, Bucket, View
 from .captions import drops_caption
 
 
@@ -61,11 +61,15 @@ class Views:
         seed: The run's seed.
         caption_dropout: Share of samples with an empty caption, of each folder of the dataset.
         control_dropout: Share of steps without control images, of each folder.
+        start_frame: Share of samples of clips that are given their first frame, if it is encoded.
+        end_frame: Share of those that are given their last one, too.
     """
 
     seed: int
     caption_dropout: tuple[float, ...]
     control_dropout: tuple[float, ...]
+    start_frame: float = 1.0
+    end_frame: float = 0.0
 
     @classmethod
     def of(cls, dataset: DatasetSection, seed: int) -> Views:
@@ -75,6 +79,8 @@ class Views:
             seed,
             tuple(each.caption_dropout for each in folders),
             tuple(each.control_dropout for each in folders),
+            1.0 if dataset.start_frame is None else dataset.start_frame,
+            dataset.end_frame,
         )
 
     def of_sample(self, item: Viewed, step: int, position: int, turn: int) -> View:
@@ -93,6 +99,7 @@ class Views:
             caption=None if self._drops_caption(item, step, position) else self._text(item, turn),
             controls=not self.drops_controls(item, step),
             flipped=self._is_flipped(item, turn),
+            given=self._given(item, turn),
         )
 
     def ordinary(self, item: Viewed, step: int, turn: int, *, blank: bool) -> View:
@@ -110,6 +117,7 @@ class Views:
             controls=not self.drops_controls(item, step),
             flipped=self._is_flipped(item, turn),
             ordinary=not blank,
+            given=self._given(item, turn),
         )
 
     def drops_controls(self, item: Viewed, step: int) -> bool:
@@ -163,6 +171,11 @@ class Views:
         # Of two turns one is mirrored; which one is drawn.
         pair, place = divmod(turn, 2)
         return (counter_seed(self.seed, "flip", item.name, *size, pair) + place) % 2 == 1
+
+    def _given(self, item: Viewed, turn: int) -> str:
+        """Which frames of a clip are given; of an image there are none."""
+        drawn = counter_seed(self.seed, "start_frame", item.name, item.bucket.width, turn) / 2.0**63
+        return ENDS if drawn < self.end_frame else START if drawn < self.start_frame else ""
 
     @staticmethod
     def _share(shares: tuple[float, ...], folder: int) -> float:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..config import RunConfig
 from ..diffusion.sigma import ShiftSettings, flow_sigmas, shift_factor
 from ..errors import ConfigError
-from ..types import Conditioning, FrameGrid
+from ..types import Conditioning, FrameGrid, StartFrames
 from ..weights.base_format import Packing
 from ..weights.diffusers_folder import read_json
 from ..weights.loading import Take, load_file, load_frozen, load_packed
@@ -164,6 +164,11 @@ class Family:
     def clips(self) -> FrameGrid | None:
         """Lengths of the clips that it trains; None where it trains images alone."""
         return None if self.lent is None else self.lent.clips
+
+    @property
+    def starts(self) -> StartFrames | None:
+        """What it may be given of a clip; None where it takes no frame."""
+        return None if self.lent is None else self.lent.starts
 
     def _latents(self, location: BaseLocation) -> tuple[int, int]:
         if self.lent is not None:

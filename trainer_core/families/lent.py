@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import BaseModelError
-from ..types import FrameGrid
+from ..types import FrameGrid, StartFrames
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +54,7 @@ class LentDenoiser:
         open: Gives the frozen denoiser, which computes in a dtype on a device, and takes it back at
             the end of a stack; none of it is copied.
         clips: Lengths of the clips that it generates; None of a model of images.
+        starts: What it may be given of a clip; None where it takes no frame.
         sigmas: Steps of a generation to the noise levels `[steps + 1]`, float32, falling to 0, that
             the host's own sampler would use.
         other: Samples at the other levels of noise; None where this one samples at all of them.
@@ -67,6 +68,7 @@ class LentDenoiser:
     sigmas: Callable[[int], Tensor]
     clips: FrameGrid | None = None
     other: OtherExpert | None = None
+    starts: StartFrames | None = None
 
 
 def only_the_host(what: str) -> BaseModelError:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from ..config import DatasetSection, PreviewSection, RunConfig
 from ..data.cache.build import Encoders
 from ..data.cache.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
+from ..data.cache.encoders import encode_given
 from ..data.captions import TextLimit
 from ..data.drawn_masks import with_mask
 from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
@@ -29,11 +31,11 @@ from ..families.family import Family
 from ..families.filled import control_channels
 from ..families.trainable_text import join_text, load_text
 from ..offload.machine import Machine
-from ..types import Bucket, Conditioning
+from ..types import Bucket, Conditioning, StartFrames
 from ..weights.base_location import BaseLocation
 from .decoder import PreviewDecoder
 from .placed_encoders import place_encoders
-from .sampler import SampleRequest
+from .sampler import SampleRequest, preview_frames
 
 
 class EncoderSource(Protocol):
@@ -201,16 +203,21 @@ _CONTROLS: dict[str, tuple[int, int | None]] = {
 """Least and largest number of control images of a variant; of others one or more."""
 
 
-def check_controls(preview: PreviewSection, variant: str) -> None:
+def check_controls(
+    preview: PreviewSection, variant: str, starts: StartFrames | None = None
+) -> None:
     """Refuse prompts that the base cannot generate, before anything is encoded.
 
     Args:
         variant: The base's variant; never ``auto``.
+        starts: What the base may be given of a clip: its control images are these frames.
 
     Raises:
         ConfigError: When a prompt has too few or too many control images.
     """
     least, most = _CONTROLS.get(variant, (1, None))
+    if starts is not None:
+        least, most = 0, 2 if starts.end else 1
     for index, text in enumerate(preview.prompts):
         count = len(preview.controls[index]) if preview.controls else 0
         if count >= least and (most is None or count <= most):
@@ -236,6 +243,8 @@ def encode_prompts(
     folder: Path,
     identity: str,
     open_encoders: Callable[[], Encoders],
+    frames: int = 1,
+    start: Callable[[], Image.Image] | None = None,
 ) -> tuple[EncodedPrompt, ...]:
     """Encode the preview prompts, or read them from the cache.
 
@@ -243,12 +252,15 @@ def encode_prompts(
         dataset: Says how large control images are.
         identity: Names the encoders and their precision.
         open_encoders: Loads the encoders; called only when a prompt is not cached.
+        frames: How many most clips of the dataset have.
+        start: Reads the first frame of the clips of prompts without an image of their own; None
+            where these begin without one.
 
     Returns:
         One for each prompt, in order.
 
     Raises:
-        ConfigError: When a control image is missing.
+        ConfigError: When a control image is missing, or the image that a clip begins with.
         DatasetError: When it cannot be read.
         StorageError: When the cache cannot be written.
     """
@@ -259,13 +271,46 @@ def encode_prompts(
         files = [Path(file) for each in own.controls for file in each]
         controls = [_control(file, own, dataset, family, variant) for file in files]
         texts = own.prompts[0], own.negative_prompt
-        entry = _entry(folder, *texts, controls, identity)
+        count = preview_frames(own, family, frames)
+        given = _given(own, family, controls, start) if count > 1 else []
+        controls = [] if family.starts is not None else controls
+        length = f" start of {count}" if given else ""
+        entry = _entry(folder, *texts, given or controls, f"{identity}{length}")
         if not is_sound(entry, thorough=True):
             tensors = _encode(texts, controls, open_encoders(), channels)
+            tensors |= _of_given(given, count, open_encoders()) if given else {}
             write_entry(entry, tensors)
         # Read back even when just encoded: the same numbers at the first preview and the next.
         encoded.append(read_prompt(line, entry, len(controls)))
     return tuple(encoded)
+
+
+def _given(
+    preview: PreviewSection,
+    family: Family,
+    images: Sequence[Image.Image],
+    start: Callable[[], Image.Image] | None,
+) -> Sequence[Image.Image]:
+    """The first and last frame of a preview's clip; none where it is made of a text alone."""
+    if family.starts is None or images:
+        return images if family.starts is not None else []
+    if start is not None:
+        return [fit_to_bucket(start(), Bucket(preview.width, preview.height))]
+    if family.starts.always:
+        raise ConfigError(
+            f"no image for the prompt {preview.prompts[0][:60]!r}, and {family.title} makes clips "
+            "that begin with one",
+            "an image for each prompt",
+            "Connect it to controls of Preview Prompts.",
+        )
+    return []
+
+
+def _of_given(images: Sequence[Image.Image], count: int, encoders: Encoders) -> dict[str, Tensor]:
+    first, *last = (torch.from_numpy(np.array(each)).permute(2, 0, 1) for each in images)
+    given = encode_given(encoders, first, last[0] if last else None, count)
+    sides = ("positive", "negative")
+    return {f"{side}.{name}": each for side in sides for name, each in given.items()}
 
 
 def _control(

@@ -365,7 +365,7 @@ def sample_candidates(
     preview, family = config.preview, family or get_family(config.family)
     place = _locate(
         config,
-        any(preview.controls),
+        family.starts is None and any(preview.controls),
         make_source,
         machine,
         family,
@@ -373,7 +373,7 @@ def sample_candidates(
     )
     # What cannot be used is refused before anything is encoded or loaded.
     largest = _largest(place, candidates)
-    check_controls(preview, place.location.variant)
+    check_controls(preview, place.location.variant, family.starts)
     place.encoders.decoder()
     with contextlib.closing(place.encoders):
         prompts = encode_prompts(

@@ -88,8 +88,6 @@ def preview_settings(
         layers: As ``usual`` of `preview_layers`.
         frames: How many most clips of the dataset have.
     """
-    grid = family.clips
-    wanted = 1 if grid is None else preview.frames or frames
     return SampleSettings(
         preview.width,
         preview.height,
@@ -97,8 +95,18 @@ def preview_settings(
         preview.guidance,
         preview_layers(preview, family, location.variant, layers),
         preview.shift,
-        frames=1 if grid is None else grid.frames_of(grid.latent_frames(wanted)),
+        frames=preview_frames(preview, family, frames),
     )
+
+
+def preview_frames(preview: PreviewSection, family: Family, usual: int) -> int:
+    """How many frames a preview has: 1 of an image.
+
+    Args:
+        usual: How many most clips of the dataset have.
+    """
+    grid = family.clips
+    return 1 if grid is None else grid.frames_of(grid.latent_frames(preview.frames or usual))
 
 
 def settings_of_prompt(

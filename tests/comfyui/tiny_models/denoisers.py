@@ -12,7 +12,7 @@ import comfy.supported_models
 import torch
 
 from .quantized import FORMATS, quantized_state
-from .sizes import TINY, WIDTH, TinySizes
+from .sizes import BEGINNING, TINY, WIDTH, TinySizes
 from .weights import fill
 
 PRECISIONS = {
@@ -33,7 +33,7 @@ def tiny_model(name: str, seed: int = 0, precision: str = "fp32", disable_dynami
     """ComfyUI's MODEL with random weights.
 
     Args:
-        name: One of `TINY`.
+        name: One of `TINY` or `BEGINNING`.
         seed: Of the weights.
         precision: One of `PRECISIONS`.
         disable_dynamic: As ComfyUI's loaders have it, which it calls again for a deep copy.
@@ -41,9 +41,10 @@ def tiny_model(name: str, seed: int = 0, precision: str = "fp32", disable_dynami
     management, patchers = comfy.model_management, comfy.model_patcher
     make = patchers.ModelPatcher if disable_dynamic else patchers.CoreModelPatcher
     load, offload = management.get_torch_device(), management.unet_offload_device()
-    model = bare_model(TINY[name], precision).to(offload)
+    sizes = TINY.get(name) or BEGINNING[name]
+    model = bare_model(sizes, precision).to(offload)
     if precision in FORMATS:
-        whole = bare_model(TINY[name], "fp32").diffusion_model
+        whole = bare_model(sizes, "fp32").diffusion_model
         fill(whole, seed)
         model.load_model_weights(quantized_state(whole, precision), "")
     else:

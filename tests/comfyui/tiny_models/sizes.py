@@ -26,6 +26,7 @@ class TinySizes:
         marks: Entries of a state dict by which the class chooses its kind of prediction.
         pixels: Sides of an image in the tests: of a UNet so many that its middle block has more
             than one token, whose attention has a gradient; PixArt divides by zero below 257.
+        vision: Sizes of the CLIP_VISION that it reads its first frame by; empty where it has none.
     """
 
     config: str
@@ -34,6 +35,7 @@ class TinySizes:
     vae: str
     marks: Mapping[str, Any] = field(default_factory=dict)
     pixels: int = 64
+    vision: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _Loader(yaml.SafeLoader):
@@ -43,11 +45,14 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_constructor("!tuple", lambda loader, node: tuple(loader.construct_sequence(node)))
 
 
-def _read() -> dict[str, TinySizes]:
+def _read(group: str) -> dict[str, TinySizes]:
     text = Path(__file__).with_name("sizes.yaml").read_text(encoding="utf-8")
-    models = yaml.load(text, _Loader)["models"]
+    models = yaml.load(text, _Loader)[group]
     return {name: TinySizes(**values) for name, values in models.items()}
 
 
-TINY: Mapping[str, TinySizes] = MappingProxyType(_read())
-"""Every tiny MODEL by its name."""
+TINY: Mapping[str, TinySizes] = MappingProxyType(_read("models"))
+"""Every tiny MODEL of images, and of clips that are made of a text, by its name."""
+
+BEGINNING: Mapping[str, TinySizes] = MappingProxyType(_read("beginning"))
+"""Those of clips that begin with an image."""

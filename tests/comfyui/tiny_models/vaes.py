@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
+import comfy.clip_vision
+import comfy.ldm.hunyuan_video.vae_refiner
 import comfy.ldm.lightricks.vae.causal_video_autoencoder as lightricks
 import comfy.ldm.wan.vae
+import comfy.ldm.wan.vae2_2
 import comfy.sd
 import torch
 from comfy.ldm.models.autoencoder import AutoencoderKL
@@ -69,11 +72,45 @@ def _ltx():
     return comfy.sd.VAE(state, dtype=torch.float32, metadata=metadata)
 
 
+def _wan22():
+    """Wan 2.2's, whose width ComfyUI knows."""
+    module = comfy.ldm.wan.vae2_2
+    sizes = {"dim": 8, "dec_dim": 8, "z_dim": 48, "temperal_downsample": [False, True, True]}
+    state = module.WanVAE(**sizes).state_dict()
+    return _narrow(module, ("WanVAE",), {"dim": 8, "dec_dim": 8}, state)
+
+
+def _hunyuan15():
+    """HunyuanVideo 1.5's, whose widths ComfyUI knows."""
+    module = comfy.ldm.hunyuan_video.vae_refiner
+    sizes = {"block_out_channels": [16, 16, 32, 32, 64], "num_res_blocks": 1}
+    rest = {"ffactor_spatial": 16, "ffactor_temporal": 4, "z_channels": 32}
+    state = {}
+    for name, kind in (("encoder", module.Encoder), ("decoder", module.Decoder)):
+        made = kind(in_channels=3, out_channels=3, **sizes, **rest).state_dict()
+        state |= {f"{name}.{key}": value for key, value in made.items()}
+    return _narrow(module, ("Encoder", "Decoder"), sizes, state)
+
+
+def _narrow(module, classes, sizes, state):
+    """The VAE of a state dict whose classes in a module have other sizes than ComfyUI's."""
+    whole = {name: getattr(module, name) for name in classes}
+    for name, kind in whole.items():
+        setattr(module, name, lambda kind=kind, **given: kind(**{**given, **sizes}))
+    try:
+        return comfy.sd.VAE(state, dtype=torch.float32)
+    finally:
+        for name, kind in whole.items():
+            setattr(module, name, kind)
+
+
 KINDS = {
     "kl4": lambda: _kl(4),
     "kl16": lambda: _kl(16),
     "kl128": lambda: _kl(32, packed=True),
     "wan": _wan,
+    "wan22": _wan22,
+    "hunyuan15": _hunyuan15,
     "ltx": _ltx,
 }
 """What makes a VAE, by name."""
@@ -89,3 +126,15 @@ def tiny_vae(kind: str, seed: int = 0):
     vae = KINDS[kind]()
     fill(vae.first_stage_model, seed)
     return vae
+
+
+def tiny_vision(sizes, seed: int = 0):
+    """ComfyUI's CLIP_VISION with random weights, of the sizes in `TinySizes.vision`."""
+    rest = {"intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
+    image = {"image_size": 56, "patch_size": 14, "num_channels": 3}
+    acts = {"hidden_act": "gelu", "projection_dim": 16, "layer_norm_eps": 1e-5}
+    vision = comfy.clip_vision.ClipVisionModel({**rest, **image, **acts, **sizes})
+    vision.model.float()
+    vision.dtype = torch.float32
+    fill(vision.model, seed)
+    return vision

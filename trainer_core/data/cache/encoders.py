@@ -8,7 +8,7 @@ from typing import Protocol
 from PIL import Image
 from torch import Tensor
 
-from ...types import Conditioning
+from ...types import ENDS, START, Conditioning
 
 
 class Encoders(Protocol):
@@ -45,6 +45,27 @@ def encode_clip(encoders: Encoders, frames: Tensor) -> Tensor:
     """
     encode: Callable[[Tensor], Tensor] = getattr(encoders, "encode_clip")  # noqa: B009
     return encode(frames)
+
+
+def encode_given(
+    encoders: Encoders, first: Tensor, last: Tensor | None, count: int
+) -> Conditioning:
+    """Encode what a base is given of a clip.
+
+    Args:
+        encoders: Those of a base that takes frames (`StartFrames`), which have a method
+            ``encode_given(first, last, count)``.
+        first: `[3, H, W]`, uint8.
+        last: As well; None where the first one alone is given.
+        count: Frames of the clip.
+
+    Returns:
+        Tensors by name under `START`, or `ENDS` where the last frame is among them. One that is
+        called ``clean`` `[f]` is 1 for the frames of latents that the base does not predict.
+    """
+    encode: Callable[..., Conditioning] = getattr(encoders, "encode_given")  # noqa: B009
+    kind = START if last is None else ENDS
+    return {f"{kind}.{name}": each for name, each in encode(first, last, count).items()}
 
 
 def encode_texts(

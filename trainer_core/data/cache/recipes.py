@@ -47,7 +47,8 @@ class SizedImage:
 
     `exact` resizes without keeping the aspect ratio; `filled` gives it a mask where it has none.
     `drawn` lays it on white before, so that its mask is drawn in any case. `framing` says what is
-    kept of it, unless it is `exact`; `flipped` mirrors all that came out.
+    kept of it, unless it is `exact`; `flipped` mirrors all that came out. Of a `clip` the frames
+    that are `given` to the base are encoded besides.
     """
 
     path: Path
@@ -59,6 +60,7 @@ class SizedImage:
     framing: Framing = MIDDLE
     flipped: bool = False
     clip: ClipPart | None = None
+    given: tuple[str, ...] = ()
 
     def frames(self) -> Iterator[Image.Image]:
         """Read a clip's frames, each at the size.
@@ -96,7 +98,7 @@ class SizedImage:
         kept += ("drawn",) if self.drawn else ()
         kept += () if self.exact else self.framing.parts()
         kept += ("mirrored",) if self.flipped else ()
-        kept += () if self.clip is None else ("clip", *map(repr, astuple(self.clip)))
+        kept += () if self.clip is None else ("clip", *map(repr, astuple(self.clip)), *self.given)
         return content, self.bucket.width, self.bucket.height, way, *kept
 
 
@@ -202,6 +204,7 @@ class Recipes:
         hashes: Of the image files.
         grid: Of the latents; asked for images with masks.
         weighs: Whether the tokenizer reads round brackets as weights.
+        given: Which frames of clips the base is given (`control_rules.given_frames`).
     """
 
     folder: Path
@@ -213,6 +216,7 @@ class Recipes:
     hashes: FileMemory
     grid: Grid = no_grid
     weighs: bool = False
+    given: tuple[str, ...] = ()
 
     def of(self, planned: PlannedSample) -> Recipe:
         """Name what a sample needs.
@@ -384,6 +388,7 @@ class Recipes:
                 framing=framing,
                 flipped=flipped,
                 clip=sample.clip,
+                given=self.given if sample.clip is not None else (),
             )
             for path in (sample.image, *sample.layers)
         )

@@ -12,11 +12,12 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 from ...bases.locate import locate_base
 from ...config import DatasetSection, RunConfig
@@ -31,7 +32,14 @@ from ...data.cache.columns import hex_keys
 from ...data.cache.slider_dataset import build_slider, slider_size
 from ...data.caption_notes import caption_notes
 from ...data.captions import caption_tokens, long_caption_notes, may_be_long
-from ...data.control_rules import require_bare_texts, require_control_images, require_droppable
+from ...data.clips import read_frames
+from ...data.control_rules import (
+    given_frames,
+    require_bare_texts,
+    require_control_images,
+    require_droppable,
+    require_given,
+)
 from ...data.drawn_masks import with_areas
 from ...data.file_memory import FileMemory
 from ...data.masks import require_masks_fit
@@ -138,12 +146,13 @@ def prepare(
         return finished
     _require_dataset(config)
     memory = _memory(config)
+    given = given_frames(config.dataset, family.starts)
     found = _scan(config, within, memory, family.clips)
     _warn(observer, processes, found.problems)
     edits = any(sample.controls for sample in found.samples)
     located = locate_base(config.base, family, edits, needs_encoders=make_source is None)
     location = family.joined(located, config)
-    require_variant(config, location.variant)
+    require_variant(config, family, location.variant)
     if check is not None:
         check(location)
     samples = _trainable(found.samples, config.dataset, family, location.variant)
@@ -153,12 +162,15 @@ def prepare(
     encoders = _source(config, family, location, processes, make_source, machine)
     warnings = _found_notes(found.samples, config.dataset, weighs=encoders.weighs)
     _begin_encoding(config, observer, processes)
-    encode = functools.partial(_encode, config, family, location, plan, memory, encoders)
+    encode = functools.partial(_encode, config, family, location, plan, memory, encoders, given)
     with contextlib.closing(encoders):
         dataset, prompts = _encode_in_order(encode, observer, processes)
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
         notes = *_cache_notes(dataset), *_long_captions(config, found.samples, location, encoders)
+        if given and (first := _first_clip(plan)) and config.preview.prompts:
+            beside = "" if not any(config.preview.controls) else " without an image of their own"
+            observer.notify(Noted(f"previews{beside} begin with the first frame of {first.name}"))
         _warn(observer, processes, [*plan.notes, *warnings, *notes])
     return Prepared(family, location, dataset, prompts, encoders)
 
@@ -269,6 +281,7 @@ def _encode(
     plan: Plan,
     memory: FileMemory,
     encoders: EncoderSource,
+    given: tuple[str, ...],
     tell: Callable[[int, int], None],
 ) -> Encoded:
     folder, variant = cache_folder(config), location.variant
@@ -295,11 +308,28 @@ def _encode(
             shown=variant in family.text.shown,
             grid=functools.cache(functools.partial(family.latent_grid, location)),
             weighs=encoders.weighs,
+            given=given,
         )
     prompts = encode_prompts(
-        config.preview, config.dataset, family, variant, folder, encoders.identity, encoders.open
+        *(config.preview, config.dataset, family, variant, folder),
+        *(encoders.identity, encoders.open, dataset.usual_frames),
+        start=_first_frame(plan) if given else None,
     )
     return dataset, prompts
+
+
+def _first_clip(plan: Plan) -> Sample | None:
+    """The clip with which previews begin: of the held-out ones where there are some."""
+    clips = [each.sample for each in plan.samples if each.sample.clip is not None]
+    return min(clips, key=lambda each: not each.validation, default=None)
+
+
+def _first_frame(plan: Plan) -> Callable[[], Image.Image] | None:
+    sample = _first_clip(plan)
+    if sample is None or sample.clip is None:
+        return None
+    part = replace(sample.clip, frames=1)
+    return lambda: next(read_frames(sample.image, part))
 
 
 def save_manifest(config: RunConfig, prepared: Prepared) -> Path:
@@ -403,6 +433,7 @@ def read_finished(
         config.dataset, cache.variant, (*family.latents.layered, *family.latents.filled)
     )
     require_counting_masks(cache.dataset, config.dataset.mask)
+    require_given(given_frames(config.dataset, family.starts), cache.dataset.items)
     if cache.variant in family.text.shown:
         require_bare_texts(config.dataset, cache.dataset.items)
     located = locate_base(base, family, has_controls, needs_encoders=False)

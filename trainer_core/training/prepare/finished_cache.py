@@ -11,6 +11,7 @@ from ...config.preview import parse_prompt
 from ...data.cache.cached_dataset import CachedDataset
 from ...data.cache.slider_dataset import slider_mark
 from ...errors import ConfigError
+from ...families.family import Family
 from ...inference.encoders import check_controls
 from .cache_manifest import Manifest
 
@@ -134,11 +135,11 @@ def unmet(config: RunConfig, dataset: CachedDataset) -> Iterator[str]:
         yield f"dataset.mask.source is {source}, and the finished cache has no mask. {again}"
 
 
-def require_variant(config: RunConfig, variant: str) -> None:
+def require_variant(config: RunConfig, family: Family, variant: str) -> None:
     """Refuse what a base does not do as the variant that it is trained as; never ``auto``.
 
     Raises:
         ConfigError: For a slider or a preview that it cannot make.
     """
     require_from_prompts(config, variant)
-    check_controls(config.preview, variant)
+    check_controls(config.preview, variant, family.starts)

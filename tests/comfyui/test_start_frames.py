@@ -1,0 +1,52 @@
+"""Clips that begin with an image: what a MODEL is given of it is what ComfyUI's own nodes give."""
+
+import json
+
+import pytest
+from comfyui.test_base_from_model import check
+
+pytestmark = pytest.mark.comfy
+
+CLASSES = {
+    "wan22_i2v": {"model": "wan22_i2v"},
+    "wan22_i2v_ends": {"model": "wan22_i2v", "ends": True, "kind": "lokr"},
+    "wan21_i2v": {"model": "wan21_i2v", "kind": "loha"},
+    "wan21_i2v_ends": {"model": "wan21_i2v", "ends": True},
+    "wan22_5b": {"model": "wan22_5b"},
+    "ltxv": {"model": "ltxv", "kind": "lokr"},
+    "hunyuan_video15": {"model": "hunyuan_video15"},
+    "kandinsky5": {"model": "kandinsky5", "kind": "oft"},
+}
+CLEAN = ("wan22_5b", "ltxv", "kandinsky5")
+"""Those that predict nothing of the first frame."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "wan22_5b" else pytest.mark.exhaustive)
+        for name in CLASSES
+    ],
+)
+def test_a_clip_begins_with_an_image_as_in_comfyui(comfy_host, tmp_path, name):
+    job = {"steps": 12, "name": name, **CLASSES[name]}
+    (tmp_path / "jobs.json").write_text(json.dumps([job]), encoding="utf-8")
+    comfy_host.run("start_frames_process.py", tmp_path, tmp_path / "jobs.json", folder=tmp_path)
+    found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))[name]
+    check(found, name)
+    # The same bits as of ComfyUI's node, and one step of its sampler.
+    assert (found["entries"], found["negative"], found["latent frames"]) == ([], [], 5)
+    assert found["step"] <= 1e-6
+    assert found["batch"] <= 5e-6
+    assert found["effect"] > 0.01
+    # What is given has no part in the loss, and the rest counts as if it were all.
+    first, *rest = found["gradient"]
+    if name in CLEAN:
+        assert found["clean"] == [1.0, 0.0, 0.0, 0.0, 0.0]
+        assert first == 0.0
+        assert found["loss"] == pytest.approx(found["loss of the rest"], rel=1e-6)
+    else:
+        assert found["clean"] is None
+        assert first > 0.0
+        assert found["loss"] == pytest.approx(found["plain loss"], rel=1e-6)
+    assert min(rest) > 0.0

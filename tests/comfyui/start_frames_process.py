@@ -220,7 +220,7 @@ def of_model(folder, job):
         found = compared(model, clip, vae, vision, frames, ends)
     job |= {"side": side, "frames": count, "kind": job.get("kind", "lora")}
     rate = part("nodes.host.graph_model").GraphModel(model).clips.rate
-    write_clip(place / "images", side, 2 * count, rate, caption=CAPTION)
+    write_clip(place / "images", side, count, rate, caption=CAPTION)
     files = []
     for number in range(1 + ends):
         files.append(str(place / f"{number}.png"))

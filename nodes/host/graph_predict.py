@@ -50,8 +50,8 @@ class _Clean:
         """The latents that a model is given."""
         if given.samples is None:
             return cls()
-        prepare = comfy_host.comfyui_module("comfy.sampler_helpers").prepare_mask
-        mask = prepare(given.noise_mask, noise.shape, noise.device)
+        helpers = comfy_host.comfyui_module("comfy.sampler_helpers")
+        mask = helpers.prepare_mask(given.noise_mask, noise.shape, noise.device)
         return cls(model.process_latent_in(given.samples), mask, not given.in_network)
 
     def laid_over(self, noise: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from .conditioning import restored_conditioning
 from .graph_inputs import ATTENTION
 from .prediction_proof import PredictionProof
 from .reference_images import REFERENCES, UNFIT, ReferenceProof
-from .start_frames import Given, given_frames
+from .start_frames import Given, given_to_sampler
 from .unchanged_inputs import followed_patches
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class GraphPredict:
 
         noise, level = self._as_sampled(noisy.float(), sigma.float())
         model = self.patcher.model
-        given = [given_frames(model, text, noise[:1].shape) for text in conditionings]
+        given = [given_to_sampler(model, text, noise[:1].shape) for text in conditionings]
         clean = [_Clean.of(model, each, noise[:1]) for each in given]
         x = torch.cat([clean[row].laid_over(each) for row, each in enumerate(noise.split(1))])
         wanted = [

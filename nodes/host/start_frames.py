@@ -148,7 +148,7 @@ class StartEncoder:
         return found
 
 
-def given_frames(model: Any, text: Conditioning, shape: torch.Size) -> Given:
+def given_to_sampler(model: Any, text: Conditioning, shape: torch.Size) -> Given:
     """What KSampler is given of the frames that are stored beside a text.
 
     Args:

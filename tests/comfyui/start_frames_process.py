@@ -160,7 +160,7 @@ def compared(model, clip, vae, vision, frames, ends):
         empty = torch.zeros(shape)
         core = core_node(model, vae, vision, frames, ends, *sides)
         positive, negative, latent, finish = core
-        ours = starts.given_frames(model.model, given, shape)
+        ours = starts.given_to_sampler(model.model, given, shape)
         known = sides[0][0][1]
         theirs = {k: v for k, v in positive[0][1].items() if k not in known}
         found["entries"] = differing(ours.entries, theirs)

@@ -238,3 +238,43 @@ def test_videos_of_other_nodes_are_trained_at_their_rate(server, folders):
     assert clip_facts(made / "00000.mp4").frames(16.0) == FRAMES + 3
     nodes = {**nodes, DATASET: videos("v2", ["v1", 1])}
     assert "1 clips and 2 texts" in refused(server, nodes, DATASET)
+
+
+@pytest.mark.exhaustive
+def test_a_model_of_clips_that_begin_with_an_image_asks_for_what_sees_it(server, folders):
+    nodes = clips_graph("begun", steps=2)
+    nodes[MODEL]["inputs"]["model"] = "wan21_i2v"
+    message = refused(server, nodes, CACHE)
+    assert "nothing at the CLIP_VISION input" in message
+    assert "Connect Load CLIP Vision to clip_vision of Base From Model" in message
+    nodes[BASE]["inputs"]["clip_vision"] = [MODEL, 3]
+    said = len(server.log.read_text(errors="replace"))
+    result = server.run(nodes)
+    assert len(hashes(result)) == 1
+    # Without an image of their own previews begin as the first clip does.
+    log = server.log.read_text(errors="replace")[said:]
+    assert "previews begin with the first frame of a.mp4" in log
+    assert [each["step"] for each in panel(server)["samples"]] == [0, 2]
+    by_clip = images_of(server, result["outputs"][IMAGES])
+    nodes["c9"] = node("EmptyImage", width=64, height=64, batch_size=1, color=255)
+    nodes[PROMPTS]["inputs"]["controls"] = ["c9", 0]
+    nodes = changed(nodes, TRAIN, name="begun_by_image")
+    by_image = images_of(server, server.run(nodes)["outputs"][IMAGES])
+    assert len(by_clip) == len(by_image) == FRAMES
+    assert not numpy.array_equal(by_clip[0], by_image[0])
+    message = refused(server, changed(nodes, DATASET, start_frame=0.5), CACHE)
+    assert "start_frame of Dataset From Folder is 0.5, and a base that always begins" in message
+
+
+@pytest.mark.exhaustive
+def test_a_share_of_clips_begins_with_their_first_frame(server, folders):
+    nodes = clips_graph("shared", steps=4)
+    nodes[MODEL]["inputs"]["model"] = "wan22_5b"
+    nodes = changed(nodes, DATASET, start_frame=0.5)
+    server.run(nodes)
+    assert (panel(server)["status"], panel(server)["step"]) == ("done", 4)
+    whole = weights(run_folder(server, "shared") / "shared.safetensors")
+    cut = changed(nodes, TRAIN, name="shared_cut")
+    assert cancelled(server, cut, 6, CLASS)["node_id"] == TRAIN
+    server.run(cut)
+    assert weights(run_folder(server, "shared_cut") / "shared_cut.safetensors") == whole

@@ -5,14 +5,14 @@ from __future__ import annotations
 from comfy_api.latest import io
 
 from .denoisers import PRECISIONS, tiny_model
-from .sizes import TINY
+from .sizes import BEGINNING, TINY
 from .texts import tiny_clip
-from .vaes import tiny_vae
+from .vaes import tiny_vae, tiny_vision
 from .weights import weights_hash
 
 
 class TinyModelForTests(io.ComfyNode):
-    """Gives a tiny MODEL, and the CLIP and the VAE that fit it; the same for the same inputs."""
+    """Gives a tiny MODEL and the CLIP, VAE and CLIP_VISION that fit it; the same for one input."""
 
     @classmethod
     def define_schema(cls):
@@ -20,17 +20,20 @@ class TinyModelForTests(io.ComfyNode):
             node_id="TinyModelForTests",
             category="tests",
             inputs=[
-                io.Combo.Input("model", options=list(TINY)),
+                io.Combo.Input("model", options=[*TINY, *BEGINNING]),
                 io.Int.Input("seed", default=0),
                 io.Combo.Input("precision", options=list(PRECISIONS), default="fp32"),
             ],
-            outputs=[io.Model.Output(), io.Clip.Output(), io.Vae.Output()],
+            outputs=[
+                *(io.Model.Output(), io.Clip.Output(), io.Vae.Output(), io.ClipVision.Output())
+            ],
         )
 
     @classmethod
     def execute(cls, model, seed=0, precision="fp32"):
-        sizes = TINY[model]
+        sizes = TINY.get(model) or BEGINNING[model]
         encoders = tiny_clip(sizes.text, seed), tiny_vae(sizes.vae, seed)
+        encoders += (tiny_vision(sizes.vision, seed) if sizes.vision else None,)
         return io.NodeOutput(tiny_model(model, seed, precision), *encoders)
 
 

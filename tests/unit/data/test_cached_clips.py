@@ -8,14 +8,15 @@ import torch
 from tests.fixtures.cache_world import same
 from tests.fixtures.clip_files import write_clip
 from trainer_core.config import CacheSection
-from trainer_core.data.batches import BatchPlan, load_batch
+from trainer_core.data.batches import BatchPlan, load_batch, make_batch
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.recipes import SizedImage
 from trainer_core.data.clips import read_frames
+from trainer_core.data.control_rules import require_given
 from trainer_core.data.image import fit_to_bucket, moved, to_pixels
-from trainer_core.errors import DatasetError
+from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.training.prepare.cache_manifest import Manifest, read_manifest, write_manifest
-from trainer_core.types import Bucket, ClipPart, FrameGrid, View
+from trainer_core.types import ENDS, START, Bucket, ClipPart, FrameGrid, View
 
 pytest.importorskip("av")
 
@@ -55,6 +56,8 @@ def test_the_key_of_an_image_is_what_it_was_before_there_were_clips(tmp_path):
         {"clip": ClipPart(0.0, 33, 24.0)},
         {"bucket": Bucket(48, 64, 33)},
         {"flipped": True},
+        {"given": (START,)},
+        {"given": (START, ENDS)},
     ],
     ids=str,
 )
@@ -171,3 +174,38 @@ def test_a_clip_whose_end_is_damaged_is_refused_or_left_out(clips, unreadable):
 
 def test_buckets_of_clips_and_images_differ(clips):
     assert clips.plan().counts() == {"64x64": 1, "80x48x13": 2, "80x48x33": 1}
+
+
+def test_the_first_and_last_frame_of_a_clip_are_given_and_carry_no_loss(clips):
+    clips.options = {"flip": True, "flip_except": []}
+    dataset = clips.build(given=(START, ENDS))
+    place = dataset.names.index("c.mp4")
+    frames = list(read_frames(clips.data / "c.mp4", PART))
+    for flipped in (False, True):
+        shown = [fit_to_bucket(frames[at], dataset.buckets[place]) for at in (0, -1)]
+        pixels = [(to_pixels(each, 3) * 127.5 + 127.5).round().byte() for each in shown]
+        pixels = [each.flip(2) if flipped else each for each in pixels]
+        for kind, last in ((START, None), (ENDS, pixels[1])):
+            sample = dataset.load(place, View(flipped=flipped, given=kind))
+            with torch.no_grad():
+                wanted = clips.encoders.encode_given(pixels[0], last, 33)["frames"]
+            found = sample.conditioning[f"{kind}.frames"]
+            assert torch.equal(found, wanted)
+            weights = make_batch([sample], (0,)).masks
+            assert weights is not None
+            assert weights.flatten().tolist() == [0.0, *[1.125] * 8]
+    bare = dataset.load(place, View(given=""))
+    assert bare.clean is None
+    assert not [name for name in bare.conditioning if "frames" in name]
+    image = dataset.load(dataset.names.index("d.png"))
+    assert image.clean is None
+    assert make_batch([bare], (0,)).masks is None
+
+
+def test_a_list_of_clips_that_lack_what_is_given_is_refused(clips):
+    require_given((START,), clips.build(given=(START,)).items)
+    with pytest.raises(ConfigError, match=r"dataset\.end_frame asks for frames"):
+        require_given((START, ENDS), clips.build(given=(START,)).items)
+    with pytest.raises(ConfigError, match=r"dataset\.start_frame asks for frames"):
+        require_given((START,), clips.build().items)
+    require_given((), clips.build().items)

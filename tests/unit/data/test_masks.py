@@ -18,10 +18,12 @@ from trainer_core.data.masks import (
     masked_preview,
     may_count_nothing,
     pool_mask,
+    predicted_alone,
     read_mask,
     require_masks_fit,
     same_shape,
 )
+from trainer_core.diffusion.losses import flow_loss
 from trainer_core.errors import DatasetError
 from trainer_core.types import Bucket, Sample
 
@@ -167,6 +169,26 @@ def test_a_white_mask_and_none_are_the_same_to_the_bit(fore, size):
     assert torch.equal(mask_weights(torch.ones(size), settings), torch.ones(1, *size))
     assert batch_weights([torch.ones(size), None], settings) is None
     assert batch_weights([None, None], settings) is None
+
+
+def test_frames_that_are_given_count_nothing_and_the_others_as_if_they_were_all():
+    clean, mask = torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.tensor([[1.0, 0.0]])
+    assert predicted_alone(None, [None, None]) is None
+    found = predicted_alone(None, [clean, None])
+    third = 4 / 3
+    assert found.flatten(1).tolist() == [
+        pytest.approx([0.0, third, third, third]),
+        [1.0, 1.0, 1.0, 1.0],
+    ]
+    weights = batch_weights([mask, None], MaskSection(background=0.0))
+    both = predicted_alone(weights, [clean, None])
+    assert both.shape == (2, 1, 4, 1, 2)
+    torch.testing.assert_close(both, found * weights[:, :, None])
+    # With the loss: the mean over the frames that are predicted.
+    errors = torch.randn(2, 3, 4, 5, 6, generator=torch.Generator().manual_seed(0))
+    loss = flow_loss(errors, torch.zeros_like(errors), found)
+    textbook = [errors[0, :, 1:].square().mean(), errors[1].square().mean()]
+    torch.testing.assert_close(loss, torch.stack(textbook))
 
 
 @pytest.mark.parametrize("normalize", [False, True])

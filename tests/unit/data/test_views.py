@@ -9,7 +9,7 @@ import pytest
 from trainer_core.config import DatasetSection
 from trainer_core.counters import counter_seed
 from trainer_core.data.views import Views
-from trainer_core.types import Bucket
+from trainer_core.types import ENDS, START, Bucket
 
 SIZE = Bucket(64, 64)
 DRAWS = 20_000
@@ -121,3 +121,15 @@ def test_both_sides_come_equally_often_and_beside_every_text():
     assert len(seen) == 4
     assert all(within(count, 4000, 0.25) for count in seen.values())
     assert not any(chosen.of_sample(Item(), 1, 0, turn).flipped for turn in range(50))
+
+
+def test_shares_of_start_and_end_frames_are_drawn_by_sample_and_turn():
+    chosen, item = views(start_frame=0.7, end_frame=0.2), Item()
+    seen = Counter(chosen.of_sample(item, 1, 0, turn).given for turn in range(DRAWS))
+    for kind, share in (("", 0.3), (START, 0.5), (ENDS, 0.2)):
+        assert within(seen[kind], DRAWS, share)
+    # What the base is held to is the same sample, whatever step asks.
+    for turn in range(50):
+        given = chosen.of_sample(item, 7, 3, turn).given
+        assert given == chosen.ordinary(item, 1, turn, blank=True).given
+    assert {views().of_sample(item, 1, 0, turn).given for turn in range(50)} == {START}

@@ -8,12 +8,13 @@ from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.cached_dataset import CachedItem
 from trainer_core.data.caption_notes import caption_notes
 from trainer_core.data.control_rules import (
+    given_frames,
     require_bare_texts,
     require_control_images,
     require_droppable,
 )
 from trainer_core.data.sources.combined import scan_all
-from trainer_core.types import Bucket, Sample
+from trainer_core.types import Bucket, Sample, StartFrames
 
 
 def captioned(caption, **rules):
@@ -75,7 +76,24 @@ def finished(settings: DatasetSection) -> Outcome:
     return Outcome(())
 
 
+def given(id, told, starts=None, **shares):
+    def make(path: Path) -> DatasetSection:
+        write_image(path / "a.png")
+        return DatasetSection(path=str(path), **shares)
+
+    def run(settings: DatasetSection) -> Outcome:
+        given_frames(settings, starts)
+        return Outcome(())
+
+    return error(id, make, told, run=run)
+
+
+EITHER, ALWAYS = StartFrames(always=False, end=False), StartFrames(always=True, end=True)
+
 CASES = [
+    given("start-frame-not-taken", "dataset.start_frame is 0.5 ... no frame", start_frame=0.5),
+    given("end-frame-not-taken", "dataset.end_frame is 0.5 ... no last", EITHER, end_frame=0.5),
+    given("start-frame-left-out", "dataset.start_frame is 0 ... always", ALWAYS, start_frame=0.0),
     error(
         "half-a-million-tags",
         captioned("a," * 500_000, shuffle=64, most=256),

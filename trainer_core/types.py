@@ -175,14 +175,14 @@ class View:
         controls: Whether its control images are given.
         flipped: Whether it is mirrored.
         ordinary: Whether its text has the class word in the place of the trigger word.
-        given: Which frames of a clip are given, where they are encoded: `START`, `ENDS`, or none.
+        endpoints: Which frames of a clip are given, where they are encoded: `START`, `ENDS`, or none.
     """
 
     caption: int | None = 0
     controls: bool = True
     flipped: bool = False
     ordinary: bool = False
-    given: str = START
+    endpoints: str = START
 
 
 @dataclass(frozen=True, slots=True)

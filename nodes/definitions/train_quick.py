@@ -102,23 +102,15 @@ class TrainQuick(io.ComfyNode):
         """Plan, encode and train."""
         from ..services.graph_run import run_outputs, shown_run
         from ..services.quick_plan import Answers
-        from ..services.quick_run import run_quick
+        from ..services.quick_run import Connected, run_quick
         from ..services.run_files import ADAPTERS
 
         comfy_host.require_libraries()
         node_id = str(cls.hidden.unique_id)
         workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
         answers = Answers(**inputs, loader=queued.loader_of(cls.hidden.prompt, node_id, "model"))
-        handle, losses = run_quick(
-            node_id,
-            answers,
-            model=model,
-            clip=clip,
-            vae=vae,
-            vision=clip_vision,
-            other=other_expert,
-            workflow=workflow,
-        )
+        connected = Connected(model, clip, vae, other_expert, clip_vision)
+        handle, losses = run_quick(node_id, answers, connected, workflow)
         ADAPTERS.hand_on(node_id, inputs["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
 

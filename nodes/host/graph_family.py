@@ -15,7 +15,7 @@ from .graph_predict import GraphPredict
 from .graph_text import graph_text
 from .own_text import require_own_text
 from .plain_encoders import PlainEncoders
-from .start_frames import StartEncoder
+from .start_frames import EndpointEncoder
 
 if TYPE_CHECKING:
     import torch
@@ -191,11 +191,11 @@ def encoders_of(
         edits = found.takes_references and location.variant != "generate"
         sight = seeing_text(clip, found.title) if edits else None
         probe = functools.partial(_predict_once, found, family, probed) if probed else None
-        begin = None if found.starts is None else StartEncoder(found.model, vision)
+        endpoints = None if found.starts is None else EndpointEncoder(found.model, vision)
         return PlainEncoders(
             *(name or found.title, found.space, clip, vae, on_close, text, sight, probe),
             found.clips,
-            begin,
+            endpoints,
         )
 
     return make

@@ -19,7 +19,7 @@ from .conditioning import restored_conditioning
 from .graph_inputs import ATTENTION
 from .prediction_proof import PredictionProof
 from .reference_images import REFERENCES, UNFIT, ReferenceProof
-from .start_frames import Given, given_to_sampler
+from .start_frames import EndpointInputs, endpoint_inputs
 from .unchanged_inputs import followed_patches
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ class _Clean:
     by_sampler: bool = False
 
     @classmethod
-    def of(cls, model: Any, given: Given, noise: Tensor) -> _Clean:
+    def of(cls, model: Any, inputs: EndpointInputs, noise: Tensor) -> _Clean:
         """The latents that a model is given."""
-        if given.samples is None:
+        if inputs.samples is None:
             return cls()
         helpers = comfy_host.comfyui_module("comfy.sampler_helpers")
-        mask = helpers.prepare_mask(given.noise_mask, noise.shape, noise.device)
-        return cls(model.process_latent_in(given.samples), mask, not given.in_network)
+        mask = helpers.prepare_mask(inputs.noise_mask, noise.shape, noise.device)
+        return cls(model.process_latent_in(inputs.samples), mask, not inputs.in_network)
 
     def laid_over(self, noise: Tensor) -> Tensor:
         """What the model sees in the place of `[1, C, f, h, w]`."""
@@ -169,12 +169,12 @@ class GraphPredict:
 
         noise, level = self._as_sampled(noisy.float(), sigma.float())
         model = self.patcher.model
-        given = [given_to_sampler(model, text, noise[:1].shape) for text in conditionings]
-        clean = [_Clean.of(model, each, noise[:1]) for each in given]
+        inputs = [endpoint_inputs(model, text, noise[:1].shape) for text in conditionings]
+        clean = [_Clean.of(model, each, noise[:1]) for each in inputs]
         x = torch.cat([clean[row].laid_over(each) for row, each in enumerate(noise.split(1))])
         wanted = [
             self._conditioning(text, [each[row : row + 1] for each in controls], guidance)
-            | given[row].entries
+            | inputs[row].entries
             for row, text in enumerate(conditionings)
         ]
         found: list[Tensor | None] = [None] * len(x)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ...trainer_core.types import Conditioning, FrameGrid
     from .graph_encoders import GraphText
     from .graph_text import GraphText as TrainedText
-    from .start_frames import StartEncoder
+    from .start_frames import EndpointEncoder
 
 _PROBE = "A photo of a cat, (red:1.2)"
 _REMEDY = "Connect the CLIP that the model is sampled with."
@@ -90,7 +90,7 @@ class PlainEncoders:
         clips: Lengths of the clips that the model generates; None of a model of images.
         probe: Called with a short text before anything else is encoded; raises an error where the
             model cannot read it.
-        begin: Encodes the frames that the model is given of a clip, as `start_frames.StartEncoder`.
+        endpoints: Encodes the first and last frame of a clip, where the model takes them.
     """
 
     name: str
@@ -102,7 +102,7 @@ class PlainEncoders:
     sight: GraphText | None = None
     probe: Callable[[Conditioning], None] | None = None
     clips: FrameGrid | None = None
-    begin: StartEncoder | None = None
+    endpoints: EndpointEncoder | None = None
 
     def __post_init__(self) -> None:
         """Refuse CLIP and VAE whose changes nobody could notice, and another model's VAE.
@@ -136,8 +136,8 @@ class PlainEncoders:
             parts.append(clip_identity(self.clip, f"{layer} {self.clip.tokenize(_PROBE)}"))
         if self.vae is not None:
             parts.append(vae_identity(self.vae))
-        if self.begin is not None and self.begin.vision is not None:
-            parts.append(self.begin.identity)
+        if self.endpoints is not None and self.endpoints.vision is not None:
+            parts.append(self.endpoints.identity)
         return " ".join(parts)
 
     @property
@@ -198,7 +198,7 @@ class PlainEncoders:
             latents = self.space.normalized(raw.float().cpu())
         return ordinary(latents[0])
 
-    def encode_given(self, first: Tensor, last: Tensor | None, count: int) -> Conditioning:
+    def encode_endpoints(self, first: Tensor, last: Tensor | None, count: int) -> Conditioning:
         """Encode the frames that the model is given of a clip of so many frames.
 
         Args:
@@ -211,9 +211,9 @@ class PlainEncoders:
         import torch
 
         vae = require(self.vae, "VAE", "to encode start frames", _VAE_REMEDY)
-        assert self.begin is not None
+        assert self.endpoints is not None
         with torch.inference_mode():
-            return self.begin(vae, first, last, count)
+            return self.endpoints(vae, first, last, count)
 
     def _try(self) -> None:
         if self.probe is not None and self.clip is not None:

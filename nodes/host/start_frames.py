@@ -32,7 +32,7 @@ _VISION_REMEDY = "Connect Load CLIP Vision to clip_vision of Base From Model."
 
 
 @dataclass(frozen=True)
-class Given:
+class EndpointInputs:
     """What KSampler is given.
 
     Attributes:
@@ -52,31 +52,31 @@ class Given:
 
 
 @dataclass(frozen=True)
-class StartRule:
+class EndpointRule:
     """How one class takes the frames.
 
     Attributes:
         encode: From the VAE, the first frame and the last one or None, each `[1, H, W, 3]` in [0,
             1], and the number of frames to latents of the VAE `[1, C, f, h, w]`.
-        given: From these latents, the shape of the noise, and whether the last frame is among
+        inputs: From these latents, the shape of the noise, and whether the last frame is among
             them, to what KSampler is given.
         end: Whether the last frame can be given as well.
         clean: Whether the latents of the first frame are taken as they are, and not predicted.
         always: Whether a model of the class begins with a frame in any case.
         reads: Name of the network's part that reads the frames as a vision model sees them.
-        seen: What it reads of a vision model's output.
+        read_part: What it reads of a vision model's output.
     """
 
     encode: Callable[[Vae, Tensor, Tensor | None, int], Tensor]
-    given: Callable[[Tensor, torch.Size, bool], Given]
+    inputs: Callable[[Tensor, torch.Size, bool], EndpointInputs]
     end: bool = False
     clean: bool = False
     always: bool = False
     reads: str = ""
-    seen: str = ""
+    read_part: str = ""
 
 
-def start_rule(model: Any) -> StartRule | None:
+def endpoint_rule(model: Any) -> EndpointRule | None:
     """How a model takes the first frame of a clip; None where it cannot.
 
     Args:
@@ -90,12 +90,12 @@ def start_rule(model: Any) -> StartRule | None:
 
 def start_frames(model: Any) -> StartFrames | None:
     """What a dataset may give a model of its clips."""
-    rule = start_rule(model)
+    rule = endpoint_rule(model)
     return None if rule is None else StartFrames(always=rule.always, end=rule.end)
 
 
 @dataclass(frozen=True)
-class StartEncoder:
+class EndpointEncoder:
     """Encodes the frames that a model is given of a clip.
 
     Attributes:
@@ -131,7 +131,7 @@ class StartEncoder:
         """
         import torch
 
-        rule = start_rule(self.model)
+        rule = endpoint_rule(self.model)
         assert rule is not None
         frames = [_pixels(each) for each in (first, last) if each is not None]
         latents = rule.encode(vae, frames[0], None if last is None else frames[1], count)
@@ -139,8 +139,8 @@ class StartEncoder:
         if rule.reads and getattr(self.model.diffusion_model, rule.reads, None) is not None:
             vision = require(self.vision, "CLIP_VISION", "to encode start frames", _VISION_REMEDY)
             # As it was trained: the whole frame in a square.
-            seen = [vision.encode_image(each, crop=False)[rule.seen] for each in frames]
-            found[_VISION] = ordinary(torch.cat(seen, dim=-2)[0])
+            views = [vision.encode_image(each, crop=False)[rule.read_part] for each in frames]
+            found[_VISION] = ordinary(torch.cat(views, dim=-2)[0])
         if rule.clean:
             every = int(self.model.latent_format.temporal_downscale_ratio)
             found["clean"] = torch.zeros((count - 1) // every + 1)
@@ -148,20 +148,20 @@ class StartEncoder:
         return found
 
 
-def given_to_sampler(model: Any, text: Conditioning, shape: torch.Size) -> Given:
+def endpoint_inputs(model: Any, text: Conditioning, shape: torch.Size) -> EndpointInputs:
     """What KSampler is given of the frames that are stored beside a text.
 
     Args:
-        text: As `StartEncoder` gave them, under `START` or `ENDS`; nothing where none are given.
+        text: As `EndpointEncoder` gave them, under `START` or `ENDS`; nothing where none are given.
         shape: Of the noise, `[1, C, f, h, w]`.
 
     Raises:
         BaseModelError: When they were encoded for a clip of another length or size.
     """
     kind = next((each for each in (ENDS, START) if f"{each}.{_FRAMES}" in text), "")
-    rule = start_rule(model)
+    rule = endpoint_rule(model)
     if not kind or rule is None:
-        return Given()
+        return EndpointInputs()
     latents = text[f"{kind}.{_FRAMES}"][None].clone()
     fits = latents.shape[2] in {1, shape[2]}
     if not fits or latents.shape[-2:] != shape[-2:]:
@@ -171,13 +171,13 @@ def given_to_sampler(model: Any, text: Conditioning, shape: torch.Size) -> Given
             "frames, height and width of the clip that begins with it",
             "Encode again with the size and the frames that are generated (Cache Embeddings).",
         )
-    given = rule.given(latents, shape, kind == ENDS)
-    seen = text.get(f"{kind}.{_VISION}")
-    if seen is not None:
+    inputs = rule.inputs(latents, shape, kind == ENDS)
+    vision = text.get(f"{kind}.{_VISION}")
+    if vision is not None:
         output = comfy_host.comfyui_module("comfy.clip_vision").Output()
-        output[rule.seen] = seen[None]
-        given.entries["clip_vision_output"] = output
-    return given
+        output[rule.read_part] = vision[None]
+        inputs.entries["clip_vision_output"] = output
+    return inputs
 
 
 def _pixels(frame: Tensor) -> Tensor:
@@ -210,7 +210,7 @@ def _behind_zeros(latents: Tensor, shape: torch.Size) -> Tensor:
     return whole
 
 
-def _wan_channels(latents: Tensor, shape: torch.Size, ends: bool) -> Given:
+def _wan_channels(latents: Tensor, shape: torch.Size, ends: bool) -> EndpointInputs:
     """``WanImageToVideo``, and with the last frame ``WanFirstLastFrameToVideo``."""
     if not ends:
         mask = _mask(latents, shape, *shape[-2:])
@@ -220,53 +220,54 @@ def _wan_channels(latents: Tensor, shape: torch.Size, ends: bool) -> Given:
         each[:, 0] = 0.0
         each[:, -1, -1] = 0.0
         mask = each.transpose(1, 2)
-    return Given({"concat_latent_image": latents, "concat_mask": mask})
+    return EndpointInputs({"concat_latent_image": latents, "concat_mask": mask})
 
 
-def _hunyuan_channels(latents: Tensor, shape: torch.Size, ends: bool) -> Given:
+def _hunyuan_channels(latents: Tensor, shape: torch.Size, ends: bool) -> EndpointInputs:
     """``HunyuanVideo15ImageToVideo``."""
     del ends
     mask = _mask(latents, shape, *shape[-2:])
-    return Given({"concat_latent_image": _behind_zeros(latents, shape), "concat_mask": mask})
+    whole = _behind_zeros(latents, shape)
+    return EndpointInputs({"concat_latent_image": whole, "concat_mask": mask})
 
 
-def _replaced(latents: Tensor, shape: torch.Size, ends: bool) -> Given:
+def _replaced(latents: Tensor, shape: torch.Size, ends: bool) -> EndpointInputs:
     """``Kandinsky5ImageToVideo``; its second output replaces what was sampled of the frame."""
     del ends
     mask = _mask(latents, shape, *shape[-2:])
     entries = {"time_dim_replace": latents, "concat_mask": mask}
-    return Given(entries, _behind_zeros(latents, shape), mask, in_network=True)
+    return EndpointInputs(entries, _behind_zeros(latents, shape), mask, in_network=True)
 
 
-def _wan22_latent(latents: Tensor, shape: torch.Size, ends: bool) -> Given:
+def _wan22_latent(latents: Tensor, shape: torch.Size, ends: bool) -> EndpointInputs:
     """``Wan22ImageToVideoLatent``."""
     del ends
     mask = _mask(latents, shape, *shape[-2:])
     whole = _behind_zeros(latents, shape)
     format = comfy_host.comfyui_module("comfy.latent_formats").Wan22()
-    return Given({}, format.process_out(whole) * mask + whole * (1.0 - mask), mask)
+    return EndpointInputs({}, format.process_out(whole) * mask + whole * (1.0 - mask), mask)
 
 
-def _ltx_latent(latents: Tensor, shape: torch.Size, ends: bool) -> Given:
+def _ltx_latent(latents: Tensor, shape: torch.Size, ends: bool) -> EndpointInputs:
     """``LTXVImgToVideo`` at strength 1."""
     del ends
-    return Given({}, _behind_zeros(latents, shape), _mask(latents, shape, 1, 1))
+    return EndpointInputs({}, _behind_zeros(latents, shape), _mask(latents, shape, 1, 1))
 
 
-_RULES: Mapping[str, StartRule] = {
-    "WAN21": StartRule(
+_RULES: Mapping[str, EndpointRule] = {
+    "WAN21": EndpointRule(
         _grey_between,
         _wan_channels,
         end=True,
         always=True,
         reads="img_emb",
-        seen="penultimate_hidden_states",
+        read_part="penultimate_hidden_states",
     ),
-    "WAN22": StartRule(_alone, _wan22_latent, clean=True),
-    "LTXV": StartRule(_alone, _ltx_latent, clean=True),
-    "HunyuanVideo15": StartRule(
-        _alone, _hunyuan_channels, reads="vision_in", seen="last_hidden_state"
+    "WAN22": EndpointRule(_alone, _wan22_latent, clean=True),
+    "LTXV": EndpointRule(_alone, _ltx_latent, clean=True),
+    "HunyuanVideo15": EndpointRule(
+        _alone, _hunyuan_channels, reads="vision_in", read_part="last_hidden_state"
     ),
-    "Kandinsky5": StartRule(_alone, _replaced, clean=True),
+    "Kandinsky5": EndpointRule(_alone, _replaced, clean=True),
 }
 """ComfyUI's classes of models to how they take the first frame of a clip."""

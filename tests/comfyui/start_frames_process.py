@@ -142,14 +142,14 @@ def compared(model, clip, vae, vision, frames, ends):
     batches = part("trainer_core.data.batches")
     noisy_points = part("trainer_core.training.step.micro_batch").noisy_points
     starts = part("nodes.host.start_frames")
-    encode_given = part("trainer_core.data.cache.encoders").encode_given
+    encode_endpoints = part("trainer_core.data.cache.encoders").encode_endpoints
     family = family_of.graph_family(model)
     base = part("trainer_core.config").BaseSection()
     locate = part("trainer_core.bases.locate").locate_base
     location = locate(base, family, False, to_train=False)
     encoders = family_of.encoders_of(model, clip, vae, vision=vision)(family, location)
     last = frames[-1] if ends else None
-    given = encode_given(encoders, frames[0], last, len(frames))
+    given = encode_endpoints(encoders, frames[0], last, len(frames))
     clean = next((given.pop(name) for name in list(given) if name.endswith("clean")), None)
     text = encoders.encode_text(CAPTION)
     latents = encoders.encode_clip(frames)
@@ -160,7 +160,7 @@ def compared(model, clip, vae, vision, frames, ends):
         empty = torch.zeros(shape)
         core = core_node(model, vae, vision, frames, ends, *sides)
         positive, negative, latent, finish = core
-        ours = starts.given_to_sampler(model.model, given, shape)
+        ours = starts.endpoint_inputs(model.model, given, shape)
         known = sides[0][0][1]
         theirs = {k: v for k, v in positive[0][1].items() if k not in known}
         found["entries"] = differing(ours.entries, theirs)

@@ -93,7 +93,7 @@ def require_bare_texts(settings: DatasetSection, items: Iterable[CachedItem]) ->
             )
 
 
-def given_frames(settings: DatasetSection, starts: StartFrames | None) -> tuple[str, ...]:
+def endpoint_kinds(settings: DatasetSection, starts: StartFrames | None) -> tuple[str, ...]:
     """Which frames of clips are encoded besides, for a base that is given them.
 
     Args:
@@ -125,23 +125,23 @@ def given_frames(settings: DatasetSection, starts: StartFrames | None) -> tuple[
     )
 
 
-def require_given(given: Sequence[str], items: Iterable[CachedItem]) -> None:
+def require_endpoints(endpoints: Sequence[str], items: Iterable[CachedItem]) -> None:
     """Refuse a finished cache whose clips were encoded without the frames that are given.
 
     Args:
-        given: As of `given_frames`.
+        endpoints: As of `endpoint_kinds`.
         items: What is cached; the header of one clip is read.
 
     Raises:
         ConfigError: When they are not there.
         StorageError: When the file is damaged or gone.
     """
-    clip = next((each for each in items if each.bucket.frames > 1), None) if given else None
+    clip = next((each for each in items if each.bucket.frames > 1), None) if endpoints else None
     if clip is None:
         return
     with open_tensors(clip.latents.path) as file:
         known = {name.partition(".")[0] for name in file.tensors}
-    if lacking := [kind for kind in given if kind not in known]:
+    if lacking := [kind for kind in endpoints if kind not in known]:
         name = "dataset.end_frame" if lacking[-1] == ENDS else "dataset.start_frame"
         raise ConfigError(
             f"{name} asks for frames that the finished cache lacks",

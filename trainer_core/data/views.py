@@ -99,7 +99,7 @@ class Views:
             caption=None if self._drops_caption(item, step, position) else self._text(item, turn),
             controls=not self.drops_controls(item, step),
             flipped=self._is_flipped(item, turn),
-            given=self._given(item, turn),
+            endpoints=self._endpoints(item, turn),
         )
 
     def ordinary(self, item: Viewed, step: int, turn: int, *, blank: bool) -> View:
@@ -117,7 +117,7 @@ class Views:
             controls=not self.drops_controls(item, step),
             flipped=self._is_flipped(item, turn),
             ordinary=not blank,
-            given=self._given(item, turn),
+            endpoints=self._endpoints(item, turn),
         )
 
     def drops_controls(self, item: Viewed, step: int) -> bool:
@@ -172,7 +172,7 @@ class Views:
         pair, place = divmod(turn, 2)
         return (counter_seed(self.seed, "flip", item.name, *size, pair) + place) % 2 == 1
 
-    def _given(self, item: Viewed, turn: int) -> str:
+    def _endpoints(self, item: Viewed, turn: int) -> str:
         """Which frames of a clip are given; of an image there are none."""
         drawn = counter_seed(self.seed, "start_frame", item.name, item.bucket.width, turn) / 2.0**63
         return ENDS if drawn < self.end_frame else START if drawn < self.start_frame else ""

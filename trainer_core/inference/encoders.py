@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..config import DatasetSection, PreviewSection, RunConfig
 from ..data.cache.build import Encoders
 from ..data.cache.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
-from ..data.cache.encoders import encode_given
+from ..data.cache.encoders import encode_endpoints
 from ..data.captions import TextLimit
 from ..data.drawn_masks import with_mask
 from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
@@ -272,20 +272,20 @@ def encode_prompts(
         controls = [_control(file, own, dataset, family, variant) for file in files]
         texts = own.prompts[0], own.negative_prompt
         count = preview_frames(own, family, frames)
-        given = _given(own, family, controls, start) if count > 1 else []
+        shown = _endpoints(own, family, controls, start) if count > 1 else []
         controls = [] if family.starts is not None else controls
-        length = f" start of {count}" if given else ""
-        entry = _entry(folder, *texts, given or controls, f"{identity}{length}")
+        length = f" start of {count}" if shown else ""
+        entry = _entry(folder, *texts, shown or controls, f"{identity}{length}")
         if not is_sound(entry, thorough=True):
             tensors = _encode(texts, controls, open_encoders(), channels)
-            tensors |= _of_given(given, count, open_encoders()) if given else {}
+            tensors |= _encoded_endpoints(shown, count, open_encoders()) if shown else {}
             write_entry(entry, tensors)
         # Read back even when just encoded: the same numbers at the first preview and the next.
         encoded.append(read_prompt(line, entry, len(controls)))
     return tuple(encoded)
 
 
-def _given(
+def _endpoints(
     preview: PreviewSection,
     family: Family,
     images: Sequence[Image.Image],
@@ -306,11 +306,13 @@ def _given(
     return []
 
 
-def _of_given(images: Sequence[Image.Image], count: int, encoders: Encoders) -> dict[str, Tensor]:
+def _encoded_endpoints(
+    images: Sequence[Image.Image], count: int, encoders: Encoders
+) -> dict[str, Tensor]:
     first, *last = (torch.from_numpy(np.array(each)).permute(2, 0, 1) for each in images)
-    given = encode_given(encoders, first, last[0] if last else None, count)
+    found = encode_endpoints(encoders, first, last[0] if last else None, count)
     sides = ("positive", "negative")
-    return {f"{side}.{name}": each for side in sides for name, each in given.items()}
+    return {f"{side}.{name}": each for side in sides for name, each in found.items()}
 
 
 def _control(

@@ -12,7 +12,7 @@ from trainer_core.data.batches import BatchPlan, load_batch, make_batch
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.recipes import SizedImage
 from trainer_core.data.clips import read_frames
-from trainer_core.data.control_rules import require_given
+from trainer_core.data.control_rules import require_endpoints
 from trainer_core.data.image import fit_to_bucket, moved, to_pixels
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.training.prepare.cache_manifest import Manifest, read_manifest, write_manifest
@@ -56,8 +56,8 @@ def test_the_key_of_an_image_is_what_it_was_before_there_were_clips(tmp_path):
         {"clip": ClipPart(0.0, 33, 24.0)},
         {"bucket": Bucket(48, 64, 33)},
         {"flipped": True},
-        {"given": (START,)},
-        {"given": (START, ENDS)},
+        {"endpoints": (START,)},
+        {"endpoints": (START, ENDS)},
     ],
     ids=str,
 )
@@ -178,7 +178,7 @@ def test_buckets_of_clips_and_images_differ(clips):
 
 def test_the_first_and_last_frame_of_a_clip_are_given_and_carry_no_loss(clips):
     clips.options = {"flip": True, "flip_except": []}
-    dataset = clips.build(given=(START, ENDS))
+    dataset = clips.build(endpoints=(START, ENDS))
     place = dataset.names.index("c.mp4")
     frames = list(read_frames(clips.data / "c.mp4", PART))
     for flipped in (False, True):
@@ -186,15 +186,15 @@ def test_the_first_and_last_frame_of_a_clip_are_given_and_carry_no_loss(clips):
         pixels = [(to_pixels(each, 3) * 127.5 + 127.5).round().byte() for each in shown]
         pixels = [each.flip(2) if flipped else each for each in pixels]
         for kind, last in ((START, None), (ENDS, pixels[1])):
-            sample = dataset.load(place, View(flipped=flipped, given=kind))
+            sample = dataset.load(place, View(flipped=flipped, endpoints=kind))
             with torch.no_grad():
-                wanted = clips.encoders.encode_given(pixels[0], last, 33)["frames"]
+                wanted = clips.encoders.encode_endpoints(pixels[0], last, 33)["frames"]
             found = sample.conditioning[f"{kind}.frames"]
             assert torch.equal(found, wanted)
             weights = make_batch([sample], (0,)).masks
             assert weights is not None
             assert weights.flatten().tolist() == [0.0, *[1.125] * 8]
-    bare = dataset.load(place, View(given=""))
+    bare = dataset.load(place, View(endpoints=""))
     assert bare.clean is None
     assert not [name for name in bare.conditioning if "frames" in name]
     image = dataset.load(dataset.names.index("d.png"))
@@ -203,9 +203,9 @@ def test_the_first_and_last_frame_of_a_clip_are_given_and_carry_no_loss(clips):
 
 
 def test_a_list_of_clips_that_lack_what_is_given_is_refused(clips):
-    require_given((START,), clips.build(given=(START,)).items)
+    require_endpoints((START,), clips.build(endpoints=(START,)).items)
     with pytest.raises(ConfigError, match=r"dataset\.end_frame asks for frames"):
-        require_given((START, ENDS), clips.build(given=(START,)).items)
+        require_endpoints((START, ENDS), clips.build(endpoints=(START,)).items)
     with pytest.raises(ConfigError, match=r"dataset\.start_frame asks for frames"):
-        require_given((START,), clips.build().items)
-    require_given((), clips.build().items)
+        require_endpoints((START,), clips.build().items)
+    require_endpoints((), clips.build().items)

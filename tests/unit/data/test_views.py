@@ -125,11 +125,11 @@ def test_both_sides_come_equally_often_and_beside_every_text():
 
 def test_shares_of_start_and_end_frames_are_drawn_by_sample_and_turn():
     chosen, item = views(start_frame=0.7, end_frame=0.2), Item()
-    seen = Counter(chosen.of_sample(item, 1, 0, turn).given for turn in range(DRAWS))
+    seen = Counter(chosen.of_sample(item, 1, 0, turn).endpoints for turn in range(DRAWS))
     for kind, share in (("", 0.3), (START, 0.5), (ENDS, 0.2)):
         assert within(seen[kind], DRAWS, share)
     # What the base is held to is the same sample, whatever step asks.
     for turn in range(50):
-        given = chosen.of_sample(item, 7, 3, turn).given
-        assert given == chosen.ordinary(item, 1, turn, blank=True).given
-    assert {views().of_sample(item, 1, 0, turn).given for turn in range(50)} == {START}
+        drawn = chosen.of_sample(item, 7, 3, turn).endpoints
+        assert drawn == chosen.ordinary(item, 1, turn, blank=True).endpoints
+    assert {views().of_sample(item, 1, 0, turn).endpoints for turn in range(50)} == {START}

@@ -59,7 +59,7 @@ def build_cache(
     grid: Grid = no_grid,
     memory: FileMemory | None = None,
     weighs: bool = False,
-    given: tuple[str, ...] = (),
+    endpoints: tuple[str, ...] = (),
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -86,7 +86,7 @@ def build_cache(
             side; asked for images with masks.
         memory: What is known of the image files; unset: what the cache's folder remembers.
         weighs: Whether the tokenizer reads round brackets as weights (`EncoderSource`).
-        given: Which frames of clips the base is given (`control_rules.given_frames`).
+        endpoints: Which frames of clips the base is given (`control_rules.endpoint_kinds`).
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -100,7 +100,7 @@ def build_cache(
     identity = encoded_as(identity, options)
     memory = memory or FileMemory(folder, trust=not verify)
     naming = Recipes(
-        folder, identity, settings, channels, fills, shown, memory, grid, weighs, given
+        folder, identity, settings, channels, fills, shown, memory, grid, weighs, endpoints
     )
     making = _Making(open_encoders, notify, options, verify)
     return _build(naming, plan, preserved_prompts, making)

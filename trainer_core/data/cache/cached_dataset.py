@@ -198,16 +198,16 @@ class CachedDataset:
         side = item.flipped if view.flipped and item.flipped is not None else item
         own, *layers = (self.memory.read(each) for each in (side.latents, *side.layers))
         frames = [each["latents"] for each in (own, *layers)]
-        prefix = f"{view.given}."
-        given = {name: each for name, each in own.items() if name.startswith(prefix)}
-        clean = given.pop(f"{prefix}clean", None)
+        prefix = f"{view.endpoints}."
+        endpoints = {name: each for name, each in own.items() if name.startswith(prefix)}
+        clean = endpoints.pop(f"{prefix}clean", None)
         controls = side.controls if view.controls else ()
         return CachedSample(
             name=item.name,
             bucket=item.bucket,
             latents=torch.stack(frames, dim=1) if item.layers else frames[0],
             controls=tuple(self.memory.read(entry)["latents"] for entry in controls),
-            conditioning=self.memory.read(item.text_of(view)) | given,
+            conditioning=self.memory.read(item.text_of(view)) | endpoints,
             regularization=item.regularization,
             mask=self.memory.read(side.mask)["mask"] if side.mask is not None else None,
             clean=clean,

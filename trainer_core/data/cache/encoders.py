@@ -47,14 +47,14 @@ def encode_clip(encoders: Encoders, frames: Tensor) -> Tensor:
     return encode(frames)
 
 
-def encode_given(
+def encode_endpoints(
     encoders: Encoders, first: Tensor, last: Tensor | None, count: int
 ) -> Conditioning:
     """Encode what a base is given of a clip.
 
     Args:
         encoders: Those of a base that takes frames (`StartFrames`), which have a method
-            ``encode_given(first, last, count)``.
+            ``encode_endpoints(first, last, count)``.
         first: `[3, H, W]`, uint8.
         last: As well; None where the first one alone is given.
         count: Frames of the clip.
@@ -63,7 +63,7 @@ def encode_given(
         Tensors by name under `START`, or `ENDS` where the last frame is among them. One that is
         called ``clean`` `[f]` is 1 for the frames of latents that the base does not predict.
     """
-    encode: Callable[..., Conditioning] = getattr(encoders, "encode_given")  # noqa: B009
+    encode: Callable[..., Conditioning] = getattr(encoders, "encode_endpoints")  # noqa: B009
     kind = START if last is None else ENDS
     return {f"{kind}.{name}": each for name, each in encode(first, last, count).items()}
 

@@ -21,7 +21,7 @@ from ...types import ENDS, Conditioning
 from ..image import on_white, to_pixels
 from .cache_file import Entry, is_sound, write_entry
 from .claims import Claims
-from .encoders import Encoders, encode_clip, encode_given, encode_texts
+from .encoders import Encoders, encode_clip, encode_endpoints, encode_texts
 from .index import CacheIndex
 from .recipes import ImageTask, PlainTask, Recipes, SizedImage, TextTask
 
@@ -168,20 +168,20 @@ class Maker:
             captions = [task.caption for task, _ in batch if isinstance(task, TextTask)]
             return encode_texts(self._encoders, captions, prepared)
         if isinstance(first, ImageTask) and first.source.clip is not None:
-            return [self._of_clip(first.source.given, each) for each in prepared]
+            return [self._of_clip(first.source.endpoints, each) for each in prepared]
         latents = self._encoders.encode_image(torch.stack(prepared))
         if latents.ndim != 4 or len(latents) != len(batch):
             shape = list(latents.shape)
             raise ValueError(f"encode_image gave shape {shape}, not [{len(batch)}, C, h, w]")
         return [{"latents": each} for each in latents]
 
-    def _of_clip(self, given: Sequence[str], frames: Tensor) -> Conditioning:
+    def _of_clip(self, endpoints: Sequence[str], frames: Tensor) -> Conditioning:
         """Latents of a clip `[T, 3, H, W]`, and what the base is given of it."""
         assert self._encoders is not None
         tensors = {"latents": encode_clip(self._encoders, frames)}
-        for kind in given:
+        for kind in endpoints:
             last = frames[-1] if kind == ENDS else None
-            tensors |= encode_given(self._encoders, frames[0], last, len(frames))
+            tensors |= encode_endpoints(self._encoders, frames[0], last, len(frames))
         return tensors
 
     def _keep(self, task: Task, tensors: Conditioning) -> None:

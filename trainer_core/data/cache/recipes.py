@@ -48,7 +48,7 @@ class SizedImage:
     `exact` resizes without keeping the aspect ratio; `filled` gives it a mask where it has none.
     `drawn` lays it on white before, so that its mask is drawn in any case. `framing` says what is
     kept of it, unless it is `exact`; `flipped` mirrors all that came out. Of a `clip` the frames
-    that are `given` to the base are encoded besides.
+    at its `endpoints` that the base is given are encoded besides.
     """
 
     path: Path
@@ -60,7 +60,7 @@ class SizedImage:
     framing: Framing = MIDDLE
     flipped: bool = False
     clip: ClipPart | None = None
-    given: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()
 
     def frames(self) -> Iterator[Image.Image]:
         """Read a clip's frames, each at the size.
@@ -98,7 +98,9 @@ class SizedImage:
         kept += ("drawn",) if self.drawn else ()
         kept += () if self.exact else self.framing.parts()
         kept += ("mirrored",) if self.flipped else ()
-        kept += () if self.clip is None else ("clip", *map(repr, astuple(self.clip)), *self.given)
+        kept += (
+            () if self.clip is None else ("clip", *map(repr, astuple(self.clip)), *self.endpoints)
+        )
         return content, self.bucket.width, self.bucket.height, way, *kept
 
 
@@ -204,7 +206,7 @@ class Recipes:
         hashes: Of the image files.
         grid: Of the latents; asked for images with masks.
         weighs: Whether the tokenizer reads round brackets as weights.
-        given: Which frames of clips the base is given (`control_rules.given_frames`).
+        endpoints: Which frames of clips the base is given (`control_rules.endpoint_kinds`).
     """
 
     folder: Path
@@ -216,7 +218,7 @@ class Recipes:
     hashes: FileMemory
     grid: Grid = no_grid
     weighs: bool = False
-    given: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()
 
     def of(self, planned: PlannedSample) -> Recipe:
         """Name what a sample needs.
@@ -388,7 +390,7 @@ class Recipes:
                 framing=framing,
                 flipped=flipped,
                 clip=sample.clip,
-                given=self.given if sample.clip is not None else (),
+                endpoints=self.endpoints if sample.clip is not None else (),
             )
             for path in (sample.image, *sample.layers)
         )

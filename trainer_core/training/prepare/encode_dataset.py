@@ -34,11 +34,11 @@ from ...data.caption_notes import caption_notes
 from ...data.captions import caption_tokens, long_caption_notes, may_be_long
 from ...data.clips import read_frames
 from ...data.control_rules import (
-    given_frames,
+    endpoint_kinds,
     require_bare_texts,
     require_control_images,
     require_droppable,
-    require_given,
+    require_endpoints,
 )
 from ...data.drawn_masks import with_areas
 from ...data.file_memory import FileMemory
@@ -146,7 +146,7 @@ def prepare(
         return finished
     _require_dataset(config)
     memory = _memory(config)
-    given = given_frames(config.dataset, family.starts)
+    endpoints = endpoint_kinds(config.dataset, family.starts)
     found = _scan(config, within, memory, family.clips)
     _warn(observer, processes, found.problems)
     edits = any(sample.controls for sample in found.samples)
@@ -162,13 +162,13 @@ def prepare(
     encoders = _source(config, family, location, processes, make_source, machine)
     warnings = _found_notes(found.samples, config.dataset, weighs=encoders.weighs)
     _begin_encoding(config, observer, processes)
-    encode = functools.partial(_encode, config, family, location, plan, memory, encoders, given)
+    encode = functools.partial(_encode, config, family, location, plan, memory, encoders, endpoints)
     with contextlib.closing(encoders):
         dataset, prompts = _encode_in_order(encode, observer, processes)
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
         notes = *_cache_notes(dataset), *_long_captions(config, found.samples, location, encoders)
-        if given and (first := _first_clip(plan)) and config.preview.prompts:
+        if endpoints and (first := _first_clip(plan)) and config.preview.prompts:
             beside = "" if not any(config.preview.controls) else " without an image of their own"
             observer.notify(Noted(f"previews{beside} begin with the first frame of {first.name}"))
         _warn(observer, processes, [*plan.notes, *warnings, *notes])
@@ -281,7 +281,7 @@ def _encode(
     plan: Plan,
     memory: FileMemory,
     encoders: EncoderSource,
-    given: tuple[str, ...],
+    endpoints: tuple[str, ...],
     tell: Callable[[int, int], None],
 ) -> Encoded:
     folder, variant = cache_folder(config), location.variant
@@ -308,12 +308,12 @@ def _encode(
             shown=variant in family.text.shown,
             grid=functools.cache(functools.partial(family.latent_grid, location)),
             weighs=encoders.weighs,
-            given=given,
+            endpoints=endpoints,
         )
     prompts = encode_prompts(
         *(config.preview, config.dataset, family, variant, folder),
         *(encoders.identity, encoders.open, dataset.usual_frames),
-        start=_first_frame(plan) if given else None,
+        start=_first_frame(plan) if endpoints else None,
     )
     return dataset, prompts
 
@@ -433,7 +433,7 @@ def read_finished(
         config.dataset, cache.variant, (*family.latents.layered, *family.latents.filled)
     )
     require_counting_masks(cache.dataset, config.dataset.mask)
-    require_given(given_frames(config.dataset, family.starts), cache.dataset.items)
+    require_endpoints(endpoint_kinds(config.dataset, family.starts), cache.dataset.items)
     if cache.variant in family.text.shown:
         require_bare_texts(config.dataset, cache.dataset.items)
     located = locate_base(base, family, has_controls, needs_encoders=False)

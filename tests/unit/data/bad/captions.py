@@ -8,7 +8,7 @@ from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.cached_dataset import CachedItem
 from trainer_core.data.caption_notes import caption_notes
 from trainer_core.data.control_rules import (
-    given_frames,
+    endpoint_kinds,
     require_bare_texts,
     require_control_images,
     require_droppable,
@@ -82,7 +82,7 @@ def given(id, told, starts=None, **shares):
         return DatasetSection(path=str(path), **shares)
 
     def run(settings: DatasetSection) -> Outcome:
-        given_frames(settings, starts)
+        endpoint_kinds(settings, starts)
         return Outcome(())
 
     return error(id, make, told, run=run)

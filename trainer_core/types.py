@@ -175,7 +175,7 @@ class View:
         controls: Whether its control images are given.
         flipped: Whether it is mirrored.
         ordinary: Whether its text has the class word in the place of the trigger word.
-        endpoints: Which frames of a clip are given, where they are encoded: `START`, `ENDS`, or none.
+        endpoints: Which frames of a clip are given, if they are encoded: `START`, `ENDS`, or none.
     """
 
     caption: int | None = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...trainer_core.errors import TrainerError
 from .choices import RunHandle
@@ -12,27 +12,35 @@ from .panel import NodeObserver
 from .quick_plan import Answers, parts_of, plan_run, require_encoders
 
 
+class Connected(NamedTuple):
+    """Values of the node's sockets; None where nothing is connected.
+
+    Attributes:
+        model: The graph's MODEL; without one the answers name the base.
+        clip: Its text encoder, and `vae` its image encoder; some bases have their own.
+        other_expert: The MODEL of the other expert, for previews.
+        vision: The CLIP_VISION by which the MODEL sees the first frame of a clip.
+    """
+
+    model: Any
+    clip: Any
+    vae: Any
+    other_expert: Any
+    vision: Any
+
+
 def run_quick(
     node_id: str,
     answers: Answers,
-    *,
-    model: Any,
-    clip: Any,
-    vae: Any,
-    vision: Any,
+    connected: Connected,
     workflow: Mapping[str, object],
-    other: Any = None,
 ) -> tuple[RunHandle, Sequence[float]]:
     """Encode what is missing, and train.
 
     Args:
         node_id: The node that shows both.
-        model: The graph's MODEL; None for a base that the answers name.
-        clip: The graph's text encoder; None for a base with its own.
-        vae: Its image encoder; None for a base with its own.
-        vision: Its CLIP_VISION; None where nothing is connected.
+        connected: What the node is linked to.
         workflow: What `queued_graph` gave; kept with the run.
-        other: The MODEL of the other expert, for previews; None without.
 
     Returns:
         The run, and its losses.
@@ -40,8 +48,9 @@ def run_quick(
     Raises:
         TrainerError: As `plan_run`, `encode` and `run_training`.
     """
-    plan = plan_run(answers, model)
-    parts = parts_of(plan, model, other, vision)
+    clip, vae = connected.clip, connected.vae
+    plan = plan_run(answers, connected.model)
+    parts = parts_of(plan, connected.model, connected.other_expert, connected.vision)
     require_encoders(parts.base, clip, vae)
     steps = int(plan.values.get("training.steps") or 0)
     observer = NodeObserver(

@@ -9,11 +9,11 @@ pytestmark = pytest.mark.comfy
 
 CLASSES = {
     "wan22_i2v": {"model": "wan22_i2v"},
-    "wan22_i2v_ends": {"model": "wan22_i2v", "ends": True, "kind": "lokr"},
+    "wan22_i2v_ends": {"model": "wan22_i2v", "ends": True, "kind": "lokr", "guidance": 2.0},
     "wan21_i2v": {"model": "wan21_i2v", "kind": "loha"},
     "wan21_i2v_ends": {"model": "wan21_i2v", "ends": True},
-    "wan22_5b": {"model": "wan22_5b"},
-    "ltxv": {"model": "ltxv", "kind": "lokr"},
+    "wan22_5b": {"model": "wan22_5b", "guidance": 2.0},
+    "ltxv": {"model": "ltxv", "kind": "lokr", "guidance": 2.0},
     "hunyuan_video15": {"model": "hunyuan_video15"},
     "kandinsky5": {"model": "kandinsky5", "kind": "oft"},
 }

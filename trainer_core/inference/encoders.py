@@ -269,11 +269,13 @@ def encode_prompts(
     for index, line in enumerate(preview.prompts):
         own = preview.of_prompt(line, index)
         files = [Path(file) for each in own.controls for file in each]
-        controls = [_control(file, own, dataset, family, variant) for file in files]
         texts = own.prompts[0], own.negative_prompt
         count = preview_frames(own, family, frames)
-        shown = _endpoints(own, family, controls, start) if count > 1 else []
-        controls = [] if family.starts is not None else controls
+        controls, shown = [], []
+        if family.starts is None:
+            controls = [_control(file, own, dataset, family, variant) for file in files]
+        elif count > 1:
+            shown = _endpoints(own, family, files, start)
         length = f" start of {count}" if shown else ""
         entry = _entry(folder, *texts, shown or controls, f"{identity}{length}")
         if not is_sound(entry, thorough=True):
@@ -288,22 +290,23 @@ def encode_prompts(
 def _endpoints(
     preview: PreviewSection,
     family: Family,
-    images: Sequence[Image.Image],
+    files: Sequence[Path],
     start: Callable[[], Image.Image] | None,
 ) -> Sequence[Image.Image]:
     """The first and last frame of a preview's clip; none where it is made of a text alone."""
-    if family.starts is None or images:
-        return images if family.starts is not None else []
-    if start is not None:
-        return [fit_to_bucket(start(), Bucket(preview.width, preview.height))]
-    if family.starts.always:
+    images = [_read_control(file, "first_frame", 3) for file in files]
+    if not images and start is not None:
+        images = [start()]
+    if not images and family.starts is not None and family.starts.always:
         raise ConfigError(
             f"no image for the prompt {preview.prompts[0][:60]!r}, and {family.title} makes clips "
             "that begin with one",
             "an image for each prompt",
             "Connect it to controls of Preview Prompts.",
         )
-    return []
+    step = family.latents.size_multiple
+    wide, high = (side // step * step for side in (preview.width, preview.height))
+    return [fit_to_bucket(each, Bucket(wide, high)) for each in images]
 
 
 def _encoded_endpoints(
@@ -318,18 +321,22 @@ def _encoded_endpoints(
 def _control(
     path: Path, preview: PreviewSection, dataset: DatasetSection, family: Family, variant: str
 ) -> Image.Image:
+    image = _read_control(path, dataset.animated, control_channels(family, variant))
+    if dataset.control_area is None:
+        sized = fit_to_bucket(image, Bucket(preview.width, preview.height))
+        # An image without a transparent area gets the same mask each time.
+        return with_mask(sized, 0) if variant in family.latents.filled else sized
+    return resize_exact(image, *family.latents.control_size(*image.size, dataset.control_area))
+
+
+def _read_control(path: Path, animated: str, channels: int) -> Image.Image:
     if not path.is_file():
         raise ConfigError(
             f"preview.controls: {path} is not a file",
             "an image for each control of each prompt",
             "Correct the path; paths in a run file are relative to the run file.",
         )
-    image = open_image(path, dataset.animated, control_channels(family, variant))
-    if dataset.control_area is None:
-        sized = fit_to_bucket(image, Bucket(preview.width, preview.height))
-        # An image without a transparent area gets the same mask each time.
-        return with_mask(sized, 0) if variant in family.latents.filled else sized
-    return resize_exact(image, *family.latents.control_size(*image.size, dataset.control_area))
+    return open_image(path, animated, channels)
 
 
 def _entry(

@@ -69,6 +69,9 @@ START, ENDS = "start", "ends"
 Also the names before the point of what is stored of them beside the clip's latents.
 """
 
+CONTROL = "control"
+"""What is made of a clip that steers another one, in the place of the clip's own latents."""
+
 
 @dataclass(frozen=True, slots=True)
 class StartFrames:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .borrowed_model import borrowed_denoiser, uncompiled
+from .control_clips import control_rule
 from .graph_encoders import seeing_text
 from .graph_model import GraphModel
 from .graph_predict import GraphPredict
@@ -95,9 +96,10 @@ def _family(
     header = native_model.header_names(denoiser, found.kind)
     lists = native_model.block_lists(denoiser)
     references = (_EDIT,) if found.takes_references else ()
+    steered = ("edit",) if found.steered else ()
     room = 0 if work is None else found.room(*work)
     lent = replace(_given(found, model, lists, room, predict), other=other)
-    variants = ("generate", *references)
+    variants = ("generate", *references, *steered)
     family = lent_family(
         lent, predict, names if text is None else text.with_names(names), found.size_multiple
     )
@@ -157,6 +159,7 @@ def _given(
         sigmas=found.sigmas,
         clips=found.clips,
         starts=found.starts,
+        steered=found.steered,
     )
 
 
@@ -196,6 +199,7 @@ def encoders_of(
             *(name or found.title, found.space, clip, vae, on_close, text, sight, probe),
             found.clips,
             endpoints,
+            control_rule(found.model),
         )
 
     return make

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...trainer_core.errors import BaseModelError
 from ...trainer_core.families.distilled import distilled_word
 from . import comfy_host, reference_images
+from .control_clips import control_rule
 from .graph_inputs import options_fingerprint, require_trainable, weights_fingerprint
 from .plain_encoders import LatentSpace
 from .start_frames import start_frames
@@ -82,10 +83,10 @@ _NO_IMAGES: Mapping[str, str] = {
     "SVD_img2vid": "moves an image and reads no text",
     **dict.fromkeys(
         (
-            *("WAN21_Vace", "WAN21_Camera", "WAN21_HuMo", "WAN21_SCAIL", "WAN21_SCAIL2"),
+            *("WAN21_Camera", "WAN21_HuMo", "WAN21_SCAIL", "WAN21_SCAIL2"),
             *("WAN21_CausalAR", "WAN22_S2V", "WAN22_Animate", "WAN_Animate2", "WAN22_WanDancer"),
             *("SD15_instructpix2pix", "SDXL_instructpix2pix", "FluxInpaint"),
-            *("WAN21_FunControl2V", "SD21UnclipL", "SD21UnclipH"),
+            *("SD21UnclipL", "SD21UnclipH"),
         ),
         "is given more than a text",
     ),
@@ -266,7 +267,12 @@ class GraphModel:
     @property
     def takes_references(self) -> bool:
         """Whether it reads the latents of reference images."""
-        return reference_images.takes_references(self.model)
+        return not self.steered and reference_images.takes_references(self.model)
+
+    @property
+    def steered(self) -> bool:
+        """Whether a control clip steers what it generates."""
+        return control_rule(self.model) is not None
 
     @property
     def patch(self) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import comfy_engine, comfy_host
 from .conditioning import restored_conditioning
+from .control_clips import control_rule
 from .graph_inputs import ATTENTION
 from .prediction_proof import PredictionProof
 from .reference_images import REFERENCES, UNFIT, ReferenceProof
@@ -226,7 +227,10 @@ class GraphPredict:
             entry = restored_conditioning(text, device)
         if self.guided:
             entry["guidance"] = guidance
-        if references:
+        rule = control_rule(self.patcher.model)
+        if references and rule is not None:
+            entry |= rule.inputs(references[0])
+        elif references:
             model = self.patcher.model
             # As Set Reference Latent gives them: the model scales them by itself.
             shaped = (each.unsqueeze(2) if self._is_video(each) else each for each in references)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import InputError
 from .conditioning import stored_conditioning
+from .control_clips import ControlRule, encoded_control
 from .graph_inputs import (
     Clip,
     Tokens,
@@ -91,6 +92,7 @@ class PlainEncoders:
         probe: Called with a short text before anything else is encoded; raises an error where the
             model cannot read it.
         endpoints: Encodes the first and last frame of a clip, where the model takes them.
+        control: How a control clip steers the model; None where none does.
     """
 
     name: str
@@ -103,6 +105,7 @@ class PlainEncoders:
     probe: Callable[[Conditioning], None] | None = None
     clips: FrameGrid | None = None
     endpoints: EndpointEncoder | None = None
+    control: ControlRule | None = None
 
     def __post_init__(self) -> None:
         """Refuse CLIP and VAE whose changes nobody could notice, and another model's VAE.
@@ -214,6 +217,15 @@ class PlainEncoders:
         assert self.endpoints is not None
         with torch.inference_mode():
             return self.endpoints(vae, first, last, count)
+
+    def encode_control(self, frames: Tensor) -> Tensor:
+        """Encode a control clip `[T, 3, H, W]`, uint8, to latents of the VAE `[C, f, h, w]`."""
+        import torch
+
+        vae = require(self.vae, "VAE", "to encode control clips", _VAE_REMEDY)
+        assert self.control is not None
+        with torch.inference_mode():
+            return encoded_control(self.control, vae, frames)
 
     def _try(self) -> None:
         if self.probe is not None and self.clip is not None:

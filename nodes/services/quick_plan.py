@@ -282,7 +282,7 @@ def control_files(folder: str, count: int) -> list[list[str]]:
     Raises:
         DatasetError: When the folder cannot be read, or has no control images.
     """
-    found = first_controls(_scan(folder), count)
+    found = first_controls(_scan(folder, ANY_CLIPS), count)
     if found:
         return found
     raise DatasetError(

@@ -201,6 +201,90 @@ def compared(model, clip, vae, vision, frames, ends):
     return found
 
 
+def control_node(model, vae, control, positive, negative):
+    """What ComfyUI's own node gives KSampler of a control clip."""
+    from comfy_extras import nodes_wan
+
+    count, _, high, wide = control.shape
+    images = control.movedim(1, -1).float() / 255
+    sizes = {"width": wide, "height": high, "length": count, "batch_size": 1}
+    both = {"positive": positive, "negative": negative, "vae": vae, **sizes}
+    if type(model.model).__name__ == "WAN21_Vace":
+        found = nodes_wan.WanVaceToVideo.execute(**both, strength=1.0, control_video=images)
+        return *found.args[:3], None
+    return *nodes_wan.WanFunControlToVideo.execute(**both, control_video=images).args, None
+
+
+def steered(model, clip, vae, control):
+    """Entries, and a step of the sampler, of a control clip."""
+    import nodes
+
+    family_of = part("nodes.host.graph_family")
+    rules = part("nodes.host.control_clips")
+    family = family_of.graph_family(model)
+    locate = part("trainer_core.bases.locate").locate_base
+    location = locate(part("trainer_core.config").BaseSection(), family, True, to_train=False)
+    encoders = family_of.encoders_of(model, clip, vae)(family, location)
+    latents, text = encoders.encode_control(control), encoders.encode_text(CAPTION)
+    shape = encoders.encode_clip(control)[None].shape
+    found = {"variant": location.variant, "latent frames": shape[2]}
+    with torch.inference_mode():
+        sides = [nodes.CLIPTextEncode().encode(clip, each)[0] for each in (CAPTION, NEGATIVE)]
+        positive, *_ = control_node(model, vae, control, *sides)
+        theirs = {k: v for k, v in positive[0][1].items() if k not in sides[0][0][1]}
+        ours = rules.control_rule(model.model).inputs(latents[None])
+        single = [
+            {k: v[0] if isinstance(v, list) else v for k, v in e.items()} for e in (ours, theirs)
+        ]
+        strengths = [each.pop("vace_strength", None) for each in single]
+        found["entries"] = differing(*single)
+        found["strengths"] = strengths
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    level = torch.tensor([SIGMA])
+    with contextlib.ExitStack() as at_end:
+        denoiser = family.lent.open(torch.float32, torch.device("cpu"), at_end)
+        predict = family.prediction.predict
+        with torch.no_grad():
+            own = predict(denoiser, x, level, [text], [latents[None]], 1.0)
+            bare = predict(denoiser, x, level, [text], [], 1.0)
+    found["effect"] = apart(own, bare)
+    stepper = Own(model)
+    with torch.inference_mode():
+        denoised = stepper.denoised(positive, {"samples": torch.zeros(shape)}, x, level)
+    stepper.close()
+    found["step"] = apart(-SIGMA * own, denoised - x)
+    return found
+
+
+def of_steered(folder, job):
+    from clip_files import write_clip
+    from tiny_models.denoisers import tiny_model
+    from tiny_models.sizes import BEGINNING
+    from tiny_models.texts import tiny_clip
+    from tiny_models.vaes import tiny_vae
+
+    name = job["model"]
+    sizes, place = BEGINNING[name], folder / job["name"]
+    model, clip, vae = tiny_model(name), tiny_clip(sizes.text), tiny_vae(sizes.vae)
+    count, side = (LATENT_FRAMES - 1) * 4 + 1, sizes.pixels
+    for shown in ("a", "a_control"):
+        write_clip(place / "images", side, count, 16, shown, caption=CAPTION)
+    (place / "images" / "a_control.txt").unlink()
+    file = place / "images" / "a_control.mp4"
+    read = part("trainer_core.data.clips").read_frames
+    whole = part("trainer_core.types").ClipPart(0.0, count, 16.0)
+    frames = [torch.from_numpy(numpy.array(each)) for each in read(file, whole)]
+    control = torch.stack(frames).permute(0, 3, 1, 2)
+    with torch.inference_mode(False):
+        found = steered(model, clip, vae, control)
+    job |= {"side": side, "frames": count, "kind": "lora", "begin": [[str(file)]]}
+
+    def begin(positive, negative, latent):
+        return control_node(model, vae, control, positive, negative)
+
+    return found | trained(place, job, model, clip, vae, begin=begin)
+
+
 def of_model(folder, job):
     from tiny_models.denoisers import tiny_model
     from tiny_models.sizes import BEGINNING, TINY
@@ -236,7 +320,11 @@ def of_model(folder, job):
 
 def main(folder, jobs):
     wanted = {job["name"]: (folder, job) for job in json.loads(jobs.read_text(encoding="utf-8"))}
-    write_found(folder, wanted, of_model)
+
+    def look(folder, job):
+        return (of_steered if job.get("steered") else of_model)(folder, job)
+
+    write_found(folder, wanted, look)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,23 @@ CLEAN = ("wan22_5b", "ltxv", "kandinsky5")
 """Those that predict nothing of the first frame."""
 
 
+def looked_at(comfy_host, folder, job):
+    (folder / "jobs.json").write_text(json.dumps([job]), encoding="utf-8")
+    comfy_host.run("start_frames_process.py", folder, folder / "jobs.json", folder=folder)
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))[job["name"]]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["wan21_vace", "wan21_fun_control"])
+def test_a_control_clip_steers_a_clip_as_in_comfyui(comfy_host, tmp_path, name):
+    job = {"steps": 12, "name": name, "model": name, "steered": True}
+    found = looked_at(comfy_host, tmp_path, job)
+    check(found, name)
+    assert (found["variant"], found["entries"], found["latent frames"]) == ("edit", [], 5)
+    assert found["step"] <= 1e-6
+    assert found["effect"] > 0.01
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -30,9 +47,7 @@ CLEAN = ("wan22_5b", "ltxv", "kandinsky5")
 )
 def test_a_clip_begins_with_an_image_as_in_comfyui(comfy_host, tmp_path, name):
     job = {"steps": 12, "name": name, **CLASSES[name]}
-    (tmp_path / "jobs.json").write_text(json.dumps([job]), encoding="utf-8")
-    comfy_host.run("start_frames_process.py", tmp_path, tmp_path / "jobs.json", folder=tmp_path)
-    found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))[name]
+    found = looked_at(comfy_host, tmp_path, job)
     check(found, name)
     # The same bits as of ComfyUI's node, and one step of its sampler.
     assert (found["entries"], found["negative"], found["latent frames"]) == ([], [], 5)

@@ -121,7 +121,7 @@ def _control_buckets(
     sample: Sample, area: int | None, control_size: ControlSize
 ) -> tuple[Bucket, ...] | None:
     """Sizes of the control images; None where they are that of their target."""
-    if area is None:
+    if area is None or sample.clip is not None:
         return None
     sizes = (control_size(*image_size(path), area) for path in sample.controls)
     return tuple(Bucket(*size) for size in sizes)

@@ -125,6 +125,27 @@ def endpoint_kinds(settings: DatasetSection, starts: StartFrames | None) -> tupl
     )
 
 
+def require_steering(samples: Iterable[Sample], *, steered: bool) -> None:
+    """Refuse clips without a control clip where the base is steered by one, or the other way round.
+
+    Raises:
+        DatasetError: Naming the first such sample.
+    """
+    for each in samples:
+        clip = each.clip is not None and bool(each.controls)
+        if clip != steered and (steered or (each.clip is not None and each.controls)):
+            what = "an image" if each.clip is None else "without a control clip"
+            raise DatasetError(
+                f"{each.name} is {what}, and the base is steered by control clips"
+                if steered
+                else f"{each.name} has a control clip, and no control clip steers the base",
+                "clips with a control clip each for such a base, and none for others",
+                "Put clips of the same names into control_images, or choose another model."
+                if steered
+                else "Remove the control clips, or choose a model such as Wan VACE or Fun Control.",
+            )
+
+
 def require_endpoints(endpoints: Sequence[str], items: Iterable[CachedItem]) -> None:
     """Refuse a finished cache whose clips were encoded without the frames that are given.
 

@@ -170,6 +170,11 @@ class Family:
         """What it may be given of a clip; None where it takes no frame."""
         return None if self.lent is None else self.lent.starts
 
+    @property
+    def steered(self) -> bool:
+        """Whether a control clip steers what it generates."""
+        return self.lent is not None and self.lent.steered
+
     def _latents(self, location: BaseLocation) -> tuple[int, int]:
         if self.lent is not None:
             return self.lent.channels, self.lent.pixels

@@ -55,6 +55,7 @@ class LentDenoiser:
             the end of a stack; none of it is copied.
         clips: Lengths of the clips that it generates; None of a model of images.
         starts: What it may be given of a clip; None where it takes no frame.
+        steered: Whether a control clip steers what it generates.
         sigmas: Steps of a generation to the noise levels `[steps + 1]`, float32, falling to 0, that
             the host's own sampler would use.
         other: Samples at the other levels of noise; None where this one samples at all of them.
@@ -69,6 +70,7 @@ class LentDenoiser:
     clips: FrameGrid | None = None
     other: OtherExpert | None = None
     starts: StartFrames | None = None
+    steered: bool = False
 
 
 def only_the_host(what: str) -> BaseModelError:

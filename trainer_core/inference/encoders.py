@@ -9,7 +9,7 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from ..config import DatasetSection, PreviewSection, RunConfig
 from ..data.cache.build import Encoders
 from ..data.cache.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
-from ..data.cache.encoders import encode_endpoints
+from ..data.cache.encoders import encode_control, encode_endpoints
 from ..data.captions import TextLimit
+from ..data.clips import read_frames
 from ..data.drawn_masks import with_mask
 from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
 from ..device import DTYPES, release_memory, resolve_device, resolve_precision
@@ -30,8 +31,9 @@ from ..errors import ConfigError
 from ..families.family import Family
 from ..families.filled import control_channels
 from ..families.trainable_text import join_text, load_text
+from ..filesystem.file_names import CLIP_EXTENSIONS
 from ..offload.machine import Machine
-from ..types import Bucket, Conditioning, StartFrames
+from ..types import Bucket, ClipPart, Conditioning
 from ..weights.base_location import BaseLocation
 from .decoder import PreviewDecoder
 from .placed_encoders import place_encoders
@@ -203,21 +205,22 @@ _CONTROLS: dict[str, tuple[int, int | None]] = {
 """Least and largest number of control images of a variant; of others one or more."""
 
 
-def check_controls(
-    preview: PreviewSection, variant: str, starts: StartFrames | None = None
-) -> None:
+def check_controls(preview: PreviewSection, variant: str, family: Family | None = None) -> None:
     """Refuse prompts that the base cannot generate, before anything is encoded.
 
     Args:
         variant: The base's variant; never ``auto``.
-        starts: What the base may be given of a clip: its control images are these frames.
+        family: Of the base: control images of one of videos are the frames that a clip begins and
+            ends with, or the clip that steers it.
 
     Raises:
         ConfigError: When a prompt has too few or too many control images.
     """
     least, most = _CONTROLS.get(variant, (1, None))
-    if starts is not None:
-        least, most = 0, 2 if starts.end else 1
+    if family is not None and family.starts is not None:
+        least, most = 0, 2 if family.starts.end else 1
+    if family is not None and family.steered:
+        least, most = 0, 1
     for index, text in enumerate(preview.prompts):
         count = len(preview.controls[index]) if preview.controls else 0
         if count >= least and (most is None or count <= most):
@@ -245,6 +248,7 @@ def encode_prompts(
     open_encoders: Callable[[], Encoders],
     frames: int = 1,
     start: Callable[[], Image.Image] | None = None,
+    control: tuple[Path, ClipPart] | None = None,
 ) -> tuple[EncodedPrompt, ...]:
     """Encode the preview prompts, or read them from the cache.
 
@@ -255,6 +259,7 @@ def encode_prompts(
         frames: How many most clips of the dataset have.
         start: Reads the first frame of the clips of prompts without an image of their own; None
             where these begin without one.
+        control: The clip that steers those of prompts without one of their own.
 
     Returns:
         One for each prompt, in order.
@@ -272,7 +277,9 @@ def encode_prompts(
         texts = own.prompts[0], own.negative_prompt
         count = preview_frames(own, family, frames)
         controls, shown = [], []
-        if family.starts is None:
+        if family.steered:
+            shown = _control_frames(own, family, files, count, control)
+        elif family.starts is None:
             controls = [_control(file, own, dataset, family, variant) for file in files]
         elif count > 1:
             shown = _endpoints(own, family, files, start)
@@ -280,10 +287,13 @@ def encode_prompts(
         entry = _entry(folder, *texts, shown or controls, f"{identity}{length}")
         if not is_sound(entry, thorough=True):
             tensors = _encode(texts, controls, open_encoders(), channels)
-            tensors |= _encoded_endpoints(shown, count, open_encoders()) if shown else {}
+            if family.steered:
+                tensors["control.0"] = encode_control(open_encoders(), torch.stack(_bytes(shown)))
+            elif shown:
+                tensors |= _encoded_endpoints(shown, count, open_encoders())
             write_entry(entry, tensors)
         # Read back even when just encoded: the same numbers at the first preview and the next.
-        encoded.append(read_prompt(line, entry, len(controls)))
+        encoded.append(read_prompt(line, entry, 1 if family.steered else len(controls)))
     return tuple(encoded)
 
 
@@ -304,15 +314,47 @@ def _endpoints(
             "an image for each prompt",
             "Connect it to controls of Preview Prompts.",
         )
+    return [_fitted(each, preview, family) for each in images]
+
+
+def _control_frames(
+    preview: PreviewSection,
+    family: Family,
+    files: Sequence[Path],
+    count: int,
+    usual: tuple[Path, ClipPart] | None,
+) -> Sequence[Image.Image]:
+    """The frames of the clip that steers a preview's clip."""
+    assert family.clips is not None
+    if files:
+        usual = files[0], ClipPart(0.0, count, family.clips.rate)
+    if usual is None or usual[0].suffix.lower() not in CLIP_EXTENSIONS:
+        raise ConfigError(
+            f"no control clip for the prompt {preview.prompts[0][:60]!r}, and one steers what "
+            f"{family.title} makes",
+            "a control clip for each prompt",
+            "Choose a dataset folder with control clips as controls_from of Preview Prompts.",
+        )
+    path, part = usual
+    frames = read_frames(path, replace(part, frames=count))
+    return [_fitted(each, preview, family) for each in frames]
+
+
+def _fitted(image: Image.Image, preview: PreviewSection, family: Family) -> Image.Image:
     step = family.latents.size_multiple
     wide, high = (side // step * step for side in (preview.width, preview.height))
-    return [fit_to_bucket(each, Bucket(wide, high)) for each in images]
+    return fit_to_bucket(image, Bucket(wide, high))
+
+
+def _bytes(images: Sequence[Image.Image]) -> list[Tensor]:
+    """Each `[3, H, W]`, uint8."""
+    return [torch.from_numpy(np.array(each)).permute(2, 0, 1) for each in images]
 
 
 def _encoded_endpoints(
     images: Sequence[Image.Image], count: int, encoders: Encoders
 ) -> dict[str, Tensor]:
-    first, *last = (torch.from_numpy(np.array(each)).permute(2, 0, 1) for each in images)
+    first, *last = _bytes(images)
     found = encode_endpoints(encoders, first, last[0] if last else None, count)
     sides = ("positive", "negative")
     return {f"{side}.{name}": each for side in sides for name, each in found.items()}

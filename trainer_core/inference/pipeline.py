@@ -365,7 +365,7 @@ def sample_candidates(
     preview, family = config.preview, family or get_family(config.family)
     place = _locate(
         config,
-        family.starts is None and any(preview.controls),
+        family.starts is None and (family.steered or any(preview.controls)),
         make_source,
         machine,
         family,
@@ -373,7 +373,7 @@ def sample_candidates(
     )
     # What cannot be used is refused before anything is encoded or loaded.
     largest = _largest(place, candidates)
-    check_controls(preview, place.location.variant, family.starts)
+    check_controls(preview, place.location.variant, family)
     place.encoders.decoder()
     with contextlib.closing(place.encoders):
         prompts = encode_prompts(

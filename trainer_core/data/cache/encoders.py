@@ -68,6 +68,21 @@ def encode_endpoints(
     return {f"{kind}.{name}": each for name, each in encode(first, last, count).items()}
 
 
+def encode_control(encoders: Encoders, frames: Tensor) -> Tensor:
+    """Encode a clip that steers another one.
+
+    Args:
+        encoders: Those of a base that is steered so (`Family.steered`), which have a method
+            ``encode_control(frames)``.
+        frames: `[T, 3, H, W]`, uint8.
+
+    Returns:
+        `[C, f, h, w]`, as the base reads it.
+    """
+    encode: Callable[[Tensor], Tensor] = getattr(encoders, "encode_control")  # noqa: B009
+    return encode(frames)
+
+
 def encode_texts(
     encoders: Encoders, captions: Sequence[str], controls: Sequence[Sequence[Image.Image]]
 ) -> list[Conditioning]:

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from ...errors import DatasetError
 from ...tensors.rounding import all_finite
-from ...types import ENDS, Conditioning
+from ...types import CONTROL, ENDS, Conditioning
 from ..image import on_white, to_pixels
 from .cache_file import Entry, is_sound, write_entry
 from .claims import Claims
-from .encoders import Encoders, encode_clip, encode_endpoints, encode_texts
+from .encoders import Encoders, encode_clip, encode_control, encode_endpoints, encode_texts
 from .index import CacheIndex
 from .recipes import ImageTask, PlainTask, Recipes, SizedImage, TextTask
 
@@ -178,6 +178,8 @@ class Maker:
     def _of_clip(self, endpoints: Sequence[str], frames: Tensor) -> Conditioning:
         """Latents of a clip `[T, 3, H, W]`, and what the base is given of it."""
         assert self._encoders is not None
+        if CONTROL in endpoints:
+            return {"latents": encode_control(self._encoders, frames)}
         tensors = {"latents": encode_clip(self._encoders, frames)}
         for kind in endpoints:
             last = frames[-1] if kind == ENDS else None

@@ -17,7 +17,7 @@ from PIL import Image
 from ...config import DatasetSection
 from ...config.dataset import DatasetFolder, dataset_folders
 from ...counters import counter_seed
-from ...types import Bucket, ClipPart, Conditioning, PlannedSample, Sample
+from ...types import CONTROL, Bucket, ClipPart, Conditioning, PlannedSample, Sample
 from ..brackets import escaped
 from ..captions import with_class_word
 from ..clips import read_frames
@@ -294,7 +294,8 @@ class Recipes:
         return _Side(tasks, len(layers), parts, plain)
 
     def _texts(self, side: _Side, captions: Sequence[str], what: str) -> tuple[TextTask, ...]:
-        if not side.seen:
+        # No text encoder sees a control clip.
+        if not side.seen or side.controls[0].clip is not None:
             # Most samples end with the empty caption, which is one and the same file.
             return tuple(
                 TextTask(self._entry("text", each) if each else self._no_text, each, (), what)
@@ -398,10 +399,12 @@ class Recipes:
         controls = tuple(
             # The target of a hole of its own would be the white that lies behind the hole.
             SizedImage(
-                *(path, bucket, exact, channels, self.fills),
+                *(path, bucket, exact and sample.clip is None, channels, self.fills),
                 drawn=self.fills and path == sample.image,
                 framing=framing,
                 flipped=flipped,
+                clip=sample.clip,
+                endpoints=(CONTROL,) if sample.clip is not None else (),
             )
             for path, bucket in zip(sample.controls, planned.control_buckets, strict=True)
         )

@@ -256,7 +256,7 @@ def reported_images(
             placements=(at,),
             captions=sample.captions,
             tokens=None if tokens is None else tokens.get(sample.name),
-            controls=tuple(BesideImage(path) for path in sample.controls),
+            controls=tuple(BesideImage(path) for path in sample.controls if sample.clip is None),
             mask=None
             if sample.mask is None
             else BesideImage(sample.mask, inverted=settings.mask.invert),

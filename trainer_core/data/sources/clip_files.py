@@ -51,7 +51,7 @@ class ClipFiles:
             moves = self.grid is not None and facts.animated and path == image
             if not moves or self.problems.settings.animated != "error":
                 return facts
-        elif path != image:
+        elif path != image and image not in self._facts:
             text = f"{name} is a clip in the place of a control image, a mask or a layer"
             self.problems.add(BAD_CLIP, text, image)
             return None
@@ -76,10 +76,13 @@ class ClipFiles:
                 f"at least {shortest}, the shortest clip that the base trains",
                 f"Set dataset.frames to {shortest} or more, or remove the clips.",
             )
-        if sample.controls or sample.mask or sample.layers:
+        steering = [self._facts[each] for each in sample.controls if each in self._facts]
+        if len(steering) < len(sample.controls) or sample.mask or sample.layers:
             other = "a mask" if sample.mask else "layers" if sample.layers else "a control image"
             self.problems.add(BAD_CLIP, f"{sample.name} is a clip with {other}", sample.image)
             return
+        # As far as its control clips go.
+        facts = min((facts, *steering), key=lambda each: each.duration)
         parts = parts_of(facts, self.grid.lengths(settings.frames), rate, settings.max_clips)
         if not parts:
             self.problems.add(

@@ -140,7 +140,11 @@ def controls_in_folders(
     controls: Controls = {}
     for place, folder in enumerate(folders):
         without = [targets.folder, *(each for each in folders if each != folder)]
-        listing = list_folder(folder, problems.settings.caption_extension, within, without=without)
+        listing = list_folder(
+            *(folder, problems.settings.caption_extension, within),
+            without=without,
+            clips=targets.with_clips,
+        )
         for file in listing.images:
             name, shown = control_in_folder(file.key, keys), f"{folder.name}/{file.shown}"
             names = [] if name is None else [name]

@@ -39,6 +39,7 @@ from ...data.control_rules import (
     require_control_images,
     require_droppable,
     require_endpoints,
+    require_steering,
 )
 from ...data.drawn_masks import with_areas
 from ...data.file_memory import FileMemory
@@ -61,7 +62,7 @@ from ...inference.encoders import (
 )
 from ...inference.sampler import Sampler
 from ...offload.machine import Machine
-from ...types import FrameGrid, Sample
+from ...types import ClipPart, FrameGrid, Sample
 from ...weights.base_location import BaseLocation, file_identity, folder_identity
 from ...weights.loading import file_settings
 from ..observer import EndedEarlyError, Noted, Observer, Warned, told_or_ended
@@ -235,6 +236,7 @@ def _trainable(
     parts = family.pixel_channels(variant), family.latents.filled, family.latents.layered
     require_masks_fit(samples, variant, *parts)
     trained = with_areas(samples, dataset, variant in family.latents.filled)
+    require_steering(samples, steered=family.steered)
     fixed = (*family.latents.layered, *family.latents.filled)
     require_control_images(trained, dataset, variant, fixed)
     require_droppable(dataset, variant, fixed)
@@ -314,6 +316,7 @@ def _encode(
         *(config.preview, config.dataset, family, variant, folder),
         *(encoders.identity, encoders.open, dataset.usual_frames),
         start=_first_frame(plan) if endpoints else None,
+        control=_first_control(plan, dataset.usual_frames) if family.steered else None,
     )
     return dataset, prompts
 
@@ -322,6 +325,15 @@ def _first_clip(plan: Plan) -> Sample | None:
     """The clip with which previews begin: of the held-out ones where there are some."""
     clips = [each.sample for each in plan.samples if each.sample.clip is not None]
     return min(clips, key=lambda each: not each.validation, default=None)
+
+
+def _first_control(plan: Plan, frames: int) -> tuple[Path, ClipPart] | None:
+    """The control clip of previews without one of their own, long enough for them."""
+    fits = [each.sample for each in plan.samples if each.bucket.frames >= frames]
+    found = min(fits, key=lambda each: not each.validation, default=None)
+    if found is None or found.clip is None:
+        return None
+    return found.controls[0], found.clip
 
 
 def _first_frame(plan: Plan) -> Callable[[], Image.Image] | None:

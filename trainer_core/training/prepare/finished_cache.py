@@ -142,4 +142,4 @@ def require_variant(config: RunConfig, family: Family, variant: str) -> None:
         ConfigError: For a slider or a preview that it cannot make.
     """
     require_from_prompts(config, variant)
-    check_controls(config.preview, variant, family.starts)
+    check_controls(config.preview, variant, family)

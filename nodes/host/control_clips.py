@@ -48,7 +48,7 @@ def encoded_control(rule: ControlRule, vae: Vae, frames: Tensor) -> Tensor:
 
 
 def _vace(vae: Vae, frames: Tensor) -> Tensor:
-    """What stays and what is made anew; without a mask all is made anew."""
+    """What stays and what is generated; without a mask all is generated."""
     import torch
 
     around = frames - _GREY

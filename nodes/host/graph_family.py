@@ -196,7 +196,14 @@ def encoders_of(
         probe = functools.partial(_predict_once, found, family, probed) if probed else None
         endpoints = None if found.starts is None else EndpointEncoder(found.model, vision)
         return PlainEncoders(
-            *(name or found.title, found.space, clip, vae, on_close, text, sight, probe),
+            name or found.title,
+            found.space,
+            clip,
+            vae,
+            on_close,
+            text,
+            sight,
+            probe,
             found.clips,
             endpoints,
             control_rule(found.model),

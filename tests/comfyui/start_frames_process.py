@@ -236,9 +236,8 @@ def steered(model, clip, vae, control):
         single = [
             {k: v[0] if isinstance(v, list) else v for k, v in e.items()} for e in (ours, theirs)
         ]
-        strengths = [each.pop("vace_strength", None) for each in single]
-        found["entries"] = differing(*single)
-        found["strengths"] = strengths
+        strengths = {each.pop("vace_strength", None) for each in single}
+        found["entries"] = [*differing(*single), *sorted(strengths)[1:]]
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     level = torch.tensor([SIGMA])
     with contextlib.ExitStack() as at_end:

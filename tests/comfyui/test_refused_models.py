@@ -12,6 +12,7 @@ TRAINED = {
     *("SD3", "AuraFlow", "PixArtAlpha", "HunyuanDiT", "Flux", "LTXV", "HunyuanVideo", "WAN21_T2V"),
     *("WAN22_T2V", "CosmosT2IPredict2", "ZImage", "Lumina2", "HiDream", "Chroma", "Omnigen2"),
     *("QwenImage", "Ideogram4", "Krea2", "Kandinsky5Image", "Anima", "HunyuanImage21"),
+    *("WAN21_I2V", "WAN21_Vace", "WAN21_FunControl2V", "HunyuanVideo15", "Kandinsky5"),
 }
 REFUSED = table(__file__, "refused models")
 

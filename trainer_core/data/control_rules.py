@@ -132,17 +132,20 @@ def require_steering(samples: Iterable[Sample], *, steered: bool) -> None:
         DatasetError: Naming the first such sample.
     """
     for each in samples:
-        clip = each.clip is not None and bool(each.controls)
-        if clip != steered and (steered or (each.clip is not None and each.controls)):
-            what = "an image" if each.clip is None else "without a control clip"
+        has_one = each.clip is not None and bool(each.controls)
+        if steered and not has_one:
+            what = "is an image" if each.clip is None else "has no control clip"
             raise DatasetError(
-                f"{each.name} is {what}, and the base is steered by control clips"
-                if steered
-                else f"{each.name} has a control clip, and no control clip steers the base",
-                "clips with a control clip each for such a base, and none for others",
-                "Put clips of the same names into control_images, or choose another model."
-                if steered
-                else "Remove the control clips, or choose a model such as Wan VACE or Fun Control.",
+                f"{each.name} {what}, and the base is steered by control clips",
+                "clips, and a control clip for each",
+                "Put control clips of the same names into control_images, or a_control.mp4 beside "
+                "a.mp4; or choose another model.",
+            )
+        if has_one and not steered:
+            raise DatasetError(
+                f"{each.name} has a control clip, and no control clip steers the base",
+                "a base that is steered by control clips, such as Wan VACE or Fun Control",
+                "Remove the control clips, or choose such a model.",
             )
 
 

@@ -90,10 +90,12 @@ TRAINED = {
         {"a.mp4": 1, "b.mp4": 1, ".adapter_trainer.json": '{"left_out": ["a.mp4"]}'},
         {"missing_caption": "empty"}, ["b.mp4"], "left out by hand: a.mp4",
     ),
-    "control clips": (
-        {"training_images/a.png": None, "training_images/a.txt": "x",
-         "control_images/a.png": None, "control_images/a.mp4": 1},
-        {}, ["training_images/a.png"], "1 clip(s)",
+    "control clips, as far as they go": (
+        {"training_images/a.mp4": 5, "training_images/a.txt": "x", "control_images/a.mp4": 1},
+        {}, ["training_images/a.mp4"], None,
+    ),
+    "a control clip beside": (
+        {"a.mp4": 5, "a.txt": "x", "a_control.mp4": 5}, {}, ["a.mp4 #1", "a.mp4 #2"], None
     ),
 }  # fmt: skip
 

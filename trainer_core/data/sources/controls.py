@@ -140,11 +140,8 @@ def controls_in_folders(
     controls: Controls = {}
     for place, folder in enumerate(folders):
         without = [targets.folder, *(each for each in folders if each != folder)]
-        listing = list_folder(
-            *(folder, problems.settings.caption_extension, within),
-            without=without,
-            clips=targets.with_clips,
-        )
+        captions, clips = problems.settings.caption_extension, targets.with_clips
+        listing = list_folder(folder, captions, within, without=without, clips=clips)
         for file in listing.images:
             name, shown = control_in_folder(file.key, keys), f"{folder.name}/{file.shown}"
             names = [] if name is None else [name]

@@ -313,8 +313,14 @@ def _encode(
             endpoints=endpoints,
         )
     prompts = encode_prompts(
-        *(config.preview, config.dataset, family, variant, folder),
-        *(encoders.identity, encoders.open, dataset.usual_frames),
+        config.preview,
+        config.dataset,
+        family,
+        variant,
+        folder,
+        encoders.identity,
+        encoders.open,
+        dataset.usual_frames,
         start=_first_frame(plan) if endpoints else None,
         control=_first_control(plan, dataset.usual_frames) if family.steered else None,
     )

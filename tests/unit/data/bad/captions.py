@@ -12,9 +12,10 @@ from trainer_core.data.control_rules import (
     require_bare_texts,
     require_control_images,
     require_droppable,
+    require_steering,
 )
 from trainer_core.data.sources.combined import scan_all
-from trainer_core.types import Bucket, Sample, StartFrames
+from trainer_core.types import Bucket, ClipPart, Sample, StartFrames
 
 
 def captioned(caption, **rules):
@@ -88,9 +89,28 @@ def given(id, told, starts=None, **shares):
     return error(id, make, told, run=run)
 
 
+def steered(id, told, steers, **changes):
+    def run(settings: DatasetSection) -> Outcome:
+        image = Path(settings.path) / "a.mp4"
+        part = ClipPart(0.0, 5, 16.0)
+        sample = Sample("a.mp4", image, "a", 32, 32, **{"clip": part, **changes})
+        require_steering([sample], steered=steers)
+        return Outcome(())
+
+    return error(id, controls, told, run=run)
+
+
 EITHER, ALWAYS = StartFrames(always=False, end=False), StartFrames(always=True, end=True)
 
 CASES = [
+    steered("clip-without-control", "a.mp4 has no control clip ... control_images", steers=True),
+    steered("image-of-a-steered-base", "a.mp4 is an image ... choose another", True, clip=None),
+    steered(
+        "control-clip-that-steers-nothing",
+        "a.mp4 has a control clip ... Remove",
+        False,
+        controls=(Path("c.mp4"),),
+    ),
     given("start-frame-not-taken", "dataset.start_frame is 0.5 ... no frame", start_frame=0.5),
     given("end-frame-not-taken", "dataset.end_frame is 0.5 ... no last", EITHER, end_frame=0.5),
     given("start-frame-left-out", "dataset.start_frame is 0 ... always", ALWAYS, start_frame=0.0),

@@ -39,8 +39,8 @@ def base_adapter_inputs() -> list[io.Input]:
             advanced=True,
             tooltip="Leave it empty, unless you train on top of other adapters. Files of the loras "
             "folder, one per line: name.safetensors = 1.0, always. Behind the strength: always, "
-            "for one that you will load when you generate, too, or training, for one that "
-            "previews are made without.",
+            "for one that you will load when you generate, too; training, for one that previews "
+            "are made without; quantized, for an accuracy-recovery adapter.",
         ),
     ]
 
@@ -65,10 +65,11 @@ def _adapter(line: str) -> dict[str, Any]:
         number = float(strength)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number) or when not in ({"always", "training"} if comma else {""}):
+    known = {"always", "training", "quantized"} if comma else {""}
+    if not math.isfinite(number) or when not in known:
         raise InputError(
             f"base_adapters has the line {line!r}",
-            "name.safetensors = 1.0, always (or training)",
+            "name.safetensors = 1.0, always (or training, or quantized)",
             "Write one file of the loras folder on each line of base_adapters.",
         )
     path = str(comfy_host.lora_path(name.strip()))

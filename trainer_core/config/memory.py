@@ -7,7 +7,11 @@ from typing import Literal
 
 from .section import Other, Problem, Section, setting
 
-BaseFormat = Literal["auto", "dense", "file", "fp8", "int8", "int8_rotated", "nf4"]
+BaseFormat = Literal[
+    "auto", "dense", "file", "fp8", "int8", "int8_rotated", "nf4", "uint4", "uint3"
+]
+RECOVERABLE = ("uint4", "uint3")
+"""Formats that accuracy-recovery adapters are made for."""
 _CHECKPOINTED = Other(
     "gradient_checkpointing", because="it lets a block be called again in the backward pass"
 )
@@ -95,10 +99,10 @@ class MemorySection(Section):
     )
     base_format: BaseFormat = setting(
         "auto",
-        "Leave it on auto: 'plan' chooses. Take fp8 or nf4 when VRAM runs out. How the base's "
-        "large weights are kept: 'dense', in the run's precision; 'file', as they are, 16 bits "
-        "dense; 'fp8' and 'int8', one byte a weight; 'int8_rotated', outliers apart, for compute "
-        "8bit; 'nf4', half a byte.",
+        "Leave it on auto: 'plan' chooses. Take fp8 or nf4 when VRAM runs out. How large weights "
+        "are kept: 'dense', in the run's precision; 'file', as they are; 'fp8', 'int8', a byte a "
+        "weight; 'int8_rotated', for compute 8bit; 'nf4', half a byte; 'uint4', 'uint3', with an "
+        "accuracy-recovery adapter.",
         advanced=True,
         resumed="course",
     )
@@ -113,6 +117,8 @@ class MemorySection(Section):
             "auto",
             "dense",
             "nf4",
+            "uint4",
+            "uint3",
             such_as="int8",
             because="weights that are kept in 8 bits are multiplied as they are",
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, field_validator
@@ -14,7 +15,7 @@ from ..filesystem.file_names import EXPECTED, name_mistake
 from .adapter import AdapterConfig
 from .dataset import DatasetSection
 from .dialect import value_in_words
-from .memory import MemorySection
+from .memory import RECOVERABLE, BaseFormat, MemorySection
 from .preview import PreviewSection, Variant
 from .section import Other, Problem, Resumed, Section, section, section_of, setting, traits_of
 from .training import TrainingSection
@@ -36,10 +37,11 @@ class BaseAdapter(Section):
         ge=-10.0,
         le=10.0,
     )
-    when: Literal["training", "always"] = setting(
+    when: Literal["training", "always", "quantized"] = setting(
         "always",
-        "Take training for a training adapter, which is left out of samples; leave it on always "
-        "for one that you will load when you generate, too.",
+        "Take training for a training adapter, which is left out of samples, and quantized for an "
+        "accuracy-recovery adapter of memory.base_format uint4 or uint3; leave it on always for "
+        "one that you will load when you generate, too.",
     )
 
 
@@ -83,8 +85,8 @@ class BaseSection(Section):
         [],
         "Leave it empty but for a distilled base, or to train on top of another adapter. Adapter "
         "files that are part of the base while it trains, as [{path: file.safetensors, strength: "
-        "1.0, when: training}]; 'when: training' leaves one out of samples, 'when: always' keeps "
-        "it. None is part of what is saved.",
+        "1.0, when: training}]; 'when: training' leaves one out of samples. None is part of what "
+        "is saved.",
         advanced=True,
         resumed="free",
     )
@@ -104,6 +106,26 @@ class BaseSection(Section):
         ge=1,
         le=4096,
     )
+
+    def problems(self, base_format: BaseFormat) -> Iterator[Problem]:
+        """What contradicts the format that the base is kept in."""
+        for number, each in enumerate(self.adapters):
+            place = f"base.adapters.{number}"
+            named = re.search(r"uint\d", Path(each.path).name)
+            if each.when == "quantized" and base_format not in RECOVERABLE:
+                yield Problem(
+                    f"{place}.when is quantized and memory.base_format is {base_format}",
+                    "the format whose rounding the adapter repairs; any other, and dense weights, "
+                    "it makes worse",
+                    f"Set memory.base_format to {' or '.join(RECOVERABLE)}, whichever the adapter "
+                    f"was made for, or leave {place} out.",
+                )
+            elif each.when == "quantized" and named and named[0] != base_format:
+                yield Problem(
+                    f"{place} is {Path(each.path).name} and memory.base_format is {base_format}",
+                    "the format whose rounding the adapter repairs",
+                    f"Set memory.base_format to {named[0]}, or rename the file if its name errs.",
+                )
 
 
 class CacheSection(Section):
@@ -303,6 +325,7 @@ class RunConfig(Section):
 
     def problems(self) -> Iterator[Problem]:
         """What contradicts itself, besides the conditions of the fields, section by section."""
+        yield from self.base.problems(self.memory.base_format)
         yield from self.dataset.problems(from_cache=self.cache.manifest is not None)
         yield from self.adapter.problems()
         holds_out = self.dataset.holds_out

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..config.memory import RECOVERABLE
 from ..config.preview import prompt_line
 from ..errors import ConfigError
 from .ai_toolkit_datasets import dataset_folder
@@ -172,34 +173,30 @@ def _model(files: Given, model: Source, to: Conversion) -> None:
     else:
         key = older[0]
         set_family(to, files, _NAME, f"model.{key}", OLDER_MODELS[key], model.values[key])
-    if model.read("quantize", flag, False):
-        kind, _, recovery = model.read("qtype", text, "qfloat8").partition("|")
-        try:
-            to.say(
-                "memory.base_format",
-                BASE_FORMAT(kind),
-                "model.qtype" if model.has("qtype") else "model.quantize",
-                kind if model.has("qtype") else True,
-                "Rounded in another way, to about as many bits.",
-            )
-        except UnfitError:
-            to.lack("model.qtype", kind, "There is no such format; memory.plan chooses.")
-        if recovery or model.has("accuracy_recovery_adapter"):
-            to.lack(
-                "model.accuracy_recovery_adapter",
-                recovery or model.values["accuracy_recovery_adapter"],
-                "It makes up for that program's own rounding; it can stand in base.adapters.",
-            )
-    else:
-        model.off(to, "qtype", why="model.quantize is off.")
     adapters = [
-        (key, when)
+        ("model." + key, model.read(key, text), when)
         for key, when in (("assistant_lora_path", "training"), ("lora_path", "always"))
         if model.has(key)
     ]
+    if model.read("quantize", flag, False):
+        kind, _, recovery = model.read("qtype", text, "qfloat8").partition("|")
+        near = "" if kind in RECOVERABLE else "Rounded in another way, to about as many bits."
+        try:
+            key, value = ("qtype", kind) if model.has("qtype") else ("quantize", True)
+            to.say("memory.base_format", BASE_FORMAT(kind), f"model.{key}", value, near)
+        except UnfitError:
+            to.lack("model.qtype", kind, "There is no such format; memory.plan chooses.")
+        recovery = recovery or model.read("accuracy_recovery_adapter", text, "")
+        key = "model.accuracy_recovery_adapter"
+        if recovery and kind in RECOVERABLE:
+            adapters.append((key, recovery, "quantized"))
+        elif recovery:
+            to.lack(key, recovery, "It repairs a rounding that there is not here.")
+    else:
+        model.off(to, "qtype", why="model.quantize is off.")
     if adapters:
-        listed = [{"path": model.read(key, text), "when": when} for key, when in adapters]
-        to.say("base.adapters", listed, "model." + adapters[0][0], listed[0]["path"])
+        listed = [{"path": path, "when": when} for _, path, when in adapters]
+        to.say("base.adapters", listed, *adapters[0][:2])
     if model.read("compile", flag, False) or model.read("block_compile", flag, False):
         to.say("memory.compile", True, "model.compile", True)
 

@@ -11,7 +11,10 @@ BASE_FORMAT = word_of(
     {
         **dict.fromkeys(("qfloat8", "float8", "float8_e4m3fn", "fp8"), "fp8"),
         **dict.fromkeys(("qint8", "int8", "uint8", "uint7", "uint6", "convrot8"), "int8"),
-        **dict.fromkeys(("uint5", "uint4", "uint3", "uint2", "qint4", "int4", "convrot4"), "nf4"),
+        **dict.fromkeys(("uint5", "qint4", "int4", "convrot4"), "nf4"),
+        "uint4": "uint4",
+        "uint3": "uint3",
+        "uint2": "uint3",
     }
 )
 

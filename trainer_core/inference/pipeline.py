@@ -206,7 +206,7 @@ class _Place:
     def adapters(self, read: _ReadAdapters = read_base_adapters) -> list[BaseAdapterFile]:
         """Those that are part of the base in samples, too."""
         found = read(self.config.base, self.family)
-        return [each for each in found if each.when == "always"]
+        return [each for each in found if each.when != "training"]
 
     def _memory(self, dtype: torch.dtype, adapter: AdapterState | None) -> MemorySection:
         """How the base is kept, by what is free now."""

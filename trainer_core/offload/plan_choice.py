@@ -165,7 +165,7 @@ def auto_formats(base: EmptyBase, dtype: torch.dtype) -> dict[str, KeptFormat]:
     if file.stored is None:
         found["dense"] = kept_format(base, "dense", dtype)
     rounded = {
-        name: kept_format(base, name, dtype) for name, each in FORMATS.items() if not each.rotates
+        name: kept_format(base, name, dtype) for name, each in FORMATS.items() if each.planned
     }
     for name, each in sorted(rounded.items(), key=lambda each: -each[1].base.total):
         last = next(reversed(found.values()))

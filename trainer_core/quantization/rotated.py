@@ -19,6 +19,7 @@ class RotatedInt8Rows(Int8Rows):
 
     name = "int8_rotated"
     rotates = True
+    planned = False
 
     def pack(self, weight: Tensor) -> dict[str, Tensor]:
         """Rotate, so that a product with a rotated input is that of the two as they were."""

@@ -21,11 +21,13 @@ class StoredFormat(ABC):
         eight_bit: Whether the parts can be multiplied as they are (`eight_bit_products`):
             ``W = weight_scale * weight``, with a scale for each row, for all, or without one.
         rotates: Whether that W has rotated rows (`rotation`).
+        planned: Whether a memory plan may choose it; else only the run file does.
     """
 
     name: ClassVar[str]
     eight_bit: ClassVar[bool] = False
     rotates: ClassVar[bool] = False
+    planned: ClassVar[bool] = True
 
     @abstractmethod
     def pack(self, weight: Tensor) -> dict[str, Tensor]:

@@ -153,3 +153,25 @@ def test_files_of_which_each_says_all_are_refused_together():
     both = [parse_document(name, files.AI_TOOLKIT) for name in ("a.yaml", "b.yaml")]
     with pytest.raises(InputError, match=r"a\.yaml, b\.yaml together"):
         read_foreign(both)
+
+
+def test_an_accuracy_recovery_adapter_repairs_the_format_that_it_was_made_for(tmp_path):
+    def values(qtype):
+        name = "ai_toolkit.yaml"
+        text = (FIXTURES / "foreign_files" / name).read_text(encoding="utf-8")
+        changed = text.replace("qtype: qfloat8", f"qtype: {qtype}")
+        assert changed != text
+        run = read_foreign([parse_document(name, changed)])
+        run.config()
+        return run, run.values
+
+    run, found = values("uint3|ostris/ara/qwen_image_torchao_uint3.safetensors")
+    assert found["memory.base_format"] == "uint3"
+    (adapter,) = found["base.adapters"]
+    assert (Path(adapter["path"]).name, adapter["when"]) == (
+        "qwen_image_torchao_uint3.safetensors",
+        "quantized",
+    )
+    run, found = values("qfloat8|ara.safetensors")
+    assert "base.adapters" not in found
+    assert [e.key for e in run.outcome("lacking")].count("model.accuracy_recovery_adapter") == 1

@@ -103,6 +103,56 @@ def test_nf4_is_what_bitsandbytes_makes_bit_for_bit(shape, dtype):
         assert torch.equal(FORMATS["nf4"].dense(parts, shape, wanted), theirs)
 
 
+def nearest_of_a_range(weight: torch.Tensor, largest: int) -> torch.Tensor:
+    """Each group of 64 of a row on whole steps from its least to its greatest number, and on 0."""
+    groups = weight.double().reshape(-1, 64)
+    low, high = groups.amin(dim=1).clamp(max=0), groups.amax(dim=1).clamp(min=0)
+    rows = []
+    for group, least, greatest in zip(groups.tolist(), low.tolist(), high.tolist(), strict=True):
+        step = (greatest - least) / largest or 1.0
+        zero = round(-least / step)
+        codes = [min(max(round(value / step) + zero, 0), largest) for value in group]
+        rows.append([(code - zero) * step for code in codes])
+    return torch.tensor(rows, dtype=torch.float64).view(weight.shape)
+
+
+@pytest.mark.parametrize(("name", "largest"), [("uint3", 7), ("uint4", 15)])
+def test_unsigned_numbers_are_steps_of_the_range_of_a_group(name, largest):
+    weight = torch.randn(9, 128, generator=torch.Generator().manual_seed(0)).bfloat16()
+    weight[3], weight[5] = 0.0, weight[5].abs()
+    found = FORMATS[name].dense(FORMATS[name].pack(weight), (9, 128), torch.float64)
+    expected = nearest_of_a_range(weight, largest)
+    # Steps are rounded to bfloat16, and so is a quotient: one that lies between two may differ.
+    near = (found - expected).abs() <= 2**-7 * expected.abs() + 1e-9
+    assert near.double().mean() > 0.97
+    assert torch.equal(found[3], expected[3])
+
+
+@pytest.mark.parametrize(("name", "largest"), [("uint3", 7), ("uint4", 15)])
+@pytest.mark.parametrize("shape", [(5, 64), (96, 64 * 130)])
+def test_unsigned_numbers_are_what_torchao_makes_bit_for_bit(name, largest, shape):
+    """As accuracy-recovery adapters were fitted to; the larger weight is worked on in parts."""
+    torchao = pytest.importorskip("torchao.quantization.quant_primitives")
+    weight = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 0.02).bfloat16()
+    weight[1], weight[:, 7] = 0.0, weight[:, 7] * 30
+    ways = {"block_size": (1, 64), "quant_min": 0, "quant_max": largest}
+    scale, zero = torchao.choose_qparams_affine(
+        weight,
+        torchao.MappingType.ASYMMETRIC,
+        target_dtype=torch.uint8,
+        eps=torch.finfo(torch.float32).eps,
+        scale_dtype=torch.bfloat16,
+        **ways,
+    )
+    steps = {"scale": scale, "zero_point": zero}
+    codes = torchao.quantize_affine(weight, **steps, output_dtype=torch.uint8, **ways)
+    theirs = torchao.dequantize_affine(
+        codes, **steps, input_dtype=torch.uint8, output_dtype=torch.bfloat16, **ways
+    )
+    parts = FORMATS[name].pack(weight)
+    assert torch.equal(FORMATS[name].dense(parts, shape, torch.bfloat16), theirs)
+
+
 @pytest.mark.parametrize("stored", [*FORMATS.values(), Fp8("none"), Fp8("tensor")])
 def test_stored_bytes_are_those_of_the_parts(stored):
     parts = stored.pack(torch.randn(64, 128))

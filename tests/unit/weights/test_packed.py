@@ -73,11 +73,13 @@ def test_a_folder_is_packed_from_its_own_numbers(tmp_path, name, shards):
     assert (len(list((tmp_path / "transformer").glob("*.safetensors"))) > 2) == shards
     found = FLUX.load_transformer(location, torch.float32, "cpu", name)
     dense = FLUX.load_transformer(location, torch.float32, "cpu")
-    wanted = linears_of_blocks(model)
+    shapes = {path: tuple(each.weight.shape) for path, each in linears_of_blocks(model).items()}
+    wanted = {path for path, shape in shapes.items() if FORMATS[name].fits(shape)}
     layers = packed_layers(found)
-    assert layers.keys() == wanted.keys()
+    assert layers.keys() == wanted
+    assert len(wanted) == len(shapes) or name.startswith("uint")
     for path, layer in layers.items():
-        parts = FORMATS[name].pack(wanted[path].weight)
+        parts = FORMATS[name].pack(model.get_submodule(path).weight)
         assert all(torch.equal(part, layer.parts()[key]) for key, part in parts.items())
     assert_rest_is_dense(found, dense)
     assert not found.training

@@ -8,7 +8,7 @@ one that is swapped, stays beside (`adapters.base.amended`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -24,6 +24,7 @@ from ...adapters.base.amended import (
     WholePath,
     amend,
     is_amendable,
+    is_rounded,
 )
 from ...adapters.base.weight import DENSE_DTYPES, PLAIN_TYPES, dense_weight
 from ...adapters.dora import DORA_SCALE, axis_of, ratio, squared_norms
@@ -49,14 +50,15 @@ class BaseAdapterFile:
         name: The file's name.
         state: What it holds; outlines where nothing is computed with it.
         strength: As in a LoRA loader.
-        when: ``training``, or ``always`` where samples have it too.
+        when: ``training``; ``always`` where samples have it too; ``quantized`` where they do, and
+            only weights in fewer bits.
     """
 
     place: str
     name: str
     state: AdapterState
     strength: float
-    when: Literal["training", "always"]
+    when: Literal["training", "always", "quantized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,13 @@ class BaseAdapters:
     Attributes:
         beside: Layers that have some beside their weight.
         merged: How many layers have some in their weight.
+        unrepaired: Layers in fewer bits that no ``quantized`` adapter has a part for; none where
+            there is no such adapter.
     """
 
     beside: Sequence[AmendedLinear] = ()
     merged: int = 0
+    unrepaired: Sequence[str] = ()
 
     @contextlib.contextmanager
     def sampling(self) -> Iterator[None]:
@@ -113,7 +118,10 @@ def put_on_base(
         AdapterError: When a layer is not in the base, has another size, or cannot be changed; the
             base is as it was then.
     """
-    found = _parts(transformer, key_map, [each for each in adapters if each.strength], partly)
+    adapters = [each for each in adapters if each.strength]
+    found = _parts(transformer, key_map, adapters, partly)
+    repaired = {path for path, parts in found.items() for each, *_ in parts if _repairs(each)}
+    unrepaired = _unrepaired(transformer, adapters, repaired)
     merged = 0
     beside: list[AmendedLinear] = []
     with torch.no_grad():
@@ -122,13 +130,13 @@ def put_on_base(
             layer = transformer.get_submodule(path)
             maker = _Maker(layer, wholes)
             # What is beside a weight is computed from the base's own.
-            stays = all(adapter.when == "always" for adapter, _, _ in parts)
+            stays = all(_in_samples(adapter) for adapter, _, _ in parts)
             if merge and stays and _is_dense(layer):
                 maker.merge(parts)
                 merged += 1
             else:
                 beside.append(amend(layer, [maker.amendment(*part) for part in parts]))
-    return BaseAdapters(tuple(beside), merged)
+    return BaseAdapters(tuple(beside), merged, unrepaired)
 
 
 def check_on_base(
@@ -161,8 +169,39 @@ def _parts(
                     raise _unfit(adapter, path, layer, modules)
                 if cut is None:
                     _check_size(adapter, name, state, cast("nn.Linear", layer))
+                # A simulated step has the same adapters whatever its weights are kept in.
+                if _repairs(adapter) and not partly and not is_rounded(layer):
+                    continue  # a dense weight has no rounding to repair
                 found.setdefault(path, []).append((adapter, name, cut))
     return found
+
+
+def _repairs(adapter: BaseAdapterFile) -> bool:
+    return adapter.when == "quantized"
+
+
+def _in_samples(adapter: BaseAdapterFile) -> bool:
+    return adapter.when != "training"
+
+
+def _unrepaired(
+    transformer: nn.Module, adapters: Sequence[BaseAdapterFile], repaired: Collection[str]
+) -> tuple[str, ...]:
+    """Name the layers in fewer bits that a ``quantized`` adapter leaves as they are.
+
+    Raises:
+        AdapterError: When those are all layers in fewer bits.
+    """
+    repairing = [each for each in adapters if _repairs(each)]
+    packed = [n for n, each in transformer.named_modules() if is_rounded(each)]
+    if repairing and packed and not repaired:
+        only = repairing[0]
+        raise AdapterError(
+            f"{only.place}: {only.name} changes none of the {len(packed)} layers in fewer bits",
+            f"an accuracy-recovery adapter, with layers such as {packed[0]}",
+            "Choose the one that was made for this base and memory.base_format.",
+        )
+    return tuple(name for name in packed if name not in repaired) if repairing else ()
 
 
 def _refuse_text_encoder(adapter: BaseAdapterFile) -> None:
@@ -250,7 +289,7 @@ class _Maker:
         """What an adapter's layer becomes beside the weight."""
         kind, strength = adapter.state.kind, adapter.strength
         layer = _on(adapter.state.layers[name], self._layer.weight.device)
-        in_samples = adapter.when == "always"
+        in_samples = _in_samples(adapter)
         if cut is not None:
             whole = take_rows(self._wholes[adapter.place, name], cut) * strength
             return Amendment(WholePath(whole.to(self._dtype())), in_samples)

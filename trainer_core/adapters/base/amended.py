@@ -326,6 +326,11 @@ def is_amendable(layer: nn.Module) -> bool:
     return type(layer) in _CLASSES or isinstance(layer, AmendedLinear)
 
 
+def is_rounded(layer: nn.Module) -> bool:
+    """Whether a layer's weight is kept in fewer bits, which an adapter may repair."""
+    return isinstance(layer, QuantizedLinear)
+
+
 def amend(layer: nn.Module, amendments: Iterable[Amendment]) -> AmendedLinear:
     """Put amendments on a layer, in place.
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...adapter_files.factors.base_adapters import put_on_base
+from ...bases.base_adapters import read_base_adapters
 from ...bases.locate import locate_base
 from ...config import RunConfig
 from ...counters import counter_seed
@@ -70,6 +72,9 @@ def cached_velocity_error(config: RunConfig, device: torch.device) -> float:
     def other() -> nn.Module:
         transformer = family.load_transformer(location, dtype, device, memory.base_format)
         set_compute(transformer, memory.compute)
+        adapters = read_base_adapters(settings, family)
+        repairs = [each for each in adapters if each.when == "quantized"]
+        put_on_base(transformer, family.layers.key_map, repairs, merge=False)
         return transformer
 
     plan = BatchPlan(

@@ -122,6 +122,14 @@ def _load(
         merge=not config.memory.blocks_to_swap,
     )
     base.mark(True)  # weights that an adapter was merged into are other tensors
+    if beside.unrepaired and processes.index == 0:
+        first, count = beside.unrepaired[0], len(beside.unrepaired)
+        observer.notify(
+            Warned(
+                f"{count} layers in {config.memory.base_format}, such as {first}, have no part in "
+                "the accuracy-recovery adapter and stay rounded"
+            )
+        )
     if beside.beside and config.adapter.exact_delta and processes.index == 0:
         observer.notify(
             Warned(

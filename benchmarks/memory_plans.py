@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.measuring.step_sizes import step_sizes
 from trainer_core.config import RunConfig
 from trainer_core.errors import RunError
 from trainer_core.families.family import Family
@@ -30,7 +31,6 @@ from trainer_core.offload.memory_plan import (
 )
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
-from trainer_core.training.memory.step_sizes import step_sizes
 from trainer_core.weights.diffusers_folder import read_json
 
 from .measuring.record import RESULTS, origin, write_record

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from benchmarks.measuring.record import RESULTS, read_record, write_record
+from benchmarks.measuring.step_sizes import step_sizes
 from benchmarks.memory_plans import ROOM
 from trainer_core.config import RunConfig
 from trainer_core.families.registry import get_family
@@ -28,7 +29,6 @@ from trainer_core.offload.memory_plan import (
 )
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
-from trainer_core.training.memory.step_sizes import step_sizes
 
 from .cells import BASELINE, START
 from .lines import read_lines

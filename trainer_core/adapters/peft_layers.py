@@ -35,8 +35,7 @@ from .kinds.loha import LOHA
 from .kinds.lokr import LOKR
 from .kinds.lora import LORA
 from .kinds.registry import KINDS
-from .layer.conv import ConvFactorLayer
-from .layer.factor_layer import ADAPTER_NAME, FactorLayer
+from .layer.factor_layer import ADAPTER_NAME, ConvFactorLayer, FactorLayer
 from .targets import Layer
 
 

@@ -5,9 +5,8 @@ keys say together. Nothing of a file is left unsaid: a key is mapped exactly, ma
 counterpart, or is not known.
 """
 
-from .counted import Epoch
 from .documents import Document, open_document
-from .read import Beside, ForeignRun, command_document, in_reading_order, read_foreign
+from .read import Beside, Epoch, ForeignRun, command_document, in_reading_order, read_foreign
 
 __all__ = [
     "Beside",

@@ -9,8 +9,7 @@ from typing import Any
 
 from ..config.folders import OVERRIDES, own_name
 from ..config.run import find_setting
-from .balanced import Balanced
-from .rules import Conversion, Note
+from .rules import Balanced, Conversion, Note
 
 
 @dataclass(frozen=True, slots=True)

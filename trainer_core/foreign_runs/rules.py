@@ -14,7 +14,22 @@ from ..config.run import RunConfig, find_setting, nested
 from ..config.section import expectation
 from ..errors import ConfigError
 from ..printable import shortened, single_line
-from .balanced import Balanced
+
+
+@dataclass(frozen=True, slots=True)
+class Balanced:
+    """Folders by their places in `dataset_folders`, to repeats; ``ordinary`` is to equal the rest.
+
+    Attributes:
+        key: What the file calls them.
+        trained: Those of the trained images.
+        ordinary: Those of the regularization images.
+    """
+
+    key: str
+    trained: dict[int, int]
+    ordinary: dict[int, int]
+
 
 Read = Callable[[Any], Any]
 """Turns a value of another program into ours; raises `UnfitError`."""

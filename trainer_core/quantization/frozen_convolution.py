@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.conv import _ConvNd
 
-from .frozen_weight import FrozenWeight
+from .frozen_linear import FrozenWeight
 
 
 class FrozenConvolution(FrozenWeight, _ConvNd):

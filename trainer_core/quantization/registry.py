@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from .fp8 import Fp8
-from .int8 import Int8Rows
+from .int8 import Int8Rows, RotatedInt8Rows
 from .nf4 import Nf4
-from .rotated import RotatedInt8Rows
 from .stored_format import StoredFormat
 from .unsigned_groups import Uint3, Uint4
 

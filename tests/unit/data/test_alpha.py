@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from tests.fixtures.cache_world import TinyEncoders
-from trainer_core.commands.terminal_image import terminal_lines
+from trainer_core.commands.console import terminal_lines
 from trainer_core.data.image import (
     fit_to_bucket,
     on_white,

@@ -12,10 +12,9 @@ from tests.fixtures.swapped_blocks import CPU, swap
 from trainer_core.config import MemorySection
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
-from trainer_core.offload.host_weights import MappedMaster
+from trainer_core.offload.host_weights import MappedMaster, mapped_pages
 from trainer_core.offload.load_base import load_base
 from trainer_core.offload.machine import Machine
-from trainer_core.offload.mapped_pages import mapped_pages
 
 FAMILY = get_family("flux")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux' maps")

@@ -7,8 +7,8 @@ import pytest
 from tests.fixtures.qwen_base import make_qwen_transformer
 from trainer_core.config import RunConfig
 from trainer_core.training.memory import simulation_cache as kept_simulations
+from trainer_core.training.memory.live_bytes import Phase
 from trainer_core.training.memory.simulation_cache import KeptSimulations, step_facts
-from trainer_core.training.memory.step_marks import Phase
 
 NUMBERS = {"adapter": 3, "flops": 2**60, Phase("forward", 1, -2): -5, Phase("end"): 7}
 

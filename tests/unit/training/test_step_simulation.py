@@ -24,9 +24,8 @@ from trainer_core.offload.model_bytes import base_bytes, cast_base, pack_blocks
 from trainer_core.offload.swapped import chosen_blocks, repeated_blocks
 from trainer_core.offload.transfer import PlainTransfer
 from trainer_core.quantization.registry import FORMATS
-from trainer_core.training.memory.live_bytes import LiveBytes
+from trainer_core.training.memory.live_bytes import LiveBytes, Marks, Phase
 from trainer_core.training.memory.memory_estimate import adapter_bytes
-from trainer_core.training.memory.step_marks import Marks, Phase
 from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
 from trainer_core.training.optimizers import make_optimizer
 from trainer_core.training.step.micro_batch import StepMaker

@@ -4,7 +4,7 @@ import contextlib
 
 from tests.fixtures.small_disk import fill, small_disk  # noqa: F401
 from trainer_core.errors import StorageError
-from trainer_core.training.metrics.appended_lines import AppendedLines
+from trainer_core.training.metrics.metrics_file import AppendedLines
 
 
 def test_lines_that_find_no_room_are_kept_and_written_in_order(small_disk):  # noqa: F811

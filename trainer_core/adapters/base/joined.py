@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from ...quantization.frozen_weight import FrozenWeight
+from ...quantization.frozen_linear import FrozenWeight
 
 
 class JoinedLinear(nn.Linear):

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import AdapterError
-from ...quantization.frozen_linear import FrozenLinear
-from ...quantization.frozen_weight import FrozenWeight
+from ...quantization.frozen_linear import FrozenLinear, FrozenWeight
 
 STORED_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 """Number formats that torch stores, but computes with only when they are cast."""

@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...errors import AdapterError
-from ...quantization.frozen_weight import FrozenWeight
+from ...quantization.frozen_linear import FrozenWeight
 from ..kernels.convolution import layer_sizes
 from .joined import JoinedLinear, frozen_parts
 from .quantized import STORED_DTYPES, read_quantized, tensors_behind

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...config import AdapterConfig
 from ...errors import AdapterError
-from ...quantization.frozen_weight import FrozenWeight
+from ...quantization.frozen_linear import FrozenWeight
 from ...types import LayerState
 from ..base.joined import JoinedLinear, frozen_parts
 from ..base.quantized import is_cast_around, is_read_back
@@ -20,7 +20,7 @@ from ..dora import DORA_SCALE, axis_of, ratio, stretch_input, stretch_output
 from ..dora_norm import CachedNorm
 from ..init.decomposed import first_pair, joined
 from ..kernels.adapter_kernel import AdapterKernel, Factors, Operands
-from ..kernels.convolution import as_matrices
+from ..kernels.convolution import Window, as_matrices
 from ..kernels.fused import AugmentedWeight, augment
 from ..kinds.kind import Kind, LayerPlan
 from .dispatch import (
@@ -461,3 +461,37 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             self._write(self._original_weight)
         del self._original_weight
         self.merged_adapters.clear()
+
+
+class ConvFactorLayer(FactorLayer):
+    """A frozen convolution plus the adapter's contribution.
+
+    It is always computed in the plain form: no factor has the size of the weight, and none of the
+    fused function's savings reach a convolution, whose own backward pass keeps its input anyway.
+    """
+
+    window: Window
+
+    def install(self, plan: LayerPlan, seed: int) -> None:
+        """Create and initialize this layer's factors."""
+        self.window = Window.of(self.get_base_layer())
+        super().install(plan, seed)
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """Shape of the weight: ``(out, in / groups, *kernel)``."""
+        conv = cast("nn.Conv2d", self.get_base_layer())
+        return conv.out_channels, conv.in_channels // conv.groups, *conv.kernel_size
+
+    def _apply_kind(self, x: Tensor, factors: Factors, scale: float) -> Tensor:
+        if x.dim() == len(self.window.kernel) + 1:
+            return self._apply_kind(x.unsqueeze(0), factors, scale).squeeze(0)
+        return self.kind.convolve(self.window, x, as_matrices(factors), scale)
+
+    def _per_input(self, values: Tensor) -> Tensor:
+        """Every group has the weight's inputs once."""
+        return self._per_output(values.repeat(self.window.groups))
+
+    def _per_output(self, values: Tensor) -> Tensor:
+        """Channels stand before the axes that the window walks over."""
+        return values.view(-1, *[1] * len(self.window.kernel))

@@ -43,9 +43,8 @@ from ..optimizers import OPTIMIZERS, allocate_state, make_optimizer
 from ..prepare.attach import attach_adapter
 from ..step.gradients import clip_gradients
 from ..step.objective import make_loss, passes_of_step
-from .live_bytes import LiveBytes
+from .live_bytes import LiveBytes, Marks, Phase, watch
 from .simulation_cache import KeptSimulations, Numbers
-from .step_marks import Marks, Phase, watch
 
 NOT_SIMULATED = (DataDependentOutputException, DynamicOutputShapeException)
 """What a simulation raises where a model asks for numbers while it computes."""

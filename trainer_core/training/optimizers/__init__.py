@@ -6,10 +6,9 @@ docs/optimizers.md says which one suits what, docs/decisions/0045 why they are b
 from __future__ import annotations
 
 from .allocation import allocate_state, rehearse
-from .evaluation import evaluated
+from .optimizer_kind import evaluated, update
 from .registry import OPTIMIZERS, make_optimizer, require_optimizer, set_learning_rate
 from .stored_state import goes_on, load_optimizer_tensors, optimizer_tensors
-from .update import update
 
 __all__ = [
     "OPTIMIZERS",

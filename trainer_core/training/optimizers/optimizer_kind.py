@@ -1,13 +1,16 @@
-"""What there is to know of an optimizer."""
+"""What there is to know of an optimizer, how it is stepped, and which weights it is judged by."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from ...config import OptimizerSection
 
@@ -51,3 +54,58 @@ class OptimizerKind:
         """What it keeps for a factor of a shape, in bytes on the device."""
         moment = 4.0 * math.prod(shape) if self.beta1_moment and settings.beta1 else 0.0
         return self.state_bytes(shape) + moment
+
+
+def update(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Make an optimizer's step.
+
+    Torch's fused steps, and those of some libraries, write where autograd does not see it: the
+    norm that DoRA keeps would be taken for the present one of a layer that the passes of a step
+    left out, while momentum or another process moved it.
+
+    Args:
+        optimizer: Of these parameters, whose gradients are in place.
+    """
+    optimizer.step()
+    if _counts_many():
+        increment_version(parameters)
+    else:
+        for parameter in parameters:
+            increment_version(parameter)
+
+
+@functools.cache
+def _counts_many() -> bool:
+    """Whether this torch takes many tensors in one call; 2.4 took one."""
+    try:
+        increment_version(())
+    except (TypeError, RuntimeError):
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def evaluated(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Have the weights in the model that previews, losses and files are to be made of.
+
+    Schedule-free optimizers train at one point and average another. Going there and back again by
+    arithmetic would round; so the trained weights are kept, and the very same bits put back.
+
+    Args:
+        optimizer: Any; most are judged by what they train.
+    """
+    own: Any = optimizer
+    if not hasattr(own, "eval") or not all(group["train_mode"] for group in own.param_groups):
+        yield  # nothing to change, or changed already
+        return
+    parameters = [each for group in own.param_groups for each in group["params"]]
+    # In RAM: what a run saves last must not need room on a full device.
+    trained = [each.detach().to("cpu", copy=True) for each in parameters]
+    own.eval()
+    try:
+        yield
+    finally:
+        own.train()
+        with torch.no_grad():
+            for each, kept in zip(parameters, trained, strict=True):
+                each.copy_(kept)

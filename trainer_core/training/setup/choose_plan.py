@@ -36,7 +36,6 @@ from ..memory.memory_estimate import (
     text_tokens,
 )
 from ..memory.step_simulation import StepSimulation
-from ..memory.step_sizes import step_sizes
 from ..observer import MemoryPlanned, Observer, PlanRow, Warned
 from ..prepare.encode_dataset import Prepared
 from ..step.objective import passes_of_step
@@ -178,11 +177,8 @@ def choose_step_plan(
     config, inputs = simulation.config, simulation.inputs
 
     def simulated(formats: Mapping[str, KeptFormat]) -> StepSizes:
-        stored = {name: each.stored for name, each in formats.items() if each.stored is not None}
-        sizes = step_sizes(simulation, stored)
-        beside = {name: sizes.formats.get(name, sizes.formats["dense"]) for name in formats}
-        kept = {name: each.sizes(beside[name].activations) for name, each in formats.items()}
-        return replace(sizes, formats=kept)
+        kept = {name: each.sizes(simulation.profile(each.stored)) for name, each in formats.items()}
+        return StepSizes(kept, simulation.step().adapter)
 
     def choose(sizes_of: SizesOf) -> PlanChoice:
         return choose_plan(

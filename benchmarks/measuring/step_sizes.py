@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ...offload.memory_plan import FormatSizes, StepSizes
-from ...offload.model_bytes import base_bytes
-from ...quantization.stored_format import StoredFormat
-from .step_simulation import StepSimulation
+from trainer_core.offload.memory_plan import FormatSizes, StepSizes
+from trainer_core.offload.model_bytes import base_bytes
+from trainer_core.quantization.stored_format import StoredFormat
+from trainer_core.training.memory.step_simulation import StepSimulation
 
 
 def step_sizes(

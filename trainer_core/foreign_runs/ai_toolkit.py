@@ -15,7 +15,6 @@ from ..config.memory import RECOVERABLE
 from ..config.preview import prompt_line
 from ..errors import ConfigError
 from .ai_toolkit_datasets import dataset_folder
-from .ai_toolkit_keys import BASE_FORMAT, OLDER_MODELS, TABLES
 from .ai_toolkit_noise import set_loss, set_noise, set_preservation
 from .ai_toolkit_slider import SLIDERS, set_slider
 from .folders import Folder, set_folders
@@ -40,10 +39,37 @@ from .rules import (
     text,
     texts,
     whole,
+    word_of,
 )
+from .table_text import read_tables
 from .vocabulary import set_schedule, set_text_encoder
 
 _NAME = "ai-toolkit"
+_BASE_FORMAT = word_of(
+    {
+        **dict.fromkeys(("qfloat8", "float8", "float8_e4m3fn", "fp8"), "fp8"),
+        **dict.fromkeys(("qint8", "int8", "uint8", "uint7", "uint6", "convrot8"), "int8"),
+        **dict.fromkeys(("uint5", "qint4", "int4", "convrot4"), "nf4"),
+        "uint4": "uint4",
+        "uint3": "uint3",
+        "uint2": "uint3",
+    }
+)
+
+_OLDER_MODELS = {
+    "is_flux": "flux",
+    **{f"is_{name}": name for name in ("xl", "v3", "v2", "pixart", "pixart_sigma", "auraflow")},
+    "is_lumina2": "lumina2",
+}
+"""Keys that said the architecture before ``arch`` did, to its word."""
+
+
+def _extension(value: Any) -> str:
+    found = text(value).strip()
+    return found if found.startswith(".") else f".{found}"
+
+
+_TABLES = read_tables("ai_toolkit", extension=_extension)
 
 
 def _convert(files: Given, to: Conversion) -> None:
@@ -59,13 +85,13 @@ def _convert(files: Given, to: Conversion) -> None:
     _outside(files, document, config, to)
     for place, other in enumerate(processes[1:], 1):
         to.lack(f"config.process[{place}]", other, "One run file is one training.")
-    process = Source(files.name, _named(files, processes[0]), TABLES["config.process[0]"])
+    process = Source(files.name, _named(files, processes[0]), _TABLES["config.process[0]"])
     _require_adapter(process)
     process.apply(to)
 
     def part(name: str) -> Source:
         values = process.read(name, mapping, {})
-        source = Source(files.name, values, TABLES[name], f"{name}.")
+        source = Source(files.name, values, _TABLES[name], f"{name}.")
         source.apply(to)
         return source
 
@@ -77,12 +103,12 @@ def _convert(files: Given, to: Conversion) -> None:
     near = "Of several text encoders CLIP-L alone is trained here."
     set_text_encoder(to, train, "train_text_encoder", "text_encoder_lr", near)
     set_noise(train, to)
-    set_loss(train, to)
+    set_loss(train, _TABLES["train.ema_config"], to)
     set_preservation(train, to)
     _sample(part("sample"), train, to)
     if part("logging").read("use_wandb", flag, False):
         to.say("metrics.trackers", ["tensorboard", "wandb"], "logging.use_wandb", True)
-    if set_slider(process, to):
+    if set_slider(process, _TABLES["slider"], to):
         _without_images(process, train, to)
     else:
         _datasets(files, process, train, to)
@@ -141,7 +167,7 @@ def _network(network: Source, to: Conversion) -> None:
         kind = "lora"
     network.say(to, "adapter.kind", kind, "type", its_kind)
     full = kind == "lokr" and network.read("lokr_full_rank", flag, True)
-    network.when(kind == "lokr", to, TABLES["network if lokr"])
+    network.when(kind == "lokr", to, _TABLES["network if lokr"])
     if full:
         ranks = ["rank", "linear", "alpha", "linear_alpha"]
         network.off(to, *ranks, why="lokr_full_rank takes no rank.")
@@ -167,12 +193,12 @@ def _rank(network: Source, to: Conversion) -> None:
 
 def _model(files: Given, model: Source, to: Conversion) -> None:
     arch = model.read("arch", text, "")
-    older = [key for key in OLDER_MODELS if model.read(key, flag, False)]
+    older = [key for key in _OLDER_MODELS if model.read(key, flag, False)]
     if arch or not older:
         set_family(to, files, _NAME, "model.arch", arch.split(":")[0])
     else:
         key = older[0]
-        set_family(to, files, _NAME, f"model.{key}", OLDER_MODELS[key], model.values[key])
+        set_family(to, files, _NAME, f"model.{key}", _OLDER_MODELS[key], model.values[key])
     adapters = [
         ("model." + key, model.read(key, text), when)
         for key, when in (("assistant_lora_path", "training"), ("lora_path", "always"))
@@ -183,7 +209,7 @@ def _model(files: Given, model: Source, to: Conversion) -> None:
         near = "" if kind in RECOVERABLE else "Rounded in another way, to about as many bits."
         try:
             key, value = ("qtype", kind) if model.has("qtype") else ("quantize", True)
-            to.say("memory.base_format", BASE_FORMAT(kind), f"model.{key}", value, near)
+            to.say("memory.base_format", _BASE_FORMAT(kind), f"model.{key}", value, near)
         except UnfitError:
             to.lack("model.qtype", kind, "There is no such format; memory.plan chooses.")
         recovery = recovery or model.read("accuracy_recovery_adapter", text, "")
@@ -342,7 +368,7 @@ def _datasets(files: Given, process: Source, train: Source, to: Conversion) -> N
         to.say("dataset.caption_dropout", dropout, "train.prompt_dropout_prob", dropout)
     folders: list[Folder] = []
     for place, values in enumerate(process.read("datasets", mappings, [])):
-        source = Source(files.name, values, TABLES["datasets"], f"datasets[{place}].")
+        source = Source(files.name, values, _TABLES["datasets"], f"datasets[{place}].")
         folders.append(dataset_folder(source, weight, to.values.get("dataset.trigger_word", "")))
     set_folders(to, folders)
     if train.has("reg_weight") and all(each.role == "train" for each in folders):
@@ -372,7 +398,7 @@ def _is_job(values: Mapping[str, Any]) -> bool:
 PROGRAM = Program(
     name=_NAME,
     version="27a03a91",
-    tables=TABLES,
+    tables=_TABLES,
     marks={"a job": has("job"), "config.process": _is_job},
     convert=_convert,
 )

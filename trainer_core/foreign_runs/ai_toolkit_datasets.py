@@ -6,16 +6,8 @@ Source: ostris/ai-toolkit at 27a03a91, ``DatasetConfig`` of ``toolkit/config_mod
 from __future__ import annotations
 
 from .folders import Folder
-from .rules import (
-    Conversion,
-    Source,
-    flag,
-    number,
-    text,
-    texts,
-    whole,
-)
-from .vocabulary import set_image_folder, set_reading
+from .rules import Conversion, Source, flag, number, text, texts, whole
+from .vocabulary import set_image_folder, set_reading, set_sizes
 
 _CONTROLS = ("control_path_1", "control_path_2", "control_path_3")
 
@@ -82,8 +74,4 @@ def _sizes(source: Source, to: Conversion) -> None:
     many = isinstance(found, list)
     read = (lambda value: [whole(each) for each in value]) if many else (lambda v: [whole(v)])
     sizes = sorted(set(source.read("resolution", read)), reverse=True)
-    if not sizes:
-        return
-    to.say("dataset.resolution", sizes[0], key, found)
-    if sizes[1:]:
-        to.say("dataset.more_resolutions", sizes[1:], key, found)
+    set_sizes(to, sizes, key, found)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-from .ai_toolkit_keys import TABLES
-from .rules import Conversion, Source, flag, mapping, number, text, whole
+from .rules import Conversion, Source, Table, flag, mapping, number, text, whole
 from .vocabulary import set_base_shift_of_uniform
 
 _EVEN = "Each noise level is weighted there besides, which is left out."
@@ -69,8 +68,8 @@ def _bounds(train: Source, to: Conversion) -> None:
         to.say("training.sigma.min", low, "train.max_denoising_steps", most, near)
 
 
-def set_loss(train: Source, to: Conversion) -> None:
-    """Loss, weighting and average."""
+def set_loss(train: Source, average: Table, to: Conversion) -> None:
+    """Loss, weighting and average, whose keys are in a section of their own."""
     kind = train.read("loss_type", text, "mse")
     kinds = {
         "mse": ("mse", ""),
@@ -97,7 +96,7 @@ def set_loss(train: Source, to: Conversion) -> None:
             "training.loss.differential_guidance", scale, "train.differential_guidance_scale", scale
         )
     ema = train.read("ema_config", mapping, {})
-    source = Source(train.file, ema, TABLES["train.ema_config"], "train.ema_config.")
+    source = Source(train.file, ema, average, "train.ema_config.")
     source.apply(to)
     decay = source.read("ema_decay", number, 0.999)
     if source.read("use_ema", flag, False):

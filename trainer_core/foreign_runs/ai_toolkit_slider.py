@@ -9,23 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .ai_toolkit_keys import TABLES
-from .rules import (
-    Conversion,
-    Source,
-    UnfitError,
-    mapping,
-    mappings,
-    number,
-    text,
-    whole,
-)
+from .rules import Conversion, Source, Table, UnfitError, mapping, mappings, number, text, whole
 
 SLIDERS = ("slider", "concept_slider")
 """Processes that train one."""
 
 
-def set_slider(process: Source, to: Conversion) -> bool:
+def set_slider(process: Source, table: Table, to: Conversion) -> bool:
     """Turn the section ``slider`` into ours.
 
     Returns:
@@ -37,7 +27,7 @@ def set_slider(process: Source, to: Conversion) -> bool:
             to.off("slider", dict(values), f"type is {kind}.")
         return False
     to.tell("dataset.slider", "type", kind)
-    source = Source(process.file, values, TABLES["slider"], "slider.")
+    source = Source(process.file, values, table, "slider.")
     source.apply(to)
     if kind == "slider":
         _older(source, to)

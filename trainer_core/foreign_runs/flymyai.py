@@ -12,13 +12,7 @@ from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
 from .rules import Conversion, Source, flag, number, text, whole
 from .table_text import read_tables
-from .vocabulary import (
-    ending,
-    set_image_folder,
-    set_reading,
-    set_schedule,
-    set_trackers,
-)
+from .vocabulary import ending, set_image_folder, set_reading, set_schedule, set_trackers
 
 _NAME = "FlyMyAI"
 _TABLES = read_tables("flymyai", extension=lambda value: f".{text(value)}")

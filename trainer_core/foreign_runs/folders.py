@@ -136,7 +136,8 @@ def _entry(
     # What only the first folder says does not hold for this one.
     silent = {
         setting: shared.get(setting, _default_of(setting))
-        for setting in first.conversion.values.keys() - values.keys()
+        for setting in first.conversion.values
+        if setting not in values
     }
     for setting, value in {**values, **silent}.items():
         name = setting.removeprefix("dataset.")

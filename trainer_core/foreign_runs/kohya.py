@@ -13,19 +13,7 @@ from typing import Any
 from .kohya_keys import OPTIONS, SCRIPT, TRAIN, Values, without_sections
 from .optimizers import set_optimizer_by
 from .program import Given, script_of
-from .rules import (
-    EVERY,
-    Conversion,
-    Lacks,
-    Maps,
-    Source,
-    Table,
-    flag,
-    number,
-    text,
-    texts,
-    whole,
-)
+from .rules import EVERY, Conversion, Lacks, Maps, Source, Table, flag, number, text, texts, whole
 from .vocabulary import set_schedule, set_trackers
 
 _LAUNCH = (

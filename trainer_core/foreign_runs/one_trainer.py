@@ -20,19 +20,16 @@ from .one_trainer_concepts import concept_folder, set_samples, sizes_of
 from .one_trainer_noise import set_loss, set_noise, set_shift
 from .optimizers import NUMBERS, set_optimizer_by
 from .program import Given, Program, has, set_family
-from .rules import (
-    Conversion,
-    Source,
-    flag,
-    mapping,
-    mappings,
-    name_of,
-    number,
-    text,
-    whole,
-)
+from .rules import Conversion, Source, flag, mapping, mappings, name_of, number, text, whole
 from .table_text import read_tables
-from .vocabulary import containing, set_masks, set_schedule, set_text_encoder
+from .vocabulary import (
+    ONE_SIZE,
+    containing,
+    set_masks,
+    set_schedule,
+    set_sizes,
+    set_text_encoder,
+)
 
 _NAME = "OneTrainer"
 _TABLES = read_tables("one_trainer")
@@ -315,12 +312,11 @@ def _interval(source: Source, to: Conversion, key: str, usual: int, setting: str
 
 def _sizes(source: Source, to: Conversion) -> None:
     """Several sizes, parted by commas, are each of their own; ``512x768`` is one."""
-    shown = source.read("resolution", text, "512")
-    sizes = source.read("resolution", sizes_of, [512])
-    source.say(to, "dataset.resolution", sizes[0], "resolution", shown)
-    if sizes[1:]:
-        near = "There one size is chosen for each image, here it is trained at all."
-        to.say("dataset.more_resolutions", sizes[1:], "resolution", shown, near)
+    if source.has("resolution"):
+        sizes = source.read("resolution", sizes_of)
+        set_sizes(to, sizes, "resolution", source.read("resolution", text), ONE_SIZE)
+    else:
+        source.say(to, "dataset.resolution", 512, "resolution", "512")
 
 
 def _named(item: Any, marks: set[str]) -> bool:

@@ -11,17 +11,7 @@ from typing import Any
 
 from ..config.preview import prompt_line
 from .folders import Folder
-from .rules import (
-    Conversion,
-    Read,
-    Source,
-    Table,
-    UnfitError,
-    flag,
-    number,
-    text,
-    whole,
-)
+from .rules import Conversion, Read, Source, Table, UnfitError, flag, number, text, whole
 from .vocabulary import set_reading, share_or_keep, sides
 
 _PRIOR = (

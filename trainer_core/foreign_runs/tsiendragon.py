@@ -30,10 +30,12 @@ from .rules import (
 )
 from .table_text import read_tables
 from .vocabulary import (
+    ONE_SIZE,
     ending,
     set_masks,
     set_reading,
     set_schedule,
+    set_sizes,
     set_table,
     set_trackers,
     side_of,
@@ -227,11 +229,7 @@ def _sizes(source: Source, to: Conversion) -> None:
     key = f"{_PROCESS}multi_resolutions"
     if source.has(key):
         found = sorted(set(source.read(key, _all_pixels)), reverse=True)
-        if found:
-            to.say("dataset.resolution", found[0], key, source.values[key])
-        if found[1:]:
-            near = "There one size is chosen for each image, here it is trained at all."
-            to.say("dataset.more_resolutions", found[1:], key, source.values[key], near)
+        set_sizes(to, found, key, source.values[key], ONE_SIZE)
     key = f"{_PROCESS}controls_pixels"
     if source.has(key):
         value = source.values[key]

@@ -219,6 +219,22 @@ def set_reading(
             to.say(setting, value, f"{key} ({what})", value, stated=False)
 
 
+def set_sizes(to: Conversion, sizes: Sequence[int], key: str, value: Any, near: str = "") -> None:
+    """Say the sizes of images, the largest first: each image is trained at all of them.
+
+    Args:
+        value: What the key says.
+        near: How several sizes differ there.
+    """
+    if sizes:
+        to.say("dataset.resolution", sizes[0], key, value)
+    if sizes[1:]:
+        to.say("dataset.more_resolutions", sizes[1:], key, value, near)
+
+
+ONE_SIZE = "There one size is chosen for each image, here it is trained at all."
+
+
 def side_of(width: float, height: float) -> int:
     """The resolution whose square has as many pixels as an image."""
     return round(math.sqrt(width * height))

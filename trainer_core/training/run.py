@@ -48,14 +48,7 @@ from .checkpoints.longer_run import SCHEDULE
 from .checkpoints.run_folder import ASKED, RunFolder, create_version, open_version
 from .checkpoints.settings_changes import compared_settings, recorded_changes
 from .memory.out_of_memory import explained
-from .observer import (
-    EndedEarlyError,
-    Noted,
-    Observer,
-    RunFinished,
-    RunStarted,
-    SilentObserver,
-)
+from .observer import EndedEarlyError, Noted, Observer, RunFinished, RunStarted, SilentObserver
 from .prepare.encode_dataset import Prepared, content_hashes, prepare
 from .recorder import Recorder, run_header
 from .setup.choose_plan import settle

@@ -23,13 +23,7 @@ from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of, ratio, squared_norms
 from ...adapters.kernels.convolution import as_matrices
-from ...adapters.kinds.registry import (
-    FILE_RULES,
-    KINDS,
-    layer_delta,
-    layer_scale,
-    matrix_sizes,
-)
+from ...adapters.kinds.registry import FILE_RULES, KINDS, layer_delta, layer_scale, matrix_sizes
 from ...errors import AdapterError
 from ...types import LayerState
 from ..names.row_slices import RowSlice, row_ranges

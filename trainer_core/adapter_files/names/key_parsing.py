@@ -22,14 +22,7 @@ from pathlib import Path
 from ...adapters.dora import DORA_SCALE
 from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterFileError
-from .key_map import (
-    BLOCK_NUMBER,
-    DIFFUSERS_PREFIX,
-    NATIVE_PREFIX,
-    UNET_PREFIX,
-    ComfyuiName,
-    KeyMap,
-)
+from .key_map import BLOCK_NUMBER, DIFFUSERS_PREFIX, NATIVE_PREFIX, UNET_PREFIX, ComfyuiName, KeyMap
 from .row_slices import WHOLE, RowSlice
 from .text_names import text_encoder_of, text_path
 

@@ -21,21 +21,8 @@ from ...types import AdapterState, LayerState
 from ..factors.outlines import LazyMapping, outline_of
 from ..metadata import own_facts
 from ..names.key_map import KeyMap
-from ..names.key_parsing import (
-    DROP,
-    LayerMatch,
-    count_kinds,
-    match_layer,
-    matching_families,
-    told,
-)
-from ..names.row_slices import (
-    WHOLE,
-    InexactSliceError,
-    LayerRows,
-    owned_columns,
-    slice_layer,
-)
+from ..names.key_parsing import DROP, LayerMatch, count_kinds, match_layer, matching_families, told
+from ..names.row_slices import WHOLE, InexactSliceError, LayerRows, owned_columns, slice_layer
 from ..names.text_names import is_text_layer
 from .file_content import AdapterFile, has_peft_names, read_content
 from .peft_config import CONFIG_NAME, WEIGHTS_NAME, PeftConfig, header_config, read_config

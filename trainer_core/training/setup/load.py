@@ -39,9 +39,7 @@ from ..prepare.encode_dataset import Prepared
 from ..step.objective import make_learned
 from ..step.processes import Processes, end_where_asked
 from .load_denoiser import load_adapted
-from .start import (
-    Start,
-)
+from .start import Start
 
 _BY_HAND = {
     "training.optimizer.learning_rate",

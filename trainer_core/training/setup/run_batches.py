@@ -21,14 +21,7 @@ from ..objectives.slider import SliderAnswers
 from ..objectives.twins import BaseAnswers, Twins
 from ..objectives.validation import FixedSamples, Measuring, hold_out, trained_alike
 from ..step.micro_batch import StepMaker, as_drawn
-from ..step.objective import (
-    at_noise,
-    make_loss,
-    make_weighting,
-    sides,
-    times_trained,
-    with_noises,
-)
+from ..step.objective import at_noise, make_loss, make_weighting, sides, times_trained, with_noises
 from ..step.pass_sizes import batch_sizes
 from .load import Loaded
 

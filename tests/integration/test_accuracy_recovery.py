@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from PIL import Image
 from runs import CancelAfter, assert_resumes, metrics, run_config, tensors
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -68,7 +69,12 @@ def test_a_base_of_three_bits_is_repaired_and_the_file_is_the_adapter_alone(tmp_
     assert far[1] < 0.6 * far[0]
 
     observer = CancelAfter()
-    result = train(run_config(tmp_path, cache, **repaired), observer)
+    shown_at = {"preview": {**PREVIEW, "every": 3}}
+    result = train(run_config(tmp_path, cache, **{**repaired, **shown_at}), observer)
+    (path,) = (result.folder / "samples").glob("*000/0.png")
+    shown = torch.tensor(list(Image.open(path).tobytes())).view(64, 64, 3).permute(2, 0, 1)
+    first = (base_image(tmp_path, cache, **repaired).clamp(-1, 1) + 1) * 127.5
+    assert (first - shown).abs().max() <= 1.0
     assert not [each for each in observer.said() if "stay rounded" in each]
     with safe_open(str(result.adapters[0]), framework="pt") as opened:
         header = json.loads(opened.metadata()["adapter_trainer"])
@@ -115,9 +121,15 @@ def test_layers_without_a_part_are_counted_and_a_strange_file_is_refused(tmp_pat
     observer = CancelAfter()
     train(run_config(tmp_path, cache, **on_base("uint4", some)), observer)
     assert [each for each in observer.said() if "layers in uint4, such as " in each]
-    # Its layers stay dense, so that there is nothing to repair.
-    file = tmp_path / "outside.safetensors"
+    # This layer stays dense, so that there is nothing to repair.
     sides = {"A": torch.ones(2, 32), "B": torch.ones(128, 2)}
-    save_file({f"diffusion_model.img_in.lora_{k}.weight": v for k, v in sides.items()}, file)
+    outside = {f"diffusion_model.img_in.lora_{k}.weight": v for k, v in sides.items()}
+    more, file = tmp_path / "more.safetensors", tmp_path / "outside.safetensors"
+    save_file({**tensors(some), **outside}, more)
+    with_it, without = (
+        base_image(tmp_path, cache, **on_base("uint4", each)) for each in (more, some)
+    )
+    assert torch.equal(with_it, without)
+    save_file(outside, file)
     with pytest.raises(AdapterError, match="changes none of the 70 layers in fewer bits"):
         train(run_config(tmp_path, cache, **on_base("uint4", file)))

@@ -27,7 +27,7 @@ class FolderSpec:
     """
 
     pipelines: Mapping[str, str | None]
-    encoder_parts: tuple[str, ...]
+    encoder_parts: tuple[str, ...] = ("text_encoder", "tokenizer", "vae")
     edit_parts: tuple[str, ...] = ()
     does_both: bool = False
 

@@ -77,7 +77,6 @@ FAMILY = Family(
                 "ChromaImg2ImgPipeline": None,
                 "ChromaInpaintPipeline": None,
             },
-            encoder_parts=("text_encoder", "tokenizer", "vae"),
         ),
         single_file=FILE,
         detect=detect,

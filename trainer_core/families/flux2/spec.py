@@ -130,7 +130,6 @@ FAMILY = Family(
                 "Flux2KleinPipeline": "edit",
                 "Flux2KleinInpaintPipeline": "edit",
             },
-            encoder_parts=("text_encoder", "tokenizer", "vae"),
             does_both=True,
         ),
         single_file=FILE,

@@ -62,7 +62,6 @@ FAMILY = Family(
     files=BaseFiles(
         folder=FolderSpec(
             pipelines={"Krea2Pipeline": None},
-            encoder_parts=("text_encoder", "tokenizer", "vae"),
         ),
         single_file=FILE,
         detect=detect,

@@ -98,7 +98,6 @@ FAMILY = Family(
                 "QwenImageEditPlusPipeline": "edit_plus",
                 "QwenImageLayeredPipeline": "layered",
             },
-            encoder_parts=("text_encoder", "tokenizer", "vae"),
             edit_parts=("processor",),
         ),
         single_file=FILE,

@@ -83,7 +83,6 @@ FAMILY = Family(
                 "ZImageImg2ImgPipeline": None,
                 "ZImageInpaintPipeline": None,
             },
-            encoder_parts=("text_encoder", "tokenizer", "vae"),
         ),
         single_file=FILE,
         detect=detect,

@@ -12,7 +12,7 @@ from typing import Any
 
 from .kohya_keys import OPTIONS, SCRIPT, TRAIN, Values, without_sections
 from .optimizers import set_optimizer_by
-from .program import Given, script_of
+from .program import Given, other_script, script_of
 from .rules import EVERY, Conversion, Lacks, Maps, Source, Table, flag, number, text, texts, whole
 from .vocabulary import set_schedule, set_trackers
 
@@ -32,19 +32,23 @@ Datasets = tuple[str, Values] | None
 
 
 def read_parts(
-    files: Given, to: Conversion, is_dataset: Callable[[Values], bool]
+    files: Given, to: Conversion, scripts: Sequence[str], is_dataset: Callable[[Values], bool]
 ) -> tuple[dict[str, Any], Datasets]:
     """Collect the arguments of a training, from a command and the file it names, and its datasets.
 
     Args:
         to: Gets notes on what is not here.
+        scripts: Of the program; a command that starts another one is refused.
         is_dataset: Test of a file for datasets.
     """
     arguments: dict[str, Any] = {}
     datasets: Datasets = None
     for document in files.documents:
         if document.format == "command":
-            own = _read_command(document.values["command"], to)
+            words = document.values["command"]
+            if script_of(words).lower() not in scripts:
+                raise other_script(document.name, words, scripts)
+            own = _read_command(words, to)
             named = own.get("config_file")
             found = files.find(_toml(named)) if isinstance(named, str) else None
             if isinstance(named, str) and found is None and len(files.documents) == 1:
@@ -59,6 +63,18 @@ def read_parts(
         found = files.find(named)
         datasets = (found.name, found.values) if found and is_dataset(found.values) else None
     return arguments, datasets
+
+
+def say_family_of_datasets(files: Given, to: Conversion, key: str) -> None:
+    """Say the family where only datasets were given.
+
+    Args:
+        key: The program's for the model.
+    """
+    if files.family:
+        to.say("family", files.family, "family", files.family)
+    else:
+        to.lack(key, "", "A file of datasets alone names no model: set family and base.path.")
 
 
 def note_missing_datasets(source: Source, to: Conversion) -> None:

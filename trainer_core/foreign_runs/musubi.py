@@ -15,6 +15,7 @@ from .kohya import (
     apply_pairs,
     note_missing_datasets,
     read_parts,
+    say_family_of_datasets,
     set_bounds,
     set_flow_noise,
     set_kind,
@@ -34,7 +35,7 @@ from .kohya_keys import (
     without_sections,
 )
 from .kohya_prompts import set_previews
-from .program import Given, Program, other_script, script_of, set_family
+from .program import Given, Program, set_family
 from .rules import Conversion, Source, Together, flag, mapping, mappings, text
 from .vocabulary import set_image_folder, set_reading, set_table, sides
 
@@ -47,11 +48,7 @@ def _scripts() -> list[str]:
 
 
 def _convert(files: Given, to: Conversion) -> None:
-    for document in files.documents:
-        words = document.values.get("command", ())
-        if document.format == "command" and script_of(words).lower() not in _scripts():
-            raise other_script(document.name, words, _scripts())
-    arguments, datasets = read_parts(files, to, _has_datasets)
+    arguments, datasets = read_parts(files, to, _scripts(), _has_datasets)
     source = Source(files.name, arguments, MUSUBI["arguments"])
     if arguments:
         source.apply(to)
@@ -65,10 +62,8 @@ def _convert(files: Given, to: Conversion) -> None:
         set_run(source, to)
         guidance = _GUIDANCE.get(source.read(SCRIPT, text, ""), 1.0)
         set_previews(files, source, to, 256, 20, guidance)
-    elif files.family:
-        to.say("family", files.family, "family", files.family)
     else:
-        to.lack("dit", "", "A file of datasets alone names no model: set family and base.path.")
+        say_family_of_datasets(files, to, "dit")
     if datasets is not None:
         _read_datasets(*datasets, to)
     else:

@@ -13,6 +13,7 @@ from .kohya import (
     apply_pairs,
     note_missing_datasets,
     read_parts,
+    say_family_of_datasets,
     set_bounds,
     set_flow_noise,
     set_kind,
@@ -23,7 +24,7 @@ from .kohya import (
 )
 from .kohya_keys import SCRIPT, SD, SD_SCRIPTS, TRAIN, has_subsets, is_of_sd_scripts
 from .kohya_prompts import set_previews
-from .program import Given, Program, other_script, script_of, set_family
+from .program import Given, Program, set_family
 from .rules import Conversion, Source, UnfitError, flag, number, numbers, text, whole
 from .sd_scripts_datasets import read_named_folders, read_subsets
 
@@ -52,20 +53,13 @@ def _scripts() -> list[str]:
 
 
 def _convert(files: Given, to: Conversion) -> None:
-    for document in files.documents:
-        words = document.values.get("command", ())
-        if document.format == "command" and script_of(words).lower() not in _scripts():
-            raise other_script(document.name, words, _scripts())
-    arguments, datasets = read_parts(files, to, has_subsets)
+    arguments, datasets = read_parts(files, to, _scripts(), has_subsets)
     source = Source(files.name, arguments, SD["arguments"])
     if arguments:
         source.apply(to)
         _convert_arguments(files, source, to)
-    elif files.family:
-        to.say("family", files.family, "family", files.family)
     else:
-        why = "A file of datasets alone names no model: set family and base.path."
-        to.lack("pretrained_model_name_or_path", "", why)
+        say_family_of_datasets(files, to, "pretrained_model_name_or_path")
     if datasets is not None:
         read_subsets(*datasets, source, to)
         source.off(to, "train_data_dir", "reg_data_dir", why="The file of datasets wins over it.")

@@ -17,7 +17,7 @@ from trainer_core.families.registry import PACKAGES
 from trainer_core.families.run_files import load_config
 from trainer_core.inference.sampler import SampleRequest, SampleSettings
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.objectives.preservation import compute_missing, plan_preservation
+from trainer_core.training.objectives.preservation import compute_missing, plan_trajectories
 from trainer_core.training.observer import RunStarted, SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare
 
@@ -173,7 +173,7 @@ def test_points_that_the_base_is_held_to_lie_on_that_way(kind, base, tmp_path):
     prepared = prepare(given, SilentObserver(), SingleProcess(CPU))
     family, location = prepared.family, prepared.location
     model = family.load_transformer(location, torch.float32, CPU)
-    plan = plan_preservation(given, family, location, prepared.dataset, tmp_path / "c", "base")
+    plan = plan_trajectories(given, family, location, prepared.dataset, tmp_path / "c", "base")
     ask = lambda *words: family.prediction.predict(model, *words, 1.0)  # noqa: E731
     compute_missing(plan, ask, model, CPU, 2, lambda done, total: None)
     points = plan.batch(range(len(plan)))
@@ -197,5 +197,5 @@ def test_points_that_the_base_is_held_to_lie_on_that_way(kind, base, tmp_path):
             family.prediction, parameterization=next(e for n, e in KINDS.items() if n != kind)
         ),
     )
-    elsewhere = plan_preservation(given, other, location, prepared.dataset, tmp_path / "c", "base")
+    elsewhere = plan_trajectories(given, other, location, prepared.dataset, tmp_path / "c", "base")
     assert elsewhere.trajectories[0].entry.path != first.entry.path

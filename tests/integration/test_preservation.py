@@ -15,7 +15,7 @@ from trainer_core.diffusion.flow import sample_euler
 from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.objectives.preservation import compute_missing, plan_preservation
+from trainer_core.training.objectives.preservation import compute_missing, plan_trajectories
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 
@@ -34,7 +34,7 @@ def planned(folder, cache, images=None, **preservation):
         },
     )
     data = prepare(config, SilentObserver(), SingleProcess(CPU))
-    plan = plan_preservation(config, data.family, data.location, data.dataset, folder / "c", "base")
+    plan = plan_trajectories(config, data.family, data.location, data.dataset, folder / "c", "base")
     base = data.family.load_transformer(data.location, torch.float32, CPU)
     return plan, base, data
 

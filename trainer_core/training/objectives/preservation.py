@@ -36,8 +36,8 @@ from ...inference.sampler import evaluating
 from ...types import Conditioning, PreservedBatch
 from ...weights.base_location import BaseLocation
 
-KIND = "preserved"
-"""Folder of the cache that the outputs are kept in."""
+KIND, SLIDER = "preserved", "slider"
+"""Folders of the cache that the outputs are kept in: of points, and of a slider's images."""
 
 _OUTPUTS = "velocities"
 """Their name in it, which is older than outputs that are no velocities."""
@@ -149,51 +149,39 @@ class Preservation:
         return trajectory.before(step, outputs, self.sigmas), outputs[step]
 
 
-def plan_preservation(
+def plan_trajectories(
     config: RunConfig,
     family: Family,
     location: BaseLocation,
     dataset: CachedDataset,
     folder: Path,
     base: str,
+    *,
+    slider: bool = False,
 ) -> Preservation | None:
-    """Name the points that a run holds its base to.
+    """Name the images that the base makes before the first step.
 
     Args:
         location: Where the base is.
         base: What decides the base's predictions: identity of its weights, and the precision.
+        slider: Whether these are a slider's, of the neutral prompt of each sample of the dataset,
+            and not the points that the base is held to.
 
     Returns:
-        The points, cached or not; None when preservation is off.
+        The images, cached or not; None where a run has none.
     """
-    # A finished cache may have prompts for another kind.
-    if not config.dataset.preservation.holds("trajectory", "class") or not dataset.preserved:
+    items: Sequence[PreservedItem] = ()
+    if slider:
+        kind, steps = SLIDER, config.dataset.slider.steps
+        if dataset.slider:
+            items = [PreservedItem(e.name, e.bucket, (), e.text) for e in dataset.items]
+    else:
+        kind, steps = KIND, config.dataset.preservation.steps
+        # A finished cache may have prompts for another kind.
+        if config.dataset.preservation.holds("trajectory", "class"):
+            items = dataset.preserved
+    if not items:
         return None
-    steps = config.dataset.preservation.steps
-    plan = functools.partial(plan_trajectories, config, family, location, folder, base)
-    return plan(KIND, dataset.preserved, steps, dataset.memory)
-
-
-def plan_trajectories(
-    config: RunConfig,
-    family: Family,
-    location: BaseLocation,
-    folder: Path,
-    base: str,
-    kind: str,
-    items: Sequence[PreservedItem],
-    steps: int,
-    memory: EntryMemory,
-) -> Preservation:
-    """Name images that the base makes before the first step.
-
-    Args:
-        location: Where the base is.
-        base: As for `plan_preservation`.
-        kind: Folder of the cache that they are kept in; names their noise.
-        items: What they are made of, all of one size; at least one.
-        steps: Sampling steps of each.
-    """
     size, guidance = items[0].bucket, config.training.guidance
     sigmas = family.sampling_sigmas(location, steps, size.width, size.height).cpu()
     shape = family.latent_shape(location, size.width, size.height, items[0].layers, size.frames)
@@ -215,7 +203,7 @@ def plan_trajectories(
         )
     # Before it is looked which of them are there: from here on nobody removes them.
     mark = UseMark(folder, hex_keys(each.entry.key for each in trajectories))
-    return Preservation(tuple(trajectories), sigmas, memory, config.seed, mark)
+    return Preservation(tuple(trajectories), sigmas, dataset.memory, config.seed, mark)
 
 
 @torch.no_grad()

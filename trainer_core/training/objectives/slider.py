@@ -20,60 +20,18 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ...adapters import AttachedAdapter
-from ...config import RunConfig
-from ...data.cache.cached_dataset import CachedDataset
-from ...data.cache.items import PreservedItem
 from ...device import send
-from ...families.family import Family
 from ...types import Conditioning
-from ...weights.base_location import BaseLocation
 from ..step.micro_batch import Points, Predict
-from .preservation import Preservation, plan_trajectories
+from .preservation import Preservation
 from .twins import without_adapter
 
-KIND = "slider"
-"""Folder of the cache that the ways to a slider's images are kept in."""
-
 _IN_MEMORY = 64
-
-
-def plan_slider(
-    config: RunConfig,
-    family: Family,
-    location: BaseLocation,
-    dataset: CachedDataset,
-    folder: Path,
-    base: str,
-) -> Preservation | None:
-    """Name the images that the base makes of a slider's neutral prompts.
-
-    Args:
-        location: Where the base is.
-        base: What decides the base's predictions: identity of its weights, and the precision.
-
-    Returns:
-        One trajectory for each sample of the dataset, cached or not; None without a slider.
-    """
-    if not dataset.slider:
-        return None
-    items = [PreservedItem(item.name, item.bucket, (), item.text) for item in dataset.items]
-    return plan_trajectories(
-        config,
-        family,
-        location,
-        folder,
-        base,
-        kind=KIND,
-        items=items,
-        steps=config.dataset.slider.steps,
-        memory=dataset.memory,
-    )
 
 
 def made_images(images: Preservation) -> Callable[[int], Tensor]:

@@ -31,8 +31,8 @@ from ..checkpoints.longer_run import PlannedAnew, planned_anew, replan_note
 from ..checkpoints.state import TrainState
 from ..memory.out_of_memory import explained
 from ..metrics.ledger import Ledger
-from ..objectives.preservation import Preservation, compute_missing, plan_preservation
-from ..objectives.slider import made_images, plan_slider
+from ..objectives.preservation import Preservation, compute_missing, plan_trajectories
+from ..objectives.slider import made_images
 from ..observer import CacheProgress, EndedEarlyError, Noted, Observer, Warned, told_or_ended
 from ..optimizers import OPTIMIZERS, make_optimizer
 from ..prepare.encode_dataset import Prepared
@@ -211,10 +211,11 @@ def _made_before(
     ways = (config.memory.base_format, config.memory.compute)
     numbers = " ".join([base, *(way for way in ways if way not in {"auto", "dense"})])
     make = functools.partial(_made_by_base, config, data, transformer, adapter, processes, observer)
-    kept, images = (
-        plan(config, data.family, data.location, data.dataset, cache_folder(config), numbers)
-        for plan in (plan_preservation, plan_slider)
+    place = cache_folder(config)
+    plan = functools.partial(
+        plan_trajectories, config, data.family, data.location, data.dataset, place, numbers
     )
+    kept, images = plan(), plan(slider=True)
     preservation = make(kept, "samples of what the base does, to keep it")
     slider = make(images, "images to train the slider on")
     if slider is not None:

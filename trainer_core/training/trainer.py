@@ -15,7 +15,8 @@ from ..adapters.parameter_groups import parameter_groups
 from ..config import RunConfig
 from ..errors import NonFiniteError
 from ..types import StepResult
-from .checkpoints.checkpoint import Checkpoint, CheckpointClock, read_whole_checkpoint
+from .checkpoints.checkpoint import Checkpoint, read_whole_checkpoint
+from .checkpoints.checkpoint_rules import CheckpointClock
 from .checkpoints.checkpoint_search import last_before
 from .checkpoints.longer_run import PlannedAnew, planned_anew
 from .checkpoints.recovery import RestoreError, rate_share, restore_note

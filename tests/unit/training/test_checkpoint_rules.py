@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer_core.training.checkpoints.checkpoint import CheckpointClock, surplus
+from trainer_core.training.checkpoints.checkpoint_rules import CheckpointClock, surplus
 from trainer_core.training.observer import RunRequests
 
 

@@ -24,13 +24,17 @@ pytestmark = pytest.mark.gpu
 FLUX, DEVICE = get_family("flux"), torch.device("cuda")
 
 
+FITTING = [name for name, stored in FORMATS.items() if stored.fits((32, 32))]
+"""Those that every layer of the small base can be kept in."""
+
+
 @pytest.fixture
 def location(tmp_path):
     make_flux_transformer().to(torch.bfloat16).save_pretrained(tmp_path / "transformer")
     return BaseLocation(tmp_path, tmp_path, "generate", 8, "", embedded=False)
 
 
-@pytest.mark.parametrize(("name", "swapped"), pairwise(FORMATS, [0, 1]))
+@pytest.mark.parametrize(("name", "swapped"), pairwise(FITTING, [0, 1]))
 def test_what_the_gpu_packs_is_what_a_cpu_packs(location, name, swapped, monkeypatch):
     monkeypatch.setitem(_AT_ONCE, "cuda", 1 << 12)  # several parts of a layer, as of a large one
     packed, stored = [], FORMATS[name]

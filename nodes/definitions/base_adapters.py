@@ -38,9 +38,9 @@ def base_adapter_inputs() -> list[io.Input]:
             optional=True,
             advanced=True,
             tooltip="Leave it empty, unless you train on top of other adapters. Files of the loras "
-            "folder, one per line: name.safetensors = 1.0, always. Behind the strength: always, "
-            "for one that you will load when you generate, too; training, for one that previews "
-            "are made without; quantized, for an accuracy-recovery adapter.",
+            "folder, one per line: name.safetensors = 1.0, always. Last: always, for one that you "
+            "load when you generate, too; training, for one that previews are made without; "
+            "quantized, for an accuracy-recovery adapter.",
         ),
     ]
 

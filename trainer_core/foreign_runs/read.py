@@ -1,4 +1,8 @@
-"""Files of another program in, a run file of ours out, with what became of every key."""
+"""Files of another program in, a run file of ours out, with what became of every key.
+
+What the number of images decides, steps of epochs and repeats of regularization images, is counted
+where the dataset is there.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Where the frozen weights of swapped blocks lie: in RAM, pinned or not, or in a mapped file.
 
 What is moved are the bytes as they are stored: the number format of a tensor is of no concern here.
+What was read of a mapped file counts as this process's memory until the system is short of it, so
+its pages are given back (`mapped_pages`): a base that is read in each step would count as a whole.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The denoiser of Qwen-Image in the trainer's convention."""
+"""The denoiser of Qwen-Image in the trainer's convention, and its attention without a mask."""
 
 from __future__ import annotations
 

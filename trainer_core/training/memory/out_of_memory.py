@@ -2,7 +2,7 @@
 
 Swapping more or fewer of the base's blocks changes no number: a run in which others needed memory
 meanwhile ends with the bits that it would have had. What a step that is full does is told by
-`SmallerStep`.
+`SmallerStep`. `stopped_device` names a GPU that answers no more, which is another error.
 """
 
 from __future__ import annotations

@@ -133,6 +133,11 @@ class GraphModel:
         """ComfyUI's name of the model's class."""
         return type(self.model).__name__
 
+    @property
+    def config(self) -> str:
+        """ComfyUI's name of its configuration: Wan for texts and for images share a class."""
+        return type(getattr(self.model, "model_config", None)).__name__
+
     @cached_property
     def title(self) -> str:
         """What people call it: its file where the loader has told it, and its class."""
@@ -332,7 +337,7 @@ class GraphModel:
 
     def _require_images(self) -> None:
         config = getattr(self.model, "model_config", None)
-        for each in (self.kind, type(config).__name__):
+        for each in (self.kind, self.config):
             if each in _NO_IMAGES:
                 raise self._refused(_NO_IMAGES[each])
         if "audio_model" in (getattr(config, "unet_config", None) or {}):

@@ -48,7 +48,7 @@ class Expert:
         begins: Whether it is the one for high noise, with which sampling begins.
         switch_at: Share of the sampling steps that the one for high noise makes.
         levels: The least and the most share of noise that is trained.
-        kind: ComfyUI's class of the MODEL, which the other one has too.
+        kind: ComfyUI's configuration of the MODEL, which the other one has too.
         other: The graph's MODEL of the other one, for previews; None where it is not connected.
     """
 
@@ -256,13 +256,24 @@ def training_config(
 
 
 def _of_expert(config: RunConfig, expert: Expert) -> RunConfig:
-    """Train the levels of noise that an expert is for, unless the settings name others."""
+    """Train the levels of noise that an expert is for, unless the settings name others.
+
+    Raises:
+        ConfigError: When those of the settings lie outside of the expert's.
+    """
     sigma = config.training.sigma
     least, most = expert.levels
     bounds = {
         "min": least if sigma.min == type(sigma)().min else sigma.min,
         "max": most if sigma.max == type(sigma)().max else sigma.max,
     }
+    if bounds["min"] >= bounds["max"]:
+        raise ConfigError(
+            f"training.sigma.min is {sigma.min:g} and max is {sigma.max:g}, and the expert samples "
+            f"levels from {least:g} to {most:g}",
+            "levels of this expert",
+            "Leave training.sigma.min and max as they are, or connect the other expert.",
+        )
     changed = sigma.model_copy(update=bounds)
     training = config.training.model_copy(update={"sigma": changed})
     return config.model_copy(update={"training": training})

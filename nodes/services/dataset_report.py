@@ -338,11 +338,10 @@ def _encoded(path: Path, side: int) -> bytes:
     from ...trainer_core.filesystem.file_names import CLIP_EXTENSIONS
 
     if path.suffix.lower() in {*CLIP_EXTENSIONS, ".gif"}:
-        images = _frames(path, moving=side != _SMALL)
+        images = _frames(path, side)
     else:
         images = [open_image(path, "first_frame")]
-    for image in images:
-        image.thumbnail((side, side) if len(images) == 1 else (_MOVING_SIDE, _MOVING_SIDE))
+        images[0].thumbnail((side, side))
     first, *others = images
     written, options = io.BytesIO(), {"format": "WEBP", "quality": 85, "method": 1}
     if others:
@@ -352,17 +351,22 @@ def _encoded(path: Path, side: int) -> bytes:
     return written.getvalue()
 
 
-def _frames(path: Path, *, moving: bool) -> list[Image]:
-    """Frames of a clip: its middle one, or so many a second of its beginning."""
+def _frames(path: Path, side: int) -> list[Image]:
+    """Frames of a clip: its middle one, or large so many a second of its beginning."""
     from ...trainer_core.data.clips import clip_facts, read_frames
     from ...trainer_core.types import ClipPart
 
     facts = clip_facts(path)
     part = ClipPart(facts.duration / 2, 1, _MOVING_RATE)
-    if moving:
+    if side != _SMALL:
         most = min(_MOVING_FRAMES, facts.frames(_MOVING_RATE))
         part = ClipPart(0.0, max(1, most), _MOVING_RATE)
-    return list(read_frames(path, part))
+        side = side if part.frames == 1 else _MOVING_SIDE
+    images: list[Image] = []
+    for image in read_frames(path, part):
+        image.thumbnail((side, side))  # before the next: all of a clip in full fill the memory
+        images.append(image)
+    return images
 
 
 def image_below(folder: Path, name: str, within: AllowedFolders) -> Path:

@@ -17,7 +17,8 @@ ROLES = (AUTO, NONE, HIGH, LOW)
 SWITCH_AT = 0.5
 """As ComfyUI's own workflows: half of the steps for each."""
 
-_NAME = re.compile(r"(high|low)[ _.-]?noise")
+_NAME = re.compile(r"(high|low)[ _.-]?noise|a14b.*(?<![a-z])(high|low)(?![a-z])")
+_ONE_OF_TWO = re.compile(r"(?<![a-z0-9])a14b(?![a-z0-9])")
 _BORDER, _BORDER_OF_IMAGE_TO_VIDEO = 0.875, 0.9
 """Shares of noise at which the makers of Wan 2.2 A14B go over to the other expert.
 
@@ -50,10 +51,16 @@ def expert_of(found: GraphModel, inputs: ExpertInputs) -> Expert | None:
         None for a MODEL of all levels.
 
     Raises:
-        InputError: When the two are not the two experts of one model, or the names of their files
-            say otherwise.
+        InputError: When the two are not the two experts of one model, the names of their files say
+            otherwise, or nothing says which of two it is.
     """
     named = named_role(found.title)
+    if inputs.role == AUTO and not named and _ONE_OF_TWO.search(found.title.casefold()):
+        raise InputError(
+            f"{found.title} is one of two experts, and its name does not say which",
+            "the expert for high noise or the one for low noise",
+            f"Set expert to {HIGH} or {LOW}, or to {NONE} for both merged into one file.",
+        )
     role = inputs.role if inputs.role != AUTO else named or NONE
     if named and role != named:
         raise _swapped(f"expert is {role}, and the file's name says {named} ({found.title})")
@@ -79,13 +86,13 @@ def expert_of(found: GraphModel, inputs: ExpertInputs) -> Expert | None:
     border = _BORDER_OF_IMAGE_TO_VIDEO if to_video else _BORDER
     levels = (min(border, switch), 1.0) if begins else (0.0, max(border, switch))
     rounded = round(levels[0], 3), round(levels[1], 3)
-    return Expert(begins, inputs.switch_at, rounded, found.kind, inputs.other)
+    return Expert(begins, inputs.switch_at, rounded, found.config, inputs.other)
 
 
 def named_role(title: str) -> str:
     """`HIGH` or `LOW` where the name of a file says so; empty where it does not."""
     says = _NAME.search(title.casefold())
-    return {"high": HIGH, "low": LOW}[says[1]] if says else ""
+    return {"high": HIGH, "low": LOW}[says[1] or says[2]] if says else ""
 
 
 def _require_other(found: GraphModel, role: str, model: Any) -> None:
@@ -94,7 +101,7 @@ def _require_other(found: GraphModel, role: str, model: Any) -> None:
     from ..host.graph_model import GraphModel
 
     other = GraphModel(model)
-    if other.kind != found.kind or other.space.channels != found.space.channels:
+    if other.config != found.config or other.space.channels != found.space.channels:
         raise InputError(
             f"model is {found.title}, and other_expert is {other.title}",
             "the two experts of one model",

@@ -57,6 +57,8 @@ def write_video_folder(root: Path, videos: Sequence[Any], texts: Sequence[str]) 
 
 def _write(video: Any, folder: Path, name: str) -> None:
     source = video.get_stream_source()
+    if isinstance(source, str) and not Path(source).is_file():
+        raise _unwritable(name, f"{source} is not there any more")
     trimmed = any(getattr(video, "get_active_trim_window", lambda: (0.0, 0.0))())
     if isinstance(source, str) and not trimmed:
         ending = Path(source).suffix.lower()
@@ -68,12 +70,18 @@ def _write(video: Any, folder: Path, name: str) -> None:
     quality = {"crf": _QUALITY} if "crf" in known else {}
     try:
         video.save_to(str(folder / f"{name}.mp4"), **quality)
-    except (ValueError, RuntimeError) as error:
-        raise DatasetError(
-            f"clip {int(name)} cannot be written ({error})",
-            "a VIDEO that Save Video can save",
-            "Look for the node that made it, or disconnect it.",
-        ) from error
+    except OSError:
+        raise
+    except Exception as error:  # FFmpeg's have classes of their own
+        raise _unwritable(name, str(error) or type(error).__name__) from error
+
+
+def _unwritable(name: str, why: str) -> DatasetError:
+    return DatasetError(
+        f"clip {int(name)} cannot be written ({why})",
+        "a VIDEO that Save Video can save",
+        "Look for the node that made it, or disconnect it.",
+    )
 
 
 def _content_name(folder: Path) -> str:

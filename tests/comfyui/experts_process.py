@@ -127,10 +127,13 @@ def look(folder):
     found["refused"] = {}
     other = named(tiny_model("ltxv", 0, "fp32"), "ltx_low_noise")
     shifted = shifted_by(low, 3.0)
+    to_video = named(tiny_model("wan21_i2v", 1, "fp32"), "wan2.2_i2v_low_noise_14B")
     for name, (model, inputs) in {
         "two for high noise": (high, {"other": patched}),
         "named otherwise": (high, {"role": "low noise"}),
         "of another class": (high, {"other": other}),
+        "for images": (high, {"other": to_video}),
+        "unnamed": (named(high.clone(), "wan2.2-t2v-a14b"), {}),
         "another shift": (high, {"other": shifted}),
         "the same": (named(high.clone(), "a"), {"role": "low noise", "other": high}),
         "no role": (named(high.clone(), "a"), {"other": low}),

@@ -26,7 +26,7 @@ def test_each_expert_trains_its_own_levels_from_one_cache(found):
         "begins": True,
         "switch_at": pytest.approx(2 / 3),
         "levels": [0.8, 1.0],
-        "kind": "WAN21",
+        "kind": "WAN21_T2V",
         "other": None,
     }
 
@@ -44,6 +44,8 @@ def test_what_are_no_two_experts_is_refused(found):
         "two for high noise",
         "named otherwise",
         "of another class",
+        "for images",
+        "unnamed",
         "another shift",
         "the same",
         "no role",

@@ -78,8 +78,9 @@ def clip_facts(path: Path) -> ClipFacts:
     """
     if path.suffix.lower() in MOVING_EXTENSIONS:
         duration, size = 0.0, (0, 0)
-        for image, until in _moving(path):
-            duration, size = until, image.size
+        for frame, until in _moving(path):
+            size = size if any(size) else frame().size
+            duration = until
         return ClipFacts(*size, duration)
     first: Any = None
     end: float | None = None
@@ -125,7 +126,7 @@ def read_frames(path: Path, part: ClipPart) -> Iterator[Image.Image]:
     for frame, until in _moving(path) if moving else _decoded(path, wanted[0]):
         image: Image.Image | None = None
         while yielded < len(wanted) and wanted[yielded] < until - _SOON:
-            image = image or (frame if isinstance(frame, Image.Image) else frame())
+            image = image or frame()
             yield image
             yielded += 1
         if yielded == len(wanted):
@@ -141,20 +142,25 @@ def _decoded(path: Path, start: float) -> Iterator[tuple[Callable[[], Image.Imag
             yield functools.partial(_upright, frame, stream), until
 
 
-def _moving(path: Path) -> Iterator[tuple[Image.Image, float]]:
-    """Frames of a GIF or WebP from its start, each with when the next one is shown in seconds.
+def _moving(path: Path) -> Iterator[tuple[Callable[[], Image.Image], float]]:
+    """What makes the frames of a GIF or WebP from its start, before the next; as `_shown`.
 
     Source of the traps: browsers show frames of 10 ms and less for 100 ms; Pillow knows how long a
     frame of a WebP is shown when that is decoded.
     """
     until = 0.0
     with opened_image(path) as image:
+        _require_plausible(*image.size)
         for number in range(getattr(image, "n_frames", 1)):
             image.seek(number)
-            frame = on_white(image).convert("RGB")
+            image.load()
             length = float(image.info.get("duration") or 0)
             until += (length if length > _SHORTEST_FRAME else _USUAL_FRAME) / 1000
-            yield frame, until
+            yield functools.partial(_plain, image), until
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    return on_white(image).convert("RGB")
 
 
 def _shown(container: Any, stream: Any, start: float) -> Iterator[tuple[Any, float]]:

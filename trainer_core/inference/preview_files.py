@@ -12,6 +12,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import StorageError
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -58,18 +60,32 @@ def can_save_movies() -> bool:
 
 
 def save_movie(frames: Sequence[Image.Image], target: Path, rate: float) -> None:
-    """Write a clip as MP4 (H.264), an odd last column or row cut off."""
+    """Write a clip as MP4 (H.264), an odd last column or row cut off.
+
+    Raises:
+        OSError: When the disk does not take it.
+        StorageError: When PyAV cannot encode it: some builds have no H.264.
+    """
     import av
 
     width, height = (side - side % 2 for side in frames[0].size)
-    with av.open(str(target), "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=Fraction(rate).limit_denominator(1001))
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.options = {"crf": _MOVIE_QUALITY}
-        for each in frames:
-            pixels = each.convert("RGB").crop((0, 0, width, height))
-            container.mux(stream.encode(av.VideoFrame.from_image(pixels)))
-        container.mux(stream.encode())
+    try:
+        with av.open(str(target), "w", format="mp4") as container:
+            stream = container.add_stream("libx264", rate=Fraction(rate).limit_denominator(1001))
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            stream.options = {"crf": _MOVIE_QUALITY}
+            for each in frames:
+                pixels = each.convert("RGB").crop((0, 0, width, height))
+                container.mux(stream.encode(av.VideoFrame.from_image(pixels)))
+            container.mux(stream.encode())
+    except OSError:
+        raise
+    except Exception as error:  # whatever a build of it raises: a preview ends no run
+        raise StorageError(
+            f"PyAV cannot write H.264 ({str(error) or type(error).__name__})",
+            "a build of PyAV with libx264",
+            "Install it again (pip install --force-reinstall av), or use the WebP.",
+        ) from error
 
 
 def preview_files(folder: Path) -> list[Path]:

@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-_CHECKPOINT, _METRICS, _PREVIEW = "the checkpoint", "metrics.jsonl", "a preview"
+_CHECKPOINT, _METRICS = "the checkpoint", "metrics.jsonl"
+_PREVIEW, _MOVIE = "a preview", "a preview as MP4"
 
 _BAD, _OFTEN, _NAMED = 3.0, 10, 3
 """Images of such a ratio that were seen so often are named at the end, so many of them."""
@@ -330,7 +331,7 @@ class Recorder:
             atomic_write(movie, lambda target: save_movie(images, target, rate))
 
         if len(images) > 1 and can_save_movies():
-            self._unwritten.attempt(_PREVIEW, write_movie)
+            self._unwritten.attempt(_MOVIE, write_movie)
         self._metrics.write_preview(step, index, frames, rate=rate, movie=movie)
         self._images.append(path)
         self._observer.notify(PreviewDone(step, index, path))

@@ -113,6 +113,32 @@ def test_an_animated_image_is_a_clip_of_a_base_of_videos(tmp_path, name, animate
     assert [1 if each.clip is None else each.clip.frames for each in found] == frames
 
 
+def moving(path, frames, size=(48, 32), kind=None):
+    first, *rest = (Image.new("L", size, 40 * each) for each in range(frames))
+    first.save(path, kind, save_all=True, append_images=rest, duration=60)
+
+
+ODD = {
+    "no frame": ("a.gif", lambda path: path.write_bytes(b"GIF89a0\0 \0\0\0\0;"), "cannot be read"),
+    "too short": ("a.gif", lambda path: moving(path, 3), "has 2 frames .*clips that are long"),
+    "too large": ("a.gif", lambda path: moving(path, 2, (9000, 8000)), "implausible size"),
+    "of no clip": ("a.png", lambda path: moving(path, 6, kind="PNG"), "a.png has several frames"),
+}
+
+
+@pytest.mark.parametrize(("name", "write", "words"), ODD.values(), ids=ODD)
+def test_an_animated_image_that_is_no_clip_is_refused_in_words(tmp_path, name, write, words):
+    write(tmp_path / name)
+    with pytest.raises(DatasetError, match=f"(?s){words}"):
+        scan(settings(tmp_path, missing_caption="empty"), grid=GRID)
+
+
+def test_a_gif_of_one_frame_is_an_image_to_a_base_of_videos(tmp_path):
+    moving(tmp_path / "a.gif", 1)
+    (found,) = scan(settings(tmp_path, missing_caption="empty"), grid=GRID).samples
+    assert found.clip is None
+
+
 @pytest.mark.parametrize(("files", "options", "wanted", "told"), TRAINED.values(), ids=TRAINED)
 def test_clips_of_a_folder(folder, files, options, wanted, told):
     root = folder(files)

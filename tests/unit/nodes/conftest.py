@@ -38,6 +38,7 @@ def _fixture(place: str) -> object:
 _folders = _fixture("host.folders")
 _image_folder = _fixture("services.image_folder")
 _choices = _fixture("services.choices")
+_experts = _fixture("services.experts")
 _combined_datasets = _fixture("services.combined_datasets")
 _run_files = _fixture("services.run_files")
 _run_history = _fixture("services.run_history")

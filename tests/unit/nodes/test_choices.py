@@ -38,3 +38,32 @@ def test_flux_without_guidance_is_sampled_as_schnell(choices, name, tmp_path):
     save_file(make_native_flux(False, 1, 1).state_dict(), path)
     base = choices.BaseChoice("flux", {"path": path}, "auto")
     assert choices.run_config(base).preview.shift == 1.0
+
+
+# Source: files of Comfy-Org, Kijai, QuantStack and lightx2v on Hugging Face.
+NAMES = {
+    "wan2.2_t2v_high_noise_14B_fp8_scaled": "high noise",
+    "Wan2_2-T2V-A14B-LOW_fp8_e4m3fn_scaled_KJ": "low noise",
+    "Wan2_2-I2V-A14B_HIGH_bf16": "high noise",
+    "Wan2.2-I2V-A14B-LowNoise-Q4_K_M": "low noise",
+    "Wan2.2-T2V-A14B-merged": "",
+    "wan2.1_t2v_14B_low_vram": "",
+    "wan2.2_a14b_flow": "",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_says_which_of_two_experts_a_file_is(experts, name):
+    assert experts.named_role(f"{name} (WAN21)") == NAMES[name]
+
+
+def test_an_expert_trains_its_levels_or_those_of_the_settings_among_them(choices, errors):
+    expert = choices.Expert(begins=False, switch_at=0.5, levels=(0.0, 0.875), kind="WAN21_T2V")
+    base = choices.BaseChoice("flux", {"path": "embedded"}, "auto", expert=expert)
+    for given, wanted in (({}, (0.0, 0.875)), ({"min": 0.2, "max": 0.5}, (0.2, 0.5))):
+        config = choices.run_config(base, {"training": {"sigma": given}})
+        sigma = choices._of_expert(config, expert).training.sigma
+        assert (sigma.min, sigma.max) == wanted
+    config = choices.run_config(base, {"training": {"sigma": {"min": 0.9}}})
+    with pytest.raises(errors.ConfigError, match=r"min is 0\.9 .*levels from 0 to 0\.875"):
+        choices._of_expert(config, expert)

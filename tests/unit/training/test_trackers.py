@@ -12,6 +12,7 @@ from PIL import Image
 
 from trainer_core.config import RunConfig
 from trainer_core.data.clips import clip_facts, read_frames
+from trainer_core.errors import StorageError
 from trainer_core.inference.preview_files import save_movie
 from trainer_core.training.metrics.tensorboard import TensorBoard
 from trainer_core.training.metrics.weights_and_biases import WeightsAndBiases, told_settings
@@ -126,6 +127,12 @@ def test_tensorboard_shows_a_clip_that_moves(tmp_path):
     (shown,) = events.Images("preview/0")
     with Image.open(io.BytesIO(shown.encoded_image_string)) as image:
         assert (shown.step, image.size, image.n_frames) == (3, (10, 8), 5)
+
+
+def test_a_movie_that_cannot_be_encoded_is_told_as_a_disk_that_takes_nothing(tmp_path):
+    pytest.importorskip("av")
+    with pytest.raises(StorageError, match="PyAV cannot write"):
+        save_movie([Image.new("RGB", (1, 1))] * 3, tmp_path / "0.mp4", 16.0)
 
 
 def test_a_movie_has_the_frames_and_the_rate_of_its_preview(tmp_path):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...errors import DatasetError
-from ...filesystem.file_names import CLIP_EXTENSIONS
+from ...filesystem.file_names import CLIP_EXTENSIONS, MOVING_EXTENSIONS
 from ...types import FrameGrid, Sample
 from ..clips import ClipFacts, parts_of
 from ..image import ImageInfo
@@ -48,8 +48,13 @@ class ClipFiles:
         """
         if path.suffix.lower() not in CLIP_EXTENSIONS:
             facts = read_facts(path, self.remembered)
-            moves = self.grid is not None and facts.animated and path == image
-            if not moves or self.problems.settings.animated != "error":
+            moves = path.suffix.lower() in MOVING_EXTENSIONS and facts.animated
+            if (
+                not moves
+                or self.grid is None
+                or path != image
+                or self.problems.settings.animated != "error"
+            ):
                 return facts
         elif path != image and image not in self._facts:
             text = f"{name} is a clip in the place of a control image, a mask or a layer"

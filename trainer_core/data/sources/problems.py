@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...config import DatasetSection
 from ...errors import DatasetError
-from ...filesystem.file_names import CLIP_EXTENSIONS
+from ...filesystem.file_names import CLIP_EXTENSIONS, MOVING_EXTENSIONS
 from ...printable import listed
 from ...types import Sample
 from ..captions import READABLE
@@ -199,7 +199,8 @@ class Problems:
 
 def _is_clip(fault: Fault) -> bool:
     image = fault.image if fault.policy == "unreadable" else None
-    return image is not None and image.suffix.lower() in CLIP_EXTENSIONS
+    ending = "" if image is None else image.suffix.lower()
+    return ending in CLIP_EXTENSIONS or ending in MOVING_EXTENSIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -436,7 +436,7 @@ function parts({ parts: lengths }) {
 
 /** @param {Found} found */
 function counted({ total, clips, left_out, problems, paired }) {
-  const what = paired ? "pair" : clips === total ? "clip" : "image";
+  const what = paired ? "pair" : clips && clips === total ? "clip" : "image";
   const kept = left_out ? `${total - left_out} of ` : "";
   const beside = clips && clips < total ? ` (${clips} of them clips)` : "";
   const number = `${kept}${total} ${what}${total === 1 ? "" : "s"}${beside}`;

@@ -60,6 +60,7 @@ class ClipFiles:
             text = f"{name} is a clip in the place of a control image, a mask or a layer"
             self.problems.add(BAD_CLIP, text, image)
             return None
+        self.problems.clips.add(path)
         clip = self._facts[path] = read_clip_facts(path, self.remembered)
         return ImageInfo(clip.width, clip.height, animated=False)
 

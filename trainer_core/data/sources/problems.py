@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ...config import DatasetSection
 from ...errors import DatasetError
-from ...filesystem.file_names import CLIP_EXTENSIONS, MOVING_EXTENSIONS
 from ...printable import listed
 from ...types import Sample
 from ..captions import READABLE
@@ -127,12 +126,14 @@ class Problems:
         problems: What was left out, and what may be a mistake, in words.
         faults: What policies decided about, with their images.
         left_out: Images that a person left out.
+        clips: What is read as a clip.
     """
 
     settings: DatasetSection
     problems: list[str] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     left_out: list[Path] = field(default_factory=list)
+    clips: set[Path] = field(default_factory=set)
     _errors: dict[str, list[str]] = field(default_factory=dict)
     _notes: dict[str, list[str]] = field(default_factory=dict)
 
@@ -189,18 +190,13 @@ class Problems:
         for policy, (expected, remedy) in _EXPECTED.items():
             texts = self._errors.get(policy)
             if texts:
-                if policy == "unreadable" and any(map(_is_clip, self.faults)):
+                faults = [each for each in self.faults if each.policy == policy]
+                if policy == "unreadable" and any(each.image in self.clips for each in faults):
                     expected, remedy = _CLIPS
-                cures = dict.fromkeys(each.cure for each in self.faults if each.policy == policy)
+                cures = dict.fromkeys(each.cure for each in faults)
                 remedy = " ".join(filter(None, (*cures, remedy)))
                 return DatasetError(listed(texts, SHOWN, "; "), expected, remedy)
         return None
-
-
-def _is_clip(fault: Fault) -> bool:
-    image = fault.image if fault.policy == "unreadable" else None
-    ending = "" if image is None else image.suffix.lower()
-    return ending in CLIP_EXTENSIONS or ending in MOVING_EXTENSIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ export class Strip {
     setText(this.count, report ? counted(report) : "");
     this.images.replaceChildren();
     this.addImages(this.items, 0);
-    if (!this.items.length) this.images.append(html("p", "dataset-empty", {}, ["Drop images here"]));
+    if (!this.items.length) this.images.append(html("p", "dataset-empty", {}, ["Drop images or clips here"]));
     this.message = message;
     this.drawLine();
   }

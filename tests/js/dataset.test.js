@@ -254,7 +254,7 @@ test("what has no room on the line is a list behind it", async () => {
 test("an empty strip says where to drop, and images that are left out stay to be seen", async () => {
   const none = stripWith({ report: () => report(0, { others: ["There are no images here yet."] }) });
   await none.strip.refresh();
-  expect(none.strip.images.textContent).toBe("Drop images here");
+  expect(none.strip.images.textContent).toBe("Drop images or clips here");
   const items = [{ ...ITEM, name: "a.png" }, { ...ITEM, name: "b.png", left_out: true }];
   const { strip } = stripWith({ report: () => report(2, { items, left_out: 1 }) });
   await strip.refresh();

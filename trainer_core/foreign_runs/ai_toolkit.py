@@ -17,6 +17,7 @@ from ..errors import ConfigError
 from .ai_toolkit_datasets import dataset_folder
 from .ai_toolkit_noise import set_loss, set_noise, set_preservation
 from .ai_toolkit_slider import SLIDERS, set_slider
+from .clips import has_clips, trains_clips
 from .folders import Folder, set_folders
 from .optimizers import FINDS_ITS_RATE, set_optimizer_by
 from .program import Given, Program, has, set_family
@@ -324,6 +325,8 @@ def _sample(sample: Source, train: Source, to: Conversion) -> None:
     items += [dict(each) for each in sample.read("samples", mappings, [])]
     if items:
         _prompts(sample, items, to)
+    if (frames := sample.read("num_frames", whole, 1)) > 1:
+        sample.say(to, "preview.frames", frames, "num_frames")
     neg = sample.values.get("neg")
     if isinstance(neg, str) and neg:
         to.say("preview.negative_prompt", neg, "sample.neg", neg)
@@ -369,7 +372,11 @@ def _datasets(files: Given, process: Source, train: Source, to: Conversion) -> N
     folders: list[Folder] = []
     for place, values in enumerate(process.read("datasets", mappings, [])):
         source = Source(files.name, values, _TABLES["datasets"], f"datasets[{place}].")
-        folders.append(dataset_folder(source, weight, to.values.get("dataset.trigger_word", "")))
+        clips = trains_clips(files, to) and has_clips(source)
+        if clips:
+            source.table = {**_TABLES["datasets"], **_TABLES["datasets of clips"]}
+        word = to.values.get("dataset.trigger_word", "")
+        folders.append(dataset_folder(source, weight, word, clips=clips))
     set_folders(to, folders)
     if train.has("reg_weight") and all(each.role == "train" for each in folders):
         to.off("train.reg_weight", weight, "No dataset is for regularization.")

@@ -5,6 +5,7 @@ Source: ostris/ai-toolkit at 27a03a91, ``DatasetConfig`` of ``toolkit/config_mod
 
 from __future__ import annotations
 
+from .clips import set_lengths
 from .folders import Folder
 from .rules import Conversion, Source, flag, number, text, texts, whole
 from .vocabulary import set_image_folder, set_reading, set_sizes
@@ -12,15 +13,20 @@ from .vocabulary import set_image_folder, set_reading, set_sizes
 _CONTROLS = ("control_path_1", "control_path_2", "control_path_3")
 
 
-def dataset_folder(source: Source, regularization_weight: float, trigger_word: str) -> Folder:
+def dataset_folder(
+    source: Source, regularization_weight: float, trigger_word: str, *, clips: bool
+) -> Folder:
     """One dataset as a folder.
 
     Args:
         regularization_weight: ``train.reg_weight``.
+        clips: Whether it holds clips that are trained.
     """
     to = Conversion()
     source.apply(to)
     key = source.prefix
+    if clips:
+        set_lengths(source, to)
     _path(source, to)
     _sizes(source, to)
     if source.read("shuffle_tokens", flag, False):

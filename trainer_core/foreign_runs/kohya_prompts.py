@@ -25,6 +25,7 @@ _SETTINGS: Mapping[str, tuple[str, Any]] = {
     "l": ("guidance", number),
     "d": ("seed", whole),
     "n": ("negative_prompt", text),
+    "f": ("frames", whole),
 }
 _CONTROL = "ci"
 _LISTED = {
@@ -35,6 +36,7 @@ _LISTED = {
     "negative_prompt": "n",
     "scale": "l",
     "guidance_scale": "g",
+    "frame_count": "f",
 }
 """Names of a list of prompts to the flags of a line."""
 
@@ -116,7 +118,11 @@ def _set_flag(flag: str, prompts: list[_Prompt], own: list[dict[str, Any]], to: 
     setting, read = _SETTINGS[flag]
     try:
         found = [None if each is None else read(each) for each in values]
-        share_or_keep(to, setting, found, key, own)
+        if setting == "frames":
+            near = "" if len(set(found)) == 1 else "All previews have one length."
+            to.say("preview.frames", read(value), key, value, near)
+        else:
+            share_or_keep(to, setting, found, key, own)
     except UnfitError as error:
         to.lack(key, value, f"It is not {error}.")
 

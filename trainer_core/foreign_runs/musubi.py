@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..families.run_files import words_elsewhere
+from .clips import set_parts, trains_clips
 from .folders import Folder, set_folders
 from .kohya import (
     apply_pairs,
@@ -42,13 +43,18 @@ from .vocabulary import set_image_folder, set_reading, set_table, sides
 _NAME = "musubi-tuner"
 
 
+_OF_VIDEOS = [f"{word}_{TRAIN}" for word in ("hv", "hv_1_5", "kandinsky5", "wan")]
+"""The scripts of models that train here as a MODEL of the graph alone."""
+
+
 def _scripts() -> list[str]:
     """The scripts of the architectures that are trained here."""
     return list(dict.fromkeys(f"{word.split()[0]}_{TRAIN}" for word in words_elsewhere(_NAME)))
 
 
 def _convert(files: Given, to: Conversion) -> None:
-    arguments, datasets = read_parts(files, to, _scripts(), _has_datasets)
+    scripts = _scripts() + (_OF_VIDEOS if files.in_graph else [])
+    arguments, datasets = read_parts(files, to, scripts, _has_datasets)
     source = Source(files.name, arguments, MUSUBI["arguments"])
     if arguments:
         source.apply(to)
@@ -65,7 +71,7 @@ def _convert(files: Given, to: Conversion) -> None:
     else:
         say_family_of_datasets(files, to, "dit")
     if datasets is not None:
-        _read_datasets(*datasets, to)
+        _read_datasets(*datasets, to, clips=trains_clips(files, to))
     else:
         note_missing_datasets(source, to)
 
@@ -97,11 +103,13 @@ _TELLING = {
     *("network_dim", "network_module", "dit", "dataset_config", "timestep_sampling"),
     *("network_alpha", "network_args", "discrete_flow_shift"),
 }
-_OF_DATASETS = ("image_directory", "image_jsonl_file", "video_directory", "video_jsonl_file")
+_IMAGES = ("image_directory", "image_jsonl_file")
+_CLIPS = ("video_directory", "video_jsonl_file")
+"""Where a dataset of either kind is: a folder, or the file that lists it."""
 
 
 def _has_datasets(values: Values) -> bool:
-    return lists_datasets(values, *_OF_DATASETS)
+    return lists_datasets(values, *_IMAGES, *_CLIPS)
 
 
 def _is_training(values: Values) -> bool:
@@ -114,22 +122,29 @@ def _is_training(values: Values) -> bool:
     return len(_TELLING & without_sections(values).keys()) >= 2
 
 
-def _read_datasets(name: str, values: Mapping[str, Any], to: Conversion) -> None:
-    """Turn datasets into folders."""
+def _read_datasets(name: str, values: Mapping[str, Any], to: Conversion, *, clips: bool) -> None:
+    """Turn datasets into folders.
+
+    Args:
+        clips: Whether datasets of clips are read.
+    """
     top = Source(name, values, {"general": Together("dataset"), "datasets": Together("dataset")})
     top.tell_unknown(to)
     general = top.read("general", mapping, {})
     outside = Source(name, general, MUSUBI["general"], "general.")
     outside.tell_unknown(to)
     shared = {key: value for key, value in general.items() if key in MUSUBI["general"]}
-    folders = [
-        _folder(Source(name, {**shared, **each}, MUSUBI["datasets"], f"datasets[{place}]."), to)
-        for place, each in enumerate(top.read("datasets", mappings, []))
-    ]
+    folders: list[Folder] = []
+    for place, each in enumerate(top.read("datasets", mappings, [])):
+        # What names images is a dataset of images there.
+        moving = clips and bool(each.keys() & {*_CLIPS}) and not each.keys() & {*_IMAGES}
+        table = {**MUSUBI["datasets"], **(MUSUBI["datasets of clips"] if moving else {})}
+        source = Source(name, {**shared, **each}, table, f"datasets[{place}].")
+        folders.append(_folder(source, to, clips=moving))
     set_folders(to, folders)
 
 
-def _folder(source: Source, whole_run: Conversion) -> Folder:
+def _folder(source: Source, whole_run: Conversion, *, clips: bool) -> Folder:
     to = Conversion()
     source.apply(to)
     if "cache.dir" in to.values:
@@ -141,14 +156,20 @@ def _folder(source: Source, whole_run: Conversion) -> Folder:
         side = source.read("control_resolution", sides)
         resolution = source.values["control_resolution"]
         source.say(to, "dataset.control_area", side * side, "control_resolution", resolution)
-    image = source.read("image_directory", text, "")
+    folder, table = _CLIPS if clips else _IMAGES
+    if clips and not set_parts(source, to):
+        return Folder(to, key=key.rstrip("."))
+    path = source.read(folder, text, "")
     control = source.read("control_directory", text, "")
     controls = [(f"{key}control_directory", control)] if control else []
-    set_image_folder(to, (f"{key}image_directory", image), controls)
-    if image:
-        set_reading(to, f"{key}image_directory", missing_caption="skip")
-    elif source.has("image_jsonl_file"):
-        set_table(to, f"{key}image_jsonl_file", source.read("image_jsonl_file", text))
+    set_image_folder(to, (f"{key}{folder}", path), controls)
+    if clips and control:
+        near = "A clip is as long as the shorter of both; numbered images are not read as a clip."
+        to.tell("dataset.control_folders", f"{key}control_directory", control, near)
+    if path:
+        set_reading(to, f"{key}{folder}", missing_caption="error" if clips else "skip")
+    elif source.has(table):
+        set_table(to, f"{key}{table}", source.read(table, text))
     return Folder(to, key=key.rstrip("."))
 
 

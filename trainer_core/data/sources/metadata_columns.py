@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    # Our own name first. 'image_path' is musubi-tuner's, 'file_name' that of Hugging Face's image
-    # folders, 'edited_image' that of edit datasets such as InstructPix2Pix.
+    # Our own name first. 'image_path' and 'video_path' are musubi-tuner's, 'file_name' that of
+    # Hugging Face's image folders, 'edited_image' that of edit datasets such as InstructPix2Pix.
     "image": (
         *("image", "image_path", "image_file", "file_name", "filename", "file", "path"),
-        *("target", "target_image", "edited_image", "path_target"),
+        *("target", "target_image", "edited_image", "path_target", "video_path"),
     ),
     # 'text' is Hugging Face's, 'prompt' DiffSynth's.
     "caption": ("caption", "captions", "text", "prompt", "instruction", "edit_prompt"),

@@ -18,6 +18,7 @@ from .setting_inputs import (
     LAST,
     LATER,
     METADATA,
+    MOST_CLIPS,
     READING,
     SettingInput,
     role_inputs,
@@ -44,6 +45,7 @@ class DatasetFolder(io.ComfyNode):
         *LATER,
         *LAST,
         *CLIPS,
+        MOST_CLIPS,
     )
 
     @classmethod
@@ -84,7 +86,7 @@ class DatasetFolder(io.ComfyNode):
                 ),
                 *(each.input() for each in (*_ORDINARY, *CAPTIONING, *FRAMING, METADATA)),
                 *role_inputs(),
-                *(each.input() for each in (*LATER, *LAST, *CLIPS)),
+                *(each.input() for each in (*LATER, *LAST, *CLIPS, MOST_CLIPS)),
             ],
             outputs=[sockets.Dataset.Output(display_name="dataset")],
         )

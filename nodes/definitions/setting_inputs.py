@@ -295,6 +295,9 @@ CLIPS = (
 )
 """Inputs of a folder of clips."""
 
+MOST_CLIPS = SettingInput("dataset.max_clips", optional=True)
+"""How many parts a clip is cut into, which run files of other trainers say."""
+
 SIZING = tuple(
     each
     for each in READING

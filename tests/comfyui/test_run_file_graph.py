@@ -143,6 +143,17 @@ def test_a_file_of_another_trainer_opens_too(server):
     assert (first["role"], first["trigger_word"]) == ("train", "p4per")
 
 
+def test_a_run_of_clips_opens_with_the_parts_that_are_trained_there(server):
+    command = "accelerate launch wan_train_network.py --task t2v-14B --dit w.safetensors"
+    datasets = "[[datasets]]\nvideo_directory = 'clips'\ntarget_frames = [25, 45]\n"
+    given = [{"name": "run.sh", "text": command}, {"name": "sets.toml", "text": datasets}]
+    answer = server.post(ROUTE, {"files": given})[1]
+    folder = node(answer, "DatasetFolder")
+    assert (folder["frames"], folder["max_clips"]) == (45, 1)
+    assert of(answer, "BaseFromModel")
+    assert any("datasets[0].target_frames" in note for note in answer["notes"])
+
+
 def test_a_file_of_a_model_without_family_opens_with_the_model_of_the_graph(server):
     answer = opened(server, "sdxl.toml", files.SD_SCRIPTS_SDXL)
     assert of(answer, "BaseFromModel")

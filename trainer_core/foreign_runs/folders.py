@@ -55,6 +55,7 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
             for setting, value in other.conversion.values.items()
             if setting.startswith("dataset.mask.") and setting != "dataset.mask.source"
         }
+    _share_clips([first, *folders])
     shared = dict(to.values)
     to.values |= first.conversion.values
     to.notes += [_of_first(note) for note in first.conversion.notes]
@@ -74,6 +75,18 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
     if further:
         to.say("dataset.folders", further, f"{len(further)} further folder(s)", "see above")
     to.balanced = _balanced(named, order)
+
+
+_OF_CLIPS = ("dataset.frames", "dataset.fps", "dataset.max_clips", "dataset.start_frame")
+
+
+def _share_clips(folders: Sequence[Folder]) -> None:
+    """Give folders without clips what the first with clips says: it is nothing to images."""
+    values = [each.conversion.values for each in folders]
+    of_clips = next((each for each in values if "dataset.frames" in each), {})
+    for each in values:
+        if "dataset.frames" not in each:
+            each |= {setting: of_clips[setting] for setting in _OF_CLIPS if setting in of_clips}
 
 
 def has_masks(folder: Folder) -> bool:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from PIL import Image
 
 from tests.fixtures.clip_files import write_clip
 from trainer_core.data.sources.combined import scan_all
@@ -123,6 +124,25 @@ def test_single_frames_of_clips_are_no_clips():
     run = musubi(["video_directory = 'v'", "image_directory = 'i'"])
     assert run.values["dataset.path"] == "i"
     assert "save them as such" in {n.key: n.why for n in run.notes}["datasets[0].target_frames"]
+
+
+def test_images_beside_clips_leave_the_lengths_of_clips(clips, tmp_path):
+    Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
+    (tmp_path / "a.txt").write_text("a cat")
+    keys = "target_frames = [25]\nframe_extraction = 'chunk'\nsource_fps = 16.0"
+    images = f"image_directory = '{tmp_path}'\nnum_repeats = 2"
+    run = musubi([images, f"video_directory = '{clips}'\n{keys}"])
+    assert (run.values["dataset.frames"], run.values["dataset.max_clips"]) == (25, 10_000)
+    assert not run.outcome("lacking")
+    found = scan_all(run.config().dataset, grid=GRID).samples
+    assert sorted(each.clip.frames for each in found if each.clip) == [25] * 4
+    other = keys.replace("25", "45")
+    run = musubi(
+        [f"video_directory = '{name}'\n{keys}" for name in "ab"] + ["image_directory = 'c'"]
+    )
+    assert not run.outcome("lacking")
+    run = musubi([f"video_directory = 'a'\n{keys}", f"video_directory = 'b'\n{other}"])
+    assert [note.key for note in run.outcome("lacking")] == ["datasets[1].target_frames"]
 
 
 def test_a_table_of_clips_is_read(clips):

@@ -101,8 +101,8 @@ def other_script(name: str, words: Sequence[str], scripts: Sequence[str]) -> Inp
         expected,
         "Give the run file that the command names, if docs/other-trainers.md lists its program. "
         "Other scripts are not read: they train whole models or embeddings, or their arguments "
-        "mean something else. Drop musubi-tuner's commands for Wan, HunyuanVideo and Kandinsky 5 on "
-        "ComfyUI's canvas: these models train there, with Base From Model.",
+        "mean something else. Drop musubi-tuner's commands for Wan, HunyuanVideo and Kandinsky 5 "
+        "on ComfyUI's canvas: these models train there, with Base From Model.",
     )
 
 

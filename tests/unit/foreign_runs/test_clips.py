@@ -7,7 +7,7 @@ from PIL import Image
 
 from tests.fixtures.clip_files import write_clip
 from trainer_core.data.sources.combined import scan_all
-from trainer_core.foreign_runs import read_foreign
+from trainer_core.foreign_runs import Beside, read_foreign
 from trainer_core.foreign_runs.documents import parse_document
 from trainer_core.types import FrameGrid
 
@@ -118,6 +118,16 @@ def test_what_musubi_does_otherwise_with_clips_is_told(keys, near, lacking, off)
     most = {"slide": 10_000, "uniform": 2}
     assert run.values["dataset.max_clips"] == next((most[e] for e in most if e in keys), 1)
     run.config()
+
+
+@pytest.mark.parametrize(("second", "outcome"), [("81", "exact"), ("25", "near")])
+def test_previews_have_the_length_of_the_prompts(tmp_path, second, outcome):
+    prompts = tmp_path / "p.txt"
+    prompts.write_text(f"a cat --f 81 --w 64\na dog --f {second} --w 64\n")
+    command = parse_document("run.sh", f"{WAN} --sample_prompts {prompts}")
+    run = read_foreign([command], beside=Beside("run.sh"), in_graph=True)
+    assert (run.values["preview.frames"], run.values["preview.width"]) == (81, 64)
+    assert told(run)["sample_prompts (--f)"] == outcome
 
 
 def test_single_frames_of_clips_are_no_clips():

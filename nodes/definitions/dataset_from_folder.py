@@ -18,7 +18,6 @@ from .setting_inputs import (
     LAST,
     LATER,
     METADATA,
-    MOST_CLIPS,
     READING,
     SettingInput,
     role_inputs,
@@ -45,7 +44,6 @@ class DatasetFolder(io.ComfyNode):
         *LATER,
         *LAST,
         *CLIPS,
-        MOST_CLIPS,
     )
 
     @classmethod
@@ -86,7 +84,7 @@ class DatasetFolder(io.ComfyNode):
                 ),
                 *(each.input() for each in (*_ORDINARY, *CAPTIONING, *FRAMING, METADATA)),
                 *role_inputs(),
-                *(each.input() for each in (*LATER, *LAST, *CLIPS, MOST_CLIPS)),
+                *(each.input() for each in (*LATER, *LAST, *CLIPS)),
             ],
             outputs=[sockets.Dataset.Output(display_name="dataset")],
         )

@@ -292,11 +292,9 @@ CLIPS = (
     SettingInput("dataset.fps", optional=True),
     SettingInput("dataset.start_frame", optional=True),
     SettingInput("dataset.end_frame", optional=True),
+    SettingInput("dataset.max_clips", optional=True),
 )
-"""Inputs of a folder of clips."""
-
-MOST_CLIPS = SettingInput("dataset.max_clips", optional=True)
-"""How many parts a clip is cut into, which run files of other trainers say."""
+"""Inputs of both dataset nodes that take clips."""
 
 SIZING = tuple(
     each

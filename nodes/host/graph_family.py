@@ -200,13 +200,13 @@ def encoders_of(
             found.space,
             clip,
             vae,
-            on_close,
-            text,
-            sight,
-            probe,
-            found.clips,
-            endpoints,
-            control_rule(found.model),
+            on_close=on_close,
+            trained=text,
+            sight=sight,
+            probe=probe,
+            clips=found.clips,
+            endpoints=endpoints,
+            control=control_rule(found.model),
         )
 
     return make

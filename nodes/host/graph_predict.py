@@ -172,7 +172,9 @@ class GraphPredict:
         model = self.patcher.model
         inputs = [endpoint_inputs(model, text, noise[:1].shape) for text in conditionings]
         clean = [_Clean.of(model, each, noise[:1]) for each in inputs]
-        x = torch.cat([clean[row].laid_over(each) for row, each in enumerate(noise.split(1))])
+        x = noise
+        if any(each.by_sampler for each in clean):
+            x = torch.cat([clean[row].laid_over(each) for row, each in enumerate(noise.split(1))])
         wanted = [
             self._conditioning(text, [each[row : row + 1] for each in controls], guidance)
             | inputs[row].entries
@@ -248,8 +250,9 @@ class GraphPredict:
         samplers = comfy_host.comfyui_module("comfy.samplers")
         passes: list[tuple[list[int], list[Any]]] = []
         for row, entry in enumerate(wanted):
-            own = x[row : row + 1], level[row : row + 1]
-            prepared = self._prepared(samplers, *own, entry, clean[row])
+            prepared = self._prepared(
+                samplers, x[row : row + 1], level[row : row + 1], entry, clean[row]
+            )
             for rows, sharing in passes:
                 if self._share(samplers, sharing[0], prepared):
                     rows.append(row)

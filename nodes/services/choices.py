@@ -48,14 +48,14 @@ class Expert:
         begins: Whether it is the one for high noise, with which sampling begins.
         switch_at: Share of the sampling steps that the one for high noise makes.
         levels: The least and the most share of noise that is trained.
-        kind: ComfyUI's configuration of the MODEL, which the other one has too.
+        config: ComfyUI's configuration of the MODEL, which the other one has too.
         other: The graph's MODEL of the other one, for previews; None where it is not connected.
     """
 
     begins: bool
     switch_at: float
     levels: tuple[float, float]
-    kind: str
+    config: str
     other: Any = field(default=None, compare=False)
 
 
@@ -262,10 +262,10 @@ def _of_expert(config: RunConfig, expert: Expert) -> RunConfig:
         ConfigError: When those of the settings lie outside of the expert's.
     """
     sigma = config.training.sigma
-    least, most = expert.levels
+    usual, (least, most) = type(sigma)(), expert.levels
     bounds = {
-        "min": least if sigma.min == type(sigma)().min else sigma.min,
-        "max": most if sigma.max == type(sigma)().max else sigma.max,
+        "min": least if sigma.min == usual.min else sigma.min,
+        "max": most if sigma.max == usual.max else sigma.max,
     }
     if bounds["min"] >= bounds["max"]:
         raise ConfigError(
@@ -300,5 +300,5 @@ def _base_facts(base: BaseChoice) -> dict[str, Any]:
     # Nothing that is encoded depends on these.
     facts = {k: v for k, v in facts.items() if k not in {"adapters", "distilled"}}
     if base.expert is not None:  # both read the same cache
-        facts["source"] = base.expert.kind
+        facts["source"] = base.expert.config
     return {**facts, "family": base.family, "precision": base.precision}

@@ -45,7 +45,7 @@ _KINDS = {
     "unreadable": "cannot be read",
     "unreadable_caption": "caption cannot be read",
     "animated": "several frames",
-    "clip": "clips with what images alone have",
+    "clip": "clips with a mask, layers or a control image",
     "layers": "layers that do not fit",
     "missing_control": "no control image",
     "missing_caption": "no caption",
@@ -335,9 +335,9 @@ THUMBNAILS = Thumbnails()
 def _encoded(path: Path, side: int) -> bytes:
     """A clip small is its middle frame, large it moves."""
     from ...trainer_core.data.image import open_image
-    from ...trainer_core.filesystem.file_names import CLIP_EXTENSIONS
+    from ...trainer_core.filesystem.file_names import ONLY_CLIPS
 
-    if path.suffix.lower() in {*CLIP_EXTENSIONS, ".gif"}:
+    if path.suffix.lower() in ONLY_CLIPS:
         images = _frames(path, side)
     else:
         images = [open_image(path, "first_frame")]
@@ -379,9 +379,9 @@ def image_below(folder: Path, name: str, within: AllowedFolders) -> Path:
     Raises:
         InputError: When there is no such image, or it lies elsewhere.
     """
-    from ...trainer_core.filesystem.file_names import CLIP_EXTENSIONS, IMAGE_EXTENSIONS
+    from ...trainer_core.filesystem.file_names import IMAGE_EXTENSIONS, ONLY_CLIPS
 
-    known = {*IMAGE_EXTENSIONS, *CLIP_EXTENSIONS, ".gif"}
+    known = IMAGE_EXTENSIONS | ONLY_CLIPS
     parts: Sequence[str] = name.split("/")
     plain = all(part and part[0] != "." and not set(part) & {"\\", "\0"} for part in parts)
     path = folder.joinpath(*parts) if plain and ":" not in parts[0][:2] else folder

@@ -325,7 +325,7 @@ def _require_type(name: str) -> None:
     from ...trainer_core.filesystem import file_names
 
     extension = Path(name.replace("\\", "/")).suffix.lower()
-    known = {*CAPTION_EXTENSIONS, *file_names.IMAGE_EXTENSIONS, *file_names.CLIP_EXTENSIONS, ".gif"}
+    known = {*CAPTION_EXTENSIONS, *file_names.IMAGE_EXTENSIONS, *file_names.ONLY_CLIPS}
     if extension in file_names.FOREIGN_EXTENSIONS - known:
         raise _unusable(name, f"is {extension[1:].upper()}, which is not read")
     if extension not in known and not is_metadata(Path(name.replace("\\", "/"))):
@@ -352,7 +352,7 @@ def _check(path: Path, name: str, extension: str) -> None:
     from ...trainer_core.data.sources.caption_files import caption_of
     from ...trainer_core.data.sources.listing import CAPTION_EXTENSIONS
     from ...trainer_core.data.sources.metadata_file import read_table, refuse_table
-    from ...trainer_core.filesystem.file_names import CLIP_EXTENSIONS
+    from ...trainer_core.filesystem.file_names import ONLY_CLIPS
 
     try:
         if extension in CAPTION_EXTENSIONS:
@@ -361,7 +361,7 @@ def _check(path: Path, name: str, extension: str) -> None:
             faults = read_table(path, extension).faults
             if faults:
                 raise refuse_table(path, faults[0])
-        elif extension in {*CLIP_EXTENSIONS, ".gif"}:
+        elif extension in ONLY_CLIPS:
             clip_facts(path)
         else:
             open_image(path, "first_frame")

@@ -36,4 +36,11 @@ def base_of_model(
     path = f"{GRAPH_MODEL}/{found.kind}-{found.fingerprint[:16]}"
     values = {"path": path, "distilled": distilled}
     role = expert_of(found, expert or ExpertInputs())
-    return BaseChoice(GRAPH_MODEL, values, found.precision(precision), model, role, vision)
+    return BaseChoice(
+        GRAPH_MODEL,
+        values,
+        found.precision(precision),
+        model=model,
+        expert=role,
+        vision=vision,
+    )

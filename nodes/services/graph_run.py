@@ -150,7 +150,7 @@ def source_of(
         from ..host.graph_family import encoders_of
 
         # Both experts of a model read one cache.
-        name = base.expert.kind if base.expert else ""
+        name = base.expert.config if base.expert else ""
         return encoders_of(
             base.model, clip, vae, on_close, vision=base.vision, probed=probed, name=name
         )

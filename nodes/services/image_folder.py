@@ -184,13 +184,12 @@ def write_image_folder(root: Path, sockets: GivenImages) -> Path:
     """
     images = single_images(sockets.batches, transparent=sockets.transparent)
     shown, masks = single_images(sockets.controls), single_masks(sockets.masks)
-    captions = list(sockets.texts) * len(images) if len(sockets.texts) == 1 else list(sockets.texts)
-    require_equal("images", len(images), "texts", len(captions))
+    captions = one_for_each(sockets.texts, "images", len(images))
     if shown:
-        require_equal("images", len(images), "controls", len(shown))
+        _require_equal("images", len(images), "controls", len(shown))
     masks = masks * len(images) if len(masks) == 1 else masks
     if masks:
-        require_equal("images", len(images), "masks", len(masks))
+        _require_equal("images", len(images), "masks", len(masks))
         _require_shapes(images, masks)
     target = root / _content_name((*images, *shown, *masks), captions)
     if target.is_dir():
@@ -277,7 +276,18 @@ def _write(folder: Path, images: Sequence[np.ndarray], captions: Sequence[str] |
             (folder / f"{index:05d}.txt").write_text(captions[index], encoding="utf-8")
 
 
-def require_equal(what: str, number: int, others: str, count: int) -> None:
+def one_for_each(texts: Sequence[str], what: str, number: int) -> list[str]:
+    """Captions of so many images or clips: as many, or one for all.
+
+    Raises:
+        DatasetError: When there are others.
+    """
+    captions = list(texts) * number if len(texts) == 1 else list(texts)
+    _require_equal(what, number, "texts", len(captions))
+    return captions
+
+
+def _require_equal(what: str, number: int, others: str, count: int) -> None:
     """Refuse lists of different length.
 
     Raises:

@@ -14,7 +14,7 @@ from ...trainer_core.filesystem.file_names import CLIP_EXTENSIONS
 from ...trainer_core.filesystem.storage import move, storage_error
 from ...trainer_core.filesystem.temporary import temporary_beside
 from ..host.folders import clear_leftovers
-from .image_folder import require_equal
+from .image_folder import one_for_each
 
 _QUALITY = 4.0
 """Constant rate factor of H.264 in which made or trimmed clips are kept: no loss that one sees."""
@@ -37,8 +37,7 @@ def write_video_folder(root: Path, videos: Sequence[Any], texts: Sequence[str]) 
         DatasetError: When the numbers do not agree, or a clip cannot be read.
         StorageError: When it cannot be written.
     """
-    captions = list(texts) * len(videos) if len(texts) == 1 else list(texts)
-    require_equal("clips", len(videos), "texts", len(captions))
+    captions = one_for_each(texts, "clips", len(videos))
     clear_leftovers(root)
     root.mkdir(parents=True, exist_ok=True)
     with temporary_beside(root / "clips") as temporary:

@@ -26,7 +26,7 @@ def test_each_expert_trains_its_own_levels_from_one_cache(found):
         "begins": True,
         "switch_at": pytest.approx(2 / 3),
         "levels": [0.8, 1.0],
-        "kind": "WAN21_T2V",
+        "config": "WAN21_T2V",
         "other": None,
     }
 

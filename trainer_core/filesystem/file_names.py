@@ -22,6 +22,9 @@ CLIP_EXTENSIONS = frozenset({".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi"})
 MOVING_EXTENSIONS = frozenset({".gif", ".webp"})
 """Extensions of images that may move: bases of videos train those that do as clips."""
 
+ONLY_CLIPS = CLIP_EXTENSIONS | (MOVING_EXTENSIONS - IMAGE_EXTENSIONS)
+"""Extensions that a folder has clips by, and no images: a WebP may be either."""
+
 FOREIGN_EXTENSIONS = frozenset({".gif", ".tif", ".tiff", ".jxl", ".jp2", ".tga", ".apng"})
 """Extensions of images that are not read; leaving them out in silence would surprise."""
 

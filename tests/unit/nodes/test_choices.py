@@ -58,7 +58,7 @@ def test_a_name_says_which_of_two_experts_a_file_is(experts, name):
 
 
 def test_an_expert_trains_its_levels_or_those_of_the_settings_among_them(choices, errors):
-    expert = choices.Expert(begins=False, switch_at=0.5, levels=(0.0, 0.875), kind="WAN21_T2V")
+    expert = choices.Expert(begins=False, switch_at=0.5, levels=(0.0, 0.875), config="WAN21_T2V")
     base = choices.BaseChoice("flux", {"path": "embedded"}, "auto", expert=expert)
     for given, wanted in (({}, (0.0, 0.875)), ({"min": 0.2, "max": 0.5}, (0.2, 0.5))):
         config = choices.run_config(base, {"training": {"sigma": given}})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, cast
 
 from PIL import Image
 from torch import Tensor
@@ -33,18 +33,33 @@ class Encoders(Protocol):
         ...
 
 
+class ClipEncoders(Encoders, Protocol):
+    """Encoders of a base of videos; what each of them does say the functions of these names."""
+
+    def encode_clip(self, frames: Tensor) -> Tensor:
+        """Encode a clip."""
+        ...
+
+    def encode_endpoints(self, first: Tensor, last: Tensor | None, count: int) -> Conditioning:
+        """Encode its first frame and its last one, of a base that takes them (`StartFrames`)."""
+        ...
+
+    def encode_control(self, frames: Tensor) -> Tensor:
+        """Encode a clip that steers another one, of a base that is steered (`Family.steered`)."""
+        ...
+
+
 def encode_clip(encoders: Encoders, frames: Tensor) -> Tensor:
     """Encode a clip.
 
     Args:
-        encoders: Those of a base of videos, which have a method ``encode_clip(frames)``.
+        encoders: `ClipEncoders`.
         frames: `[T, 3, H, W]`, uint8, a number of frames that the base trains.
 
     Returns:
         Normalised latents `[C, f, h, w]`.
     """
-    encode: Callable[[Tensor], Tensor] = getattr(encoders, "encode_clip")  # noqa: B009
-    return encode(frames)
+    return cast("ClipEncoders", encoders).encode_clip(frames)
 
 
 def encode_endpoints(
@@ -53,8 +68,7 @@ def encode_endpoints(
     """Encode what a base is given of a clip.
 
     Args:
-        encoders: Those of a base that takes frames (`StartFrames`), which have a method
-            ``encode_endpoints(first, last, count)``.
+        encoders: `ClipEncoders`.
         first: `[3, H, W]`, uint8.
         last: As well; None where the first one alone is given.
         count: Frames of the clip.
@@ -63,24 +77,22 @@ def encode_endpoints(
         Tensors by name under `START`, or `ENDS` where the last frame is among them. One that is
         called ``clean`` `[f]` is 1 for the frames of latents that the base does not predict.
     """
-    encode: Callable[..., Conditioning] = getattr(encoders, "encode_endpoints")  # noqa: B009
+    found = cast("ClipEncoders", encoders).encode_endpoints(first, last, count)
     kind = START if last is None else ENDS
-    return {f"{kind}.{name}": each for name, each in encode(first, last, count).items()}
+    return {f"{kind}.{name}": each for name, each in found.items()}
 
 
 def encode_control(encoders: Encoders, frames: Tensor) -> Tensor:
     """Encode a clip that steers another one.
 
     Args:
-        encoders: Those of a base that is steered so (`Family.steered`), which have a method
-            ``encode_control(frames)``.
+        encoders: `ClipEncoders`.
         frames: `[T, 3, H, W]`, uint8.
 
     Returns:
         `[C, f, h, w]`, as the base reads it.
     """
-    encode: Callable[[Tensor], Tensor] = getattr(encoders, "encode_control")  # noqa: B009
-    return encode(frames)
+    return cast("ClipEncoders", encoders).encode_control(frames)
 
 
 def encode_texts(

@@ -130,6 +130,7 @@ def test_only_what_has_changed_in_a_folder_is_encoded_again(server):
     assert (ENCODER in counts, new) == (False, [0, 0]), "the fifth is gone"
 
 
+@pytest.mark.exhaustive
 def test_a_changed_prompt_is_encoded_alone(server):
     nodes = graph("prompts", previews=True, settings={"preview_every": 4}, train={"steps": 1})
     server.run(nodes)
@@ -185,5 +186,6 @@ def assert_the_disk_remembers(server):
     assert counts[ENCODER] == IMAGES
 
 
+@pytest.mark.exhaustive
 def test_without_comfyuis_memory_the_disk_remembers(server):
     assert_the_disk_remembers(server)

@@ -115,6 +115,7 @@ def test_clips_beside_images_are_trained_shown_moving_and_sampled(server, traine
     assert len(trained.result["outputs"]["m9"]["images"]) == FRAMES
 
 
+@pytest.mark.exhaustive
 def test_a_run_of_clips_goes_on_longer_and_is_loaded(server, trained):
     assert TRAIN in cached_nodes(server.run(trained.nodes))
     assert going_on(server, trained.nodes, "clips/v0", steps=6).startswith("Queued.")
@@ -125,6 +126,7 @@ def test_a_run_of_clips_goes_on_longer_and_is_loaded(server, trained):
     assert len(result["outputs"]["2"]["images"]) == FRAMES
 
 
+@pytest.mark.exhaustive
 def test_a_cancelled_run_of_clips_goes_on_to_the_same_weights(server, trained, folders):
     nodes = clips_graph("clips_cut", "mixed")
     assert cancelled(server, nodes, 6, CLASS)["node_id"] == TRAIN

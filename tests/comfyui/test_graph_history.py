@@ -107,6 +107,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.exhaustive
 def test_a_run_belongs_to_its_settings_whichever_version_it_is(server):
     """Of A, B and A again the last is not trained, and each panel shows its own."""
     one = graph("belongs", train={"steps": 4})

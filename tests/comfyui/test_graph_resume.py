@@ -44,6 +44,7 @@ def test_a_run_that_breaks_goes_on_as_its_message_says(server):
     assert any("learning_rate was" in text for text in panel(server)["notes"])
 
 
+@pytest.mark.exhaustive
 def test_a_chosen_checkpoint_is_gone_on_from(server):
     nodes = graph("chosen", settings={"checkpoint_every": 2})
     server.run(nodes)

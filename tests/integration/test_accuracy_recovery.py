@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from fixtures.combinations import some
 from PIL import Image
 from runs import CancelAfter, assert_resumes, metrics, run_config, tensors
 from safetensors import safe_open
@@ -88,6 +89,7 @@ def test_a_base_of_three_bits_is_repaired_and_the_file_is_the_adapter_alone(tmp_
     assert (here - there).norm() < 0.6 * far[0]
 
 
+@pytest.mark.exhaustive
 def test_less_is_left_of_the_error_of_the_velocity(tmp_path, cache):
     file = recovery(tmp_path / "recovery.safetensors", "uint3", 64)
     dense, device = run_config(tmp_path, cache), torch.device("cpu")
@@ -100,7 +102,7 @@ def test_less_is_left_of_the_error_of_the_velocity(tmp_path, cache):
     assert repaired < 0.6 * plain
 
 
-@pytest.mark.parametrize("form", ["uint3", pytest.param("uint4", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("form", some(["uint3", "uint4"]))
 def test_what_repairs_all_trains_as_the_dense_base_does(tmp_path, cache, form):
     """With every singular vector nothing is left of the rounding; blocks are swapped meanwhile."""
     file = recovery(tmp_path / "whole.safetensors", form, 10**6)

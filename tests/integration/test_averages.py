@@ -35,6 +35,7 @@ def trained_weights(folder):
         yield {n: each.double() for n, each in kept.items() if n.startswith("adapter.")}
 
 
+@pytest.mark.exhaustive
 def test_a_run_exports_its_average_and_its_last_weights(tmp_path, cache):
     plain = train(run_config(tmp_path / "plain", cache, training=SHORT))
     every = {**SHORT, "checkpoint_every": 1, "keep_checkpoints": 20, "ema": EMA}

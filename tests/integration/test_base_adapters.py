@@ -118,6 +118,7 @@ def test_samples_with_what_stays_are_those_of_the_merged_base(tmp_path, cache, f
     ).abs().max() > 0.01
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("form", some(["dense", "nf4 swapped"], "nf4 swapped"))
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, cache, first, lora, form):
     adapter = {"dora": True} if form == "dense" else {}

@@ -2,6 +2,7 @@
 
 import gc
 
+import pytest
 from runs import CancelAfter, assert_equal_runs, merge, run_config
 
 from trainer_core.offload import checkpointed_blocks
@@ -11,6 +12,7 @@ from trainer_core.training import train
 SHORT = {"training": {"steps": 3}, "adapter": {"kind": "lokr", "dora": True, "dropout": 0.2}}
 
 
+@pytest.mark.exhaustive
 def test_it_gives_the_bits_of_a_run_without_also_when_it_is_resumed(tmp_path, cache, monkeypatch):
     monkeypatch.setattr(checkpointed_blocks, "WORTH", 1)
 

@@ -64,6 +64,7 @@ def moved(encoded, folder, **overrides):
     return type(config).model_validate(values)
 
 
+@pytest.mark.exhaustive
 def test_run_on_a_moved_cache_gives_the_same_weights_and_needs_no_encoder(encoded, tmp_path):
     config, _ = encoded
     plain = train(config)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fixtures.combinations import some
 from PIL import Image
 
 from trainer_core.cli import main
@@ -14,6 +15,7 @@ from trainer_core.training.observer import SilentObserver
 
 WORLD = yaml.safe_load(Path(__file__).with_name("foreign_datasets.yaml").read_text("utf-8"))
 CASES = WORLD["cases"]
+QUICK = ("ai-toolkit edit", "OneTrainer lines", "musubi masks", "flymyai", "sd-scripts folders")
 
 
 def text_of(content: str | dict) -> str:
@@ -40,7 +42,7 @@ def lay_out(folder: Path, name: str) -> Path:
     return next(folder.glob("job.*"))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES, *QUICK))
 def test_a_dataset_is_read_as_its_program_reads_it_and_trained(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     job = lay_out(tmp_path, name)

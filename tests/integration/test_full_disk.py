@@ -33,6 +33,7 @@ class FillBetween(CancelAfter):
         return [e.message for e in self.events if words in getattr(e, "message", "")]
 
 
+@pytest.mark.exhaustive
 def test_a_disk_that_is_full_for_some_steps_costs_their_checkpoints_alone(small_disk, cache):
     observer = FillBetween(small_disk, 3, 6)
     result = train(run_config(small_disk, cache, training=SETTINGS), observer)

@@ -57,6 +57,7 @@ def test_a_second_run_in_one_version_is_refused_and_the_first_goes_on(tmp_path, 
         assert_equal_runs(whole.folder, each.folder, 4)
 
 
+@pytest.mark.exhaustive
 def test_a_checkpoint_with_a_number_that_is_none_is_passed_over(tmp_path, cache):
     """Also where somebody has made the hash fit."""
     whole = train(run_config(tmp_path / "alone", cache, training=SHORT))

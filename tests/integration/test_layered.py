@@ -112,6 +112,7 @@ def test_it_trains_exports_and_previews_an_image_with_its_layers(finished, tmp_p
     assert Image.open(image).size == (4 * 64, 64)
 
 
+@pytest.mark.exhaustive
 def test_a_resumed_run_goes_on_to_the_last_bit(base, data, tmp_path):
     """Noise, order and caption dropout of samples with frames follow from the step alone."""
     assert_resumes(lambda name: config(base, data, tmp_path / name), 2)

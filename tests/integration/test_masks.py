@@ -27,6 +27,7 @@ def masked_run(tmp_path, name, training=STEPS, **dataset):
     return run_config(tmp_path / name, tmp_path / "cache", **given)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_masks_change_what_is_trained_and_alike_weights_nothing(tmp_path):
     masked_images(tmp_path / "data", 4)

@@ -46,6 +46,7 @@ class Unasked(SmallMachine):
         raise AssertionError("asked")
 
 
+@pytest.mark.exhaustive
 def test_what_does_not_fit_is_swapped_and_gives_the_bits_of_a_resident_run(tmp_path, cache):
     kept_so = {"blocks_to_checkpoint": 5, "checkpoint_inputs": "device"}
     dense = {"memory": {"base_format": "dense", **kept_so}}

@@ -63,6 +63,7 @@ def test_nothing_of_it_changes_what_is_learned(measured, tmp_path, cache):
     assert [line["loss"] for line in metrics(plain.folder)] == list(measured.losses)
 
 
+@pytest.mark.exhaustive
 def test_a_resumed_run_tells_of_all_its_steps(measured, tmp_path, cache):
     run(tmp_path, cache, observer=CancelAfter(3))
     whole = run(tmp_path, cache, resume="latest")

@@ -15,6 +15,7 @@ def training(**changes):
     return {"steps": 6, "sigma": SIGMA, "schedule": schedule, **changes}
 
 
+@pytest.mark.exhaustive
 def test_stratified_steps_are_the_same_however_they_are_cut(tmp_path, cache):
     whole = train(run_config(tmp_path / "whole", cache, training=training()))
     steps = metrics(whole.folder)

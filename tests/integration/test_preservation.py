@@ -50,6 +50,7 @@ def compute(plan, base, batch_size=4):
     return passes, calls
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("task", some(["generate", "edit"], "edit"))
 def test_points_lie_on_the_way_of_an_image_that_the_base_alone_makes(tmp_path, cache, images, task):
     plan, base, data = planned(tmp_path, cache, images[task])
@@ -127,6 +128,7 @@ def test_held_out_images_give_prompts_no_control_image(tmp_path, cache, images):
     assert given <= own
 
 
+@pytest.mark.exhaustive
 def test_resumed_run_with_preservation_equals_the_uninterrupted_one(tmp_path, cache):
     # Micro-batches of one sample take turns, others are split.
     for name, batch in {"one": 1, "three": 3}.items():

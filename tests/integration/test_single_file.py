@@ -54,6 +54,7 @@ def test_a_file_trains_as_the_same_weights_in_a_folder(files, tmp_path):
     assert one[0]["loss"] > 0.1
 
 
+@pytest.mark.exhaustive
 def test_a_gguf_file_trains_as_its_numbers_in_a_plain_file(files, tmp_path):
     gguf = pytest.importorskip(
         "gguf", reason="the package gguf, which writes one, is not installed"

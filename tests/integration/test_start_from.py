@@ -75,6 +75,7 @@ def test_resized_start_is_reported(tmp_path, cache, first):
     assert any("factor 7 does not divide" in message for message in messages)
 
 
+@pytest.mark.exhaustive
 def test_resumed_run_goes_on_from_its_checkpoint(tmp_path, cache, first):
     file = tmp_path / "first.safetensors"
     file.write_bytes(first.adapters[0].read_bytes())

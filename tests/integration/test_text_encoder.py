@@ -170,6 +170,7 @@ def test_the_gradient_passes_swapped_and_checkpointed_blocks(base, data, tmp_pat
     assert all(bool(first[name].any()) for name in texts)
 
 
+@pytest.mark.exhaustive
 def test_a_resumed_run_ends_with_the_same_bits(base, data, tmp_path):
     settings = {
         "cache": {"dir": str(tmp_path / "cache")},
@@ -248,6 +249,7 @@ def _pooled(base, state, tokens):
     return transformer.text_encoder(tokens)
 
 
+@pytest.mark.exhaustive
 def test_the_memory_of_a_step_counts_it(base):
     place = locate_base(BaseSection(path=str(base)), FAMILY, False)
     settings = config(base, "none", "none")

@@ -122,6 +122,7 @@ def test_a_conflict_of_other_packages_is_got_round_and_told(guest):
     assert "fsspec 2022.1 -> 2024.6" in done.stdout
 
 
+@pytest.mark.exhaustive
 @posix
 def test_a_conflict_of_what_is_promised_leaves_it_as_it_is(guest):
     done, before, after = guest({"tokenizers": ("0.23.1", [])})

@@ -56,6 +56,7 @@ def test_any_shape_equals_the_textbook(
     assert_equals_textbook(plan, batch, seed)
 
 
+@pytest.mark.exhaustive
 def test_a_loha_of_many_parts_equals_the_textbook():
     """Its delta is made in parts of the layer's rows; this one takes three."""
     assert_equals_textbook(make_plan("loha", 1024, 2500, 40), (6,), 3)

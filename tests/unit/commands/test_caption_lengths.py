@@ -60,6 +60,7 @@ def test_the_dataset_report_counts_tokens_and_names_what_is_cut_off(words, capsy
     assert found["notes"] == []
 
 
+@pytest.mark.exhaustive
 def test_the_doctor_and_the_cache_say_it_too(words, capsys):
     (found,) = lines(capsys, "doctor", *words)
     assert any(map(is_finding, found["run"]["dataset"]["notes"]))

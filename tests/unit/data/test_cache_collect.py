@@ -69,6 +69,7 @@ def test_what_a_manifest_names_stays(world, three, damage):
     assert item.text.path.exists()
 
 
+@pytest.mark.exhaustive
 def test_what_a_process_at_work_uses_stays_until_it_ends(world, three):
     code = (
         "import sys, time; from pathlib import Path; from trainer_core.data.cache.collect import *;"

@@ -137,6 +137,7 @@ print(dataset.encoded, dataset.reused, len(dataset))
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "clips", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["images", "clips"]
 )

@@ -225,7 +225,7 @@ def locate(family, path):
     return locate_base(section, get_family(family), has_controls=False, needs_encoders=False)
 
 
-@pytest.mark.parametrize("family", records())
+@pytest.mark.parametrize("family", some(records(), "flux2"))
 def test_what_has_to_stay_in_float32_does(family, tmp_path):
     """In a base that is loaded in bfloat16, from a single file and from a Diffusers folder."""
     kept, facts = record(family), get_family(family)

@@ -64,6 +64,7 @@ def test_it_goes_also_when_decoding_fails_or_only_a_part_of_it_finds_room(vae, m
     assert places == ["meta", "cpu"]
 
 
+@pytest.mark.exhaustive
 def test_an_image_that_does_not_fit_is_decoded_in_tiles(vae):
     latents = torch.randn(1, 4, 96, 72)
     needed = 96 * 72 * 64 * DECODER_NUMBERS * 4

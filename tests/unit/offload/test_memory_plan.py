@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.fixtures.combinations import rarely
 from tests.fixtures.full_size import full_size_transformer
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
@@ -216,7 +217,7 @@ def first(known, settings, budget):
 
 
 @pytest.mark.parametrize("aim", ["auto", "fastest", "smallest"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *rarely([(1,), (2,)])])
 def test_more_memory_is_never_slower_and_less_never_larger(aim, seed):
     measures = {"auto": "pace", "fastest": "seconds", "smallest": "device"}
     needs = {"device_free": "device", "ram_free": "ram", "pinned_limit": "pinned"}

@@ -131,7 +131,7 @@ CASES = [
     ("flux", "lora with DoRA", True, "bfloat16"),
 ]
 SLOW = {False: (), True: pytest.mark.exhaustive}
-QUICK = {("qwen_image", "lora", True, "bfloat16"), ("flux", "lokr", False, "float32")}
+QUICK = {("qwen_image", "lora", True, "bfloat16")}
 
 
 def marked(cases, quick):
@@ -152,6 +152,7 @@ def test_the_peak_is_that_of_a_real_step(family, adapter, checkpointing, dtype):
     assert agree(simulate(config, dtype), real_peak(config, dtype))
 
 
+@pytest.mark.exhaustive
 def test_batches_micro_batches_and_stored_weights_count():
     stored = FORMATS["int8"]
     config = make_config(training={"batch_size": 2, "gradient_accumulation_steps": 2})
@@ -176,6 +177,7 @@ def test_a_profile_counts_every_micro_batch(training, dataset, times):
     assert found.flops == times * one.flops
 
 
+@pytest.mark.exhaustive
 def test_moments_in_8_bits_count_to_the_byte():
     adapter, optimizer = {"kind": "lora", "rank": 32, "dora": True}, {"name": "adamw8bit"}
     config = make_config(adapter=adapter, training={"optimizer": optimizer})

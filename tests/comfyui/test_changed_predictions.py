@@ -27,12 +27,15 @@ EVERYWHERE = ("plain", "detached", "8 bits", "torch's kernel", "weakened", *COMP
 """What needs no attention patch, which only some networks call."""
 
 
-QUICK = ("sdxl", "flux")
+def is_quick(model, change):
+    if model == "flux":
+        return change in {"detached", "weakened"}
+    return model == "sdxl" and change != "compiled and loaded"
 
 
 def cases(changes):
     return [
-        pytest.param(model, change, marks=() if model in QUICK else pytest.mark.exhaustive)
+        pytest.param(model, change, marks=() if is_quick(model, change) else pytest.mark.exhaustive)
         for model in MODELS
         for change in changes
         if model == "sdxl" or change in EVERYWHERE

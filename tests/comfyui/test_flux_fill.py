@@ -15,7 +15,7 @@ from trainer_core.config import AdapterConfig
 from trainer_core.families.flux.fill import MASK, masked_latents
 from trainer_core.families.registry import get_family
 
-pytestmark = pytest.mark.comfy
+pytestmark = [pytest.mark.comfy, pytest.mark.exhaustive]
 
 FAMILY = get_family("flux")
 HIGH, WIDE = 12, 8

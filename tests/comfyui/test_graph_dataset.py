@@ -27,6 +27,7 @@ def save(server, folder, text, token, name="0.png"):
     return server.post(f"{ROUTE}/save?{query}", {"text": text, "token": token})
 
 
+@pytest.mark.exhaustive
 def test_after_an_edit_only_that_caption_is_encoded_again(server):
     folder = "input/edited-captions"
     nodes = graph("edits", dataset={"folder": folder}, train={"steps": 1})

@@ -86,6 +86,7 @@ def masked(name, **settings):
     return nodes
 
 
+@pytest.mark.exhaustive
 def test_masks_are_kept_beside_their_images(server):
     server.run(masked("masked"))
     folder = kept(server)[-1]

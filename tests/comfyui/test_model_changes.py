@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.comfy
+pytestmark = [pytest.mark.comfy, pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")

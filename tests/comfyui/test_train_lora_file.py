@@ -9,7 +9,7 @@ from trainer_core.adapter_files.read.adapter_file import read_adapter, read_file
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.families.registry import get_family
 
-pytestmark = pytest.mark.comfy
+pytestmark = [pytest.mark.comfy, pytest.mark.exhaustive]
 
 KEY_MAP = get_family("flux").layers.key_map
 CASES = {"lora": "lora", "loha": "loha", "lokr": "lokr", "lokr odd": "lokr"}

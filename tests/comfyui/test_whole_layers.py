@@ -17,7 +17,7 @@ from trainer_core.adapters import attach
 from trainer_core.adapters.attach_state import attach_state
 from trainer_core.config import AdapterConfig
 
-pytestmark = pytest.mark.comfy
+pytestmark = [pytest.mark.comfy, pytest.mark.exhaustive]
 
 KINDS = {
     "lora": {"kind": "lora"},

@@ -62,6 +62,7 @@ def base_image(folder, cache, **own):
     return image
 
 
+@pytest.mark.exhaustive
 def test_a_base_of_three_bits_is_repaired_and_the_file_is_the_adapter_alone(tmp_path, cache):
     file = recovery(tmp_path / "recovery_uint3.safetensors", "uint3", 64)
     plain, repaired = on_base("uint3"), on_base("uint3", file)

@@ -96,6 +96,7 @@ def test_averages_are_switched_on_and_off_at_a_resume(tmp_path, cache):
     assert not any(name.startswith(("average", "power", "counts")) for name in state)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("steps", "adapter", "lengths"), [(12, {}, (0.08,)), *rarely([(60, PARTS, (0.05, 0.08, 0.15))])]
 )

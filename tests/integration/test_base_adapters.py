@@ -142,6 +142,7 @@ class StopInPreview(CancelAfter):
             self.step = 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("fails", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_a_preview_that_does_not_end_takes_nothing_from_the_run(tmp_path, cache, first, fails):
     preview = {**PREVIEW, "every": 2, "prompts": PREVIEW["prompts"] * 2}

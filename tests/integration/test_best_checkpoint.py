@@ -121,6 +121,7 @@ def test_an_ended_run_ends_again_until_it_is_told_otherwise(tmp_path, cache, end
     assert go_on(config(tmp_path, cache, early_stop=0)).step == STEPS
 
 
+@pytest.mark.exhaustive
 def test_stopped_and_resumed_it_ends_at_the_same_step_with_the_same_bits(
     tmp_path, cache, ended_and_said
 ):

@@ -74,6 +74,7 @@ def test_more_blocks_than_there_are_are_refused_before_a_run_has_a_folder(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_base_that_stays_in_its_file_gives_the_same_bits(tmp_path, cache):
     short = {"training": {"steps": 2, "precision": "bf16"}, "preview": {"every": 0}}
     whole = train(run_config(tmp_path / "a", cache, **merge(SHORT, short)))

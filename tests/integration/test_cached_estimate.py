@@ -38,6 +38,7 @@ def test_the_longest_text_of_the_cache_counts(encoded):
     assert text_tokens(dataset.items) < get_family("qwen_image").text.length / 10
 
 
+@pytest.mark.exhaustive
 def test_of_a_base_that_is_tiny_beside_what_is_free_nothing_is_simulated(encoded):
     whole = cached_run_estimate(encoded, CPU)
     assert whole["total"] > whole["base"]

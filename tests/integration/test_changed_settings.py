@@ -241,6 +241,7 @@ def test_precision_format_and_loss_may_change_in_turn(tmp_path, cache):
     assert any("memory.compute was 'dense' and is '8bit'" in each for each in observer.said())
 
 
+@pytest.mark.exhaustive
 def test_a_longer_cosine_goes_on_where_it_stands_and_again_bit_for_bit(tmp_path, cache):
     short = {"steps": 4, "schedule": {"name": "cosine", "warmup_steps": 0}}
     longer = {**short, "steps": 9}

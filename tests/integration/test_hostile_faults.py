@@ -34,6 +34,7 @@ class Meanwhile(CancelAfter):
             self.work()
 
 
+@pytest.mark.exhaustive
 def test_a_second_run_in_one_version_is_refused_and_the_first_goes_on(tmp_path, cache):
     whole = train(run_config(tmp_path / "alone", cache, training=SHORT))
     errors, others = [], []

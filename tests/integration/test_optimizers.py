@@ -1,5 +1,6 @@
 """Whole runs with moments in 8 bits, and with another optimizer from a resume on."""
 
+import pytest
 from runs import metrics, run_config
 
 from trainer_core.training import train
@@ -19,6 +20,7 @@ def config(folder, cache, name, **overrides):
     return run_config(folder, cache, training=training, adapter=adapter, **overrides)
 
 
+@pytest.mark.exhaustive
 def test_a_run_learns_as_with_moments_in_fp32(tmp_path, cache):
     packed, plain = (train(config(tmp_path / name, cache, name)) for name in ("adamw8bit", "adamw"))
     losses = [[line["loss"] for line in metrics(run.folder)] for run in (packed, plain)]

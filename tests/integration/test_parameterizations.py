@@ -126,6 +126,7 @@ def test_a_step_measures_the_error_of_what_is_predicted(kind, base, tmp_path):
     assert any("Noise levels (uniform over time)" in each for each in summary.plan)
 
 
+@pytest.mark.exhaustive
 def test_a_resumed_run_equals_the_uninterrupted_one_and_keeps_the_bases_images(
     kind, base, tmp_path
 ):

@@ -63,6 +63,7 @@ class CancelOnceLoaded(CancelAfter):
         return any(isinstance(event, RunStarted) for event in self.events)
 
 
+@pytest.mark.exhaustive
 def test_cancelled_while_it_looks_at_the_inputs_it_begins_there_again(tmp_path, cache):
     short = {"training": {"steps": 2}, "adapter": {"kind": "lora", "init": "eva"}}
     whole = train(run_config(tmp_path / "a", cache, **short))
@@ -138,6 +139,7 @@ def test_bf16_run_after_an_fp32_run_in_one_process_trains(tmp_path, cache):
         assert all(loss == loss for loss in result.losses)
 
 
+@pytest.mark.exhaustive
 def test_resume_from_an_earlier_checkpoint_makes_anew_what_is_later(tmp_path, cache):
     """Checkpoints, images and the run file; of another length, so with another rate."""
     preview = {"every": 2, "prompts": ["a red circle"], "width": 64, "height": 64, "steps": 2}

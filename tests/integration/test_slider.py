@@ -108,6 +108,7 @@ def test_loss_and_gradient_of_a_step_are_those_of_the_textbook(tmp_path, cache, 
                 assert (found - wanted).norm() <= 1e-4 * wanted.norm(), (name, key)
 
 
+@pytest.mark.exhaustive
 def test_each_of_several_neutral_prompts_is_trained_towards_its_own(tmp_path, cache):
     config = slider_config(tmp_path, cache, dataset={"slider": SEVERAL})
     with open_pipeline(config, has_controls=False) as pipeline:

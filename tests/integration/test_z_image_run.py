@@ -18,6 +18,7 @@ def base(tmp_path_factory):
     return make_z_image_base(tmp_path_factory.mktemp("z_image") / "base")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "kind", [KINDS[0], *(pytest.param(each, marks=pytest.mark.exhaustive) for each in KINDS[1:])]
 )

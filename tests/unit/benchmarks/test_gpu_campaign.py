@@ -142,6 +142,7 @@ def campaign(folder, kind=InOneProcess):
     return kind(folder, math.inf, "tiny", "cpu", {})
 
 
+@pytest.mark.exhaustive
 def test_a_campaign_goes_on_after_a_crash_and_in_the_next_call(tmp_path, monkeypatch):
     base, swapped, other = (
         f"qwen_image 512 {way}" for way in (BASELINE, SWAPPED, "int8, half swapped")

@@ -80,6 +80,7 @@ def test_shapes_that_are_not_those_of_the_layers_are_not_listed(case, tmp_path, 
     assert found in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_every_layer_is_adapted_or_left_out(capsys):
     targets = r"adapter.targets=['.*to_q', '.*\.0\..*to_q']"
     words = ("dataset.path=trainer_core/assets/demo-generate", "adapter.rank=4")

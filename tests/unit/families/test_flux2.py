@@ -56,6 +56,7 @@ def locate(path, controls=False, **settings):
     return locate_base(BaseSection(path=str(path), **settings), FAMILY, controls, needs)
 
 
+@pytest.mark.exhaustive
 def test_a_whole_image_is_the_pipelines_with_and_without_guidance(folder, pipeline, encoders):
     location = locate(folder)
     transformer = FAMILY.load_transformer(location, torch.float32, "cpu")

@@ -8,6 +8,7 @@ import yaml
 from fixtures import foreign_files as files
 
 from scripts.build_other_trainers import MARK, PAGE, tables
+from tests.fixtures.combinations import some
 from trainer_core.cli import main
 from trainer_core.config.run import RunConfig, find_setting
 from trainer_core.errors import InputError
@@ -43,7 +44,7 @@ def test_a_file_becomes_settings_of_the_program_that_it_is_of(name):
         assert read_foreign([command_document(files.MUSUBI_SIGMA)]).values == run.values
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", some(FILES, *list(FILES)[::3]))
 def test_the_run_file_says_the_same_again_and_tells_every_key(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = read(name)

@@ -26,6 +26,7 @@ class Differentiating(UnreadDevice):
         loss.backward()
 
 
+@pytest.mark.exhaustive
 def test_a_step_over_720_layers_walks_through_no_model(tmp_path):
     work = HostWork(tmp_path, pixels=256)
     assert work.layers == 720

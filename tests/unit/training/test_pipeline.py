@@ -58,6 +58,7 @@ def drawn(paths):
     return [np.asarray(Image.open(path), dtype=np.int16) for path in paths]
 
 
+@pytest.mark.exhaustive
 def test_one_image_for_each_prompt_with_seeds_counting_up(tmp_path, cache):
     config = run_config(cache, seed=5, guidance=2.0, negative_prompt="a red square")
     paths = sample_images(config, None, tmp_path / "new" / "folder")

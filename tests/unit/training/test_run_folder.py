@@ -118,6 +118,7 @@ def test_live_version_cannot_be_resumed_by_a_second_process(tmp_path):
     assert open_version(folder.path).path == folder.path
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("before", ["ended", pytest.param("killed", marks=pytest.mark.exhaustive)])
 def test_of_all_processes_that_resume_a_version_at_once_exactly_one_owns_it(tmp_path, before):

@@ -120,6 +120,7 @@ export interface App {
   extensionManager: {
     toast: { add(message: ToastMessage): void };
     command: { execute(id: string): Promise<void> };
+    registerSidebarTab(tab: SidebarTab): void;
   };
   /** What refused the last prompt, by node. */
   lastNodeErrors?: Record<string, { errors: { type?: string; extra_info?: { input_name?: string } }[] }> | null;
@@ -140,6 +141,16 @@ export interface App {
   loadApiJson(prompt: unknown, name: string): Promise<unknown>;
   /** Opens a file that was dropped on the canvas or chosen as a workflow. */
   handleFile(file: File, ...rest: unknown[]): Promise<unknown>;
+}
+
+export interface SidebarTab {
+  id: string;
+  icon: string;
+  title: string;
+  tooltip: string;
+  type: "custom";
+  render(element: HTMLElement): unknown;
+  destroy?(): void;
 }
 
 export interface ToastMessage {

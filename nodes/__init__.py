@@ -102,6 +102,16 @@ def _dataset(name: str) -> Callable[[Mapping[str, str], bytes], tuple[Any, int]]
     return answer
 
 
+def _runs(name: str) -> Callable[[Mapping[str, str], bytes], tuple[Any, int]]:
+    def answer(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
+        from .services import runs_tab
+
+        return runs_tab.answer(name, query, body)
+
+    return answer
+
+
+_OF_RUNS = {"GET": ("list", "one"), "POST": ("note", "use")}
 _OF_DATASETS = {
     "GET": ("report", "image", "caption"),
     "POST": ("begin", "file", "look", "finish", "cancel", "save", "write", "choose", "undo"),
@@ -141,6 +151,9 @@ class AdapterTrainerExtension(ComfyExtension):
         for method, names in _OF_DATASETS.items():
             for name in names:
                 comfy_host.add_route(method, f"/adapter_trainer/dataset/{name}", _dataset(name))
+        for method, names in _OF_RUNS.items():
+            for name in names:
+                comfy_host.add_route(method, f"/adapter_trainer/runs/{name}", _runs(name))
         comfy_host.add_prompt_listener(read_booleans)
         queued.listen()
         comfy_host.add_prompt_listener(_bind)

@@ -277,7 +277,7 @@ function toPair(value) {
  * @param {unknown} payload
  * @returns {Sample | null}
  */
-function toSample(payload) {
+export function toSample(payload) {
   const message = record(payload);
   const step = natural(message.step);
   const filename = text(message.filename);

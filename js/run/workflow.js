@@ -53,17 +53,30 @@ export function addRunFileButton(node, app, openRun) {
 export async function openWorkflow(node, server, app, onOpen) {
   await telling(app, LABEL, async () => {
     const run = chosenRun(node);
-    await open(await server.workflow(run), run.replaceAll("/", " "), app);
+    await loadWorkflow(run, server, app);
     onOpen(run);
   });
 }
 
 /**
+ * Opens the workflow which a run was started from, in a tab of its own.
+ *
+ * @param {string} run
+ * @param {Server} server
+ * @param {App} app
+ */
+export async function loadWorkflow(run, server, app) {
+  await open(await server.workflow(run), run.replaceAll("/", " "), app);
+}
+
+/**
+ * Does what may be refused, and shows the reason.
+ *
  * @param {App} app
  * @param {string} summary
  * @param {() => Promise<void>} work
  */
-async function telling(app, summary, work) {
+export async function telling(app, summary, work) {
   try {
     await work();
   } catch (error) {

@@ -89,6 +89,12 @@ class Panel:
             state = self._states.get(node_id)
             return {} if state is None else state.snapshot()
 
+    def live(self, run: str) -> dict[str, Any]:
+        """The state of the node that trains a run now; empty where none does."""
+        with self.lock:
+            states = [each for each in self._states.values() if each.status in ACTIVE]
+            return next((each.snapshot() for each in states if each.run == run), {})
+
     def explain(self, node_id: str, prompt_id: str, error: dict[str, str]) -> bool:
         """Show why a node's run has failed; says whether the node has such a run to show it on."""
         with self.lock:

@@ -170,21 +170,32 @@ def _differences(folder: Path, ending: Ending, forms: Sequence[Form]) -> Differe
     return min(ways, key=len, default=None)
 
 
-def _on_disk(query: Mapping[str, str], run: str) -> dict[str, Any]:
-    """A run that the server has forgotten, or never had; the names may come from anybody."""
-    node_id = query.get("node_id", "")
-    try:
-        folder = comfy_host.run_path(run)
-        ending = read_ending(folder)
-    except InputError:
-        return {}
-    state = RunState(node_id, run, folder.parent.name, ending.steps, query.get("workflow", ""))
-    state.status = "lost" if ending.status == "running" else ending.status
+def run_state(folder: Path, run: str, node_id: str = "", workflow: str = "") -> RunState:
+    """A run as its version folder has it.
+
+    Raises:
+        InputError: When its record is damaged.
+    """
+    ending = read_ending(folder)
+    state = RunState(node_id, run, folder.parent.name, ending.steps, workflow)
+    state.status = "training" if ending.status == "running" else ending.status
     prompts, state.seed = read_run_file(folder)
     state.take_history(folder, comfy_host.output_place, prompts)
     state.step, state.message = max(state.step, ending.step), ending.message
     state.resumable = bool(saved_checkpoints(folder))
     state.take_kept(kept_panel(folder))
+    return state
+
+
+def _on_disk(query: Mapping[str, str], run: str) -> dict[str, Any]:
+    """A run that the server has forgotten, or never had; the names may come from anybody."""
+    node_id = query.get("node_id", "")
+    try:
+        state = run_state(comfy_host.run_path(run), run, node_id, query.get("workflow", ""))
+    except InputError:
+        return {}
+    if state.status == "training":
+        state.status = "lost"  # the node does not train it
     if query.get("exact") and len(node_id) <= _LONGEST_ID:
         # ComfyUI has just given the node this run's outputs again.
         PANEL.show_again(state)

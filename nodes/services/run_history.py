@@ -93,7 +93,7 @@ def read_history(folder: Path, place: Place, prompts: Sequence[str]) -> History:
         place: Tells where the browser finds an image.
         prompts: The preview prompts as they are now; earlier ones are in the run's record.
     """
-    read = [entry for line in _thinned(folder / "metrics.jsonl") if (entry := _step(line))]
+    read = [entry for line in _thinned(folder / "metrics.jsonl") if (entry := read_step(line))]
     times = [seconds for *_, seconds in read[-_LAST:]]
     return History(
         [(step, loss, rate) for step, loss, rate, _ in read],
@@ -153,7 +153,8 @@ def _thinned(path: Path) -> list[str]:
     return lines[::-1][::every][::-1]
 
 
-def _step(line: str) -> tuple[int, float, float, float] | None:
+def read_step(line: str) -> tuple[int, float, float, float] | None:
+    """Step, loss, learning rate and seconds of a line of metrics; None where it is none."""
     try:
         values = parse_json(line)
         names = ("loss", "learning_rate", "step_seconds")

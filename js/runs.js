@@ -1,0 +1,28 @@
+// @ts-check
+/** The runs tab in ComfyUI's sidebar. Nothing of it is loaded before it is opened. */
+
+import { api } from "../../scripts/api.js";
+import { app } from "../../scripts/app.js";
+
+/** @type {import("./runs/tab.js").RunsTab | null} */
+let tab = null;
+
+app.registerExtension({
+  name: "AdapterTrainer.Runs",
+  async setup() {
+    app.extensionManager.registerSidebarTab({
+      id: "adapter-trainer-runs",
+      icon: "pi pi-chart-line",
+      title: "Runs",
+      tooltip: "Runs of Adapter Trainer",
+      type: "custom",
+      async render(element) {
+        const { RunsTab } = await import("./runs/tab.js");
+        tab ??= new RunsTab(api, app);
+        element.append(tab.element);
+        tab.open();
+      },
+      destroy: () => tab?.close(),
+    });
+  },
+});

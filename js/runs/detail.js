@@ -1,0 +1,202 @@
+// @ts-check
+/** What is shown of the chosen runs: curves, images by step, settings that differ, and what can be done. */
+
+import { html, setText } from "../panel/dom.js";
+import { serverFrom } from "../panel/server.js";
+import { stepName } from "../panel/samples_view.js";
+import { openRun } from "../run_file/open.js";
+import { loadWorkflow, telling } from "../run/workflow.js";
+import { Overlay } from "./overlay.js";
+import { differences } from "./rows.js";
+
+/**
+ * @typedef {import("../comfyui.js").Api} Api
+ * @typedef {import("../comfyui.js").App} App
+ * @typedef {import("./rows.js").Row} Row
+ * @typedef {import("./rows.js").Notes} Notes
+ * @typedef {import("./server.js").Detail} Detail
+ * @typedef {import("../panel/run.js").Sample} Sample
+ * @typedef {(row: Row, change: Partial<Notes>) => Promise<void>} Keep
+ */
+
+/** @type {[string, import("../panel/server.js").RunRequest, string][]} */
+const LIVE = [
+  ["Stop and keep", "stop", "Ends the run after this step; its adapter is kept"],
+  ["Save now", "save", "Saves a checkpoint after this step"],
+  ["Sample now", "preview", "Generates the preview images after this step"],
+];
+/** So many runs are compared at once. */
+export const MOST = 3;
+const LORA_CLASS = "LoraLoaderModelOnly";
+
+export class DetailView {
+  /**
+   * @param {object} parts
+   * @param {Api} parts.api
+   * @param {App} parts.app
+   * @param {import("./server.js").RunsServer} parts.server
+   * @param {import("../panel/lightbox.js").Lightbox} parts.lightbox
+   */
+  constructor({ api, app, server, lightbox }) {
+    this.api = api;
+    this.app = app;
+    this.server = server;
+    this.lightbox = lightbox;
+    this.panelServer = serverFrom(api);
+    /** @type {{ row: Row, detail: Detail }[]} */
+    this.runs = [];
+    /** @type {Keep} */
+    this.keep = async () => {};
+    this.asked = 0;
+    this.overlay = new Overlay();
+    this.slider = html("input", "runs-slider", { type: "range", min: "0", step: "1", "aria-label": "Step of the images" });
+    this.slider.addEventListener("input", () => this.drawSamples());
+    this.step = html("output", "runs-step");
+    this.images = html("div", "runs-samples");
+    this.samples = html("div", "runs-by-step", {}, [
+      html("div", "runs-steps", {}, [this.slider, this.step]), this.images,
+    ]);
+    this.settings = html("table", "runs-settings");
+    this.differ = html("details", "runs-differ", {}, [html("summary", "", {}, ["Settings that differ"]), this.settings]);
+    this.heads = html("div", "runs-chosen");
+    this.element = html("div", "runs-detail", {}, [this.heads, this.overlay.element, this.samples, this.differ]);
+    this.element.hidden = true;
+  }
+
+  /**
+   * @param {readonly Row[]} rows the colour of each is that of its place
+   * @param {Keep} [keep] keeps what is written about a run
+   */
+  async show(rows, keep = this.keep) {
+    this.keep = keep;
+    const asked = ++this.asked;
+    const details = await Promise.all(rows.map((row) => this.detailOf(row)));
+    if (asked !== this.asked) return; // others were chosen meanwhile
+    const [names, heads] = [this.names(), this.headKeys()];
+    this.runs = rows.map((row, i) => ({ row, detail: details[i] }));
+    this.element.hidden = rows.length === 0;
+    const others = names !== this.names();
+    // What is being written stays as it is.
+    const writes = !others && this.heads.contains(document.activeElement);
+    if (heads !== this.headKeys() && !writes) {
+      this.heads.replaceChildren(...this.runs.map((each, i) => this.head(each, i)));
+    }
+    this.overlay.draw(details.map((detail) => detail.run));
+    this.drawSettings();
+    const last = Number(this.slider.value) >= Number(this.slider.max);
+    this.slider.max = String(Math.max(0, this.sampleSteps().length - 1));
+    if (last || others) this.slider.value = this.slider.max;
+    this.drawSamples();
+  }
+
+  names() {
+    return this.runs.map(({ row }) => row.run).join();
+  }
+
+  /** What the heads depend on. */
+  headKeys() {
+    return this.runs.map(({ row, detail }) => [row.run, detail.node, detail.adapter].join()).join();
+  }
+
+  /** A run that has ended and was read is not read again. @param {Row} row */
+  async detailOf(row) {
+    const known = this.runs.find((each) => each.row.run === row.run);
+    if (known && known.row.changed === row.changed && row.status !== "running") return known.detail;
+    return this.server.one(row.run);
+  }
+
+  /** @returns {number[]} the steps at which any of the runs has images */
+  sampleSteps() {
+    const steps = this.runs.flatMap(({ detail }) => detail.run.samples.map((sample) => sample.step));
+    return [...new Set(steps)].sort((a, b) => a - b);
+  }
+
+  /** The images of each run at the slider's step, or at its last one before. */
+  drawSamples() {
+    const step = this.sampleSteps()[Number(this.slider.value)] ?? -1;
+    this.samples.hidden = step < 0;
+    setText(this.step, step < 0 ? "" : stepName(step));
+    this.slider.setAttribute("aria-valuetext", this.step.textContent ?? "");
+    this.images.replaceChildren(...this.runs.map(({ detail }, place) => {
+      const { samples } = detail.run;
+      const at = Math.max(...samples.map((sample) => sample.step).filter((each) => each <= step));
+      const row = html("div", "runs-images", { "data-run": String(place) });
+      row.append(...samples.filter((sample) => sample.step === at).map((sample) => this.thumbnail(sample, samples)));
+      return row;
+    }));
+  }
+
+  /** @param {Sample} sample @param {readonly Sample[]} all */
+  thumbnail(sample, all) {
+    const name = `${stepName(sample.step)}, ${sample.prompt || `prompt ${sample.index + 1}`}`;
+    const image = html("img", "", { src: this.panelServer.imageUrl(sample, true), alt: name });
+    const button = html("button", "runs-thumbnail", { type: "button", title: name }, [image]);
+    button.addEventListener("click", () => this.lightbox.open(sample, all));
+    return button;
+  }
+
+  drawSettings() {
+    const rows = this.runs.length > 1 ? differences(this.runs.map(({ detail }) => detail.settings)) : [];
+    this.differ.hidden = rows.length === 0;
+    this.settings.replaceChildren(...rows.map(([path, values]) => html("tr", "", {}, [
+      html("th", "", { scope: "row" }, [path]), ...values.map((value, i) => html("td", "", { "data-run": String(i) }, [value])),
+    ])));
+  }
+
+  /** @param {{ row: Row, detail: Detail }} chosen @param {number} place */
+  head({ row, detail }, place) {
+    const press = (/** @type {string} */ label, /** @type {string} */ title, /** @type {() => Promise<void>} */ work) => {
+      const button = html("button", "runs-action", { type: "button", title }, [label]);
+      button.addEventListener("click", () => void telling(this.app, label, work));
+      return button;
+    };
+    const actions = [
+      press("Load workflow", "Opens the workflow that it was started from, in a tab of its own", () =>
+        loadWorkflow(row.run, this.panelServer, this.app)),
+      press("Open as graph", "Puts the nodes of its settings below the others", () => openRun(row.run, this.api, this.app)),
+    ];
+    if (detail.node) {
+      actions.push(...LIVE.map(([label, wish, title]) => press(label, title, async () => {
+        const { taken, reason } = await this.panelServer.request(detail.node, wish);
+        if (!taken) throw new Error(reason);
+      })));
+    }
+    if (detail.adapter) {
+      actions.push(
+        press("Use in Load LoRA", "Copies the adapter into the loras folder, and adds the node", () => this.use(row.run)),
+        press("Copy path", detail.adapter, () => navigator.clipboard.writeText(detail.adapter)),
+      );
+    }
+    const title = html("div", "runs-title", {}, [row.run]);
+    const rest = html("div", "runs-actions", {}, actions);
+    // Beside others there is room for what is compared alone.
+    if (this.runs.length > 1) return html("div", "runs-one", { "data-run": String(place) }, [title, rest]);
+    const tags = html("input", "runs-tags", { "aria-label": `Tags of ${row.run}`, placeholder: "Tags, with commas between" });
+    tags.value = row.tags.join(", ");
+    const note = html("textarea", "runs-note", { "aria-label": `Note on ${row.run}`, placeholder: "Note", rows: "2", maxlength: "4000" });
+    note.value = row.note;
+    const written = () => {
+      const words = tags.value.split(",").map((tag) => tag.trim()).filter(Boolean);
+      void this.keep(this.runs[place]?.row ?? row, { tags: words, note: note.value });
+    };
+    for (const field of [tags, note]) field.addEventListener("change", written);
+    return html("div", "runs-one", { "data-run": String(place) }, [title, rest, tags, note]);
+  }
+
+  /** @param {string} run */
+  async use(run) {
+    const name = await this.server.use(run);
+    await this.app.reloadNodeDefs?.();
+    const node = window.LiteGraph.createNode(LORA_CLASS);
+    const graph = this.app.canvas?.graph;
+    if (!node || !graph) throw new Error("There is no graph to put the node into.");
+    const widget = node.widgets?.find((each) => each.name === "lora_name");
+    if (widget) widget.value = name;
+    const right = Math.max(0, ...graph.nodes.map((each) => each.pos[0] + each.size[0]));
+    node.pos = [right + 60, graph.nodes[0]?.pos[1] ?? 80];
+    this.app.canvas?.emitBeforeChange();
+    graph.add(node);
+    this.app.canvas?.emitAfterChange();
+    this.app.canvas?.selectItems([node]);
+  }
+}

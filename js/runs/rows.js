@@ -1,0 +1,97 @@
+// @ts-check
+/**
+ * The list of runs: what the server says, checked, searched and sorted. Pure functions.
+ *
+ * @typedef {import("../panel/run.js").Sample} Sample
+ *
+ * @typedef {object} Notes what its user wrote about a run
+ * @property {string} note
+ * @property {string[]} tags
+ * @property {boolean} favourite
+ *
+ * @typedef {Notes & { run: string, status: string, step: number, steps: number, loss: number | null,
+ *   changed: number, sample: Sample | null }} Row `run` is name and version, `changed` in seconds
+ *   since 1970, `loss` the mean of the last steps
+ *
+ * @typedef {"newest" | "name" | "loss"} Order
+ */
+
+import { toSample } from "../panel/run.js";
+
+/** @param {unknown} payload @returns {Row[]} */
+export function toRows(payload) {
+  const runs = payload !== null && typeof payload === "object" && "runs" in payload ? payload.runs : [];
+  return (Array.isArray(runs) ? runs : []).map(toRow).filter((row) => row.run);
+}
+
+/** @param {any} each @returns {Row} */
+function toRow(each) {
+  return {
+    run: String(each?.run ?? ""),
+    status: String(each?.status ?? ""),
+    step: Number(each?.step) || 0,
+    steps: Number(each?.steps) || 0,
+    loss: Number.isFinite(each?.loss) ? each.loss : null,
+    changed: Number(each?.changed) || 0,
+    sample: toSample({ step: 0, ...each?.sample }),
+    ...toNotes(each),
+  };
+}
+
+/** @param {any} each @returns {Notes} */
+export function toNotes(each) {
+  return {
+    note: String(each?.note ?? ""),
+    tags: (Array.isArray(each?.tags) ? each.tags : []).map(String),
+    favourite: each?.favourite === true,
+  };
+}
+
+/**
+ * Runs that have every word in name, status, tags or note.
+ *
+ * @param {readonly Row[]} rows
+ * @param {string} query
+ * @returns {Row[]}
+ */
+export function matching(rows, query) {
+  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+  return rows.filter((row) => {
+    const text = [row.run, row.status, row.note, ...row.tags].join(" ").toLowerCase();
+    return words.every((word) => text.includes(word));
+  });
+}
+
+/**
+ * @param {readonly Row[]} rows
+ * @param {Order} order
+ * @returns {Row[]} those that train first, then the favourites; runs without a loss come last by it
+ */
+export function sorted(rows, order) {
+  const rank = (/** @type {Row} */ row) => (row.status === "running" ? 0 : row.favourite ? 1 : 2);
+  const by = {
+    newest: (/** @type {Row} */ a, /** @type {Row} */ b) => b.changed - a.changed,
+    name: (/** @type {Row} */ a, /** @type {Row} */ b) => a.run.localeCompare(b.run, "en", { numeric: true }),
+    loss: (/** @type {Row} */ a, /** @type {Row} */ b) => (a.loss ?? Infinity) - (b.loss ?? Infinity),
+  }[order];
+  return [...rows].sort((a, b) => rank(a) - rank(b) || by(a, b) || 0);
+}
+
+/**
+ * The settings in which runs differ.
+ *
+ * @param {readonly Record<string, unknown>[]} settings of each run, by path
+ * @returns {[string, string[]][]} path, and its value in each run
+ */
+export function differences(settings) {
+  const paths = [...new Set(settings.flatMap((each) => Object.keys(each)))].sort();
+  return paths
+    .map((path) => /** @type {[string, string[]]} */ ([path, settings.map((each) => shown(each[path]))]))
+    .filter(([, values]) => new Set(values).size > 1);
+}
+
+/** @param {unknown} value */
+function shown(value) {
+  if (value === undefined || value === null) return "–";
+  return typeof value === "string" ? value : JSON.stringify(value);
+}

@@ -1,0 +1,156 @@
+// @ts-check
+/**
+ * The list of all runs, and below it the run that is chosen, or several beside each other. It follows
+ * what trains for as long as it is open.
+ */
+
+import { Lightbox } from "../panel/lightbox.js";
+import { html, setText } from "../panel/dom.js";
+import { formatNumber, formatStep } from "../panel/format.js";
+import { serverFrom } from "../panel/server.js";
+import { addStyle as addPanelStyle } from "../panel/style.js";
+import { telling } from "../run/workflow.js";
+import { DetailView, MOST } from "./detail.js";
+import { matching, sorted } from "./rows.js";
+import { RunsServer } from "./server.js";
+import { addStyle } from "./style.js";
+
+/**
+ * @typedef {import("../comfyui.js").Api} Api
+ * @typedef {import("../comfyui.js").App} App
+ * @typedef {import("./rows.js").Row} Row
+ * @typedef {import("./rows.js").Order} Order
+ */
+
+/** Milliseconds between two looks at what trains. */
+const PACE = 2000;
+const EVENTS = ["adapter_trainer.state", "adapter_trainer.progress", "execution_success", "execution_error"];
+/** So many rows are drawn; a search finds the others. */
+const SHOWN = 200;
+/** @type {[Order, string][]} */
+const ORDERS = [["newest", "Newest first"], ["name", "By name"], ["loss", "Lowest loss first"]];
+
+export class RunsTab {
+  /** @param {Api} api @param {App} app */
+  constructor(api, app) {
+    addPanelStyle(document);
+    addStyle(document);
+    this.app = app;
+    this.server = new RunsServer(api);
+    this.imageUrl = serverFrom(api).imageUrl;
+    /** @type {Row[]} */
+    this.rows = [];
+    /** Runs that are shown below, in the order of their colours. @type {string[]} */
+    this.chosen = [];
+    this.isOpen = false;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.waiting = undefined;
+    this.search = html("input", "runs-search", { type: "search", placeholder: "Search name, status, tag or note", "aria-label": "Search runs" });
+    this.search.addEventListener("input", () => this.drawList());
+    this.order = html("select", "runs-order", { "aria-label": "Order of runs" },
+      ORDERS.map(([value, label]) => html("option", "", { value }, [label])));
+    this.order.addEventListener("change", () => this.drawList());
+    this.count = html("div", "runs-count", { "aria-live": "polite" });
+    this.list = html("ul", "runs-list", { "aria-label": "Runs" });
+    this.detail = new DetailView({ api, app, server: this.server, lightbox: new Lightbox(this.imageUrl) });
+    this.element = html("section", "runs", { "aria-label": "Runs" }, [
+      html("div", "runs-head", {}, [this.search, this.order]),
+      this.count,
+      this.list,
+      this.detail.element,
+    ]);
+    this.element.addEventListener("keydown", (event) => event.stopPropagation());
+    for (const type of EVENTS) api.addEventListener(type, () => this.refreshSoon());
+  }
+
+  open() {
+    this.isOpen = true;
+    void this.refresh();
+  }
+
+  close() {
+    this.isOpen = false;
+    clearTimeout(this.waiting);
+    this.waiting = undefined;
+    this.element.remove();
+  }
+
+  /** Looks again in a moment; many events are one look. */
+  refreshSoon() {
+    if (this.isOpen) this.waiting ??= setTimeout(() => void this.refresh(), PACE);
+  }
+
+  async refresh() {
+    clearTimeout(this.waiting);
+    this.waiting = undefined;
+    await telling(this.app, "Runs", async () => {
+      this.rows = await this.server.list();
+      this.chosen = this.chosen.filter((run) => this.rows.some((row) => row.run === run));
+      this.drawList();
+      await this.detail.show(this.chosenRows());
+    });
+    if (this.rows.some((row) => row.status === "running")) this.refreshSoon();
+  }
+
+  chosenRows() {
+    return this.chosen.flatMap((run) => this.rows.filter((row) => row.run === run));
+  }
+
+  drawList() {
+    const order = /** @type {Order} */ (this.order.value);
+    const found = sorted(matching(this.rows, this.search.value), order);
+    const hidden = found.length > SHOWN ? `, ${SHOWN} shown` : "";
+    const none = "No run yet. Train an adapter, and it appears here.";
+    setText(this.count, this.rows.length ? `${found.length} of ${this.rows.length} runs${hidden}` : none);
+    const focused = document.activeElement?.getAttribute("data-run-key");
+    this.list.replaceChildren(...found.slice(0, SHOWN).map((row) => this.drawRow(row)));
+    if (focused) /** @type {HTMLElement | null} */ (this.list.querySelector(`[data-run-key="${CSS.escape(focused)}"]`))?.focus();
+  }
+
+  /** @param {Row} row */
+  drawRow(row) {
+    const place = this.chosen.indexOf(row.run);
+    const image = row.sample
+      ? html("img", "runs-image", { src: this.imageUrl(row.sample, true), alt: "", loading: "lazy" })
+      : html("span", "runs-image");
+    const facts = [formatStep(row.step, row.steps), row.loss === null ? "" : `loss ${formatNumber(row.loss, 3)}`, ...row.tags];
+    const button = html("button", "runs-row", { type: "button", "aria-pressed": String(place >= 0), "data-run-key": row.run }, [
+      image,
+      html("span", "runs-name", {}, [row.run]),
+      html("span", "runs-facts", {}, [html("span", "light"), `${row.status}, ${facts.filter(Boolean).join(", ")}`]),
+    ]);
+    button.dataset.status = row.status === "running" ? "training" : row.status;
+    button.title = row.note;
+    button.addEventListener("click", (event) => this.choose(row.run, event.ctrlKey || event.metaKey || event.shiftKey));
+    const star = html("button", "runs-star", {
+      type: "button", "aria-pressed": String(row.favourite), title: row.favourite ? "No favourite any more" : "Favourite",
+      "aria-label": `Favourite: ${row.run}`, "data-run-key": `${row.run} star`,
+    }, [row.favourite ? "★" : "☆"]);
+    star.addEventListener("click", () => void this.keep(row, { favourite: !row.favourite }));
+    const compare = html("input", "runs-compare", { type: "checkbox", "aria-label": `Compare ${row.run}`, title: `Compare, up to ${MOST}`, "data-run-key": `${row.run} compare` });
+    compare.checked = place >= 0;
+    compare.addEventListener("change", () => this.choose(row.run, true));
+    const item = html("li", "runs-item", {}, [compare, button, star]);
+    if (place >= 0) item.dataset.run = String(place);
+    return item;
+  }
+
+  /** @param {string} run @param {boolean} beside whether the others stay */
+  choose(run, beside) {
+    const rest = this.chosen.filter((each) => each !== run);
+    if (!beside) this.chosen = [run];
+    else this.chosen = rest.length < this.chosen.length ? rest : [...rest, run].slice(-MOST);
+    this.drawList();
+    void telling(this.app, "Runs", () => this.detail.show(this.chosenRows(), (row, change) => this.keep(row, change)));
+  }
+
+  /** @param {Row} row @param {Partial<import("./rows.js").Notes>} change */
+  async keep(row, change) {
+    await telling(this.app, "Runs", async () => {
+      const { note, tags, favourite } = row;
+      const kept = await this.server.note(row.run, { note, tags, favourite, ...change });
+      this.rows = this.rows.map((each) => (each.run === row.run ? { ...each, ...kept } : each));
+      this.drawList();
+    });
+  }
+}

@@ -111,7 +111,7 @@ def _runs(name: str) -> Callable[[Mapping[str, str], bytes], tuple[Any, int]]:
     return answer
 
 
-_OF_RUNS = {"GET": ("list", "one"), "POST": ("note", "use")}
+_OF_RUNS = {"GET": ("list", "one", "page"), "POST": ("note", "use")}
 _OF_DATASETS = {
     "GET": ("report", "image", "caption"),
     "POST": ("begin", "file", "look", "finish", "cancel", "save", "write", "choose", "undo"),

@@ -150,11 +150,15 @@ export class DetailView {
       button.addEventListener("click", () => void telling(this.app, label, work));
       return button;
     };
+    /** @type {HTMLElement[]} */
     const actions = [
       press("Load workflow", "Opens the workflow that it was started from, in a tab of its own", () =>
         loadWorkflow(row.run, this.panelServer, this.app)),
       press("Open as graph", "Puts the nodes of its settings below the others", () => openRun(row.run, this.api, this.app)),
     ];
+    const page = `/adapter_trainer/runs/page?${new URLSearchParams({ run: row.run })}`;
+    const report = html("a", "runs-action", { href: this.api.apiURL(page), target: "_blank", title: "One page that has everything in it, to keep or to pass on" }, ["Report"]);
+    actions.push(report);
     if (detail.node) {
       actions.push(...LIVE.map(([label, wish, title]) => press(label, title, async () => {
         const { taken, reason } = await this.panelServer.request(detail.node, wish);

@@ -16,6 +16,7 @@ const CSS = `
 .adapter-trainer-runs :is(input:not([type=checkbox], [type=range]), select, textarea, button) {
   font: inherit; color: inherit; background: var(--at-surface); border: 1px solid var(--at-line); border-radius: 5px; padding: 4px 6px; min-width: 0;
 }
+.adapter-trainer-runs a { color: inherit; text-decoration: none; border: 1px solid var(--at-line); border-radius: 5px; padding: 4px 6px; background: var(--at-surface); }
 .adapter-trainer-runs :is(button, select) { cursor: pointer; }
 .adapter-trainer-runs :focus-visible { outline: 2px solid var(--at-loss); outline-offset: 1px; }
 .adapter-trainer-runs-head { display: flex; gap: 6px; flex: none; }

@@ -19,6 +19,7 @@ from ...trainer_core.filesystem.storage import atomic_write, write_json
 from ...trainer_core.filesystem.text_files import parse_object, read_object
 from ...trainer_core.inference.preview_files import preview_files
 from ..host import comfy_host
+from ..host.served_files import html_page
 from .adapter_files import place_of_copy
 from .panel import PANEL
 from .run_choice import run_state
@@ -182,7 +183,15 @@ def _request(body: bytes) -> Mapping[str, Any]:
     return request
 
 
-ROUTES = {"list": _listed, "one": _one, "note": _noted, "use": _used}
+def _page(query: Mapping[str, str], body: bytes) -> _Answer:
+    """A run as one HTML page that can be saved and passed on."""
+    from ...trainer_core.training.run_page import run_page
+
+    folder = comfy_host.run_path(query.get("run", ""))
+    return html_page(run_page(folder).encode("utf-8")), 200
+
+
+ROUTES = {"list": _listed, "one": _one, "note": _noted, "use": _used, "page": _page}
 
 
 def answer(name: str, query: Mapping[str, str], body: bytes) -> _Answer:

@@ -18,6 +18,7 @@ HAS_BUTTON = """
 const found = [...document.querySelectorAll(".adapter-trainer-runs-action")];
 return found.some((each) => each.textContent === argument);
 """
+REPORT = "return document.querySelector('a.adapter-trainer-runs-action').getAttribute('href')"
 PRESS = """
 const found = [...document.querySelectorAll(".adapter-trainer-runs-action")];
 found.find((each) => each.textContent === argument).click();
@@ -80,6 +81,7 @@ def test_runs_are_found_compared_noted_and_used(page):
     search(page, f"{mark}_b", 1)
     page.browser.click(ROW)
     page.browser.wait("return document.querySelectorAll('.adapter-trainer-runs-one').length === 1")
+    page.server.fetch(page.browser.evaluate(REPORT).removeprefix("/api"))
     page.browser.evaluate(PRESS, "Use in Load LoRA")
     page.browser.wait("return window.app.graph.nodes.some((n) => n.type === 'LoraLoaderModelOnly')")
     wanted = f"{mark}_b_v0.safetensors"

@@ -113,6 +113,15 @@ VERBS: Mapping[str, Verb] = {
         "shows something else. --most: so many images.",
         ("most",),
     ),
+    "report": Verb(
+        "run_report",
+        "write one HTML page of a run: its course, images and settings",
+        "adapter-trainer report FOLDER [--html FILE] [--json]",
+        "FOLDER: a version of a run, or a run, whose newest version is taken. The page has\n"
+        "everything in it and can be passed on; it is written as report.html into the version's\n"
+        "folder, or to FILE.",
+        ("html",),
+    ),
     "sample": Verb(
         "runs",
         "generate images with base and adapter",

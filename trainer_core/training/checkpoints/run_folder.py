@@ -40,7 +40,7 @@ _VERSION = re.compile(r"v(\d+)")
 _SAMPLES = re.compile(r"\d{6,}")
 _LOCK = "lock.json"
 _RECORD = "run.json"
-_RUN_FILE = "run.yaml"
+RUN_FILE, METRICS = "run.yaml", "metrics.jsonl"
 ASKED = "asked_steps"
 """Where ``run.json`` keeps the steps that the settings asked for, of a run that was made longer."""
 _ENDS = frozenset({"stopped_by", "non_finite"})
@@ -69,7 +69,7 @@ class RunFolder:
     @property
     def metrics(self) -> Path:
         """One JSON line per step."""
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS
 
     def samples(self, step: int) -> Path:
         """Folder of the preview images of a step."""
@@ -116,7 +116,7 @@ class RunFolder:
         before = self.read_record()
         kept = {name: value for name, value in before.items() if name not in _ENDS}
         write_json(self.path / _RECORD, {**kept, "status": "running", **record})
-        write_text(self.path / _RUN_FILE, run_file)
+        write_text(self.path / RUN_FILE, run_file)
         _write_workflow(self.path, workflow or {})
 
     def release(self) -> None:
@@ -185,7 +185,7 @@ def create_version(
         try:
             me = record(lock.owner)
             write_json(temporary / _RECORD, {"status": "running", "step": 0, **me, **facts})
-            write_text(temporary / _RUN_FILE, run_file)
+            write_text(temporary / RUN_FILE, run_file)
             _write_workflow(temporary, workflow or {})
             number = max((version_number(path) for path in versions(root)), default=-1) + 1
             path = _move_to_version(temporary, root, number)
@@ -351,7 +351,7 @@ def _came_to_nothing(path: Path) -> bool:
         status, step = record["status"], int(record["step"])
     except (InputError, ValueError, KeyError, TypeError, OverflowError):
         return False
-    metrics = path / "metrics.jsonl"
+    metrics = path / METRICS
     if metrics.is_file():
         with metrics.open("rb") as file:
             step = max(step, sum(1 for _ in zip(file, range(MINIMUM_STEPS), strict=False)))

@@ -74,7 +74,7 @@ def _verdict(record: Mapping[str, Any]) -> Iterator[str]:
 
 def _tiles(record: Mapping[str, Any], steps: Sequence[StepResult]) -> Iterator[str]:
     made = steps[-1].step if steps else record.get("step", 0)
-    tiles = [(f"{made} of {record.get('steps', made)}", "steps")]
+    tiles = [(f"{made} / {record.get('steps', made)}", "steps")]
     if steps:
         tiles.append((f"{_smoothed(steps)[-1]:.4g}", "loss, smoothed"))
         seconds = sum(each.step_seconds for each in steps)

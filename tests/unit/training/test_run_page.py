@@ -43,7 +43,7 @@ def version(tmp_path):
 
 def test_it_has_course_images_and_settings_and_loads_nothing(version):
     page = run_page(version)
-    for said in ("an adapter/v0", "Done", "40 of 40", "lowest held-out loss, step 20", "1.0"):
+    for said in ("an adapter/v0", "Done", "40 / 40", "lowest held-out loss, step 20", "1.0"):
         assert said in page, said
     assert page.count("<path") == 2
     assert page.count('<img src="data:image/webp') == 1

@@ -102,7 +102,8 @@ class ConvertAdapter(sockets.FileOrLora):
 
         comfy_host.require_libraries()
         source = sockets.chosen_lora(file, lora)
-        written = adapter_files.write_adapter_file(source, name, layout, **inputs)
-        sentence = f"{adapter_files.written_text(written, name)} {written.notes}".strip()
-        weights = adapter_files.adapter_tensors(adapter_files.weights_file(written.path))
-        return io.NodeOutput(weights, str(written.path), ui={"text": (sentence,)})
+        written = adapter_files.write_adapter_files(source, name, layout, **inputs)
+        sentence = adapter_files.conversion_text(written)
+        first = next(iter(written.values())).path
+        weights = adapter_files.adapter_tensors(adapter_files.weights_file(first))
+        return io.NodeOutput(weights, str(first), ui={"text": (sentence,)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.allowed_folders import AllowedFolders
@@ -49,8 +49,27 @@ class WrittenFile(NamedTuple):
     new: bool
 
 
+def write_adapter_files(
+    source: Path | Mapping[str, Tensor], name: str, layout: str, **options: Any
+) -> dict[str, WrittenFile]:
+    """As `write_adapter_file`, also of a file that holds the adapters of two experts.
+
+    Returns:
+        Name to its file: one, or that of each expert, the one for high noise first.
+    """
+    from ...trainer_core.adapter_files.read.adapter_file import adapter_weights
+    from ...trainer_core.adapter_files.read.experts import experts_of
+
+    parts = experts_of(adapter_weights(as_source(source)))
+    named = {f"{name.removesuffix(_SUFFIX)}_{expert}": part for expert, part in parts.items()}
+    return {
+        own: write_adapter_file(part, own, layout, **options)
+        for own, part in (named or {name: source}).items()
+    }
+
+
 def write_adapter_file(
-    source: Path | Mapping[str, Tensor],
+    source: Source | Mapping[str, Tensor],
     name: str,
     layout: str,
     *,
@@ -128,6 +147,15 @@ def written_text(file: WrittenFile, name: str, step: int = 0) -> str:
     return f"{text} {first} was there already: overwrite would replace it."
 
 
+def conversion_text(files: Mapping[str, WrittenFile]) -> str:
+    """What Convert Adapter says of its files, by the names that they were to have."""
+    texts = (f"{written_text(file, name)} {file.notes}".strip() for name, file in files.items())
+    text = " ".join(texts)
+    if len(files) > 1:
+        text += " The outputs are those of the first, for high noise; load each on its own MODEL."
+    return text
+
+
 def weights_file(path: Path) -> Path:
     """The file with the tensors of a written adapter, which is a folder in layout ``peft``."""
     from ...trainer_core.adapter_files.read.peft_config import WEIGHTS_NAME
@@ -135,14 +163,14 @@ def weights_file(path: Path) -> Path:
     return path / WEIGHTS_NAME if path.is_dir() else path
 
 
-def as_source(lora: Path | Mapping[str, Tensor]) -> Source:
+def as_source(lora: Source | Mapping[str, Tensor]) -> Source:
     """What the trainer reads an adapter from: a file, or an adapter of the graph as it is.
 
     Tensors of this pack's nodes have a header too.
     """
     from ...trainer_core.tensors.safetensors_reader import HeldTensors
 
-    if isinstance(lora, Path):
+    if not isinstance(lora, Mapping):
         return lora
     return HeldTensors("the lora", lora, lora.header if isinstance(lora, AdapterTensors) else {})
 

@@ -59,9 +59,9 @@ def adapted(model, preset):
 def model_of(name, **changes):
     """ComfyUI's model of a tiny MODEL; weights have no values yet."""
     from tiny_models.denoisers import bare_model
-    from tiny_models.sizes import TINY
+    from tiny_models.sizes import BEGINNING, TINY
 
-    sizes = TINY[name]
+    sizes = TINY.get(name) or BEGINNING[name]
     return bare_model(dataclasses.replace(sizes, unet={**sizes.unet, **changes}), "fp32")
 
 

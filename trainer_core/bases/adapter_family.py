@@ -16,6 +16,7 @@ from ..adapter_files.factors.outlines import outline_of
 from ..adapter_files.metadata import own_facts
 from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
 from ..adapter_files.names.key_parsing import is_native, match_layer, misfits, native_of_patch
+from ..adapter_files.names.video_names import VIDEO_MODELS
 from ..adapter_files.read.adapter_file import (
     AdapterFile,
     adapter_weights,
@@ -25,7 +26,7 @@ from ..adapter_files.read.adapter_file import (
 from ..adapter_files.verify.proof import adapter_shapes
 from ..errors import AdapterFileError
 from ..families.lent import GRAPH_MODEL
-from ..families.lent_family import named_family
+from ..families.lent_family import named_family, video_family
 from ..families.registry import FAMILIES, get_family
 from ..tensors.safetensors_reader import Source, open_tensors
 from .header_layers import fitting, header_hint, layer_inputs, nearest, own_families, titles
@@ -55,6 +56,10 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
     layers, metadata = _look(path)
     if wanted is None and _told(metadata) == GRAPH_MODEL:
         return _of_graph(path, metadata)
+    if wanted is not None and wanted in VIDEO_MODELS:
+        return video_family(wanted)
+    if wanted is None and (video := _of_videos(path, layers, metadata)) is not None:
+        return video
     families = FAMILIES if wanted is None else {wanted: get_family(wanted)}
     return _published(path, families, layers, metadata, searched=wanted is None, any_size=any_size)
 
@@ -119,6 +124,41 @@ def _published(
             raise _several(path, ordered, ())
         return named[ordered[0]]
     raise _other_size(path, named[ordered[0]], odd[ordered[0]][0], others)
+
+
+def _of_videos(
+    path: Source, layers: Mapping[str, int | None], metadata: Mapping[str, str]
+) -> Family | None:
+    """The model of videos that a file is for; None where it is none, or may be one of a family.
+
+    Raises:
+        AdapterFileError: When it has layers without a known name in ComfyUI.
+    """
+    found = {
+        name: each
+        for each in fitting(layers)
+        for name, video in VIDEO_MODELS.items()
+        if each.title in video.titles
+    }
+    hint = header_hint(metadata)
+    hinted = [name for name, each in found.items() if re.search(each.hint, hint)]
+    names = hinted or ([] if own_families(layers) else [*found])
+    if len(names) != 1:
+        return None
+    family = video_family(names[0])
+    try:
+        with open_file(path) as file:
+            odd = misfits(file.layers, file.extras, family.layers.key_map)
+    except AdapterFileError:
+        return None  # told where it is read
+    if odd:
+        raise AdapterFileError(
+            f"{path}: an adapter for {found[names[0]].title}, of which ComfyUI's names are not "
+            f"known for {odd[0]!r} ({len(odd)} such layers)",
+            "layers of the model's blocks and embedders, in any trainer's names",
+            "Load it as it is; Check Adapter names what ComfyUI does not load of it.",
+        )
+    return family
 
 
 def _of_graph(path: Source, metadata: Mapping[str, str]) -> Family:

@@ -238,7 +238,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             )
         },
         (1536, 3072, 5120),
-        "condition_embedder_.*|(text|time)_embedding_[02]|time_projection_1|img_emb_proj_[13]"
+        "(vace_)?patch_embedding|condition_embedder_.*|(text|time)_embedding_[02]|time_projection_1|img_emb_proj_[13]"
         "|head_head|proj_out|face_(adapter|encoder)_.*|motion_encoder_.*",
         hint=r"wan2|wanvideo|wan(?=t2v|i2v)|^wan$",
     ),
@@ -290,7 +290,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         (2048, 4096),
         "(audio_)?(proj_in|proj_out|patchify_proj|time_embed|caption_projection|adaln_single).*"
         "|av_.*",
-        hint="ltx",
+        {r"transformer_blocks_\d+_attn2_to_[kv]": (2048, 4096)},
+        "ltx",
     ),
     Architecture(
         "Cosmos",

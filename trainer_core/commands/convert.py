@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..adapter_files.convert.convert import Conversion
     from ..bases.open import BaseWeights
     from ..families.family import Family
+    from ..tensors.safetensors_reader import Source
 
 _SUFFIX = ".safetensors"
 _NAMED = 10
@@ -65,9 +66,9 @@ def convert(arguments: Arguments) -> int:
         if source.is_file() and target.is_dir() and work.layout != "peft":
             target = target / f"{source.stem}{_SUFFIX}"
         clear_leftovers(target.parent, as_json=arguments.json)
-        report = work.convert(source, target)
-        facts = _facts(report, as_json=arguments.json)
-        show_report(facts, as_json=arguments.json, outcome=conversion_sentence(report))
+        for report in work.convert(source, target):
+            facts = _facts(report, as_json=arguments.json)
+            show_report(facts, as_json=arguments.json, outcome=conversion_sentence(report))
         return 0
     return _convert_all(source, target, work)
 
@@ -116,24 +117,31 @@ class _Work:
         layout = word_or(own, "to", tuple(LAYOUTS), "")
         return cls(layout, own.get("family"), own.get("base"), options, arguments.json)
 
-    def convert(self, source: Path, target: Path) -> Conversion:
-        from ..adapter_files.convert.convert import check_target, convert
+    def convert(self, source: Path, target: Path) -> list[Conversion]:
+        """Write a file's adapter, or that of each expert that the file has."""
+        from ..adapter_files.convert.convert import check_target, convert, targets_of
 
-        # Before the file is looked into, which may take a while.
-        check_target(source, target, self.layout, overwrite=self.options["overwrite"])
-        family, weight_of = self._family_of(source)
-        with LayerProgress("layers", as_json=self.json) as progress:
-            return convert(
-                source,
-                target,
-                self.layout,
-                family.layers.key_map,
-                weight_of=weight_of,
-                watch=_after_a_while(progress),
-                **self.options,
-            )
+        parts = targets_of(source, target)
+        # Before a file is looked into, which may take a while.
+        for own, place in parts:
+            check_target(own, place, self.layout, overwrite=self.options["overwrite"])
+        done = []
+        for own, place in parts:
+            family, weight_of = self._family_of(own)
+            with LayerProgress("layers", as_json=self.json) as progress:
+                report = convert(
+                    own,
+                    place,
+                    self.layout,
+                    family.layers.key_map,
+                    weight_of=weight_of,
+                    watch=_after_a_while(progress),
+                    **self.options,
+                )
+            done.append(report)
+        return done
 
-    def _family_of(self, adapter: Path) -> tuple[Family, Callable[[str], Tensor] | None]:
+    def _family_of(self, adapter: Source) -> tuple[Family, Callable[[str], Tensor] | None]:
         """The family, and the base's weights where a base is named: that one tells the family."""
         from ..bases.adapter_family import adapter_family, require_base
         from ..bases.open import open_base
@@ -182,12 +190,13 @@ def _convert_all(source: Path, target: Path, work: _Work) -> int:
     failed = 0
     for number, path in enumerate(found, 1):
         try:
-            report = work.convert(path, _name_of(path, target, taken, work))
+            reports = work.convert(path, _name_of(path, target, taken, work))
         except TrainerError as error:
             failed += 1
             _show_failure(path, number, len(found), error, work)
         else:
-            _show_done(report, number, len(found), work)
+            for report in reports:
+                _show_done(report, number, len(found), work)
     _show_end(len(found) - failed, failed, skipped, work)
     return 1 if failed else 0
 
@@ -278,7 +287,7 @@ def _facts(report: Conversion, *, as_json: bool) -> dict[str, Any]:
         return error if as_json else rounded(error)
 
     return {
-        "input": report.source,
+        "input": str(report.source),
         "output": report.target,
         "layout": report.layout,
         "kind": report.kind,

@@ -69,6 +69,8 @@ def describe(path: Path, *, readably: bool) -> dict[str, Any]:
     if readably:
         report["norms"] = norm_summary(report["norms"])
     report["metadata"] = header_values(report["metadata"], readably=readably)
+    if family is not None and family.lent is not None and other_models(path):
+        family = None  # a model of videos, by its layers
     others = other_models(path, family)
     name = None if family is None else family.name
     if family is not None and family.headless:
@@ -170,6 +172,8 @@ def prove_file(path: Path, family: str | None = None, base: str | None = None) -
         return _warned(proof, path, opened)
     chosen = _family_of(path, family)
     _require_host(chosen)
+    if chosen.lent is not None:
+        return prove(path, chosen.layers.key_map, base=f"{chosen.title}, of the file's own sizes")
     name, shapes = _usual_base(path, chosen)
     return prove(path, chosen.layers.key_map, shapes, base=name)
 
@@ -213,13 +217,15 @@ def proof_report(proof: Proof, *, whole: bool) -> dict[str, Any]:
 
 
 def _family_of(path: Path, name: str | None) -> Family:
+    from ..adapter_files.names.video_names import VIDEO_MODELS
     from ..adapter_files.read.adapter_file import open_file
     from ..bases.adapter_family import adapter_families, adapter_family
     from ..bases.open import is_installed
+    from ..families.lent_family import video_family
     from ..families.registry import get_family
 
     if name is not None:
-        return get_family(name)
+        return video_family(name) if name in VIDEO_MODELS else get_family(name)
     try:
         with open_file(path):
             pass

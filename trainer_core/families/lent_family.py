@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..adapter_files.names.key_map import KeyMap
-from ..adapter_files.names.native_names import native_key_map
+from ..adapter_files.names.native_names import native_key_map, video_key_map
 from ..adapter_files.names.published_unets import published_unet
+from ..adapter_files.names.video_names import VIDEO_MODELS
 from ..weights.file_spec import FileSpec, FolderSpec
 from .family import Family
 from .family_specs import BaseFiles, LatentSpec, LayerSpec, Predict, PredictionSpec, TextSpec
@@ -64,12 +65,21 @@ def named_family(title: str, layers: Iterable[str]) -> Family:
         title: What it is called: of a UNet of Stable Diffusion as headers call its architecture.
         layers: Paths of its layers, as far as they are known. Those of such a UNet are all known.
     """
-
-    def refuse(*args: object, **named: object) -> NoReturn:
-        raise only_the_host("the weights")
-
-    denoiser = LentDenoiser(title or "a model of a graph", "", 0, 1, open=refuse, sigmas=refuse)
     paths, modules, unet = tuple(layers), None, published_unet(title)
     if unet is not None and set(paths) <= set(unet.layers):
         paths, modules = unet.layers, (*unet.layers, *unet.norms)
-    return lent_family(denoiser, refuse, native_key_map(paths, modules), _SIDE)
+    return _absent(title or "a model of a graph", native_key_map(paths, modules))
+
+
+def video_family(name: str) -> Family:
+    """The family of a model of videos that is not there, by its word in `VIDEO_MODELS`."""
+    video = VIDEO_MODELS[name]
+    return _absent(" or ".join(video.titles), video_key_map(video))
+
+
+def _absent(title: str, key_map: KeyMap) -> Family:
+    def refuse(*args: object, **named: object) -> NoReturn:
+        raise only_the_host("the weights")
+
+    denoiser = LentDenoiser(title, "", 0, 1, open=refuse, sigmas=refuse)
+    return lent_family(denoiser, refuse, key_map, _SIDE)

@@ -62,7 +62,30 @@ class HeldTensors:
         return self.name
 
 
-Source = Path | HeldTensors
+@dataclass(frozen=True, slots=True, eq=False)
+class FilePart:
+    """Some tensors of a file, under names of their own.
+
+    Attributes:
+        path: The file.
+        names: Name to the file's key.
+        title: What messages call the part.
+    """
+
+    path: Path
+    names: Mapping[str, str]
+    title: str
+
+    @property
+    def name(self) -> str:
+        """What a list of files calls it."""
+        return f"{self.path.name} ({self.title})"
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.title})"
+
+
+Source = Path | HeldTensors | FilePart
 """Where tensors are read from."""
 
 
@@ -197,7 +220,7 @@ def open_tensors(
     """Open a safetensors file for the time of a block.
 
     Args:
-        source: A file, or tensors in memory.
+        source: A file, a part of one, or tensors in memory.
         wording: How its errors are told.
         any_format: Whether tensors may be of number formats that are not read; they are listed.
 
@@ -210,6 +233,11 @@ def open_tensors(
     """
     if isinstance(source, HeldTensors):
         yield _InMemory(source, wording)
+        return
+    if isinstance(source, FilePart):
+        with open_tensors(source.path, wording, any_format=any_format) as file:
+            file.tensors = {name: file.tensors[key] for name, key in source.names.items()}
+            yield file
         return
     try:
         require_regular(source)

@@ -62,7 +62,7 @@ BESIDE = {
     "a LoRA's bias": ({f"transformer.{QWEN}.lora_B.bias": torch.ones(ROWS)}, "bias that was"),
     "PEFT's bias": ({f"transformer.{QWEN}.base_layer.bias": torch.ones(ROWS)}, "whole bias"),
     "PEFT's modules_to_save": ({"transformer.proj_out.weight": torch.ones(4, 4)}, "whole weight"),
-    "a modulation": ({"diffusion_model.blocks.0.diff_m": torch.ones(1, 6, 4)}, "neither ComfyUI"),
+    "of no program": ({"diffusion_model.blocks.0.odd": torch.ones(1, 6, 4)}, "neither ComfyUI"),
     "an embedding": ({"transformer.x.lora_embedding_A": torch.ones(2, 4)}, "embedding's LoRA"),
 }
 

@@ -12,7 +12,7 @@ from typing import Literal
 from ...adapters.dora import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterError, InputError, NonFiniteError, PrecisionError
-from ...tensors.safetensors_reader import HeldTensors, Source, open_tensors
+from ...tensors.safetensors_reader import FilePart, Source, open_tensors
 from ...types import AdapterState
 from ..factors.fused_layers import undivided_layers
 from ..factors.outlines import outlines_of
@@ -20,6 +20,7 @@ from ..metadata import kept_header
 from ..names.key_map import ALPHA_SUFFIX, KeyMap, native_key
 from ..names.key_parsing import count_kinds, native_of_patch, patch_kinds
 from ..read.adapter_file import adapter_files, adapter_weights, open_adapter, refuse_unread
+from ..read.experts import experts_of
 from ..read.file_content import AdapterFile
 from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
 from ..verify.proof import COARSE, exchanged_layers
@@ -163,6 +164,19 @@ def convert(
     )
 
 
+def targets_of(source: Source, target: Path) -> list[tuple[Source, Path]]:
+    """The adapters of a file with the files that they become: two where it holds both experts.
+
+    Raises:
+        AdapterFileError: When it cannot be read, or a tensor is of neither expert.
+    """
+    named = [
+        (part, target.with_name(f"{target.stem}_{expert}{target.suffix}"))
+        for expert, part in experts_of(adapter_weights(source)).items()
+    ]
+    return named or [(source, target)]
+
+
 def check_target(source: Source, target: Path, layout: str, *, overwrite: bool) -> None:
     """Refuse a target that would replace what it must not.
 
@@ -171,7 +185,8 @@ def check_target(source: Source, target: Path, layout: str, *, overwrite: bool) 
             the source is no file of an adapter.
     """
     outputs = (target / WEIGHTS_NAME, target / CONFIG_NAME) if layout == "peft" else (target,)
-    for first in () if isinstance(source, HeldTensors) else adapter_files(source):
+    read = source.path if isinstance(source, FilePart) else source
+    for first in adapter_files(read) if isinstance(read, Path) else ():
         for second in outputs:
             if _is_same(first, second):
                 raise InputError(

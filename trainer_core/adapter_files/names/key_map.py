@@ -58,7 +58,7 @@ class ComfyuiName:
 
     Attributes:
         path: In the trainer's naming, with ``{}`` for the block's number.
-        native: ComfyUI's name of the layer; the base need not have it.
+        native: ComfyUI's name of the layer; without spellings the base need not have it.
         swapped: Whether the two halves of the rows are in the opposite order there.
         shares: How many shares of the layer's rows it stands for; 0 for all.
         first: The first of them.
@@ -150,15 +150,15 @@ class KeyMap:
 
     def is_comfyuis(self, native: str) -> bool:
         """Whether a fused layer is one of ComfyUI's model, and not of another program alone."""
-        return self.aliases.get(_template(native)) != _template(native)
+        return self.aliases.get(template_of(native)) != template_of(native)
 
     def is_fused_only(self, native: str) -> bool:
         """Whether ComfyUI has no names for the parts of one of its layers."""
-        return bool(self.fused_only) and _template(native) in self.fused_only
+        return bool(self.fused_only) and template_of(native) in self.fused_only
 
     def is_native_only(self, path: str) -> bool:
         """Whether ComfyUI knows a layer by its native name alone."""
-        return bool(self.native_only) and _template(path) in self.native_only
+        return bool(self.native_only) and template_of(path) in self.native_only
 
     def whole_layers(self, paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """The layers that are trained whole, by ComfyUI's name, to their parts in order."""
@@ -232,7 +232,7 @@ def with_text_encoders(key_map: KeyMap, prefixes: Mapping[str, str]) -> KeyMap:
     return replace(key_map, to_native=to_native, to_module=to_module, text_encoders=prefixes)
 
 
-def _template(path: str) -> str:
+def template_of(path: str) -> str:
     """A path with ``{}`` for the block's number."""
     return re.sub(rf"\.({BLOCK_NUMBER})(?=\.)", ".{}", path, count=1)
 
@@ -295,6 +295,9 @@ class ComfyuiPlace:
 
 
 _OF_BIAS = ("diff_b", "b_norm")
+MODULATION = ".modulation"
+"""How the names of parameters end that are the weights of no layer: of Wan's blocks and head."""
+_MODULATION_OF = re.compile(rf"((vace_)?blocks\.({BLOCK_NUMBER})|head)\{MODULATION}")
 
 
 def bias_of(tensor: str) -> str:
@@ -304,6 +307,8 @@ def bias_of(tensor: str) -> str:
 
 def patched_tensor(native: str, ending: str) -> str:
     """The tensor that a weight patch of a layer changes, by its ending (`AdapterState.extras`)."""
+    if _MODULATION_OF.fullmatch(native):
+        return native
     return f"{native}.bias" if ending in _OF_BIAS else native + WEIGHT
 
 
@@ -430,7 +435,9 @@ def _known_names(key_map: KeyMap) -> Iterable[ComfyuiName]:
 def _place(
     key_map: KeyMap, shapes: Shapes, path: str, native: str, name: ComfyuiName
 ) -> ComfyuiPlace | None:
-    tensor = native + WEIGHT
+    tensor = patched_tensor(native, "diff")
+    if name.spellings and tensor not in shapes:
+        return None
     key = key_map.to_native(path)
     if key is not None and key.part and key_map.is_fused_only(native):
         return None

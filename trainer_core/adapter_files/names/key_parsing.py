@@ -22,7 +22,15 @@ from pathlib import Path
 from ...adapters.dora import DORA_SCALE
 from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterFileError
-from .key_map import BLOCK_NUMBER, DIFFUSERS_PREFIX, NATIVE_PREFIX, UNET_PREFIX, ComfyuiName, KeyMap
+from .key_map import (
+    BLOCK_NUMBER,
+    DIFFUSERS_PREFIX,
+    MODULATION,
+    NATIVE_PREFIX,
+    UNET_PREFIX,
+    ComfyuiName,
+    KeyMap,
+)
 from .row_slices import WHOLE, RowSlice
 from .text_names import text_encoder_of, text_path
 
@@ -84,8 +92,13 @@ REPLACING = frozenset({"diff", "set_weight", "w_norm"})
 """Endings of weight patches for which ComfyUI drops the factors of the same layer."""
 
 PEFT_PREFIX = "base_model.model."
-FLAT_PREFIXES = {"lora_unet_": "kohya", "lycoris_": "lycoris", "lora_transformer_": "onetrainer"}
-"""Prefix of names whose dots became ``_``, to the layout."""
+FLAT_PREFIXES = {
+    "lora_unet__": "kohya",
+    "lora_unet_": "kohya",
+    "lycoris_": "lycoris",
+    "lora_transformer_": "onetrainer",
+}
+"""Prefix of names whose dots became ``_``, to the layout; VideoX-Fun puts two lines."""
 
 _PREFIXES = {
     NATIVE_PREFIX: "comfyui",
@@ -123,6 +136,9 @@ _FACTORS: dict[str, tuple[str, str, str]] = {
 FACTOR_ENDINGS = tuple(_FACTORS)
 """How the key of a factor ends, in any spelling."""
 
+MODULATION_ENDING = ".diff_m"
+"""How lightx2v's files call the difference of a block's modulation, which ComfyUI does not read."""
+
 _OTHERS: dict[str, str] = {
     ".alpha": ALPHA,
     ".dora_scale": DORA_SCALE,
@@ -132,6 +148,7 @@ _OTHERS: dict[str, str] = {
     ".lora_magnitude_vector.default.weight": MAGNITUDE,
     ".magnitude": MAGNITUDE,
     **{f".{each}": each for each in PATCH_ENDINGS},
+    MODULATION_ENDING: "diff",
 }
 _ENDINGS = "|".join(map(re.escape, (*_FACTORS, *_OTHERS)))
 # The shortest name, so that the ending is the longest that fits.
@@ -143,6 +160,8 @@ _XLABS = re.compile(r"(?P<name>.+\.processor\.(?:qkv|proj)_lora[12]?)\.(?P<side>
 
 _OF_TOOLS = ("img_in.lora_A.weight", "single_blocks.0.norm.key_norm.scale")
 """Keys by which ComfyUI knows the spelling of Black Forest Labs' own LoRAs (Canny, Depth)."""
+_OF_WAN_FUN = "lora_unet__blocks_0_cross_attn_k.lora_down.weight"
+"""The key by which ComfyUI knows VideoX-Fun's spelling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +202,12 @@ class LayerMatch:
 def respelt(keys: Iterable[str]) -> dict[str, str]:
     """A file's keys to ComfyUI's spelling of them, where it knows the file's by two of its keys.
 
-    Source: ``convert_lora_bfl_control`` in ComfyUI's ``comfy/lora_convert.py``.
+    Source: ``convert_lora_bfl_control`` and ``convert_lora_wan_fun`` in ComfyUI's
+    ``comfy/lora_convert.py``.
     """
     names = {key: key for key in keys}
+    if _OF_WAN_FUN in names:
+        return {key: re.sub("^lora_unet__", "lora_unet_", key) for key in names}
     if all(mark in names for mark in _OF_TOOLS):
         for key in names:
             name = key.replace(".lora_B.bias", ".diff_b").replace("_norm.scale", "_norm.set_weight")
@@ -225,7 +247,8 @@ def parse_ending(path: Path, text: str) -> ParsedKey | str:
     if not rest or rest.startswith((".", "_")):
         raise _unknown(path, text)
     if ending in _OTHERS:
-        return ParsedKey(name, layout, _OTHERS[ending])
+        own = name + MODULATION if ending == MODULATION_ENDING else name
+        return ParsedKey(own, layout, _OTHERS[ending])
     kind, role, spelling = _FACTORS[ending]
     return ParsedKey(name, layout, role, kind, spelling)
 
@@ -262,7 +285,7 @@ def match_layer(name: str, key_map: KeyMap) -> LayerMatch | None:
     layout, rest = _parted(name)
     alias = _unaliased(rest, key_map)
     if alias is not None:
-        return _by_native(alias, key_map)
+        return _by_native(alias, key_map) or _by_module(alias, key_map)
     if layout not in FLAT_PREFIXES.values():
         readers = (_by_native, _by_module) if layout == "comfyui" else (_by_module, _by_native)
         found = (reader(rest, key_map) for reader in readers)
@@ -276,7 +299,7 @@ def match_layer(name: str, key_map: KeyMap) -> LayerMatch | None:
     rest = rest.rstrip("_")  # of the dot before the ending
     native, module = key_map.native_of_flat(rest), key_map.module_of_flat(rest)
     places = [
-        None if native is None else _by_native(native, key_map),
+        None if native is None else _by_native(native, key_map) or _by_module(native, key_map),
         None if module is None else _by_module(module, key_map),
     ]
     ordered = places if layout in ("kohya", "comfyui") else reversed(places)
@@ -288,6 +311,11 @@ def native_modules(native: str, key_map: KeyMap) -> tuple[tuple[str, RowSlice], 
     """The modules of one of ComfyUI's layers in order, each with its rows of it; or none."""
     place = _by_native(native, key_map)
     return () if place is None else place.modules
+
+
+def part_slices(native: str, key_map: KeyMap) -> tuple[tuple[str, RowSlice], ...]:
+    """The parts of a fused layer of ComfyUI's in order, each with its rows; or none."""
+    return _cuts([(part.module, part.share) for part in key_map.parts(native)])
 
 
 def native_of_patch(name: str, key_map: KeyMap) -> str | None:
@@ -374,9 +402,9 @@ def _by_native(native: str, key_map: KeyMap) -> LayerMatch | None:
     swapped = next((h for h in key_map.swapped_names if h.native == native), None)
     if swapped is not None:
         return LayerMatch(((swapped.path, HALVES_SWAPPED),), native)
-    parts = [(part.module, part.share) for part in key_map.parts(native)]
+    parts = part_slices(native, key_map)
     if parts:
-        return LayerMatch(_cuts(parts), native)
+        return LayerMatch(parts, native)
     return _by_part(native, key_map)
 
 

@@ -2,15 +2,26 @@
 
 ComfyUI reads such layers of any model by two spellings. What other programs read is another
 matter: they have a name of their own for each layer, and of these only those of Stable Diffusion's
-UNets are known without a family (`unet_names`).
+UNets and of models of videos are known without a family (`unet_names`, `video_names`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
-from .key_map import UNET_PREFIX, ComfyuiName, DiffusersNames, KeyMap, NativeKey
+from .key_map import (
+    BLOCK_NUMBER,
+    UNET_PREFIX,
+    ComfyuiName,
+    DiffusersNames,
+    KeyMap,
+    NativeKey,
+    Part,
+    template_of,
+)
 from .unet_names import UnetNames, unet_names
+from .video_names import VideoModel, video_model
 
 _FLAT = ("lora_unet_{flat}", "lycoris_{flat}")
 _DOTTED = ("{path}", "unet.{path}")
@@ -38,7 +49,11 @@ def native_key_map(layers: Iterable[str], modules: Iterable[str] | None = None) 
     def to_module(native: str) -> str | None:
         return native if native in known else None
 
-    unet = unet_names(paths if modules is None else modules)
+    every = paths if modules is None else tuple(modules)
+    video = video_model(frozenset(every))
+    if video is not None:
+        return video_key_map(video, paths)
+    unet = unet_names(every)
     return KeyMap(
         to_native,
         to_module,
@@ -48,6 +63,51 @@ def native_key_map(layers: Iterable[str], modules: Iterable[str] | None = None) 
         comfyui_names=() if unet is None else tuple(_names_of_unet(unet)),
         diffusers=DiffusersNames() if unet is None else _of_diffusers(unet),
     )
+
+
+def video_key_map(video: VideoModel, layers: Iterable[str] = ()) -> KeyMap:
+    """Make the names of a model of videos.
+
+    Args:
+        layers: Paths of its layers; empty where only the model is known, with any number of blocks.
+    """
+    paths = tuple(layers) or tuple(video.layers)
+    known = frozenset(paths)
+    fused = {part.module: native for native, parts in video.parts.items() for part in parts}
+
+    def is_layer(path: str) -> bool:
+        return path in known or (not layers and template_of(path) in known)
+
+    def to_native(path: str) -> NativeKey | None:
+        if is_layer(path):
+            return NativeKey(path)
+        template = template_of(path)
+        if template not in fused:
+            return None
+        native = _numbered(fused[template], path)
+        return NativeKey(native, part=True) if is_layer(native) else None
+
+    def parts(native: str) -> tuple[Part, ...]:
+        own = video.parts.get(template_of(native), ())
+        return tuple(Part(_numbered(part.module, native), part.share) for part in own)
+
+    return KeyMap(
+        to_native,
+        lambda native: native if is_layer(native) else None,
+        parts,
+        layers=(*paths, *fused),
+        comfyui_spellings=video.spellings,
+        comfyui_names=video.comfyui_names(),
+        aliases=video.aliases(),
+        fused_only=tuple(video.parts),
+        diffusers=DiffusersNames(),
+    )
+
+
+def _numbered(template: str, path: str) -> str:
+    """A template with the number of a path's block."""
+    number = re.search(rf"\.({BLOCK_NUMBER})\.", path)
+    return template.replace("{}", number[1], 1) if number else template
 
 
 def _of_diffusers(unet: UnetNames) -> DiffusersNames:

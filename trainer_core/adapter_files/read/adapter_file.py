@@ -7,17 +7,19 @@ trainer's names, and fused ones are read in parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...adapters.dora import DORA_SCALE
 from ...adapters.kinds.registry import matrix_sizes
 from ...errors import AdapterFileError
-from ...tensors.safetensors_reader import HeldTensors, Source, TensorFile, open_tensors
+from ...tensors.safetensors_reader import Source, TensorFile, open_tensors
 from ...types import AdapterState, LayerState
+from ..factors.fused_layers import FusedLayer, fuse_exactly, fused_layer, is_exact
 from ..factors.outlines import LazyMapping, outline_of
 from ..metadata import own_facts
 from ..names.key_map import KeyMap
@@ -227,9 +229,8 @@ def _saved_settings(metadata: Mapping[str, str]) -> Mapping[str, Any]:
 
 def _find(path: Source) -> tuple[Source, Path | None]:
     """The weights, and where PEFT's configuration would be."""
-    if isinstance(path, HeldTensors):
+    if not isinstance(path, Path):
         return path, None
-    path = Path(path)
     if not path.is_dir():
         return path, path.parent / CONFIG_NAME
     if (path / WEIGHTS_NAME).is_file():
@@ -282,16 +283,10 @@ def map_layers(
         modules = [module for module, _ in place.modules] if place.native in own else own
         for module in modules:
             if module in taken:
-                raise AdapterFileError(
-                    f"{file.path}: {name!r} and another key both mean the layer {module!r}"
-                    f" ({taken[module]!r})",
-                    "one set of factors for each layer",
-                    "Keep the set that ComfyUI loads (inspect --prove names the other), or make a "
-                    "file of each and add them up: adapter-trainer combine.",
-                )
+                raise _twice(file, name, module, taken[module])
             taken[module] = name
         sources |= own
-    return _mapped(file, sources)
+    return _joined(file, _mapped(file, sources), key_map)
 
 
 def _mapped(file: AdapterFile, sources: Mapping[str, LayerRows]) -> LazyMapping[LayerState]:
@@ -312,6 +307,62 @@ def _mapped(file: AdapterFile, sources: Mapping[str, LayerRows]) -> LazyMapping[
         return slice_layer(file.kind, file.layers.outline(source.name), source.cut)
 
     return LazyMapping(sources, read, outline)
+
+
+def _joined(
+    file: AdapterFile, layers: LazyMapping[LayerState], key_map: KeyMap
+) -> LazyMapping[LayerState]:
+    """The same with layers that are trained whole in the place of parts that a file has of them.
+
+    Parts that no factors hold together stay as they are.
+
+    Raises:
+        AdapterError: When parts of a layer do not fit each other.
+    """
+    parts = _parts_of_whole(layers, key_map)
+    fused: dict[str, FusedLayer] = {}
+    for native, names in parts.items():
+        outlines = {name: layers.outline(name) for name in names}
+        made = fused_layer(native, file.kind, key_map.parts(native), outlines)
+        plain = not any(DORA_SCALE in each.tensors for each in outlines.values())
+        if native in layers:
+            raise _twice(file, native, native, names[0])
+        if plain and is_exact(made, outlines):
+            fused[native] = made
+    if not fused:
+        return layers
+    taken = {name for native in fused for name in parts[native]}
+
+    def read(name: str) -> LayerState:
+        if name not in fused:
+            return layers[name]
+        return fuse_exactly(fused[name], {each: layers[each] for each in parts[name]})
+
+    def outline(name: str) -> LayerState:
+        if name not in fused:
+            return layers.outline(name)
+        return fuse_exactly(fused[name], {each: layers.outline(each) for each in parts[name]})
+
+    return LazyMapping([*(each for each in layers if each not in taken), *fused], read, outline)
+
+
+def _parts_of_whole(layers: Iterable[str], key_map: KeyMap) -> dict[str, list[str]]:
+    """The layers that are trained whole of which a file has parts, to these."""
+    parts: dict[str, list[str]] = {}
+    for name in layers:
+        key = key_map.to_native(name)
+        if key is not None and key.part and key_map.to_module(key.name) == key.name:
+            parts.setdefault(key.name, []).append(name)
+    return parts
+
+
+def _twice(file: AdapterFile, name: str, layer: str, taken: str) -> AdapterFileError:
+    return AdapterFileError(
+        f"{file.path}: {name!r} and another key both mean the layer {layer!r} ({taken!r})",
+        "one set of factors for each layer",
+        "Keep the set that ComfyUI loads (inspect --prove names the other), or make a "
+        "file of each and add them up: adapter-trainer combine.",
+    )
 
 
 def _sources(

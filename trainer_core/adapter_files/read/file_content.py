@@ -39,6 +39,7 @@ from ..names.key_parsing import (
     unprefixed,
 )
 from ..names.text_names import text_encoder_of, text_path
+from .experts import refuse_experts
 from .factor_outlines import outline_factor, outline_layer
 from .peft_config import CONFIG_NAME, PeftConfig
 
@@ -144,6 +145,7 @@ def read_content(
         AdapterFileError: When it is no adapter, mixes several, or lacks something; the message
             names the key.
     """
+    refuse_experts(file.path, file.tensors)
     found, texts = _Sorted(), {}
     spelt = respelt(file.tensors).items()
     keys = _without_strangers({text: parse_key(file.path, name) for text, name in spelt})

@@ -19,6 +19,7 @@ from ..names.key_parsing import (
     match_layer,
     native_modules,
     native_of_patch,
+    part_slices,
 )
 from ..names.row_slices import WHOLE, RowSlice, put_rows, take_rows
 from .file_content import AdapterFile, Patches, patches_of
@@ -113,7 +114,7 @@ def _joined(
     path: Path, native: str, key_map: KeyMap, parts: Mapping[str, LazyMapping[Tensor]]
 ) -> LazyMapping[Tensor]:
     """Weight patches of parts as those of the fused layer; parts without one do not change."""
-    cuts = dict(native_modules(native, key_map))
+    cuts = dict((*native_modules(native, key_map), *part_slices(native, key_map)))
 
     def whole(module: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         """The fused layer's shape as a part tells it."""

@@ -1,7 +1,8 @@
 """Clips of other programs: which parts of them are trained there, and here.
 
-Source: kohya-ss/musubi-tuner at 30c658c4, ``dataset/image_video_dataset.py``, and
-ostris/ai-toolkit at 27a03a91, ``toolkit/dataloader_mixins.py``.
+Source: kohya-ss/musubi-tuner at 30c658c4, ``dataset/image_video_dataset.py``,
+ostris/ai-toolkit at 27a03a91, ``toolkit/dataloader_mixins.py``, and tdrussell/diffusion-pipe at
+8f83dbf2, ``utils/dataset.py`` and ``models/base.py``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ _ALL = 10_000
 _LONGEST = 1025
 _SHORTER = "A clip that is shorter has the longest length that it fills; there it is left out."
 _SEVERAL = "A clip has the longest length that it fills; there it is trained at each of these."
+_OF_BUCKETS = "A clip has the longest length of the base that it fills; there the longest of these."
 _PARTS = {
     "head": (1, ""),
     "chunk": (_ALL, ""),
@@ -65,6 +67,32 @@ def set_parts(source: Source, to: Conversion) -> bool:
     else:
         to.tell("dataset.fps", key, rate, "Frames are taken at the base's rate; files say theirs.")
     return True
+
+
+_MODES = {
+    "single_beginning": (1, ""),
+    "single_middle": (1, "A clip begins at its start here."),
+    "multiple_overlapping": (_ALL, "Parts do not overlap here."),
+}
+"""How diffusion-pipe takes parts of a clip, to the most of them here and what differs."""
+
+
+def set_buckets(source: Source, to: Conversion, key: str, lengths: set[int], mode: str) -> None:
+    """Say which parts of clips diffusion-pipe trains.
+
+    Args:
+        key: What says the lengths, in frames.
+        mode: Its ``video_clip_mode``.
+    """
+    longer = lengths - {1}
+    if not longer:
+        why = "There only images of it are trained; here clips of it, too."
+        to.lack(f"{source.prefix}{key}", source.values.get(key, [1]), why)
+        return
+    several = _OF_BUCKETS if len(longer) > 1 else _SHORTER
+    source.say(to, "dataset.frames", max(longer), key, source.values[key], several)
+    most, near = source.check("video_clip_mode", mode, word_of(_MODES))
+    to.say("dataset.max_clips", most, "video_clip_mode", mode, near)
 
 
 def has_clips(source: Source) -> bool:

@@ -30,6 +30,8 @@ _AUTOMAGIC = _Optimizer(
     {"weight_decay": 0.0},
     "It finds a rate for each number, by the signs of its updates; this one finds one for all.",
 )
+_OPTIMI = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.0}
+_KAHAN = "Without Kahan's sums: factors are kept in fp32."
 _LION = {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0}
 _DECAY = {"weight_decay": 0.0}
 
@@ -40,6 +42,10 @@ OPTIMIZERS: Mapping[str, _Optimizer] = {
     "adamw8": _Optimizer("adamw8bit", _ADAMW, "Another library's 8 bits."),
     "adam8": _Optimizer("adamw8bit", _ADAM, _NOT_DECOUPLED),
     "adam8bit": _Optimizer("adamw8bit", _ADAM, _NOT_DECOUPLED),
+    "adamwoptimi": _Optimizer("adamw", _OPTIMI, _KAHAN),
+    "stableadamw": _Optimizer("adamw", _OPTIMI, "Updates are not clipped by their size."),
+    "adamw8bitkahan": _Optimizer("adamw8bit", _ADAMW, _KAHAN),
+    "offload": _Optimizer("adamw", _ADAMW),
     "pagedadamw": _Optimizer("adamw_paged", _ADAMW),
     "pagedadamw32bit": _Optimizer("adamw_paged", _ADAMW),
     "pagedadamw8bit": _Optimizer("adamw8bit_paged", _ADAMW),

@@ -7,6 +7,7 @@ from PIL import Image
 
 from tests.fixtures.clip_files import write_clip
 from trainer_core.data.sources.combined import scan_all
+from trainer_core.errors import ConfigError
 from trainer_core.foreign_runs import Beside, read_foreign
 from trainer_core.foreign_runs.documents import parse_document
 from trainer_core.types import FrameGrid
@@ -209,3 +210,57 @@ def test_clips_of_ai_toolkit(clips, keys, says, outcomes, wanted):
     if wanted is not None:
         assert parts(run) == wanted
     assert run.values["preview.frames"] == 41
+
+
+def diffusion_pipe(tmp_path, dataset, run="", kind="wan"):
+    """A training as that program has it: the run names the file of its dataset."""
+    (tmp_path / "sets.toml").write_text(dataset)
+    rest = f"max_steps = 40\nsave_every_n_steps = 20\ndataset = '{tmp_path}/sets.toml'\n{run}"
+    model = f"[model]\ntype = '{kind}'\nckpt_path = 'w'\ndtype = 'bfloat16'\n[adapter]\nrank = 8\n"
+    text = f"{rest}\n{model}type = 'lora'\n[optimizer]\ntype = 'adamw_optimi'\nlr = 2e-5\n"
+    path = tmp_path / "run.toml"
+    return read_foreign([parse_document(str(path), text)], beside=Beside(str(path)), in_graph=True)
+
+
+def directories(*folders, head=""):
+    return head + "".join(f"[[directory]]\npath = '{folder}'\n" for folder in folders)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "mode", "outcomes", "wanted"),
+    [
+        # A clip goes to the longest bucket that it fills; 25 and 77 are lengths of the base.
+        ([1, 25], "single_beginning", {"frame_buckets": "near"}, (HEAD, HEAD)),
+        ([25, 77], "", {"frame_buckets": "near"}, ([(0, 77)], [(0, 29)])),
+        ([25], "single_middle", {"video_clip_mode": "near"}, (HEAD, HEAD)),
+        ([25], "multiple_overlapping", {"video_clip_mode": "near"}, (CHUNKS, HEAD)),
+    ],
+)
+def test_clips_of_diffusion_pipe(clips, tmp_path, buckets, mode, outcomes, wanted):
+    run = diffusion_pipe(
+        tmp_path,
+        directories(clips, head=f"resolutions = [64]\nframe_buckets = {buckets}\n"),
+        f"video_clip_mode = '{mode}'" if mode else "",
+    )
+    assert parts(run) == dict(zip(("long.mp4", "short.mp4"), wanted, strict=True))
+    found = {note.key.removeprefix("directory[0]."): note.outcome for note in run.notes}
+    assert outcomes.items() <= found.items()
+    assert not run.outcome("unknown", "lacking")
+    assert run.values["dataset.max_aspect_ratio"] == 1.0
+    assert run.values["adapter.targets"] == [r"(.*_)?blocks\..*"]
+
+
+def test_sizes_of_buckets_of_diffusion_pipe(tmp_path):
+    head = "size_buckets = [[96, 64, 33], [64, 64, 1], [64, 96, 65]]\n"
+    run = diffusion_pipe(tmp_path, directories("a", head=head))
+    own = [run.values[f"dataset.{key}"] for key in ("resolution", "more_resolutions", "frames")]
+    assert own == [78, [64], 65]
+    assert run.values["dataset.max_aspect_ratio"] == 1.5
+    images = diffusion_pipe(tmp_path, directories("a", head="resolutions = [64]\n"))
+    assert "only images of it" in {n.key: n.why for n in images.notes}["directory[0].frame_buckets"]
+
+
+def test_a_file_of_diffusion_pipe_that_trains_no_adapter_is_refused(tmp_path):
+    text = "dataset = 'd'\n[model]\ntype = 'wan'\n[optimizer]\ntype = 'adamw'\nlr = 1e-5\n"
+    with pytest.raises(ConfigError, match="whole model"):
+        read_foreign([parse_document("x.toml", text)], in_graph=True)

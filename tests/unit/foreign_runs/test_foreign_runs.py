@@ -21,7 +21,7 @@ from trainer_core.foreign_runs.rules import Maps
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 FILES = yaml.safe_load((FIXTURES / "foreign_settings.yaml").read_text(encoding="utf-8"))
 SIGMA, SETS = "musubi_sigma.sh", "musubi_datasets.toml"
-NO_FAMILY = {"musubi_toml.toml", SETS, "sd_scripts_datasets.toml"}
+NO_FAMILY = {"musubi_toml.toml", SETS, "sd_scripts_datasets.toml", "diffusion_pipe_dataset.toml"}
 
 
 def document(name):

@@ -16,5 +16,6 @@ ELSEWHERE = {
     "ai-toolkit": {"chroma": {}},
     "sd-scripts": {"flux_train_network.py --model_type chroma": {}},
     "OneTrainer": {"CHROMA_1": {}},
+    "diffusion-pipe": {"chroma": {}},
 }
 """Another trainer's name to its words for this base, to what a run file says for it."""

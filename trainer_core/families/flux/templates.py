@@ -49,6 +49,10 @@ ELSEWHERE = {
         "FLUX_DEV_1": {"base.variant": "generate"},
         "FLUX_FILL_DEV_1": {"base.variant": "fill"},
     },
+    "diffusion-pipe": {
+        "flux": {"base.variant": "generate", **_ALL_OF_BLOCKS},
+        "flux edit": {"base.variant": "edit", **_ALL_OF_BLOCKS},
+    },
     "qwen-image-finetune": {"FluxKontext": {"base.variant": "edit"}},
 }
 """Another trainer's name to its words for these bases, to what a run file says for them."""

@@ -33,6 +33,7 @@ ELSEWHERE = {
         "flux_2 klein-base-9b": _MUSUBI,
     },
     "OneTrainer": {"FLUX_2": {}},
+    "diffusion-pipe": {"flux2": {}, "flux2 edit": {"base.variant": "edit"}},
     "qwen-image-finetune": {"Flux2Klein": {"base.variant": "edit"}},
 }
 """Another trainer's name to its words for these bases, to what a run file says for them."""

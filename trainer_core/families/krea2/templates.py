@@ -22,5 +22,6 @@ ELSEWHERE = {
     "ai-toolkit": {"krea2": {}},
     "musubi-tuner": {"krea2": {}},
     "OneTrainer": {"KREA_2": {}},
+    "diffusion-pipe": {"krea2": {}},
 }
 """Another trainer's name to its words for this base, to what a run file says for it."""

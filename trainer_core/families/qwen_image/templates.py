@@ -80,6 +80,10 @@ ELSEWHERE = {
         "qwen_image edit-2511": {"base.variant": "edit_plus", **_ALL_OF_BLOCKS},
     },
     "OneTrainer": {"QWEN": {"base.variant": "generate"}},
+    "diffusion-pipe": {
+        "qwen_image": {"base.variant": "generate", **_ALL_OF_BLOCKS},
+        "qwen_image edit": {"base.variant": "edit", **_ALL_OF_BLOCKS},
+    },
     "qwen-image-finetune": {
         "QwenImageEdit": {"base.variant": "edit"},
         "QwenImageEditPlus": {"base.variant": "edit_plus"},

@@ -19,5 +19,6 @@ ELSEWHERE = {
     "ai-toolkit": {"zimage": {}},
     "musubi-tuner": {"zimage": {"adapter.targets": "musubi"}},
     "OneTrainer": {"Z_IMAGE": {}},
+    "diffusion-pipe": {"z_image": {}},
 }
 """Another trainer's name to its words for this base, to what a run file says for it."""

@@ -125,13 +125,23 @@ def reports(shared_server, tmp_path_factory):
         "class_type": "AdapterTrainerConvert",
         "inputs": {**convert, "layout": "lycoris", "family": "auto"},
     }
+    own = "diffusion_model."
+    both = {
+        f"{own}transformer_{expert}.{key.removeprefix(own)}": tensor.clone()
+        for expert in (1, 2)
+        for key, tensor in tensors.items()
+        if key.startswith(own)
+    }
+    save_file(both, models / "loras" / "checked_both.safetensors", OWN)
+    inputs = {**convert, "file": "checked_both.safetensors", "layout": "comfyui", "family": "auto"}
+    prompt["both"] = {"class_type": "AdapterTrainerConvert", "inputs": inputs}
     inputs = {"model": ["0", 0], "file": "none", "on_problem": "stop", "lora": ["convert", 0]}
     prompt["linked"] = {"class_type": "AdapterTrainerCheck", "inputs": inputs}
     loader = {"unet_name": BASE, "weight_dtype": "fp8_e4m3fn"}
     prompt["1"] = {"class_type": "UNETLoader", "inputs": loader}
     inputs = {"model": ["1", 0], "file": "checked_dora.safetensors", "on_problem": "report"}
     prompt["eight bits"] = {"class_type": "AdapterTrainerCheck", "inputs": inputs}
-    names += ["linked", "eight bits", "short"]
+    names += ["linked", "eight bits", "short", "both"]
     # Without a GPU ComfyUI widens a bf16 base to fp32, where nothing vanishes.
     inputs = {"model": ["1", 0], "file": "checked_tiny.safetensors", "on_problem": "report"}
     prompt["short"] = {"class_type": "AdapterTrainerCheck", "inputs": inputs}
@@ -203,3 +213,10 @@ def test_a_graph_can_be_stopped(server):
     assert failure["event"] == "execution_error"
     assert "NOT FINE: 0 of 1 tensors are loaded" in failure["exception_message"]
     assert "on_problem" in failure["exception_message"]
+
+
+def test_a_file_of_both_experts_becomes_two(reports):
+    text = reports["both"]
+    for expert in ("high", "low"):
+        assert f"Wrote checked_converted_{expert}_noise.safetensors" in text
+    assert "those of the first, for high noise" in text

@@ -22,6 +22,7 @@ CASES = [*QUICK, *rarely(case for case in MORE if case not in QUICK)]
 WHOLE = {
     *((model, spelling) for model in EVERY for spelling in ("musubi", "ai-toolkit")),
     *((model, "tencent") for model in ("hunyuan_video", "hunyuan_video15")),
+    *((model, "diffsynth bare") for model in ("ltxv", "kandinsky5")),
     *(("wan21_vace", "musubi"), ("wan21_i2v", "fun"), ("kandinsky5", "diffusers")),
 }
 """What ComfyUI loads as it is."""
@@ -40,7 +41,7 @@ def found(request, comfy_host, tmp_path_factory):
 def test_a_file_of_another_trainer_is_converted_so_that_comfyui_loads_all(model, spelling, found):
     case = found[f"{model} / {spelling}"]
     converted = case["converted"]
-    assert case["changed"] > 25
+    assert case["changed"] > 20
     assert (converted["unread"], converted["missing"]) == ([], [])
     assert converted["largest"] < 1e-6
     proven, largest = case["proof"]

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..config.memory import RECOVERABLE
-from ..config.preview import prompt_line
 from ..errors import ConfigError
 from .ai_toolkit_datasets import dataset_folder
 from .ai_toolkit_noise import set_loss, set_noise, set_preservation
@@ -43,7 +42,7 @@ from .rules import (
     word_of,
 )
 from .table_text import read_tables
-from .vocabulary import set_schedule, set_text_encoder
+from .vocabulary import set_prompts, set_schedule, set_text_encoder
 
 _NAME = "ai-toolkit"
 _BASE_FORMAT = word_of(
@@ -358,10 +357,8 @@ def _prompts(sample: Source, items: Sequence[Mapping[str, Any]], to: Conversion)
                 to.tell("preview.prompts", path, value)
             elif key not in _ITEM:
                 to.lack(path, value, "All previews share it here.")
-    prompts = [prompt_line(each, options) for each, options in zip(prompts, own, strict=True)]
-    to.say("preview.prompts", prompts, "sample.prompts", prompts)
-    if any(controls):
-        to.say("preview.controls", controls, "sample.samples (ctrl_img)", controls)
+    row = ("sample.prompts", prompts)
+    set_prompts(to, prompts, own, row, controls, "sample.samples (ctrl_img)")
 
 
 def _datasets(files: Given, process: Source, train: Source, to: Conversion) -> None:

@@ -12,6 +12,11 @@ from .rules import Conversion, Source, Table, flag, mapping, number, text, whole
 from .vocabulary import set_base_shift_of_uniform
 
 _EVEN = "Each noise level is weighted there besides, which is left out."
+_LOSSES = {
+    "mse": ("mse", ""),
+    "mae": ("mae", ""),
+    "pseudo_huber": ("huber", "There it is divided by 2 huber_delta."),
+}
 _DELTA = 0.01
 """Of its pseudo_huber, ``sqrt(e^2 + delta^2) - delta``."""
 _FEW_STEPS = "It trains a few fixed noise levels, for distilled models."
@@ -71,18 +76,13 @@ def _bounds(train: Source, to: Conversion) -> None:
 def set_loss(train: Source, average: Table, to: Conversion) -> None:
     """Loss, weighting and average, whose keys are in a section of their own."""
     kind = train.read("loss_type", text, "mse")
-    kinds = {
-        "mse": ("mse", ""),
-        "mae": ("mae", ""),
-        "pseudo_huber": ("huber", "There it is divided by 2 huber_delta."),
-    }
-    if kind in kinds:
-        ours, near = kinds[kind]
+    if kind in _LOSSES:
+        ours, near = _LOSSES[kind]
         train.say(to, "training.loss.kind", ours, "loss_type", kind, near)
-        if ours == "huber":
-            to.say("training.loss.huber_delta", _DELTA, "train.loss_type", kind)
     else:
         to.lack("train.loss_type", kind, "There is no such loss here; mse stands in its place.")
+    if kind == "pseudo_huber":
+        to.say("training.loss.huber_delta", _DELTA, "train.loss_type", kind)
     for key in ("min_snr_gamma", "snr_gamma"):
         if gamma := train.read(key, number, 0.0):
             near = "Weighted here by the signal-to-noise ratio of flow matching."

@@ -37,10 +37,6 @@ def set_slider(process: Source, table: Table, to: Conversion) -> bool:
 
 
 def _newer(slider: Source, to: Conversion) -> None:
-    for key, setting in (("positive_prompt", "positive"), ("negative_prompt", "negative")):
-        if slider.has(key):
-            value = slider.read(key, text)
-            to.say(f"dataset.slider.{setting}", value, f"slider.{key}", value)
     neutral = slider.read("target_class", text, "")
     if neutral:
         to.say("dataset.slider.neutral", [neutral], "slider.target_class", neutral)

@@ -14,7 +14,7 @@ from .clips import set_buckets, trains_clips
 from .folders import Folder, set_folders
 from .kohya import say_family_of_datasets
 from .optimizers import set_optimizer_by
-from .program import Given, Program, set_family
+from .program import Given, Program, has, set_family
 from .rules import ABSENT, Conversion, Source, flag, mappings, number, numbers, text, whole, word_of
 from .table_text import read_tables
 from .vocabulary import (
@@ -37,7 +37,12 @@ _KEPT = word_of(
         **dict.fromkeys(("bfloat16", "float16", "float32"), ABSENT),
     }
 )
-_TABLES = read_tables("diffusion_pipe", kept=_KEPT, ending=ending)
+_TABLES = read_tables(
+    "diffusion_pipe",
+    kept=_KEPT,
+    ending=ending,
+    checkpointed=lambda value: value == "unsloth" or flag(value),
+)
 _BASES = (
     *("transformer_path", "diffusion_model", "single_file_path", "checkpoint_path"),
     *("diffusers_path", "ckpt_path"),
@@ -47,23 +52,20 @@ _WHOLE_MATRIX = 10_000
 """A rank of a LoKr from which its second factor is surely whole; that program's own example."""
 
 
-def _is_dataset(values: Mapping[str, Any]) -> bool:
+def _directories(values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The directories of a file of a dataset; none for any other file."""
     found = values.get("directory")
-    return isinstance(found, list) and all(isinstance(e, dict) and "path" in e for e in found)
+    found = found if isinstance(found, list) else []
+    return found if all(isinstance(e, Mapping) and "path" in e for e in found) else []
 
 
 def _is_training(values: Mapping[str, Any]) -> bool:
-    sections = [values.get(name) for name in ("model", "optimizer")]
-    named = all(isinstance(each, dict) and "type" in each for each in sections)
-    return (named and "dataset" in values) or _is_dataset(values)
-
-
-def _has_controls(values: Mapping[str, Any]) -> bool:
-    return _is_dataset(values) and any("control_path" in each for each in values["directory"])
+    named = "dataset" in values and has("model", "type")(values) and has("optimizer")(values)
+    return named or bool(_directories(values))
 
 
 def _convert(files: Given, to: Conversion) -> None:
-    datasets = next((e for e in files.documents if _is_dataset(e.values)), None)
+    datasets = next((e for e in files.documents if _directories(e.values)), None)
     run = next((e for e in files.documents if e is not datasets), None)
     mode = "single_beginning"
     if run is None:
@@ -72,17 +74,18 @@ def _convert(files: Given, to: Conversion) -> None:
         source = Source(run.name, run.values, _TABLES["arguments"])
         named = source.read("dataset", text, "")
         datasets = datasets or (files.find(named) if named else None)
-        if datasets is None or not _is_dataset(datasets.values):
+        folders = _directories(datasets.values) if datasets else []
+        if not folders:
             why = "It is not here: give it behind the other file, with a second --from."
             to.lack("dataset", named, why)
         source.apply(to)
-        _set_base(files, source, to, edits=datasets is not None and _has_controls(datasets.values))
+        _set_base(files, source, to, edits=any("control_path" in each for each in folders))
         _set_adapter(source, to)
         _set_noise(source, to)
         _set_steps(source, to)
         _set_rest(source, to)
         mode = source.read("video_clip_mode", text, mode)
-    if datasets is not None and _is_dataset(datasets.values):
+    if datasets is not None and _directories(datasets.values):
         _read_dataset(datasets.name, datasets.values, to, mode if trains_clips(files, to) else "")
 
 
@@ -188,15 +191,8 @@ def _set_rest(source: Source, to: Conversion) -> None:
         delta = source.read("huber_delta", number)
         to.say("training.loss.kind", "huber", "huber_delta", delta)
         to.say("training.loss.huber_delta", delta, "huber_delta", delta)
-    key = "activation_checkpointing"
-    in_ram = source.values.get(key) == "unsloth"
-    on = in_ram or source.read(key, flag, False)
-    source.say(to, "memory.gradient_checkpointing", on, key, source.values.get(key, on))
-    if in_ram:
-        to.say("memory.checkpoint_inputs", "ram", key, "unsloth")
-    both = source.read("monitoring.enable_wandb", flag, False)
-    trackers = ["tensorboard", "wandb"] if both else ["tensorboard"]
-    source.say(to, "metrics.trackers", trackers, "monitoring.enable_wandb", both)
+    if source.values.get("activation_checkpointing") == "unsloth":
+        to.say("memory.checkpoint_inputs", "ram", "activation_checkpointing", "unsloth")
 
 
 def _read_dataset(name: str, values: Mapping[str, Any], to: Conversion, mode: str) -> None:
@@ -230,17 +226,12 @@ def _folder(source: Source, mode: str) -> Folder:
     else:
         source.off(to, "frame_buckets", why="Clips are trained in ComfyUI alone.")
     to.say("dataset.upscale", True, f"{key}path", "sizes of buckets", stated=False)
-    shuffled = max(
-        source.read("cache_shuffle_num", whole, 0), source.read("shuffle_tags", flag, False)
-    )
-    for name in ("cache_shuffle_num", "shuffle_tags"):
-        if shuffled and source.has(name):
-            to.say("dataset.captions.shuffle", int(shuffled), key + name, source.values[name])
+    name = "cache_shuffle_num" if source.read("cache_shuffle_num", whole, 0) else "shuffle_tags"
+    if orders := int(number(source.values.get(name, 0))):
+        to.say("dataset.captions.shuffle", orders, key + name, source.values[name])
     path, control = (source.read(name, text, "") for name in ("path", "control_path"))
     controls = [(f"{key}control_path", control)] if control else []
     set_image_folder(to, (f"{key}path", path), controls)
-    if source.has("mask_path"):
-        source.say(to, "dataset.mask_folder", source.read("mask_path", text), "mask_path")
     skips = source.read("skip_empty_caption", flag, True)
     missing = "skip" if skips else "empty"
     if source.has("skip_empty_caption"):
@@ -253,16 +244,14 @@ def _set_size(source: Source, to: Conversion, buckets: list[list[float]]) -> Non
     """Say areas and shapes of the buckets."""
     key = source.prefix
     if buckets:
-        areas = sorted({side_of(*each[:2]) for each in buckets}, reverse=True)
-        set_sizes(to, areas, f"{key}size_buckets", source.values["size_buckets"], ONE_SIZE)
-        shapes = [each[0] / each[1] for each in buckets]
+        areas, near = {side_of(*each[:2]) for each in buckets}, ONE_SIZE
         source.off(to, "resolutions", "enable_ar_bucket", why="size_buckets win over it.")
-        stated = "size_buckets"
+        sized, stated, shapes = "size_buckets", "size_buckets", [e[0] / e[1] for e in buckets]
     else:
-        found = source.read("resolutions", lambda value: [sides(each) for each in value], [])
-        areas = sorted(set(found), reverse=True)
-        set_sizes(to, areas, f"{key}resolutions", source.values.get("resolutions"))
-        stated, shapes = _shapes(source)
+        areas = set(source.read("resolutions", lambda value: [sides(each) for each in value], []))
+        sized, near, (stated, shapes) = "resolutions", "", _shapes(source)
+    largest_first = sorted(areas, reverse=True)
+    set_sizes(to, largest_first, key + sized, source.values.get(sized), near)
     widest = max((max(each, 1 / each) for each in shapes if each > 0), default=1.0)
     near = "" if stated == "enable_ar_bucket" else "Shapes up to it are divided more finely here."
     source.say(to, "dataset.max_aspect_ratio", widest, stated, source.values.get(stated), near)

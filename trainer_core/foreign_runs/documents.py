@@ -219,19 +219,11 @@ def _toml(text: str) -> Any:
     raise ValueError("TOML needs Python 3.11 or the package tomli: pip install tomli")
 
 
-def _json(text: str) -> Any:
-    return parse_json(text)
-
-
-def _command(text: str) -> dict[str, Any]:
-    return {"command": split_command(text)}
-
-
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
     "yaml": _yaml,
     "toml": _toml,
-    "json": _json,
-    "command": _command,
+    "json": parse_json,
+    "command": lambda text: {"command": split_command(text)},
 }
 
 

@@ -12,7 +12,14 @@ from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
 from .rules import Conversion, Source, flag, number, text, whole
 from .table_text import read_tables
-from .vocabulary import ending, set_image_folder, set_reading, set_schedule, set_trackers
+from .vocabulary import (
+    ending,
+    set_image_folder,
+    set_reading,
+    set_schedule,
+    set_trackers,
+    set_warmup,
+)
 
 _NAME = "FlyMyAI"
 _TABLES = read_tables("flymyai", extension=lambda value: f".{text(value)}")
@@ -51,32 +58,18 @@ def _adapter(source: Source, to: Conversion) -> None:
 
 
 def _optimizer(source: Source, to: Conversion) -> None:
-    eight = source.read("adam8bit", flag, False)
-    numbers = {
-        "beta1": ("adam_beta1", source.read("adam_beta1", number)),
-        "beta2": ("adam_beta2", source.read("adam_beta2", number)),
-    }
-    rest = {
-        "weight_decay": ("adam_weight_decay", source.read("adam_weight_decay", number)),
-        "eps": ("adam_epsilon", source.read("adam_epsilon", number)),
-    }
-    if eight:
-        for key, value in rest.values():
-            if value is not None:
-                to.off(key, value, "That program hands it to AdamW in 32 bits alone.")
+    names = {"beta1": "adam_beta1", "beta2": "adam_beta2"}
+    rest = {"weight_decay": "adam_weight_decay", "eps": "adam_epsilon"}
+    if eight := source.read("adam8bit", flag, False):
+        source.off(to, *rest.values(), why="That program hands it to AdamW in 32 bits alone.")
     else:
-        numbers |= rest
-    known = {name: entry for name, entry in numbers.items() if entry[1] is not None}
-    set_optimizer(
-        to, ("adam8bit", "adam8bit" if eight else "adamw"), known, named=source.has("adam8bit")
-    )
+        names |= rest
+    numbers = {at: (key, source.read(key, number)) for at, key in names.items() if source.has(key)}
+    kind = "adam8bit" if eight else "adamw"
+    set_optimizer(to, ("adam8bit", kind), numbers, named=source.has("adam8bit"))
     name = source.read("lr_scheduler", text, "constant")
     set_schedule(to, ("lr_scheduler", name), named=source.has("lr_scheduler"))
-    warmup = source.read("lr_warmup_steps", whole, 0)
-    if name == "constant" and warmup:
-        to.off("lr_warmup_steps", warmup, "The schedule constant has no warm-up there.")
-    elif source.has("lr_warmup_steps"):
-        to.say("training.schedule.warmup_steps", warmup, "lr_warmup_steps", warmup)
+    set_warmup(source, to, "lr_warmup_steps", name)
 
 
 def _dataset(source: Source, to: Conversion) -> None:

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..config.preview import prompt_line
 from .program import Given
 from .rules import Conversion, Source, UnfitError, number, text, whole
-from .vocabulary import share_or_keep
+from .vocabulary import set_prompts, share_or_keep
 
 _FLAG = re.compile(r"\s--(?=[a-z]+\s)")
 _SETTINGS: Mapping[str, tuple[str, Any]] = {
@@ -77,11 +76,9 @@ def set_previews(
     for setting, value in usual.items():
         if f"preview.{setting}" not in to.values:
             to.say(f"preview.{setting}", value, f"sample_prompts ({setting})", value, stated=False)
-    lines = [prompt_line(each.text, options) for each, options in zip(prompts, own, strict=True)]
-    to.say("preview.prompts", lines, "sample_prompts", name)
-    if any(each.controls for each in prompts):
-        controls = [each.controls for each in prompts]
-        to.say("preview.controls", controls, "sample_prompts (--ci)", controls)
+    controls = [each.controls for each in prompts]
+    row = ("sample_prompts", name)
+    set_prompts(to, [e.text for e in prompts], own, row, controls, "sample_prompts (--ci)")
 
 
 def _prompts_of(files: Given, name: str) -> list[_Prompt] | None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..config.preview import prompt_line
 from .folders import Folder
 from .rules import Conversion, Read, Source, Table, UnfitError, flag, number, text, whole
-from .vocabulary import set_reading, share_or_keep, sides
+from .vocabulary import set_prompts, set_reading, share_or_keep, sides
 
 _PRIOR = (
     "Its images train as regularization images; dataset.preservation.kind class holds the base "
@@ -123,5 +122,4 @@ def set_samples(sources: Sequence[Source], to: Conversion) -> None:
         values = [each.read(key, read) for each in kept]
         if values[0] is not None:
             share_or_keep(to, setting, values, f"samples ({key})", own)
-    lines = [prompt_line(each, row) for each, row in zip(prompts, own, strict=True)]
-    to.say("preview.prompts", lines, "samples (prompt)", prompts)
+    set_prompts(to, prompts, own, ("samples (prompt)", prompts))

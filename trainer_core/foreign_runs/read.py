@@ -6,11 +6,12 @@ where the dataset is there.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..config.dialect import BACKSLASHES
 from ..config.problems import contradictions
@@ -44,6 +45,8 @@ class Epoch:
 
 Count = Callable[[RunConfig], Epoch]
 """Counts an epoch of a run; raises `TrainerError` or `OSError` where its dataset is not there."""
+
+Found = TypeVar("Found")
 
 _BALANCED = "There images of regularization are repeated until they equal the trained ones."
 
@@ -326,6 +329,10 @@ def in_reading_order(documents: Sequence[Document]) -> list[Document]:
     return []
 
 
+def _text_of(path: Path) -> str:
+    return read_text(path, lambda why: InputError(why, "", ""), LARGEST)
+
+
 class Beside:
     """Opens files that a file names: from the current folder, or beside it.
 
@@ -338,20 +345,18 @@ class Beside:
 
     def document(self, name: str) -> Document | None:
         """A file, read; None where there is none that can be."""
-        for folder in self._folders:
-            try:
-                return open_document(folder / name)
-            except (TrainerError, OSError, ValueError):
-                continue
-        return None
+        return self._first(name, open_document)
 
     def text(self, name: str) -> str | None:
         """The text of a file; None where there is none that can be read."""
+        return self._first(
+            name, lambda p: read_text(p, lambda why: InputError(why, "", ""), LARGEST)
+        )
+
+    def _first(self, name: str, read: Callable[[Path], Found]) -> Found | None:
         for folder in self._folders:
-            try:
-                return read_text(folder / name, lambda why: InputError(why, "", ""), LARGEST)
-            except (TrainerError, OSError, ValueError):
-                continue
+            with contextlib.suppress(TrainerError, OSError, ValueError):
+                return read(folder / name)
         return None
 
 

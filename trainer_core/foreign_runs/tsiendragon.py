@@ -33,11 +33,14 @@ from .vocabulary import (
     ONE_SIZE,
     ending,
     set_masks,
+    set_prompts,
     set_reading,
     set_schedule,
     set_sizes,
     set_table,
     set_trackers,
+    set_warmup,
+    share_or_keep,
     side_of,
     sides,
 )
@@ -154,12 +157,7 @@ def _schedule(source: Source, to: Conversion) -> None:
     for each in ("num_cycles", "power"):
         if each != used:
             source.off(to, f"lr_scheduler.{each}")
-    warmup = source.read("lr_scheduler.warmup_steps", whole, 0)
-    if source.has("lr_scheduler.warmup_steps"):
-        if name == "constant" and warmup:
-            to.off("lr_scheduler.warmup_steps", warmup, "constant has no warm-up there.")
-        else:
-            to.say("training.schedule.warmup_steps", warmup, "lr_scheduler.warmup_steps", warmup)
+    set_warmup(source, to, "lr_scheduler.warmup_steps", name)
 
 
 _CROPS = word_of(
@@ -268,19 +266,17 @@ def _previews(source: Source, to: Conversion) -> None:
     key = "validation.samples"
     prompts = [source.check(key, each.get("prompt") or "", text) for each in kept]
     controls = [source.check(key, each.get("images") or [], texts) for each in kept]
-    to.say("preview.prompts", prompts, "validation.samples (prompt)", prompts)
-    if any(controls):
-        to.say("preview.controls", controls, "validation.samples (images)", controls)
-    first = kept[0] if kept else {}
-    for name, (setting, read) in _OF_ALL.items():
-        value, place = first.get(name), f"{key} ({name})"
-        if value is not None:
-            shared = all(each.get(name) == value for each in kept)
-            near = "" if shared else "As the first sample; all previews share it here."
-            to.say(f"preview.{setting}", source.check(place, value, read), place, value, near)
-    for each in dict.fromkeys(name for sample in kept for name in sample):
-        if each not in {"prompt", "images", *_OF_ALL}:
-            to.lack(f"{key} ({each})", first.get(each), "Previews have no such setting.")
+    own: list[dict[str, Any]] = [{} for _ in kept]
+    for name in dict.fromkeys(name for sample in kept for name in sample):
+        place, values = f"{key} ({name})", [sample.get(name) for sample in kept]
+        if name in _OF_ALL and any(each is not None for each in values):
+            setting, read = _OF_ALL[name]
+            found = [None if each is None else source.check(place, each, read) for each in values]
+            share_or_keep(to, setting, found, place, own)
+        elif name not in {"prompt", "images", *_OF_ALL}:
+            to.lack(place, values[0], "Previews have no such setting.")
+    row = (f"{key} (prompt)", prompts)
+    set_prompts(to, prompts, own, row, controls, f"{key} (images)")
 
 
 PROGRAM = Program(

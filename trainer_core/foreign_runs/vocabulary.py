@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath, PureWindowsPath
 from typing import Any
 
+from ..config.preview import prompt_line
 from .rules import (
     Conversion,
     Source,
@@ -18,6 +19,7 @@ from .rules import (
     numbers,
     text,
     texts,
+    whole,
     word_of,
 )
 
@@ -90,6 +92,36 @@ def set_schedule(
     if ours != "constant" and min_ratio is not None and min_ratio[1]:
         to.say(f"{section}.min_ratio", min_ratio[1], *min_ratio)
     return ours
+
+
+def set_warmup(source: Source, to: Conversion, key: str, schedule: str) -> None:
+    """Say how long the rate rises, where a schedule of Diffusers' names has that."""
+    if schedule == "constant" and source.read(key, whole, 0):
+        source.off(to, key, why="The schedule constant has no warm-up there.")
+    else:
+        source.take(to, key, "training.schedule.warmup_steps", whole)
+
+
+def set_prompts(
+    to: Conversion,
+    prompts: Sequence[str],
+    own: Sequence[Mapping[str, Any]],
+    entry: Said,
+    controls: Sequence[Sequence[str]] = (),
+    key: str = "",
+) -> None:
+    """Say what previews are made of.
+
+    Args:
+        own: What each says beside its text, which stands behind it.
+        entry: The key of the prompts, and what it says.
+        controls: Files of control images, of each.
+        key: That of the control images.
+    """
+    lines = [prompt_line(each, row) for each, row in zip(prompts, own, strict=True)]
+    to.say("preview.prompts", lines, *entry)
+    if any(controls):
+        to.say("preview.controls", controls, key, controls)
 
 
 LIKE_UNIFORM = 1.81
@@ -250,25 +282,18 @@ def sides(value: Any) -> int:
     return side_of(*found)
 
 
-PRECISION = word_of(
-    {
-        **dict.fromkeys(("bf16", "bfloat16", "bfloat_16"), "bf16"),
-        **dict.fromkeys(("no", "fp32", "float", "float32", "float_32", "tfloat_32"), "fp32"),
-        **dict.fromkeys(("fp16", "float16", "float_16"), "auto"),
-    }
-)
+_DTYPES = {
+    **dict.fromkeys(("bf16", "bfloat16", "bfloat_16"), "bf16"),
+    **dict.fromkeys(("fp32", "float", "float32", "float_32", "tfloat_32"), "fp32"),
+    **dict.fromkeys(_HALF := ("fp16", "float16", "float_16"), "fp16"),
+}
+PRECISION = word_of({**_DTYPES, "no": "fp32", **dict.fromkeys(_HALF, "auto")})
 """A reader of the number format that a run computes in; fp16 leaves it to the device."""
 
 PRECISION_NEAR = "fp16 leaves it to the device."
 PRECISION_EXACT = ("bf16", "fp32")
 
-FILE_DTYPE = word_of(
-    {
-        **dict.fromkeys(("bf16", "bfloat16", "bfloat_16"), "bf16"),
-        **dict.fromkeys(("fp32", "float", "float32", "float_32", "tfloat_32"), "fp32"),
-        **dict.fromkeys(("fp16", "float16", "float_16"), "fp16"),
-    }
-)
+FILE_DTYPE = word_of(_DTYPES)
 """A reader of the number format of a file."""
 
 

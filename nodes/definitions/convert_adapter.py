@@ -6,6 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ...trainer_core.adapter_files.names.video_names import VIDEO_MODELS
 from ..host import comfy_host
 from . import sockets
 from .setting_inputs import family_choices, form_inputs, layout_input, overwrite_input
@@ -73,7 +74,7 @@ class ConvertAdapter(sockets.FileOrLora):
                 layout_input(),
                 io.Combo.Input(
                     "family",
-                    options=family_choices(),
+                    options=[*family_choices(), *VIDEO_MODELS],
                     default="auto",
                     tooltip="Leave it on auto unless the file does not tell. Architecture of "
                     "the adapter's base. auto: read from the file.",

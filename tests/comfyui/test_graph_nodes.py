@@ -10,6 +10,7 @@ from comfyui.server import PACK, ROOT
 
 from scripts.build_generated import generated
 from tests.fixtures.tables import table
+from trainer_core.adapter_files.names.video_names import VIDEO_MODELS
 from trainer_core.config.run import find_setting, walk_settings
 from trainer_core.config.section import choices_of, section_of
 from trainer_core.families.registry import FAMILIES
@@ -243,8 +244,8 @@ def test_choices_of_the_nodes_own_inputs_come_from_the_config(schemas):
     assert keys[0] == field.default
     assert sorted(keys) == sorted(choices_of(field))
     families = ["auto", *FAMILIES]
-    for node in ("AdapterTrainerBase", "AdapterTrainerConvert"):
-        assert inputs(schemas[node])["family"][1]["options"] == families
+    for node, more in (("AdapterTrainerBase", ()), ("AdapterTrainerConvert", VIDEO_MODELS)):
+        assert inputs(schemas[node])["family"][1]["options"] == [*families, *more]
     source = inputs(schemas["AdapterTrainerBase"])["source"][1]
     assert source["default"] == source["options"][0] == find_setting("base.path").default
 

@@ -8,7 +8,10 @@ from fixtures.combinations import rarely
 
 pytestmark = pytest.mark.comfy
 
-EVERY = ("wan21_i2v", "hunyuan_video", "hunyuan_video15", "ltxv", "kandinsky5", "cosmos_predict2")
+EVERY = (
+    *("wan21_i2v", "hunyuan_video", "hunyuan_video15", "ltxv", "ltxav", "kandinsky5"),
+    "cosmos_predict2",
+)
 OF_ALL = ("musubi", "ai-toolkit", "diffusers", "diffsynth", "diffsynth bare", "fun", "onetrainer")
 QUICK = [("wan21_i2v", "lightx2v"), ("hunyuan_video15", "musubi parts"), ("ltxv", "diffusers")]
 MORE = [
@@ -22,7 +25,7 @@ CASES = [*QUICK, *rarely(case for case in MORE if case not in QUICK)]
 WHOLE = {
     *((model, spelling) for model in EVERY for spelling in ("musubi", "ai-toolkit")),
     *((model, "tencent") for model in ("hunyuan_video", "hunyuan_video15")),
-    *((model, "diffsynth bare") for model in ("ltxv", "kandinsky5")),
+    *((model, "diffsynth bare") for model in ("ltxv", "ltxav", "kandinsky5")),
     *(("wan21_vace", "musubi"), ("wan21_i2v", "fun"), ("kandinsky5", "diffusers")),
 }
 """What ComfyUI loads as it is."""

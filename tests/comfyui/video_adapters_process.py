@@ -22,9 +22,24 @@ WORDS = {
     "hunyuan_video": "hunyuan_video",
     "hunyuan_video15": "hunyuan_video",
     "ltxv": "ltx_video",
+    "ltxav": "ltx_video",
     "kandinsky5": "kandinsky5",
     "cosmos_predict2": "cosmos_predict2",
 }
+SOUND = {
+    "in_channels": 128,
+    "audio_in_channels": 128,
+    "num_layers": 2,
+    "caption_channels": 32,
+    "cross_attention_dim": 32,
+    "attention_head_dim": 16,
+    "num_attention_heads": 2,
+    "audio_cross_attention_dim": 32,
+    "audio_attention_head_dim": 16,
+    "audio_num_attention_heads": 2,
+    "apply_gated_attention": True,
+}
+"""Of a tiny LTX-2."""
 
 # How Diffusers calls ComfyUI's layers, as its scripts that convert whole models do it.
 DIFFUSERS = {
@@ -79,7 +94,13 @@ DIFFUSERS = {
         (r"^vision_in\.proj\.3", "image_embedder.linear_2"),
         (r"^final_layer\.linear", "proj_out"),
     ],
-    "ltx_video": [(r"^patchify_proj", "proj_in"), (r"^adaln_single", "time_embed")],
+    "ltx_video": [
+        (r"^(audio_)?patchify_proj", r"\1proj_in"),
+        (r"^(audio_)?adaln_single", r"\1time_embed"),
+        (r"^av_ca_(video|audio)_scale_shift_adaln_single", r"av_cross_attn_\1_scale_shift"),
+        (r"^av_ca_a2v_gate_adaln_single", "av_cross_attn_video_a2v_gate"),
+        (r"^av_ca_v2a_gate_adaln_single", "av_cross_attn_audio_v2a_gate"),
+    ],
     "kandinsky5": [],
     "cosmos_predict2": [
         (r"t_embedder\.1", "time_embed.t_embedder"),
@@ -219,6 +240,7 @@ def written(model, spelling, word):
     own = model.diffusion_model.state_dict()
     shapes = {n.removesuffix(".weight"): t.shape for n, t in own.items() if n.endswith(".weight")}
     names = [n for n, shape in shapes.items() if len(shape) == 2 and n != "cond_type_embedding"]
+    names = [n for n in names if "connector" not in n]
     if word == "wan":
         names.append("patch_embedding")
     if spelling in ("diffusers", "onetrainer"):
@@ -277,14 +299,15 @@ def loaded(path, model, wanted, said):
 
 def looked_at(name, spelling, folder, said):
     from tiny_models.denoisers import bare_model
-    from tiny_models.sizes import BEGINNING, TINY
+    from tiny_models.sizes import BEGINNING, TINY, TinySizes
 
     adapter_family = part("trainer_core.bases.adapter_family").adapter_family
     convert = part("trainer_core.adapter_files.convert.convert").convert
     proof = part("trainer_core.adapter_files.verify.proof")
     key_map_of = part("trainer_core.families.native_model").key_map
     read_adapter = part("trainer_core.adapter_files.read.adapter_file").read_adapter
-    model, word = bare_model(TINY.get(name) or BEGINNING[name], "fp32"), WORDS[name]
+    tiny = {**TINY, **BEGINNING, "ltxav": TinySizes("LTXAV", SOUND, "", "")}
+    model, word = bare_model(tiny[name], "fp32"), WORDS[name]
     tensors, wanted = written(model, spelling, word)
     path = folder / f"{name} {spelling}.safetensors"
     save_file(tensors, path)

@@ -73,17 +73,13 @@ def test_a_file_of_another_model_is_named(model, spelling, tmp_path):
         if layers is not whole and model in TWINS:
             continue
         path = write_lora(tmp_path / "a.safetensors", layers, spelling)
-        if (
-            video_model_of(title)
-            and model != "ltx 2"
-            and not (layers is whole and model in UNNAMED)
-        ):
+        if video_model_of(title) and not (layers is whole and model in UNNAMED):
             assert title in adapter_family(path).title
             assert other_models(path) == title
             continue
         with pytest.raises(AdapterFileError) as error:
             adapter_family(path)
-        if model in {"ltx 2", *UNNAMED}:  # of LTX-2 the layers for sound
+        if model in UNNAMED:
             assert f": an adapter for {title}, of which ComfyUI's names" in error.value.found
             continue
         wanted = title if layers is whole else ALIKE.get(model, title)

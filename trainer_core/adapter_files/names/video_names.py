@@ -235,33 +235,46 @@ _HUNYUAN = VideoModel(
 )
 
 _ATTENTION = ("to_q", "to_k", "to_v", _OUTPUT)
-_LTX_BLOCK = (
-    *(f"{each}.{name}" for each in ("attn1", "attn2") for name in _ATTENTION),
-    *("ff.net.0.proj", "ff.net.2"),
+_LTX_ATTENTIONS = (
+    *("attn1", "attn2", "audio_attn1", "audio_attn2"),
+    *("audio_to_video_attn", "video_to_audio_attn"),
 )
+_LTX_ALIKE = (
+    *(
+        f"transformer_blocks.{{}}.{name}"
+        for name in (
+            *(f"{each}.{layer}" for each in _LTX_ATTENTIONS for layer in _ATTENTION),
+            *(f"{each}.to_gate_logits" for each in _LTX_ATTENTIONS),
+            *(f"{each}.{layer}" for each in ("ff", "audio_ff") for layer in _MLP.values()),
+        )
+    ),
+    *(f"{before}caption_projection.linear_{n}" for before in ("", "audio_") for n in "12"),
+    *("proj_out", "audio_proj_out"),
+)
+_LTX_TIMES = {
+    "adaln_single": "time_embed",
+    "audio_adaln_single": "audio_time_embed",
+    "av_ca_video_scale_shift_adaln_single": "av_cross_attn_video_scale_shift",
+    "av_ca_audio_scale_shift_adaln_single": "av_cross_attn_audio_scale_shift",
+    "av_ca_a2v_gate_adaln_single": "av_cross_attn_video_a2v_gate",
+    "av_ca_v2a_gate_adaln_single": "av_cross_attn_audio_v2a_gate",
+}
+_OF_TIME = (*(f"emb.timestep_embedder.linear_{n}" for n in "12"), "linear")
 _LTX = VideoModel(
     ("LTX-Video or LTX-2",),
     (("transformer_blocks.0.attn1.to_q",), ("patchify_proj",), ("adaln_single.linear",)),
     {
-        **{
-            f"transformer_blocks.{{}}.{each}": f"transformer_blocks.{{}}.{each}"
-            for each in _LTX_BLOCK
-        },
+        **{each: each for each in _LTX_ALIKE},
         "patchify_proj": "proj_in",
-        **_inside(
-            "adaln_single.emb.timestep_embedder",
-            "time_embed.emb.timestep_embedder",
-            {"linear_1": "linear_1", "linear_2": "linear_2"},
-        ),
-        "adaln_single.linear": "time_embed.linear",
-        "caption_projection.linear_1": "caption_projection.linear_1",
-        "caption_projection.linear_2": "caption_projection.linear_2",
-        "proj_out": "proj_out",
+        "audio_patchify_proj": "audio_proj_in",
+        **{
+            f"{native}.{each}": f"{theirs}.{each}"
+            for native, theirs in _LTX_TIMES.items()
+            for each in _OF_TIME
+        },
     },
     beside=tuple(
-        f"transformer_blocks.{{}}.{each}.{name}_norm"
-        for each in ("attn1", "attn2")
-        for name in "qk"
+        f"transformer_blocks.{{}}.{each}.{name}_norm" for each in _LTX_ATTENTIONS for name in "qk"
     ),
     spellings=("{path}",),
 )

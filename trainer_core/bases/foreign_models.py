@@ -31,15 +31,15 @@ _LINEAR_FEED = f"attn_{_OWN}|ff_linear_(in|out)"
 _TRANSFORMER = "(time|caption|adaln|patch|proj|norm|pos|text|guidance|context|x_embedder).*"
 
 _STREAMS = "(img|txt)_(attn_(qkv|proj)|mlp_[02])"
-_TENCENTS = "(img|txt)_(attn_(qkv|proj)|mlp_(0|2|fc1|fc2)|mod_(lin|linear))"
-"""Both streams of a double block, as ComfyUI and as Tencent's own code spell them."""
+_TENCENTS = "(img|txt)_(attn_(qkv|[qkv]|proj)|mlp_(0|2|fc1|fc2)|mod_(lin|linear))"
+"""Both streams of a double block, as ComfyUI, Tencent's own code and musubi-tuner spell them."""
 
 _TAKES_WIDTH = re.compile(
     r"(attn1_|attn_|attention_|block_|self_)?"
     r"(to_q|qkv|wq|q|q_proj|to_qkv_mlp_proj|to_query)"
     r"|((img|txt)_)?(attn_)?qkv|linear1|(img_|txt_)?mlp_(0|fc1)|img_attn_qkv|txt_attn_qkv"
     r"|(x|context)_block_attn_qkv"
-    r"|proj_mlp|norm_linear|ff_net_0_proj|ffn_0|ffn_net_0_proj|feed_forward_(w1|w3|linear_1)"
+    r"|(img|txt)_attn_q|proj_mlp|norm_linear|ff_net_0_proj|ffn_0|ffn_net_0_proj|feed_forward_(w1|w3|linear_1)"
     r"|self_attn_(q|q_proj)|cross_attn_(q|q_proj)|attn2_to_[qkv]|modulation_lin(ear)?"
 )
 """Layers of a block whose inputs are as many as the model is wide, whatever the model."""

@@ -145,9 +145,9 @@ def fuse_exactly(fused: FusedLayer, layers: Mapping[str, LayerState]) -> LayerSt
             f"{fused.native} is one layer in this file, and the adapter is a {fused.kind} with "
             f"factors of its own for {', '.join(layers)}",
             f"a {' or '.join(stacking)}, which can be fused without error",
-            "Choose layout 'comfyui' without fused: ComfyUI then applies each part to its slice. "
-            f"Or ask for an approximation: --approximate {LOW_RANK} --rank N, or --approximate "
-            f"{fused.kind}.",
+            "Choose layout 'comfyui' without fused: ComfyUI then applies each part to its slice, "
+            "where it has names for parts. Or ask for an approximation: "
+            f"--approximate {LOW_RANK} --rank N, or --approximate {fused.kind}.",
         )
     scales = {name: layer_scale(fused.kind, layer) for name, layer in present.items()}
     same = len(set(scales.values())) == 1

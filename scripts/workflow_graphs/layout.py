@@ -52,6 +52,7 @@ _SIZES: Mapping[str, tuple[int, int]] = {
     "EmptyHunyuanVideo15Latent": (340, 154),
     "EmptyLTXVLatentVideo": (340, 154),
     "Wan22ImageToVideoLatent": (340, 190),
+    "WanImageToVideo": (340, 240),
     "CreateVideo": (340, 82),
     "SaveVideo": (400, 480),
     "EmptyLatentImage": (340, 118),

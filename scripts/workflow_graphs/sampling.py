@@ -177,30 +177,47 @@ def _plain(latent: str, guidance: float) -> Subgraph:
 def wan_experts() -> Subgraph:
     """For Wan 2.2 A14B: half of the steps by each expert."""
     flow = Workflow("Generate with both experts", "", first=FIRST)
-    sides, size = _video(flow, "EmptyHunyuanLatentVideo")
+    prompts, size = _video(flow, "EmptyHunyuanLatentVideo")
+    sides = _sides(prompts)
+    return _experts(flow, [prompts, [size]], sides, size["LATENT"], ())
+
+
+def wan_experts_from_image() -> Subgraph:
+    """For Wan 2.2 A14B whose clips begin with an image."""
+    flow = Workflow("Generate from an image with both experts", "", first=FIRST)
+    prompts = _prompts(flow)
+    sides = _sides(prompts)
+    size = {"width": 832, "height": 480, "length": 33}
+    start = flow.node("WanImageToVideo", {**sides, "vae": VAE, **size, "start_image": IMAGE})
+    sides = {name: start[name] for name in sides}
+    return _experts(flow, [prompts, [start]], sides, start["latent"], ("image",))
+
+
+def _experts(
+    flow: Workflow,
+    first: list[list[Node]],
+    sides: Mapping[str, Output],
+    latent: Output,
+    more: Sequence[str],
+) -> Subgraph:
     steps, half = 20, 10
-    shared = {"steps": steps, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple"}
-    shared |= dict(
-        zip(("positive", "negative"), (each["CONDITIONING"] for each in sides), strict=True)
-    )
+    shared = {"steps": steps, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple", **sides}
     noisy = {"add_noise": "enable", "end_at_step": half, "return_with_leftover_noise": "enable"}
-    first = flow.node(
-        "KSamplerAdvanced", {"model": MODEL, "latent_image": size["LATENT"], **shared, **noisy}
-    )
-    second = flow.node(
+    values = {"model": MODEL, "latent_image": latent, **shared, **noisy}
+    high = flow.node("KSamplerAdvanced", values)
+    low = flow.node(
         "KSamplerAdvanced",
         {
             "model": Given("low_noise_model"),
-            "latent_image": first["LATENT"],
+            "latent_image": high["LATENT"],
             **shared,
             "add_noise": "disable",
             "start_at_step": half,
         },
     )
-    decoded = flow.node("VAEDecode", {"samples": second["LATENT"], "vae": VAE})
-    first_columns = [list(sides), [size], [first]]
-    inputs = ("model", "low_noise_model", "clip", "vae", "prompt")
-    return _moving(flow, first_columns, [[second], [decoded]], 16.0, inputs)
+    decoded = flow.node("VAEDecode", {"samples": low["LATENT"], "vae": VAE})
+    inputs = ("model", "low_noise_model", "clip", "vae", *more, "prompt")
+    return _moving(flow, [*first, [high]], [[low], [decoded]], 16.0, inputs)
 
 
 def wan_5b() -> Subgraph:
@@ -219,7 +236,7 @@ def _plain_video(latent: str, guidance: float, values: Mapping[str, Any]) -> Sub
     prompts, size = _video(flow, latent, values)
     sides = [each["CONDITIONING"] for each in prompts]
     shown = sampled(flow, MODEL, *sides, size["LATENT"], guidance, VAE)
-    return _moving(flow, [list(prompts), [size]], shown, 24.0)
+    return _moving(flow, [prompts, [size]], shown, 24.0)
 
 
 def ltx_video() -> Subgraph:
@@ -227,9 +244,7 @@ def ltx_video() -> Subgraph:
     flow = Workflow("Generate with LTX-Video's own levels", "", first=FIRST)
     size = {"width": 768, "height": 512, "length": 49}
     prompts, latent = _video(flow, "EmptyLTXVLatentVideo", size)
-    sides = dict(
-        zip(("positive", "negative"), (each["CONDITIONING"] for each in prompts), strict=True)
-    )
+    sides = _sides(prompts)
     rated = flow.node("LTXVConditioning", {**sides, "frame_rate": 25.0})
     levels = flow.node("LTXVScheduler", {"latent": latent["LATENT"], "steps": 30})
     euler = flow.node("KSamplerSelect", {"sampler_name": "euler"})
@@ -237,7 +252,7 @@ def ltx_video() -> Subgraph:
     values |= {"model": MODEL, "sampler": euler["SAMPLER"], "sigmas": levels["SIGMAS"]}
     sampler = flow.node("SamplerCustom", {**values, "latent_image": latent["LATENT"]})
     decoded = flow.node("VAEDecode", {"samples": sampler["output"], "vae": VAE})
-    first = [list(prompts), [latent, rated], [levels, euler]]
+    first = [prompts, [latent, rated], [levels, euler]]
     return _moving(flow, first, [[sampler], [decoded]], 25.0)
 
 
@@ -255,17 +270,26 @@ def _moving(
     return Subgraph(flow, tuple(inputs), {"VIDEO": video["VIDEO"]}, (400, 160 + 20 * len(inputs)))
 
 
-def _video(
-    flow: Workflow, latent: str, values: Mapping[str, Any] | None = None
-) -> tuple[tuple[Node, Node], Node]:
-    """Add both prompts, and the empty latents of a clip."""
+def _prompts(flow: Workflow) -> list[Node]:
     texts = {"Prompt": Given("prompt"), "Negative prompt": ""}
-    positive, negative = (
+    return [
         flow.node("CLIPTextEncode", {"clip": CLIP, "text": text}, title=title)
         for title, text in texts.items()
-    )
+    ]
+
+
+def _sides(prompts: Sequence[Node]) -> dict[str, Output]:
+    """What both prompts give, by the inputs that take it."""
+    positive, negative = (each["CONDITIONING"] for each in prompts)
+    return {"positive": positive, "negative": negative}
+
+
+def _video(
+    flow: Workflow, latent: str, values: Mapping[str, Any] | None = None
+) -> tuple[list[Node], Node]:
+    """Add both prompts, and the empty latents of a clip."""
     size = values or {"width": 832, "height": 480}
-    return (positive, negative), flow.node(latent, {"length": 33, **size})
+    return _prompts(flow), flow.node(latent, {"length": 33, **size})
 
 
 def flux2_edit() -> Subgraph:

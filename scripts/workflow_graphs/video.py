@@ -29,6 +29,10 @@ _BOTH = """
 Each of the two experts is trained at its own levels of noise, by a node of its own: give both the
 same answers.
 """
+_BEGINS = """
+Each part of a clip begins with its own first frame, and what is generated with *Image to begin
+with*.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class VideoModel:
         vae: File of the VAE; empty for a checkpoint that has it.
         sampling: Makes what generates with an adapter, or with one for each expert.
         rate: Frames per second of what is generated.
+        begins: Whether its clips begin with an image.
     """
 
     file: str
@@ -52,6 +57,7 @@ class VideoModel:
     vae: str
     sampling: Callable[[], Subgraph]
     rate: float
+    begins: bool = False
 
 
 def quick_video(number: int, choice: VideoModel) -> Workflow:
@@ -73,6 +79,9 @@ def quick_video(number: int, choice: VideoModel) -> Workflow:
         nodes, decoder = [*loaders, clip], loaders[0]["VAE"]
     shared = {"clip": clip["CLIP"], "vae": decoder}
     trains, loras, saves = _trained(flow, choice, loaders, shared)
+    begin: list[Node] = []
+    if choice.begins:
+        begin = [flow.node("LoadImage", {"image": "example.png"}, title="Image to begin with")]
     sampler = flow.several(
         choice.sampling(),
         {
@@ -80,6 +89,7 @@ def quick_video(number: int, choice: VideoModel) -> Workflow:
                 zip(("model", "low_noise_model"), (each["model"] for each in loras), strict=False)
             ),
             **shared,
+            **({"image": begin[0]["IMAGE"]} if begin else {}),
             "prompt": f"{_TRIGGER} walks through a garden, the camera follows",
         },
         title="Generate with the adapter",
@@ -87,12 +97,12 @@ def quick_video(number: int, choice: VideoModel) -> Workflow:
     prefix = f"adapter_trainer/{choice.file}"
     saved = flow.node("SaveVideo", {"video": sampler["VIDEO"], "filename_prefix": prefix})
     files = WORDS[len(texts) + bool(choice.vae) + len(choice.bases)]
-    more = _BOTH if len(choice.bases) > 1 else ""
+    more = (_BOTH if len(choice.bases) > 1 else "") + (_BEGINS if begin else "")
     note = flow.note(_NOTE.format(name=choice.name, files=files, more=more), 400)
     flow.row(
         Section("1. Model files", [[note, *nodes]]),
         Section("2. Train", [[each] for each in trains]),
-        Section("3. Save, and generate", [[*loras, *saves, sampler], [saved]]),
+        Section("3. Save, and generate", [[*loras, *saves], [*begin, sampler, saved]]),
     )
     return flow
 
@@ -171,6 +181,19 @@ VIDEO = (
         "",
         sampling.ltx_video,
         25.0,
+    ),
+    VideoModel(
+        "wan22_i2v",
+        "Wan 2.2 A14B image to video",
+        (
+            "wan2.2_i2v_high_noise_14B_fp8_scaled.safetensors",
+            "wan2.2_i2v_low_noise_14B_fp8_scaled.safetensors",
+        ),
+        _WAN,
+        "wan_2.1_vae.safetensors",
+        sampling.wan_experts_from_image,
+        16.0,
+        begins=True,
     ),
 )
 """In the order of their workflows."""

@@ -56,6 +56,7 @@ OF_TINY_MODELS = {
     "24_quick_wan22_5b": "wan21",
     "25_quick_hunyuan_video_15": "hunyuan_video",
     "26_quick_ltx_video": "ltxv",
+    "27_quick_wan22_i2v": "wan22_i2v",
 }
 WITHOUT_THEIR_TEXT_ENCODER = [name for name in NAMES if name not in {*WHOLE, *OF_TINY_MODELS}]
 LOADERS = {"UNETLoader": 0, "CLIPLoader": 1, "DualCLIPLoader": 1, "VAELoader": 2}
@@ -81,6 +82,7 @@ SMALL = {
     "EmptySD3LatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
     "KSamplerAdvanced": ("", {"cfg": 1.0}, ()),
     "EmptyHunyuanLatentVideo": ("", CLIP, ()),
+    "WanImageToVideo": ("", CLIP, ()),
     "EmptyLTXVLatentVideo": ("", CLIP, ()),
     # Their channels are those of the large models.
     "Wan22ImageToVideoLatent": ("EmptyHunyuanLatentVideo", CLIP, ("vae",)),

@@ -14,7 +14,7 @@ from . import sockets
 from .base_adapters import training_adapter_input
 from .setting_inputs import SettingInput
 
-_GOALS = ("person", "style", "object", "edit")
+_GOALS = ("person", "style", "object", "edit", "motion")
 _QUALITIES = ("fast", "standard", "thorough")
 
 
@@ -155,7 +155,7 @@ def _questions() -> list[io.Input]:
             tooltip="Choose what you are teaching. person: someone's face and body. style: how "
             "images look, whatever they show. object: one thing, animal or product. "
             "edit: a change of images, from pairs of before and after; needs an edit "
-            "model.",
+            "model. motion: a movement or a camera move, from clips; needs a video model.",
         ),
         io.Combo.Input(
             "quality",

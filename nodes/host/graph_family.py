@@ -172,6 +172,7 @@ def encoders_of(
     vision: Any = None,
     probed: int = 0,
     name: str = "",
+    rate: float | None = None,
 ) -> MakeSource:
     """What encodes and decodes for a MODEL with the graph's CLIP and VAE.
 
@@ -181,6 +182,7 @@ def encoders_of(
         probed: Side in pixels of an image that the model has to predict with a text of the CLIP
             before all else is encoded; 0 for none.
         name: What the cache knows the model by; empty for its title.
+        rate: Frames per second of clips; None for the model's own.
 
     Raises:
         InputError: From what it gives, when the CLIP that is to be probed is another model's.
@@ -207,6 +209,7 @@ def encoders_of(
             clips=found.clips,
             endpoints=endpoints,
             control=control_rule(found.model),
+            told_rate=rate if found.told_rate else None,
         )
 
     return make

@@ -54,6 +54,9 @@ _FRAME_RATES = {
 Source: the pages and pipelines of the models; ComfyUI's example workflows save at the same rates.
 """
 
+_TOLD_THEIR_RATE = frozenset({"LTXV"})
+"""Those that read the frames per second beside a text, as LTXVConditioning writes it."""
+
 _CAST = "manual_cast_dtype"
 """ComfyUI's name of what a model computes in where its weights are kept in something else."""
 _GUIDED = ("guidance_in.", "guidance_embed")
@@ -163,6 +166,11 @@ class GraphModel:
         if not rates or self.space.dimensions != _VIDEO or every == 1:
             return None
         return FrameGrid(every, rates[0])
+
+    @property
+    def told_rate(self) -> bool:
+        """Whether it reads how many frames of a clip are a second."""
+        return not _TOLD_THEIR_RATE.isdisjoint(classes_of(self.model))
 
     @property
     def starts(self) -> StartFrames | None:

@@ -6,7 +6,7 @@ space of the denoiser by the model's own latent format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -93,6 +93,8 @@ class PlainEncoders:
             model cannot read it.
         endpoints: Encodes the first and last frame of a clip, where the model takes them.
         control: How a control clip steers the model; None where none does.
+        told_rate: Frames per second of clips that the model is told beside each text; None where it
+            is not, or takes its own.
     """
 
     name: str
@@ -106,6 +108,7 @@ class PlainEncoders:
     clips: FrameGrid | None = None
     endpoints: EndpointEncoder | None = None
     control: ControlRule | None = None
+    told_rate: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse CLIP and VAE whose changes nobody could notice, and another model's VAE.
@@ -141,6 +144,8 @@ class PlainEncoders:
             parts.append(vae_identity(self.vae))
         if self.endpoints is not None and self.endpoints.vision is not None:
             parts.append(self.endpoints.identity)
+        if self.told_rate is not None:
+            parts.append(f"told {self.told_rate:g} frames a second")
         return " ".join(parts)
 
     @property
@@ -156,7 +161,8 @@ class PlainEncoders:
         """Encode a caption as CLIPTextEncode does, or give its tokens where a CLIP is trained.
 
         Control images change it where the CLIP sees them, as ComfyUI's nodes for editing show them.
-        Of any other the denoiser alone is given them, as by Set Reference Latent.
+        Of any other the denoiser alone is given them, as by Set Reference Latent. What rate clips
+        have stands beside it as LTXVConditioning writes it.
         """
         self._try()
         if self.trained is not None:
@@ -164,7 +170,8 @@ class PlainEncoders:
         clip = require(self.clip, "CLIP", "to encode captions", _REMEDY)
         sight = self.sight
         tokens = sight.tokens_seeing(caption, controls) if sight else clip.tokenize(caption)
-        return _encoded(clip, tokens, caption)
+        told = {} if self.told_rate is None else {"frame_rate": self.told_rate}
+        return _encoded(clip, tokens, caption, told)
 
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Encode images `[B, 3, H, W]` in [-1, 1] to `[B, C, h, w]`, float32 on the CPU.
@@ -294,8 +301,12 @@ class PlainEncoders:
             self.on_close()
 
 
-def _encoded(clip: Clip, tokens: Tokens, caption: str) -> Conditioning:
+def _encoded(
+    clip: Clip, tokens: Tokens, caption: str, told: Mapping[str, float] | None = None
+) -> Conditioning:
     import torch
 
     with torch.inference_mode():
-        return stored_conditioning(clip.encode_from_tokens_scheduled(tokens), caption)
+        entries = clip.encode_from_tokens_scheduled(tokens)
+        entries = [[attended, {**more, **(told or {})}] for attended, more in entries]
+        return stored_conditioning(entries, caption)

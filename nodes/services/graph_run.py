@@ -139,10 +139,12 @@ def source_of(
     on_close: Callable[[], None] | None = None,
     *,
     probed: int = 0,
+    rate: float | None = None,
 ) -> MakeSource | None:
     """The graph's CLIP and VAE as the run's encoders; None for a base that has its own.
 
-    `on_close` is called when the encoders are not needed for now; `probed` as `encoders_of`.
+    `on_close` is called when the encoders are not needed for now; `probed` and `rate` as
+    `encoders_of`.
     """
     if base.embedded:
         return None
@@ -152,7 +154,14 @@ def source_of(
         # Both experts of a model read one cache.
         name = base.expert.config if base.expert else ""
         return encoders_of(
-            base.model, clip, vae, on_close, vision=base.vision, probed=probed, name=name
+            base.model,
+            clip,
+            vae,
+            on_close,
+            vision=base.vision,
+            probed=probed,
+            name=name,
+            rate=rate,
         )
     from ..host.graph_encoders import graph_encoders
 
@@ -233,7 +242,8 @@ def encode(
         guest("encode", observer) as device,
         borrowed_threads(config.memory, embedded=base.embedded),
     ):
-        make_source = source_of(clip, vae, base, probed=config.dataset.resolution)
+        data = config.dataset
+        make_source = source_of(clip, vae, base, probed=data.resolution, rate=data.fps)
         within = comfy_host.allowed_folders()
         machine = ComfyMachine()
         where, family = SingleProcess(device), family_of(base, trained_clip)
@@ -301,7 +311,7 @@ def run_training(
         _tell_beforehand(config, base, device, observer)
         within, machine = comfy_host.allowed_folders(), ComfyMachine()
         where, family = SingleProcess(device), family_of(base, cache.trained_clip, config)
-        source = source_of(cache.trained_clip, vae, base)
+        source = source_of(cache.trained_clip, vae, base, rate=config.dataset.fps)
         with _promised(observer.going):
             result = train(config, observer, where, source, texts, within, machine, family)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...trainer_core.errors import DatasetError, InputError
@@ -167,11 +168,11 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
     samples = _scan(answers.folder, base.clips)
     captions = _captions(answers, samples) if complete else "error"
     vram = comfy_host.total_vram()
-    preset = plan_preset(
+    choose = partial(
+        plan_preset,
         base.family,
         answers.goal,
         answers.quality,
-        images=len(samples),
         variant=base.variant,
         kind=answers.kind,
         embedded=embedded,
@@ -179,6 +180,11 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
         traits=base.traits | ({"clips"} if any(each.clip for each in samples) else set()),
         billions=base.billions,
     )
+    preset = choose(images=len(samples))
+    if frames := preset.values.get("dataset.frames"):
+        # Longer parts of the clips are fewer.
+        samples = _scan(answers.folder, base.clips, {"frames": frames})
+        preset = choose(images=len(samples))
     texts = _texts(answers.trigger_word, samples, embedded=embedded)
     prompts = [line.strip() for line in answers.prompts.splitlines() if line.strip()]
     word = answers.trigger_word
@@ -337,13 +343,20 @@ def _silent(answers: Answers, silent: Sequence[str], images: int, *, words: bool
     )
 
 
-def _scan(folder: str, clips: FrameGrid | None = None) -> Sequence[Sample]:
-    """The samples without the trigger word."""
+def _scan(
+    folder: str, clips: FrameGrid | None = None, more: Mapping[str, Any] | None = None
+) -> Sequence[Sample]:
+    """The samples without the trigger word.
+
+    Args:
+        more: Settings of the dataset.
+    """
     from ...trainer_core.data.sources.folder import scan
     from ...trainer_core.families.run_files import load_config
 
     path = str(comfy_host.dataset_path(folder))
-    settings = load_config({"dataset": {"path": path, "missing_caption": "empty"}}).dataset
+    values = {"path": path, "missing_caption": "empty", **(more or {})}
+    settings = load_config({"dataset": values}).dataset
     within = comfy_host.allowed_folders()
     samples = scan(settings, within=within, remembered=headers(), grid=clips).samples
     # A held-out image is never trained on, and no length follows from it.

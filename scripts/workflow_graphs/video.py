@@ -17,7 +17,7 @@ _NOTE = """
 
 1. Drop 10 to 40 clips of 2 to 10 seconds on **Train LoRA (Quick)**, or choose their *folder*. A
    text file beside each says what moves and how. Images may lie beside them.
-2. Say in *goal* what you teach; for a motion or a camera move take *style*. *trigger_word* is a
+2. Say in *goal* what you teach; *motion* is a movement or a camera move. *trigger_word* is a
    made-up word that calls it up: it stands in the *prompt* on the right as well.
 3. Choose the {files} model files below.
 4. Press **Run**. The panel shows how the clips are cut, and previews that move.

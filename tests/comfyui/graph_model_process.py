@@ -174,7 +174,8 @@ def trained(folder, job, model, clip, vae, vision=None, begin=None):
     side = job["side"]
     family = family_of.graph_family(model)
     config = run_config(folder, job, side, family.name)
-    source = family_of.encoders_of(model, clip, vae, vision=vision)
+    rate = config.dataset.fps
+    source = family_of.encoders_of(model, clip, vae, vision=vision, rate=rate)
     guidance, guided = job.get("guidance", 1.0), family.prediction.takes_guidance(None)
     frames = job.get("frames", 1)
     # ComfyUI itself adds to a model's ops when it first loads it.

@@ -133,7 +133,16 @@ def losses_of(family, item, output, noisy_points, batches):
     return grad.tolist(), float(total.detach()), float(plain), float(first)
 
 
-def compared(model, clip, vae, vision, frames, ends):
+def told(rate, positive, negative):
+    """Both sides with the frames per second beside the texts; as they are without a number."""
+    from comfy_extras import nodes_lt
+
+    if rate is None:
+        return positive, negative
+    return nodes_lt.LTXVConditioning.execute(positive, negative, rate).args
+
+
+def compared(model, clip, vae, vision, frames, ends, rate=None):
     import nodes
 
     family_of = part("nodes.host.graph_family")
@@ -147,7 +156,8 @@ def compared(model, clip, vae, vision, frames, ends):
     base = part("trainer_core.config").BaseSection()
     locate = part("trainer_core.bases.locate").locate_base
     location = locate(base, family, False, to_train=False)
-    encoders = family_of.encoders_of(model, clip, vae, vision=vision)(family, location)
+    make = family_of.encoders_of(model, clip, vae, vision=vision, rate=rate)
+    encoders = make(family, location)
     last = frames[-1] if ends else None
     given = encode_endpoints(encoders, frames[0], last, len(frames))
     clean = next((given.pop(name) for name in list(given) if name.endswith("clean")), None)
@@ -157,6 +167,7 @@ def compared(model, clip, vae, vision, frames, ends):
     found = {"latent frames": shape[2], "clean": None if clean is None else clean.tolist()}
     with torch.inference_mode():
         sides = [nodes.CLIPTextEncode().encode(clip, each)[0] for each in (CAPTION, NEGATIVE)]
+        sides = told(rate, *sides)
         empty = torch.zeros(shape)
         core = core_node(model, vae, vision, frames, ends, *sides)
         positive, negative, latent, finish = core
@@ -186,6 +197,8 @@ def compared(model, clip, vae, vision, frames, ends):
         own, bare = predict({**text, **given}), predict(text)
         found["batch"] = apart(predict({**text, **given}, text), torch.cat([own, bare]))
         found["effect"] = apart(own[:, :, 1:], bare[:, :, 1:])
+        untold = family_of.encoders_of(model, clip, vae)(family, location).encode_text(CAPTION)
+        found["effect of the rate"] = apart(own, predict({**untold, **given}))
     item = cached("a", bucket(64, 64, len(frames)), latents, (), {**text, **given}, clean=clean)
     gradient, total, plain, rest = losses_of(family, item, own, noisy_points, batches)
     found |= {"gradient": gradient, "loss": total, "plain loss": plain, "loss of the rest": rest}
@@ -300,9 +313,9 @@ def of_model(folder, job):
     pixels = draw.integers(0, 256, (count, side, side, 3), dtype=numpy.uint8)
     frames = torch.from_numpy(pixels).movedim(-1, 1)
     with torch.inference_mode(False):
-        found = compared(model, clip, vae, vision, frames, ends)
+        found = compared(model, clip, vae, vision, frames, ends, job.get("told"))
     job |= {"side": side, "frames": count, "kind": job.get("kind", "lora")}
-    rate = part("nodes.host.graph_model").GraphModel(model).clips.rate
+    rate = job.get("told") or part("nodes.host.graph_model").GraphModel(model).clips.rate
     write_clip(place / "images", side, count, rate, caption=CAPTION)
     files = []
     for number in range(1 + ends):
@@ -310,8 +323,10 @@ def of_model(folder, job):
         Image.fromarray(pixels[-number]).save(files[-1])
     job["begin"] = [files]
     job["dataset"] = {"start_frame": 1.0, "end_frame": 1.0 if ends else 0.0}
+    job["dataset"] |= {"fps": job.get("told")}
 
     def begin(positive, negative, latent):
+        positive, negative = told(job.get("told"), positive, negative)
         return core_node(model, vae, vision, frames, ends, positive, negative)
 
     return found | trained(place, job, model, clip, vae, vision, begin)

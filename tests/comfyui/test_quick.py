@@ -54,6 +54,8 @@ ASKED = {
     "a flow model": answers("person", model="lumina2"),
     "no loader": {**answers("person"), "loader": "SomeLoader/"},
     "clips": {**answers("object", model="wan21"), "folder": "input/clips"},
+    "motion": {**answers("motion", model="wan21"), "folder": "input/clips"},
+    "motion of images": answers("motion", model="wan21"),
     "clips of images": {**answers("object", model="sdxl"), "folder": "input/clips"},
     "training adapter": answers("object", training_adapter=TURBO),
     "training adapter of a model": answers("object", training_adapter=TURBO, model="lumina2"),
@@ -76,7 +78,7 @@ def planned(comfy_host, tmp_path_factory):
     write_images(request.parent / "input" / "tagged", captions=("miku (vocaloid)",) * 3)
     repeated = write_images(request.parent / "input" / "repeated" / "3_cats")
     Image.new("L", (64, 64), 255).save(repeated / "0_mask.png")
-    for name, frames in (("a", 30), ("b", 20)):
+    for name, frames in (("a", 70), ("b", 20)):
         write_clip(request.parent / "input" / "clips", 64, frames, 16, name)
     (request.parent / "loras").mkdir()
     width = embedded_width()
@@ -101,6 +103,7 @@ MODELS = ("SDXL", "SD1.5", "a flow model")
         "no captions",
         "masks and repeats",
         "clips",
+        "motion",
         *MODELS,
         "training adapter",
     ],
@@ -170,6 +173,7 @@ def test_a_training_adapter_is_part_of_the_base_while_it_trains(planned):
         ("edit without pairs", "has no control images, and goal is edit", "control_images"),
         ("pairs without edit", "has control images, and goal is style", "Set goal to edit."),
         ("no such folder", "folder: '../../etc'", "Choose a name from the list"),
+        ("motion of images", "the goal motion, and no clip", "one of the goals person, style"),
         ("clips of images", "holds clips and no images: a.mp4, b.mp4", "a model of videos"),
         ("no loader", "a node that is not known here (SomeLoader)", "Press Run"),
         ("training adapter of a model", "turbo.safetensors, and a MODEL", "Disconnect model"),
@@ -199,8 +203,14 @@ def test_what_was_chosen_is_told_with_reasons(planned):
     assert "trigger word" in rows(planned["no captions"])["captions"]["why"]
     clips = rows(planned["clips"])
     assert "images" not in clips
-    assert clips["parts of clips"]["value"] == "2, of 17 to 29 frames"
+    assert clips["parts of clips"]["value"] == "3, of 17 to 33 frames"
     assert "2 clip(s) in input/clips, at 16 frames a second" in clips["parts of clips"]["why"]
+    # A movement is trained as a whole, at a smaller size, and steps go by its parts.
+    motion = rows(planned["motion"])
+    assert motion["parts of clips"]["value"] == "2, of 17 to 69 frames"
+    assert (motion["frames"]["value"], motion["resolution"]["value"]) == ("81", "256")
+    steps = [int(each["steps"]["value"]) for each in (motion, clips)]
+    assert steps[0] < steps[1]
     assert "a red bar" in yaml.safe_load(planned["clips"]["quick"])["preview"]["prompts"]
     told = rows(planned["masks and repeats"])
     found = [told[name]["value"] for name in ("images", "masks", "images of an epoch")]
@@ -215,7 +225,8 @@ def test_the_edit_shows_its_own_pairs(planned):
 
 def test_the_node_asks_for_what_presets_know(server):
     asked = server.get("/object_info/AdapterTrainerQuick")["AdapterTrainerQuick"]["input"]
-    assert tuple(asked["required"]["goal"][1]["options"]) == presets.GOALS == GOALS
+    assert tuple(asked["required"]["goal"][1]["options"]) == (*presets.GOALS, *presets.CLIP_GOALS)
+    assert presets.GOALS == GOALS
     assert tuple(asked["required"]["quality"][1]["options"]) == presets.QUALITIES
     assert len(asked["required"]) <= 8
     advanced = {name for name, (_, facts) in asked["optional"].items() if facts.get("advanced")}

@@ -14,10 +14,11 @@ CLASSES = {
     "wan21_i2v_ends": {"model": "wan21_i2v", "ends": True},
     "wan22_5b": {"model": "wan22_5b", "guidance": 2.0},
     "ltxv": {"model": "ltxv", "kind": "lokr", "guidance": 2.0},
+    "ltxv_slow": {"model": "ltxv", "told": 12.0},
     "hunyuan_video15": {"model": "hunyuan_video15"},
     "kandinsky5": {"model": "kandinsky5", "kind": "oft"},
 }
-CLEAN = ("wan22_5b", "ltxv", "kandinsky5")
+CLEAN = ("wan22_5b", "ltxv", "ltxv_slow", "kandinsky5")
 """Those that predict nothing of the first frame."""
 
 
@@ -54,6 +55,8 @@ def test_a_clip_begins_with_an_image_as_in_comfyui(comfy_host, tmp_path, name):
     assert found["step"] <= 1e-6
     assert found["batch"] <= 5e-6
     assert found["effect"] > 0.01
+    # A model that reads the frames per second is told those of the clips.
+    assert (found["effect of the rate"] > 0.01) == (name == "ltxv_slow")
     # What is given has no part in the loss, and the rest counts as if it were all.
     first, *rest = found["gradient"]
     if name in CLEAN:

@@ -22,17 +22,23 @@ from .registry import PACKAGES
 GOALS = ("person", "style", "object", "edit")
 """What an adapter may be for."""
 
+CLIP_GOALS = ("motion",)
+"""What it may be for beside, where clips are trained."""
+
 QUALITIES = ("fast", "standard", "thorough")
 """How much time a run may take."""
 
 _RATE = "training.optimizer.learning_rate"
 _SHARE = "dataset.preservation.share"
+_CLIPS = "clips"
+"""The trait of a run that trains clips."""
 _EDIT = "edit"
 _GENERATE = "generate"
 _TOLD = (
     "adapter.kind",
     "training.steps",
     "dataset.resolution",
+    "dataset.frames",
     "adapter.rank",
     _SHARE,
     _RATE,
@@ -127,7 +133,7 @@ def plan_preset(
 
     Args:
         family: As in the run file.
-        goal: One of `GOALS`.
+        goal: One of `GOALS`, or with the trait ``clips`` of `CLIP_GOALS`.
         quality: One of `QUALITIES`.
         images: Number of training images, at least 1.
         variant: The base's, such as ``generate``; None takes the family's for this goal.
@@ -139,7 +145,13 @@ def plan_preset(
     Raises:
         ConfigError: When a word is unknown, the base cannot do the goal, or there is no image.
     """
-    _known("goal", goal, GOALS)
+    _known("goal", goal, (*GOALS, *CLIP_GOALS))
+    if goal in CLIP_GOALS and _CLIPS not in traits:
+        raise ConfigError(
+            f"the goal {goal}, and no clip or a base of images",
+            "a MODEL of videos, and a folder with clips",
+            "Choose them, or one of the goals " + ", ".join(GOALS) + ".",
+        )
     _known("quality", quality, QUALITIES)
     _known("adapter kind", kind, ("auto", *get_args(AdapterKind)))
     if images < 1:
@@ -202,7 +214,7 @@ def _figures(
     """Lay the figures over each other, from what every run shares to what only this one has."""
     general = _general()
     layers = [general["defaults"]["every"], general["goals"][goal], general["qualities"][quality]]
-    names = [f"variant.{variant}", f"goal.{goal}", *(f"trait.{each}" for each in sorted(traits))]
+    names = [f"variant.{variant}", *(f"trait.{each}" for each in sorted(traits)), f"goal.{goal}"]
     if embedded:
         names += ["embedded", f"embedded.variant.{variant}", f"embedded.goal.{goal}"]
         names += [f"embedded.quality.{quality}"]

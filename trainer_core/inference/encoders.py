@@ -278,7 +278,9 @@ def encode_prompts(
         count = preview_frames(own, family, frames)
         controls, shown = [], []
         if family.steered:
-            shown = _control_frames(own, family, files, count, control)
+            assert family.clips is not None
+            part = ClipPart(0.0, count, dataset.fps or family.clips.rate)
+            shown = _control_frames(own, family, (files[0], part) if files else control, count)
         elif family.starts is None:
             controls = [_control(file, own, dataset, family, variant) for file in files]
         elif count > 1:
@@ -320,22 +322,18 @@ def _endpoints(
 def _control_frames(
     preview: PreviewSection,
     family: Family,
-    files: Sequence[Path],
+    control: tuple[Path, ClipPart] | None,
     count: int,
-    usual: tuple[Path, ClipPart] | None,
 ) -> Sequence[Image.Image]:
     """The frames of the clip that steers a preview's clip."""
-    assert family.clips is not None
-    if files:
-        usual = files[0], ClipPart(0.0, count, family.clips.rate)
-    if usual is None or usual[0].suffix.lower() not in CLIP_EXTENSIONS:
+    if control is None or control[0].suffix.lower() not in CLIP_EXTENSIONS:
         raise ConfigError(
             f"no control clip for the prompt {preview.prompts[0][:60]!r}, and one steers what "
             f"{family.title} makes",
             "a control clip for each prompt",
             "Choose a dataset folder with control clips as controls_from of Preview Prompts.",
         )
-    path, part = usual
+    path, part = control
     frames = read_frames(path, replace(part, frames=count))
     return [_fitted(each, preview, family) for each in frames]
 

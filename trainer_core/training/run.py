@@ -209,11 +209,16 @@ def _train(
                 settings={**settled.settings, SCHEDULE: run.anew},
                 header=header,
                 observer=observer,
-                frame_rate=data.family.clips.rate if data.family.clips else 0.0,
+                frame_rate=_frame_rate(config, data.family),
             ) as recorder,
         ):
             observer.notify(RunStarted(_summary(run, folder)))
             return recorder.finish(*train_loaded(run, recorder))
+
+
+def _frame_rate(config: RunConfig, family: Family) -> float:
+    """Of previews that are clips: that of the trained ones."""
+    return 0.0 if family.clips is None else config.dataset.fps or family.clips.rate
 
 
 def _fitted(config: RunConfig, data: Prepared, observer: Observer) -> RunConfig:

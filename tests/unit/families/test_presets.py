@@ -14,12 +14,15 @@ from architecture.source import ROOT
 from tests.fixtures.combinations import rarely
 from tests.fixtures.tables import table
 from trainer_core.config.adapter import AdapterKind
+from trainer_core.config.dataset import DatasetSection
 from trainer_core.config.defaults import resolved_length
 from trainer_core.config.presets import FOLDER, PLAN, read_layers
 from trainer_core.config.run import find_setting
 from trainer_core.config.section import section_of
 from trainer_core.errors import ConfigError
+from trainer_core.families.lent import GRAPH_MODEL
 from trainer_core.families.presets import (
+    CLIP_GOALS,
     GOALS,
     QUALITIES,
     Preset,
@@ -153,6 +156,32 @@ def test_presets_are_what_people_train_with():
                 own = preset(goal, quality, family, variant=variant, images=images).values
                 views = own["training.steps"] * (1 - config.dataset.preservation.share) / images
                 assert 0.3 * most / 3 <= views <= most * 1.5, (family, goal, quality, images)
+
+
+@pytest.mark.parametrize("goal", [*GOALS[:3], *CLIP_GOALS])
+def test_a_goal_of_clips_is_its_own(goal):
+    """Each changes what is trained: the time that a step shows, its size, or what it holds."""
+    clips = {"family": GRAPH_MODEL, "traits": {"flow", "clips"}}
+    values = preset(goal, **clips).values
+    others = [preset(each, **clips).values for each in (*GOALS[:3], *CLIP_GOALS) if each != goal]
+    assert values not in others
+    assert (
+        values["dataset.resolution"]
+        == values["preview.width"]
+        == (256 if goal == "motion" else 384)
+    )
+    # As many tokens of Wan: long and small, or short and large.
+    sides = values["dataset.resolution"] // 16
+    frames = values.get("dataset.frames", DatasetSection.model_fields["frames"].default)
+    assert 5000 < sides**2 * ((frames - 1) // 4 + 1) < 5500
+
+
+@pytest.mark.parametrize("goal", CLIP_GOALS)
+def test_a_goal_of_clips_asks_for_clips(goal):
+    for family, traits in ((TINY, ()), (GRAPH_MODEL, {"flow"})):
+        with pytest.raises(ConfigError, match="no clip") as caught:
+            preset(goal, family=family, traits=traits)
+        assert "person" in caught.value.remedy
 
 
 def test_the_embedded_base_is_trained_as_its_template_says():

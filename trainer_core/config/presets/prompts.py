@@ -20,7 +20,7 @@ def preview_prompts(
     """Prompts whose images say whether a goal was learned: of the own captions, and others.
 
     Args:
-        goal: ``person``, ``style``, ``object`` or ``edit``.
+        goal: ``person``, ``style``, ``object``, ``edit`` or ``motion``.
         trigger_word: Stands in front of the others; empty for none.
         captions: Of the training images, with the trigger word.
         embedded: Whether the base is the one that ships with the trainer, which knows few words.

@@ -84,14 +84,16 @@ def measure(model: str, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def run_jobs(jobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Have ComfyUI's interpreter do jobs in order."""
+def run_jobs(
+    jobs: Sequence[dict[str, Any]], name: str = "train_lora_process.py"
+) -> list[dict[str, Any]]:
+    """Have ComfyUI's interpreter do jobs in order, by a script beside this one."""
     tested = _environment()
     folder = tested.comfyui_folder()
     if folder is None:
         raise SystemExit("no ComfyUI at $COMFYUI_PATH or ~/ComfyUI")
     python = tested.environment_over(tested.comfyui_python(folder))
-    script = Path(__file__).with_name("train_lora_process.py")
+    script = Path(__file__).with_name(name)
     with tempfile.TemporaryDirectory() as place:
         listed = Path(place, "jobs.json")
         listed.write_text(json.dumps(jobs), encoding="utf-8")

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer_core.families.presets import GOALS, QUALITIES, Gpu, plan_preset
 from trainer_core.families.registry import PACKAGES, get_family
+from trainer_core.offload.memory_plan import RESERVE
 
 from . import learning_tables
 from .campaign.tables import campaign_table, goals_table, summary, traces_table
@@ -22,7 +23,7 @@ DOCUMENTS = (
     "README.md",
     *("docs/datasets.md", "docs/gpu.md", "docs/memory.md", "docs/preservation.md"),
     *("docs/presets.md", "docs/tables/benchmarks.md", "docs/tables/learning.md"),
-    "docs/tables/memory.md",
+    *("docs/tables/memory.md", "docs/video.md"),
 )
 
 Row = Mapping[str, Any]
@@ -335,6 +336,23 @@ def _over(ours: Row, node: Row) -> tuple[str, ...]:
     return tuple(f"{share:.2f}" for share in shares)
 
 
+def clip_memory_table() -> str:
+    """What a step on clips takes, and what of the weights is left room for."""
+    record = read_record(RESULTS / "clip_memory.json")
+    rows: list[tuple[str, ...]] = []
+    for row in record["rows"]:
+        step = row["adapter"] + row["activations"]
+        cells = [f"{step / (1 << 30):.1f}"]
+        for gpu in (16, 24):
+            left = (gpu << 30) - RESERVE - step
+            share = min(1.0, left / row["numbers"])
+            cells.append(f"{share:.0%}" if left > 0 else "does not fit")
+        rows.append((f"{row['frames']} x {row['width']} x {row['height']}", *cells))
+    heads = ("Frames and pixels", "A step beside the weights, GiB")
+    heads += tuple(f"fp8 weights on a GPU of {gpu} GB" for gpu in (16, 24))
+    return _table(heads, rows) + f"\n\nComfyUI {record['counted']['comfyui']}. {_simulated(record)}"
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "step_time": step_table,
     "layers": layer_table,
@@ -353,6 +371,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "gpu_goals": goals_table,
     "datasets": dataset_table,
     "train_lora": train_lora_table,
+    "clip_memory": clip_memory_table,
     "learning_defaults": learning_tables.default_table,
     "learning_pace": learning_tables.pace_table,
     "learning_changes": learning_tables.change_table,

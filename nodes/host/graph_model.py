@@ -28,8 +28,9 @@ _IMAGE, _VIDEO = 2, 3
 _SCHEDULER = "simple"
 """Of the samples that a run makes, with the sampler euler."""
 
-_OF_A_STEP = 3
-"""A training step's activations over those of a sampler's step, with gradient checkpointing."""
+_OF_A_STEP = 4
+"""A training step's activations over those of a sampler's step, with gradient checkpointing: 3 of
+FLUX.1 and 3.8 of Wan's 14B by simulation (`benchmarks.clip_memory`)."""
 _OF_A_FACTOR = 16
 """Bytes of a number of the adapter: itself, its gradient and AdamW's two moments in float32."""
 

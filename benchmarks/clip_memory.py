@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measuring.record import RESULTS, origin, write_record
 
@@ -24,7 +25,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS / "clip_memory.json")
     arguments = parser.parse_args()
     counted = {**origin(), "comfyui": version()}
-    jobs = [dict(zip(("width", "height", "frames"), each, strict=True)) for each in CLIPS]
+    jobs: list[dict[str, Any]] = [
+        {"width": width, "height": height, "frames": frames} for width, height, frames in CLIPS
+    ]
     rows = run_jobs(jobs, "clip_memory_process.py")
     write_record(arguments.output, {"counted": counted, "rows": rows})
 

@@ -25,11 +25,12 @@ class ControlRule:
     Attributes:
         encode: From the VAE and the frames `[T, H, W, 3]` in [0, 1] to latents of the VAE
             `[1, C, f, h, w]`.
-        inputs: From these latents to the entries of the conditioning.
+        inputs: From these latents, and those of the clip's first frame or None, to the entries of
+            the conditioning.
     """
 
     encode: Callable[[Vae, Tensor], Tensor]
-    inputs: Callable[[Tensor], dict[str, Any]]
+    inputs: Callable[[Tensor, Tensor | None], dict[str, Any]]
 
 
 def control_rule(model: Any) -> ControlRule | None:
@@ -56,19 +57,22 @@ def _vace(vae: Vae, frames: Tensor) -> Tensor:
     return torch.cat([vae.encode(each) for each in parts], dim=1)
 
 
-def _vace_inputs(latents: Tensor) -> dict[str, Any]:
-    """``WanVaceToVideo`` at strength 1."""
+def _vace_inputs(latents: Tensor, start: Tensor | None) -> dict[str, Any]:
+    """``WanVaceToVideo`` at strength 1, without a reference image."""
+    assert start is None
     mask = latents.new_ones((1, _MASK_CHANNELS, *latents.shape[2:]))
     return {"vace_frames": [latents], "vace_mask": [mask], "vace_strength": [1.0]}
 
 
-def _fun_inputs(latents: Tensor) -> dict[str, Any]:
-    """``WanFunControlToVideo`` without a start image."""
+def _fun_inputs(latents: Tensor, start: Tensor | None) -> dict[str, Any]:
+    """``WanFunControlToVideo``."""
     import torch
 
     form = comfy_host.comfyui_module("comfy.latent_formats").Wan21()
-    start = form.process_out(torch.zeros_like(latents))
-    return {"concat_latent_image": torch.cat([latents, start], dim=1)}
+    first = form.process_out(torch.zeros_like(latents))
+    if start is not None:
+        first[:, :, : start.shape[2]] = start
+    return {"concat_latent_image": torch.cat([latents, first], dim=1)}
 
 
 _RULES: Mapping[str, ControlRule] = {

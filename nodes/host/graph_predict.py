@@ -176,8 +176,9 @@ class GraphPredict:
         if any(each.by_sampler for each in clean):
             x = torch.cat([clean[row].laid_over(each) for row, each in enumerate(noise.split(1))])
         wanted = [
-            self._conditioning(text, [each[row : row + 1] for each in controls], guidance)
-            | inputs[row].entries
+            self._conditioning(
+                text, [each[row : row + 1] for each in controls], guidance, inputs[row]
+            )
             for row, text in enumerate(conditionings)
         ]
         found: list[Tensor | None] = [None] * len(x)
@@ -220,7 +221,11 @@ class GraphPredict:
         return table, (table.double() / (1 + table.double())).float()
 
     def _conditioning(
-        self, text: Conditioning, references: Sequence[Tensor], guidance: float
+        self,
+        text: Conditioning,
+        references: Sequence[Tensor],
+        guidance: float,
+        endpoints: EndpointInputs,
     ) -> dict[str, Any]:
         device = next(iter(text.values())).device
         if self.text is not None and self.text.has_tokens(text):
@@ -231,13 +236,13 @@ class GraphPredict:
             entry["guidance"] = guidance
         rule = control_rule(self.patcher.model)
         if references and rule is not None:
-            entry |= rule.inputs(references[0])
+            entry |= rule.inputs(references[0], endpoints.steered)
         elif references:
             model = self.patcher.model
             # As Set Reference Latent gives them: the model scales them by itself.
             shaped = (each.unsqueeze(2) if self._is_video(each) else each for each in references)
             entry[REFERENCES] = [model.process_latent_out(each) for each in shaped]
-        return {**entry, "model_conds": {}, "uuid": object()}
+        return {**entry, **endpoints.entries, "model_conds": {}, "uuid": object()}
 
     def _passes(
         self,

@@ -170,8 +170,8 @@ class PlainEncoders:
         clip = require(self.clip, "CLIP", "to encode captions", _REMEDY)
         sight = self.sight
         tokens = sight.tokens_seeing(caption, controls) if sight else clip.tokenize(caption)
-        told = {} if self.told_rate is None else {"frame_rate": self.told_rate}
-        return _encoded(clip, tokens, caption, told)
+        rate = {} if self.told_rate is None else {"frame_rate": self.told_rate}
+        return _encoded(clip, tokens, caption, rate)
 
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Encode images `[B, 3, H, W]` in [-1, 1] to `[B, C, h, w]`, float32 on the CPU.
@@ -302,11 +302,11 @@ class PlainEncoders:
 
 
 def _encoded(
-    clip: Clip, tokens: Tokens, caption: str, told: Mapping[str, float] | None = None
+    clip: Clip, tokens: Tokens, caption: str, beside: Mapping[str, float] | None = None
 ) -> Conditioning:
     import torch
 
     with torch.inference_mode():
         entries = clip.encode_from_tokens_scheduled(tokens)
-        entries = [[attended, {**more, **(told or {})}] for attended, more in entries]
+        entries = [[attended, {**more, **(beside or {})}] for attended, more in entries]
         return stored_conditioning(entries, caption)

@@ -41,6 +41,7 @@ class EndpointInputs:
             latents are noise.
         noise_mask: 1 where the latents are noise, 0 where they are clean, to be spread over
             ``samples``.
+        steered: Latents of the first frame for a network that reads them beside a control clip.
         in_network: Whether the network itself takes the clean latents from ``entries``; else the
             sampler lays them over the noise, and hands the mask on.
     """
@@ -48,6 +49,7 @@ class EndpointInputs:
     entries: dict[str, Any] = field(default_factory=dict)
     samples: Tensor | None = None
     noise_mask: Tensor | None = None
+    steered: Tensor | None = None
     in_network: bool = False
 
 
@@ -82,7 +84,8 @@ def endpoint_rule(model: Any) -> EndpointRule | None:
     Args:
         model: ComfyUI's ``BaseModel``.
     """
-    rule = _RULES.get(type(model).__name__)
+    config = type(getattr(model, "model_config", None)).__name__
+    rule = _RULES.get(config) or _RULES.get(type(model).__name__)
     if rule is not None and rule.always and not getattr(model, "image_to_video", False):
         return None  # Wan 2.1 for texts, which has the class of its sibling
     return rule
@@ -254,7 +257,16 @@ def _ltx_latent(latents: Tensor, shape: torch.Size, ends: bool) -> EndpointInput
     return EndpointInputs({}, _behind_zeros(latents, shape), _mask(latents, shape, 1, 1))
 
 
+def _steered(latents: Tensor, shape: torch.Size, ends: bool) -> EndpointInputs:
+    """``WanFunControlToVideo``, of which `control_clips` makes the entries."""
+    del shape, ends
+    return EndpointInputs(steered=latents)
+
+
 _RULES: Mapping[str, EndpointRule] = {
+    "WAN21_FunControl2V": EndpointRule(
+        _alone, _steered, reads="img_emb", read_part="penultimate_hidden_states"
+    ),
     "WAN21": EndpointRule(
         _grey_between,
         _wan_channels,
@@ -270,4 +282,4 @@ _RULES: Mapping[str, EndpointRule] = {
     ),
     "Kandinsky5": EndpointRule(_alone, _replaced, clean=True),
 }
-"""ComfyUI's classes of models to how they take the first frame of a clip."""
+"""ComfyUI's configurations and classes of models to how they take the first frame of a clip."""

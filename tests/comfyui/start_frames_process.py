@@ -214,9 +214,11 @@ def compared(model, clip, vae, vision, frames, ends, rate=None):
     return found
 
 
-def control_node(model, vae, control, positive, negative):
-    """What ComfyUI's own node gives KSampler of a control clip."""
+def control_node(model, vae, control, positive, negative, start=None, vision=None):
+    """What ComfyUI's own node gives KSampler of a control clip, and of the first frame or None."""
     from comfy_extras import nodes_wan
+
+    import nodes
 
     count, _, high, wide = control.shape
     images = control.movedim(1, -1).float() / 255
@@ -225,27 +227,38 @@ def control_node(model, vae, control, positive, negative):
     if type(model.model).__name__ == "WAN21_Vace":
         found = nodes_wan.WanVaceToVideo.execute(**both, strength=1.0, control_video=images)
         return *found.args[:3], None
+    if start is not None:
+        both["start_image"] = start.movedim(0, -1)[None].float() / 255
+        seen = nodes.CLIPVisionEncode().encode(vision, both["start_image"], "none")[0]
+        both["clip_vision_output"] = seen
     return *nodes_wan.WanFunControlToVideo.execute(**both, control_video=images).args, None
 
 
-def steered(model, clip, vae, control):
-    """Entries, and a step of the sampler, of a control clip."""
+def steered(model, clip, vae, control, start, vision):
+    """Entries, and a step of the sampler, of a control clip, with the first frame or without."""
     import nodes
+
+    starts = part("nodes.host.start_frames")
+    encode_endpoints = part("trainer_core.data.cache.encoders").encode_endpoints
 
     family_of = part("nodes.host.graph_family")
     rules = part("nodes.host.control_clips")
     family = family_of.graph_family(model)
     locate = part("trainer_core.bases.locate").locate_base
     location = locate(part("trainer_core.config").BaseSection(), family, True, to_train=False)
-    encoders = family_of.encoders_of(model, clip, vae)(family, location)
+    encoders = family_of.encoders_of(model, clip, vae, vision=vision)(family, location)
     latents, text = encoders.encode_control(control), encoders.encode_text(CAPTION)
+    if start is not None:
+        text |= encode_endpoints(encoders, start, None, len(control))
     shape = encoders.encode_clip(control)[None].shape
     found = {"variant": location.variant, "latent frames": shape[2]}
     with torch.inference_mode():
         sides = [nodes.CLIPTextEncode().encode(clip, each)[0] for each in (CAPTION, NEGATIVE)]
-        positive, *_ = control_node(model, vae, control, *sides)
+        positive, *_ = control_node(model, vae, control, *sides, start, vision)
         theirs = {k: v for k, v in positive[0][1].items() if k not in sides[0][0][1]}
-        ours = rules.control_rule(model.model).inputs(latents[None])
+        given = starts.endpoint_inputs(model.model, text, shape)
+        ours = rules.control_rule(model.model).inputs(latents[None], given.steered)
+        ours |= given.entries
         single = [
             {k: v[0] if isinstance(v, list) else v for k, v in e.items()} for e in (ours, theirs)
         ]
@@ -273,7 +286,7 @@ def of_steered(folder, job):
     from tiny_models.denoisers import tiny_model
     from tiny_models.sizes import BEGINNING
     from tiny_models.texts import tiny_clip
-    from tiny_models.vaes import tiny_vae
+    from tiny_models.vaes import tiny_vae, tiny_vision
 
     name = job["model"]
     sizes, place = BEGINNING[name], folder / job["name"]
@@ -287,14 +300,22 @@ def of_steered(folder, job):
     whole = part("trainer_core.types").ClipPart(0.0, count, 16.0)
     frames = [torch.from_numpy(numpy.array(each)) for each in read(file, whole)]
     control = torch.stack(frames).permute(0, 3, 1, 2)
+    files, start, vision = [str(file)], None, None
+    if job["steered"] == "begun":
+        vision = tiny_vision(sizes.vision)
+        pixels = numpy.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=numpy.uint8)
+        start = torch.from_numpy(pixels).movedim(-1, 0)
+        files.append(str(place / "start.png"))
+        Image.fromarray(pixels).save(files[-1])
+        job["dataset"] = {"start_frame": 1.0}
     with torch.inference_mode(False):
-        found = steered(model, clip, vae, control)
-    job |= {"side": side, "frames": count, "kind": "lora", "begin": [[str(file)]]}
+        found = steered(model, clip, vae, control, start, vision)
+    job |= {"side": side, "frames": count, "kind": "lora", "begin": [files]}
 
     def begin(positive, negative, latent):
-        return control_node(model, vae, control, positive, negative)
+        return control_node(model, vae, control, positive, negative, start, vision)
 
-    return found | trained(place, job, model, clip, vae, begin=begin)
+    return found | trained(place, job, model, clip, vae, vision, begin)
 
 
 def of_model(folder, job):

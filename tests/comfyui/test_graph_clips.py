@@ -28,12 +28,13 @@ from comfyui.graphs import (
 )
 from comfyui.test_graph_errors import refused
 from comfyui.test_graph_history import going_on
-from comfyui.test_graph_model import LATENT, MODEL, hashes, model_graph, sampled
+from comfyui.test_graph_model import LATENT, MODEL, SAMPLER, TEXT, hashes, model_graph, sampled
 from comfyui.test_quick import NODE as QUICK
 from comfyui.test_quick import prompt, refusal
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from trainer_core.data.clips import clip_facts, read_frames
+from trainer_core.inference.preview_files import save_preview
 from trainer_core.training.prepare.cache_manifest import read_manifest
 from trainer_core.types import ClipPart
 
@@ -280,3 +281,67 @@ def test_a_share_of_clips_begins_with_their_first_frame(server, folders):
     assert cancelled(server, cut, 6, CLASS)["node_id"] == TRAIN
     server.run(cut)
     assert weights(run_folder(server, "shared_cut") / "shared_cut.safetensors") == whole
+
+
+STEERED = {"wan21_vace": "WanVaceToVideo", "wan21_fun_control": "WanFunControlToVideo"}
+
+
+def write_control(path, seed):
+    """A control clip whose pixels core's Load Image reads as they are."""
+    draw = numpy.random.default_rng(seed)
+    shape = (FRAMES + 3, 4, 4, 3)
+    images = [Image.fromarray(each).resize((64, 64)) for each in draw.integers(0, 256, shape, "u1")]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images[0].save(path, save_all=True, append_images=images[1:], duration=62, lossless=True)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("model", STEERED)
+def test_a_steered_clip_is_previewed_as_core_samples_it(server, folders, model):
+    write_clip(server.data / "datasets" / model, 64, FRAMES + 3, 16, "a")
+    controls = [
+        server.data / place for place in (f"datasets/{model}/a_control.webp", "input/c.webp")
+    ]
+    for path in controls:
+        write_control(path, len(model))
+    nodes = clips_graph(f"steered_{model}", model)
+    nodes[MODEL]["inputs"]["model"] = model
+    shown = {"width": 64, "height": 64, "frames": FRAMES, "seed": 4}
+    nodes = changed(nodes, PROMPTS, controls_from=f"datasets/{model}", **shown)
+    nodes = sampled(changed(nodes, TRAIN, learning_rate=0.1))
+    sizes = {"width": 64, "height": 64, "length": FRAMES, "batch_size": 1}
+    nodes["c2"] = node("LoadImage", image="c.webp")
+    nodes["c3"] = node(
+        STEERED[model],
+        positive=[TEXT, 0],
+        negative=[TEXT, 0],
+        vae=[MODEL, 2],
+        control_video=["c2", 0],
+        **sizes,
+        **({"strength": 1.0} if "vace" in model else {}),
+    )
+    prompted = prompts_of(SimpleNamespace(nodes=nodes))
+    steps = {"steps": prompted["steps"], "seed": prompted["seed"], "cfg": prompted["guidance"]}
+    nodes[TEXT]["inputs"]["text"] = prompted["prompts"]
+    given = {"positive": ["c3", 0], "negative": ["c3", 1], "latent_image": ["c3", 2], **steps}
+    nodes[SAMPLER]["inputs"] |= given
+    nodes["c4"] = {**nodes[SAMPLER], "inputs": {**nodes[SAMPLER]["inputs"], "model": [MODEL, 0]}}
+    nodes["c5"] = node("VAEDecode", samples=["c4", 0], vae=[MODEL, 2])
+    nodes["c6"] = node("PreviewImage", images=["c5", 0])
+    drawn = {"base": [BASE, 0], "previews": [PROMPTS, 0], "clip": [MODEL, 1], "vae": [MODEL, 2]}
+    nodes["c7"] = node("AdapterTrainerPreview", **drawn, lora=[TRAIN, 0], strength=1.0)
+    nodes["c8"] = node("PreviewImage", images=["c7", 0])
+    outputs = server.run(nodes)["outputs"]
+    by_run, by_hand, by_core, base = (
+        numpy.stack(images_of(server, outputs[each])) for each in (IMAGES, "c8", "m9", "c6")
+    )
+    # Both round what is the same to a hundred-thousandth.
+    assert numpy.abs(by_hand - by_core).max() <= 1
+    # The run's own file is compressed, as core's frames are here.
+    path = server.data / "as_a_preview.webp"
+    save_preview([Image.fromarray(each.astype("u1")) for each in by_core], path, 16)
+    with Image.open(path) as file:
+        frames = [numpy.asarray(each.convert("RGB"), int) for each in ImageSequence.Iterator(file)]
+    assert len(by_run) == len(frames) == FRAMES
+    far, near = (numpy.abs(each - numpy.stack(frames)).mean() for each in (base, by_run))
+    assert 4 * near < far

@@ -29,9 +29,12 @@ def looked_at(comfy_host, folder, job):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["wan21_vace", "wan21_fun_control"])
-def test_a_control_clip_steers_a_clip_as_in_comfyui(comfy_host, tmp_path, name):
-    job = {"steps": 12, "name": name, "model": name, "steered": True}
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("wan21_vace", "alone"), ("wan21_fun_control", "alone"), ("wan21_fun_control", "begun")],
+)
+def test_a_control_clip_steers_a_clip_as_in_comfyui(comfy_host, tmp_path, name, how):
+    job = {"steps": 12, "name": name, "model": name, "steered": how}
     found = looked_at(comfy_host, tmp_path, job)
     check(found, name)
     assert (found["variant"], found["entries"], found["latent frames"]) == ("edit", [], 5)

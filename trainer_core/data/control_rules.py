@@ -126,7 +126,9 @@ def endpoint_kinds(settings: DatasetSection, starts: StartFrames | None) -> tupl
 
 
 def require_steering(samples: Iterable[Sample], *, steered: bool) -> None:
-    """Refuse clips without a control clip where the base is steered by one, or the other way round.
+    """Refuse clips without a control clip where one steers the base, and the other way round.
+
+    Several control clips of one are refused, too.
 
     Raises:
         DatasetError: Naming the first such sample.
@@ -140,6 +142,12 @@ def require_steering(samples: Iterable[Sample], *, steered: bool) -> None:
                 "clips, and a control clip for each",
                 "Put control clips of the same names into control_images, or a_control.mp4 beside "
                 "a.mp4; or choose another model.",
+            )
+        if has_one and len(each.controls) > 1:
+            raise DatasetError(
+                f"{each.name} has {len(each.controls)} control clips",
+                "one for each clip: no further one steers a base",
+                "Remove the others.",
             )
         if has_one and not steered:
             raise DatasetError(

@@ -25,13 +25,14 @@ from ..data.cache.encoders import encode_control, encode_endpoints
 from ..data.captions import TextLimit
 from ..data.clips import read_frames
 from ..data.drawn_masks import with_mask
+from ..data.header import header_info
 from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
 from ..device import DTYPES, release_memory, resolve_device, resolve_precision
 from ..errors import ConfigError
 from ..families.family import Family
 from ..families.filled import control_channels
 from ..families.trainable_text import join_text, load_text
-from ..filesystem.file_names import CLIP_EXTENSIONS
+from ..filesystem.file_names import CLIP_EXTENSIONS, MOVING_EXTENSIONS
 from ..offload.machine import Machine
 from ..types import Bucket, ClipPart, Conditioning
 from ..weights.base_location import BaseLocation
@@ -220,7 +221,7 @@ def check_controls(preview: PreviewSection, variant: str, family: Family | None 
     if family is not None and family.starts is not None:
         least, most = 0, 2 if family.starts.end else 1
     if family is not None and family.steered:
-        least, most = 0, 1
+        least, most = 0, 1 if family.starts is None else 2
     for index, text in enumerate(preview.prompts):
         count = len(preview.controls[index]) if preview.controls else 0
         if count >= least and (most is None or count <= most):
@@ -276,23 +277,26 @@ def encode_prompts(
         files = [Path(file) for each in own.controls for file in each]
         texts = own.prompts[0], own.negative_prompt
         count = preview_frames(own, family, frames)
-        controls, shown = [], []
+        controls, shown, begin = [], [], []
         if family.steered:
             assert family.clips is not None
+            clips = [each for each in files if _is_clip(each)]
+            files = [each for each in files if each not in clips]
             part = ClipPart(0.0, count, dataset.fps or family.clips.rate)
-            shown = _control_frames(own, family, (files[0], part) if files else control, count)
-        elif family.starts is None:
+            steering = (clips[0], part) if clips else control
+            shown = _control_frames(own, family, files, steering, count)
+        if family.starts is not None:
+            begin = _endpoints(own, family, files, start) if count > 1 else []
+        elif not family.steered:
             controls = [_control(file, own, dataset, family, variant) for file in files]
-        elif count > 1:
-            shown = _endpoints(own, family, files, start)
-        length = f" start of {count}" if shown else ""
-        entry = _entry(folder, *texts, shown or controls, f"{identity}{length}")
+        length = f" start of {count}" if shown or begin else ""
+        entry = _entry(folder, *texts, [*shown, *begin] or controls, f"{identity}{length}")
         if not is_sound(entry, thorough=True):
             tensors = _encode(texts, controls, open_encoders(), channels)
-            if family.steered:
+            if shown:
                 tensors["control.0"] = encode_control(open_encoders(), torch.stack(_bytes(shown)))
-            elif shown:
-                tensors |= _encoded_endpoints(shown, count, open_encoders())
+            if begin:
+                tensors |= _encoded_endpoints(begin, count, open_encoders())
             write_entry(entry, tensors)
         # Read back even when just encoded: the same numbers at the first preview and the next.
         encoded.append(read_prompt(line, entry, 1 if family.steered else len(controls)))
@@ -319,17 +323,26 @@ def _endpoints(
     return [_fitted(each, preview, family) for each in images]
 
 
+def _is_clip(path: Path) -> bool:
+    ending = path.suffix.lower()
+    return ending in CLIP_EXTENSIONS or (
+        ending in MOVING_EXTENSIONS and path.is_file() and header_info(path).animated
+    )
+
+
 def _control_frames(
     preview: PreviewSection,
     family: Family,
+    images: Sequence[Path],
     control: tuple[Path, ClipPart] | None,
     count: int,
 ) -> Sequence[Image.Image]:
     """The frames of the clip that steers a preview's clip."""
-    if control is None or control[0].suffix.lower() not in CLIP_EXTENSIONS:
+    if control is None or (images and family.starts is None):
+        image = f"the image {images[0].name}" if images else "no control clip"
         raise ConfigError(
-            f"no control clip for the prompt {preview.prompts[0][:60]!r}, and one steers what "
-            f"{family.title} makes",
+            f"{image} for the prompt {preview.prompts[0][:60]!r}, and a control clip alone steers "
+            f"what {family.title} makes",
             "a control clip for each prompt",
             "Choose a dataset folder with control clips as controls_from of Preview Prompts.",
         )

@@ -118,6 +118,14 @@ def moving(path, frames, size=(48, 32), kind=None):
     first.save(path, kind, save_all=True, append_images=rest, duration=60)
 
 
+def test_an_animated_image_steers_a_clip(tmp_path):
+    for name in ("a.gif", "a_control.webp"):
+        moving(tmp_path / name, 12)
+    (sample,) = scan(settings(tmp_path, missing_caption="empty"), grid=GRID).samples
+    assert sample.clip is not None
+    assert [each.name for each in sample.controls] == ["a_control.webp"]
+
+
 ODD = {
     "no frame": ("a.gif", lambda path: path.write_bytes(b"GIF89a0\0 \0\0\0\0;"), "cannot be read"),
     "too short": ("a.gif", lambda path: moving(path, 3), "has 2 frames .*clips that are long"),

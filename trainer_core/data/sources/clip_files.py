@@ -52,7 +52,7 @@ class ClipFiles:
             if (
                 not moves
                 or self.grid is None
-                or path != image
+                or (path != image and image not in self._facts)
                 or self.problems.settings.animated != "error"
             ):
                 return facts

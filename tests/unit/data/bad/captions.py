@@ -111,6 +111,12 @@ CASES = [
         False,
         controls=(Path("c.mp4"),),
     ),
+    steered(
+        "several-control-clips",
+        "a.mp4 has 2 control clips ... one for each",
+        True,
+        controls=(Path("c.mp4"), Path("d.mp4")),
+    ),
     given("start-frame-not-taken", "dataset.start_frame is 0.5 ... no frame", start_frame=0.5),
     given("end-frame-not-taken", "dataset.end_frame is 0.5 ... no last", EITHER, end_frame=0.5),
     given("start-frame-left-out", "dataset.start_frame is 0 ... always", ALWAYS, start_frame=0.0),

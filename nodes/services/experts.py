@@ -19,6 +19,10 @@ SWITCH_AT = 0.5
 
 _NAME = re.compile(r"(high|low)[ _.-]?noise|a14b.*(?<![a-z])(high|low)(?![a-z])")
 _ONE_OF_TWO = re.compile(r"(?<![a-z0-9])a14b(?![a-z0-9])")
+_KIND, _OF_WAN_21 = "WAN21", "img_emb"
+"""ComfyUI's class of models among which such experts are; what Wan 2.1 has to begin with an image,
+and Wan 2.2 has not."""
+
 _BORDER, _BORDER_OF_IMAGE_TO_VIDEO = 0.875, 0.9
 """Shares of noise at which the makers of Wan 2.2 A14B go over to the other expert.
 
@@ -55,7 +59,8 @@ def expert_of(found: GraphModel, inputs: ExpertInputs) -> Expert | None:
             otherwise, or nothing says which of two it is.
     """
     named = named_role(found.title)
-    if inputs.role == AUTO and not named and _ONE_OF_TWO.search(found.title.casefold()):
+    one = _ONE_OF_TWO.search(found.title.casefold()) or _is_one_of_two(found)
+    if inputs.role == AUTO and not named and one:
         raise InputError(
             f"{found.title} is one of two experts, and its name does not say which",
             "the expert for high noise or the one for low noise",
@@ -87,6 +92,18 @@ def expert_of(found: GraphModel, inputs: ExpertInputs) -> Expert | None:
     levels = (min(border, switch), 1.0) if begins else (0.0, max(border, switch))
     rounded = round(levels[0], 3), round(levels[1], 3)
     return Expert(begins, inputs.switch_at, rounded, found.config, inputs.other)
+
+
+def may_be_expert(model: Any) -> bool:
+    """Whether nothing but its file's name tells a MODEL from one of two experts."""
+    from ..host.graph_model import GraphModel
+
+    return GraphModel(model).kind == _KIND
+
+
+def _is_one_of_two(found: GraphModel) -> bool:
+    begins = found.starts is not None and found.starts.always
+    return begins and found.kind == _KIND and getattr(found.denoiser, _OF_WAN_21, None) is None
 
 
 def named_role(title: str) -> str:

@@ -24,7 +24,7 @@ from .choices import (
     run_config,
     training_config,
 )
-from .experts import HIGH, LOW
+from .experts import HIGH, LOW, may_be_expert
 from .kept_adapters import LoraKeeper
 from .panel import NodeObserver
 from .run_files import GoingOn
@@ -306,6 +306,11 @@ def run_training(
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     if base.expert is not None:
         _tell_of_expert(base.expert, config, observer)
+    elif base.model is not None and may_be_expert(base.model):
+        observer.note(
+            "Trained at all levels of noise, as Wan 2.1 is. For one expert of Wan 2.2 A14B set "
+            "expert to high noise or low noise."
+        )
     texts = workflow_texts(workflow, observer.warn)
     with guest("train", observer) as device:
         _tell_beforehand(config, base, device, observer)

@@ -134,6 +134,7 @@ def look(folder):
         "of another class": (high, {"other": other}),
         "for images": (high, {"other": to_video}),
         "unnamed": (named(high.clone(), "wan2.2-t2v-a14b"), {}),
+        "unnamed, from an image": (named(tiny_model("wan22_i2v", 1, "fp32"), "a"), {}),
         "another shift": (high, {"other": shifted}),
         "the same": (named(high.clone(), "a"), {"role": "low noise", "other": high}),
         "no role": (named(high.clone(), "a"), {"other": low}),

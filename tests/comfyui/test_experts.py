@@ -46,6 +46,7 @@ def test_what_are_no_two_experts_is_refused(found):
         "of another class",
         "for images",
         "unnamed",
+        "unnamed, from an image",
         "another shift",
         "the same",
         "no role",

@@ -111,6 +111,8 @@ def test_clips_beside_images_are_trained_shown_moving_and_sampled(server, traine
         frames, lengths = moving(server.data / "output" / each["subfolder"] / each["filename"])
         assert (frames, len(lengths), sum(lengths)) == (FRAMES, FRAMES, round(1000 * FRAMES / 16))
     assert len(trained.result["outputs"][IMAGES]["images"]) == FRAMES
+    # Of a file whose name does not say whether it is one of two experts.
+    assert "Trained at all levels of noise" in trained.log
     # The adapter generates clips in ComfyUI's own sampler.
     assert "lora key not loaded" not in trained.log
     assert len(trained.result["outputs"]["m9"]["images"]) == FRAMES

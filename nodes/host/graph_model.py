@@ -85,6 +85,9 @@ _NO_IMAGES: Mapping[str, str] = {
     "SV3D_u": "turns views and reads no text",
     "SV3D_p": "turns views and reads no text",
     "SVD_img2vid": "moves an image and reads no text",
+    "HunyuanVideoI2V": "reads its texts together with the image that a clip begins with",
+    "HunyuanVideoSkyreelsI2V": "begins with an image that no node of its own gives it",
+    "CosmosI2V": "begins with an image and is sampled as EDM",
     **dict.fromkeys(
         (
             *("WAN21_Camera", "WAN21_HuMo", "WAN21_SCAIL", "WAN21_SCAIL2"),
@@ -362,7 +365,7 @@ class GraphModel:
         if own is not None and own.latent_channels != found.latent_channels:
             raise self._refused(f"a node has given the latents of {type(found).__name__}")
         begins = getattr(self.model, "image_to_video", False)
-        if self.model.concat_keys or (begins and self.starts is None):
+        if self.starts is None and (self.model.concat_keys or begins):
             raise self._refused("is given an image or a mask beside the noise, as for inpainting")
 
     @property

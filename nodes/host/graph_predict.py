@@ -55,21 +55,24 @@ class _Clean:
         mask = helpers.prepare_mask(inputs.noise_mask, noise.shape, noise.device)
         return cls(model.process_latent_in(inputs.samples), mask, not inputs.in_network)
 
-    def laid_over(self, noise: Tensor) -> Tensor:
-        """What the model sees in the place of `[1, C, f, h, w]`."""
+    def laid_over(self, model: Any, noise: Tensor, level: Tensor) -> Tensor:
+        """What the model sees in the place of `[1, C, f, h, w]` at ComfyUI's sigma `[1]`."""
         if self.image is None or self.mask is None or not self.by_sampler:
             return noise
-        return noise * self.mask + self.image * (1.0 - self.mask)
+        image = model.scale_latent_inpaint(
+            x=noise, sigma=level, noise=noise, latent_image=self.image, denoise_mask=self.mask
+        )
+        return noise * self.mask + image * (1.0 - self.mask)
 
-    def kept(self, output: Tensor, noise: Tensor, level: Tensor) -> Tensor:
+    def kept(self, output: Tensor, noisy: Tensor, sigma: Tensor) -> Tensor:
         """An output `[C, f, h, w]` whose denoised latents have the clean ones in their place.
 
-        It is of a flow: the denoised latents are ``noise - level * output``. No gradient goes
+        It is of a flow: the denoised latents are ``noisy - sigma * output``. No gradient goes
         through the clean part.
         """
         if self.image is None or self.mask is None:
             return output
-        straight = (noise - self.image[0]) / level
+        straight = (noisy - self.image[0]) / sigma
         return output * self.mask[0] + straight * (1.0 - self.mask[0])
 
 
@@ -174,7 +177,8 @@ class GraphPredict:
         clean = [_Clean.of(model, each, noise[:1]) for each in inputs]
         x = noise
         if any(each.by_sampler for each in clean):
-            x = torch.cat([clean[row].laid_over(each) for row, each in enumerate(noise.split(1))])
+            rows = enumerate(zip(noise.split(1), level.split(1), strict=True))
+            x = torch.cat([clean[row].laid_over(model, *each) for row, each in rows])
         wanted = [
             self._conditioning(
                 text, [each[row : row + 1] for each in controls], guidance, inputs[row]
@@ -185,7 +189,7 @@ class GraphPredict:
         for rows, conds in self._passes(x, level, wanted, clean):
             output = self._apply(x[rows], level[rows], conds, exact=exact)
             for row, each in zip(rows, output, strict=True):
-                found[row] = clean[row].kept(each, noise[row], level[row])
+                found[row] = clean[row].kept(each, noisy[row].float(), sigma[row])
         joined = torch.stack([each for each in found if each is not None])
         return joined.squeeze(2) if self._is_video(noisy) else joined
 

@@ -4,7 +4,7 @@ Each class has a node of its own in ComfyUI, and one function here that makes th
 latents of the frames and a mask, put into the conditioning or laid over the noise.
 
 Source: ComfyUI 0.33, ``comfy_extras`` ``nodes_wan.py``, ``nodes_hunyuan.py``,
-``nodes_kandinsky5.py`` and ``nodes_lt.py``.
+``nodes_kandinsky5.py``, ``nodes_lt.py`` and ``nodes_cosmos.py``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _GREY = 0.5
 """What stands in the frames that are not given: ``nodes_wan.py``."""
+
+_PADDED = 9
+"""Frames of such a clip, at the most."""
 
 _FRAMES, _VISION = "frames", "vision"
 _VISION_REMEDY = "Connect Load CLIP Vision to clip_vision of Base From Model."
@@ -87,7 +90,9 @@ def endpoint_rule(model: Any) -> EndpointRule | None:
     config = type(getattr(model, "model_config", None)).__name__
     rule = _RULES.get(config) or _RULES.get(type(model).__name__)
     if rule is not None and rule.always and not getattr(model, "image_to_video", False):
-        return None  # Wan 2.1 for texts, which has the class of its sibling
+        return (
+            None  # of Wan 2.1 and Cosmos-Predict2 those for texts, of the class of their siblings
+        )
     return rule
 
 
@@ -200,6 +205,11 @@ def _alone(vae: Vae, first: Tensor, last: Tensor | None, count: int) -> Tensor:
     return vae.encode(first)
 
 
+def _padded(vae: Vae, first: Tensor, last: Tensor | None, count: int) -> Tensor:
+    """The first frame of the latents of a clip that goes on in grey: ``nodes_cosmos.py``."""
+    return _grey_between(vae, first, None, min(count, _PADDED))[:, :, :1]
+
+
 def _mask(latents: Tensor, shape: torch.Size, *sides: int) -> Tensor:
     """`[1, 1, f, ...]`: 0 in the first frame of the latents and 1 in the others."""
     mask = latents.new_ones((1, 1, shape[2], *sides))
@@ -245,10 +255,21 @@ def _replaced(latents: Tensor, shape: torch.Size, ends: bool) -> EndpointInputs:
 def _wan22_latent(latents: Tensor, shape: torch.Size, ends: bool) -> EndpointInputs:
     """``Wan22ImageToVideoLatent``."""
     del ends
+    return _over_zeros("Wan22", latents, shape)
+
+
+def _cosmos_latent(latents: Tensor, shape: torch.Size, ends: bool) -> EndpointInputs:
+    """``CosmosPredict2ImageToVideoLatent``."""
+    del ends
+    return _over_zeros("Wan21", latents, shape)
+
+
+def _over_zeros(format: str, latents: Tensor, shape: torch.Size) -> EndpointInputs:
+    """Over latents that are zeros for the network."""
     mask = _mask(latents, shape, *shape[-2:])
     whole = _behind_zeros(latents, shape)
-    format = comfy_host.comfyui_module("comfy.latent_formats").Wan22()
-    return EndpointInputs({}, format.process_out(whole) * mask + whole * (1.0 - mask), mask)
+    zeros = getattr(comfy_host.comfyui_module("comfy.latent_formats"), format)().process_out(whole)
+    return EndpointInputs({}, zeros * mask + whole * (1.0 - mask), mask)
 
 
 def _ltx_latent(latents: Tensor, shape: torch.Size, ends: bool) -> EndpointInputs:
@@ -276,6 +297,7 @@ _RULES: Mapping[str, EndpointRule] = {
         read_part="penultimate_hidden_states",
     ),
     "WAN22": EndpointRule(_alone, _wan22_latent, clean=True),
+    "CosmosPredict2": EndpointRule(_padded, _cosmos_latent, clean=True, always=True),
     "LTXV": EndpointRule(_alone, _ltx_latent, clean=True),
     "HunyuanVideo15": EndpointRule(
         _alone, _hunyuan_channels, reads="vision_in", read_part="last_hidden_state"

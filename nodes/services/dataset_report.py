@@ -334,10 +334,10 @@ THUMBNAILS = Thumbnails()
 
 def _encoded(path: Path, side: int) -> bytes:
     """A clip small is its middle frame, large it moves."""
+    from ...trainer_core.data.clips import is_clip
     from ...trainer_core.data.image import open_image
-    from ...trainer_core.filesystem.file_names import ONLY_CLIPS
 
-    if path.suffix.lower() in ONLY_CLIPS:
+    if is_clip(path):
         images = _frames(path, side)
     else:
         images = [open_image(path, "first_frame")]

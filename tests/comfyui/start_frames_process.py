@@ -22,7 +22,7 @@ SIGMA, LATENT_FRAMES = 0.7, 5
 
 def core_node(model, vae, vision, frames, ends, positive, negative):
     """What ComfyUI's own node gives KSampler, and what becomes of its samples."""
-    from comfy_extras import nodes_hunyuan, nodes_kandinsky5, nodes_lt, nodes_wan
+    from comfy_extras import nodes_cosmos, nodes_hunyuan, nodes_kandinsky5, nodes_lt, nodes_wan
 
     import nodes
 
@@ -39,6 +39,10 @@ def core_node(model, vae, vision, frames, ends, positive, negative):
     kind = type(model.model).__name__
     if kind == "WAN22":
         (latent,) = nodes_wan.Wan22ImageToVideoLatent.execute(vae, **sizes, start_image=start).args
+        return positive, negative, latent, None
+    if kind == "CosmosPredict2":
+        node = nodes_cosmos.CosmosPredict2ImageToVideoLatent
+        (latent,) = node.execute(vae, **sizes, start_image=start).args
         return positive, negative, latent, None
     if kind == "LTXV":
         found = nodes_lt.LTXVImgToVideo.execute(**both, image=start, strength=1.0)
@@ -204,7 +208,11 @@ def compared(model, clip, vae, vision, frames, ends, rate=None):
     found |= {"gradient": gradient, "loss": total, "plain loss": plain, "loss of the rest": rest}
     stepper = Own(model)
     with torch.inference_mode():
-        denoised = stepper.denoised(positive, latent, x, level)
+        # A model whose sigma is no share of noise has larger latents.
+        straight = part("nodes.host.graph_model").GraphModel(model).straight
+        own_level = level if straight else level / (1 - level)
+        own_x = x if straight else x * (1 + own_level)
+        denoised = stepper.denoised(positive, latent, own_x, own_level)
         if finish is not None:
             raw = model.model.process_latent_out(denoised)
             denoised = model.model.process_latent_in(finish(raw))

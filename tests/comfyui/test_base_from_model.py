@@ -71,6 +71,7 @@ CLIPS = {
         ("hunyuan_video", "loha", 5, 24.0),
         ("cosmos_predict2", "lora", 5, 16.0),
         ("kandinsky5", "oft", 9, 24.0),
+        ("mochi", "lora", 13, 30.0),
     )
 }
 """Models of videos, with a length of their grid and their rate."""

@@ -22,8 +22,9 @@ import numpy as np
 from PIL import Image
 
 from ..errors import DatasetError
-from ..filesystem.file_names import MOVING_EXTENSIONS
+from ..filesystem.file_names import CLIP_EXTENSIONS, MOVING_EXTENSIONS
 from ..types import ClipPart
+from .header import header_info
 from .image import on_white
 from .image_file import BROKEN, opened_image, what_is_wrong
 
@@ -264,6 +265,17 @@ def _unreadable(path: Path, reason: str) -> DatasetError:
         "a whole clip that FFmpeg decodes, such as an MP4 of H.264",
         "Export it again, remove it from the dataset, or set dataset.unreadable: skip.",
     )
+
+
+def is_clip(path: Path) -> bool:
+    """Whether a file has frames that follow each other: a WebP or GIF may have one alone.
+
+    Raises:
+        DatasetError: When the header of such an image cannot be read.
+    """
+    ending = path.suffix.lower()
+    moves = ending in MOVING_EXTENSIONS and path.is_file()
+    return ending in CLIP_EXTENSIONS or (moves and header_info(path).animated)
 
 
 def parts_of(facts: ClipFacts, lengths: Sequence[int], rate: float, most: int) -> list[ClipPart]:

@@ -23,16 +23,14 @@ from ..data.cache.build import Encoders
 from ..data.cache.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
 from ..data.cache.encoders import encode_control, encode_endpoints
 from ..data.captions import TextLimit
-from ..data.clips import read_frames
+from ..data.clips import is_clip, read_frames
 from ..data.drawn_masks import with_mask
-from ..data.header import header_info
 from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
 from ..device import DTYPES, release_memory, resolve_device, resolve_precision
 from ..errors import ConfigError
 from ..families.family import Family
 from ..families.filled import control_channels
 from ..families.trainable_text import join_text, load_text
-from ..filesystem.file_names import CLIP_EXTENSIONS, MOVING_EXTENSIONS
 from ..offload.machine import Machine
 from ..types import Bucket, ClipPart, Conditioning
 from ..weights.base_location import BaseLocation
@@ -280,7 +278,7 @@ def encode_prompts(
         controls, shown, begin = [], [], []
         if family.steered:
             assert family.clips is not None
-            clips = [each for each in files if _is_clip(each)]
+            clips = [each for each in files if is_clip(each)]
             files = [each for each in files if each not in clips]
             part = ClipPart(0.0, count, dataset.fps or family.clips.rate)
             steering = (clips[0], part) if clips else control
@@ -321,13 +319,6 @@ def _endpoints(
             "Connect it to controls of Preview Prompts.",
         )
     return [_fitted(each, preview, family) for each in images]
-
-
-def _is_clip(path: Path) -> bool:
-    ending = path.suffix.lower()
-    return ending in CLIP_EXTENSIONS or (
-        ending in MOVING_EXTENSIONS and path.is_file() and header_info(path).animated
-    )
 
 
 def _control_frames(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import comfy.clip_vision
+import comfy.ldm.genmo.vae.model
 import comfy.ldm.hunyuan_video.vae_refiner
 import comfy.ldm.lightricks.vae.causal_video_autoencoder as lightricks
 import comfy.ldm.wan.vae
@@ -92,12 +93,20 @@ def _hunyuan15():
     return _narrow(module, ("Encoder", "Decoder"), sizes, state)
 
 
+def _mochi():
+    """Mochi's, whose widths ComfyUI knows."""
+    module = comfy.ldm.genmo.vae.model
+    sizes = {"base_channels": 32, "channel_multipliers": [1, 2, 1, 2]}
+    return _narrow(module, ("Encoder", "Decoder"), sizes, lambda: module.VideoVAE().state_dict())
+
+
 def _narrow(module, classes, sizes, state):
-    """The VAE of a state dict whose classes in a module have other sizes than ComfyUI's."""
+    """The VAE of a state dict, or of what makes one; classes of the module have other sizes."""
     whole = {name: getattr(module, name) for name in classes}
     for name, kind in whole.items():
         setattr(module, name, lambda kind=kind, **given: kind(**{**given, **sizes}))
     try:
+        state = state() if callable(state) else state
         return comfy.sd.VAE(state, dtype=torch.float32)
     finally:
         for name, kind in whole.items():
@@ -112,6 +121,7 @@ KINDS = {
     "wan22": _wan22,
     "hunyuan15": _hunyuan15,
     "ltx": _ltx,
+    "mochi": _mochi,
 }
 """What makes a VAE, by name."""
 

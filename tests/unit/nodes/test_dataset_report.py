@@ -205,3 +205,8 @@ def test_clips_are_shown_with_their_parts(tmp_path, report, dataset_report, allo
     for large, frames in ((False, 1), (True, 20)):
         shown = Image.open(io.BytesIO(dataset_report.THUMBNAILS.get(path, large=large)))
         assert (shown.size, getattr(shown, "n_frames", 1)) == ((64, 48), frames)
+    moving = tmp_path / "d.webp"
+    first, *rest = (Image.new("RGB", (64, 48), (20 * each, 0, 0)) for each in range(10))
+    first.save(moving, save_all=True, append_images=rest, duration=125)
+    shown = Image.open(io.BytesIO(dataset_report.THUMBNAILS.get(moving, large=True)))
+    assert shown.n_frames == 10

@@ -24,6 +24,8 @@ from ..buckets import Plan
 from ..collection import uncollected
 from ..file_memory import FileMemory
 from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
+from ..report.facts import motion_findings
+from ..report.words import finding_line
 from .cache_file import look_into, read_entry
 from .cached_dataset import CachedDataset
 from .claims import Claims
@@ -152,7 +154,7 @@ def _build(
         )
     reused = len(columns.keys) + len(extra) - maker.encoded - len(maker.missing)
     problems = [f"{each}, was damaged and is encoded again" for each in damaged]
-    problems = [*samples.problems, *problems]
+    problems = [*samples.problems, *problems, *map(finding_line, motion_findings(maker.moving))]
     dataset = CachedDataset(columns, maker.encoded, reused, problems, preserved=kept)
     dataset.damaged, dataset.mark = tuple(damaged), mark
     if any(form.counts[-1] for form in columns.forms):

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
 
 from PIL import Image
 
 from ...printable import gibibytes, grouped, shortened, single_line
+from ...types import Bucket
 from .facts import DatasetReport, Finding, Placement, ReportedImage
 from .style import STYLE
 from .thumbnails import chosen, embedded, masked_thumbnail, thumbnails
@@ -34,8 +36,12 @@ def _told(text: str, longest: int = _LONGEST) -> str:
     return html.escape(single_line(shortened(text, longest)), quote=True)
 
 
-def _by(width: int, height: int) -> str:
-    return f"{width} &times; {height}"
+def _by(*sides: int) -> str:
+    return " &times; ".join(map(str, sides))
+
+
+def _size(bucket: Bucket) -> str:
+    return _by(*astuple(bucket)) if bucket.frames > 1 else _by(bucket.width, bucket.height)
 
 
 def report_page(report: DatasetReport, most: int = MOST_IMAGES) -> str:
@@ -155,9 +161,9 @@ def _buckets(report: DatasetReport) -> Iterator[str]:
     yield '<div class="card table"><table><thead><tr><th>Bucket</th><th class="bar"></th>'
     yield '<th class="n">Images</th><th class="n">Batches an epoch</th>'
     yield ('<th class="n">VRAM, estimated</th>' if with_vram else "") + "</tr></thead><tbody>"
-    for each in sorted(shown, key=lambda each: (each.width, each.height)):
+    for each in sorted(shown, key=lambda each: each.bucket):
         wide = max(1, round(100 * each.samples / max(1, largest)))
-        yield f"<tr><td>{_by(each.width, each.height)}</td>"
+        yield f"<tr><td>{_size(each.bucket)}</td>"
         yield f'<td class="bar"><span style="width:{wide}%"></span></td>'
         yield f'<td class="n">{grouped(each.samples)}</td>'
         yield f'<td class="n">{grouped(each.batches)}</td>'
@@ -217,32 +223,31 @@ def _sheet(
         text += f" {grouped(len(shown))} of {grouped(len(report.images))} images are shown: some "
         text += f"of each finding, and evenly of each bucket. {left} are left out."
     yield f'<p class="soft">{_told(text)}</p>'
-    buckets: dict[tuple[int, int], list[ReportedImage]] = {}
+    buckets: dict[Bucket, list[ReportedImage]] = {}
     for image in shown:
-        at = image.placements[0] if image.placements else None
-        buckets.setdefault((at.width, at.height) if at else (0, 0), []).append(image)
-    totals = {(each.width, each.height): each.samples for each in report.buckets}
+        buckets.setdefault(image.bucket, []).append(image)
+    totals = {each.bucket: each.samples for each in report.buckets}
     for size, images in sorted(buckets.items()):
         total = totals.get(size, len(images))
         many = f"{grouped(total)} image" + "s" * (total != 1)
-        yield f"<h3>{_by(*size)} <small>{many}</small></h3>\n"
+        yield f"<h3>{_size(size)} <small>{many}</small></h3>\n"
         yield '<div class="sheet">'
         for image in images:
             found = severities.get(image.name, [])
-            yield from _figure(image, anchors[image.name], small.get(image.name), found)
+            yield from _figure(image, anchors[image.name], small.get(image.name, ()), found)
         yield "</div>"
 
 
 def _figure(
     image: ReportedImage,
     anchor: str,
-    small: Image.Image | None,
+    shown: Sequence[Image.Image],
     found: Sequence[Finding],
 ) -> Iterator[str]:
     yield f'<figure id="{anchor}">'
-    if small is None:
+    if not shown:
         yield '<div class="frame none">cannot be shown</div>'
-    else:
+    for small in shown[:1]:
         # As wide as the frame's greatest height lets it be, so that nothing is distorted.
         wide = min(SIDE, round(240 * small.width / small.height))
         ratio = f"{small.width}/{small.height}"
@@ -251,7 +256,7 @@ def _figure(
         yield f'<img alt="{alt}" decoding="async" src="{embedded(small)}">'
         yield from _crop(image.placements[0] if image.placements else None)
         yield "</div>"
-    yield from _beside(image, small)
+    yield from _beside(image, shown)
     yield f"<figcaption><b><bdi>{_told(image.name, 80)}</bdi></b>"
     yield f"{_by(image.width, image.height)}{_facts(image)}"
     for finding in found[:3]:
@@ -268,12 +273,13 @@ def _crop(at: Placement | None) -> Iterator[str]:
         yield f'<div class="crop" style="{place}"></div>'
 
 
-def _beside(image: ReportedImage, small: Image.Image | None) -> Iterator[str]:
-    preview = masked_thumbnail(image, small, _BESIDE_SIDE)
-    parts = [] if preview is None else [preview]
+def _beside(image: ReportedImage, shown: Sequence[Image.Image]) -> Iterator[str]:
+    """Further frames of a clip, what its mask leaves of an image, and control images."""
+    preview = masked_thumbnail(image, shown[0] if shown else None, _BESIDE_SIDE)
+    parts = [*shown[1:], *(() if preview is None else (preview,))]
     for control in image.controls[:_BESIDE]:
         own = ReportedImage("", control.path, image.role, 0, 0, 0, (), ())
-        parts += thumbnails([own], _BESIDE_SIDE).values()
+        parts += thumbnails([own], _BESIDE_SIDE).get("", ())
     if parts:
         images = (f'<img alt="" src="{embedded(part)}">' for part in parts)
         yield f'<div class="beside">{"".join(images)}</div>'
@@ -297,7 +303,7 @@ def _facts(image: ReportedImage) -> str:
 def _short(finding: Finding, name: str) -> str:
     """What a finding says of one image."""
     one = Finding(finding.kind, finding.severity, (name,))
-    return one.title.removeprefix("1 image ").removeprefix("1 ")
+    return one.title.removeprefix("1 image ").removeprefix("1 clip ").removeprefix("1 ")
 
 
 def _foot(report: DatasetReport) -> Iterator[str]:

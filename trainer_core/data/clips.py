@@ -23,7 +23,8 @@ from PIL import Image
 
 from ..errors import DatasetError
 from ..filesystem.file_names import MOVING_EXTENSIONS
-from ..types import ClipPart
+from ..types import ANY_CLIPS, ClipPart
+from .frame_folders import frame_count, is_frame_folder, read_folder
 from .image import on_white
 from .image_file import BROKEN, opened_image, what_is_wrong
 
@@ -70,12 +71,18 @@ class ClipFacts:
         return int((self.duration + _SOON) * rate)
 
 
-def clip_facts(path: Path) -> ClipFacts:
+def clip_facts(path: Path, rate: float = ANY_CLIPS.rate) -> ClipFacts:
     """Read how large and how long a clip is; one frame is decoded, all of a GIF or WebP.
+
+    Args:
+        rate: Frames per second of a folder of frames.
 
     Raises:
         DatasetError: When it cannot be read, has no frames, or is HDR.
     """
+    if is_frame_folder(path):
+        count, width, height = frame_count(path)
+        return ClipFacts(width, height, count / rate)
     if path.suffix.lower() in MOVING_EXTENSIONS:
         duration, size = 0.0, (0, 0)
         for frame, until in _moving(path):
@@ -120,6 +127,9 @@ def read_frames(path: Path, part: ClipPart) -> Iterator[Image.Image]:
     Raises:
         DatasetError: When the clip cannot be decoded that far.
     """
+    if is_frame_folder(path):
+        yield from read_folder(path, part)
+        return
     wanted = [part.start + number / part.rate for number in range(part.frames)]
     yielded = 0
     moving = path.suffix.lower() in MOVING_EXTENSIONS

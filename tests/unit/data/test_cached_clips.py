@@ -155,6 +155,41 @@ def test_a_clip_that_changes_meanwhile_is_noticed(clips):
         clips.build(plan)
 
 
+def frames_of(world):
+    """A folder of nine frames in a world."""
+    folder = world.data / "f.frames"
+    for number in range(9):
+        world.paint(folder / f"{number}.png", seed=number)
+    (world.data / "f.txt").write_text("f")
+    return folder
+
+
+def test_a_folder_of_frames_is_encoded_once_and_again_where_one_changes(clips):
+    folder = frames_of(clips)
+    first = clips.build()
+    assert clips.build().encoded == 0
+    place = first.names.index("f.frames")
+    found = first.load(place).latents
+    assert torch.equal(found, expected(clips, "f.frames", ClipPart(0.0, 9, 16.0)))
+    clips.paint(folder / "4.png", seed=99)
+    assert clips.build().encoded == 1
+
+
+@pytest.mark.parametrize("change", ["a frame changes", "a frame more"])
+def test_a_folder_of_frames_that_changes_meanwhile_is_noticed(clips, change):
+    folder = frames_of(clips)
+    plan = clips.plan()
+    encode = clips.encoders.encode_clip
+
+    def changing(frames):
+        clips.paint(folder / ("0.png" if change == "a frame changes" else "9.png"), seed=99)
+        return encode(frames)
+
+    clips.encoders.encode_clip = changing
+    with pytest.raises(DatasetError, match=r"f\.frames"):
+        clips.build(plan)
+
+
 @pytest.mark.parametrize("unreadable", ["error", "skip"])
 def test_a_clip_whose_end_is_damaged_is_refused_or_left_out(clips, unreadable):
     path = clips.data / "c.mp4"

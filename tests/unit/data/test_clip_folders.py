@@ -22,6 +22,7 @@ from trainer_core.types import ANY_CLIPS, FrameGrid
 pytest.importorskip("av")
 
 GRID = FrameGrid(4, 16.0)
+FRAMES = {f"a.frames/{number}.png": None for number in range(11)}
 LAST = {"trigger_word": "ohwx"}
 ROW = json.dumps({"file_name": "b.mp4", "text": "row"})
 
@@ -90,6 +91,13 @@ TRAINED = {
         {"a.mp4": 1, "b.mp4": 1, ".adapter_trainer.json": '{"left_out": ["a.mp4"]}'},
         {"missing_caption": "empty"}, ["b.mp4"], "left out by hand: a.mp4",
     ),
+    "frames": ({**FRAMES, "a.txt": "x"}, {}, ["a.frames"], None),
+    "frames, in parts": (
+        {**FRAMES, "a.txt": "x"}, {"frames": 5, "fps": 8.0}, ["a.frames #1", "a.frames #2"], None
+    ),
+    "frames of a row": (
+        {**FRAMES, "metadata.jsonl": ROW.replace("b.mp4", "a.frames")}, {}, ["a.frames"], None
+    ),
     "control clips, as far as they go": (
         {"training_images/a.mp4": 5, "training_images/a.txt": "x", "control_images/a.mp4": 1},
         {}, ["training_images/a.mp4"], None,
@@ -152,7 +160,7 @@ def test_clips_of_a_folder(folder, files, options, wanted, told):
     assert bool(found.problems) == (told is not None)
     assert told is None or told in " ".join(found.problems)
     for sample in found.samples:
-        clip = sample.name.lower().partition(" #")[0].endswith(".mp4")
+        clip = sample.name.lower().partition(" #")[0].endswith((".mp4", ".frames"))
         assert (sample.clip is not None) == clip
         assert (sample.width, sample.height) == (48, 32)
         if clip:
@@ -165,6 +173,12 @@ def test_clips_of_a_folder(folder, files, options, wanted, told):
 REFUSED = {
     "too short": ({"a.mp4": 0.125, "a.txt": "x"}, {}, "has 2 frames at 16", "export the clips"),
     "cut short": ({"a.mp4": "no clip", "a.txt": "x"}, {}, "cannot be read as a clip", "export"),
+    "no frames": ({"a.frames/a.txt": "x", "a.txt": "x"}, {}, "holds no images", "again"),
+    "too few frames": (
+        {"a.frames/1.png": None, "a.txt": "x"}, {}, "has 1 frames at 16", "export the clips"
+    ),
+    "a frame cut short": ({**FRAMES, "a.frames/5.png": "", "a.txt": "x"}, {}, "5.png", "export"),
+    "no folder": ({"a.frames": "x", "a.txt": "x"}, {}, "Not a directory", "again"),
     "no length": ({"a.mp4": 1, "a.txt": "x"}, {"frames": 3}, "dataset.frames: 3", "to 5 or more"),
     "a control image": (
         {"a.mp4": 1, "a.txt": "x", "a_control.png": None}, {}, "is a clip with a control", "own"
@@ -202,6 +216,27 @@ def test_clips_that_would_be_trained_wrongly_are_refused(folder, files, options,
         scan(settings(root, **options), grid=GRID)
     assert words in error.value.found
     assert remedy in error.value.remedy
+
+
+def test_frames_of_another_size_are_refused(folder, paint):
+    root = folder({**FRAMES, "a.txt": "x"})
+    paint(root / "a.frames/11.png", width=32, height=48)
+    with pytest.raises(DatasetError, match=r"holds 11\.png of 32 x 48 pixels"):
+        scan(settings(root), grid=GRID)
+
+
+def test_a_base_of_images_leaves_frames_out_and_says_so(folder):
+    found = scan(settings(folder({**FRAMES, "b.png": None, "a.txt": "x", "b.txt": "x"})))
+    assert names(found) == ["b.png"]
+    assert any("clip" in each and "a.frames" in each for each in found.problems)
+
+
+@pytest.mark.parametrize("name", ["b.frames", "a.frames/b.png"])
+def test_a_link_of_frames_out_of_what_is_allowed_is_refused(folder, tmp_path, name):
+    root = folder({**FRAMES, "a.txt": "x"})
+    (root / name).symlink_to(tmp_path)
+    with pytest.raises(DatasetError, match=re.escape(name)):
+        scan(settings(root), AllowedFolders([root]), grid=GRID)
 
 
 @pytest.mark.parametrize("listed", [False, True])

@@ -172,6 +172,23 @@ def test_hdr_is_refused(tmp_path):
         clip_facts(path)
 
 
+@pytest.mark.parametrize("rate", [16.0, 24.0, 29.97])
+def test_a_folder_of_frames_is_read_in_order_of_its_numbers(tmp_path, rate):
+    folder = tmp_path / "a.frames"
+    folder.mkdir()
+    for number in range(40):
+        Image.new("RGB", (8, 6), (number, 0, 0)).save(folder / f"f{number}.png")
+    (folder / "notes.txt").write_text("x")
+    facts = clip_facts(folder, rate)
+    assert (facts.width, facts.height, facts.frames(rate)) == (8, 6, 40)
+    parts = parts_of(facts, [13], rate, 16)
+    read = [image.getpixel((0, 0))[0] for part in parts for image in read_frames(folder, part)]
+    assert read == list(range(39))
+    (folder / "f3.png").unlink()
+    with pytest.raises(DatasetError, match="holds 12 of the 13 frames from 27 on"):
+        list(read_frames(folder, ClipPart(27 / rate, 13, rate)))
+
+
 def test_a_part_beyond_the_end_is_refused(tmp_path):
     path = write_clip(tmp_path / "a.mp4")
     with pytest.raises(DatasetError, match="could be decoded"):

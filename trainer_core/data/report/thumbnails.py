@@ -87,7 +87,9 @@ def _shown(path: Path, clip: ClipPart | None, side: int) -> Iterator[Image.Image
         # Twice as large and then made small, so that a draft's rough pixels are not seen.
         yield small_image(file_bytes(path), side * 2)
     else:
-        yield from read_frames(path, ClipPart(clip.start, 3, 2 * clip.rate / (clip.frames - 1)))
+        for number in (0, (clip.frames - 1) // 2, clip.frames - 1):
+            start = clip.start + number / clip.rate
+            yield from read_frames(path, ClipPart(start, 1, clip.rate))
 
 
 def masked_thumbnail(

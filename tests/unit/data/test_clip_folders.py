@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections import Counter
 
 import pytest
 from PIL import Image
@@ -11,6 +12,7 @@ from tests.fixtures.clip_files import write_clip
 from tests.fixtures.scanned_folder import names, settings
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.file_memory import FileMemory
+from trainer_core.data.plan_text import planned_batches
 from trainer_core.data.report.build import Batching, make_report
 from trainer_core.data.report.inspection import inspect
 from trainer_core.data.sources.combined import scan_all
@@ -288,6 +290,31 @@ def test_clips_of_further_folders_have_names_and_sizes_of_their_own(folder, clip
     assert [each.regularization for each in found.samples] == [False, False, True, True]
     buckets = {each.bucket for each in plan_buckets(found.samples, chosen, 16, None).samples}
     assert {each.frames for each in buckets} == {33}
+
+
+def test_images_in_a_folder_of_their_own_have_a_share_and_a_size(folder, paint):
+    root = folder({"a.mp4": 5, "b.mp4": 1})
+    other = root.with_name("images")
+    for name in "cd":
+        paint(other / f"{name}.png", width=80, height=80)
+    images = {"path": str(other), "num_repeats": 3, "resolution": 64, "batch_size": 2}
+    chosen = settings(root, resolution=32, missing_caption="empty", folders=[images])
+    samples = plan_buckets(scan_all(chosen, grid=GRID).samples, chosen, 16, None).samples
+    plan = planned_batches(samples, chosen, 1, 1)
+    trained = [
+        [samples[index] for index in each.indices]
+        for step in range(1, plan.steps_per_epoch + 1)
+        for each in plan.passes(step)
+    ]
+    assert all(len({each.bucket for each in batch}) == 1 for batch in trained)
+    counts = Counter((each.sample.name, str(each.bucket)) for batch in trained for each in batch)
+    assert counts == {
+        ("a.mp4 #1", "32x32x33"): 1,
+        ("a.mp4 #2", "32x32x33"): 1,
+        ("b.mp4", "32x32x13"): 1,
+        ("images/c.png", "64x64"): 3,
+        ("images/d.png", "64x64"): 3,
+    }
 
 
 def test_a_clip_smaller_than_any_size_is_refused_by_name(folder):

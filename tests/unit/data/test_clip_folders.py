@@ -100,6 +100,18 @@ TRAINED = {
     "frames of a row": (
         {**FRAMES, "metadata.jsonl": ROW.replace("b.mp4", "a.frames")}, {}, ["a.frames"], None
     ),
+    "a still mask": ({"a.mp4": 1, "a.txt": "x", "a_mask.png": None}, {}, ["a.mp4"], None),
+    "a mask that moves, as far as it goes": (
+        {"a.mp4": 5, "a.txt": "x", "a_mask.mp4": 1}, {}, ["a.mp4"], None
+    ),
+    "a mask of frames": (
+        {"a.mp4": 1, "a.txt": "x"} | {name.replace("a.", "a_mask."): None for name in FRAMES},
+        {}, ["a.mp4"], None,
+    ),
+    "masks in a folder": (
+        {"training_images/a.mp4": 1, "training_images/a.txt": "x", "masks/a.mp4": 1,
+         "control_images/a.mp4": 1}, {}, ["training_images/a.mp4"], None,
+    ),
     "control clips, as far as they go": (
         {"training_images/a.mp4": 5, "training_images/a.txt": "x", "control_images/a.mp4": 1},
         {}, ["training_images/a.mp4"], None,
@@ -175,6 +187,9 @@ def test_clips_of_a_folder(folder, files, options, wanted, told):
 REFUSED = {
     "too short": ({"a.mp4": 0.125, "a.txt": "x"}, {}, "has 2 frames at 16", "export the clips"),
     "cut short": ({"a.mp4": "no clip", "a.txt": "x"}, {}, "cannot be read as a clip", "export"),
+    "a broken mask": (
+        {"a.mp4": 1, "a.txt": "x", "a_mask.mp4": "no clip"}, {}, "a_mask.mp4 cannot be", "export"
+    ),
     "no frames": ({"a.frames/a.txt": "x", "a.txt": "x"}, {}, "holds no images", "again"),
     "too few frames": (
         {"a.frames/1.png": None, "a.txt": "x"}, {}, "has 1 frames at 16", "export the clips"
@@ -185,8 +200,12 @@ REFUSED = {
     "a control image": (
         {"a.mp4": 1, "a.txt": "x", "a_control.png": None}, {}, "is a clip with a control", "own"
     ),
-    "a mask": (
-        {"a.mp4": 1, "a.txt": "x", "a_mask.png": None}, {}, "a.mp4 is a clip with a mask", "own"
+    "a mask that moves and decides": (
+        {"a.mp4": 1, "a.txt": "x", "a_mask.mp4": 1}, {"crop": "mask"}, "a mask that moves", "own"
+    ),
+    "a broken frame of a mask": (
+        {"a.mp4": 1, "a.txt": "x", "a_mask.frames/1.png": None, "a_mask.frames/2.png": "no image"},
+        {}, "a_mask.frames", "again",
     ),
     "a clip as control image": (
         {"a.png": None, "a.txt": "x", "a_control.mp4": 1},

@@ -19,7 +19,7 @@ import torch
 from ...config import CacheSection, DatasetSection, RunConfig
 from ...errors import DatasetError
 from ...printable import listed
-from ...types import PlannedSample
+from ...types import ANY_CLIPS, FrameGrid, PlannedSample
 from ..buckets import Plan
 from ..collection import uncollected
 from ..file_memory import FileMemory
@@ -62,6 +62,7 @@ def build_cache(
     memory: FileMemory | None = None,
     weighs: bool = False,
     endpoints: tuple[str, ...] = (),
+    clips: FrameGrid | None = None,
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -89,6 +90,7 @@ def build_cache(
         memory: What is known of the image files; unset: what the cache's folder remembers.
         weighs: Whether the tokenizer reads round brackets as weights (`EncoderSource`).
         endpoints: Which frames of clips the base is given (`control_rules.endpoint_kinds`).
+        clips: Lengths of clips and of their latents, where the base trains clips.
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -102,7 +104,8 @@ def build_cache(
     identity = encoded_as(identity, options)
     memory = memory or FileMemory(folder, trust=not verify)
     naming = Recipes(
-        folder, identity, settings, channels, fills, shown, memory, grid, weighs, endpoints
+        *(folder, identity, settings, channels, fills, shown, memory, grid, weighs, endpoints),
+        clips=clips or ANY_CLIPS,
     )
     making = _Making(open_encoders, notify, options, verify)
     return _build(naming, plan, preserved_prompts, making)
@@ -278,7 +281,9 @@ class _Samples:
             if task.entry.key in maker.failed or task.entry.key in maker.missing:
                 continue
             mask = read_entry(task.entry)["mask"]
-            if counts_nothing(mask, settings):
+            # What is given clean carries no loss.
+            predicted = mask[1:] if mask.ndim == 3 and self.naming.endpoints else mask
+            if counts_nothing(predicted, settings):
                 maker.fail(task.entry, nothing_counts_error(recipe.item.name, task.sources[0]))
             elif task.entry.key in made and task.entry == recipe.item.mask and not mask.any():
                 self.problems.append(

@@ -87,12 +87,17 @@ class ClipFiles:
                 f"Set dataset.frames to {shortest} or more, or remove the clips.",
             )
         steering = [self._facts[each] for each in sample.controls if each in self._facts]
-        if len(steering) < len(sample.controls) or sample.mask or sample.layers:
-            other = "a mask" if sample.mask else "layers" if sample.layers else "a control image"
+        masks = [self._facts[sample.mask]] if sample.mask in self._facts else []
+        other = "layers" if sample.layers else ""
+        if len(steering) < len(sample.controls):
+            other = "a control image"
+        elif masks and settings.crop == "mask":
+            other = "a mask that moves, and dataset.crop is mask"
+        if other:
             self.problems.add(BAD_CLIP, f"{sample.name} is a clip with {other}", sample.image)
             return
-        # As far as its control clips go.
-        facts = min((facts, *steering), key=lambda each: each.duration)
+        # As far as its control clips and its mask go.
+        facts = min((facts, *steering, *masks), key=lambda each: each.duration)
         parts = parts_of(facts, self.grid.lengths(settings.frames), rate, settings.max_clips)
         if not parts:
             self.problems.add(

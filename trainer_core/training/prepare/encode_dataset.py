@@ -311,6 +311,7 @@ def _encode(
             grid=functools.cache(functools.partial(family.latent_grid, location)),
             weighs=encoders.weighs,
             endpoints=endpoints,
+            clips=family.clips,
         )
     prompts = encode_prompts(
         config.preview,

@@ -16,9 +16,8 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from ..errors import DatasetError
@@ -27,9 +26,6 @@ from ..types import ANY_CLIPS, ClipPart
 from .frame_folders import frame_count, is_frame_folder, read_folder
 from .image import on_white
 from .image_file import BROKEN, opened_image, what_is_wrong
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _HDR = {16: "PQ", 18: "HLG"}
 """Numbers of transfer curves in ISO/IEC 23091-4, to their names."""
@@ -262,9 +258,9 @@ def _require_plausible(width: int, height: int) -> None:
 
 def _upright(frame: Any, stream: Any) -> Image.Image:
     size = _upright_size(frame, stream)
-    pixels: NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
-    turned = np.ascontiguousarray(np.rot90(pixels, frame.rotation // 90))
-    image = Image.fromarray(turned)
+    image: Image.Image = frame.to_image()
+    if frame.rotation:
+        image = image.rotate(frame.rotation, expand=True)
     return image if image.size == size else image.resize(size, Image.Resampling.LANCZOS)
 
 

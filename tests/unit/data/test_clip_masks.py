@@ -8,6 +8,7 @@ from PIL import Image
 from tests.fixtures.clip_files import write_clip
 from trainer_core.config import MaskSection
 from trainer_core.data.batches import make_batch
+from trainer_core.data.clips import read_frames
 from trainer_core.data.masks import mask_weights
 from trainer_core.data.report.build import Batching, make_report
 from trainer_core.data.report.inspection import inspect
@@ -15,7 +16,7 @@ from trainer_core.data.report.page import report_page
 from trainer_core.data.sources.folder import scan
 from trainer_core.errors import DatasetError
 from trainer_core.training.step.micro_batch import _joined_masks
-from trainer_core.types import START, FrameGrid, View
+from trainer_core.types import START, ClipPart, FrameGrid, View
 
 pytest.importorskip("av")
 
@@ -131,6 +132,22 @@ def test_a_mask_that_is_white_where_nothing_is_trained_alone_is_refused(clips):
     clips.built()
     with pytest.raises(DatasetError, match=r"nothing of a\.mkv counts"):
         clips.built(endpoints=(START,))
+
+
+def test_a_still_mask_says_what_of_all_frames_is_kept(clips):
+    (clips.data / "a_mask.mkv").unlink()
+    mask = np.zeros((HIGH, WIDE), np.uint8)
+    mask[:, 80:] = 255
+    Image.fromarray(mask).save(clips.data / "b_mask.png")
+    clips.options |= {"crop": "mask", "max_aspect_ratio": 1.0}
+    dataset = clips.built()
+    found = dataset.load(dataset.names.index("b.mkv #1"))
+    frames = read_frames(clips.data / "b.mkv", ClipPart(0.0, 17, 16.0))
+    right = [np.asarray(each)[:, WIDE - HIGH :].copy() for each in frames]
+    with torch.no_grad():
+        wanted = clips.encoders.encode_clip(torch.from_numpy(np.stack(right)).permute(0, 3, 1, 2))
+    assert torch.allclose(found.latents, wanted, atol=1e-4)
+    assert found.mask[0].tolist() == [0.0] * 6 + [1.0] * 2
 
 
 def test_only_a_changed_mask_is_made_again(clips):

@@ -1,4 +1,4 @@
-"""What a large cache costs: to start from it, to hold it in memory, and to load a sample of it.
+"""What a large cache costs: to start from it, to hold it, to load a sample, to read clips for it.
 
 The files are made without encoders: all of a kind are one file under different keys, as only how
 many there are and how large they are matters. Sizes are those of small images, so that 100 000
@@ -19,9 +19,12 @@ import time
 import tracemalloc
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+import av
+import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import load_file
@@ -33,8 +36,10 @@ from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.cache.cache_file import Entry, make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.data.cache.columns import ItemColumns
-from trainer_core.data.cache.recipes import Recipes
+from trainer_core.data.cache.recipes import Recipes, SizedImage
+from trainer_core.data.clips import clip_facts, parts_of
 from trainer_core.data.file_memory import FileMemory
+from trainer_core.data.motion import Motion
 from trainer_core.data.sources.combined import scan_all
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
@@ -45,6 +50,7 @@ SIDE = 64
 TOKENS = 12
 LOADED = 64
 AHEAD = 4
+CLIP_SIZE, CLIP_FRAMES, CLIP_RATE = (1280, 720), 132, 16.0
 _KEY = b"0" * 64
 
 
@@ -223,6 +229,65 @@ def measure_load(root: Path) -> dict[str, Any]:
     }
 
 
+def make_clip(path: Path, key_frames: int) -> None:
+    """Write a noisy image that moves, four parts long, with a key frame for every so many."""
+    width, height = CLIP_SIZE
+    noise = np.random.default_rng(0).normal(0, 6, (height, width + 2 * CLIP_FRAMES, 3))
+    coarse = np.random.default_rng(1).integers(0, 256, (18, 32, 3), dtype=np.uint8)
+    wide = Image.fromarray(coarse).resize(noise.shape[1::-1], Image.Resampling.BICUBIC)
+    pixels = np.clip(np.asarray(wide) + noise, 0, 255).astype(np.uint8)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=round(CLIP_RATE))
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.options = {"g": str(key_frames)}
+        for number in range(CLIP_FRAMES):
+            shown = np.ascontiguousarray(pixels[:, 2 * number :][:, :width])
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(shown, "rgb24")))
+        container.mux(stream.encode())
+
+
+def measure_clips(root: Path, key_frames: int) -> dict[str, Any]:
+    """Decode and resize a clip's parts for the cache, beside PyAV that decodes it in one go.
+
+    Both resize as images are, with Pillow; in CPU time, because both decode in threads. Each part
+    is decoded from the key frame before it.
+    """
+    path, bucket = root / f"{key_frames}.mp4", Bucket(512, 288, 33)
+    make_clip(path, key_frames)
+    size = bucket.width, bucket.height
+    # The scan reads how long it is, and that is remembered.
+    parts = parts_of(clip_facts(path), [bucket.frames], CLIP_RATE, 16)
+
+    def bare(resizes: bool) -> int:
+        frames = []
+        with av.open(str(path)) as container:
+            container.streams.video[0].thread_type = "AUTO"
+            for frame in container.decode(video=0):
+                image = frame.to_image()
+                if resizes:
+                    image = image.resize(size, Image.Resampling.LANCZOS)
+                frames = [*frames[1 - bucket.frames :], np.array(image)]
+        return len(frames)
+
+    def ours() -> None:
+        for part in parts:
+            motion = Motion(part)
+            for image in SizedImage(path, bucket, False, 3, clip=part).frames():
+                motion.look(image)
+                np.array(image)
+
+    actions = partial(bare, False), partial(bare, True), ours
+    rounds = [[timed(each)[1] for each in actions] for _ in range(5)]
+    least = [1000 * min(each) / CLIP_FRAMES for each in zip(*rounds, strict=True)]
+    return {
+        "frames_a_key_frame": key_frames,
+        "decoding_ms": round(least[0], 2),
+        "sequential_ms": round(least[1], 2),
+        "own_ms": round(least[2], 2),
+        "median_speed": round(statistics.median(each[1] / each[2] for each in rounds), 3),
+    }
+
+
 def main() -> int:
     """Measure and write `results/dataset_cache.json`."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -240,6 +305,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         record["load"] = {**measure_load(Path(folder)), "timed": origin()}
     print(json.dumps(record["load"]))
+    with tempfile.TemporaryDirectory() as folder:
+        found = [measure_clips(Path(folder), number) for number in (16, 250)]
+        record["clips"] = {"rounds": found, "timed": origin()}
+    print(json.dumps(record["clips"]))
     write_record(given.output, record)
     return 0
 

@@ -200,7 +200,8 @@ class CachedSample:
         conditioning: The encoded text of the view (and, for edit families, what the text encoder
             saw of the control images), and the frames that it is given.
         regularization: As in `Sample`.
-        mask: `[h, w]` in [0, 1], 1 where the image counts as foreground; None where all does.
+        mask: `[h, w]` in [0, 1], or `[f, h, w]` of frames with masks of their own, 1 where the
+            image counts as foreground; None where all does.
         direction: Of a concept slider, its encoded positive and negative prompt; else None.
         clean: `[f]`, 1 for each frame of latents that is given and not predicted; None where all
             are predicted.

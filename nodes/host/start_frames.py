@@ -89,11 +89,9 @@ def endpoint_rule(model: Any) -> EndpointRule | None:
     """
     config = type(getattr(model, "model_config", None)).__name__
     rule = _RULES.get(config) or _RULES.get(type(model).__name__)
-    if rule is not None and rule.always and not getattr(model, "image_to_video", False):
-        return (
-            None  # of Wan 2.1 and Cosmos-Predict2 those for texts, of the class of their siblings
-        )
-    return rule
+    # Wan 2.1 and Cosmos-Predict2 for texts are of the class of their siblings that begin with one.
+    for_texts = rule is not None and rule.always and not getattr(model, "image_to_video", False)
+    return None if for_texts else rule
 
 
 def start_frames(model: Any) -> StartFrames | None:

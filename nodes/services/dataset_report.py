@@ -356,7 +356,7 @@ def _frames(path: Path, side: int) -> list[Image]:
     from ...trainer_core.data.clips import clip_facts, read_frames
     from ...trainer_core.types import ClipPart
 
-    facts = clip_facts(path)
+    facts = clip_facts(path, _MOVING_RATE)
     part = ClipPart(facts.duration / 2, 1, _MOVING_RATE)
     if side != _SMALL:
         most = min(_MOVING_FRAMES, facts.frames(_MOVING_RATE))
@@ -379,20 +379,24 @@ def image_below(folder: Path, name: str, within: AllowedFolders) -> Path:
     Raises:
         InputError: When there is no such image, or it lies elsewhere.
     """
+    from ...trainer_core.data.frame_folders import frame_files, is_frame_folder
     from ...trainer_core.filesystem.file_names import IMAGE_EXTENSIONS, ONLY_CLIPS
 
     known = IMAGE_EXTENSIONS | ONLY_CLIPS
     parts: Sequence[str] = name.split("/")
     plain = all(part and part[0] != "." and not set(part) & {"\\", "\0"} for part in parts)
     path = folder.joinpath(*parts) if plain and ":" not in parts[0][:2] else folder
-    if path.suffix.lower() not in known or not _is_file(path):
+    if path.suffix.lower() not in known or not _is_there(path):
         raise InputError(f"there is no image {name[:200]}", "an image of the dataset", "Reload.")
-    within.require(path, "image")
+    for each in (path, *(frame_files(path) if is_frame_folder(path) else ())):
+        within.require(each, "image")
     return path
 
 
-def _is_file(path: Path) -> bool:
+def _is_there(path: Path) -> bool:
+    from ...trainer_core.data.frame_folders import is_frame_folder
+
     try:
-        return path.is_file()
+        return path.is_file() or (is_frame_folder(path) and path.is_dir())
     except (OSError, ValueError):
         return False

@@ -54,11 +54,15 @@ def clips_graph(name, folder="clips", **changes):
 
 @pytest.fixture(scope="module")
 def folders(shared_server):
-    """Two clips beside an image, and clips alone."""
+    """Two clips with masks beside an image, and clips alone."""
     data = shared_server.data / "datasets"
     write_images(data / "mixed", ("a square",))
     for folder, name in (("mixed", "a"), ("mixed", "b"), ("clips", "a")):
         write_clip(data / folder, 64, 2 * FRAMES, 16, name)
+    # A mask that moves and a still one.
+    write_clip(data / "mixed", 64, 2 * FRAMES, 16, "a_mask")
+    (data / "mixed" / "a_mask.txt").unlink()
+    Image.linear_gradient("L").resize((64, 64)).save(data / "mixed" / "b_mask.png")
     return data
 
 
@@ -170,7 +174,7 @@ def test_a_base_of_images_tells_of_clips(server, folders):
     said = len(server.log.read_text(errors="replace"))
     server.run(nodes)
     log = server.log.read_text(errors="replace")[said:]
-    assert "2 clip(s), which bases of videos train and others leave out: a.mp4, b.mp4" in log
+    assert "3 clip(s), which bases of videos train and others leave out: a.mp4, a_mask.mp4" in log
     alone = changed(nodes, DATASET, folder="datasets/clips")
     message = refused(server, alone, CACHE)
     assert "datasets/clips holds clips and no images: a.mp4" in message

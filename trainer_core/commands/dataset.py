@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..data.captions import TextLimit
     from ..data.report.facts import DatasetReport, ReportedBucket
     from ..families.dataset_reading import Gathered
+    from ..types import Bucket
 
 _SIMULATED = 6
 """Buckets of which the memory is estimated: a simulated step of a large base takes seconds."""
@@ -101,15 +102,12 @@ def with_vram(config: RunConfig, report: DatasetReport) -> DatasetReport:
     except (TrainerError, ImportError):
         return report
     buckets = tuple(
-        dataclasses.replace(each, vram_bytes=sizes.get((each.width, each.height)))
-        for each in report.buckets
+        dataclasses.replace(each, vram_bytes=sizes.get(each.bucket)) for each in report.buckets
     )
     return dataclasses.replace(report, buckets=buckets)
 
 
-def _vram(
-    config: RunConfig, buckets: Sequence[ReportedBucket], controls: int
-) -> dict[tuple[int, int], int]:
+def _vram(config: RunConfig, buckets: Sequence[ReportedBucket], controls: int) -> dict[Bucket, int]:
     from ..families.registry import get_family
 
     family = get_family(config.family)
@@ -121,24 +119,23 @@ def _vram(
     from ..offload.empty_base import empty_base
     from ..offload.machine import Machine
     from ..training.memory.memory_estimate import memory_estimate, run_simulation
-    from ..types import Bucket
     from .memory_report import planned
 
     base, device = empty_base(location, family), resolve_device(config.memory.device)
     least = int(location.variant in family.latents.filled)
-    found: dict[tuple[int, int], int] = {}
+    found: dict[Bucket, int] = {}
     memory = None
     together = config.dataset.batch_size or config.training.batch_size
     training = config.training.model_copy(update={"batch_size": together})
     stepped = config.model_copy(update={"training": training})
     for each in buckets:
-        images = [Bucket(each.width, each.height)] * (1 + max(controls, least))
+        images = [each.bucket] * (1 + max(controls, least))
         simulation = run_simulation(stepped, base, images, device)
         # The plan is made for the largest, and holds for all.
         memory = memory or planned(simulation, base, device, Machine()).memory
         estimate = memory_estimate(base, simulation, memory)
         if "activations" in estimate:
-            found[(each.width, each.height)] = estimate["total"]
+            found[each.bucket] = estimate["total"]
     return found
 
 
@@ -208,7 +205,7 @@ def _summary(gathered: Gathered) -> dict[str, Any]:
     texts = [sample.caption for sample in found.samples]
     tokens = report.captions.tokens
     limit = {"limit": report.captions.limit}
-    sizes = Counter((each.bucket.width, each.bucket.height) for each in gathered.planned)
+    sizes = Counter(each.bucket for each in gathered.planned)
     return {
         "train_would_stop": str(gathered.refusal.found) if gathered.refusal else None,
         "problems": found.problems,
@@ -222,7 +219,7 @@ def _summary(gathered: Gathered) -> dict[str, Any]:
         "picture_sizes": _counted(f"{sample.width}x{sample.height}" for sample in found.samples),
         "caption_characters": _spread([len(text) for text in texts]),
         "caption_tokens": None if tokens is None else {**as_json(tokens), **limit},
-        "buckets": {f"{width}x{height}": sizes[(width, height)] for width, height in sorted(sizes)},
+        "buckets": {str(bucket): sizes[bucket] for bucket in sorted(sizes)},
         "notes": list(gathered.notes),
     }
 

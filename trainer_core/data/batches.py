@@ -453,6 +453,7 @@ def make_batch(
         weights: Factor on the loss of each; empty where all are 1.
         idle: Whether they count for nothing.
     """
+    clean = [each.clean for each in samples]
     return Batch(
         names=tuple(sample.name for sample in samples),
         positions=positions,
@@ -463,8 +464,7 @@ def make_batch(
         conditionings=tuple(sample.conditioning for sample in samples),
         weights=weights if set(weights) - {1.0} else (),
         masks=predicted_alone(
-            batch_weights([sample.mask for sample in samples], mask or MaskSection()),
-            [sample.clean for sample in samples],
+            batch_weights([each.mask for each in samples], mask or MaskSection(), clean), clean
         ),
         idle=idle,
         directions=tuple(each.direction for each in samples if each.direction is not None),

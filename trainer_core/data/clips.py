@@ -16,20 +16,17 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from ..errors import DatasetError
 from ..filesystem.file_names import CLIP_EXTENSIONS, MOVING_EXTENSIONS
-from ..types import ClipPart
+from ..types import ANY_CLIPS, ClipPart
+from .frame_folders import frame_count, is_frame_folder, read_folder
 from .header import header_info
 from .image import on_white
 from .image_file import BROKEN, opened_image, what_is_wrong
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _HDR = {16: "PQ", 18: "HLG"}
 """Numbers of transfer curves in ISO/IEC 23091-4, to their names."""
@@ -71,12 +68,18 @@ class ClipFacts:
         return int((self.duration + _SOON) * rate)
 
 
-def clip_facts(path: Path) -> ClipFacts:
+def clip_facts(path: Path, rate: float = ANY_CLIPS.rate) -> ClipFacts:
     """Read how large and how long a clip is; one frame is decoded, all of a GIF or WebP.
+
+    Args:
+        rate: Frames per second of a folder of frames.
 
     Raises:
         DatasetError: When it cannot be read, has no frames, or is HDR.
     """
+    if is_frame_folder(path):
+        count, width, height = frame_count(path)
+        return ClipFacts(width, height, count / rate)
     if path.suffix.lower() in MOVING_EXTENSIONS:
         duration, size = 0.0, (0, 0)
         for frame, until in _moving(path):
@@ -121,6 +124,9 @@ def read_frames(path: Path, part: ClipPart) -> Iterator[Image.Image]:
     Raises:
         DatasetError: When the clip cannot be decoded that far.
     """
+    if is_frame_folder(path):
+        yield from read_folder(path, part)
+        return
     wanted = [part.start + number / part.rate for number in range(part.frames)]
     yielded = 0
     moving = path.suffix.lower() in MOVING_EXTENSIONS
@@ -253,9 +259,9 @@ def _require_plausible(width: int, height: int) -> None:
 
 def _upright(frame: Any, stream: Any) -> Image.Image:
     size = _upright_size(frame, stream)
-    pixels: NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
-    turned = np.ascontiguousarray(np.rot90(pixels, frame.rotation // 90))
-    image = Image.fromarray(turned)
+    image: Image.Image = frame.to_image()
+    if frame.rotation:
+        image = image.rotate(frame.rotation, expand=True)
     return image if image.size == size else image.resize(size, Image.Resampling.LANCZOS)
 
 

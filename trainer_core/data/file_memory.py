@@ -20,6 +20,7 @@ import numpy as np
 from ..errors import DatasetError
 from ..filesystem.record_table import RecordTable
 from .clips import ClipFacts
+from .frame_folders import frame_files, is_frame_folder
 from .image import ImageInfo
 
 _CHUNK = 1 << 20
@@ -125,7 +126,10 @@ class FileMemory:
         try:
             stamp, name = _stamp_of(os.stat(text)), _name(text)  # noqa: PTH116 - many files
             known = self._known(name, stamp)
-            if self._trust and known is not None and known[1]:
+            if is_frame_folder(path):
+                every = "".join(map(self.of, frame_files(path)))
+                digest = hashlib.sha256(every.encode()).hexdigest()
+            elif self._trust and known is not None and known[1]:
                 digest = known[1].hex()
             else:
                 digest = hash_file(path)
@@ -149,6 +153,8 @@ class FileMemory:
             same = _stamp_of(path.stat()) == self._seen[os.fspath(path)][0]
         except OSError:
             same = False
+        for each in frame_files(path) if same and is_frame_folder(path) else ():
+            self.check_unchanged(each)
         if not same:
             raise DatasetError(
                 f"{path} changed while the dataset was being encoded",

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
+import torch
 from PIL import Image
 from torch import Tensor
 
 from ..config import DatasetSection
 from ..errors import DatasetError
-from ..types import Bucket, Sample
+from ..types import Bucket, ClipPart, Sample
 from .image import CENTER, Crop, fit_to_bucket, moved
-from .masks import VERSION, center_of_mass, fit_mask, pool_mask, read_mask, same_shape
+from .masks import (
+    VERSION,
+    center_of_mass,
+    fit_mask,
+    pool_mask,
+    read_mask,
+    read_mask_clip,
+    same_shape,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +35,7 @@ class MaskSource:
         size: Upright width and height of the image in pixels.
         transparency: Whether the mask is how opaque ``path`` is.
         invert: As ``dataset.mask.invert``.
+        clip: Which frames of it are read, where it is a clip.
     """
 
     path: Path
@@ -32,6 +43,7 @@ class MaskSource:
     size: tuple[int, int]
     transparency: bool = False
     invert: bool = False
+    clip: ClipPart | None = None
 
     def read(self, animated: str) -> Image.Image:
         """Read it, of its own size, as `masks.read_mask` does.
@@ -46,7 +58,8 @@ class MaskSource:
         """Everything that its pixels depend on."""
         kind = "alpha" if self.transparency else "brightness"
         inverted = ("inverted",) if self.invert else ()
-        return f"mask {VERSION}", self.content, *self.size, kind, *inverted
+        clip = () if self.clip is None else ("clip", *map(repr, astuple(self.clip)))
+        return f"mask {VERSION}", self.content, *self.size, kind, *inverted, *clip
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +102,31 @@ class Framing:
         return (f"crop {self.crop}",)
 
     def latent_mask(
-        self, bucket: Bucket, latents: tuple[int, int], patch: int, animated: str
+        self, bucket: Bucket, latents: tuple[int, int], patch: int, animated: str, every: int = 1
     ) -> Tensor:
-        """The mask as it is trained: `[h, w]` in [0, 1].
+        """The mask as it is trained: `[h, w]` in [0, 1], or `[f, h, w]` where it is a clip.
 
         Args:
             bucket: The size that the image is trained at.
             patch: Latents along a side of an image token.
             animated: As ``dataset.animated``.
+            every: As of `FrameGrid`.
 
         Raises:
             DatasetError: When the mask cannot be read, or has another shape than its image.
         """
         if self.mask is None:
             raise ValueError("an image without a mask has none at the size of its latents")
-        mask = fit_mask(self.mask.read(animated), self.mask.size, bucket, self.crop, self.focus)
-        return pool_mask(mask, latents, patch)
+        source, crop, focus = self.mask, self.crop, self.focus
+        if source.clip is None:
+            mask = fit_mask(source.read(animated), source.size, bucket, crop, focus)
+            return pool_mask(mask, latents, patch)
+        frames = read_mask_clip(source.path, source.size, source.clip, invert=source.invert)
+        fitted = (fit_mask(each, source.size, bucket, crop, focus) for each in frames)
+        pooled = [pool_mask(next(fitted), latents, patch)]
+        while group := list(itertools.islice(fitted, every)):
+            pooled.append(pool_mask(torch.stack(group).mean(0), latents, patch))
+        return torch.stack(pooled)
 
 
 def crop_of(sample: Sample, settings: DatasetSection) -> tuple[Crop, tuple[float, float]]:

@@ -2,14 +2,15 @@
 
 A mask is cut and resized as its image, then brought to the grid of the latents: the mean over the
 pixels of a latent, then the largest of an image token, which all latents of the token get. A token
-that shows a little of the subject so counts as subject. It is kept in this form, in [0, 1]; what
-foreground and background weigh is applied when a batch is read, so that other weights encode
+that shows a little of the subject so counts as subject. A mask that is a clip is averaged over the
+frames of a latent as well; a still one holds for all frames. It is kept in this form, in [0, 1];
+what foreground and background weigh is applied when a batch is read, so that other weights encode
 nothing again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 
 from ..config.folders import MaskSection
 from ..errors import DatasetError
-from ..types import Bucket, Sample
+from ..types import Bucket, ClipPart, Sample
+from .clips import read_frames
 from .image import CENTER, Crop, kept_box, moved, open_mask
 
 VERSION = 1
@@ -56,7 +58,29 @@ def read_mask(
     Raises:
         DatasetError: When it cannot be read, or has another shape than its image.
     """
-    mask = open_mask(path, animated, transparency=transparency)
+    return _checked(open_mask(path, animated, transparency=transparency), path, size, invert)
+
+
+def read_mask_clip(
+    path: Path, size: tuple[int, int], part: ClipPart, *, invert: bool = False
+) -> Iterator[Image.Image]:
+    """Read the frames of a clip's mask that is a clip itself.
+
+    Args:
+        size: As for `read_mask`.
+        part: Which frames of the clip are trained; the mask's are those at the same times.
+        invert: As for `read_mask`.
+
+    Returns:
+        As `read_mask`, one for each frame.
+
+    Raises:
+        DatasetError: As `read_mask`, or when it ends before the part.
+    """
+    return (_checked(each.convert("L"), path, size, invert) for each in read_frames(path, part))
+
+
+def _checked(mask: Image.Image, path: Path, size: tuple[int, int], invert: bool) -> Image.Image:
     _require_shape(path, mask.size, size)
     return mask.point(lambda value: 255 - value) if invert else mask
 
@@ -145,42 +169,57 @@ def pool_mask(mask: Tensor, latents: tuple[int, int], patch: int) -> Tensor:
     return tokens[0].repeat_interleave(patch, 0).repeat_interleave(patch, 1)
 
 
-def mask_weights(mask: Tensor, settings: MaskSection) -> Tensor:
+def mask_weights(mask: Tensor, settings: MaskSection, clean: Tensor | None = None) -> Tensor:
     """What each place of the latents weighs in the loss.
 
     ``w = m foreground + (1 - m) background``, and with ``normalize`` divided by its mean: the
     weights of an image then have mean 1, and a mask that is the same everywhere changes nothing.
 
     Args:
-        mask: `[h, w]` in [0, 1].
+        mask: `[h, w]` or `[f, h, w]` in [0, 1].
+        clean: `[f]` as in `CachedSample`: such frames are no part of the mean.
 
     Returns:
-        `[1, h, w]`, float32; zeros where nothing counts (`counts_nothing`), never NaN.
+        `[1, h, w]` or `[1, f, h, w]`, float32; zeros where nothing counts (`counts_nothing`),
+        never NaN.
     """
     exact = mask.double()
     weights = exact * settings.foreground + (1.0 - exact) * settings.background
     # From the mean of the mask: of a mask of ones it is exactly the weight of each place.
-    share = exact.mean().item()
+    predicted = exact if clean is None or mask.ndim == 2 else exact[clean == 0]
+    share = predicted.mean().item()
     mean = share * settings.foreground + (1.0 - share) * settings.background
     if settings.normalize and mean > 0.0:
         weights = weights / mean
     return weights.float()[None]
 
 
-def batch_weights(masks: Sequence[Tensor | None], settings: MaskSection) -> Tensor | None:
+def batch_weights(
+    masks: Sequence[Tensor | None],
+    settings: MaskSection,
+    clean: Sequence[Tensor | None] | None = None,
+) -> Tensor | None:
     """The weights of a batch.
 
     Args:
-        masks: `[h, w]` of each sample; None where all of an image counts.
+        masks: `[h, w]` of each sample, or `[f, h, w]` where its frames have masks of their own;
+            None where all of an image counts.
+        clean: Of each sample, as for `mask_weights`.
 
     Returns:
-        `[B, 1, h, w]`, 1 for images without a mask; None where all weights are 1.
+        `[B, 1, h, w]`, or `[B, 1, f, h, w]` if a mask has frames; 1 for images without a mask.
+        None where all weights are 1.
     """
-    first = next((mask for mask in masks if mask is not None), None)
-    if first is None:
+    shape = max((mask.shape for mask in masks if mask is not None), key=len, default=None)
+    if shape is None:
         return None
-    whole = torch.ones(1, *first.shape)
-    weights = torch.stack([whole if m is None else mask_weights(m, settings) for m in masks])
+    known = [None] * len(masks) if clean is None else clean
+    weights = torch.stack(
+        [
+            torch.ones(1, *shape) if m is None else mask_weights(m, settings, c).expand(1, *shape)
+            for m, c in zip(masks, known, strict=True)
+        ]
+    )
     return None if bool((weights == 1.0).all()) else weights
 
 
@@ -188,20 +227,24 @@ def predicted_alone(weights: Tensor | None, clean: Sequence[Tensor | None]) -> T
     """Let only frames of latents that are predicted count.
 
     Args:
-        weights: `[B, 1, h, w]`, the same for all frames; None for 1 everywhere.
+        weights: `[B, 1, h, w]`, the same for all frames, or `[B, 1, f, h, w]`; None for 1
+            everywhere.
         clean: `[f]` of each sample, 1 for a frame that is given and not predicted; None where all
             are predicted.
 
     Returns:
         `[B, 1, f, h, w]`, or `[B, 1, f, 1, 1]` without weights; of each sample the mean over its
-        frames is that of ``weights``. ``weights`` where all frames of all samples are predicted.
+        frames is that of ``weights`` over those that are predicted. ``weights`` where all frames
+        of all samples are predicted.
     """
     first = next((each for each in clean if each is not None), None)
     if first is None:
         return weights
     noisy = torch.stack([torch.ones_like(first) if c is None else 1.0 - c.float() for c in clean])
     counted = (noisy / noisy.mean(1, keepdim=True))[:, None, :, None, None]
-    return counted if weights is None else weights[:, :, None] * counted
+    if weights is None:
+        return counted
+    return (weights if weights.ndim == 5 else weights[:, :, None]) * counted
 
 
 def counts_nothing(mask: Tensor, settings: MaskSection) -> bool:

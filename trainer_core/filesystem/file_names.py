@@ -16,7 +16,10 @@ _HEIC = {".heic", ".heif", ".hif"}
 IMAGE_EXTENSIONS = frozenset({".png", ".webp", ".bmp", ".avif"} | _JPEG | _HEIC)
 """Extensions of images that are read, those of phones and cameras where their decoder is there."""
 
-CLIP_EXTENSIONS = frozenset({".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi"})
+FRAME_FOLDER = ".frames"
+"""What the name of a folder ends in whose images are the frames of one clip."""
+
+CLIP_EXTENSIONS = frozenset({".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", FRAME_FOLDER})
 """Extensions of clips, which bases of videos train."""
 
 MOVING_EXTENSIONS = frozenset({".gif", ".webp"})

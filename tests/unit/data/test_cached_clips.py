@@ -1,6 +1,10 @@
 """Clips in the cache: what their files depend on, and what comes out of them."""
 
 import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +24,7 @@ from trainer_core.types import ENDS, START, Bucket, ClipPart, FrameGrid, View
 
 pytest.importorskip("av")
 
+ROOT = Path(__file__).parents[3]
 PART = ClipPart(0.0, 33, 16.0)
 CONTENT = "ab" * 32
 
@@ -155,6 +160,41 @@ def test_a_clip_that_changes_meanwhile_is_noticed(clips):
         clips.build(plan)
 
 
+def frames_of(world):
+    """A folder of nine frames in a world."""
+    folder = world.data / "f.frames"
+    for number in range(9):
+        world.paint(folder / f"{number}.png", seed=number)
+    (world.data / "f.txt").write_text("f")
+    return folder
+
+
+def test_a_folder_of_frames_is_encoded_once_and_again_where_one_changes(clips):
+    folder = frames_of(clips)
+    first = clips.build()
+    assert clips.build().encoded == 0
+    place = first.names.index("f.frames")
+    found = first.load(place).latents
+    assert torch.equal(found, expected(clips, "f.frames", ClipPart(0.0, 9, 16.0)))
+    clips.paint(folder / "4.png", seed=99)
+    assert clips.build().encoded == 1
+
+
+@pytest.mark.parametrize("change", ["a frame changes", "a frame more"])
+def test_a_folder_of_frames_that_changes_meanwhile_is_noticed(clips, change):
+    folder = frames_of(clips)
+    plan = clips.plan()
+    encode = clips.encoders.encode_clip
+
+    def changing(frames):
+        clips.paint(folder / ("0.png" if change == "a frame changes" else "9.png"), seed=99)
+        return encode(frames)
+
+    clips.encoders.encode_clip = changing
+    with pytest.raises(DatasetError, match=r"f\.frames"):
+        clips.build(plan)
+
+
 @pytest.mark.parametrize("unreadable", ["error", "skip"])
 def test_a_clip_whose_end_is_damaged_is_refused_or_left_out(clips, unreadable):
     path = clips.data / "c.mp4"
@@ -170,6 +210,31 @@ def test_a_clip_whose_end_is_damaged_is_refused_or_left_out(clips, unreadable):
     dataset = clips.build()
     assert dataset.names == ("a.mp4", "b.mp4", "d.png")
     assert "left out: c.mp4" in " ".join(dataset.problems)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows tells no peak of a process' memory")
+def test_a_thousand_clips_are_encoded_in_flat_memory_and_go_on_behind_a_kill(tmp_path):
+    whole = write_clip(tmp_path / "a.mp4", 25, size=(480, 320), options={"preset": "ultrafast"})
+    content, data = whole.read_bytes(), tmp_path / "data"
+    data.mkdir()
+    for number in range(1000):
+        # A box that is skipped makes each another file.
+        box = (12).to_bytes(4, "big") + b"free" + number.to_bytes(4, "big")
+        (data / f"{number:04}.mp4").write_bytes(content + box)
+        (data / f"{number:04}.txt").write_text("a bar")
+
+    def encoding(stop):
+        command = [sys.executable, "-m", "tests.unit.data.many_clips_process", tmp_path, stop]
+        return subprocess.run([*map(str, command)], capture_output=True, cwd=ROOT)
+
+    assert encoding(400).returncode == -signal.SIGKILL
+    ended = encoding(0)
+    assert ended.returncode == 0, ended.stderr.decode()
+    told = json.loads(ended.stdout)
+    assert (told["encoded"], told["reused"]) == (602, 400)
+    # Kept frames would be 2.5 GiB.
+    assert told["growth"] < 200
 
 
 def test_buckets_of_clips_and_images_differ(clips):

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections import Counter
 
 import pytest
 from PIL import Image
@@ -11,6 +12,7 @@ from tests.fixtures.clip_files import write_clip
 from tests.fixtures.scanned_folder import names, settings
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.file_memory import FileMemory
+from trainer_core.data.plan_text import planned_batches
 from trainer_core.data.report.build import Batching, make_report
 from trainer_core.data.report.inspection import inspect
 from trainer_core.data.sources.combined import scan_all
@@ -22,6 +24,7 @@ from trainer_core.types import ANY_CLIPS, FrameGrid
 pytest.importorskip("av")
 
 GRID = FrameGrid(4, 16.0)
+FRAMES = {f"a.frames/{number}.png": None for number in range(11)}
 LAST = {"trigger_word": "ohwx"}
 ROW = json.dumps({"file_name": "b.mp4", "text": "row"})
 
@@ -89,6 +92,25 @@ TRAINED = {
     "left out by hand": (
         {"a.mp4": 1, "b.mp4": 1, ".adapter_trainer.json": '{"left_out": ["a.mp4"]}'},
         {"missing_caption": "empty"}, ["b.mp4"], "left out by hand: a.mp4",
+    ),
+    "frames": ({**FRAMES, "a.txt": "x"}, {}, ["a.frames"], None),
+    "frames, in parts": (
+        {**FRAMES, "a.txt": "x"}, {"frames": 5, "fps": 8.0}, ["a.frames #1", "a.frames #2"], None
+    ),
+    "frames of a row": (
+        {**FRAMES, "metadata.jsonl": ROW.replace("b.mp4", "a.frames")}, {}, ["a.frames"], None
+    ),
+    "a still mask": ({"a.mp4": 1, "a.txt": "x", "a_mask.png": None}, {}, ["a.mp4"], None),
+    "a mask that moves, as far as it goes": (
+        {"a.mp4": 5, "a.txt": "x", "a_mask.mp4": 1}, {}, ["a.mp4"], None
+    ),
+    "a mask of frames": (
+        {"a.mp4": 1, "a.txt": "x"} | {name.replace("a.", "a_mask."): None for name in FRAMES},
+        {}, ["a.mp4"], None,
+    ),
+    "masks in a folder": (
+        {"training_images/a.mp4": 1, "training_images/a.txt": "x", "masks/a.mp4": 1,
+         "control_images/a.mp4": 1}, {}, ["training_images/a.mp4"], None,
     ),
     "control clips, as far as they go": (
         {"training_images/a.mp4": 5, "training_images/a.txt": "x", "control_images/a.mp4": 1},
@@ -160,7 +182,7 @@ def test_clips_of_a_folder(folder, files, options, wanted, told):
     assert bool(found.problems) == (told is not None)
     assert told is None or told in " ".join(found.problems)
     for sample in found.samples:
-        clip = sample.name.lower().partition(" #")[0].endswith(".mp4")
+        clip = sample.name.lower().partition(" #")[0].endswith((".mp4", ".frames"))
         assert (sample.clip is not None) == clip
         assert (sample.width, sample.height) == (48, 32)
         if clip:
@@ -173,12 +195,25 @@ def test_clips_of_a_folder(folder, files, options, wanted, told):
 REFUSED = {
     "too short": ({"a.mp4": 0.125, "a.txt": "x"}, {}, "has 2 frames at 16", "export the clips"),
     "cut short": ({"a.mp4": "no clip", "a.txt": "x"}, {}, "cannot be read as a clip", "export"),
+    "a broken mask": (
+        {"a.mp4": 1, "a.txt": "x", "a_mask.mp4": "no clip"}, {}, "a_mask.mp4 cannot be", "export"
+    ),
+    "no frames": ({"a.frames/a.txt": "x", "a.txt": "x"}, {}, "holds no images", "again"),
+    "too few frames": (
+        {"a.frames/1.png": None, "a.txt": "x"}, {}, "has 1 frames at 16", "export the clips"
+    ),
+    "a frame cut short": ({**FRAMES, "a.frames/5.png": "", "a.txt": "x"}, {}, "5.png", "export"),
+    "no folder": ({"a.frames": "x", "a.txt": "x"}, {}, "Not a directory", "again"),
     "no length": ({"a.mp4": 1, "a.txt": "x"}, {"frames": 3}, "dataset.frames: 3", "to 5 or more"),
     "a control image": (
         {"a.mp4": 1, "a.txt": "x", "a_control.png": None}, {}, "is a clip with a control", "own"
     ),
-    "a mask": (
-        {"a.mp4": 1, "a.txt": "x", "a_mask.png": None}, {}, "a.mp4 is a clip with a mask", "own"
+    "a mask that moves and decides": (
+        {"a.mp4": 1, "a.txt": "x", "a_mask.mp4": 1}, {"crop": "mask"}, "a mask that moves", "own"
+    ),
+    "a broken frame of a mask": (
+        {"a.mp4": 1, "a.txt": "x", "a_mask.frames/1.png": None, "a_mask.frames/2.png": "no image"},
+        {}, "a_mask.frames", "again",
     ),
     "a clip as control image": (
         {"a.png": None, "a.txt": "x", "a_control.mp4": 1},
@@ -210,6 +245,27 @@ def test_clips_that_would_be_trained_wrongly_are_refused(folder, files, options,
         scan(settings(root, **options), grid=GRID)
     assert words in error.value.found
     assert remedy in error.value.remedy
+
+
+def test_frames_of_another_size_are_refused(folder, paint):
+    root = folder({**FRAMES, "a.txt": "x"})
+    paint(root / "a.frames/11.png", width=32, height=48)
+    with pytest.raises(DatasetError, match=r"holds 11\.png of 32 x 48 pixels"):
+        scan(settings(root), grid=GRID)
+
+
+def test_a_base_of_images_leaves_frames_out_and_says_so(folder):
+    found = scan(settings(folder({**FRAMES, "b.png": None, "a.txt": "x", "b.txt": "x"})))
+    assert names(found) == ["b.png"]
+    assert any("clip" in each and "a.frames" in each for each in found.problems)
+
+
+@pytest.mark.parametrize("name", ["b.frames", "a.frames/b.png"])
+def test_a_link_of_frames_out_of_what_is_allowed_is_refused(folder, tmp_path, name):
+    root = folder({**FRAMES, "a.txt": "x"})
+    (root / name).symlink_to(tmp_path)
+    with pytest.raises(DatasetError, match=re.escape(name)):
+        scan(settings(root), AllowedFolders([root]), grid=GRID)
 
 
 @pytest.mark.parametrize("listed", [False, True])
@@ -261,6 +317,31 @@ def test_clips_of_further_folders_have_names_and_sizes_of_their_own(folder, clip
     assert [each.regularization for each in found.samples] == [False, False, True, True]
     buckets = {each.bucket for each in plan_buckets(found.samples, chosen, 16, None).samples}
     assert {each.frames for each in buckets} == {33}
+
+
+def test_images_in_a_folder_of_their_own_have_a_share_and_a_size(folder, paint):
+    root = folder({"a.mp4": 5, "b.mp4": 1})
+    other = root.with_name("images")
+    for name in "cd":
+        paint(other / f"{name}.png", width=80, height=80)
+    images = {"path": str(other), "num_repeats": 3, "resolution": 64, "batch_size": 2}
+    chosen = settings(root, resolution=32, missing_caption="empty", folders=[images])
+    samples = plan_buckets(scan_all(chosen, grid=GRID).samples, chosen, 16, None).samples
+    plan = planned_batches(samples, chosen, 1, 1)
+    trained = [
+        [samples[index] for index in each.indices]
+        for step in range(1, plan.steps_per_epoch + 1)
+        for each in plan.passes(step)
+    ]
+    assert all(len({each.bucket for each in batch}) == 1 for batch in trained)
+    counts = Counter((each.sample.name, str(each.bucket)) for batch in trained for each in batch)
+    assert counts == {
+        ("a.mp4 #1", "32x32x33"): 1,
+        ("a.mp4 #2", "32x32x33"): 1,
+        ("b.mp4", "32x32x13"): 1,
+        ("images/c.png", "64x64"): 3,
+        ("images/d.png", "64x64"): 3,
+    }
 
 
 def test_a_clip_smaller_than_any_size_is_refused_by_name(folder):

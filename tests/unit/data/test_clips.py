@@ -50,6 +50,39 @@ def test_frames_are_those_of_decoding_from_the_start(tmp_path, name, options):
         assert number == 16
 
 
+@pytest.mark.parametrize("bframes", [0, 3])
+@pytest.mark.parametrize(("first", "count"), [(7, 53), (0, 40), (30, 20)])
+def test_an_edit_list_is_obeyed(tmp_path, bframes, first, count):
+    path = write_clip(tmp_path / "a.mp4", options={"g": "12", "bf": str(bframes)})
+    whole = [pixels for _, pixels in decoded(path)]
+    content = bytearray(path.read_bytes())
+    ticks = {name: int.from_bytes(boxed(content, name, 12), "big") for name in (b"mvhd", b"mdhd")}
+    # ISO/IEC 14496-12, 8.6.6: how long, in the movie's ticks; from where, in the track's.
+    place = content.index(b"elst") + 12
+    begin = int.from_bytes(content[place + 4 : place + 8], "big")
+    for offset, value in (
+        (0, round(count / RATE * ticks[b"mvhd"])),
+        (4, begin + round(first / RATE * ticks[b"mdhd"])),
+    ):
+        content[place + offset : place + offset + 4] = value.to_bytes(4, "big")
+    path.write_bytes(content)
+    shown = decoded(path)
+    assert len(shown) == count
+    assert all(map(np.array_equal, (pixels for _, pixels in shown), whole[first:]))
+    facts = clip_facts(path)
+    assert facts.duration == pytest.approx(count / RATE, abs=2e-3)
+    assert facts.missing == 0
+    for start in (0, 5, count - 9):
+        for number, image in enumerate(read_frames(path, ClipPart(start / RATE, 9, RATE))):
+            assert np.array_equal(np.asarray(image), shown[start + number][1]), (start, number)
+
+
+def boxed(content, name, offset):
+    """Four bytes of a box, so far behind its name."""
+    place = content.index(name) + 4 + offset
+    return content[place : place + 4]
+
+
 @pytest.mark.parametrize("name", ["a.gif", "a.webp"])
 def test_frames_of_an_animated_image_are_shown_as_a_browser_shows_them(tmp_path, name):
     lengths, path = [60, 10, 250, 120], tmp_path / name
@@ -170,6 +203,23 @@ def test_hdr_is_refused(tmp_path):
     )
     with pytest.raises(DatasetError, match=r"HDR \(PQ\)"):
         clip_facts(path)
+
+
+@pytest.mark.parametrize("rate", [16.0, 24.0, 29.97])
+def test_a_folder_of_frames_is_read_in_order_of_its_numbers(tmp_path, rate):
+    folder = tmp_path / "a.frames"
+    folder.mkdir()
+    for number in range(40):
+        Image.new("RGB", (8, 6), (number, 0, 0)).save(folder / f"f{number}.png")
+    (folder / "notes.txt").write_text("x")
+    facts = clip_facts(folder, rate)
+    assert (facts.width, facts.height, facts.frames(rate)) == (8, 6, 40)
+    parts = parts_of(facts, [13], rate, 16)
+    read = [image.getpixel((0, 0))[0] for part in parts for image in read_frames(folder, part)]
+    assert read == list(range(39))
+    (folder / "f3.png").unlink()
+    with pytest.raises(DatasetError, match="holds 12 of the 13 frames from 27 on"):
+        list(read_frames(folder, ClipPart(27 / rate, 13, rate)))
 
 
 def test_a_part_beyond_the_end_is_refused(tmp_path):

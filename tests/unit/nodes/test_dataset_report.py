@@ -189,6 +189,23 @@ def test_thumbnails_are_upright_small_and_kept_within_a_limit(tmp_path, dataset_
     assert len(small._kept) == 1
 
 
+def test_frames_of_a_folder_are_shown_and_move(tmp_path, report, dataset_report, allowed):
+    frames = tmp_path / "in" / "a.frames"
+    frames.mkdir(parents=True)
+    for number in range(9):
+        Image.new("RGB", (64, 48), (0, 28 * number, 0)).save(frames / f"{number}.png")
+    (item,) = report(frames.parent, missing_caption="empty", frames=17).page(0, 9)["items"]
+    assert item["parts"] == [9]
+    path = dataset_report.image_below(frames.parent, "a.frames", allowed([frames.parent]))
+    for large, count in ((False, 1), (True, 9)):
+        shown = Image.open(io.BytesIO(dataset_report.Thumbnails().get(path, large=large)))
+        assert getattr(shown, "n_frames", 1) == count
+    Image.new("RGB", (64, 48)).save(tmp_path / "9.png")
+    (frames / "9.png").symlink_to(tmp_path / "9.png")
+    with pytest.raises(Exception, match="image"):
+        dataset_report.image_below(frames.parent, "a.frames", allowed([frames.parent]))
+
+
 def test_clips_are_shown_with_their_parts(tmp_path, report, dataset_report, allowed):
     pytest.importorskip("av")
     Image.new("RGB", (300, 200)).save(tmp_path / "b.png")

@@ -19,11 +19,13 @@ import torch
 from ...config import CacheSection, DatasetSection, RunConfig
 from ...errors import DatasetError
 from ...printable import listed
-from ...types import PlannedSample
+from ...types import ANY_CLIPS, FrameGrid, PlannedSample
 from ..buckets import Plan
 from ..collection import uncollected
 from ..file_memory import FileMemory
 from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
+from ..report.facts import motion_findings
+from ..report.words import finding_line
 from .cache_file import look_into, read_entry
 from .cached_dataset import CachedDataset
 from .claims import Claims
@@ -60,6 +62,7 @@ def build_cache(
     memory: FileMemory | None = None,
     weighs: bool = False,
     endpoints: tuple[str, ...] = (),
+    clips: FrameGrid | None = None,
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -87,6 +90,7 @@ def build_cache(
         memory: What is known of the image files; unset: what the cache's folder remembers.
         weighs: Whether the tokenizer reads round brackets as weights (`EncoderSource`).
         endpoints: Which frames of clips the base is given (`control_rules.endpoint_kinds`).
+        clips: Lengths of clips and of their latents, where the base trains clips.
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -100,7 +104,17 @@ def build_cache(
     identity = encoded_as(identity, options)
     memory = memory or FileMemory(folder, trust=not verify)
     naming = Recipes(
-        folder, identity, settings, channels, fills, shown, memory, grid, weighs, endpoints
+        folder,
+        identity,
+        settings,
+        channels=channels,
+        fills=fills,
+        shown=shown,
+        hashes=memory,
+        grid=grid,
+        weighs=weighs,
+        endpoints=endpoints,
+        clips=clips or ANY_CLIPS,
     )
     making = _Making(open_encoders, notify, options, verify)
     return _build(naming, plan, preserved_prompts, making)
@@ -152,7 +166,7 @@ def _build(
         )
     reused = len(columns.keys) + len(extra) - maker.encoded - len(maker.missing)
     problems = [f"{each}, was damaged and is encoded again" for each in damaged]
-    problems = [*samples.problems, *problems]
+    problems = [*samples.problems, *problems, *map(finding_line, motion_findings(maker.moving))]
     dataset = CachedDataset(columns, maker.encoded, reused, problems, preserved=kept)
     dataset.damaged, dataset.mark = tuple(damaged), mark
     if any(form.counts[-1] for form in columns.forms):
@@ -276,7 +290,9 @@ class _Samples:
             if task.entry.key in maker.failed or task.entry.key in maker.missing:
                 continue
             mask = read_entry(task.entry)["mask"]
-            if counts_nothing(mask, settings):
+            # What is given clean carries no loss.
+            predicted = mask[1:] if mask.ndim == 3 and self.naming.endpoints else mask
+            if counts_nothing(predicted, settings):
                 maker.fail(task.entry, nothing_counts_error(recipe.item.name, task.sources[0]))
             elif task.entry.key in made and task.entry == recipe.item.mask and not mask.any():
                 self.problems.append(

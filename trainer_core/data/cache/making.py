@@ -19,6 +19,7 @@ from ...errors import DatasetError
 from ...tensors.rounding import all_finite
 from ...types import CONTROL, ENDS, Conditioning
 from ..image import on_white, to_pixels
+from ..motion import Motion
 from .cache_file import Entry, is_sound, write_entry
 from .claims import Claims
 from .encoders import Encoders, encode_clip, encode_control, encode_endpoints, encode_texts
@@ -49,6 +50,7 @@ class Maker:
         missing: Keys that are to be made.
         failed: Keys that could not be made, and why.
         tokens: Text tokens of what was made here.
+        moving: What may be a mistake in the clips that were made: kind, name and place of each.
     """
 
     naming: Recipes
@@ -63,6 +65,7 @@ class Maker:
     missing: set[str] = field(default_factory=set)
     failed: dict[str, DatasetError] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
+    moving: list[tuple[str, str, str]] = field(default_factory=list)
     _total: int = 0
     _encoders: Encoders | None = None
 
@@ -220,10 +223,16 @@ class Maker:
 
     def _decode_clip(self, source: SizedImage) -> Tensor:
         """`[T, 3, H, W]`, uint8: in floats a clip would take four times as much while it waits."""
-        hashes = self.naming.hashes
+        assert source.clip is not None
+        hashes, motion = self.naming.hashes, Motion(source.clip)
         hashes.of(source.path)
-        frames = [torch.from_numpy(np.array(image)) for image in source.frames()]
+        frames: list[Tensor] = []
+        for image in source.frames():
+            motion.look(image)
+            frames.append(torch.from_numpy(np.array(image)))
         hashes.check_unchanged(source.path)
+        if CONTROL not in source.endpoints and not source.flipped:
+            self.moving += ((kind, source.path.name, place) for kind, place in motion.found())
         return torch.stack(frames).permute(0, 3, 1, 2)
 
 

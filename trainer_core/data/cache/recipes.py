@@ -17,7 +17,17 @@ from PIL import Image
 from ...config import DatasetSection
 from ...config.dataset import DatasetFolder, dataset_folders
 from ...counters import counter_seed
-from ...types import CONTROL, Bucket, ClipPart, Conditioning, PlannedSample, Sample
+from ...filesystem.file_names import CLIP_EXTENSIONS
+from ...types import (
+    ANY_CLIPS,
+    CONTROL,
+    Bucket,
+    ClipPart,
+    Conditioning,
+    FrameGrid,
+    PlannedSample,
+    Sample,
+)
 from ..brackets import escaped
 from ..captions import with_class_word
 from ..clips import read_frames
@@ -207,6 +217,7 @@ class Recipes:
         grid: Of the latents; asked for images with masks.
         weighs: Whether the tokenizer reads round brackets as weights.
         endpoints: Which frames of clips the base is given (`control_rules.endpoint_kinds`).
+        clips: Lengths of clips and of their latents; asked for masks that are clips.
     """
 
     folder: Path
@@ -219,6 +230,7 @@ class Recipes:
     grid: Grid = no_grid
     weighs: bool = False
     endpoints: tuple[str, ...] = ()
+    clips: FrameGrid = ANY_CLIPS
 
     def of(self, planned: PlannedSample) -> Recipe:
         """Name what a sample needs.
@@ -319,13 +331,15 @@ class Recipes:
         *latents, patch = self.grid(bucket.width, bucket.height)
         # Of no encoder: bases with the same grid share it. Crops that a mask decides name it twice.
         parts = [*mask.parts(), bucket.width, bucket.height, *latents, patch, *framing.parts()]
+        parts += [] if mask.clip is None else [self.clips.every]
         entry = make_entry(self.folder, "masks", *parts, *(("mirrored",) if flipped else ()))
 
         def make() -> Conditioning:
             grid = latents[0], latents[1]
-            found = framing.latent_mask(bucket, grid, patch, self.settings.animated)
+            animated, every = self.settings.animated, self.clips.every
+            found = framing.latent_mask(bucket, grid, patch, animated, every)
             self.hashes.check_unchanged(mask.path)
-            return {"mask": (found.flip(1) if flipped else found).half()}
+            return {"mask": (found.flip(-1) if flipped else found).half()}
 
         return PlainTask(entry, make, (mask.path,), f"the mask of {planned.sample.name}")
 
@@ -414,12 +428,14 @@ class Recipes:
         if sample.mask is None:
             own = sample.focus is not None
             return Framing(self.settings.crop, focus=sample.focus) if own else self._maskless
+        moves = sample.mask.suffix.lower() in CLIP_EXTENSIONS
         mask = MaskSource(
             sample.mask,
             self.hashes.of(sample.mask),
             (sample.width, sample.height),
             transparency=sample.mask == sample.image,
             invert=self.settings.mask.invert,
+            clip=sample.clip if moves else None,
         )
         return Framing(self.settings.crop, mask, sample.focus)
 

@@ -215,7 +215,7 @@ def _batch_findings(
     batching: Batching,
 ) -> Iterator[Finding]:
     size = dataset.batch_size or batching.batch_size
-    short = {f"{each.width}x{each.height}" for each in buckets if 0 < each.samples < size}
+    short = {each.bucket for each in buckets if 0 < each.samples < size}
     names = tuple(
         each.name
         for each in images
@@ -263,6 +263,7 @@ def reported_images(
             repeats=sample.repeats * settings.num_repeats,
             flipped=item.flipped,
             moved=sample.focus is not None,
+            clip=sample.clip,
         )
     return tuple(images.values())
 
@@ -294,7 +295,9 @@ def _schedule(
         samples[group.bucket] += len(group.indices)
         batches[group.bucket] += group.batches
     listed = tuple(
-        ReportedBucket(bucket.width, bucket.height, samples[bucket], batches[bucket])
+        ReportedBucket(
+            *(bucket.width, bucket.height, samples[bucket], batches[bucket]), frames=bucket.frames
+        )
         for bucket in sorted(samples)
     )
     steps = 0.0 if plan is None else float(plan.steps_per_epoch)

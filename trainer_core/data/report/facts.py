@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from ...config.folders import Role
 from ...printable import grouped
+from ...types import Bucket, ClipPart
 from .kinds import KINDS, Severity
 
 
@@ -44,6 +45,8 @@ class Finding:
         if self.kind == "no_images":
             return kind.one
         what = "" if self.kind in {"missing_image", "metadata", "left_out"} else "image "
+        if self.kind in {"cut", "still"}:
+            what = "clip "
         if self.kind == "other":
             what = "file "
         if self.count == 1:
@@ -67,6 +70,7 @@ class Placement:
         cut: Share of the image's area that is cut off, 0 to 1.
         scale: Pixels of the bucket for one of the image, across; above 1 it is enlarged.
         stretch: How much wider than high it becomes, as a factor; 1 keeps the proportions.
+        frames: Of a clip; 1 of an image.
     """
 
     width: int
@@ -75,11 +79,12 @@ class Placement:
     cut: float
     scale: float
     stretch: float = 1.0
+    frames: int = 1
 
     @property
-    def bucket(self) -> str:
-        """Named like ``64x64``."""
-        return f"{self.width}x{self.height}"
+    def bucket(self) -> Bucket:
+        """The size alone."""
+        return Bucket(self.width, self.height, self.frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,7 @@ class ReportedImage:
         repeats: How often it appears in an epoch, all factors in.
         flipped: Whether it is trained mirrored as well.
         moved: Whether a person has moved what is kept of it.
+        clip: Which frames of the file, where that is a clip.
     """
 
     name: str
@@ -134,6 +140,12 @@ class ReportedImage:
     repeats: int = 1
     flipped: bool = False
     moved: bool = False
+    clip: ClipPart | None = None
+
+    @property
+    def bucket(self) -> Bucket:
+        """The first size it is trained at; 0 by 0 where it has none."""
+        return self.placements[0].bucket if self.placements else Bucket(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +158,7 @@ class ReportedBucket:
         samples: How many are trained at it; held-out ones do not count.
         batches: Micro-batches of an epoch.
         vram_bytes: What a step at it is expected to take; None where it is not known.
+        frames: Of clips; 1 of images.
     """
 
     width: int
@@ -153,6 +166,12 @@ class ReportedBucket:
     samples: int
     batches: int
     vram_bytes: int | None = None
+    frames: int = 1
+
+    @property
+    def bucket(self) -> Bucket:
+        """The size alone."""
+        return Bucket(self.width, self.height, self.frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +294,17 @@ class DatasetReport:
     def of(self, severity: Severity) -> tuple[Finding, ...]:
         """The findings of a severity."""
         return tuple(each for each in self.findings if each.severity == severity)
+
+
+def motion_findings(notes: Sequence[tuple[str, str, str]]) -> Iterator[Finding]:
+    """What clips showed while they were decoded, put together.
+
+    Args:
+        notes: Kind, name and detail of each.
+    """
+    for kind in dict.fromkeys(kind for kind, _, _ in sorted(notes)):
+        names, details = zip(*((n, each) for k, n, each in sorted(notes) if k == kind), strict=True)
+        yield Finding(kind, KINDS[kind].severity, names, details)
 
 
 def as_json(value: Any) -> Any:

@@ -1,8 +1,9 @@
-"""What only decoding tells: images that are there twice, that look alike, masks without a shape."""
+"""What only decoding tells: images that are there twice or alike, masks without a shape, cuts."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,12 +13,19 @@ import numpy as np
 
 from ...config import DatasetSection
 from ...errors import DatasetError
-from ...filesystem.file_names import CLIP_EXTENSIONS
-from ...types import Bucket
+from ..clips import read_frames
 from ..image import image_size, turned_note
 from ..masks import center_of_mass, read_mask, same_shape
+from ..motion import Motion
 from .build import in_order
-from .facts import BesideImage, DatasetReport, Finding, ReportedImage
+from .facts import (
+    BesideImage,
+    DatasetReport,
+    Finding,
+    Looked,
+    ReportedImage,
+    motion_findings,
+)
 from .kinds import KINDS
 from .likeness import alike, is_flat
 from .looks import Seen, see
@@ -42,9 +50,14 @@ def inspect(
     Returns:
         The report with more findings, and with the sizes of control images and masks.
     """
-    # Pillow decodes no clip, and its parts are one file.
-    still = [each for each in report.images if each.path.suffix.lower() not in CLIP_EXTENSIONS]
-    looks = see([image.path for image in still], remembered, progress)
+    # The parts of a clip are one file, and Pillow decodes few.
+    still = [each for each in report.images if each.clip is None]
+    clips = [each for each in report.images if each.clip is not None]
+    count = len(report.images)
+    paths = [image.path for image in still]
+    looks = see(paths, remembered, lambda done, _: progress(done, count))
+    moving, took = _moving(clips, lambda done: progress(len(still) + done, count))
+    took = Looked(count, looks.took.decoded + len(clips), looks.took.seconds + took)
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
         measured = list(pool.map(_measured, report.images))
         masks = list(pool.map(lambda image: _mask_of(image, dataset), measured))
@@ -54,12 +67,13 @@ def inspect(
         *_same(still, looks),
         *_alike(still, looks),
         *_flat(still, looks),
+        *moving,
         # With an area of its own a control image keeps its shape.
         *(() if dataset.control_area else _controls(images)),
         *_masks(images, masks),
     ]
     findings = in_order([*report.findings, *found])
-    return dataclasses.replace(report, images=images, findings=findings, looked=looks.took)
+    return dataclasses.replace(report, images=images, findings=findings, looked=took)
 
 
 def _measured(image: ReportedImage) -> ReportedImage:
@@ -150,6 +164,33 @@ def _flat(images: Sequence[ReportedImage], looks: Seen) -> Iterator[Finding]:
     )
 
 
+def _moving(
+    clips: Sequence[ReportedImage], progress: Callable[[int], None]
+) -> tuple[list[Finding], float]:
+    """Parts of clips that stand still, have cuts or cannot be decoded; and seconds it took."""
+    start, notes = time.perf_counter(), []
+    with ThreadPoolExecutor(max_workers=_THREADS) as pool:
+        try:
+            for done, found in enumerate(pool.map(_watched, clips), start=1):
+                notes += ((kind, clips[done - 1].name, detail) for kind, detail in found)
+                progress(done)
+        finally:
+            # Whoever watches may end it: what waits is then not begun.
+            pool.shutdown(wait=False, cancel_futures=True)
+    return list(motion_findings(notes)), time.perf_counter() - start
+
+
+def _watched(image: ReportedImage) -> list[tuple[str, str]]:
+    assert image.clip is not None
+    motion = Motion(image.clip)
+    try:
+        for frame in read_frames(image.path, image.clip):
+            motion.look(frame)
+    except DatasetError as error:
+        return [("broken", error.found)]
+    return list(motion.found())
+
+
 def _controls(images: Sequence[ReportedImage]) -> Iterator[Finding]:
     pairs = []
     for image in images:
@@ -191,9 +232,7 @@ def _focused(image: ReportedImage, mask: _Mask | None, dataset: DatasetSection) 
     if mask is None or dataset.crop != "mask" or image.moved:
         return image
     size = image.width, image.height
-    placements = tuple(
-        place(size, Bucket(at.width, at.height), "mask", mask.focus) for at in image.placements
-    )
+    placements = tuple(place(size, at.bucket, "mask", mask.focus) for at in image.placements)
     return dataclasses.replace(image, placements=placements)
 
 

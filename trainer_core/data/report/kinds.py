@@ -138,6 +138,14 @@ _TABLE: tuple[FindingKind, ...] = (
         "Save it again with an image editor, or remove it; encoding will stop at it.",
     ),
     FindingKind(
+        *("cut", "warning", "looks", "changes its scene", "change their scene"),
+        "Cut the clip there into two files, unless you want such changes in what is generated.",
+    ),
+    FindingKind(
+        *("still", "warning", "looks", "stands still", "stand still"),
+        "Take a clip that moves, or one frame of it as an image: it teaches to stand still.",
+    ),
+    FindingKind(
         *("cropped", "warning", "plan"),
         *("loses more than a quarter of its area", "lose more than a quarter of their area"),
         "Crop it yourself, or raise dataset.max_aspect_ratio, or lower dataset.resolution.",

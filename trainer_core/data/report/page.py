@@ -1,19 +1,16 @@
-"""A report as one HTML file: no script, no network, everything in it.
-
-Names and captions come from anybody. Each passes `_told`, which writes what hides or turns text as
-an escape and then escapes HTML; and the file's own policy lets a browser load nothing at all.
-"""
+"""The report of a dataset as one HTML file."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
 
 from PIL import Image
 
-from ...printable import gibibytes, grouped, shortened, single_line
+from ...printable import gibibytes, grouped
+from ...types import Bucket
+from .document import document, told
 from .facts import DatasetReport, Finding, Placement, ReportedImage
-from .style import STYLE
 from .thumbnails import chosen, embedded, masked_thumbnail, thumbnails
 from .words import looked_sentence, steps_an_epoch, verdict
 
@@ -23,19 +20,16 @@ MOST_IMAGES = 400
 SIDE = 224
 _NAMED = 24
 _BUCKETS = 40
-_LONGEST = 600
 _BESIDE = 3
 _BESIDE_SIDE = 108
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
 
 
-def _told(text: str, longest: int = _LONGEST) -> str:
-    """Text of anybody, fit for the page: visible, short, escaped."""
-    return html.escape(single_line(shortened(text, longest)), quote=True)
+def _by(*sides: int) -> str:
+    return " &times; ".join(map(str, sides))
 
 
-def _by(width: int, height: int) -> str:
-    return f"{width} &times; {height}"
+def _size(bucket: Bucket) -> str:
+    return _by(*astuple(bucket)) if bucket.frames > 1 else _by(bucket.width, bucket.height)
 
 
 def report_page(report: DatasetReport, most: int = MOST_IMAGES) -> str:
@@ -60,22 +54,15 @@ def report_page(report: DatasetReport, most: int = MOST_IMAGES) -> str:
         *_sheet(report, shown, anchors),
         *_foot(report),
     ]
-    title = _told(report.title, 120)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(_POLICY)}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}: dataset report</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(parts)
-        + "\n</main>\n</body>\n</html>\n"
-    )
+    title = told(report.title, 120)
+    return document(f"{title}: dataset report", parts)
 
 
 def _head(report: DatasetReport) -> Iterator[str]:
     tone = "error" if report.stops else "warning" if report.of("warning") else "good"
     yield '<p class="over">Dataset report</p>'
-    yield f"<h1><bdi>{_told(report.title, 120)}</bdi></h1>"
-    yield f'<p class="verdict {tone}">{_told(verdict(report))}</p>'
+    yield f"<h1><bdi>{told(report.title, 120)}</bdi></h1>"
+    yield f'<p class="verdict {tone}">{told(verdict(report))}</p>'
 
 
 def _tiles(report: DatasetReport) -> Iterator[str]:
@@ -99,9 +86,7 @@ def _tiles(report: DatasetReport) -> Iterator[str]:
     if schedule.steps and schedule.steps_per_epoch:
         tiles.append((f"{schedule.epochs:.3g}", f"epochs in {grouped(schedule.steps)} steps"))
     yield '<dl class="tiles">'
-    yield from (
-        f"<div><dt>{_told(word)}</dt><dd>{_told(value)}</dd></div>" for value, word in tiles
-    )
+    yield from (f"<div><dt>{told(word)}</dt><dd>{told(value)}</dd></div>" for value, word in tiles)
     yield "</dl>"
 
 
@@ -111,8 +96,8 @@ def _findings(report: DatasetReport, anchors: Mapping[str, str]) -> Iterator[str
     yield "<h2>What was found</h2>"
     for finding in report.findings:
         yield f'<section class="card finding {finding.severity}">'
-        yield f"<div><i>{finding.severity}</i><b>{_told(finding.title)}</b></div>"
-        yield f"<p>{_told(finding.remedy)}</p>"
+        yield f"<div><i>{finding.severity}</i><b>{told(finding.title)}</b></div>"
+        yield f"<p>{told(finding.remedy)}</p>"
         named = list(_named(finding, anchors))
         if named:
             rest = max(finding.count, len(finding.groups)) - len(named)
@@ -134,14 +119,14 @@ def _named(finding: Finding, anchors: Mapping[str, str]) -> Iterator[str]:
         detail = details[number] if details else ""
         distinct = detail and not detail.startswith(name)
         yield _link(name, anchors) + (
-            f' <span class="soft">{_told(detail, 160)}</span>' * bool(distinct)
+            f' <span class="soft">{told(detail, 160)}</span>' * bool(distinct)
         )
     if not finding.names:
-        yield from (f"<bdi>{_told(text, 240)}</bdi>" for text in finding.details[:_NAMED])
+        yield from (f"<bdi>{told(text, 240)}</bdi>" for text in finding.details[:_NAMED])
 
 
 def _link(name: str, anchors: Mapping[str, str]) -> str:
-    shown = f"<bdi>{_told(name, 80)}</bdi>"
+    shown = f"<bdi>{told(name, 80)}</bdi>"
     return f'<a href="#{anchors[name]}">{shown}</a>' if name in anchors else shown
 
 
@@ -155,9 +140,9 @@ def _buckets(report: DatasetReport) -> Iterator[str]:
     yield '<div class="card table"><table><thead><tr><th>Bucket</th><th class="bar"></th>'
     yield '<th class="n">Images</th><th class="n">Batches an epoch</th>'
     yield ('<th class="n">VRAM, estimated</th>' if with_vram else "") + "</tr></thead><tbody>"
-    for each in sorted(shown, key=lambda each: (each.width, each.height)):
+    for each in sorted(shown, key=lambda each: each.bucket):
         wide = max(1, round(100 * each.samples / max(1, largest)))
-        yield f"<tr><td>{_by(each.width, each.height)}</td>"
+        yield f"<tr><td>{_size(each.bucket)}</td>"
         yield f'<td class="bar"><span style="width:{wide}%"></span></td>'
         yield f'<td class="n">{grouped(each.samples)}</td>'
         yield f'<td class="n">{grouped(each.batches)}</td>'
@@ -179,9 +164,9 @@ def _captions(report: DatasetReport) -> Iterator[str]:
     )
     if tokens is not None and captions.limit is not None:
         text += f" The longest has {grouped(tokens.longest)} of {grouped(captions.limit)} tokens."
-    yield f"<h2>Captions</h2>\n<p>{_told(text)}</p>"
+    yield f"<h2>Captions</h2>\n<p>{told(text)}</p>"
     if captions.frequent:
-        each = (f"<li>{_told(w, 40)}<small>{grouped(n)}</small></li>" for w, n in captions.frequent)
+        each = (f"<li>{told(w, 40)}<small>{grouped(n)}</small></li>" for w, n in captions.frequent)
         yield f'<ul class="words">{"".join(each)}</ul>'
 
 
@@ -192,9 +177,9 @@ def _folders(report: DatasetReport) -> Iterator[str]:
     yield '<th class="n">Images</th><th class="n">Repeats</th><th class="n">Weight</th>'
     yield "<th>Trigger word</th></tr></thead><tbody>"
     for each in report.folders:
-        yield f"<tr><td><bdi>{_told(each.path, 160)}</bdi></td><td>{each.role}</td>"
+        yield f"<tr><td><bdi>{told(each.path, 160)}</bdi></td><td>{each.role}</td>"
         yield f'<td class="n">{grouped(each.images)}</td><td class="n">{each.repeats}</td>'
-        yield f'<td class="n">{each.weight:g}</td><td>{_told(each.trigger_word, 60)}</td></tr>'
+        yield f'<td class="n">{each.weight:g}</td><td>{told(each.trigger_word, 60)}</td></tr>'
     yield "</tbody></table></div>"
 
 
@@ -216,48 +201,47 @@ def _sheet(
         left = grouped(len(report.images) - len(shown))
         text += f" {grouped(len(shown))} of {grouped(len(report.images))} images are shown: some "
         text += f"of each finding, and evenly of each bucket. {left} are left out."
-    yield f'<p class="soft">{_told(text)}</p>'
-    buckets: dict[tuple[int, int], list[ReportedImage]] = {}
+    yield f'<p class="soft">{told(text)}</p>'
+    buckets: dict[Bucket, list[ReportedImage]] = {}
     for image in shown:
-        at = image.placements[0] if image.placements else None
-        buckets.setdefault((at.width, at.height) if at else (0, 0), []).append(image)
-    totals = {(each.width, each.height): each.samples for each in report.buckets}
+        buckets.setdefault(image.bucket, []).append(image)
+    totals = {each.bucket: each.samples for each in report.buckets}
     for size, images in sorted(buckets.items()):
         total = totals.get(size, len(images))
         many = f"{grouped(total)} image" + "s" * (total != 1)
-        yield f"<h3>{_by(*size)} <small>{many}</small></h3>\n"
+        yield f"<h3>{_size(size)} <small>{many}</small></h3>\n"
         yield '<div class="sheet">'
         for image in images:
             found = severities.get(image.name, [])
-            yield from _figure(image, anchors[image.name], small.get(image.name), found)
+            yield from _figure(image, anchors[image.name], small.get(image.name, ()), found)
         yield "</div>"
 
 
 def _figure(
     image: ReportedImage,
     anchor: str,
-    small: Image.Image | None,
+    shown: Sequence[Image.Image],
     found: Sequence[Finding],
 ) -> Iterator[str]:
     yield f'<figure id="{anchor}">'
-    if small is None:
+    if not shown:
         yield '<div class="frame none">cannot be shown</div>'
-    else:
+    for small in shown[:1]:
         # As wide as the frame's greatest height lets it be, so that nothing is distorted.
         wide = min(SIDE, round(240 * small.width / small.height))
         ratio = f"{small.width}/{small.height}"
         yield f'<div class="frame" style="aspect-ratio:{ratio};width:{wide}px">'
-        alt = _told(image.name, 80)
+        alt = told(image.name, 80)
         yield f'<img alt="{alt}" decoding="async" src="{embedded(small)}">'
         yield from _crop(image.placements[0] if image.placements else None)
         yield "</div>"
-    yield from _beside(image, small)
-    yield f"<figcaption><b><bdi>{_told(image.name, 80)}</bdi></b>"
+    yield from _beside(image, shown)
+    yield f"<figcaption><b><bdi>{told(image.name, 80)}</bdi></b>"
     yield f"{_by(image.width, image.height)}{_facts(image)}"
     for finding in found[:3]:
-        yield f'<br><em class="{finding.severity}">{_told(_short(finding, image.name), 120)}</em>'
+        yield f'<br><em class="{finding.severity}">{told(_short(finding, image.name), 120)}</em>'
     if image.captions and image.captions[0]:
-        yield f"<p><bdi>{_told(image.captions[0])}</bdi></p>"
+        yield f"<p><bdi>{told(image.captions[0])}</bdi></p>"
     yield "</figcaption></figure>"
 
 
@@ -268,12 +252,13 @@ def _crop(at: Placement | None) -> Iterator[str]:
         yield f'<div class="crop" style="{place}"></div>'
 
 
-def _beside(image: ReportedImage, small: Image.Image | None) -> Iterator[str]:
-    preview = masked_thumbnail(image, small, _BESIDE_SIDE)
-    parts = [] if preview is None else [preview]
+def _beside(image: ReportedImage, shown: Sequence[Image.Image]) -> Iterator[str]:
+    """Further frames of a clip, what its mask leaves of an image, and control images."""
+    preview = masked_thumbnail(image, shown[0] if shown else None, _BESIDE_SIDE)
+    parts = [*shown[1:], *(() if preview is None else (preview,))]
     for control in image.controls[:_BESIDE]:
         own = ReportedImage("", control.path, image.role, 0, 0, 0, (), ())
-        parts += thumbnails([own], _BESIDE_SIDE).values()
+        parts += thumbnails([own], _BESIDE_SIDE).get("", ())
     if parts:
         images = (f'<img alt="" src="{embedded(part)}">' for part in parts)
         yield f'<div class="beside">{"".join(images)}</div>'
@@ -297,9 +282,9 @@ def _facts(image: ReportedImage) -> str:
 def _short(finding: Finding, name: str) -> str:
     """What a finding says of one image."""
     one = Finding(finding.kind, finding.severity, (name,))
-    return one.title.removeprefix("1 image ").removeprefix("1 ")
+    return one.title.removeprefix("1 image ").removeprefix("1 clip ").removeprefix("1 ")
 
 
 def _foot(report: DatasetReport) -> Iterator[str]:
     text = "Made by Adapter Trainer. This file is whole: it loads nothing."
-    yield f"<footer>{_told(text + ' ' + looked_sentence(report))}</footer>"
+    yield f"<footer>{told(text + ' ' + looked_sentence(report))}</footer>"

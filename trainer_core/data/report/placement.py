@@ -31,4 +31,5 @@ def place(
         cut=cut_share(size, bucket, crop),
         scale=max(across, down),
         stretch=across / down,
+        frames=bucket.frames,
     )

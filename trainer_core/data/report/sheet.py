@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from PIL import Image, ImageDraw
@@ -34,12 +34,12 @@ def sheet_pages(report: DatasetReport, most: int = MOST_IMAGES) -> list[Image.Im
     Returns:
         At least one page, RGB, 1298 x 1036 pixels.
     """
-    shown = sorted(chosen(report, most), key=_bucket)
+    shown = sorted(chosen(report, most), key=lambda image: image.bucket)
     small = thumbnails(shown, _CELL)
     left_out = len(report.images) - len(shown)
     each = _ACROSS * _DOWN
     groups = [shown[start : start + each] for start in range(0, len(shown), each)] or [[]]
-    pages = []
+    pages: list[Image.Image] = []
     for number, group in enumerate(groups, start=1):
         title = f"{single_line(report.title)}: page {number} of {len(groups)}"
         if left_out and number == len(groups):
@@ -72,30 +72,31 @@ def save_sheet(report: DatasetReport, path: Path, most: int = MOST_IMAGES) -> No
     atomic_write(path, lambda draft: whole.save(draft, format=format_name, quality=88))
 
 
-def _bucket(image: ReportedImage) -> tuple[int, int]:
-    at = image.placements[0] if image.placements else None
-    return (at.width, at.height) if at else (0, 0)
-
-
 def _page(
-    title: str, images: Sequence[ReportedImage], small: dict[str, Image.Image] | object
+    title: str,
+    images: Sequence[ReportedImage],
+    small: Mapping[str, Sequence[Image.Image]],
 ) -> Image.Image:
     width = _GAP + _ACROSS * (_CELL + _GAP)
     height = _TOP + _DOWN * _ROW
     page = Image.new("RGB", (width, height), _PAPER)
     pen = ImageDraw.Draw(page)
     pen.text((_GAP, 14), plain_letters(title), fill=_INK, font=plain_font(15))
-    known = small if isinstance(small, dict) else {}
     for place, image in enumerate(images):
         left = _GAP + place % _ACROSS * (_CELL + _GAP)
         top = _TOP + place // _ACROSS * _ROW
-        thumbnail = known.get(image.name)
-        if thumbnail is None:
+        found = small.get(image.name, ())
+        if not found:
             pen.rectangle((left, top, left + _CELL, top + _CELL), outline=_SOFT)
-        else:
+        # The frames of a clip lie above each other, or side by side where they are upright.
+        high = len(found) == 1 or found[0].height > found[0].width
+        wide, tall = (_CELL // len(found), _CELL) if high else (_CELL, _CELL // len(found))
+        for number, thumbnail in enumerate(found):
             shown = _with_crop(thumbnail, image)
-            at = left + (_CELL - shown.width) // 2, top + (_CELL - shown.height) // 2
-            page.paste(shown, at)
+            shown.thumbnail((wide, tall))
+            corner = (left + wide * number, top) if high else (left, top + tall * number)
+            across, down = (wide - shown.width) // 2, (tall - shown.height) // 2
+            page.paste(shown, (corner[0] + across, corner[1] + down))
         for line, text in enumerate(_label(image)):
             color = _INK if line == 0 else _SOFT
             pen.text((left, top + _CELL + 2 + 15 * line), text, fill=color, font=plain_font(12))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from PIL import Image
 
 from ...errors import DatasetError
+from ...types import Bucket, ClipPart
+from ..clips import read_frames
 from ..masks import masked_preview, read_mask
 from .facts import DatasetReport, ReportedImage
 from .looks import file_bytes, small_image
@@ -33,11 +35,9 @@ def chosen(report: DatasetReport, most: int) -> tuple[ReportedImage, ...]:
     place = {image.name: number for number, image in enumerate(report.images)}
     places = [[place[n] for n in each.names if n in place] for each in report.findings]
     taken = _in_turns([each for each in places if each], most * 2 // 3)
-    buckets: dict[str, list[int]] = {}
+    buckets: dict[Bucket, list[int]] = {}
     for number, image in enumerate(report.images):
-        buckets.setdefault(image.placements[0].bucket if image.placements else "", []).append(
-            number
-        )
+        buckets.setdefault(image.bucket, []).append(number)
     rest = [_evenly(each, most) for each in buckets.values()]
     taken |= _in_turns(rest, most - len(taken), taken)
     return tuple(report.images[number] for number in sorted(taken))
@@ -60,25 +60,36 @@ def _in_turns(lists: Sequence[Sequence[int]], most: int, known: set[int] | None 
     return taken
 
 
-def thumbnails(images: Sequence[ReportedImage], side: int) -> Mapping[str, Image.Image]:
-    """Make the images small, `side` pixels at most; one that cannot be read is not in it."""
+def thumbnails(images: Sequence[ReportedImage], side: int) -> Mapping[str, tuple[Image.Image, ...]]:
+    """Make the images small, `side` pixels at most; one that cannot be read is not in it.
+
+    Returns:
+        The name of each to it, or to the first, the middle and the last frame of a clip.
+    """
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-        made = pool.map(lambda image: _small(image.path, side), images)
-        return {
-            image.name: small
-            for image, small in zip(images, made, strict=True)
-            if small is not None
-        }
+        made = pool.map(lambda image: _small(image.path, image.clip, side), images)
+        return {image.name: small for image, small in zip(images, made, strict=True) if small}
 
 
-def _small(path: Path, side: int) -> Image.Image | None:
+def _small(path: Path, clip: ClipPart | None, side: int) -> tuple[Image.Image, ...]:
+    small: list[Image.Image] = []
     try:
-        # Twice as large and then made small, so that a draft's rough pixels are not seen.
-        image = small_image(file_bytes(path), side * 2)
+        for image in _shown(path, clip, side):
+            image.thumbnail((side, side), Image.Resampling.LANCZOS)
+            small.append(image)
     except Exception:  # noqa: BLE001 - decoders raise whatever broken bytes lead them into
-        return None
-    image.thumbnail((side, side), Image.Resampling.LANCZOS)
-    return image
+        return ()
+    return tuple(small)
+
+
+def _shown(path: Path, clip: ClipPart | None, side: int) -> Iterator[Image.Image]:
+    if clip is None:
+        # Twice as large and then made small, so that a draft's rough pixels are not seen.
+        yield small_image(file_bytes(path), side * 2)
+    else:
+        for number in (0, (clip.frames - 1) // 2, clip.frames - 1):
+            start = clip.start + number / clip.rate
+            yield from read_frames(path, ClipPart(start, 1, clip.rate))
 
 
 def masked_thumbnail(

@@ -108,7 +108,7 @@ def _buckets(report: DatasetReport) -> Iterator[str]:
     if not report.buckets:
         return
     vram = {
-        f"{each.width}x{each.height}": f"; about {gibibytes(each.vram_bytes)} VRAM"
+        str(each.bucket): f"; about {gibibytes(each.vram_bytes)} VRAM"
         for each in report.buckets
         if each.vram_bytes is not None
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...errors import DatasetError
 from ...filesystem.file_names import CLIP_EXTENSIONS, MOVING_EXTENSIONS
-from ...types import FrameGrid, Sample
+from ...types import ANY_CLIPS, FrameGrid, Sample
 from ..clips import ClipFacts, parts_of
 from ..image import ImageInfo
 from .facts import HeaderMemory, read_clip_facts, read_facts
@@ -61,8 +61,12 @@ class ClipFiles:
             self.problems.add(BAD_CLIP, text, image)
             return None
         self.problems.clips.add(path)
-        clip = self._facts[path] = read_clip_facts(path, self.remembered)
+        clip = self._facts[path] = read_clip_facts(path, self._rate, self.remembered)
         return ImageInfo(clip.width, clip.height, animated=False)
+
+    @property
+    def _rate(self) -> float:
+        return self.problems.settings.fps or (self.grid or ANY_CLIPS).rate
 
     def samples(self, sample: Sample | None) -> Iterator[Sample]:
         """A sample of an image as it is, and one for each part of a clip.
@@ -75,7 +79,7 @@ class ClipFiles:
             yield from () if sample is None else (sample,)
             return
         settings = self.problems.settings
-        shortest, rate = self.grid.frames_of(2), settings.fps or self.grid.rate
+        shortest, rate = self.grid.frames_of(2), self._rate
         if settings.frames < shortest:
             raise DatasetError(
                 f"dataset.frames: {settings.frames}, with clips in {settings.path}",
@@ -83,12 +87,17 @@ class ClipFiles:
                 f"Set dataset.frames to {shortest} or more, or remove the clips.",
             )
         steering = [self._facts[each] for each in sample.controls if each in self._facts]
-        if len(steering) < len(sample.controls) or sample.mask or sample.layers:
-            other = "a mask" if sample.mask else "layers" if sample.layers else "a control image"
+        masks = [self._facts[sample.mask]] if sample.mask in self._facts else []
+        other = "layers" if sample.layers else ""
+        if len(steering) < len(sample.controls):
+            other = "a control image"
+        elif masks and settings.crop == "mask":
+            other = "a mask that moves, and dataset.crop is mask"
+        if other:
             self.problems.add(BAD_CLIP, f"{sample.name} is a clip with {other}", sample.image)
             return
-        # As far as its control clips go.
-        facts = min((facts, *steering), key=lambda each: each.duration)
+        # As far as its control clips and its mask go.
+        facts = min((facts, *steering, *masks), key=lambda each: each.duration)
         parts = parts_of(facts, self.grid.lengths(settings.frames), rate, settings.max_clips)
         if not parts:
             self.problems.add(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..clips import ClipFacts, clip_facts
+from ..frame_folders import is_frame_folder
 from ..header import header_info
 from ..image import ImageInfo
 
@@ -57,20 +58,24 @@ def read_facts(path: Path, remembered: HeaderMemory | None = None) -> ImageInfo:
     return found
 
 
-def read_clip_facts(path: Path, remembered: HeaderMemory | None = None) -> ClipFacts:
+def read_clip_facts(path: Path, rate: float, remembered: HeaderMemory | None = None) -> ClipFacts:
     """What a clip holds, as `read_facts` gives that of an image.
+
+    Args:
+        rate: As for `clip_facts`.
+        remembered: As for `read_facts`; asked for files alone.
 
     Raises:
         DatasetError: As `clip_facts`.
     """
     try:
-        status = None if remembered is None else path.stat()
+        status = None if remembered is None or is_frame_folder(path) else path.stat()
     except OSError:
         status = None
     if remembered is None or status is None:
-        return clip_facts(path)
+        return clip_facts(path, rate)
     found = remembered.clip_of(path, status)
     if found is None:
-        found = clip_facts(path)
+        found = clip_facts(path, rate)
         remembered.remember_clip(path, status, found)
     return found

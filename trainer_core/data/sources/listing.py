@@ -16,9 +16,11 @@ from ...filesystem.allowed_folders import AllowedFolders
 from ...filesystem.file_names import (
     CLIP_EXTENSIONS,
     FOREIGN_EXTENSIONS,
+    FRAME_FOLDER,
     IMAGE_EXTENSIONS,
     MOVING_EXTENSIONS,
 )
+from ..frame_folders import is_frame_folder
 from .other_programs import FOLDERS
 
 CAPTION_EXTENSIONS = (".txt", ".caption", ".json")
@@ -212,6 +214,7 @@ def list_folder(
     for name, linked in _walk(folder, listing, within, subfolders, elsewhere):
         if listing.take(name, caption) and linked:
             _require_within(folder / name, within)
+            _require_frames_within(folder / name, within)
     listing._sort()
     return listing
 
@@ -282,20 +285,22 @@ def _below(above: _Folder, entry: os.DirEntry[str]) -> _Folder:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder that is looked into; one of frames is a clip."""
     try:
-        return entry.is_dir()
+        return entry.is_dir() and not entry.name.lower().endswith(FRAME_FOLDER)
     except OSError:
         return False  # a link that leads to itself
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry that is no ordinary file itself leads to one, or nowhere.
+    """Whether an entry that is no ordinary file itself leads to one or nowhere, or is a clip.
 
     A link that leads nowhere is told about later, as an image that cannot be read.
     """
     path = Path(entry.path)
     try:
-        return path.is_file() or (entry.is_symlink() and not path.exists())
+        frames = is_frame_folder(path) and path.is_dir()
+        return frames or path.is_file() or (entry.is_symlink() and not path.exists())
     except OSError:
         return False  # a link to where this user may not look
 
@@ -325,6 +330,13 @@ def _opened(folder: str) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
 def _require_within(path: Path, within: AllowedFolders | None) -> None:
     if within is not None:
         within.require(path, "dataset.path", DatasetError)
+
+
+def _require_frames_within(path: Path, within: AllowedFolders | None) -> None:
+    if within is not None and is_frame_folder(path):
+        with _opened(str(path)) as entries:
+            for each in entries:
+                _require_within(Path(each.path), within)
 
 
 def _shown(name: str) -> str:

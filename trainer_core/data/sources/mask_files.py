@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ...filesystem.allowed_folders import AllowedFolders
+from ...filesystem.file_names import CLIP_EXTENSIONS
 from ..image import turned_note
 from ..masks import same_shape
 from .controls import keys_by_name, tell_unread
@@ -39,7 +40,8 @@ def masks_beside(listing: Listing, problems: Problems) -> tuple[list[ListedFile]
     if not marked:
         return found, {}
     images = [file for file in found if file not in marked]
-    keys = {file.key for file in images}
+    # What is left out itself needs no word about its mask.
+    keys = {file.key for file in (*images, *listing.clips)}
     masks: Masks = {}
     strays: list[ListedFile] = []
     for file, key in marked.items():
@@ -69,6 +71,8 @@ def masks_in_folder(
     problems: Problems,
     within: AllowedFolders | None,
     without: Collection[Path],
+    *,
+    clips: bool = False,
 ) -> None:
     """Add the masks of a folder: ``dataset.mask_folder``, or ``masks`` beside ``training_images``.
 
@@ -77,10 +81,12 @@ def masks_in_folder(
         problems: As for `masks_beside`.
         within: As for `list_folder`.
         without: As for `list_folder`.
+        clips: As `Listing.with_clips`.
     """
     if not folder.is_dir():
         return
-    listing = list_folder(folder, problems.settings.caption_extension, within, without=without)
+    captions = problems.settings.caption_extension
+    listing = list_folder(folder, captions, within, without=without, clips=clips)
     by_name = keys_by_name(keys)
     for file in listing.images:
         shown = f"{folder.name}/{file.shown}"
@@ -127,10 +133,9 @@ def shape_problem(
     """
     if same_shape(mask, image):
         return None
-    return (
-        f"the mask {shown} has {mask[0]} x {mask[1]} pixels, and its image {image[0]} x {image[1]}"
-        f"{turned_note(path, mask)}"
-    )
+    turned = "" if path.suffix.lower() in CLIP_EXTENSIONS else turned_note(path, mask)
+    sizes = f"{mask[0]} x {mask[1]} pixels, and its image {image[0]} x {image[1]}{turned}"
+    return f"the mask {shown} has {sizes}"
 
 
 def take_mask(masks: Masks, key: str, mask: MaskFile, problems: Problems) -> None:

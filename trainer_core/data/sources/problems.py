@@ -55,7 +55,8 @@ _EXPECTED = {
         "Save the images again with an image editor, or set dataset.unreadable: skip.",
     ),
     BAD_CLIP: (
-        "clips without control images, masks and layers, which are images themselves",
+        "clips without layers, control clips beside clips, and still masks where dataset.crop is "
+        "mask",
         "Remove those files, or put the clips into a folder of their own.",
     ),
     BAD_CAPTION: READABLE,

@@ -96,7 +96,7 @@ class Prepared:
         """Number of trained samples of each size, named like ``"64x64"``, in order of size."""
         held = zip(self.dataset.buckets, self.dataset.validations, strict=True)
         counts = Counter(size for size, is_held in held if not is_held)
-        return {f"{size.width}x{size.height}": counts[size] for size in sorted(counts)}
+        return {str(size): counts[size] for size in sorted(counts)}
 
     def sampler(self, transformer: torch.nn.Module, device: torch.device) -> Sampler:
         """Generate on a denoiser of this base.
@@ -311,6 +311,7 @@ def _encode(
             grid=functools.cache(functools.partial(family.latent_grid, location)),
             weighs=encoders.weighs,
             endpoints=endpoints,
+            clips=family.clips,
         )
     prompts = encode_prompts(
         config.preview,

@@ -188,12 +188,22 @@ def _joined(points: Sequence[Points]) -> Sequence[Points]:
 
 def _joined_masks(one: Points, other: Points) -> Tensor | None:
     """Those of both; what has none counts alike everywhere."""
-    known = next((each.masks for each in (one, other) if each.masks is not None), None)
-    if known is None:
+    known = [each.masks for each in (one, other) if each.masks is not None]
+    if not known:
         return None
-    whole = (known.new_ones(len(each.sigmas), *known.shape[1:]) for each in (one, other))
-    parts = zip((one, other), whole, strict=True)
-    return torch.cat([ones if each.masks is None else each.masks for each, ones in parts])
+    frames = max(each.ndim for each in known) == 5
+    # Those of one of them may be the same for all frames, or for all places of a frame.
+    alike = [each[:, :, None] if frames and each.ndim == 4 else each for each in known]
+    shape = torch.broadcast_shapes(*(each.shape[1:] for each in alike))
+    parts = iter(alike)
+    return torch.cat(
+        [
+            (known[0].new_ones(1) if each.masks is None else next(parts)).expand(
+                len(each.sigmas), *shape
+            )
+            for each in (one, other)
+        ]
+    )
 
 
 def as_drawn(step: int, position: int, drawn: float) -> float:

@@ -1,0 +1,198 @@
+"""Masks of clips: a still one holds for all frames, one that moves for each."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.fixtures.clip_files import write_clip
+from trainer_core.config import MaskSection
+from trainer_core.data.batches import make_batch
+from trainer_core.data.clips import read_frames
+from trainer_core.data.masks import mask_weights
+from trainer_core.data.report.build import Batching, make_report
+from trainer_core.data.report.inspection import inspect
+from trainer_core.data.report.page import report_page
+from trainer_core.data.sources.folder import scan
+from trainer_core.errors import DatasetError
+from trainer_core.training.step.micro_batch import _joined_masks
+from trainer_core.types import START, ClipPart, FrameGrid, View
+
+pytest.importorskip("av")
+
+WIDE, HIGH, FRAMES = 96, 64, 40
+EXACT = {"codec": "ffv1", "pixels": "bgr0", "rate": 16.0, "size": (WIDE, HIGH)}
+
+
+def moving(frames=FRAMES):
+    """Masks of a white square that moves to the right, `[T, H, W]`."""
+    masks = np.zeros((frames, HIGH, WIDE), np.uint8)
+    for number, mask in enumerate(masks):
+        mask[20:41, 2 * number : 2 * number + 21] = 255
+    return masks
+
+
+def write_mask(path, masks):
+    images = [np.repeat(mask[..., None], 3, 2) for mask in masks]
+    write_clip(path, len(masks), images=images, **EXACT)
+
+
+@pytest.fixture
+def clips(world):
+    """A world of clips a with a mask that moves, b with a still one, c with none."""
+    world.grid, world.options = FrameGrid(4, 16.0), {"frames": 17}
+    for name in "abc":
+        write_clip(world.data / f"{name}.mkv", FRAMES, **EXACT)
+        (world.data / f"{name}.txt").write_text(name)
+    write_mask(world.data / "a_mask.mkv", moving())
+    Image.fromarray(moving()[0]).save(world.data / "b_mask.png")
+
+    def built(**options):
+        options = {"grid": lambda w, h: (h // 8, w // 8, 2), "clips": world.grid, **options}
+        return world.build(**options)
+
+    world.built = built
+    return world
+
+
+def sized(mask, bucket):
+    """A mask cut in its middle to the shape of a bucket, and resized by means of pixels."""
+    scale = max(bucket.width / WIDE, bucket.height / HIGH)
+    wide, high = bucket.width / scale, bucket.height / scale
+    box = ((WIDE - wide) / 2, (HIGH - high) / 2, (WIDE + wide) / 2, (HIGH + high) / 2)
+    image = Image.fromarray(mask.astype(np.float32) / 255)
+    return np.asarray(image.resize((bucket.width, bucket.height), Image.Resampling.BOX, box=box))
+
+
+def on_latents(masks, bucket, every):
+    """The textbook: means over 8 x 8 pixels and the frames of a latent, largest of 2 x 2."""
+    frames = np.stack([sized(mask, bucket) for mask in masks])
+    first, *rest = frames
+    groups = [first[None], *np.split(np.stack(rest), len(rest) // every)]
+    found = []
+    for group in groups:
+        cells = group.mean(0).reshape(bucket.height // 8, 8, bucket.width // 8, 8).mean((1, 3))
+        high, wide = cells.shape
+        tokens = cells.reshape(high // 2, 2, wide // 2, 2).max((1, 3))
+        found.append(tokens.repeat(2, 0).repeat(2, 1))
+    return torch.from_numpy(np.stack(found)).float()
+
+
+@pytest.mark.parametrize("every", [4, 8])
+@pytest.mark.parametrize(
+    "change", [{}, {"flip": True, "flip_except": []}, {"mask": MaskSection(invert=True)}]
+)
+def test_a_mask_that_moves_is_kept_frame_by_frame_of_the_latents(clips, every, change):
+    clips.grid = FrameGrid(every, 16.0)
+    clips.options |= change
+    flipped, inverted = "flip" in change, "mask" in change
+    dataset = clips.built()
+    for part in (1, 2):
+        place = dataset.names.index(f"a.mkv #{part}")
+        masks = moving()[17 * (part - 1) : 17 * part]
+        masks = 255 - masks if inverted else masks
+        expected = on_latents(masks, dataset.buckets[place], every)
+        found = dataset.load(place, View(flipped=flipped)).mask
+        assert found.shape == ((17 - 1) // every + 1, *expected.shape[1:])
+        expected = expected.flip(2) if flipped else expected
+        torch.testing.assert_close(found, expected, rtol=0, atol=5e-4)
+
+
+def test_a_still_mask_holds_for_all_frames_and_all_share_a_batch(clips):
+    dataset = clips.built()
+    samples = [dataset.load(dataset.names.index(f"{name}.mkv #1")) for name in "abc"]
+    bucket = samples[1].bucket
+    torch.testing.assert_close(
+        samples[1].mask, on_latents(moving()[:1].repeat(5, 0), bucket, 4)[0], rtol=0, atol=5e-4
+    )
+    found = make_batch(samples, (0, 1, 2), MaskSection(background=0.2)).masks
+    assert found.shape == (3, 1, *samples[0].latents.shape[1:])
+    for place, mask in enumerate((samples[0].mask, samples[1].mask.expand(5, -1, -1))):
+        weights = 0.2 + 0.8 * mask.double()
+        torch.testing.assert_close(found[place, 0].double(), weights / weights.mean())
+    assert (found[2] == 1).all()
+
+
+def test_frames_that_are_given_carry_no_loss_and_the_others_mean_1(clips):
+    dataset = clips.built(endpoints=(START,))
+    samples = [dataset.load(dataset.names.index(f"{name}.mkv #1")) for name in "abc"]
+    found = make_batch(samples, (0, 1, 2)).masks
+    assert not found[:, :, 0].any()
+    torch.testing.assert_close(found[:, 0].mean((1, 2, 3)), torch.ones(3))
+    shares = samples[0].mask[1:].double() * 0.9 + 0.1
+    ratio = found[0, 0, 1:].double() / shares
+    torch.testing.assert_close(ratio, torch.full_like(ratio, 5 / 4 / shares.mean().item()))
+
+
+def test_a_mask_that_is_white_where_nothing_is_trained_alone_is_refused(clips):
+    masks = moving()
+    masks[1:17] = 0
+    write_mask(clips.data / "a_mask.mkv", masks)
+    clips.options |= {"mask": MaskSection(background=0.0), "max_clips": 1}
+    clips.built()
+    with pytest.raises(DatasetError, match=r"nothing of a\.mkv counts"):
+        clips.built(endpoints=(START,))
+
+
+def test_a_still_mask_says_what_of_all_frames_is_kept(clips):
+    (clips.data / "a_mask.mkv").unlink()
+    mask = np.zeros((HIGH, WIDE), np.uint8)
+    mask[:, 80:] = 255
+    Image.fromarray(mask).save(clips.data / "b_mask.png")
+    clips.options |= {"crop": "mask", "max_aspect_ratio": 1.0}
+    dataset = clips.built()
+    found = dataset.load(dataset.names.index("b.mkv #1"))
+    frames = read_frames(clips.data / "b.mkv", ClipPart(0.0, 17, 16.0))
+    right = [np.asarray(each)[:, WIDE - HIGH :].copy() for each in frames]
+    with torch.no_grad():
+        wanted = clips.encoders.encode_clip(torch.from_numpy(np.stack(right)).permute(0, 3, 1, 2))
+    assert torch.allclose(found.latents, wanted, atol=1e-4)
+    assert found.mask[0].tolist() == [0.0] * 6 + [1.0] * 2
+
+
+def test_only_a_changed_mask_is_made_again(clips):
+    first = clips.built()
+    assert clips.built().encoded == 0
+    write_mask(clips.data / "a_mask.mkv", moving()[::-1])
+    assert clips.built().encoded == 2
+    assert clips.built(clips=FrameGrid(8, 16.0)).encoded == 2
+    assert first.identity != clips.built().identity
+
+
+def test_a_clip_is_trained_as_far_as_its_mask_goes(clips):
+    write_mask(clips.data / "a_mask.mkv", moving(20))
+    assert [name for name in clips.built().names if name.startswith("a")] == ["a.mkv"]
+
+
+def test_a_mask_of_another_shape_is_refused(clips):
+    write_clip(clips.data / "a_mask.mkv", FRAMES, **EXACT | {"size": (64, 64)})
+    with pytest.raises(DatasetError, match=r"a_mask\.mkv has 64 x 64 pixels"):
+        clips.built()
+
+
+def test_a_report_counts_masks_of_clips_and_shows_still_ones(clips):
+    for number in range(17):
+        frame = clips.data / "c_mask.frames" / f"{number}.png"
+        frame.parent.mkdir(exist_ok=True)
+        Image.fromarray(moving()[number]).save(frame)
+    settings = clips.settings()
+    found, plan = scan(settings, grid=clips.grid), clips.plan()
+    report = inspect(make_report(found, plan.samples, settings, Batching(1, 1, 1)), settings)
+    assert report.counts["masked"] == len(report.images) == 5
+    # Three frames of each part, and what the still mask leaves of two.
+    assert report_page(report).count("<img") == 3 * 5 + 2
+    assert not {each.kind for each in report.findings} & {"broken", "mask_empty", "mask_full"}
+
+
+def test_points_whose_masks_have_frames_are_joined_with_those_whose_masks_have_none():
+    class Some:
+        def __init__(self, masks, count):
+            self.masks, self.sigmas = masks, (0.5,) * count
+
+    still = mask_weights(torch.rand(6, 8), MaskSection())[None]
+    given = torch.tensor([0.0, 1.5, 1.5])[None, None, :, None, None]
+    found = _joined_masks(Some(still, 1), Some(given.expand(2, 1, 3, 1, 1), 2))
+    assert found.shape == (3, 1, 3, 6, 8)
+    assert torch.equal(found[0, 0, 2], still[0, 0])
+    assert torch.equal(found[1, 0, :, 0, 0], given.flatten())
+    assert (_joined_masks(Some(None, 2), Some(still, 1))[:2] == 1).all()

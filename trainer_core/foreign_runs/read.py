@@ -329,10 +329,6 @@ def in_reading_order(documents: Sequence[Document]) -> list[Document]:
     return []
 
 
-def _text_of(path: Path) -> str:
-    return read_text(path, lambda why: InputError(why, "", ""), LARGEST)
-
-
 class Beside:
     """Opens files that a file names: from the current folder, or beside it.
 

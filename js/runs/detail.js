@@ -3,6 +3,7 @@
 
 import { html, setText } from "../panel/dom.js";
 import { serverFrom } from "../panel/server.js";
+import { NO_RUN } from "../panel/run.js";
 import { stepName } from "../panel/samples_view.js";
 import { openRun } from "../run_file/open.js";
 import { loadWorkflow, telling } from "../run/workflow.js";
@@ -77,7 +78,7 @@ export class DetailView {
     this.element.hidden = rows.length === 0;
     const others = names !== this.names();
     // What is being written stays as it is.
-    const writes = !others && this.heads.contains(document.activeElement);
+    const writes = !others && this.heads.contains(document.activeElement?.closest("input, textarea") ?? null);
     if (heads !== this.headKeys() && !writes) {
       this.heads.replaceChildren(...this.runs.map((each, i) => this.head(each, i)));
     }
@@ -95,14 +96,19 @@ export class DetailView {
 
   /** What the heads depend on. */
   headKeys() {
-    return this.runs.map(({ row, detail }) => [row.run, detail.node, detail.adapter].join()).join();
+    return this.runs.map(({ row, detail }) => [row.run, detail.node, detail.adapter, detail.reason].join()).join();
   }
 
   /** A run that has ended and was read is not read again. @param {Row} row */
   async detailOf(row) {
     const known = this.runs.find((each) => each.row.run === row.run);
     if (known && known.row.changed === row.changed && row.status !== "running") return known.detail;
-    return this.server.one(row.run);
+    try {
+      return await this.server.one(row.run);
+    } catch (error) {
+      const reason = row.reason || (error instanceof Error ? error.message : String(error));
+      return { run: NO_RUN, settings: {}, adapter: "", node: "", reason };
+    }
   }
 
   /** @returns {number[]} the steps at which any of the runs has images */
@@ -157,7 +163,7 @@ export class DetailView {
       press("Open as graph", "Puts the nodes of its settings below the others", () => openRun(row.run, this.api, this.app)),
     ];
     const page = `/adapter_trainer/runs/page?${new URLSearchParams({ run: row.run })}`;
-    const report = html("a", "runs-action", { href: this.api.apiURL(page), target: "_blank", title: "One page that has everything in it, to keep or to pass on" }, ["Report"]);
+    const report = html("a", "runs-action", { href: this.api.apiURL(page), target: "_blank", title: "One page to keep or to pass on; the settings on it have paths and prompts" }, ["Report"]);
     actions.push(report);
     if (detail.node) {
       actions.push(...LIVE.map(([label, wish, title]) => press(label, title, async () => {
@@ -172,6 +178,7 @@ export class DetailView {
       );
     }
     const title = html("div", "runs-title", {}, [row.run]);
+    if (detail.reason) return html("div", "runs-one", { "data-run": String(place) }, [title, detail.reason]);
     const rest = html("div", "runs-actions", {}, actions);
     // Beside others there is room for what is compared alone.
     if (this.runs.length > 1) return html("div", "runs-one", { "data-run": String(place) }, [title, rest]);

@@ -9,8 +9,8 @@
  * @property {string[]} tags
  * @property {boolean} favourite
  *
- * @typedef {Notes & { run: string, status: string, step: number, steps: number, loss: number | null,
- *   changed: number, sample: Sample | null }} Row `run` is name and version, `changed` in seconds
+ * @typedef {Notes & { reason: string, run: string, status: string, step: number, steps: number, loss: number | null,
+ *   changed: number, sample: Sample | null }} Row `reason` is why it cannot be read, `run` name and version, `changed` in seconds
  *   since 1970, `loss` the mean of the last steps
  *
  * @typedef {"newest" | "name" | "loss"} Order
@@ -28,6 +28,7 @@ export function toRows(payload) {
 function toRow(each) {
   return {
     run: String(each?.run ?? ""),
+    reason: String(each?.reason ?? ""),
     status: String(each?.status ?? ""),
     step: Number(each?.step) || 0,
     steps: Number(each?.steps) || 0,

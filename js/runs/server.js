@@ -9,6 +9,7 @@
  * @property {import("../panel/run.js").Run} run
  * @property {Record<string, unknown>} settings by their path
  * @property {string} adapter the file, empty where there is none yet
+ * @property {string} [reason] why it cannot be read
  * @property {string} node that trains it now, empty where none does
  */
 

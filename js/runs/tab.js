@@ -83,13 +83,16 @@ export class RunsTab {
   async refresh() {
     clearTimeout(this.waiting);
     this.waiting = undefined;
+    let read = false;
     await telling(this.app, "Runs", async () => {
       this.rows = await this.server.list();
       this.chosen = this.chosen.filter((run) => this.rows.some((row) => row.run === run));
       this.drawList();
       await this.detail.show(this.chosenRows());
+      read = true;
     });
-    if (this.rows.some((row) => row.status === "running")) this.refreshSoon();
+    // A server that is gone is asked again when it sends something, or the tab is opened.
+    if (read && this.rows.some((row) => row.status === "running")) this.refreshSoon();
   }
 
   chosenRows() {
@@ -120,7 +123,7 @@ export class RunsTab {
       html("span", "runs-facts", {}, [html("span", "light"), `${row.status}, ${facts.filter(Boolean).join(", ")}`]),
     ]);
     button.dataset.status = row.status === "running" ? "training" : row.status;
-    button.title = row.note;
+    button.title = row.reason || row.note;
     button.addEventListener("click", (event) => this.choose(row.run, event.ctrlKey || event.metaKey || event.shiftKey));
     const star = html("button", "runs-star", {
       type: "button", "aria-pressed": String(row.favourite), title: row.favourite ? "No favourite any more" : "Favourite",
@@ -147,7 +150,7 @@ export class RunsTab {
   /** @param {Row} row @param {Partial<import("./rows.js").Notes>} change */
   async keep(row, change) {
     await telling(this.app, "Runs", async () => {
-      const { note, tags, favourite } = row;
+      const { note, tags, favourite } = this.rows.find((each) => each.run === row.run) ?? row;
       const kept = await this.server.note(row.run, { note, tags, favourite, ...change });
       this.rows = this.rows.map((each) => (each.run === row.run ? { ...each, ...kept } : each));
       this.drawList();

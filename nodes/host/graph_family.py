@@ -209,7 +209,7 @@ def encoders_of(
             clips=found.clips,
             endpoints=endpoints,
             control=control_rule(found.model),
-            told_rate=rate if found.told_rate else None,
+            text_rate=rate if found.text_rate else None,
         )
 
     return make

@@ -55,7 +55,7 @@ _FRAME_RATES = {
 Source: the pages and pipelines of the models; ComfyUI's example workflows save at the same rates.
 """
 
-_TOLD_THEIR_RATE = frozenset({"LTXV"})
+_READ_RATE = frozenset({"LTXV"})
 """Those that read the frames per second beside a text, as LTXVConditioning writes it."""
 
 _CAST = "manual_cast_dtype"
@@ -172,9 +172,9 @@ class GraphModel:
         return FrameGrid(every, rates[0])
 
     @property
-    def told_rate(self) -> bool:
+    def text_rate(self) -> bool:
         """Whether it reads how many frames of a clip are a second."""
-        return not _TOLD_THEIR_RATE.isdisjoint(classes_of(self.model))
+        return not _READ_RATE.isdisjoint(classes_of(self.model))
 
     @property
     def starts(self) -> StartFrames | None:

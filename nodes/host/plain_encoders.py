@@ -93,7 +93,7 @@ class PlainEncoders:
             model cannot read it.
         endpoints: Encodes the first and last frame of a clip, where the model takes them.
         control: How a control clip steers the model; None where none does.
-        told_rate: Frames per second of clips that the model is told beside each text; None where it
+        text_rate: Frames per second of clips that the model is told beside each text; None where it
             is not, or takes its own.
     """
 
@@ -108,7 +108,7 @@ class PlainEncoders:
     clips: FrameGrid | None = None
     endpoints: EndpointEncoder | None = None
     control: ControlRule | None = None
-    told_rate: float | None = None
+    text_rate: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse CLIP and VAE whose changes nobody could notice, and another model's VAE.
@@ -144,8 +144,8 @@ class PlainEncoders:
             parts.append(vae_identity(self.vae))
         if self.endpoints is not None and self.endpoints.vision is not None:
             parts.append(self.endpoints.identity)
-        if self.told_rate is not None:
-            parts.append(f"told {self.told_rate:g} frames a second")
+        if self.text_rate is not None:
+            parts.append(f"told {self.text_rate:g} frames a second")
         return " ".join(parts)
 
     @property
@@ -170,7 +170,7 @@ class PlainEncoders:
         clip = require(self.clip, "CLIP", "to encode captions", _REMEDY)
         sight = self.sight
         tokens = sight.tokens_seeing(caption, controls) if sight else clip.tokenize(caption)
-        rate = {} if self.told_rate is None else {"frame_rate": self.told_rate}
+        rate = {} if self.text_rate is None else {"frame_rate": self.text_rate}
         return _encoded(clip, tokens, caption, rate)
 
     def encode_image(self, pixels: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ def compare_run(
     """
     import torch
 
+    from ...trainer_core.config.reading import load_config
     from ...trainer_core.device import borrowed_threads
     from ...trainer_core.diffusion.flow import SamplingStopped
     from ...trainer_core.inference import comparison
@@ -46,8 +47,10 @@ def compare_run(
 
     columns = run_columns(run.folder, read_steps(chosen[0]), read_strengths(chosen[1]))
     output = {"dir": str(comfy_host.output_folder())}
-    config = run_config(base, {"preview": previews.values, "output": output})
-    make_source = source_of(clip, vae, base, comfy_host.unload_models)
+    rate = load_config(run.folder / "run.yaml").dataset.fps
+    data = {"fps": rate} if rate else {}
+    config = run_config(base, {"preview": previews.values, "output": output, "dataset": data})
+    make_source = source_of(clip, vae, base, comfy_host.unload_models, rate=rate)
     bar = comfy_host.ProgressBar(node_id, len(columns) * len(config.preview.prompts))
 
     def progress(done: int, total: int) -> None:

@@ -98,7 +98,8 @@ def may_be_expert(model: Any) -> bool:
     """Whether nothing but its file's name tells a MODEL from one of two experts."""
     from ..host.graph_model import GraphModel
 
-    return GraphModel(model).kind == _KIND
+    found = GraphModel(model)
+    return found.kind == _KIND and getattr(found.denoiser, _OF_WAN_21, None) is None
 
 
 def _is_one_of_two(found: GraphModel) -> bool:

@@ -43,17 +43,17 @@ _rows: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
 
 def _listed(query: Mapping[str, str], body: bytes) -> _Answer:
     """All runs, the newest first; one that cannot be read is listed with its reason."""
-    root = comfy_host.output_folder().resolve()
+    root = comfy_host.output_folder()
     names = comfy_host.run_names()
     for gone in _rows.keys() - set(names):
         _rows.pop(gone, None)
-    return {"runs": [row for name in names if (row := _row(root, name)) is not None]}, 200
+    within = root.resolve()
+    # The folder itself may be a link; one of a run that leads out of it is passed over.
+    inside = [name for name in names if (root / name).resolve().is_relative_to(within)]
+    return {"runs": [_row(root / name, name) for name in inside]}, 200
 
 
-def _row(root: Path, name: str) -> dict[str, Any] | None:
-    folder = (root / name).resolve()
-    if not folder.is_relative_to(root):
-        return None  # a link that leads out
+def _row(folder: Path, name: str) -> dict[str, Any]:
     read_from = ("run.json", "metrics.jsonl", "samples", NOTES)
     stamp = tuple(_changed(folder / each) for each in read_from)
     known = _rows.get(name)
@@ -65,7 +65,7 @@ def _row(root: Path, name: str) -> dict[str, Any] | None:
         ending = read_ending(folder)
         row |= {"status": ending.status, "step": ending.step, "steps": ending.steps}
     except InputError as error:
-        row |= {"status": "damaged", "step": 0, "steps": 0, "note": error.found}
+        row |= {"status": "damaged", "step": 0, "steps": 0, "reason": error.found}
     last = _last_steps(folder / "metrics.jsonl")
     if last:
         row["step"] = max(row["step"], last[-1][0])
@@ -129,14 +129,23 @@ def _one(query: Mapping[str, str], body: bytes) -> _Answer:
     name = query.get("run", "")
     folder = comfy_host.run_path(name)
     live = PANEL.live(name)
-    config = load_config(folder / "run.yaml").model_dump(mode="json")
-    adapters = sorted(folder.glob("*.safetensors"))
+    settings: dict[str, Any] = {}
+    # One that another version wrote may have settings that are unknown here.
+    with contextlib.suppress(InputError):
+        settings = load_config(folder / "run.yaml").model_dump(mode="json")
+    adapter = _adapter(folder)
     return {
         "run": live or run_state(folder, name).snapshot(),
         "node": live.get("node_id", ""),
-        "settings": dict(_flat(config)),
-        "adapter": str(adapters[0]) if adapters else "",
+        "settings": dict(_flat(settings)),
+        "adapter": str(adapter or ""),
     }, 200
+
+
+def _adapter(folder: Path) -> Path | None:
+    """The run's adapter: that of ComfyUI's layout, else the one whose name says least more."""
+    files = sorted(folder.glob("*.safetensors"))
+    return min(files, key=lambda each: len(each.name), default=None)
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
@@ -159,16 +168,16 @@ def _noted(query: Mapping[str, str], body: bytes) -> _Answer:
 def _used(query: Mapping[str, str], body: bytes) -> _Answer:
     """Copy a run's adapter into the loras folder, where it is not there already."""
     folder = comfy_host.run_path(str(_request(body).get("run", "")))
-    adapters = sorted(folder.glob("*.safetensors"))
-    if not adapters:
+    adapter = _adapter(folder)
+    if adapter is None:
         raise InputError(
-            "the run has no adapter file yet",
-            "a run that has ended, or was stopped and kept",
-            "Let it go on, or copy a checkpoint with Load Run and Save Adapter.",
+            "the run has no adapter file that Load LoRA reads",
+            "a run that has ended, or was stopped and kept, in layout comfyui, kohya or lycoris",
+            "Let it go on, or write one with Load Run and Save Adapter.",
         )
-    target = place_of_copy(adapters[0], f"{folder.parent.name}_{folder.name}")
+    target = place_of_copy(adapter, f"{folder.parent.name}_{folder.name}")
     if not target.exists():
-        atomic_write(target, functools.partial(shutil.copyfile, adapters[0]))
+        atomic_write(target, functools.partial(shutil.copyfile, adapter))
     return {"lora": target.relative_to(comfy_host.loras_folder()).as_posix()}, 200
 
 

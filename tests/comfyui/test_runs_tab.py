@@ -94,11 +94,13 @@ def test_damaged_runs_are_listed_with_their_reason(server):
     (folder / "notes.json").write_text('{"note": 7, "tags": [1, "kept"]}', encoding="utf-8")
     found = row(server, "torn/v0")
     assert (found["status"], found["tags"]) == ("damaged", ["kept"])
-    assert "run.json cannot be read" in found["note"]
+    assert "run.json cannot be read" in found["reason"]
+    status, _ = server.post(f"{ROUTES}/note", {**found, "favourite": True})
+    assert (status, row(server, "torn/v0")["note"]) == (200, "")
     assert server.status(f"{ROUTES}/one?run=torn/v0") == 404
     status, answer = server.post(f"{ROUTES}/use", {"run": "torn/v0"})
     assert status == 404
-    assert "no adapter file yet" in answer["reason"]
+    assert "no adapter file" in answer["reason"]
 
 
 def test_hostile_requests_are_refused_and_write_nothing(server):

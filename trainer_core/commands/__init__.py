@@ -76,9 +76,10 @@ VERBS: Mapping[str, Verb] = {
         "    [family=FAMILY] [dataset.resolution=512 ...]",
         "Exit code 2 when `train` would refuse the dataset. --looks decodes the images: it finds\n"
         "those that are there twice, look alike or are of one colour, also across training and\n"
-        "held-out ones, and looks at control images and masks; what was seen is kept in the\n"
-        "cache's folder, where there is one. --html writes one page that holds everything,\n"
-        "--sheet a contact sheet (.png, .jpg, .webp); both look.\n" + _RUN_FILE,
+        "held-out ones, clips that stand still and cuts, and looks at control images and masks;\n"
+        "what was seen is kept in the cache's folder, where there is one. --html writes one page\n"
+        "that holds everything, --sheet a contact sheet (.png, .jpg, .webp); both look.\n"
+        + _RUN_FILE,
         ("html", "sheet"),
         ("looks",),
     ),
@@ -118,8 +119,8 @@ VERBS: Mapping[str, Verb] = {
         "write one HTML page of a run: its course, images and settings",
         "adapter-trainer report FOLDER [--html FILE] [--json]",
         "FOLDER: a version of a run, or a run, whose newest version is taken. The page has\n"
-        "everything in it and can be passed on; it is written as report.html into the version's\n"
-        "folder, or to FILE.",
+        "everything in it and can be passed on: also the settings with their paths and prompts.\n"
+        "It is written as report.html into the version's folder, or to FILE.",
         ("html",),
     ),
     "sample": Verb(
@@ -168,7 +169,8 @@ VERBS: Mapping[str, Verb] = {
         "--approximate lora --rank N takes the nearest LoRA, --approximate lokr the nearest\n"
         "Kronecker product for fused layers; both print every layer's error. --fused writes q, k\n"
         "and v as ComfyUI's one layer, for its bypass loaders. --extras drop leaves out what is\n"
-        "no factor.",
+        "no factor. A file of both experts of Wan 2.2 becomes OUT_high_noise and OUT_low_noise.\n"
+        "Models of videos: --family wan, hunyuan_video, ltx_video, kandinsky5, cosmos_predict2.",
         ("to", "family", "base", "dtype", "approximate", "rank", "extras"),
         ("fused", "overwrite"),
     ),
@@ -252,8 +254,8 @@ VERBS: Mapping[str, Verb] = {
         "from its speed (dense bf16), and stands at the top of the file with the reasons.\n"
         "--embedded: for the tiny base that ships with the trainer.\n"
         "--from turns a run file of ai-toolkit, musubi-tuner or sd-scripts (also their command\n"
-        "line, in a .txt or .sh), OneTrainer, qwen-image-finetune or FlyMyAI into ours, says what\n"
-        "differs and what has no counterpart, and writes OUT, or prints it.\n",
+        "line, in a .txt or .sh), OneTrainer, qwen-image-finetune, FlyMyAI or diffusion-pipe into\n"
+        "ours, says what differs and what has no counterpart, and writes OUT, or prints it.\n",
         ("images", "trigger", "kind", "vram", "tflops", "variant", "from", "from_command"),
         ("embedded",),
         listed=_templates,

@@ -91,6 +91,7 @@ class _Work:
     options: Mapping[str, Any]
     json: bool
     _bases: dict[str, BaseWeights] = field(default_factory=dict)
+    _written: set[Path] = field(default_factory=set)
 
     @classmethod
     def of(cls, arguments: Arguments) -> _Work:
@@ -124,7 +125,14 @@ class _Work:
         parts = targets_of(source, target)
         # Before a file is looked into, which may take a while.
         for own, place in parts:
+            if place in self._written:
+                raise InputError(
+                    f"{source} and another adapter would both become {place}",
+                    "names that differ in more than their ending, or than the expert behind them",
+                    "Rename one of them, or convert it on its own.",
+                )
             check_target(own, place, self.layout, overwrite=self.options["overwrite"])
+        self._written.update(place for _, place in parts)
         done = []
         for own, place in parts:
             family, weight_of = self._family_of(own)
@@ -186,11 +194,10 @@ def _convert_all(source: Path, target: Path, work: _Work) -> int:
             "Name a folder of its own for the new files.",
         )
     clear_leftovers(target, as_json=work.json)
-    taken: set[Path] = set()
     failed = 0
     for number, path in enumerate(found, 1):
         try:
-            reports = work.convert(path, _name_of(path, target, taken, work))
+            reports = work.convert(path, _name_of(path, target, work))
         except TrainerError as error:
             failed += 1
             _show_failure(path, number, len(found), error, work)
@@ -220,24 +227,16 @@ def _sorted(folder: Path) -> tuple[list[Path], list[str]]:
     return found, skipped
 
 
-def _name_of(path: Path, folder: Path, taken: set[Path], work: _Work) -> Path:
+def _name_of(path: Path, folder: Path, work: _Work) -> Path:
     """The new name of one of a folder's adapters.
 
     Raises:
-        InputError: When it cannot be looked at, or another one has the name.
+        InputError: When it cannot be looked at.
     """
     existing(str(path), "an adapter file, or PEFT's or Diffusers' folder")
     stem = path.stem if path.is_file() else path.name
     name = stem if work.layout == "peft" else f"{stem}{_SUFFIX}"
-    new = given_path(str(folder / name), "an output")
-    if new in taken:
-        raise InputError(
-            f"{path} and another adapter would both become {new}",
-            "names that differ in more than their ending",
-            "Rename one of them, or convert it on its own.",
-        )
-    taken.add(new)
-    return new
+    return given_path(str(folder / name), "an output")
 
 
 def _show_end(converted: int, failed: int, skipped: Sequence[str], work: _Work) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..data.report.document import document, told
+from ..data.report.document import document, escaped, tiles
 from ..data.report.looks import file_bytes, small_image
 from ..data.report.thumbnails import embedded
 from ..errors import DatasetError, InputError
@@ -55,7 +55,7 @@ def run_page(version: Path) -> str:
     name = f"{version.parent.name}/{version.name}"
     parts = [
         '<p class="over">Run of Adapter Trainer</p>',
-        f"<h1><bdi>{told(name, 120)}</bdi></h1>",
+        f"<h1><bdi>{escaped(name, 120)}</bdi></h1>",
         *_verdict(record),
         *_tiles(record, steps),
         *_curve(steps),
@@ -63,30 +63,28 @@ def run_page(version: Path) -> str:
         *_settings(version / RUN_FILE),
         *_versions(record),
     ]
-    return document(f"{told(name, 120)}: run", parts, _STYLE)
+    return document(f"{escaped(name, 120)}: run", parts, _STYLE)
 
 
 def _verdict(record: Mapping[str, Any]) -> Iterator[str]:
     status = str(record.get("status", "unknown"))
     tone = {"done": "good", "failed": "error"}.get(status, "warning")
-    yield f'<p class="verdict {tone}">{told(status, 40).capitalize()}</p>'
+    yield f'<p class="verdict {tone}">{escaped(status, 40).capitalize()}</p>'
 
 
 def _tiles(record: Mapping[str, Any], steps: Sequence[StepResult]) -> Iterator[str]:
     made = steps[-1].step if steps else record.get("step", 0)
-    tiles = [(f"{made} / {record.get('steps', made)}", "steps")]
+    facts = [(f"{made} / {record.get('steps', made)}", "steps")]
     if steps:
-        tiles.append((f"{_smoothed(steps)[-1]:.4g}", "loss, smoothed"))
+        facts.append((f"{_smoothed(steps)[-1]:.4g}", "loss, smoothed"))
         seconds = sum(each.step_seconds for each in steps)
-        tiles.append((f"{seconds / 60:.1f}", "minutes of steps"))
-        tiles.append((f"{seconds / len(steps):.3g}", "seconds a step"))
+        facts.append((f"{seconds / 60:.1f}", "minutes of steps"))
+        facts.append((f"{seconds / len(steps):.3g}", "seconds a step"))
     held = [each for each in steps if each.validation_loss is not None]
     if held:
         best = min(held, key=lambda each: each.validation_loss or 0.0)
-        tiles.append((f"{best.validation_loss:.4g}", f"lowest held-out loss, step {best.step}"))
-    yield '<dl class="tiles">'
-    yield from (f"<div><dt>{told(word)}</dt><dd>{told(value)}</dd></div>" for value, word in tiles)
-    yield "</dl>"
+        facts.append((f"{best.validation_loss:.4g}", f"lowest held-out loss, step {best.step}"))
+    yield from tiles(facts)
 
 
 def _smoothed(steps: Sequence[StepResult]) -> list[float]:
@@ -167,11 +165,13 @@ def _settings(file: Path) -> Iterator[str]:
     except InputError:
         return
     yield "<h2>Settings</h2>"
-    yield f'<pre class="card">{"<br>".join(told(each) for each in lines)}</pre>'
+    yield f'<pre class="card">{"<br>".join(escaped(each) for each in lines)}</pre>'
 
 
 def _versions(record: Mapping[str, Any]) -> Iterator[str]:
     versions = record.get("versions")
     if isinstance(versions, Mapping):
-        text = ", ".join(f"{told(str(k), 40)} {told(str(v), 40)}" for k, v in versions.items())
+        text = ", ".join(
+            f"{escaped(str(k), 40)} {escaped(str(v), 40)}" for k, v in versions.items()
+        )
         yield f'<p class="soft">{text}</p>'

@@ -115,3 +115,15 @@ def test_a_folder_of_files_has_each_expert_converted(tmp_path, capsys):
     assert main(words) == 0
     assert len([*(tmp_path / "new").iterdir()]) == 4
     assert "2 of 2 converted" in capsys.readouterr().out
+
+
+def test_no_expert_of_a_folder_takes_the_place_of_another_file(tmp_path, capsys):
+    given, new = tmp_path / "given", tmp_path / "new"
+    given.mkdir()
+    save_file(both("ai-toolkit")[0], given / "w.safetensors")
+    words = ["convert", str(given), str(new), "--to", "comfyui"]
+    assert main(words) == 0
+    (new / "w_low_noise.safetensors").rename(given / "w_low_noise.safetensors")
+    capsys.readouterr()
+    assert main([*words, "--overwrite"]) == 1
+    assert "would both become" in "".join(capsys.readouterr())

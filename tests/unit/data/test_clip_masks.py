@@ -78,6 +78,17 @@ def on_latents(masks, bucket, every):
     return torch.from_numpy(np.stack(found)).float()
 
 
+def test_a_mask_may_be_an_animated_image(clips):
+    (clips.data / "a_mask.mkv").unlink()
+    first, *others = (Image.fromarray(mask) for mask in moving())
+    options = {"save_all": True, "append_images": others, "duration": 62, "lossless": True}
+    first.save(clips.data / "a_mask.webp", **options)
+    dataset = clips.built()
+    masks = dataset.load(dataset.names.index("a.mkv #1")).mask
+    assert masks.shape[0] == 5
+    assert not torch.equal(masks[0], masks[-1])
+
+
 @pytest.mark.parametrize("every", [4, 8])
 @pytest.mark.parametrize(
     "change", [{}, {"flip": True, "flip_except": []}, {"mask": MaskSection(invert=True)}]

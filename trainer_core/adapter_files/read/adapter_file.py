@@ -17,7 +17,7 @@ from typing import Any
 from ...adapters.dora import DORA_SCALE
 from ...adapters.kinds.registry import matrix_sizes
 from ...errors import AdapterFileError
-from ...tensors.safetensors_reader import Source, TensorFile, open_tensors
+from ...tensors.safetensors_reader import FilePart, HeldTensors, Source, TensorFile, open_tensors
 from ...types import AdapterState, LayerState
 from ..factors.fused_layers import FusedLayer, fuse_exactly, fused_layer, is_exact
 from ..factors.outlines import LazyMapping, outline_of
@@ -229,8 +229,9 @@ def _saved_settings(metadata: Mapping[str, str]) -> Mapping[str, Any]:
 
 def _find(path: Source) -> tuple[Source, Path | None]:
     """The weights, and where PEFT's configuration would be."""
-    if not isinstance(path, Path):
+    if isinstance(path, HeldTensors | FilePart):
         return path, None
+    path = Path(path)
     if not path.is_dir():
         return path, path.parent / CONFIG_NAME
     if (path / WEIGHTS_NAME).is_file():

@@ -17,7 +17,6 @@ from PIL import Image
 from ...config import DatasetSection
 from ...config.dataset import DatasetFolder, dataset_folders
 from ...counters import counter_seed
-from ...filesystem.file_names import CLIP_EXTENSIONS
 from ...types import (
     ANY_CLIPS,
     CONTROL,
@@ -30,7 +29,7 @@ from ...types import (
 )
 from ..brackets import escaped
 from ..captions import with_class_word
-from ..clips import read_frames
+from ..clips import is_clip, read_frames
 from ..drawn_masks import VERSION, with_mask
 from ..file_memory import FileMemory
 from ..framing import MIDDLE, Framing, MaskSource, mirrored
@@ -428,7 +427,7 @@ class Recipes:
         if sample.mask is None:
             own = sample.focus is not None
             return Framing(self.settings.crop, focus=sample.focus) if own else self._maskless
-        moves = sample.mask.suffix.lower() in CLIP_EXTENSIONS
+        moves = sample.clip is not None and is_clip(sample.mask)
         mask = MaskSource(
             sample.mask,
             self.hashes.of(sample.mask),

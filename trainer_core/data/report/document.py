@@ -1,13 +1,13 @@
 """An HTML file that has everything in it: no script, no network.
 
-Names and texts come from anybody. Each passes `told`, which writes what hides or turns text as an
-escape and then escapes HTML; and the file's own policy lets a browser load nothing at all.
+Names and texts come from anybody. Each passes `escaped`, which writes what hides or turns text as
+an escape and then escapes HTML; and the file's own policy lets a browser load nothing at all.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ...printable import shortened, single_line
 from .style import STYLE
@@ -16,9 +16,17 @@ _LONGEST = 600
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
 
 
-def told(text: str, longest: int = _LONGEST) -> str:
+def escaped(text: str, longest: int = _LONGEST) -> str:
     """Text of anybody, fit for the page: visible, short, escaped."""
     return html.escape(single_line(shortened(text, longest)), quote=True)
+
+
+def tiles(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Facts as cards: a value, and what it is."""
+    yield '<dl class="tiles">'
+    for value, word in facts:
+        yield f"<div><dt>{escaped(word)}</dt><dd>{escaped(value)}</dd></div>"
+    yield "</dl>"
 
 
 def document(title: str, parts: Iterable[str], style: str = "") -> str:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from ...printable import gibibytes, grouped
 from ...types import Bucket
-from .document import document, told
+from .document import document, escaped, tiles
 from .facts import DatasetReport, Finding, Placement, ReportedImage
 from .thumbnails import chosen, embedded, masked_thumbnail, thumbnails
 from .words import looked_sentence, steps_an_epoch, verdict
@@ -54,20 +54,20 @@ def report_page(report: DatasetReport, most: int = MOST_IMAGES) -> str:
         *_sheet(report, shown, anchors),
         *_foot(report),
     ]
-    title = told(report.title, 120)
+    title = escaped(report.title, 120)
     return document(f"{title}: dataset report", parts)
 
 
 def _head(report: DatasetReport) -> Iterator[str]:
     tone = "error" if report.stops else "warning" if report.of("warning") else "good"
     yield '<p class="over">Dataset report</p>'
-    yield f"<h1><bdi>{told(report.title, 120)}</bdi></h1>"
-    yield f'<p class="verdict {tone}">{told(verdict(report))}</p>'
+    yield f"<h1><bdi>{escaped(report.title, 120)}</bdi></h1>"
+    yield f'<p class="verdict {tone}">{escaped(verdict(report))}</p>'
 
 
 def _tiles(report: DatasetReport) -> Iterator[str]:
     counts, schedule = report.counts, report.schedule
-    tiles = [(grouped(counts.get("train", 0)), "images to train")]
+    facts = [(grouped(counts.get("train", 0)), "images to train")]
     for name, word in (
         ("regularization", "for regularization"),
         ("validation", "held out"),
@@ -77,17 +77,15 @@ def _tiles(report: DatasetReport) -> Iterator[str]:
         ("layered", "with layers"),
     ):
         if counts.get(name):
-            tiles.append((grouped(counts[name]), word))
-    tiles.append(
+            facts.append((grouped(counts[name]), word))
+    facts.append(
         (grouped(len(report.buckets)), "bucket" if len(report.buckets) == 1 else "buckets")
     )
     if schedule.steps_per_epoch:
-        tiles.append((steps_an_epoch(report), "steps an epoch"))
+        facts.append((steps_an_epoch(report), "steps an epoch"))
     if schedule.steps and schedule.steps_per_epoch:
-        tiles.append((f"{schedule.epochs:.3g}", f"epochs in {grouped(schedule.steps)} steps"))
-    yield '<dl class="tiles">'
-    yield from (f"<div><dt>{told(word)}</dt><dd>{told(value)}</dd></div>" for value, word in tiles)
-    yield "</dl>"
+        facts.append((f"{schedule.epochs:.3g}", f"epochs in {grouped(schedule.steps)} steps"))
+    yield from tiles(facts)
 
 
 def _findings(report: DatasetReport, anchors: Mapping[str, str]) -> Iterator[str]:
@@ -96,8 +94,8 @@ def _findings(report: DatasetReport, anchors: Mapping[str, str]) -> Iterator[str
     yield "<h2>What was found</h2>"
     for finding in report.findings:
         yield f'<section class="card finding {finding.severity}">'
-        yield f"<div><i>{finding.severity}</i><b>{told(finding.title)}</b></div>"
-        yield f"<p>{told(finding.remedy)}</p>"
+        yield f"<div><i>{finding.severity}</i><b>{escaped(finding.title)}</b></div>"
+        yield f"<p>{escaped(finding.remedy)}</p>"
         named = list(_named(finding, anchors))
         if named:
             rest = max(finding.count, len(finding.groups)) - len(named)
@@ -119,14 +117,14 @@ def _named(finding: Finding, anchors: Mapping[str, str]) -> Iterator[str]:
         detail = details[number] if details else ""
         distinct = detail and not detail.startswith(name)
         yield _link(name, anchors) + (
-            f' <span class="soft">{told(detail, 160)}</span>' * bool(distinct)
+            f' <span class="soft">{escaped(detail, 160)}</span>' * bool(distinct)
         )
     if not finding.names:
-        yield from (f"<bdi>{told(text, 240)}</bdi>" for text in finding.details[:_NAMED])
+        yield from (f"<bdi>{escaped(text, 240)}</bdi>" for text in finding.details[:_NAMED])
 
 
 def _link(name: str, anchors: Mapping[str, str]) -> str:
-    shown = f"<bdi>{told(name, 80)}</bdi>"
+    shown = f"<bdi>{escaped(name, 80)}</bdi>"
     return f'<a href="#{anchors[name]}">{shown}</a>' if name in anchors else shown
 
 
@@ -164,9 +162,11 @@ def _captions(report: DatasetReport) -> Iterator[str]:
     )
     if tokens is not None and captions.limit is not None:
         text += f" The longest has {grouped(tokens.longest)} of {grouped(captions.limit)} tokens."
-    yield f"<h2>Captions</h2>\n<p>{told(text)}</p>"
+    yield f"<h2>Captions</h2>\n<p>{escaped(text)}</p>"
     if captions.frequent:
-        each = (f"<li>{told(w, 40)}<small>{grouped(n)}</small></li>" for w, n in captions.frequent)
+        each = (
+            f"<li>{escaped(w, 40)}<small>{grouped(n)}</small></li>" for w, n in captions.frequent
+        )
         yield f'<ul class="words">{"".join(each)}</ul>'
 
 
@@ -177,9 +177,9 @@ def _folders(report: DatasetReport) -> Iterator[str]:
     yield '<th class="n">Images</th><th class="n">Repeats</th><th class="n">Weight</th>'
     yield "<th>Trigger word</th></tr></thead><tbody>"
     for each in report.folders:
-        yield f"<tr><td><bdi>{told(each.path, 160)}</bdi></td><td>{each.role}</td>"
+        yield f"<tr><td><bdi>{escaped(each.path, 160)}</bdi></td><td>{each.role}</td>"
         yield f'<td class="n">{grouped(each.images)}</td><td class="n">{each.repeats}</td>'
-        yield f'<td class="n">{each.weight:g}</td><td>{told(each.trigger_word, 60)}</td></tr>'
+        yield f'<td class="n">{each.weight:g}</td><td>{escaped(each.trigger_word, 60)}</td></tr>'
     yield "</tbody></table></div>"
 
 
@@ -201,7 +201,7 @@ def _sheet(
         left = grouped(len(report.images) - len(shown))
         text += f" {grouped(len(shown))} of {grouped(len(report.images))} images are shown: some "
         text += f"of each finding, and evenly of each bucket. {left} are left out."
-    yield f'<p class="soft">{told(text)}</p>'
+    yield f'<p class="soft">{escaped(text)}</p>'
     buckets: dict[Bucket, list[ReportedImage]] = {}
     for image in shown:
         buckets.setdefault(image.bucket, []).append(image)
@@ -231,17 +231,17 @@ def _figure(
         wide = min(SIDE, round(240 * small.width / small.height))
         ratio = f"{small.width}/{small.height}"
         yield f'<div class="frame" style="aspect-ratio:{ratio};width:{wide}px">'
-        alt = told(image.name, 80)
+        alt = escaped(image.name, 80)
         yield f'<img alt="{alt}" decoding="async" src="{embedded(small)}">'
         yield from _crop(image.placements[0] if image.placements else None)
         yield "</div>"
     yield from _beside(image, shown)
-    yield f"<figcaption><b><bdi>{told(image.name, 80)}</bdi></b>"
+    yield f"<figcaption><b><bdi>{escaped(image.name, 80)}</bdi></b>"
     yield f"{_by(image.width, image.height)}{_facts(image)}"
     for finding in found[:3]:
-        yield f'<br><em class="{finding.severity}">{told(_short(finding, image.name), 120)}</em>'
+        yield f'<br><em class="{finding.severity}">{escaped(_short(finding, image.name), 120)}</em>'
     if image.captions and image.captions[0]:
-        yield f"<p><bdi>{told(image.captions[0])}</bdi></p>"
+        yield f"<p><bdi>{escaped(image.captions[0])}</bdi></p>"
     yield "</figcaption></figure>"
 
 
@@ -287,4 +287,4 @@ def _short(finding: Finding, name: str) -> str:
 
 def _foot(report: DatasetReport) -> Iterator[str]:
     text = "Made by Adapter Trainer. This file is whole: it loads nothing."
-    yield f"<footer>{told(text + ' ' + looked_sentence(report))}</footer>"
+    yield f"<footer>{escaped(text + ' ' + looked_sentence(report))}</footer>"

@@ -49,7 +49,7 @@ test: said lint
 	@$(MAKE) --no-print-directory unit
 
 said:
-	@echo "make test: ruff, pyright, the panel's checks and the tests. About 11 minutes on two cores, less without"
+	@echo "make test: ruff, pyright, the panel's checks and the tests. About 10 minutes on two cores, less without"
 	@echo "a ComfyUI; a minute more where .venv is made. A test that fails is shown at once."
 
 # The first result is there in seconds.

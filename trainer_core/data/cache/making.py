@@ -226,12 +226,15 @@ class Maker:
         assert source.clip is not None
         hashes, motion = self.naming.hashes, Motion(source.clip)
         hashes.of(source.path)
+        # What steers a clip, or shows it mirrored, is no clip of its own.
+        looks = CONTROL not in source.endpoints and not source.flipped
         frames: list[Tensor] = []
         for image in source.frames():
-            motion.look(image)
+            if looks:
+                motion.look(image)
             frames.append(torch.from_numpy(np.array(image)))
         hashes.check_unchanged(source.path)
-        if CONTROL not in source.endpoints and not source.flipped:
+        if looks:
             self.moving += ((kind, source.path.name, place) for kind, place in motion.found())
         return torch.stack(frames).permute(0, 3, 1, 2)
 

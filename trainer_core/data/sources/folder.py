@@ -135,7 +135,7 @@ def survey(
     without = [root / prefix, *controls]
     for folder in mask_folder or ([root / MASK_FOLDER] if prefix else []):
         keys = {file.key for file in (*images, *listing.clips)}
-        masks_in_folder(*(folder, keys, masks, problems, within, without), clips=listing.with_clips)
+        masks_in_folder(folder, keys, masks, problems, within, without, clips=listing.with_clips)
     for key, mask in beside.items():
         take_mask(masks, key, mask, problems)
     clips = ClipFiles(problems, grid, remembered)

@@ -17,6 +17,7 @@ from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.recipes import SizedImage
 from trainer_core.data.clips import read_frames
 from trainer_core.data.control_rules import require_endpoints
+from trainer_core.data.file_memory import FileMemory
 from trainer_core.data.image import fit_to_bucket, moved, to_pixels
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.training.prepare.cache_manifest import Manifest, read_manifest, write_manifest
@@ -147,17 +148,13 @@ def test_a_list_of_cached_clips_keeps_their_lengths(clips):
     assert same(dataset, read)
 
 
-def test_a_clip_that_changes_meanwhile_is_noticed(clips):
-    plan = clips.plan()
-    encode = clips.encoders.encode_clip
-
-    def rewriting(frames):
-        write_clip(clips.data / "c.mp4", 12)
-        return encode(frames)
-
-    clips.encoders.encode_clip = rewriting
-    with pytest.raises(DatasetError, match=r"c\.mp4"):
-        clips.build(plan)
+@pytest.mark.parametrize("name", ["c.mp4", "d.png"])
+def test_a_file_that_changes_before_it_is_read_is_noticed(clips, name):
+    hashes, path = FileMemory(clips.cache, trust=True), clips.data / name
+    hashes.of(path)
+    write_clip(path, 12) if path.suffix == ".mp4" else clips.paint(path, seed=99)
+    with pytest.raises(DatasetError, match=f"{name} changed while"):
+        clips.build(memory=hashes)
 
 
 def frames_of(world):
@@ -181,18 +178,12 @@ def test_a_folder_of_frames_is_encoded_once_and_again_where_one_changes(clips):
 
 
 @pytest.mark.parametrize("change", ["a frame changes", "a frame more"])
-def test_a_folder_of_frames_that_changes_meanwhile_is_noticed(clips, change):
-    folder = frames_of(clips)
-    plan = clips.plan()
-    encode = clips.encoders.encode_clip
-
-    def changing(frames):
-        clips.paint(folder / ("0.png" if change == "a frame changes" else "9.png"), seed=99)
-        return encode(frames)
-
-    clips.encoders.encode_clip = changing
-    with pytest.raises(DatasetError, match=r"f\.frames"):
-        clips.build(plan)
+def test_a_folder_of_frames_that_changes_before_it_is_read_is_noticed(clips, change):
+    folder, hashes = frames_of(clips), FileMemory(clips.cache, trust=True)
+    hashes.of(folder)
+    clips.paint(folder / ("0.png" if change == "a frame changes" else "9.png"), seed=99)
+    with pytest.raises(DatasetError, match=r"f\.frames.* changed while"):
+        clips.build(memory=hashes)
 
 
 @pytest.mark.parametrize("unreadable", ["error", "skip"])

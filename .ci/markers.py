@@ -9,12 +9,16 @@ from collections import Counter
 from pathlib import Path
 
 
+def _counts(report: str) -> dict[str, dict[str, int]]:
+    return json.loads(Path(report).read_text(encoding="utf-8"))["markers"]
+
+
 def main() -> int:
     """Print a line for each marker; 1 when fewer comfy tests ran than the minimum."""
     minimum, *reports = sys.argv[1:]
     total: dict[str, Counter[str]] = {}
     for report in reports:
-        for marker, counts in json.loads(Path(report).read_text(encoding="utf-8")).items():
+        for marker, counts in _counts(report).items():
             total.setdefault(marker, Counter()).update(counts)
     for marker, counts in total.items():
         print(f"marker {marker}: ran {counts['ran']}, skipped {counts['skipped']}")

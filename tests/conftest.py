@@ -20,6 +20,7 @@ SHARING = ("tests/browser/", "tests/architecture/")
 MARKERS = ("comfy", "browser", "gpu", "slow", "exhaustive", "matrix")
 _counts: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
 _reasons: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
+_failed: list[str] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -120,7 +121,9 @@ def _same_numbers() -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Count a test for each of its markers."""
+    """Count a test for each of its markers, and remember one that fails."""
+    if report.failed and report.nodeid not in _failed:
+        _failed.append(report.nodeid)
     finished = report.when == "call" or (report.when == "setup" and not report.passed)
     if not finished:
         return
@@ -143,8 +146,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
     target = os.environ.get("MARKER_REPORT")
     if target:
-        counts = {marker: dict(_counts[marker]) for marker in MARKERS}
-        Path(target).write_text(json.dumps(counts), encoding="utf-8")
+        markers = {marker: dict(_counts[marker]) for marker in MARKERS}
+        Path(target).write_text(
+            json.dumps({"markers": markers, "failed": _failed}), encoding="utf-8"
+        )
 
 
 def _has_cuda() -> bool:

@@ -136,7 +136,7 @@ def test_a_report_names_them_and_shows_three_frames(dataset):
 
 
 def test_a_run_names_them_once_when_it_encodes(dataset):
-    dataset.options = {"flip": True, "flip_except": []}
+    dataset.options = {"flip": True, "flip_except": [], "more_resolutions": [48]}
     told = " ".join(dataset.build().problems)
     assert "1 clip changes its scene: a.mp4 (at 3.12 s)" in told
     assert "1 clip stands still: b.mp4 (from 0.00 to 2.06 s)" in told

@@ -302,8 +302,10 @@ def motion_findings(notes: Sequence[tuple[str, str, str]]) -> Iterator[Finding]:
     Args:
         notes: Kind, name and detail of each.
     """
-    for kind in dict.fromkeys(kind for kind, _, _ in sorted(notes)):
-        names, details = zip(*((n, each) for k, n, each in sorted(notes) if k == kind), strict=True)
+    # A clip that is trained in several sizes was decoded for each.
+    once = sorted(set(notes))
+    for kind in dict.fromkeys(kind for kind, _, _ in once):
+        names, details = zip(*((n, each) for k, n, each in once if k == kind), strict=True)
         yield Finding(kind, KINDS[kind].severity, names, details)
 
 

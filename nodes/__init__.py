@@ -37,6 +37,7 @@ from .definitions.save_run_file import SaveRunFile
 from .definitions.sockets import checked, read_booleans
 from .definitions.train_adapter import TrainAdapter
 from .definitions.train_quick import TrainQuick
+from .definitions.train_sweep import TrainSweep
 from .definitions.training_settings import TrainingSettings
 from .host import comfy_host, queued
 
@@ -65,6 +66,7 @@ _NODES: tuple[type[io.ComfyNode], ...] = (
     EmbeddedModel,
     EmbeddedText,
     TrainQuick,
+    TrainSweep,
 )
 NODES = tuple(map(checked, _NODES))
 

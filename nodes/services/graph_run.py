@@ -289,20 +289,44 @@ def run_training(
         TrainerError: When the input is wrong or the run failed; the last good state is on disk.
         BaseException: ComfyUI's own interrupt, after the state of a cancelled run was saved.
     """
+    config = described_run(base, cache, adapter, settings, vae, own)
+    observer = observer or NodeObserver(node_id, config.output.name, trains=True, queued=workflow)
+    return train_described(config, base, cache, vae, workflow, keep_in_loras, observer)
+
+
+def described_run(
+    base: BaseChoice,
+    cache: EncodedCache,
+    adapter: AdapterChoice,
+    settings: SettingsChoice | None,
+    vae: Any,
+    own: Mapping[str, Any],
+) -> RunConfig:
+    """The run file of a node's inputs, as `run_training` takes them."""
+    output, can_preview = str(comfy_host.output_folder()), base.embedded or vae is not None
+    return training_config(base, cache, adapter, settings, own, output, can_preview=can_preview)
+
+
+def train_described(
+    config: RunConfig,
+    base: BaseChoice,
+    cache: EncodedCache,
+    vae: Any,
+    workflow: Mapping[str, object],
+    keep_in_loras: int,
+    observer: NodeObserver,
+) -> tuple[RunHandle, Sequence[float]]:
+    """Train a run file of the graph; as `run_training`."""
     from ...trainer_core.adapter_files.metadata import workflow_texts
     from ...trainer_core.training import SingleProcess, train
     from ..host.comfy_machine import ComfyMachine
 
-    can_preview = base.embedded or vae is not None
-    output = str(comfy_host.output_folder())
-    config = training_config(base, cache, adapter, settings, own, output, can_preview=can_preview)
-    observer = observer or NodeObserver(node_id, config.output.name, trains=True, queued=workflow)
     config, observer.marks = observer.going.applied(config), cache.marks
     observer.describe(config.preview.prompts, config.seed)
     if keep_in_loras:
         kept = config.output.name, keep_in_loras, config.training.checkpoint_every
         observer.keeper = LoraKeeper(*kept)
-    if cache.previews and not can_preview:
+    if cache.previews and not (base.embedded or vae is not None):
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     if base.expert is not None:
         _tell_of_expert(base.expert, config, observer)

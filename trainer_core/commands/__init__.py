@@ -104,6 +104,24 @@ VERBS: Mapping[str, Verb] = {
         "On several devices: accelerate launch --multi_gpu -m trainer_core train run.yaml\n"
         + _RUN_FILE,
     ),
+    "sweep": Verb(
+        "sweep",
+        "train one run file with several values of a few settings, and rank the runs",
+        "adapter-trainer sweep sweep.yaml [--retry] [key=value ...]",
+        "sweep.yaml names a run file that holds images out, and a grid or a list of trials:\n"
+        "    run: run.yaml\n"
+        "    grid: {adapter.rank: [8, 16], learning_rate: [1e-4, 2e-4]}\n"
+        "or  trials: [{adapter.rank: 8, batch_size: 2}, {adapter.rank: 16, batch_size: 1}]\n"
+        "A setting is named by its path, or by the end of it. All trials are checked first,\n"
+        "images are encoded once, the base is loaded once. Each trial is a run of its own, named\n"
+        "after what differs; they are ranked by their lowest loss on held-out images. One whose\n"
+        "lowest loss is above the median of the finished ones' means ends early (median stopping\n"
+        "rule, Google Vizier, KDD 2017); stop_hopeless: false in the file ends none. A trial that\n"
+        "fails stops no other; --retry tries it again. Ctrl-C saves; the same command goes on.\n"
+        "NAME_sweep beside the runs gets sweep.txt, sweep.json and the best adapter. key=value\n"
+        "changes the run file of all trials. --json prints one JSON object a line.",
+        switches=("retry",),
+    ),
     "ledger": Verb(
         "ledger",
         "list the images of a run that are learned worst",

@@ -133,6 +133,7 @@ class PlacedBase:
         held: Mapping[nn.Module, HostBlock] | None = None,
     ) -> None:
         """Take blocks off the device for the first time; none is gone yet where there are none."""
+        self.machine.drop_base()
         self.streamed = StreamedBlocks(
             blocks,
             self.device,
@@ -187,7 +188,10 @@ def load_base(
         return PlacedBase(transformer, device, memory, machine, refusal=HOST_KEEPS)
     refusal = None if memory.gradient_checkpointing else "memory.gradient_checkpointing is false"
     if not memory.blocks_to_swap:
-        transformer = family.load_transformer(location, dtype, device, memory.base_format)
+        load = partial(family.load_transformer, location, dtype, device, memory.base_format)
+        kept = memory.base_format, memory.compute, memory.gradient_checkpointing
+        key = (family.name, location.folder, location.file, dtype, str(device), kept)
+        transformer = machine.base(key, load, at_end)
         placed = PlacedBase(transformer, device, memory, machine, refusal=refusal)
         at_end.callback(placed.close)
         try:
@@ -196,6 +200,7 @@ def load_base(
             placed.refusal = error.found
         placed.mark(True)
         return placed
+    machine.drop_base()
     empty = empty_base(location, family)
     away = swapped_blocks(empty.transformer, family.layers.repeated_blocks, memory)
     if memory.master != "file":

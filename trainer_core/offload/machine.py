@@ -6,12 +6,15 @@ what it needs itself, and counts the memory that is pinned.
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Callable, Hashable
 
 import psutil
 import torch
+from torch import nn
 
-from ..device import copy_speed, free_memory, product_speed
+from ..device import copy_speed, free_memory, product_speed, release_memory
 from .memory_plan import RESERVE, Budget
 
 PINNED_SHARE = 0.35 if sys.platform == "win32" else 0.6
@@ -50,6 +53,62 @@ class Machine:
         """Bytes of a device that others need now; a run is asked for them between its steps."""
         del device
         return 0
+
+    def base(
+        self, key: Hashable, load: Callable[[], nn.Module], at_end: contextlib.ExitStack
+    ) -> nn.Module:
+        """A frozen denoiser that lies whole on its device.
+
+        Args:
+            key: What it is and how it is kept.
+            load: Loads it.
+            at_end: Takes it back.
+        """
+        del key, at_end
+        return load()
+
+    def drop_base(self) -> None:
+        """Hear that a base goes in parts, or that the memory of one is needed."""
+
+
+class KeepingMachine(Machine):
+    """A machine that keeps a base in memory between runs, as long as they want the same one."""
+
+    _key: Hashable = None
+    _kept: nn.Module | None = None
+    _lent = False
+
+    def free_memory(self, device: torch.device) -> int:
+        """Free bytes of a device, with those of a base that waits for the next run."""
+        free = super().free_memory(device)
+        if self._kept is None or self._lent:
+            return free
+        return free + sum(
+            each.nbytes
+            for each in (*self._kept.parameters(), *self._kept.buffers())
+            if each.device == device
+        )
+
+    def base(
+        self, key: Hashable, load: Callable[[], nn.Module], at_end: contextlib.ExitStack
+    ) -> nn.Module:
+        """The one that is kept, where it is the same; else it is loaded and kept."""
+        if self._kept is None or key != self._key:
+            self.drop_base()
+            self._kept, self._key = load(), key
+        self._lent = True
+        at_end.callback(self._take_back)
+        return self._kept
+
+    def drop_base(self) -> None:
+        """Keep none from now on; a run that has it goes on with it."""
+        if self._kept is not None:
+            device = next(self._kept.parameters()).device
+            self._kept, self._key = None, None
+            release_memory(device)
+
+    def _take_back(self) -> None:
+        self._lent = False
 
 
 def machine_budget(machine: Machine, device: torch.device, dtype: torch.dtype) -> Budget:

@@ -210,6 +210,19 @@ class Stoppable(Protocol):
     stopped_by: str | None
 
 
+@runtime_checkable
+class Judge(Protocol):
+    """An observer that compares the run with others and may end it at a measurement."""
+
+    def hopeless(self) -> bool:
+        """Whether the run ends here with its adapter.
+
+        Asked after each measurement on held-out images, and when a run goes on. The answer may
+        depend on the losses up to there alone: a run that was killed asks again.
+        """
+        ...
+
+
 class EndedEarlyError(Exception):
     """A run was asked to end before its first step; what it has cached stays.
 

@@ -27,7 +27,7 @@ from .metrics.ledger import indices_by_place
 from .metrics.measurements import Measurements
 from .objectives.slider import kept_strength
 from .objectives.validation import Measured, Validation
-from .observer import Observer, RunRequests, Warned, WentBack
+from .observer import Judge, Observer, RunRequests, Warned, WentBack
 from .optimizers import make_optimizer, set_learning_rate, update
 from .recorder import Recorder
 from .step.gradients import clip_gradients, forget_gradients, go_backward
@@ -145,7 +145,7 @@ class Trainer:
     def _before_first_step(self) -> str:
         """Validate and preview the base of a new run; the status of a run that ends here."""
         state = self.state
-        if state.best.ends(self.training.early_stop):
+        if state.step and self._given_up():
             return "done"  # it had stopped early, and was killed before it could finish
         cancelled, stop = self._any(self.observer.cancelled()), False
         if not state.step:
@@ -267,7 +267,12 @@ class Trainer:
             best.take_base(measured.loss)
         else:
             best.take(step, measured.loss, regular=step % every == 0)
-        return replace(measured, stop=best.ends(self.training.early_stop))
+        return replace(measured, stop=step > 0 and self._given_up())
+
+    def _given_up(self) -> bool:
+        """Whether the run gets no better, or is too far behind others."""
+        judged = isinstance(self.observer, Judge) and self.observer.hopeless()
+        return judged or self.state.best.ends(self.training.early_stop)
 
     def save_checkpoint(self, step: int) -> None:
         """Save the state after a step.

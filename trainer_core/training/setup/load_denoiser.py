@@ -150,8 +150,9 @@ def _load(
             base.checkpoint_all = checkpoints.checkpoint_all
             base.uncheckpointed = checkpoints.uncheckpointed
     adapter = attach_adapter(transformer, data.family, config).train()
-    if data.family.lent is not None:
-        at_end.callback(adapter.detach)  # the host goes on with its own layers
+    if not processes.sharded:
+        # A host, or the next run, goes on with the base's own layers.
+        at_end.callback(adapter.detach)
     base.send_rest()  # the factors of a swapped block were made where its weights lie
     # Hours of training must not end at a file that cannot be written.
     check_layouts(adapter.state(), config.output.layouts, data.family.layers.key_map)

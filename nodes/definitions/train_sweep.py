@@ -1,0 +1,121 @@
+"""The node that trains a sweep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from comfy_api.latest import io
+
+from ..host import comfy_host
+from . import sockets
+from .setting_inputs import RUN_SETTINGS, section_values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
+
+
+class TrainSweep(io.ComfyNode):
+    """Trains every combination of a few settings, and hands on the best adapter."""
+
+    SETTINGS = RUN_SETTINGS
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerSweep",
+            display_name="Train Sweep",
+            category="Adapter Trainer",
+            description="Trains a run for every combination of a few settings, on the same base "
+            "and encoded images, and hands on the adapter with the lowest loss on held-out images. "
+            "Cancel saves; the next run goes on and repeats nothing.",
+            search_aliases=["grid search", "hyperparameters", "tune lora", "compare settings"],
+            is_output_node=True,
+            inputs=[
+                *sockets.training_inputs(
+                    "Connect Load Training Base or Base From Model: the model of all trials."
+                ),
+                io.Vae.Input(
+                    "vae",
+                    optional=True,
+                    tooltip="Connect it to see previews; without it there are none. Leave it open "
+                    "for the embedded base, which has its own. It decodes previews.",
+                ),
+                *(each.input() for each in RUN_SETTINGS),
+                io.String.Input(
+                    "grid",
+                    multiline=True,
+                    default="learning_rate: 1e-4, 2e-4\nrank: 8, 16",
+                    tooltip="Write a line for each setting: its name or YAML path, and its values. "
+                    "Every combination is trained, as a run named after what differs; other "
+                    "settings are those of the inputs. Hold images out: validation of the dataset.",
+                ),
+                io.Boolean.Input(
+                    "stop_hopeless",
+                    default=True,
+                    tooltip="Leave it on to end trials early whose lowest loss on held-out images "
+                    "is above the median of the finished trials' means (median stopping rule, "
+                    "Google Vizier). Switch it off to train all of them to their end.",
+                ),
+                io.Boolean.Input(
+                    "retry_failed",
+                    default=False,
+                    advanced=True,
+                    tooltip="Leave it off; switch it on to train trials again that have failed, "
+                    "such as when memory was full.",
+                ),
+            ],
+            outputs=[*sockets.run_outputs(), io.String.Output(display_name="table")],
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
+        )
+
+    @classmethod
+    def validate_inputs(cls, name: str | None = None, grid: str | None = None) -> bool | str:
+        """Refuse a bad name or grid when the graph is queued; one that is linked comes later."""
+        from ..services.choices import check_run_name
+        from ..services.sweep_run import check_grid
+
+        def check(inputs: Mapping[str, Any]) -> None:
+            check_run_name(inputs)
+            check_grid(inputs)
+
+        return sockets.refusal(cls, check)
+
+    @classmethod
+    def fingerprint_inputs(cls, name: str | None, **inputs: Any) -> str:
+        """Changes when the adapter that this node handed on was deleted."""
+        from ..services.run_files import train_stamp
+
+        return train_stamp(str(cls.hidden.unique_id), name)
+
+    @classmethod
+    def execute(
+        cls,
+        base: BaseChoice,
+        cache: EncodedCache,
+        adapter: AdapterChoice,
+        grid: str,
+        stop_hopeless: bool = True,
+        retry_failed: bool = False,
+        settings: SettingsChoice | None = None,
+        vae: Any = None,
+        **inputs: Any,
+    ) -> io.NodeOutput:
+        """Train, or go on."""
+        from ..services.graph_run import run_outputs, shown_run
+        from ..services.run_files import ADAPTERS
+        from ..services.sweep_run import SweepInputs, train_sweep
+
+        comfy_host.require_libraries()
+        own, asked = (
+            section_values(RUN_SETTINGS, inputs),
+            SweepInputs(grid, stop_hopeless, retry_failed),
+        )
+        node_id = str(cls.hidden.unique_id)
+        queued = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
+        best = train_sweep(node_id, base, cache, adapter, settings, vae, own, queued, asked)
+        handle, losses, table = best
+        ADAPTERS.hand_on(node_id, inputs["name"], handle.adapter)
+        return io.NodeOutput(*run_outputs(handle, losses), table, ui=shown_run(handle))

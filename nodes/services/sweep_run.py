@@ -1,0 +1,153 @@
+"""Trains a sweep inside ComfyUI: each trial as Train Adapter trains a run, on one MODEL."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...trainer_core.errors import RunError
+from ...trainer_core.families.run_files import load_config
+from ..host import comfy_host
+from .choices import AdapterChoice, BaseChoice, EncodedCache, RunHandle, SettingsChoice
+from .graph_run import described_run, family_of, train_described
+from .panel import NodeObserver
+from .run_files import GoingOn
+
+if TYPE_CHECKING:
+    from ...trainer_core.training.observer import Event
+    from ...trainer_core.training.sweep.sweep import SweepResult, TrialWatch
+    from ...trainer_core.training.sweep.trials import Trial
+
+_SOURCE = "grid of Train Sweep"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepInputs:
+    """What Train Sweep is given besides what Train Adapter is.
+
+    Attributes:
+        grid: Lines of ``setting: value, value``.
+        stop_hopeless: Whether trials that lag behind end early.
+        retry: Whether trials that failed are tried again.
+    """
+
+    grid: str
+    stop_hopeless: bool
+    retry: bool
+
+
+class _TrialObserver(NodeObserver):
+    """Shows a trial on the sweep's node; the sweep may end it."""
+
+    def __init__(self, node_id: str, trial: Trial, watch: TrialWatch) -> None:
+        super().__init__(node_id, trial.name, trains=True)
+        self.going = GoingOn()  # each trial finds its own way on
+        self._watch = watch
+
+    def notify(self, event: Event) -> None:
+        """Show an event, and let the sweep hear it."""
+        self._watch.heard(event)
+        super().notify(event)
+
+    def hopeless(self) -> bool:
+        """Whether the sweep ends the trial."""
+        return self._watch.hopeless(self.notify)
+
+
+def check_grid(inputs: Mapping[str, Any]) -> None:
+    """Check the ``grid`` among a node's inputs, if it is known yet.
+
+    Raises:
+        ConfigError: When it is none.
+    """
+    from ...trainer_core.training.sweep.trials import read_grid
+
+    if "grid" in inputs:
+        read_grid(inputs["grid"], _SOURCE)
+
+
+def train_sweep(
+    node_id: str,
+    base: BaseChoice,
+    cache: EncodedCache,
+    adapter: AdapterChoice,
+    settings: SettingsChoice | None,
+    vae: Any,
+    own: Mapping[str, Any],
+    workflow: Mapping[str, object],
+    inputs: SweepInputs,
+) -> tuple[RunHandle, Sequence[float], str]:
+    """Train every trial that has not ended yet.
+
+    Args:
+        node_id: The node that shows the trials.
+        base: As all up to `workflow`: as `run_training`.
+
+    Returns:
+        The best trial's run with its best adapter, its losses, and the trials as a table.
+
+    Raises:
+        TrainerError: When an input is wrong, or no trial has an adapter.
+        BaseException: ComfyUI's own interrupt, after the state of a cancelled trial was saved.
+    """
+    from ...trainer_core.training.prepare.cache_manifest import read_manifest
+    from ...trainer_core.training.sweep.sweep import (
+        require_held_out,
+        run_sweep,
+        sweep_folder,
+        sweep_table,
+    )
+    from ...trainer_core.training.sweep.trials import make_trials, read_grid
+
+    config = described_run(base, cache, adapter, settings, vae, own)
+    combinations = read_grid(inputs.grid, _SOURCE)
+    values = config.model_dump(mode="json")
+    make = functools.partial(load_config, values)
+    trials = make_trials(combinations, config.output.name, make, _SOURCE)
+    require_held_out(any(read_manifest(Path(cache.manifest)).dataset.validations))
+
+    def begin(trial: Trial, watch: TrialWatch) -> str:
+        comfy_host.show_text(node_id, f"trial {1 + trials.index(trial)} of {len(trials)}")
+        observer = _TrialObserver(node_id, trial, watch)
+        train_described(trial.config, base, cache, vae, workflow, 0, observer)
+        return "done"
+
+    result = run_sweep(
+        trials,
+        sweep_folder(config, config.output.name),
+        begin,
+        content=_content(base, cache),
+        stop_hopeless=inputs.stop_hopeless,
+        retry=inputs.retry,
+    )
+    table = sweep_table(result)
+    comfy_host.show_text(node_id, table)
+    handle, losses = _best(result)
+    return handle, losses, table
+
+
+def _content(base: BaseChoice, cache: EncodedCache) -> str:
+    """Names the base and the images that trials are trained with."""
+    family = family_of(base, cache.trained_clip)
+    weights = family.lent.fingerprint if family is not None and family.lent else base.values
+    return f"{weights} {base.precision} {cache.manifest.read_text(encoding='utf-8')}"
+
+
+def _best(result: SweepResult) -> tuple[RunHandle, Sequence[float]]:
+    from ...trainer_core.training.checkpoints.run_folder import METRICS
+    from ...trainer_core.training.metrics.metrics_file import read_metrics
+
+    best = next((each for each in result.trials if each.name == result.best), None)
+    if best is None or result.adapter is None or best.run is None:
+        reasons = "; ".join(f"{each.name}: {each.reason}" for each in result.trials if each.reason)
+        raise RunError(
+            f"no trial of the sweep has an adapter ({reasons})",
+            "one trial that was trained",
+            "Correct what is named, switch retry_failed on, and press Run again.",
+        )
+    version = result.folder.parent / best.run
+    losses = [each.loss for each in read_metrics(version / METRICS) if not each.skipped]
+    return RunHandle(version, result.adapter, best.best_step or best.step), losses

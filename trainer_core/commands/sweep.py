@@ -1,0 +1,43 @@
+"""The verb ``sweep``: one run file with several values of a few settings."""
+
+from __future__ import annotations
+
+from . import VERBS
+from .arguments import Arguments
+from .console import show, show_json
+from .given_inputs import require_inputs
+from .operations import existing, is_set
+from .watching import watching
+
+
+def sweep(arguments: Arguments) -> int:
+    """Train a sweep; returns the exit code: 1 where no trial came to its end.
+
+    Raises:
+        TrainerError: When the input is wrong, or the disk is full.
+    """
+    own, rest = arguments.split(VERBS["sweep"].own)
+    options = {name: values[-1] for name, values in own.items()}
+    path = existing(rest.word("a sweep file"), "a sweep file")
+    from ..training.sweep.trials import file_trials, read_sweep
+
+    found = read_sweep(path)
+    name, trials = file_trials(found, path, rest.settings)
+    require_inputs(trials[0].config)
+    from ..training.sweep.sweep import sweep as train_sweep
+    from ..training.sweep.sweep import sweep_table
+
+    as_json = arguments.json
+    with watching(as_json=as_json) as observer:
+        result = train_sweep(
+            trials,
+            name,
+            observer,
+            stop_hopeless=found.stop_hopeless,
+            retry=is_set(options, "retry"),
+        )
+    if as_json:
+        show_json({"event": "sweep", "folder": result.folder, **result.record()})
+    else:
+        show(sweep_table(result))
+    return 0 if result.best or result.cancelled else 1

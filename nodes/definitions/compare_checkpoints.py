@@ -66,6 +66,13 @@ class CompareCheckpoints(io.ComfyNode):
                     tooltip="Leave it at 1, or name several with commas between, such as 1, 0.6. "
                     "Factor on the adapter; each checkpoint is shown at each.",
                 ),
+                io.ClipVision.Input(
+                    "clip_vision",
+                    optional=True,
+                    tooltip="Connect Load CLIP Vision (CLIP, SigLIP or DINOv2) to read under each "
+                    "image how much it is like the run's held-out images, or its trained ones "
+                    "where none are held out, and which checkpoint is most like them.",
+                ),
             ],
             outputs=[
                 io.Image.Output(display_name="grid"),
@@ -85,11 +92,12 @@ class CompareCheckpoints(io.ComfyNode):
         strengths: str = "1",
         clip: Any = None,
         vae: Any = None,
+        clip_vision: Any = None,
     ) -> io.NodeOutput:
         """Generate, and write the grid."""
         from ..services.comparison import compare_run
 
         comfy_host.require_libraries()
         node_id, chosen = str(cls.hidden.unique_id), (checkpoints, strengths)
-        *outputs, shown = compare_run(node_id, base, previews, run, chosen, clip, vae)
+        *outputs, shown = compare_run(node_id, base, previews, run, chosen, clip, vae, clip_vision)
         return io.NodeOutput(*outputs, ui=shown)

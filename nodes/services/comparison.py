@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..host import comfy_host
@@ -9,6 +11,7 @@ from .choices import BaseChoice, PreviewChoice, RunHandle, run_config
 from .graph_run import as_image, family_of, guest, source_of
 
 if TYPE_CHECKING:
+    from PIL import Image
     from torch import Tensor
 
 
@@ -20,6 +23,7 @@ def compare_run(
     chosen: tuple[str, str],
     clip: Any,
     vae: Any,
+    vision: Any = None,
 ) -> tuple[Tensor, Tensor, str, dict[str, Any]]:
     """Generate each prompt with the base and with each checkpoint.
 
@@ -28,6 +32,7 @@ def compare_run(
         chosen: Checkpoints and strengths, as they were written.
         clip: Text encoder, or None.
         vae: Image decoder, or None.
+        vision: What says how much images are like the dataset's, or None.
 
     Returns:
         The grid `[1, H, W, 3]` and the images `[N, H, W, 3]`, row by row, float32 in [0, 1]; what
@@ -42,12 +47,20 @@ def compare_run(
     from ...trainer_core.device import borrowed_threads
     from ...trainer_core.diffusion.flow import SamplingStopped
     from ...trainer_core.inference import comparison
-    from ...trainer_core.training.setup.compared_run import read_steps, read_strengths, run_columns
+    from ...trainer_core.inference.likeness import measure_likeness
+    from ...trainer_core.training.setup.compared_run import (
+        read_steps,
+        read_strengths,
+        reference_images,
+        run_columns,
+    )
     from ..host.comfy_machine import ComfyMachine
 
     columns = run_columns(run.folder, read_steps(chosen[0]), read_strengths(chosen[1]))
     output = {"dir": str(comfy_host.output_folder())}
-    rate = load_config(run.folder / "run.yaml").dataset.fps
+    trained = load_config(run.folder / "run.yaml")
+    rate = trained.dataset.fps
+    references = reference_images(trained, comfy_host.allowed_folders()) if vision else None
     data = {"fps": rate} if rate else {}
     config = run_config(base, {"preview": previews.values, "output": output, "dataset": data})
     make_source = source_of(clip, vae, base, comfy_host.unload_models, rate=rate)
@@ -72,6 +85,10 @@ def compare_run(
             )
         except SamplingStopped:
             comfy_host.raise_interrupted()
+    if references is not None:
+        embed = functools.partial(_seen, vision)
+        like = measure_likeness(found.images, columns, embed, *references)
+        found = replace(found, likeness=like)
     grid, _ = comparison.save_comparison(found, run.folder / "comparisons")
     if inert := found.inert():
         comfy_host.show_text(node_id, f"{', '.join(inert)}: no change, the images are the base's")
@@ -79,3 +96,11 @@ def compare_run(
     text = comparison.comparison_text(found)
     shown = {"images": [comfy_host.output_place(grid)], "text": (text,)}
     return as_image(comparison.draw_grid(found))[None], rows, text, shown
+
+
+def _seen(vision: Any, image: Image.Image) -> Tensor:
+    from ..host.vision import seen_in
+
+    if comfy_host.interrupted():
+        comfy_host.raise_interrupted()
+    return seen_in(vision, as_image(image))

@@ -69,5 +69,5 @@ def test_a_wrong_grid_is_refused(server):
     for grid in ("rank", "rank: 0.5.5, [", "dataset.resolution: 64", "nothing: 1"):
         refused_at_once(server, sweep("wrong", grid), TRAIN)
     assert "held out" in refused(server, sweep("wrong", held={}), TRAIN)
-    assert "adapter.rank=0" in refused(server, sweep("wrong", "rank: 2, 0"), TRAIN)
+    assert "rank of Adapter Config is 0" in refused(server, sweep("wrong", "rank: 2, 0"), TRAIN)
     assert not runs(server, "wrong-rank_2")

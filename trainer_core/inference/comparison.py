@@ -27,7 +27,7 @@ LARGEST_SIDE = 384
 _WIDEST = 12_000
 _GAP, _EDGE, _SIDE, _NARROWEST = 10, 6, 240, 120
 _SMALL_CELL, _MOST_LINES = 192, 60
-_BEST = "best on held-out images"
+_BEST, _LIKEST = "best on held-out images", "most like the images"
 _PAPER, _INK, _SOFT = (251, 250, 248), (30, 35, 40), (94, 103, 112)
 
 
@@ -54,6 +54,22 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Likeness:
+    """How much each image of a comparison is like the dataset's.
+
+    Attributes:
+        values: By prompt, then by column: mean cosine to all of the dataset's images, in [-1, 1].
+        beside: What they are compared with, in words.
+        best: Index of the column whose adapter has the highest mean over the prompts; None where no
+            column has an adapter at work.
+    """
+
+    values: tuple[tuple[float, ...], ...]
+    beside: str
+    best: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Images of each prompt in each way.
 
@@ -64,6 +80,7 @@ class Comparison:
         images: By prompt, then by column.
         changes: By prompt, then by column: mean absolute difference from the first column's image,
             in [0, 1].
+        likeness: How much they are like the dataset's images; None where no vision model says it.
     """
 
     columns: tuple[Column, ...]
@@ -71,6 +88,7 @@ class Comparison:
     seeds: tuple[int, ...]
     images: tuple[tuple[Image.Image, ...], ...]
     changes: tuple[tuple[float, ...], ...]
+    likeness: Likeness | None = None
 
     def inert(self) -> list[str]:
         """Labels of columns with an adapter at work whose images are all those of the first."""
@@ -98,7 +116,14 @@ class Comparison:
             {"prompt": prompt, "seed": seed, "changes": [round(each, 6) for each in changes]}
             for prompt, seed, changes in zip(self.prompts, self.seeds, self.changes, strict=True)
         ]
-        return {"columns": columns, "rows": rows, "inert": self.inert()}
+        found = {"columns": columns, "rows": rows, "inert": self.inert()}
+        if self.likeness is None:
+            return found
+        for row, values in zip(rows, self.likeness.values, strict=True):
+            row["likeness"] = [round(each, 6) for each in values]
+        best = self.likeness.best
+        label = None if best is None else self.columns[best].label
+        return {**found, "likeness": {"beside": self.likeness.beside, "best": label}}
 
 
 def compare(
@@ -169,7 +194,15 @@ def draw_grid(comparison: Comparison, side: int = LARGEST_SIDE) -> Image.Image:
     line, side = letters.line, letters.side
     wide = max(cell[0], _NARROWEST)
     labels = [letters.wrapped(column.label, wide) for column in comparison.columns]
-    marks = [letters.wrapped(_BEST, wide) if column.best else [] for column in comparison.columns]
+    like = comparison.likeness
+    marks = [
+        [
+            *(letters.wrapped(_BEST, wide) if column.best else []),
+            *(letters.wrapped(_LIKEST, wide) if like and like.best == index else []),
+        ]
+        for index, column in enumerate(comparison.columns)
+    ]
+    below = line if like else 0
     captions = [
         [*letters.wrapped(prompt, side - _GAP), f"seed {seed}"]
         for prompt, seed in zip(comparison.prompts, comparison.seeds, strict=True)
@@ -177,7 +210,7 @@ def draw_grid(comparison: Comparison, side: int = LARGEST_SIDE) -> Image.Image:
     most = max(len(label) + len(mark) for label, mark in zip(labels, marks, strict=True))
     tops = [_EDGE + line * most + _EDGE]
     for lines in captions:
-        tops.append(tops[-1] + max(cell[1], line * len(lines)) + _GAP)
+        tops.append(tops[-1] + max(cell[1] + below, line * len(lines)) + _GAP)
     across = wide + _GAP
     larger = cell[0] > comparison.images[0][0].width
     page = Image.new("RGB", (side + _GAP + len(labels) * across, tops[-1]), _PAPER)
@@ -194,6 +227,9 @@ def draw_grid(comparison: Comparison, side: int = LARGEST_SIDE) -> Image.Image:
             # Prompts may have sizes of their own.
             shown = ImageOps.contain(on_white(image), cell, way)
             page.paste(shown, (side + _GAP + index * across, top))
+            if like:
+                text = [f"likeness {like.values[number][index]:.3f}"]
+                letters.write(pen, (side + _GAP + index * across, top + cell[1]), text, _SOFT)
     return page
 
 
@@ -264,11 +300,20 @@ def comparison_text(comparison: Comparison) -> str:
         changes = "  ".join(f"{100 * row[index]:5.1f}" for row in comparison.changes)
         best = "  best on held-out images" if column.best else ""
         lines.append(f"  {column.label:<{width}}  {changes}{best}")
+    if like := comparison.likeness:
+        lines.append(f"How much each image is like {like.beside} (mean cosine, CLIP-I):")
+        for index, column in enumerate(comparison.columns):
+            values = "  ".join(f"{row[index]:5.3f}" for row in like.values)
+            lines.append(f"  {column.label:<{width}}  {values}{_likest(like, index)}")
     lines += [
         f"Warning: {label} changes nothing: its images are the base's."
         for label in comparison.inert()
     ]
     return "\n".join(lines)
+
+
+def _likest(like: Likeness, index: int) -> str:
+    return f"  {_LIKEST}" if like.best == index else ""
 
 
 def save_comparison(comparison: Comparison, folder: Path) -> tuple[Path, Path]:

@@ -6,8 +6,14 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from PIL import Image
+
+from ...config import RunConfig
 from ...config.run import names_step
+from ...data.image import open_image
+from ...data.sources.combined import scan_all
 from ...errors import InputError
+from ...filesystem.allowed_folders import AllowedFolders
 from ...inference.comparison import Column
 from ...inference.pipeline import Candidate
 from ..checkpoints.checkpoint import ADAPTER_FILE, checkpoint_folders
@@ -67,6 +73,43 @@ def file_columns(files: Sequence[Path], strengths: Sequence[float]) -> list[Colu
             at = f" at {strength:g}" if len(strengths) > 1 or strength != 1.0 else ""
             found.append(Column(f"{file.stem}{at}", Candidate(file, strength), None, str(file)))
     return found
+
+
+MOST_REFERENCES = 64
+
+
+def reference_images(
+    config: RunConfig, within: AllowedFolders | None = None
+) -> tuple[list[Image.Image], str]:
+    """The images of a run's dataset that generated ones are to be like.
+
+    Args:
+        config: The run's own run file.
+        within: As for `scan_all`.
+
+    Returns:
+        Up to `MOST_REFERENCES` held-out images, upright; where none is held out, as many of the
+        trained ones; and what they are, in words.
+
+    Raises:
+        InputError: When the dataset is not there, or has no image.
+    """
+    found = scan_all(config.dataset, within, stop=False, seed=config.seed).samples
+    own = [each for each in found if not each.regularization and each.clip is None]
+    held = [each for each in own if each.validation]
+    chosen = held or own
+    if not chosen:
+        raise InputError(
+            f"no image in {config.dataset.path or 'the run file of the run'}",
+            "the images that the run was trained with, to measure likeness",
+            "Put them back, or disconnect clip_vision.",
+        )
+    if len(chosen) > MOST_REFERENCES:
+        chosen = [
+            chosen[place * len(chosen) // MOST_REFERENCES] for place in range(MOST_REFERENCES)
+        ]
+    what = f"{len(chosen)} {'held-out' if held else 'trained'} image{'s' * (len(chosen) > 1)}"
+    return [open_image(each.image, config.dataset.animated) for each in chosen], what
 
 
 def run_file_of(version: Path) -> Path:

@@ -59,13 +59,6 @@ class TrainSweep(io.ComfyNode):
                     "is above the median of the finished trials' means (median stopping rule, "
                     "Google Vizier). Switch it off to train all of them to their end.",
                 ),
-                io.Boolean.Input(
-                    "retry_failed",
-                    default=False,
-                    advanced=True,
-                    tooltip="Leave it off; switch it on to train trials again that have failed, "
-                    "such as when memory was full.",
-                ),
             ],
             outputs=[*sockets.run_outputs(), io.String.Output(display_name="table")],
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
@@ -98,7 +91,6 @@ class TrainSweep(io.ComfyNode):
         adapter: AdapterChoice,
         grid: str,
         stop_hopeless: bool = True,
-        retry_failed: bool = False,
         settings: SettingsChoice | None = None,
         vae: Any = None,
         **inputs: Any,
@@ -106,16 +98,13 @@ class TrainSweep(io.ComfyNode):
         """Train, or go on."""
         from ..services.graph_run import run_outputs, shown_run
         from ..services.run_files import ADAPTERS
-        from ..services.sweep_run import SweepInputs, train_sweep
+        from ..services.sweep_run import train_sweep
 
         comfy_host.require_libraries()
-        own, asked = (
-            section_values(RUN_SETTINGS, inputs),
-            SweepInputs(grid, stop_hopeless, retry_failed),
-        )
-        node_id = str(cls.hidden.unique_id)
+        own, node_id = section_values(RUN_SETTINGS, inputs), str(cls.hidden.unique_id)
         queued = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
-        best = train_sweep(node_id, base, cache, adapter, settings, vae, own, queued, asked)
-        handle, losses, table = best
+        handle, losses, table = train_sweep(
+            node_id, base, cache, adapter, settings, vae, own, queued, grid, stops=stop_hopeless
+        )
         ADAPTERS.hand_on(node_id, inputs["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses), table, ui=shown_run(handle))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,21 +21,6 @@ if TYPE_CHECKING:
     from ...trainer_core.training.sweep.trials import Trial
 
 _SOURCE = "grid of Train Sweep"
-
-
-@dataclass(frozen=True, slots=True)
-class SweepInputs:
-    """What Train Sweep is given besides what Train Adapter is.
-
-    Attributes:
-        grid: Lines of ``setting: value, value``.
-        stop_hopeless: Whether trials that lag behind end early.
-        retry: Whether trials that failed are tried again.
-    """
-
-    grid: str
-    stop_hopeless: bool
-    retry: bool
 
 
 class _TrialObserver(NodeObserver):
@@ -78,13 +62,17 @@ def train_sweep(
     vae: Any,
     own: Mapping[str, Any],
     workflow: Mapping[str, object],
-    inputs: SweepInputs,
+    grid: str,
+    *,
+    stops: bool,
 ) -> tuple[RunHandle, Sequence[float], str]:
     """Train every trial that has not ended yet.
 
     Args:
         node_id: The node that shows the trials.
         base: As all up to `workflow`: as `run_training`.
+        grid: Lines of ``setting: value, value``.
+        stops: Whether trials that lag behind end early.
 
     Returns:
         The best trial's run with its best adapter, its losses, and the trials as a table.
@@ -103,7 +91,7 @@ def train_sweep(
     from ...trainer_core.training.sweep.trials import make_trials, read_grid
 
     config = described_run(base, cache, adapter, settings, vae, own)
-    combinations = read_grid(inputs.grid, _SOURCE)
+    combinations = read_grid(grid, _SOURCE)
     values = config.model_dump(mode="json")
     make = functools.partial(load_config, values)
     trials = make_trials(combinations, config.output.name, make, _SOURCE)
@@ -120,8 +108,7 @@ def train_sweep(
         sweep_folder(config, config.output.name),
         begin,
         content=_content(base, cache),
-        stop_hopeless=inputs.stop_hopeless,
-        retry=inputs.retry,
+        stop_hopeless=stops,
     )
     table = sweep_table(result)
     comfy_host.show_text(node_id, table)
@@ -131,9 +118,11 @@ def train_sweep(
 
 def _content(base: BaseChoice, cache: EncodedCache) -> str:
     """Names the base and the images that trials are trained with."""
+    from ...trainer_core.data.file_memory import hash_file
+
     family = family_of(base, cache.trained_clip)
     weights = family.lent.fingerprint if family is not None and family.lent else base.values
-    return f"{weights} {base.precision} {cache.manifest.read_text(encoding='utf-8')}"
+    return f"{weights} {base.precision} {hash_file(Path(cache.manifest))}"
 
 
 def _best(result: SweepResult) -> tuple[RunHandle, Sequence[float]]:
@@ -146,7 +135,7 @@ def _best(result: SweepResult) -> tuple[RunHandle, Sequence[float]]:
         raise RunError(
             f"no trial of the sweep has an adapter ({reasons})",
             "one trial that was trained",
-            "Correct what is named, switch retry_failed on, and press Run again.",
+            "Correct what is named, and press Run again.",
         )
     version = result.folder.parent / best.run
     losses = [each.loss for each in read_metrics(version / METRICS) if not each.skipped]

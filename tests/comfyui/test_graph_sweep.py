@@ -19,7 +19,7 @@ def sweep(name, grid="rank: 2, 3", held=HELD, **more):
     inputs = nodes[TRAIN]["inputs"]
     for each in ("resume", "resume_from"):
         inputs.pop(each, None)
-    own = {"grid": grid, "stop_hopeless": True, "retry_failed": False}
+    own = {"grid": grid, "stop_hopeless": True}
     nodes[TRAIN] = node("AdapterTrainerSweep", **inputs, **own | more)
     nodes[TEXT] = node("PreviewAny", source=[TRAIN, 4])
     return changed(nodes, TRAIN, steps=3)

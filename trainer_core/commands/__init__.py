@@ -107,7 +107,7 @@ VERBS: Mapping[str, Verb] = {
     "sweep": Verb(
         "sweep",
         "train one run file with several values of a few settings, and rank the runs",
-        "adapter-trainer sweep sweep.yaml [--retry] [key=value ...]",
+        "adapter-trainer sweep sweep.yaml [key=value ...]",
         "sweep.yaml names a run file that holds images out, and a grid or a list of trials:\n"
         "    run: run.yaml\n"
         "    grid: {adapter.rank: [8, 16], learning_rate: [1e-4, 2e-4]}\n"
@@ -116,11 +116,10 @@ VERBS: Mapping[str, Verb] = {
         "images are encoded once, the base is loaded once. Each trial is a run of its own, named\n"
         "after what differs; they are ranked by their lowest loss on held-out images. One whose\n"
         "lowest loss is above the median of the finished ones' means ends early (median stopping\n"
-        "rule, Google Vizier, KDD 2017); stop_hopeless: false in the file ends none. A trial that\n"
-        "fails stops no other; --retry tries it again. Ctrl-C saves; the same command goes on.\n"
-        "NAME_sweep beside the runs gets sweep.txt, sweep.json and the best adapter. key=value\n"
-        "changes the run file of all trials. --json prints one JSON object a line.",
-        switches=("retry",),
+        "rule, Google Vizier, KDD 2017); stop_hopeless: false in the file ends none. One that\n"
+        "fails stops no other; the next start tries it again. Ctrl-C saves; the same command goes\n"
+        "on. NAME_sweep beside the runs gets sweep.txt, sweep.json and the best adapter.\n"
+        "key=value changes the run file of all trials. --json prints one JSON object a line.",
     ),
     "ledger": Verb(
         "ledger",

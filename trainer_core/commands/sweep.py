@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from . import VERBS
 from .arguments import Arguments
 from .console import show, show_json
 from .given_inputs import require_inputs
-from .operations import existing, is_set
+from .operations import existing
 from .watching import watching
 
 
@@ -16,27 +15,23 @@ def sweep(arguments: Arguments) -> int:
     Raises:
         TrainerError: When the input is wrong, or the disk is full.
     """
-    own, rest = arguments.split(VERBS["sweep"].own)
-    options = {name: values[-1] for name, values in own.items()}
-    path = existing(rest.word("a sweep file"), "a sweep file")
+    path = existing(arguments.word("a sweep file"), "a sweep file")
     from ..training.sweep.trials import file_trials, read_sweep
 
     found = read_sweep(path)
-    name, trials = file_trials(found, path, rest.settings)
+    name, trials = file_trials(found, path, arguments.settings)
     require_inputs(trials[0].config)
     from ..training.sweep.sweep import sweep as train_sweep
     from ..training.sweep.sweep import sweep_table
 
-    as_json = arguments.json
-    with watching(as_json=as_json) as observer:
+    with watching(as_json=arguments.json) as observer:
         result = train_sweep(
             trials,
             name,
             observer,
             stop_hopeless=found.stop_hopeless,
-            retry=is_set(options, "retry"),
         )
-    if as_json:
+    if arguments.json:
         show_json({"event": "sweep", "folder": result.folder, **result.record()})
     else:
         show(sweep_table(result))

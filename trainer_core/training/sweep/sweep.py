@@ -96,7 +96,7 @@ class SweepResult:
         trials: In the order of the sweep file.
         adapter: The best trial's adapter; None as long as none has ended.
         best: The name of its trial.
-        cancelled: Whether the sweep was asked to end before its last trial.
+        cancelled: Whether it was cancelled before its last trial.
     """
 
     folder: Path
@@ -106,9 +106,13 @@ class SweepResult:
     cancelled: bool = False
 
     def ranked(self) -> list[TrialResult]:
-        """All trials: the lowest loss first, then those without one in their order."""
-        lowest = float("inf")
-        return sorted(self.trials, key=lambda each: lowest if each.loss is None else each.loss)
+        """All trials: of those that have ended the lowest loss first, then the others."""
+
+        def place(each: TrialResult) -> float:
+            ended = each.status in ENDS
+            return each.loss if ended and each.loss is not None else float("inf")
+
+        return sorted(self.trials, key=place)
 
     def record(self) -> dict[str, Any]:
         """What ``sweep.json`` says."""
@@ -162,17 +166,15 @@ def run_sweep(
     *,
     content: str,
     stop_hopeless: bool = True,
-    retry: bool = False,
 ) -> SweepResult:
-    """Train every trial that has not ended yet.
+    """Train every trial that has not ended yet, also those that have failed.
 
     Args:
         trials: All of them, which hold images out.
         folder: Where the record is kept, by this sweep alone.
         begin: Trains a trial.
         content: Names base and images.
-        stop_hopeless: Whether `MedianRule` ends trials.
-        retry: Whether trials that failed are tried again.
+        stop_hopeless: Whether `MedianRule` ends trials; where not, those that it has ended go on.
 
     Raises:
         InputError: When another sweep works in the folder.
@@ -190,11 +192,12 @@ def run_sweep(
         _choose(result)
         for index, trial in enumerate(trials):
             made = result.trials[index]
-            if made.status in ENDS or (made.status == "failed" and not retry):
-                continue
             # A run that ended in the moment before it was written down is not made again.
             ended = _collected(trial, made) if made.status == "running" else made
-            if ended.status not in ENDS:
+            over = ENDS if stop_hopeless else {"done"}
+            if made.status in over:
+                continue
+            if ended.status not in over:
                 rule = _rule(trials, result.trials[:index]) if stop_hopeless else None
                 ended = _trained(trial, result, index, begin, rule)
             result.trials[index] = ended
@@ -390,7 +393,6 @@ def sweep(
     observer: Observer,
     *,
     stop_hopeless: bool = True,
-    retry: bool = False,
 ) -> SweepResult:
     """Train a sweep of run files: images are encoded once and the base is loaded once.
 
@@ -399,7 +401,6 @@ def sweep(
         name: The sweep's, as of the run file that the trials share.
         observer: Hears the events of every trial, and may cancel the sweep.
         stop_hopeless: Whether `MedianRule` ends trials.
-        retry: Whether trials that failed are tried again.
 
     Raises:
         TrainerError: When a trial cannot be trained, before the first one is, or as `run_sweep`.
@@ -438,7 +439,6 @@ def sweep(
             begin,
             content=content,
             stop_hopeless=stop_hopeless,
-            retry=retry,
         )
     finally:
         keeping.drop_base()
@@ -458,7 +458,8 @@ def _prepared(trials: Sequence[Trial], observer: Observer, where: SingleProcess)
                 found = f"the trial {in_words(trial.values)}: {error.found}"
                 raise type(error)(found, error.expected, error.remedy) from error
 
-    data = prepare(trials[0].config, observer, where, family=family, check=check)
+    config = trials[0].config
+    data = prepare(config, observer, where, within=None, family=family, check=check)
     require_held_out(any(data.dataset.validations))
     return str(sorted(content_hashes(data).items()))
 

@@ -174,16 +174,16 @@ def make_trials(
             found = f"{source}: the trial {in_words(values)}: {error.found}"
             raise ConfigError(found, error.expected, error.remedy) from error
         trials.append(Trial(own, values, config))
-    seen: dict[str, Values] = {}
+    by_config: dict[str, Values] = {}
     for trial in trials:
         same = trial.config.model_copy(
             update={"output": trial.config.output.model_copy(update={"name": name})}
         ).model_dump_json()
-        if same in seen:
-            first = in_words(seen[same])
+        if same in by_config:
+            first = in_words(by_config[same])
             found = f"{source}: the trials {first} and {in_words(trial.values)} are the same"
             raise ConfigError(found, "trials that differ", "Leave one of them out.")
-        seen[same] = trial.values
+        by_config[same] = trial.values
     return tuple(trials)
 
 

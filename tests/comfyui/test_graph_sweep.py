@@ -30,6 +30,7 @@ def table(server, name):
     return json.loads((folder / "sweep.json").read_text()), folder
 
 
+@pytest.mark.exhaustive
 def test_the_best_trial_is_handed_on_and_nothing_is_trained_twice(server):
     result = server.run(sweep("swept"))
     found, folder = table(server, "swept")

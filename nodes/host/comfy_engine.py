@@ -130,6 +130,13 @@ def differentiable_kernels() -> Iterator[None]:
         comfy.quant_ops.ck = fused
 
 
+def makes_sound(patcher: Any) -> bool:
+    """Whether a MODEL of videos makes their sound too."""
+    from ...trainer_core.families import native_model
+
+    return native_model.makes_sound(patcher.model.diffusion_model)
+
+
 def replaces_attention() -> bool:
     """Whether a pack has put another function in the place of torch's own attention."""
     own = torch._C._nn.scaled_dot_product_attention

@@ -118,6 +118,7 @@ def _family(
             presets=native_model.native_presets(denoiser),
             convolutional_presets=native_model.convolutional_presets(denoiser),
             shared_inputs=native_model.shared_inputs(denoiser),
+            unused=native_model.unused,
             enable_checkpointing=lambda transformer, call=None: enable_checkpointing(
                 transformer, lists, call
             ),

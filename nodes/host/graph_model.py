@@ -47,6 +47,7 @@ _FRAME_RATES = {
     **dict.fromkeys(("WAN21", "CosmosPredict2"), 16.0),
     **dict.fromkeys(("WAN22", "HunyuanVideo", "HunyuanVideo15", "Kandinsky5"), 24.0),
     "LTXV": 25.0,
+    "LTXAV": 25.0,
     "GenmoMochi": 30.0,
     "CosmosVideo": 24.0,
 }
@@ -55,7 +56,7 @@ _FRAME_RATES = {
 Source: the pages and pipelines of the models; ComfyUI's example workflows save at the same rates.
 """
 
-_READ_RATE = frozenset({"LTXV"})
+_READ_RATE = frozenset({"LTXV", "LTXAV"})
 """Those that read the frames per second beside a text, as LTXVConditioning writes it."""
 
 _CAST = "manual_cast_dtype"
@@ -66,7 +67,6 @@ _NO_IMAGES: Mapping[str, str] = {
     "Trellis2": "makes 3D objects",
     "Hunyuan3Dv2": "makes 3D objects",
     "Hunyuan3Dv2_1": "makes 3D objects",
-    "LTXAV": "makes video and sound in one latent",
     "MiniMaxH3": "makes video and sound in one latent",
     "StableCascade_B": "is a stage of a cascade",
     "StableCascade_C": "is a stage of a cascade",

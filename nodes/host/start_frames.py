@@ -296,7 +296,7 @@ _RULES: Mapping[str, EndpointRule] = {
     ),
     "WAN22": EndpointRule(_alone, _wan22_latent, clean=True),
     "CosmosPredict2": EndpointRule(_padded, _cosmos_latent, clean=True, always=True),
-    "LTXV": EndpointRule(_alone, _ltx_latent, clean=True),
+    **dict.fromkeys(("LTXV", "LTXAV"), EndpointRule(_alone, _ltx_latent, clean=True)),
     "HunyuanVideo15": EndpointRule(
         _alone, _hunyuan_channels, reads="vision_in", read_part="last_hidden_state"
     ),

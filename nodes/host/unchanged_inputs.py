@@ -8,8 +8,10 @@ of the inputs is not enough: the block changes it between its own layers too.
 So a block gets its tensors as `Unchanged`. ``+=`` and its like then give a new tensor, as ``+``
 does, and the name in the block's code is bound to that. A call such as ``x.addcmul_(y, z)``, whose
 result is dropped, cannot bind a name: there the new tensor waits, and takes the place of the old
-one when the block returns it. A block that reads the old one in between would go wrong by that; the
-first call of every block that does such a thing is compared with ComfyUI's own.
+one when the block returns it. A block that reads the old one in between would go wrong by that: in
+its first call it gets its tensors as `Followed`, of which every read sees the newest, and it keeps
+them where it does such a thing. The first call of every block that drops a result is compared with
+ComfyUI's own.
 
 Patches of nodes are called in the same way. What they bring with them, such as the weights of a
 hypernetwork, was made under inference mode, as every node is run.
@@ -51,9 +53,40 @@ class Unchanged(Tensor):
     successor: Tensor | None = None
 
 
+class Followed(Unchanged):
+    """A tensor that is never changed in place, and whose changes are what is read afterwards.
+
+    Every operation on it goes through Python, which costs some microseconds each.
+
+    Attributes:
+        whole: What it is a part of, and which; None for none.
+        reads: Gets an entry where `Unchanged` would have given old numbers.
+    """
+
+    whole: tuple[Followed, Any] | None = None
+    reads: list[str]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Read the newest tensors; a change in place gives a new one."""
+        del types
+        name, first = func.__name__, args[0] if args else None
+        if type(first) is Followed and name.endswith("_") and not name.endswith("__"):
+            first.reads.append(name)
+            return _awaited(name)(first, *args[1:], **(kwargs or {}))
+
+        def newest(tensor: Tensor) -> Tensor:
+            if type(tensor) is Followed and tensor.successor is not None:
+                tensor.reads.append(name)
+            return _latest(tensor)
+
+        named = {name: _each(newest, value) for name, value in (kwargs or {}).items()}
+        return func(*_each(newest, args), **named)
+
+
 def _rebound(operation: Callable[..., Tensor]) -> Callable[[Unchanged, Any], Tensor]:
     def changed(self: Unchanged, other: Any) -> Tensor:
-        return operation(_latest(self), other).as_subclass(Unchanged)
+        return _alike_kind(operation(_latest(self), _latest(other)), self)
 
     return changed
 
@@ -62,7 +95,8 @@ def _awaited(name: str) -> Callable[..., Tensor]:
     in_place = getattr(Tensor, name)
 
     def changed(self: Unchanged, *args: Any, **options: Any) -> Tensor:
-        self.successor = in_place(_latest(self).clone(), *args, **options)
+        self.successor = in_place(_latest(self).clone(), *_each(_latest, args), **options)
+        _tell_whole(self)
         return self
 
     return changed
@@ -70,18 +104,41 @@ def _awaited(name: str) -> Callable[..., Tensor]:
 
 def _item(self: Unchanged, place: Any) -> Tensor:
     # A part that is changed by itself would change the whole.
-    return _latest(self)[place].as_subclass(Unchanged)
+    part = _alike_kind(_latest(self)[place], self)
+    if type(part) is Followed and type(self) is Followed:
+        part.whole = self, place
+    return part
 
 
 def _with_item(self: Unchanged, place: Any, value: Any) -> None:
     self.successor = _latest(self).clone()
-    self.successor[place] = value
+    self.successor[place] = _latest(value)
+    _tell_whole(self)
 
 
-def _latest(tensor: Tensor) -> Tensor:
-    while type(tensor) is Unchanged and tensor.successor is not None:
+def _tell_whole(part: Unchanged) -> None:
+    """Change what a part belongs to, as the part has changed."""
+    if isinstance(part, Followed) and part.whole is not None:
+        whole, place = part.whole
+        part.reads.append("part")
+        whole[place] = part.successor
+
+
+def _alike_kind(tensor: Tensor, other: Unchanged) -> Unchanged:
+    """A new tensor of the kind of one that it was made of."""
+    found = tensor.as_subclass(type(other))
+    if isinstance(found, Followed) and isinstance(other, Followed):
+        found.reads = other.reads
+    return found
+
+
+def _latest(tensor: Any) -> Any:
+    while isinstance(tensor, Unchanged) and tensor.successor is not None:
         tensor = tensor.successor
-    return tensor.as_subclass(Tensor) if type(tensor) is Unchanged else tensor
+    if not isinstance(tensor, Unchanged):
+        return tensor
+    with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateImportUsage]
+        return tensor.as_subclass(Tensor)
 
 
 for _name, _operation in _REBOUND.items():
@@ -98,9 +155,23 @@ def _each(change: Callable[[Tensor], Any], value: Any) -> Any:
     return change(value) if isinstance(value, Tensor) else value
 
 
-def protected(value: Any) -> Any:
-    """A block's argument, with every tensor that a block could change as `Unchanged`."""
-    return _each(lambda x: x.as_subclass(Unchanged) if _could_change(x) else x, value)
+def protected(value: Any, reads: list[str] | None = None) -> Any:
+    """A block's argument, with every tensor that a block could change as `Unchanged`.
+
+    Args:
+        reads: As of `Followed`, which the tensors are then.
+    """
+
+    def kept(tensor: Tensor) -> Tensor:
+        if not _could_change(tensor):
+            return tensor
+        if reads is None:
+            return tensor.as_subclass(Unchanged)
+        followed = tensor.as_subclass(Followed)
+        followed.reads = reads
+        return followed
+
+    return _each(kept, value)
 
 
 def _could_change(tensor: Tensor) -> bool:
@@ -251,19 +322,22 @@ class _WithUnchanged:
     """A block's forward pass with inputs that it cannot change."""
 
     def __init__(self, name: str, forward: Callable[..., Any]) -> None:
-        self._name, self._forward, self._proven = name, forward, False
+        self._name, self._forward = name, forward
+        self._follows, self._proven = True, False
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         if not torch.is_grad_enabled():
             return self._forward(*args, **options)
-        inputs = protected(args)
-        named = {name: protected(value) for name, value in options.items()}
+        reads = list[str]() if self._follows else None
+        inputs = protected(args, reads)
+        named = {name: protected(value, reads) for name, value in options.items()}
         if self._proven:
             return released(self._forward(*inputs, **named))
         drawn = _RandomState(_tensors([*args, *options.values()]))
         result = self._forward(*inputs, **named)
         if any(map(_has_successor, (inputs, list(named.values()), result))):
             self._prove(args, options, released(result), drawn)
+        self._follows = bool(reads)
         return released(result)
 
     def _prove(self, args: Any, options: dict[str, Any], found: Any, drawn: _RandomState) -> None:
@@ -284,7 +358,7 @@ class _WithUnchanged:
 def _has_successor(value: Any) -> bool:
     if type(value) in (list, tuple):
         return any(map(_has_successor, value))
-    return type(value) is Unchanged and value.successor is not None
+    return isinstance(value, Unchanged) and value.successor is not None
 
 
 def _copy(tensor: Tensor) -> Tensor:

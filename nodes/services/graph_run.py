@@ -382,13 +382,18 @@ def _tell_beforehand(
 
     if base.model is not None:  # what fits beside a model of the graph is ComfyUI's matter
         from ...trainer_core.device import has_own_attention
-        from ..host.comfy_engine import needs_torch_attention, replaces_attention
+        from ..host.comfy_engine import makes_sound, needs_torch_attention, replaces_attention
 
         if replaces_attention():
             sentence = "gives way to torch's own while it trains"
             if not has_own_attention(device):
                 sentence = f"is kept: torch's own may not work on {device}"
             observer.note(f"The attention that a pack has put in the place of torch's {sentence}.")
+        if makes_sound(base.model):
+            observer.note(
+                "Trained on images alone: sound of clips is not read, and the layers for sound "
+                "stay as they are."
+            )
         if needs_torch_attention(base.model.model_options.get("transformer_options", {})):
             observer.note(
                 "Trained with torch's attention: that of ComfyUI or of a node on the MODEL has no "

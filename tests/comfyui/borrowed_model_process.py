@@ -84,8 +84,11 @@ def adapted(denoiser, sampled):
     with torch.no_grad():
         for parameter in adapter.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.02)
-    x = sampled.args[0].clone().requires_grad_()
-    y = denoiser(x, *sampled.args[1:], **sampled.options)
+    # Of a model that makes video and sound each is a latent.
+    latents = sampled.args[0]
+    x = (latents[0] if isinstance(latents, list) else latents).clone().requires_grad_()
+    packed = [x, *latents[1:]] if isinstance(latents, list) else x
+    y = denoiser(packed, *sampled.args[1:], **sampled.options)
     loss = y.float().square().sum()
     found = torch.autograd.grad(loss, [x, *adapter.parameters()], allow_unused=True)
     adapter.detach()

@@ -44,7 +44,7 @@ def core_node(model, vae, vision, frames, ends, positive, negative):
         node = nodes_cosmos.CosmosPredict2ImageToVideoLatent
         (latent,) = node.execute(vae, **sizes, start_image=start).args
         return positive, negative, latent, None
-    if kind == "LTXV":
+    if kind in ("LTXV", "LTXAV"):
         found = nodes_lt.LTXVImgToVideo.execute(**both, image=start, strength=1.0)
         return *found.args, None
     if kind == "Kandinsky5":

@@ -68,6 +68,7 @@ CLIPS = {
     for model, kind, frames, fps in (
         ("wan21", "lora", 9, 16.0),
         ("ltxv", "lokr", 9, 25.0),
+        ("ltxav", "lora", 9, 25.0),
         ("hunyuan_video", "loha", 5, 24.0),
         ("cosmos_predict2", "lora", 5, 16.0),
         ("kandinsky5", "oft", 9, 24.0),
@@ -88,6 +89,8 @@ def test_a_model_of_videos_learns_clips_and_is_as_before(comfy_host, tmp_path, m
     job = CLIPS[model]
     found = trained(comfy_host, tmp_path, [job])[f"{model}_{job['kind']}"]
     check(found, model)
+    if model == "ltxav":  # attentions to the clip and to the text and the MLP; nothing of sound
+        assert found["layers"] == 2 * 10
     # Lengths are those of the VAE that ComfyUI makes for the model.
     assert (found["grid"], found["rate"]) == ([], job["fps"])
     # Of a step with a clip of more frames more memory is left free.

@@ -44,6 +44,8 @@ COUNTS = {
     "wan21": (2 * 10, 2 * 8, 2 * 10 + 6),
     "hunyuan_video": (2 * 8 + 2 * 2, 2 * 4 + 2 * 2, 2 * 10 + 2 * 3 + 2 * 5 + 13),
     "ltxv": (2 * 10, 2 * 8, 2 * 10 + 7),
+    # The same for sound, which no clip without it reaches, and two attentions between both.
+    "ltxav": (2 * 28, 2 * 24, 2 * (28 + 6) + 50),
     # A routed MLP has four experts and one that all share, of three layers each.
     "hidream": (2 * 26 + 2 * 19, 2 * 8 + 2 * 4, 2 * 27 + 2 * 20 + 5 + 7),
     "cosmos_predict2": (2 * 10, 2 * 8, 2 * 16 + 6),

@@ -15,11 +15,12 @@ CLASSES = {
     "wan22_5b": {"model": "wan22_5b", "guidance": 2.0},
     "ltxv": {"model": "ltxv", "kind": "lokr", "guidance": 2.0},
     "ltxv_slow": {"model": "ltxv", "told": 12.0},
+    "ltxav": {"model": "ltxav", "guidance": 2.0},
     "cosmos_predict2_i2v": {"model": "cosmos_predict2_i2v", "guidance": 2.0},
     "hunyuan_video15": {"model": "hunyuan_video15"},
     "kandinsky5": {"model": "kandinsky5", "kind": "oft"},
 }
-CLEAN = ("wan22_5b", "ltxv", "ltxv_slow", "kandinsky5", "cosmos_predict2_i2v")
+CLEAN = ("wan22_5b", "ltxv", "ltxv_slow", "ltxav", "kandinsky5", "cosmos_predict2_i2v")
 """Those that predict nothing of the first frame."""
 
 

@@ -46,7 +46,8 @@ _BESIDE = re.compile(
 """In the path of a list whose blocks prepare the text or the time: presets leave it out."""
 
 _MODULATION = re.compile(
-    r".*(modulation|adaln|norm|emb|timestep).*|([a-z]+_)?mod[A-Z]{0,2}|ada_?ln.*", re.IGNORECASE
+    r".*(modulation|adaln|norm|emb|timestep|gate_logits).*|([a-z]+_)?mod[A-Z]{0,2}|ada_?ln.*",
+    re.IGNORECASE,
 )
 """A part of a path below which layers make the modulation, or embed the time or a label."""
 
@@ -147,6 +148,16 @@ def native_presets(model: nn.Module) -> Mapping[str, tuple[str, ...]]:
     if windows:
         presets["convolutions"] = _templates([*own, *windows])
     return presets
+
+
+def unused(model: nn.Module) -> tuple[str, ...]:
+    """`LayerSpec.unused`: what only a latent of sound goes through."""
+    return (".*audio.*",) if makes_sound(model) else ()
+
+
+def makes_sound(model: nn.Module) -> bool:
+    """Whether a model of videos makes their sound too, where it is given a latent of it."""
+    return hasattr(model, "audio_patchify_proj")
 
 
 def convolutional_presets(model: nn.Module) -> frozenset[str]:

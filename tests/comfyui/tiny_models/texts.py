@@ -68,6 +68,11 @@ def _t5_tokens(tokens, cond):
     return {"t5xxl_ids": ids, "t5xxl_weights": torch.ones(len(ids))}
 
 
+def _unprocessed(tokens, cond):
+    """LTX-2's: the model itself makes its two texts of it."""
+    return {"unprocessed_ltxav_embeds": True}
+
+
 def _stand_in(least=1, **says):
     def model(device="cpu", dtype=None, model_options=None):
         return _StandIn(device=device, dtype=dtype, model_options=model_options, **says)
@@ -119,6 +124,7 @@ KINDS = {
     "padded": lambda: _stand_in(_LEAST, mask=True),
     "pooled_masked": lambda: _stand_in(_LEAST, mask=True, pooled=True),
     "anima": lambda: _stand_in(extra=_t5_tokens),
+    "ltxav": lambda: _stand_in(extra=_unprocessed),
     "hidream": lambda: _stand_in(pooled=True, extra=_llama_layers),
 }
 """Tokenizer, model and sizes by name."""

@@ -36,6 +36,7 @@ def _fixture(place: str) -> object:
 
 
 _folders = _fixture("host.folders")
+_unchanged = _fixture("host.unchanged_inputs")
 _image_folder = _fixture("services.image_folder")
 _choices = _fixture("services.choices")
 _experts = _fixture("services.experts")

@@ -94,7 +94,8 @@ def test_gradients_are_those_of_numbers(change, unchanged_inputs):
     (block,) = holder.blocks
     x, y = torch.rand(2, 4, 6, dtype=torch.float64)
     expected, kept = slopes(block, x.clone(), y.clone()), x.clone()
-    x.requires_grad_(), y.requires_grad_()
+    x.requires_grad_()
+    y.requires_grad_()
     with unchanged_inputs.unchanged_inputs(holder, ["blocks"]):
         for call in (checkpointed, checkpointed, lambda block, pair: block(pair)):
             loss = loss_of(block, x, y, call)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.text_files import parse_object
+from ...trainer_core.training.checkpoints.run_names import METRICS
 from ..host import comfy_host
 from ..host.folders import saved_checkpoints
 from .asked_settings import (
@@ -28,7 +29,7 @@ from .asked_settings import (
 from .image_marks import with_marks
 from .panel import ACTIVE, PANEL
 from .run_files import CONTINUED, GoingOn
-from .run_history import Ending, read_ending, read_run_file
+from .run_history import Ending, last_steps, read_ending, read_run_file
 from .run_state import RunState
 
 _CONTINUE, _LEAVE = "continue", "leave"
@@ -136,7 +137,9 @@ def _name(query: Mapping[str, str], prompt: Mapping[str, Any]) -> str:
     return Answers(folder, "", "", "", name).run_name
 
 
-def _versions(name: str, kept: str) -> Iterator[tuple[str, Path, Ending]]:
+def _versions(
+    name: str, kept: str, *, also_running: bool = False
+) -> Iterator[tuple[str, Path, Ending]]:
     """Versions of a name: the one that the node has shown, then the newest first."""
     first = [kept] if kept and name in {"", kept.split("/")[0]} else []
     runs = [each for each in comfy_host.run_names() if each.split("/")[0] == name]
@@ -144,8 +147,48 @@ def _versions(name: str, kept: str) -> Iterator[tuple[str, Path, Ending]]:
         with contextlib.suppress(InputError):
             folder = comfy_host.run_path(run)
             # One that is trained elsewhere is shown there.
-            if (ending := read_ending(folder)).status != "running":
+            if (ending := read_ending(folder)).status != "running" or also_running:
                 yield run, folder, ending
+
+
+class Expected(NamedTuple):
+    """What a queued training will do: its name; steps, 0 unknown; how long, as far as known."""
+
+    name: str
+    steps: int
+    seconds: float | None
+
+
+def expected_training(prompt: Mapping[str, Any], node_id: str, going: GoingOn) -> Expected:
+    """What a training will do that waits, by a former run of the same settings.
+
+    Args:
+        going: What a button has promised of it.
+    """
+    forms, name = _asked(prompt, node_id), _name({"node_id": node_id}, prompt)
+    steps = going.steps or forms[0].asked.steps
+    if going.folder is not None:
+        far, folder = 0, going.folder
+        folder = folder if folder.name.startswith("v") else folder.parents[1]
+    else:
+        versions = _versions(name, "", also_running=True) if name else iter(())
+        nearest = _nearest(versions, forms, ())
+        if nearest is None or nearest[0] > 1:
+            return Expected(name, steps, None)
+        far, folder = nearest[0], comfy_host.output_folder() / nearest[1]
+    last = last_steps(folder / METRICS)
+    try:
+        ending = read_ending(folder)
+    except InputError:
+        return Expected(name, steps, None)
+    steps, goes_on = steps or ending.steps, node_of(prompt, node_id)[1].get("resume") is not False
+    saved = saved_checkpoints(folder) if goes_on and far == 0 else []
+    made = int(going.folder.name) if going.folder not in {None, folder} else 0
+    made = made or (int(saved[-1].name) if saved else 0)
+    if not last:
+        return Expected(name, steps, None)
+    seconds = sum(each[-1] for each in last) / len(last)
+    return Expected(name, steps, max(0, steps - made) * seconds)
 
 
 def _asked(prompt: Mapping[str, Any], node_id: str) -> list[Form]:
@@ -222,10 +265,13 @@ def taken_request(body: bytes) -> tuple[Any, int]:
 def _continued(node_id: str, request: Mapping[str, Any]) -> tuple[str, bool]:
     """Let a node's run go on, for more steps where ``steps`` says how many in all.
 
+    It goes on from its newest checkpoint, or from that of a ``step``.
+
     Returns:
         What is to be said, and whether it goes on.
     """
     run, prompt, steps = str(request.get("run") or ""), request.get("prompt"), request.get("steps")
+    step = request.get("step")
     shown = PANEL.snapshot(node_id)
     if shown.get("status") in ACTIVE and (not run or shown["name"] == run.split("/")[0]):
         return "this node is training", False
@@ -250,7 +296,15 @@ def _continued(node_id: str, request: Mapping[str, Any]) -> tuple[str, bool]:
             return f"These settings start a new run: {sentence}. Press Run to start it.", False
     saved = saved_checkpoints(folder)
     if not saved:
+        if step is not None:
+            return f"{run} has no checkpoint", False
         CONTINUED.note(node_id, GoingOn())
         return f"Queued. {run} has no checkpoint, so it begins anew.", True
+    if step is not None:
+        found = next((each for each in saved if int(each.name) == step), None)
+        if found is None:
+            return f"{run} has no checkpoint of step {str(step)[:20]} any more", False
+        CONTINUED.note(node_id, GoingOn(found, read_run_file(folder)[1], steps or 0))
+        return f"Queued. It goes on from step {step}, and makes the steps behind it again.", True
     CONTINUED.note(node_id, GoingOn(folder, read_run_file(folder)[1], steps or 0))
     return f"Queued. It goes on from step {int(saved[-1].name)}.", True

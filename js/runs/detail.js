@@ -65,6 +65,8 @@ export class DetailView {
     this.goOn = new GoOn(app, api, this.panelServer);
     this.curves = new CurveStore(server);
     this.diskOpen = false;
+    /** Whether what is known of the runs may be otherwise by now. */
+    this.stale = false;
     /** @type {{ row: Row, detail: Detail }[]} */
     this.runs = [];
     /** @type {Keep} */
@@ -94,12 +96,13 @@ export class DetailView {
     const asked = ++this.asked;
     const details = await Promise.all(rows.map((row) => this.detailOf(row)));
     if (asked !== this.asked) return; // others were chosen meanwhile
+    this.stale = false;
     const [names, heads] = [this.names(), this.headKeys()];
     this.runs = rows.map((row, i) => ({ row, detail: details[i] }));
     this.element.hidden = rows.length === 0;
     const others = names !== this.names();
     // What is being written stays as it is.
-    const writes = !others && this.heads.contains(document.activeElement?.closest("input, textarea") ?? null);
+    const writes = !others && this.heads.contains(document.activeElement?.closest("textarea, input:not([type=checkbox])") ?? null);
     if (heads !== this.headKeys() && !writes) {
       this.heads.replaceChildren(...this.runs.map((each, i) => this.head(each, i)));
     }
@@ -133,7 +136,7 @@ export class DetailView {
   /** A run that has ended and was read is not read again. @param {Row} row */
   async detailOf(row) {
     const known = this.runs.find((each) => each.row.run === row.run);
-    if (known && known.row.changed === row.changed && row.status !== "running") return known.detail;
+    if (known && !this.stale && known.row.changed === row.changed && row.status !== "running") return known.detail;
     try {
       return await this.server.one(row.run);
     } catch (error) {

@@ -95,7 +95,9 @@ export class Overlay {
         : linePath(points.map(({ bucket }) => ({ x: x(bucket.step), low: y(bucket.low), high: y(bucket.high) })));
       const color = { "data-run": String(place) };
       const dashed = pointPath(held.map(({ step, loss }) => /** @type {const} */ ([x(Math.max(step, steps[0])), y(loss)])));
-      return [svg("path", "runs-line", { d: line, ...color }), svg("path", "runs-held-out", { d: dashed, ...color })];
+      // A single value is a dot.
+      const d = line.includes("L") ? line : `${line}h0.1`;
+      return [svg("path", "runs-line", { d, ...color }), svg("path", "runs-held-out", { d: dashed, ...color })];
     }));
     const text = drawn.map(({ run, points }) => `${run}: ${formatNumber(points.at(-1)?.value)}`);
     setAll(this.chart, { "aria-label": `${label} at the last step. ${text.join("; ")}` });

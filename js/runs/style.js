@@ -40,7 +40,7 @@ const CSS = `
 .adapter-trainer-runs-chart { display: block; width: 100%; }
 .adapter-trainer-runs-chart .adapter-trainer-grid { stroke: var(--at-line); }
 .adapter-trainer-runs-chart .adapter-trainer-tick { fill: var(--at-quiet); font-size: 10px; }
-.adapter-trainer-runs-chart path { fill: none; stroke: var(--at-run); stroke-width: 1.6; }
+.adapter-trainer-runs-chart path { fill: none; stroke: var(--at-run); stroke-width: 1.6; stroke-linecap: round; }
 .adapter-trainer-runs-held-out { stroke-dasharray: 4 3; }
 .adapter-trainer-runs-log { display: flex; align-items: center; gap: 4px; color: var(--at-quiet); font-size: 11px; }
 .adapter-trainer-runs-curves { display: flex; align-items: center; justify-content: space-between; gap: 6px; }

@@ -117,6 +117,7 @@ export class RunsTab {
   /** Does something to runs or the queue, and looks what has become of them. @param {() => Promise<unknown>} work */
   async change(work) {
     await telling(this.app, "Runs", async () => void (await work()));
+    this.detail.stale = true;
     await this.refresh();
   }
 

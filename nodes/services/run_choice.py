@@ -271,7 +271,6 @@ def _continued(node_id: str, request: Mapping[str, Any]) -> tuple[str, bool]:
         What is to be said, and whether it goes on.
     """
     run, prompt, steps = str(request.get("run") or ""), request.get("prompt"), request.get("steps")
-    step = request.get("step")
     shown = PANEL.snapshot(node_id)
     if shown.get("status") in ACTIVE and (not run or shown["name"] == run.split("/")[0]):
         return "this node is training", False
@@ -294,17 +293,20 @@ def _continued(node_id: str, request: Mapping[str, Any]) -> tuple[str, bool]:
         if differences:
             sentence = "; ".join(differences.values())
             return f"These settings start a new run: {sentence}. Press Run to start it.", False
-    saved = saved_checkpoints(folder)
+    return _promise(node_id, run, folder, step=request.get("step"), steps=steps or 0)
+
+
+def _promise(node_id: str, run: str, folder: Path, *, step: object, steps: int) -> tuple[str, bool]:
+    """Promise a node's next run the newest checkpoint, or that of a step."""
+    saved = {int(each.name): each for each in saved_checkpoints(folder)}
+    seed = read_run_file(folder)[1]
+    if step is not None:
+        if not isinstance(step, int) or step not in saved:
+            return f"{run} has no checkpoint of step {str(step)[:20]}", False
+        CONTINUED.note(node_id, GoingOn(saved[step], seed, steps))
+        return f"Queued. It goes on from step {step}, and makes the steps behind it again.", True
     if not saved:
-        if step is not None:
-            return f"{run} has no checkpoint", False
         CONTINUED.note(node_id, GoingOn())
         return f"Queued. {run} has no checkpoint, so it begins anew.", True
-    if step is not None:
-        found = next((each for each in saved if int(each.name) == step), None)
-        if found is None:
-            return f"{run} has no checkpoint of step {str(step)[:20]} any more", False
-        CONTINUED.note(node_id, GoingOn(found, read_run_file(folder)[1], steps or 0))
-        return f"Queued. It goes on from step {step}, and makes the steps behind it again.", True
-    CONTINUED.note(node_id, GoingOn(folder, read_run_file(folder)[1], steps or 0))
-    return f"Queued. It goes on from step {int(saved[-1].name)}.", True
+    CONTINUED.note(node_id, GoingOn(folder, seed, steps))
+    return f"Queued. It goes on from step {max(saved)}.", True

@@ -34,9 +34,7 @@ def listed_runs(root: Path, place: Place) -> list[dict[str, Any]]:
     Args:
         place: Tells where the browser finds an image.
     """
-    found = {
-        name: _row(name, Path(path), inside, place) for name, path, inside in _versions(root)
-    }
+    found = {name: _row(name, Path(path), inside, place) for name, path, inside in _versions(root)}
     for gone in _rows.keys() - found.keys():
         _rows.pop(gone, None)
     return [*found.values()]

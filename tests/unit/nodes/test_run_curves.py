@@ -1,4 +1,4 @@
-"""What the runs tab draws: each step counted once, thinned with its spikes, and only what is new."""
+"""What the runs tab draws: each step once, thinned with its spikes, and only what is new."""
 
 import json
 
@@ -7,7 +7,8 @@ import pytest
 
 def lines(first, last, **values):
     steps = range(first, last + 1)
-    return "".join(json.dumps({"step": step, "grad_norm": step / 8, **values}) + "\n" for step in steps)
+    made = ({"step": step, "grad_norm": step / 8, **values} for step in steps)
+    return "".join(json.dumps(each) + "\n" for each in made)
 
 
 @pytest.fixture

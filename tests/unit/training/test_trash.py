@@ -205,7 +205,9 @@ def test_on_a_disk_that_takes_nothing_all_stays(small_disk, how):  # noqa: F811
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(StorageError) as error:
         Trash(small_disk).clean(RUN, ["checkpoints", "samples"])
-    assert "full" in error.value.found if how == "full" else "cannot be written" in error.value.found
+    assert (
+        "full" in error.value.found if how == "full" else "cannot be written" in error.value.found
+    )
     if how == "full":
         (small_disk / "filler").unlink()
     else:

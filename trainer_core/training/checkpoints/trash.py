@@ -143,7 +143,7 @@ class Trash:
         return entry
 
     def entries(self) -> list[dict[str, Any]]:
-        """What this process can put back, the newest first: ``id``, ``run``, ``parts``, ``bytes``."""
+        """What can be put back, the newest first: ``id``, ``run``, ``parts`` and ``bytes``."""
         found: list[tuple[float, dict[str, Any]]] = []
         for name in [*self._held]:
             entry = self._folder / name
@@ -242,9 +242,8 @@ class Trash:
                 if lock is None:
                     continue
                 self._held[entry.name] = lock
-                if not (entry / _MOVING).exists():
-                    self._forget(entry)
-                elif (note := _note(entry)) is not None and self._put_back(entry, note):
+                note = _note(entry) if (entry / _MOVING).exists() else {"parts": []}
+                if note is not None and (not note["parts"] or self._put_back(entry, note)):
                     self._forget(entry)
 
     def _forget(self, entry: Path) -> None:

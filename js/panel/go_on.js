@@ -21,7 +21,7 @@ export async function goOn(binding, more, queue, step = null) {
   const { node, run } = binding;
   const steps = more === null ? null : Math.max(run.step, run.steps) + more;
   const prompt = await binding.prompt();
-  const answer = await binding.ask("continue", { run: run.version, steps, step, prompt });
+  const answer = await binding.ask("continue", { run: run.version, steps, prompt, ...(step === null ? {} : { step }) });
   if (!answer.taken) return answer;
   // Meanwhile another tab may have been opened.
   if (isLiving(node) && (await queue([binding.askedId]))) return { taken: true, reason: `${answer.reason} ${ALONE}` };

@@ -102,7 +102,7 @@ export class DetailView {
     this.element.hidden = rows.length === 0;
     const others = names !== this.names();
     // What is being written stays as it is.
-    const writes = !others && this.heads.contains(document.activeElement?.closest("textarea, input:not([type=checkbox])") ?? null);
+    const writes = !others && this.heads.contains(document.activeElement?.closest(".adapter-trainer-runs-tags, .adapter-trainer-runs-note") ?? null);
     if (heads !== this.headKeys() && !writes) {
       this.heads.replaceChildren(...this.runs.map((each, i) => this.head(each, i)));
     }

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.exhaustive
 OPEN = ".adapter-trainer-runs-tab-button"
 ROW = ".adapter-trainer-runs-row"
 NAMES = "return [...document.querySelectorAll(argument)].map((each) => each.textContent)"
+DISK = "document.querySelector('.adapter-trainer-runs-disk')"
 LINE = ".adapter-trainer-runs-line"
 DRAWN = "return document.querySelector(argument).getAttribute('d')"
 CHANGED = "return document.querySelector(argument[0])?.getAttribute('d') !== argument[1]"
@@ -34,7 +35,9 @@ return found.some((each) => each.textContent === argument);
 REPORT = "return document.querySelector('a.adapter-trainer-runs-action').getAttribute('href')"
 PRESS = """
 const found = [...document.querySelectorAll(".adapter-trainer-runs-action")];
-found.find((each) => each.textContent.startsWith(argument)).click();
+const button = found.find((each) => each.textContent.startsWith(argument));
+button?.click();
+return Boolean(button);
 """
 CHOOSE = """
 const select = document.querySelector(argument[0]);
@@ -137,13 +140,13 @@ def test_runs_are_found_compared_noted_and_used(page):
     page.browser.click(ROW)
     page.browser.wait("return document.querySelectorAll('.adapter-trainer-runs-one').length === 1")
     page.server.fetch(page.browser.evaluate(REPORT).removeprefix("/api"))
-    page.browser.evaluate(PRESS, "Use in Load LoRA")
+    page.browser.wait(PRESS, "Use in Load LoRA")
     page.browser.wait("return window.app.graph.nodes.some((n) => n.type === 'LoraLoaderModelOnly')")
     wanted = f"{mark}_b_v0.safetensors"
     chosen = "return window.app.graph.nodes[0].widgets.find((w) => w.name === 'lora_name')"
     assert page.browser.evaluate(f"{chosen}.value") == wanted
     assert page.browser.evaluate(f"{chosen}.options.values").count(wanted) == 1
-    page.browser.evaluate(PRESS, "Load workflow")
+    page.browser.wait(PRESS, "Load workflow")
     page.browser.wait("return window.app.graph.nodes.some((n) => n.type === 'AdapterTrainerTrain')")
     page.browser.click(OPEN)
     page.browser.wait("return !document.querySelector(argument)", ROW)
@@ -169,6 +172,13 @@ def open_tab(page):
     if not page.count(".adapter-trainer-runs"):
         page.browser.click(OPEN)
     page.wait_for_count(".adapter-trainer-runs", 1)
+
+
+def open_disk(page):
+    """Open what the run takes, which stays open from run to run."""
+    if not page.browser.evaluate(f"return {DISK}.open"):
+        page.browser.click(".adapter-trainer-runs-disk summary")
+    page.browser.wait(f"return {DISK}.open")
 
 
 def close(page):
@@ -214,26 +224,26 @@ def test_what_is_cleaned_up_is_said_and_undone(page):
     run = trained(page, mark)
     folder = run_folder(page.server, mark)
     open_run(page, mark)
-    page.browser.click(".adapter-trainer-runs-disk summary")
+    open_disk(page)
     page.browser.click(".adapter-trainer-runs-disk input[value=checkpoints]")
     loss = page.text("runs-disk .adapter-trainer-runs-loss")
     assert loss.startswith("1 checkpoint, ")
     assert loss.endswith("; the adapter stays; it cannot be continued then.")
-    page.browser.evaluate(PRESS, "Clean up")
+    page.browser.wait(PRESS, "Clean up")
     page.wait_for_count(".adapter-trainer-runs-trash li", 1)
     assert checkpoints(folder) == []
     page.browser.wait("return !document.querySelector('input[value=checkpoints]')")
-    page.browser.evaluate(PRESS, "Undo")
+    page.browser.wait(PRESS, "Undo")
     page.browser.wait("return document.querySelector('.adapter-trainer-runs-trash').hidden")
     assert checkpoints(folder) == [STEPS]
 
     page.browser.wait("return Boolean(document.querySelector('input[value=checkpoints]'))")
     page.browser.click(".adapter-trainer-runs-disk input[value=run]")
     assert "1 adapter, 1 checkpoint" in page.text("runs-disk .adapter-trainer-runs-loss")
-    page.browser.evaluate(PRESS, "Clean up")
+    page.browser.wait(PRESS, "Clean up")
     page.browser.wait("return document.querySelectorAll(argument).length === 0", ROW)
     assert run in page.text("runs-trash")
-    page.browser.evaluate(PRESS, "Empty the trash")
+    page.browser.wait(PRESS, "Empty the trash")
     page.browser.wait("return document.querySelector('.adapter-trainer-runs-trash').hidden")
     assert runs(page.server, mark) == []
     close(page)
@@ -246,13 +256,13 @@ def test_a_run_is_continued_made_longer_and_begun_from_a_checkpoint(page):
     folder = run_folder(page.server, mark)
     assert record(folder)["status"] == "cancelled"
     open_run(page, mark)
-    page.browser.evaluate(PRESS, "Continue")
+    page.browser.wait(PRESS, "Continue")
     page.server.wait(lambda: record(folder)["status"] == "done", 120)
     shown_toast(page, "It goes on from step")
 
     search(page, f"{mark} done", 1)
     page.browser.fill(".adapter-trainer-runs-more", "4")
-    page.browser.evaluate(PRESS, "Train longer")
+    page.browser.wait(PRESS, "Train longer")
     page.server.wait(lambda: record(folder)["step"] == STEPS + 4, 120)
     page.browser.wait(
         "return [...document.querySelectorAll('.adapter-trainer-runs-from option')]"
@@ -262,12 +272,12 @@ def test_a_run_is_continued_made_longer_and_begun_from_a_checkpoint(page):
     page.server.wait(lambda: page.server.remaining() == 0, 60)
     written = (folder / f"{mark}.safetensors").stat().st_mtime_ns
     page.browser.evaluate(CHOOSE, [".adapter-trainer-runs-from", "4"])
-    page.browser.evaluate(PRESS, "Go on from here")
+    page.browser.wait(PRESS, "Go on from here")
     page.server.wait(lambda: (folder / f"{mark}.safetensors").stat().st_mtime_ns > written, 120)
     page.server.wait(lambda: page.server.remaining() == 0, 60)
     assert runs(page.server, mark) == [folder]
 
-    page.browser.evaluate(PRESS, "Same with other settings")
+    page.browser.wait(PRESS, "Same with other settings")
     shown_toast(page, "resume is off")
     resume = (
         "return window.app.graph.nodes.find((n) => n.type === 'AdapterTrainerTrain')"
@@ -283,7 +293,7 @@ def test_a_runs_folder_is_shown_or_its_path_copied(page):
     mark = unique("folder")
     trained(page, mark)
     open_run(page, mark)
-    page.browser.evaluate(PRESS, "Open folder")
+    page.browser.wait(PRESS, "Open folder")
     shown = page.server.data / "desktop" / "shown"
     page.server.wait(lambda: shown.is_file() and shown.read_text().endswith(f"{mark}/v0"), 30)
     close(page)
@@ -344,8 +354,10 @@ def test_all_of_it_is_reached_by_keys(page):
     )
     star = "return document.activeElement.getAttribute('data-run-key')"
     assert page.browser.evaluate(star) == f"{mark}/v0 star"
+    page.browser.evaluate(f"{DISK}.open = false")
     page.browser.focus(".adapter-trainer-runs-disk summary")
     page.browser.press("Enter")
+    page.browser.wait(f"return {DISK}.open")
     page.browser.press("Tab")
     page.browser.press("Space")
     assert "it cannot be continued then" in page.text("runs-disk .adapter-trainer-runs-loss")
@@ -362,7 +374,7 @@ def test_every_text_can_be_read(page, palette):
     try:
         open_run(page, mark)
         page.wait_for_count(LINE, 1)
-        page.browser.click(".adapter-trainer-runs-disk summary")
+        open_disk(page)
         page.browser.click(".adapter-trainer-runs-disk input[value=samples]")
         found = page.browser.evaluate(CONTRASTS, ".adapter-trainer-runs")
         assert len(found) > 20
@@ -385,7 +397,7 @@ def test_a_run_that_trains_is_followed_and_stopped(page):
     page.wait_for_count(".adapter-trainer-runs-line", 1)
     before = page.browser.evaluate(DRAWN, LINE)
     page.browser.wait(CHANGED, [LINE, before])
-    page.browser.evaluate(PRESS, "Stop and keep")
+    page.browser.wait(PRESS, "Stop and keep")
     search(page, f"{name} stopped", 1)
     page.browser.wait(HAS_BUTTON, "Copy path")
     page.browser.click(OPEN)

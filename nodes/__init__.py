@@ -7,11 +7,13 @@ their schemas need, and each `execute` imports what it works with.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from comfy_api.latest import ComfyExtension, io
 
+from ..trainer_core.training.checkpoints.run_names import TRASH
 from .definitions.adapter_settings import AdapterSettings
 from .definitions.apply_adapter import ApplyAdapter
 from .definitions.base_from_model import BaseFromModel
@@ -104,16 +106,19 @@ def _dataset(name: str) -> Callable[[Mapping[str, str], bytes], tuple[Any, int]]
     return answer
 
 
-def _runs(name: str) -> Callable[[Mapping[str, str], bytes], tuple[Any, int]]:
+def _runs(method: str, name: str) -> Callable[[Mapping[str, str], bytes], tuple[Any, int]]:
     def answer(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
         from .services import runs_tab
 
-        return runs_tab.answer(name, query, body)
+        return runs_tab.answer(method, name, query, body)
 
     return answer
 
 
-_OF_RUNS = {"GET": ("list", "one", "page"), "POST": ("note", "use")}
+_OF_RUNS = {
+    "GET": ("list", "one", "page", "curve", "sizes", "queue", "trash"),
+    "POST": ("note", "use", "clean", "restore", "empty", "open"),
+}
 _OF_DATASETS = {
     "GET": ("report", "image", "caption"),
     "POST": ("begin", "file", "look", "finish", "cancel", "save", "write", "choose", "undo"),
@@ -126,6 +131,12 @@ def _bind(request: Any) -> None:
     known = sys.modules.get(f"{__name__}.services.run_files")
     if known is not None:
         known.CONTINUED.bind(request)
+
+
+def _sweep_trash() -> None:
+    from .services.runs_tab import sweep_trash
+
+    sweep_trash()
 
 
 def _full_graph(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
@@ -155,7 +166,10 @@ class AdapterTrainerExtension(ComfyExtension):
                 comfy_host.add_route(method, f"/adapter_trainer/dataset/{name}", _dataset(name))
         for method, names in _OF_RUNS.items():
             for name in names:
-                comfy_host.add_route(method, f"/adapter_trainer/runs/{name}", _runs(name))
+                comfy_host.add_route(method, f"/adapter_trainer/runs/{name}", _runs(method, name))
+        if (comfy_host.output_folder() / TRASH).is_dir():
+            # It may hold much, and ComfyUI is not to wait for it.
+            threading.Thread(target=_sweep_trash, daemon=True).start()
         comfy_host.add_prompt_listener(read_booleans)
         queued.listen()
         comfy_host.add_prompt_listener(_bind)

@@ -14,13 +14,14 @@ const ALONE = "Nodes behind it get the result with the next Run.";
  * @param {Binding} binding
  * @param {number | null} more steps beyond those that the run has, or null for its planned end
  * @param {(nodes: string[]) => Promise<boolean>} queue runs these nodes and what they need
+ * @param {number | null} [step] of the checkpoint that it goes on from, null for the newest
  * @returns {Promise<{ taken: boolean, reason: string }>} the reason may be something to know
  */
-export async function goOn(binding, more, queue) {
+export async function goOn(binding, more, queue, step = null) {
   const { node, run } = binding;
   const steps = more === null ? null : Math.max(run.step, run.steps) + more;
   const prompt = await binding.prompt();
-  const answer = await binding.ask("continue", { run: run.version, steps, prompt });
+  const answer = await binding.ask("continue", { run: run.version, steps, prompt, ...(step === null ? {} : { step }) });
   if (!answer.taken) return answer;
   // Meanwhile another tab may have been opened.
   if (isLiving(node) && (await queue([binding.askedId]))) return { taken: true, reason: `${answer.reason} ${ALONE}` };

@@ -7,6 +7,9 @@ import { NO_RUN } from "../panel/run.js";
 import { stepName } from "../panel/samples_view.js";
 import { openRun } from "../run_file/open.js";
 import { loadWorkflow, telling } from "../run/workflow.js";
+import { CurveStore } from "./curves.js";
+import { diskView } from "./disk.js";
+import { GoOn } from "./go_on.js";
 import { Overlay } from "./overlay.js";
 import { differences } from "./rows.js";
 
@@ -26,6 +29,19 @@ const LIVE = [
   ["Save now", "save", "Saves a checkpoint after this step"],
   ["Sample now", "preview", "Generates the preview images after this step"],
 ];
+/** Statuses of a run that can be let go on; one that is done can become longer. */
+const BROKEN_OFF = new Set(["stopped", "cancelled", "failed", "lost"]);
+const GO_ON = {
+  continue: ["Continue", "Opens its graph, and trains on to the planned end"],
+  longer: ["Train longer", "Opens its graph, and trains so many more steps from where it ended"],
+  from: ["Go on from here", "Opens its graph, and trains on from this checkpoint: the steps behind it are made again, and their checkpoints go"],
+  again: ["Same with other settings", "Opens its graph with resume off; what you change and run becomes a new run"],
+};
+const FOLDER = {
+  open: ["Open folder", "Shows the run's folder on this machine"],
+  copy: ["Copy folder's path", ""],
+};
+const MORE_STEPS = "Give a whole number of steps above 0.";
 /** So many runs are compared at once. */
 export const MOST = 3;
 const LORA_CLASS = "LoraLoaderModelOnly";
@@ -37,19 +53,26 @@ export class DetailView {
    * @param {App} parts.app
    * @param {import("./server.js").RunsServer} parts.server
    * @param {import("../panel/lightbox.js").Lightbox} parts.lightbox
+   * @param {(row: Row, parts: import("./disk.js").Part[]) => Promise<void>} parts.clean
    */
-  constructor({ api, app, server, lightbox }) {
+  constructor({ api, app, server, lightbox, clean }) {
     this.api = api;
     this.app = app;
     this.server = server;
     this.lightbox = lightbox;
+    this.clean = clean;
     this.panelServer = serverFrom(api);
+    this.goOn = new GoOn(app, api, this.panelServer);
+    this.curves = new CurveStore(server);
+    this.diskOpen = false;
+    /** Whether what is known of the runs may be otherwise by now. */
+    this.stale = false;
     /** @type {{ row: Row, detail: Detail }[]} */
     this.runs = [];
     /** @type {Keep} */
     this.keep = async () => {};
     this.asked = 0;
-    this.overlay = new Overlay();
+    this.overlay = new Overlay(() => void telling(app, "Runs", () => this.drawCurves()));
     this.slider = html("input", "runs-slider", { type: "range", min: "0", step: "1", "aria-label": "Step of the images" });
     this.slider.addEventListener("input", () => this.drawSamples());
     this.step = html("output", "runs-step");
@@ -73,21 +96,31 @@ export class DetailView {
     const asked = ++this.asked;
     const details = await Promise.all(rows.map((row) => this.detailOf(row)));
     if (asked !== this.asked) return; // others were chosen meanwhile
+    this.stale = false;
     const [names, heads] = [this.names(), this.headKeys()];
     this.runs = rows.map((row, i) => ({ row, detail: details[i] }));
     this.element.hidden = rows.length === 0;
     const others = names !== this.names();
     // What is being written stays as it is.
-    const writes = !others && this.heads.contains(document.activeElement?.closest("input, textarea") ?? null);
+    const writes = !others && this.heads.contains(document.activeElement?.closest(".adapter-trainer-runs-tags, .adapter-trainer-runs-note") ?? null);
     if (heads !== this.headKeys() && !writes) {
       this.heads.replaceChildren(...this.runs.map((each, i) => this.head(each, i)));
     }
-    this.overlay.draw(details.map((detail) => detail.run));
     this.drawSettings();
     const last = Number(this.slider.value) >= Number(this.slider.max);
     this.slider.max = String(Math.max(0, this.sampleSteps().length - 1));
     if (last || others) this.slider.value = this.slider.max;
     this.drawSamples();
+    await this.drawCurves();
+  }
+
+  async drawCurves() {
+    const { asked, runs } = this;
+    const { name } = this.overlay.curve;
+    this.overlay.element.hidden = runs.every(({ detail }) => detail.run.series.buckets.length === 0);
+    const buckets = await Promise.all(runs.map(({ row, detail }) => this.curves.of(row, detail.run, name)));
+    if (asked !== this.asked || name !== this.overlay.curve.name) return;
+    this.overlay.draw(runs.map(({ row, detail }, i) => ({ run: row.run, buckets: buckets[i], heldOut: detail.run.heldOut })));
   }
 
   names() {
@@ -96,18 +129,19 @@ export class DetailView {
 
   /** What the heads depend on. */
   headKeys() {
-    return this.runs.map(({ row, detail }) => [row.run, detail.node, detail.adapter, detail.reason].join()).join();
+    return JSON.stringify(this.runs.map(({ row, detail: { node, adapter, reason, disk, checkpoints } }) =>
+      [row.run, row.status, node, adapter, reason, disk, checkpoints]));
   }
 
   /** A run that has ended and was read is not read again. @param {Row} row */
   async detailOf(row) {
     const known = this.runs.find((each) => each.row.run === row.run);
-    if (known && known.row.changed === row.changed && row.status !== "running") return known.detail;
+    if (known && !this.stale && known.row.changed === row.changed && row.status !== "running") return known.detail;
     try {
       return await this.server.one(row.run);
     } catch (error) {
       const reason = row.reason || (error instanceof Error ? error.message : String(error));
-      return { run: NO_RUN, settings: {}, adapter: "", node: "", reason };
+      return { run: NO_RUN, settings: {}, adapter: "", node: "", folder: "", opens: false, checkpoints: [], disk: null, reason };
     }
   }
 
@@ -174,9 +208,11 @@ export class DetailView {
     if (detail.adapter) {
       actions.push(
         press("Use in Load LoRA", "Copies the adapter into the loras folder, and adds the node", () => this.use(row.run)),
-        press("Copy path", detail.adapter, () => navigator.clipboard.writeText(detail.adapter)),
+        press("Copy path", detail.adapter, () => this.copy(detail.adapter)),
       );
     }
+    const [shown, hint] = detail.opens ? FOLDER.open : FOLDER.copy;
+    actions.push(press(shown, hint || detail.folder, () => (detail.opens ? this.server.openFolder(row.run) : this.copy(detail.folder))));
     const title = html("div", "runs-title", {}, [row.run]);
     if (detail.reason) return html("div", "runs-one", { "data-run": String(place) }, [title, detail.reason]);
     const rest = html("div", "runs-actions", {}, actions);
@@ -191,7 +227,51 @@ export class DetailView {
       void this.keep(this.runs[place]?.row ?? row, { tags: words, note: note.value });
     };
     for (const field of [tags, note]) field.addEventListener("change", written);
-    return html("div", "runs-one", { "data-run": String(place) }, [title, rest, tags, note]);
+    const parts = [title, rest, ...this.goingOn(row, detail, press), tags, note];
+    if (detail.disk && row.status !== "running") {
+      const disk = diskView(detail.disk, this.diskOpen, (cleaned) => void this.clean(row, cleaned));
+      disk.addEventListener("toggle", () => (this.diskOpen = disk.open));
+      parts.push(disk);
+    }
+    return html("div", "runs-one", { "data-run": String(place) }, parts);
+  }
+
+  /**
+   * How the run can go on, or be done once more.
+   *
+   * @param {Row} row
+   * @param {Detail} detail
+   * @param {(label: string, title: string, work: () => Promise<void>) => HTMLButtonElement} press
+   * @returns {HTMLElement[]}
+   */
+  goingOn(row, { run, checkpoints }, press) {
+    if (row.status === "running") return [];
+    const rows = [press(GO_ON.again[0], GO_ON.again[1], () => this.goOn.again(run))];
+    if (BROKEN_OFF.has(row.status) && checkpoints.length) {
+      rows.unshift(press(GO_ON.continue[0], GO_ON.continue[1], () => this.goOn.start(run, {})));
+    }
+    const forms = [html("div", "runs-actions", { role: "group", "aria-label": "Go on" }, rows)];
+    if (row.status === "done" && checkpoints.length) {
+      const more = html("input", "runs-more", { type: "number", min: "1", step: "1", "aria-label": "How many more steps" });
+      more.value = String(Math.max(1, Math.round(Math.max(run.step, run.steps) / 2)));
+      forms.push(html("div", "runs-actions", {}, [more, "more steps", press(GO_ON.longer[0], GO_ON.longer[1], async () => {
+        const steps = Number(more.value);
+        if (!Number.isInteger(steps) || steps < 1) throw new Error(MORE_STEPS);
+        await this.goOn.start(run, { more: steps });
+      })]));
+    }
+    if (checkpoints.length) {
+      const from = html("select", "runs-from", { "aria-label": "Checkpoint" },
+        [...checkpoints].reverse().map((step) => html("option", "", { value: String(step) }, [stepName(step)])));
+      forms.push(html("div", "runs-actions", {}, [from, press(GO_ON.from[0], GO_ON.from[1], () => this.goOn.start(run, { step: Number(from.value) }))]));
+    }
+    return forms;
+  }
+
+  /** A page that came without encryption from another machine has no clipboard. @param {string} text */
+  async copy(text) {
+    if (navigator.clipboard) return navigator.clipboard.writeText(text);
+    this.app.extensionManager.toast.add({ severity: "info", summary: "Path", detail: text });
   }
 
   /** @param {string} run */

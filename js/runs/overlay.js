@@ -1,80 +1,106 @@
 // @ts-check
-/** Loss curves of several runs over each other as SVG; a dashed line is the loss on held-out images. */
+/** Curves of several runs over each other as SVG; a dashed line is the loss on held-out images. */
 
-import { meanPath, pointPath, scale, stepRange, ticks } from "../panel/chart.js";
-import { html, setAll, svg } from "../panel/dom.js";
+import { linePath, lossRange, meanPath, pointPath, scale, stepRange, ticks } from "../panel/chart.js";
+import { html, setAll, setText, svg } from "../panel/dom.js";
 import { formatNumber } from "../panel/format.js";
 import { smooth } from "../panel/series.js";
+import { CURVES } from "./curves.js";
 
-/** @typedef {import("../panel/run.js").Run} Run */
+/**
+ * @typedef {import("../panel/series.js").Bucket} Bucket
+ *
+ * @typedef {object} Line
+ * @property {string} run
+ * @property {readonly Bucket[]} buckets
+ * @property {readonly { step: number, loss: number }[]} heldOut
+ */
 
 const EDGE = { left: 46, top: 6, right: 8, bottom: 18 };
 const SIZE = { width: 360, height: 190 };
-const SMOOTHING = 0.9;
+const CLIP = "adapter-trainer-runs-clip";
+const NONE = "None of these runs has measured it.";
 
 export class Overlay {
-  constructor() {
+  /** @param {() => void} onChoice told when another curve is wanted */
+  constructor(onChoice) {
     const view = { role: "img", viewBox: `0 0 ${SIZE.width} ${SIZE.height}` };
-    this.chart = svg("svg", "runs-chart", view);
+    const area = { x: EDGE.left, y: EDGE.top, width: SIZE.width - EDGE.left - EDGE.right, height: SIZE.height - EDGE.top - EDGE.bottom };
+    this.axes = svg("g", "");
+    this.lines = svg("g", "", { "clip-path": `url(#${CLIP})` });
+    const clip = svg("clipPath", "", { id: CLIP }, [svg("rect", "", area)]);
+    this.chart = svg("svg", "runs-chart", view, [clip, this.axes, this.lines]);
+    this.choice = html("select", "runs-curve", { "aria-label": "Curve" },
+      CURVES.map(({ name, label }) => html("option", "", { value: name }, [label])));
+    this.choice.addEventListener("change", onChoice);
     this.log = html("input", "", { type: "checkbox" });
-    this.log.addEventListener("change", () => this.draw(this.runs));
+    this.log.addEventListener("change", () => this.draw(this.shown));
     const label = html("label", "runs-log", {}, [this.log, "Logarithmic"]);
-    this.element = html("div", "runs-overlay", {}, [this.chart, label]);
-    /** @type {readonly Run[]} */
-    this.runs = [];
+    this.none = html("p", "runs-none", {}, [NONE]);
+    this.element = html("div", "runs-overlay", {}, [
+      html("div", "runs-curves", {}, [this.choice, label]), this.chart, this.none,
+    ]);
+    /** @type {readonly Line[]} */
+    this.shown = [];
   }
 
-  /** @param {readonly Run[]} runs the colour of each is that of its place */
-  draw(runs) {
-    this.runs = runs;
-    const curves = runs.map((run) => curveOf(run)).filter((curve) => curve.points.length > 0);
-    this.element.hidden = curves.length === 0;
-    if (!curves.length) return;
-    const toHeight = this.log.checked ? Math.log10 : (/** @type {number} */ loss) => loss;
-    const drawable = (/** @type {[number, number][]} */ points) =>
-      points.filter(([, loss]) => !this.log.checked || loss > 0);
-    const points = curves.flatMap((curve) => drawable([...curve.points, ...curve.heldOut]));
-    const losses = points.map(([, loss]) => toHeight(loss));
-    const low = Math.min(...losses);
-    const high = Math.max(...losses);
-    const margin = (high - low || Math.abs(low) || 1) * 0.06;
-    /** @type {[number, number]} */
-    const range = [low - margin, high + margin];
-    const steps = stepRange(curves.flatMap((curve) => curve.buckets).sort((a, b) => a.step - b.step));
+  get curve() {
+    return CURVES[Math.max(0, this.choice.selectedIndex)];
+  }
+
+  /** @param {readonly Line[]} lines the colour of each is that of its place */
+  draw(lines) {
+    this.shown = lines;
+    const { smoothing, label, name } = this.curve;
+    const logarithmic = this.log.checked;
+    const drawable = (/** @type {number} */ value) => !logarithmic || value > 0;
+    const drawn = lines.map(({ run, buckets, heldOut }, place) => {
+      const values = smooth(buckets.map((bucket) => bucket.loss), smoothing);
+      const points = buckets.map((bucket, i) => ({ bucket, value: values[i] }))
+        .filter(({ bucket, value }) => drawable(smoothing ? value : bucket.low));
+      const held = name === "loss" ? heldOut.filter(({ loss }) => drawable(loss)) : [];
+      return { run, place, points, held };
+    }).filter(({ points }) => points.length > 0);
+    this.none.hidden = drawn.length > 0;
+    this.chart.style.display = drawn.length ? "" : "none";
+    if (!drawn.length) return;
+
+    const toHeight = (/** @type {number} */ value) => (logarithmic ? Math.log10(value) : value);
+    const shown = drawn.flatMap(({ points, held }) => [
+      ...points.map(({ bucket, value }) => (smoothing ? [value, value] : [bucket.low, bucket.high])),
+      ...held.map(({ loss }) => [loss, loss]),
+    ]);
+    const heights = shown.map(([low, high]) => /** @type {Bucket} */ ({ low: toHeight(low), high: toHeight(high) }));
+    const range = lossRange(heights, []);
+    const steps = stepRange(drawn.flatMap(({ points }) => points.map(({ bucket }) => bucket)).sort((a, b) => a.step - b.step));
     const x = scale(steps, [EDGE.left, SIZE.width - EDGE.right]);
-    const y = scale(range, [SIZE.height - EDGE.bottom, EDGE.top]);
-    const place = (/** @type {[number, number]} */ [step, loss]) =>
-      /** @type {[number, number]} */ ([x(Math.max(step, steps[0])), y(toHeight(loss))]);
+    const height = scale(range, [SIZE.height - EDGE.bottom, EDGE.top]);
+    const y = (/** @type {number} */ value) => height(toHeight(value));
 
     /** @type {SVGElement[]} */
     const parts = ticks(range, 5).flatMap((value) => [
-      svg("line", "grid", { x1: EDGE.left, x2: SIZE.width - EDGE.right, y1: y(value), y2: y(value) }),
-      svg("text", "tick", { x: EDGE.left - 5, y: y(value) + 3.5, "text-anchor": "end" }, [
-        formatNumber(this.log.checked ? 10 ** value : value, 3),
+      svg("line", "grid", { x1: EDGE.left, x2: SIZE.width - EDGE.right, y1: height(value), y2: height(value) }),
+      svg("text", "tick", { x: EDGE.left - 5, y: height(value) + 3.5, "text-anchor": "end" }, [
+        formatNumber(logarithmic ? 10 ** value : value, 3),
       ]),
     ]);
     for (const value of ticks(steps, 5, true)) {
       const at = { x: x(value), y: SIZE.height - 5, "text-anchor": "middle" };
       parts.push(svg("text", "tick", at, [String(value)]));
     }
-    curves.forEach((curve) => {
-      const line = drawable(curve.points).map(place).map(([left, top]) => ({ x: left, y: top }));
-      const color = { "data-run": String(runs.indexOf(curve.run)) };
-      parts.push(svg("path", "runs-line", { d: meanPath(line), ...color }));
-      const held = pointPath(drawable(curve.heldOut).map(place));
-      parts.push(svg("path", "runs-held-out", { d: held, ...color }));
-    });
-    const text = curves.map(({ run, points: [...all] }) => `${run.version}: ${formatNumber(all.at(-1)?.[1])}`);
-    setAll(this.chart, { "aria-label": `Loss, smoothed, at the last step. ${text.join("; ")}` });
-    this.chart.replaceChildren(...parts);
+    this.axes.replaceChildren(...parts);
+    this.lines.replaceChildren(...drawn.flatMap(({ place, points, held }) => {
+      const line = smoothing
+        ? meanPath(points.map(({ bucket, value }) => ({ x: x(bucket.step), y: y(value) })))
+        : linePath(points.map(({ bucket }) => ({ x: x(bucket.step), low: y(bucket.low), high: y(bucket.high) })));
+      const color = { "data-run": String(place) };
+      const dashed = pointPath(held.map(({ step, loss }) => /** @type {const} */ ([x(Math.max(step, steps[0])), y(loss)])));
+      // A single value is a dot.
+      const d = line.includes("L") ? line : `${line}h0.1`;
+      return [svg("path", "runs-line", { d, ...color }), svg("path", "runs-held-out", { d: dashed, ...color })];
+    }));
+    const text = drawn.map(({ run, points }) => `${run}: ${formatNumber(points.at(-1)?.value)}`);
+    setAll(this.chart, { "aria-label": `${label} at the last step. ${text.join("; ")}` });
+    setText(this.none, NONE);
   }
-}
-
-/** @param {Run} run */
-function curveOf(run) {
-  const { buckets } = run.series;
-  const losses = smooth(buckets.map((bucket) => bucket.loss), SMOOTHING);
-  const points = buckets.map((bucket, i) => /** @type {[number, number]} */ ([bucket.step, losses[i]]));
-  const heldOut = run.heldOut.map(({ step, loss }) => /** @type {[number, number]} */ ([step, loss]));
-  return { run, buckets, points, heldOut };
 }

@@ -10,10 +10,10 @@
  * @property {boolean} favourite
  *
  * @typedef {Notes & { reason: string, run: string, status: string, step: number, steps: number, loss: number | null,
- *   changed: number, sample: Sample | null }} Row `reason` is why it cannot be read, `run` name and version, `changed` in seconds
- *   since 1970, `loss` the mean of the last steps
+ *   changed: number, sample: Sample | null, bytes: number | null }} Row `reason` is why it cannot be read, `run` name and version, `changed` in seconds
+ *   since 1970, `loss` the mean of the last steps, `bytes` on the disk where it was asked for
  *
- * @typedef {"newest" | "name" | "loss"} Order
+ * @typedef {"newest" | "name" | "loss" | "size"} Order
  */
 
 import { toSample } from "../panel/run.js";
@@ -35,6 +35,7 @@ function toRow(each) {
     loss: Number.isFinite(each?.loss) ? each.loss : null,
     changed: Number(each?.changed) || 0,
     sample: toSample({ step: 0, ...each?.sample }),
+    bytes: null,
     ...toNotes(each),
   };
 }
@@ -74,6 +75,7 @@ export function sorted(rows, order) {
     newest: (/** @type {Row} */ a, /** @type {Row} */ b) => b.changed - a.changed,
     name: (/** @type {Row} */ a, /** @type {Row} */ b) => a.run.localeCompare(b.run, "en", { numeric: true }),
     loss: (/** @type {Row} */ a, /** @type {Row} */ b) => (a.loss ?? Infinity) - (b.loss ?? Infinity),
+    size: (/** @type {Row} */ a, /** @type {Row} */ b) => (b.bytes ?? 0) - (a.bytes ?? 0),
   }[order];
   return [...rows].sort((a, b) => rank(a) - rank(b) || by(a, b) || 0);
 }

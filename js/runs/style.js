@@ -40,9 +40,25 @@ const CSS = `
 .adapter-trainer-runs-chart { display: block; width: 100%; }
 .adapter-trainer-runs-chart .adapter-trainer-grid { stroke: var(--at-line); }
 .adapter-trainer-runs-chart .adapter-trainer-tick { fill: var(--at-quiet); font-size: 10px; }
-.adapter-trainer-runs-chart path { fill: none; stroke: var(--at-run); stroke-width: 1.6; }
+.adapter-trainer-runs-chart path { fill: none; stroke: var(--at-run); stroke-width: 1.6; stroke-linecap: round; }
 .adapter-trainer-runs-held-out { stroke-dasharray: 4 3; }
 .adapter-trainer-runs-log { display: flex; align-items: center; gap: 4px; color: var(--at-quiet); font-size: 11px; }
+.adapter-trainer-runs-curves { display: flex; align-items: center; justify-content: space-between; gap: 6px; }
+.adapter-trainer-runs-none { color: var(--at-quiet); margin: 4px 0; }
+.adapter-trainer-runs-heading { font-weight: 600; }
+.adapter-trainer-runs-queue, .adapter-trainer-runs-trash { flex: none; display: grid; gap: 4px; padding-bottom: 6px; }
+.adapter-trainer-runs-trash { border-top: 1px solid var(--at-line); padding-top: 8px; }
+.adapter-trainer-runs-trash > button { justify-self: start; }
+.adapter-trainer-runs-queued { list-style: none; margin: 0; padding: 0; display: grid; gap: 4px; max-height: 140px; overflow-y: auto; }
+.adapter-trainer-runs-waiting { display: flex; align-items: center; justify-content: space-between; gap: 8px; overflow-wrap: anywhere; }
+.adapter-trainer-runs-disk { display: grid; gap: 4px; }
+.adapter-trainer-runs-disk summary { cursor: pointer; }
+.adapter-trainer-runs-part { display: flex; align-items: center; gap: 6px; padding: 2px 0; }
+.adapter-trainer-runs-size { margin-left: auto; color: var(--at-quiet); }
+.adapter-trainer-runs-loss { margin: 2px 0 4px; color: var(--at-quiet); overflow-wrap: anywhere; }
+.adapter-trainer-runs-more { width: 7em; }
+.adapter-trainer-runs-actions { align-items: center; }
+.adapter-trainer-runs button:disabled { opacity: .5; cursor: default; }
 .adapter-trainer-runs-steps { display: flex; align-items: center; gap: 8px; }
 .adapter-trainer-runs-slider { flex: 1; min-width: 0; }
 .adapter-trainer-runs-step { color: var(--at-quiet); font-size: 11px; min-width: 8em; text-align: right; }

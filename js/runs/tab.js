@@ -11,6 +11,8 @@ import { serverFrom } from "../panel/server.js";
 import { addStyle as addPanelStyle } from "../panel/style.js";
 import { telling } from "../run/workflow.js";
 import { DetailView, MOST } from "./detail.js";
+import { TrashView, formatBytes } from "./disk.js";
+import { QueueView } from "./queue.js";
 import { matching, sorted } from "./rows.js";
 import { RunsServer } from "./server.js";
 import { addStyle } from "./style.js";
@@ -24,11 +26,11 @@ import { addStyle } from "./style.js";
 
 /** Milliseconds between two looks at what trains. */
 const PACE = 2000;
-const EVENTS = ["adapter_trainer.state", "adapter_trainer.progress", "execution_success", "execution_error"];
+const EVENTS = ["adapter_trainer.state", "adapter_trainer.progress", "execution_success", "execution_error", "status"];
 /** So many rows are drawn; a search finds the others. */
 const SHOWN = 200;
 /** @type {[Order, string][]} */
-const ORDERS = [["newest", "Newest first"], ["name", "By name"], ["loss", "Lowest loss first"]];
+const ORDERS = [["newest", "Newest first"], ["name", "By name"], ["loss", "Lowest loss first"], ["size", "Largest first"]];
 
 export class RunsTab {
   /** @param {Api} api @param {App} app */
@@ -43,21 +45,35 @@ export class RunsTab {
     /** Runs that are shown below, in the order of their colours. @type {string[]} */
     this.chosen = [];
     this.isOpen = false;
+    /** What is drawn of each run, and what it was drawn from. @type {Map<string, { key: string, element: HTMLElement }>} */
+    this.drawn = new Map();
+    /** @type {Record<string, number>} */
+    this.sizes = {};
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.waiting = undefined;
     this.search = html("input", "runs-search", { type: "search", placeholder: "Search name, status, tag or note", "aria-label": "Search runs" });
     this.search.addEventListener("input", () => this.drawList());
     this.order = html("select", "runs-order", { "aria-label": "Order of runs" },
       ORDERS.map(([value, label]) => html("option", "", { value }, [label])));
-    this.order.addEventListener("change", () => this.drawList());
+    this.order.addEventListener("change", () => void this.reorder());
     this.count = html("div", "runs-count", { "aria-live": "polite" });
     this.list = html("ul", "runs-list", { "aria-label": "Runs" });
-    this.detail = new DetailView({ api, app, server: this.server, lightbox: new Lightbox(this.imageUrl) });
+    this.detail = new DetailView({
+      api, app, server: this.server, lightbox: new Lightbox(this.imageUrl),
+      clean: (row, parts) => this.change(() => this.server.clean(row.run, parts)),
+    });
+    this.queue = new QueueView((id) => void this.change(() => this.server.cancel(id)));
+    this.trash = new TrashView({
+      restore: (id) => void this.change(async () => this.showRestored(await this.server.restore(id))),
+      empty: () => void this.change(() => this.server.empty()),
+    });
     this.element = html("section", "runs", { "aria-label": "Runs" }, [
+      this.queue.element,
       html("div", "runs-head", {}, [this.search, this.order]),
       this.count,
       this.list,
       this.detail.element,
+      this.trash.element,
     ]);
     this.element.addEventListener("keydown", (event) => event.stopPropagation());
     for (const type of EVENTS) api.addEventListener(type, () => this.refreshSoon());
@@ -85,7 +101,10 @@ export class RunsTab {
     this.waiting = undefined;
     let read = false;
     await telling(this.app, "Runs", async () => {
-      this.rows = await this.server.list();
+      const [rows, queue, trash] = await Promise.all([this.server.list(), this.server.queue(), this.server.trash()]);
+      this.queue.draw(queue);
+      this.trash.draw(trash);
+      this.rows = rows;
       this.chosen = this.chosen.filter((run) => this.rows.some((row) => row.run === run));
       this.drawList();
       await this.detail.show(this.chosenRows());
@@ -95,19 +114,59 @@ export class RunsTab {
     if (read && this.rows.some((row) => row.status === "running")) this.refreshSoon();
   }
 
+  /** Does something to runs or the queue, and looks what has become of them. @param {() => Promise<unknown>} work */
+  async change(work) {
+    await telling(this.app, "Runs", async () => void (await work()));
+    this.detail.stale = true;
+    await this.refresh();
+  }
+
+  /** @param {string} run as it is called now */
+  showRestored(run) {
+    this.app.extensionManager.toast.add({ severity: "info", summary: "Runs", detail: `${run} has it back.`, life: 8000 });
+  }
+
+  /** To look how large every run is takes a while, so it is done when it is asked for. */
+  async reorder() {
+    if (this.order.value === "size") {
+      await telling(this.app, "Runs", async () => {
+        this.sizes = await this.server.sizes();
+      });
+    }
+    this.drawList();
+  }
+
   chosenRows() {
     return this.chosen.flatMap((run) => this.rows.filter((row) => row.run === run));
   }
 
   drawList() {
     const order = /** @type {Order} */ (this.order.value);
-    const found = sorted(matching(this.rows, this.search.value), order);
+    const sized = order === "size" ? this.rows.map((row) => ({ ...row, bytes: this.sizes[row.run] ?? null })) : this.rows;
+    const found = sorted(matching(sized, this.search.value), order);
     const hidden = found.length > SHOWN ? `, ${SHOWN} shown` : "";
     const none = "No run yet. Train an adapter, and it appears here.";
     setText(this.count, this.rows.length ? `${found.length} of ${this.rows.length} runs${hidden}` : none);
     const focused = document.activeElement?.getAttribute("data-run-key");
-    this.list.replaceChildren(...found.slice(0, SHOWN).map((row) => this.drawRow(row)));
-    if (focused) /** @type {HTMLElement | null} */ (this.list.querySelector(`[data-run-key="${CSS.escape(focused)}"]`))?.focus();
+    const shown = found.slice(0, SHOWN);
+    // A run that trains changes one row of hundreds.
+    const drawn = new Map(shown.map((row) => {
+      const key = JSON.stringify([row, this.chosen.indexOf(row.run)]);
+      const known = this.drawn.get(row.run);
+      return [row.run, known?.key === key ? known : { key, element: this.drawRow(row) }];
+    }));
+    this.drawn = drawn;
+    const elements = [...drawn.values()].map(({ element }) => element);
+    elements.forEach((element, i) => {
+      const there = this.list.children[i];
+      if (there === element) return;
+      if (there && !elements.includes(/** @type {HTMLElement} */ (there))) there.replaceWith(element);
+      else this.list.insertBefore(element, there ?? null);
+    });
+    while (this.list.children.length > elements.length) this.list.lastChild?.remove();
+    if (focused && document.activeElement === document.body) {
+      /** @type {HTMLElement | null} */ (this.list.querySelector(`[data-run-key="${CSS.escape(focused)}"]`))?.focus();
+    }
   }
 
   /** @param {Row} row */
@@ -116,7 +175,8 @@ export class RunsTab {
     const image = row.sample
       ? html("img", "runs-image", { src: this.imageUrl(row.sample, true), alt: "", loading: "lazy" })
       : html("span", "runs-image");
-    const facts = [formatStep(row.step, row.steps), row.loss === null ? "" : `loss ${formatNumber(row.loss, 3)}`, ...row.tags];
+    const facts = [formatStep(row.step, row.steps), row.loss === null ? "" : `loss ${formatNumber(row.loss, 3)}`,
+      row.bytes === null ? "" : formatBytes(row.bytes), ...row.tags];
     const button = html("button", "runs-row", { type: "button", "aria-pressed": String(place >= 0), "data-run-key": row.run }, [
       image,
       html("span", "runs-name", {}, [row.run]),

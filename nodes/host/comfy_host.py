@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import importlib
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import comfy.cli_args
 import comfy.model_management as management
@@ -24,6 +25,7 @@ from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
 from ...trainer_core.errors import InputError, RunError
+from ...trainer_core.training.checkpoints.run_names import RECORD
 from .folders import ADD_ROOT, folders_below, resolve_below, saved_checkpoints
 from .served_files import ServedFile, file_response
 
@@ -152,7 +154,7 @@ def loras_folder() -> Path:
 
 def run_names() -> list[str]:
     """Runs on disk for a combo box, the newest first."""
-    records = [path for path in output_folder().glob("*/v*/run.json") if path.is_file()]
+    records = [path for path in output_folder().glob(f"*/v*/{RECORD}") if path.is_file()]
     records.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     return [f"{path.parent.parent.name}/{path.parent.name}" for path in records]
 
@@ -167,7 +169,7 @@ def run_path(name: str, what: str = "run") -> Path:
 
     remedy = "Choose a run from the list after a refresh (key R); Train Adapter makes them."
     roots = {"runs": [output_folder()]}
-    folder = resolve_below(f"runs/{name}/run.json", roots, what, remedy=remedy).parent
+    folder = resolve_below(f"runs/{name}/{RECORD}", roots, what, remedy=remedy).parent
     # Its adapters, losses and images are read as well.
     AllowedFolders([output_folder()]).require_all(folder, "run")
     return folder
@@ -448,6 +450,23 @@ def running() -> dict[str, Any]:
     return {"extra_data": found[0][3]} if found else {}
 
 
+class QueuedPrompt(NamedTuple):
+    """What ComfyUI's queue holds: its id, whether it runs, what was sent, and the nodes to run."""
+
+    prompt_id: str
+    runs: bool
+    prompt: Mapping[str, Any]
+    extra: Mapping[str, Any]
+    outputs: Sequence[str]
+
+
+def queued_prompts() -> list[QueuedPrompt]:
+    """What runs and what waits, in that order."""
+    running, waiting = PromptServer.instance.prompt_queue.get_current_queue_volatile()
+    ordered = [*((each, True) for each in running), *((each, False) for each in sorted(waiting))]
+    return [QueuedPrompt(str(each[1]), runs, *each[2:5]) for each, runs in ordered]
+
+
 def is_busy() -> bool:
     """Whether a prompt runs or waits."""
     return PromptServer.instance.prompt_queue.get_tasks_remaining() > 0
@@ -477,6 +496,14 @@ def output_place(path: Path) -> dict[str, str]:
     return {"filename": relative.name, "subfolder": folder, "type": "output"}
 
 
+_asked_from: contextvars.ContextVar[str] = contextvars.ContextVar("asked_from", default="")
+
+
+def is_asked_from_here() -> bool:
+    """Whether the request that a route answers comes from the server's own machine."""
+    return _asked_from.get() in {"127.0.0.1", "::1"}
+
+
 def add_route(
     method: str, path: str, answer: Callable[[Mapping[str, str], bytes], tuple[Any, int]]
 ) -> None:
@@ -492,6 +519,7 @@ def add_route(
 
     @PromptServer.instance.routes.route(method, path)
     async def handle(request: web.Request) -> web.Response:
+        _asked_from.set(request.remote or "")
         content, status = await asyncio.to_thread(answer, request.query, await request.read())
         if isinstance(content, ServedFile):
             return file_response(content, status)

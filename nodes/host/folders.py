@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.file_names import name_mistake
 from ...trainer_core.printable import shortened
+from ...trainer_core.training.checkpoints.run_names import CHECKPOINTS, RECORD
 
 if TYPE_CHECKING:
     from ...trainer_core.data.file_memory import FileMemory
@@ -152,7 +153,7 @@ def saved_checkpoints(version: Path) -> list[Path]:
 
     The trainer lists them alike, but its module brings torch, which a start must not load.
     """
-    found = [path for path in version.glob("checkpoints/[0-9]*") if path.name.isdecimal()]
+    found = [path for path in version.glob(f"{CHECKPOINTS}/[0-9]*") if path.name.isdecimal()]
     whole = [path for path in found if (path / "state.json").is_file()]
     return sorted(whole, key=lambda path: int(path.name))
 
@@ -168,8 +169,8 @@ def file_stamp(path: str) -> str:
 
 def run_stamp(folder: Path) -> str:
     """Changes with a run's record and its adapters."""
-    adapters = ("*.safetensors", "checkpoints/*/adapter.safetensors")
-    return folder_stamp(folder, ("run.json", *adapters))
+    adapters = ("*.safetensors", f"{CHECKPOINTS}/*/adapter.safetensors")
+    return folder_stamp(folder, (RECORD, *adapters))
 
 
 @cache

@@ -95,6 +95,12 @@ class Panel:
             states = [each for each in self._states.values() if each.status in ACTIVE]
             return next((each.snapshot() for each in states if each.run == run), {})
 
+    def of_prompt(self, prompt_id: str) -> dict[str, tuple[str, int, float | None]]:
+        """Name, steps and seconds left of each training of a prompt, by its node."""
+        with self.lock:
+            states = [each for each in self._states.values() if each.prompt_id == prompt_id]
+            return {each.node_id: (each.name, each.steps, each.seconds_left()) for each in states}
+
     def explain(self, node_id: str, prompt_id: str, error: dict[str, str]) -> bool:
         """Show why a node's run has failed; says whether the node has such a run to show it on."""
         with self.lock:

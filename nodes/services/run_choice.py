@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.text_files import parse_object
+from ...trainer_core.training.checkpoints.run_names import METRICS
 from ..host import comfy_host
 from ..host.folders import saved_checkpoints
 from .asked_settings import (
@@ -28,7 +29,7 @@ from .asked_settings import (
 from .image_marks import with_marks
 from .panel import ACTIVE, PANEL
 from .run_files import CONTINUED, GoingOn
-from .run_history import Ending, read_ending, read_run_file
+from .run_history import Ending, last_steps, read_ending, read_run_file
 from .run_state import RunState
 
 _CONTINUE, _LEAVE = "continue", "leave"
@@ -136,7 +137,9 @@ def _name(query: Mapping[str, str], prompt: Mapping[str, Any]) -> str:
     return Answers(folder, "", "", "", name).run_name
 
 
-def _versions(name: str, kept: str) -> Iterator[tuple[str, Path, Ending]]:
+def _versions(
+    name: str, kept: str, *, also_running: bool = False
+) -> Iterator[tuple[str, Path, Ending]]:
     """Versions of a name: the one that the node has shown, then the newest first."""
     first = [kept] if kept and name in {"", kept.split("/")[0]} else []
     runs = [each for each in comfy_host.run_names() if each.split("/")[0] == name]
@@ -144,8 +147,48 @@ def _versions(name: str, kept: str) -> Iterator[tuple[str, Path, Ending]]:
         with contextlib.suppress(InputError):
             folder = comfy_host.run_path(run)
             # One that is trained elsewhere is shown there.
-            if (ending := read_ending(folder)).status != "running":
+            if (ending := read_ending(folder)).status != "running" or also_running:
                 yield run, folder, ending
+
+
+class Expected(NamedTuple):
+    """What a queued training will do: its name; steps, 0 unknown; how long, as far as known."""
+
+    name: str
+    steps: int
+    seconds: float | None
+
+
+def expected_training(prompt: Mapping[str, Any], node_id: str, going: GoingOn) -> Expected:
+    """What a training will do that waits, by a former run of the same settings.
+
+    Args:
+        going: What a button has promised of it.
+    """
+    forms, name = _asked(prompt, node_id), _name({"node_id": node_id}, prompt)
+    steps = going.steps or forms[0].asked.steps
+    if going.folder is not None:
+        far, folder = 0, going.folder
+        folder = folder if folder.name.startswith("v") else folder.parents[1]
+    else:
+        versions = _versions(name, "", also_running=True) if name else iter(())
+        nearest = _nearest(versions, forms, ())
+        if nearest is None or nearest[0] > 1:
+            return Expected(name, steps, None)
+        far, folder = nearest[0], comfy_host.output_folder() / nearest[1]
+    last = last_steps(folder / METRICS)
+    try:
+        ending = read_ending(folder)
+    except InputError:
+        return Expected(name, steps, None)
+    steps, goes_on = steps or ending.steps, node_of(prompt, node_id)[1].get("resume") is not False
+    saved = saved_checkpoints(folder) if goes_on and far == 0 else []
+    made = int(going.folder.name) if going.folder not in {None, folder} else 0
+    made = made or (int(saved[-1].name) if saved else 0)
+    if not last:
+        return Expected(name, steps, None)
+    seconds = sum(each[-1] for each in last) / len(last)
+    return Expected(name, steps, max(0, steps - made) * seconds)
 
 
 def _asked(prompt: Mapping[str, Any], node_id: str) -> list[Form]:
@@ -222,6 +265,8 @@ def taken_request(body: bytes) -> tuple[Any, int]:
 def _continued(node_id: str, request: Mapping[str, Any]) -> tuple[str, bool]:
     """Let a node's run go on, for more steps where ``steps`` says how many in all.
 
+    It goes on from its newest checkpoint, or from that of a ``step``.
+
     Returns:
         What is to be said, and whether it goes on.
     """
@@ -248,9 +293,20 @@ def _continued(node_id: str, request: Mapping[str, Any]) -> tuple[str, bool]:
         if differences:
             sentence = "; ".join(differences.values())
             return f"These settings start a new run: {sentence}. Press Run to start it.", False
-    saved = saved_checkpoints(folder)
+    return _promise(node_id, run, folder, step=request.get("step"), steps=steps or 0)
+
+
+def _promise(node_id: str, run: str, folder: Path, *, step: object, steps: int) -> tuple[str, bool]:
+    """Promise a node's next run the newest checkpoint, or that of a step."""
+    saved = {int(each.name): each for each in saved_checkpoints(folder)}
+    seed = read_run_file(folder)[1]
+    if step is not None:
+        if not isinstance(step, int) or step not in saved:
+            return f"{run} has no checkpoint of step {str(step)[:20]}", False
+        CONTINUED.note(node_id, GoingOn(saved[step], seed, steps))
+        return f"Queued. It goes on from step {step}, and makes the steps behind it again.", True
     if not saved:
         CONTINUED.note(node_id, GoingOn())
         return f"Queued. {run} has no checkpoint, so it begins anew.", True
-    CONTINUED.note(node_id, GoingOn(folder, read_run_file(folder)[1], steps or 0))
-    return f"Queued. It goes on from step {int(saved[-1].name)}.", True
+    CONTINUED.note(node_id, GoingOn(folder, seed, steps))
+    return f"Queued. It goes on from step {max(saved)}.", True

@@ -16,6 +16,7 @@ from ...trainer_core.config.reading import dump_config
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.storage import atomic_write, storage_error, write_text
 from ...trainer_core.filesystem.text_files import read_object
+from ...trainer_core.training.checkpoints.run_names import CHECKPOINTS, METRICS, RECORD
 from ..host.folders import clear_leftovers
 from .choices import RunHandle
 
@@ -96,8 +97,8 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
     from ...trainer_core.training.metrics.metrics_file import read_metrics
 
     name = f"{folder.parent.name}/{folder.name}"
-    status, end = _record(folder / "run.json", name)
-    found = checkpoint_folders(folder / "checkpoints")
+    status, end = _record(folder / RECORD, name)
+    found = checkpoint_folders(folder / CHECKPOINTS)
     saved = {int(path.name): path for path in found if (path / _ADAPTER).is_file()}
     best = best_step(folder)
     if checkpoint == BEST and best is not None:
@@ -123,7 +124,7 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
             "Choose a step that was saved, or 0 for the end of a finished run. Only a run with "
             "held-out images has a best one.",
         )
-    steps = read_metrics(folder / "metrics.jsonl")
+    steps = read_metrics(folder / METRICS)
     losses = [each.loss for each in steps if not each.skipped and each.step <= step]
     return RunHandle(folder, adapter, step), losses
 
@@ -309,7 +310,8 @@ class GoingOn(NamedTuple):
     """What a button of the panel has promised of a node's next run.
 
     Attributes:
-        folder: The version folder that it goes on in; None leaves that to the settings.
+        folder: The version folder that it goes on in, or the checkpoint; None leaves that to the
+            settings.
         seed: The run's own, which ComfyUI may have changed since.
         steps: How long it is from now on; 0 as it was.
     """
@@ -384,10 +386,17 @@ class ContinueCount:
         Args:
             extra: The ``extra_data`` of the prompt that runs.
         """
-        names = extra.get(self._PLACE) if isinstance(extra, Mapping) else None
-        name = names.get(node_id) if isinstance(names, Mapping) else None
         with self._lock:
-            return self._queued.pop(str(name), GoingOn())
+            return self._queued.pop(self._promise(node_id, extra), GoingOn())
+
+    def promised(self, node_id: str, extra: Any) -> GoingOn:
+        """What `take` will give."""
+        with self._lock:
+            return self._queued.get(self._promise(node_id, extra), GoingOn())
+
+    def _promise(self, node_id: str, extra: Any) -> str:
+        names = extra.get(self._PLACE) if isinstance(extra, Mapping) else None
+        return str(names.get(node_id) if isinstance(names, Mapping) else None)
 
     def count(self, node_id: str) -> int:
         """How often it was asked."""

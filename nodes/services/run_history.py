@@ -10,14 +10,29 @@ from typing import Any, NamedTuple
 from ...trainer_core.config.reading import load_config
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.storage import holder
-from ...trainer_core.filesystem.text_files import parse_json, read_lines, read_object
+from ...trainer_core.filesystem.text_files import (
+    parse_json,
+    read_lines,
+    read_object,
+    require_regular,
+)
 from ...trainer_core.inference.preview_files import preview_files
+from ...trainer_core.training.checkpoints.run_names import (
+    LOCK,
+    METRICS,
+    RECORD,
+    RUN_FILE,
+    SAMPLES,
+)
 
 POINTS = 2000
 """So many steps of a longer run are read."""
 
 _IMAGES = 600
 _LAST = 20  # steps whose mean time is told
+_TAIL = 8192
+"""Bytes at the end of a metrics file that hold the last steps."""
+
 _PROMPTS = "preview.prompts"
 
 Place = Callable[[Path], Mapping[str, str]]
@@ -93,20 +108,20 @@ def read_history(folder: Path, place: Place, prompts: Sequence[str]) -> History:
         place: Tells where the browser finds an image.
         prompts: The preview prompts as they are now; earlier ones are in the run's record.
     """
-    read = [entry for line in _thinned(folder / "metrics.jsonl") if (entry := read_step(line))]
+    read = [entry for line in _thinned(folder / METRICS) if (entry := read_step(line))]
     times = [seconds for *_, seconds in read[-_LAST:]]
     return History(
         [(step, loss, rate) for step, loss, rate, _ in read],
         _samples(folder, place, _prompts_by_step(folder, prompts)),
         sum(times) / len(times) if times else 0.0,
-        _held_out(folder / "metrics.jsonl"),
+        _held_out(folder / METRICS),
     )
 
 
 def read_run_file(folder: Path) -> tuple[Sequence[str], int | None]:
     """The preview prompts and the seed of a run's last run file, where it can be read."""
     try:
-        config = load_config(folder / "run.yaml")
+        config = load_config(folder / RUN_FILE)
     except InputError:
         return (), None
     return config.preview.prompts, config.seed
@@ -118,7 +133,7 @@ def read_ending(folder: Path) -> Ending:
     Raises:
         InputError: When its record is damaged.
     """
-    record = read_object(folder / "run.json", _refused)
+    record = read_object(folder / RECORD, _refused)
     try:
         status, step = str(record["status"]), int(record.get("step", 0))
         steps = int(record.get("steps", step))
@@ -128,7 +143,7 @@ def read_ending(folder: Path) -> Ending:
     except (ValueError, TypeError, LookupError, OverflowError) as error:
         raise _refused(f"{type(error).__name__}: {error}") from error
     if status == "running":
-        status = "running" if holder(folder / "lock.json") else "lost"
+        status = "running" if holder(folder / LOCK) else "lost"
     elif status == "done" and step < steps:
         status = "stopped"
     known = status in {"done", "stopped", "cancelled", "failed", "running"}
@@ -166,6 +181,18 @@ def read_step(line: str) -> tuple[int, float, float, float] | None:
         return None  # what a crash left of the last line
 
 
+def last_steps(path: Path) -> list[tuple[int, float, float, float]]:
+    """The last steps of a file that may be long, as `read_step` has them."""
+    try:
+        start = max(0, require_regular(path) - _TAIL)
+        with path.open("rb") as file:
+            file.seek(start)
+            lines = file.read(_TAIL).decode("utf-8", "replace").splitlines()[-_LAST:]
+    except (OSError, ValueError):
+        return []
+    return [step for line in lines if (step := read_step(line))]
+
+
 def thinned_losses(found: list[HeldOut]) -> list[HeldOut]:
     """At most `POINTS` measurements; the last and the lowest are among them.
 
@@ -201,7 +228,7 @@ def _measured(line: str) -> HeldOut | None:
 def _samples(
     folder: Path, place: Place, prompts: Callable[[int], Sequence[str]]
 ) -> list[dict[str, Any]]:
-    found = [path for path in folder.glob("samples/[0-9]*") if path.name.isdecimal()]
+    found = [path for path in folder.glob(f"{SAMPLES}/[0-9]*") if path.name.isdecimal()]
     steps = sorted(found, key=lambda path: int(path.name))
     samples: list[dict[str, Any]] = []
     # The newest are looked at first; of many steps the first, before training, stays.
@@ -226,7 +253,7 @@ def sample_of(
 def _prompts_by_step(folder: Path, now: Sequence[str]) -> Callable[[int], Sequence[str]]:
     """The prompts of a step: what a resume changes holds for the steps after it."""
     try:
-        changes = read_object(folder / "run.json", _refused).get("changes")
+        changes = read_object(folder / RECORD, _refused).get("changes")
         past = [
             (int(each["step"]), [str(prompt) for prompt in each["from"]])
             for each in changes or ()

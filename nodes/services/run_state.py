@@ -88,6 +88,13 @@ class RunState:
             "choices": list(self.choices),
         }
 
+    def seconds_left(self) -> float | None:
+        """How long it still trains; None as long as no step says so."""
+        if self.status in {"caching", "loading"} or (self.status == "training" and not self.step):
+            return None
+        steps = self.steps - self.step if self.status == "training" else 0
+        return max(0.0, steps * self.step_seconds)
+
     def progress(
         self, points: list[tuple[int, float, float]], held_out: list[HeldOut] | None = None
     ) -> dict[str, Any]:

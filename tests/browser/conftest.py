@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,8 +22,24 @@ def server(tmp_path_factory) -> Iterator[ComfyServer]:
     folder, python = comfy_programs()
     data = make_data(tmp_path_factory.mktemp("browser"))
     write_example(data)
-    with comfy_server(folder, python, data) as server:
-        yield server
+    with pytest.MonkeyPatch.context() as patch:
+        add_desktop(patch, data)
+        server = comfy_server(folder, python, data)
+        running = server.__enter__()
+    try:
+        yield running
+    finally:
+        server.__exit__(None, None, None)
+
+
+def add_desktop(patch: pytest.MonkeyPatch, data: Path) -> None:
+    """A desktop for the server, whose file manager writes down what it is to show."""
+    program = data / "desktop" / "xdg-open"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nprintf %s "$1" > "$(dirname "$0")/shown"\n', encoding="utf-8")
+    program.chmod(0o755)
+    patch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    patch.setenv("DISPLAY", ":none")
 
 
 @pytest.fixture(scope="session")

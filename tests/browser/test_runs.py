@@ -4,13 +4,27 @@ import json
 import uuid
 
 import pytest
-from comfyui.graphs import graph, run_folder
+from comfyui.graphs import (
+    SETTINGS,
+    STEPS,
+    cancelled,
+    changed,
+    checkpoints,
+    graph,
+    hold,
+    record,
+    release,
+    run_folder,
+    runs,
+    wait_until_held,
+)
 
 pytestmark = pytest.mark.exhaustive
 
 OPEN = ".adapter-trainer-runs-tab-button"
 ROW = ".adapter-trainer-runs-row"
 NAMES = "return [...document.querySelectorAll(argument)].map((each) => each.textContent)"
+DISK = "document.querySelector('.adapter-trainer-runs-disk')"
 LINE = ".adapter-trainer-runs-line"
 DRAWN = "return document.querySelector(argument).getAttribute('d')"
 CHANGED = "return document.querySelector(argument[0])?.getAttribute('d') !== argument[1]"
@@ -21,7 +35,51 @@ return found.some((each) => each.textContent === argument);
 REPORT = "return document.querySelector('a.adapter-trainer-runs-action').getAttribute('href')"
 PRESS = """
 const found = [...document.querySelectorAll(".adapter-trainer-runs-action")];
-found.find((each) => each.textContent === argument).click();
+const button = found.find((each) => each.textContent.startsWith(argument));
+button?.click();
+return Boolean(button);
+"""
+CHOOSE = """
+const select = document.querySelector(argument[0]);
+select.value = argument[1];
+select.dispatchEvent(new Event("change"));
+"""
+# Of every text in the tab the contrast to what lies behind it, as WCAG 2 has it.
+CONTRASTS = """
+const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+function rgba(css) {
+  canvas.clearRect(0, 0, 1, 1);
+  canvas.fillStyle = css;
+  canvas.fillRect(0, 0, 1, 1);
+  const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+  return [r, g, b, a / 255];
+}
+const over = ([r, g, b, a], under) => [r, g, b].map((each, i) => each * a + under[i] * (1 - a));
+function behind(element) {
+  if (!element) return [255, 255, 255];
+  const own = rgba(getComputedStyle(element).backgroundColor);
+  return own[3] === 1 ? own.slice(0, 3) : over(own, behind(element.parentElement));
+}
+function light(color) {
+  const [r, g, b] = color.map((each) => {
+    const part = each / 255;
+    return part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+const texts = document.createTreeWalker(document.querySelector(argument), NodeFilter.SHOW_TEXT);
+const found = [];
+while (texts.nextNode()) {
+  const element = texts.currentNode.parentElement;
+  const shown = texts.currentNode.textContent.trim() && element.checkVisibility();
+  if (!shown || element.disabled) continue;
+  const under = behind(element);
+  const style = getComputedStyle(element);
+  const color = element instanceof SVGElement ? style.fill : style.color;
+  const [low, high] = [light(over(rgba(color), under)), light(under)].sort((a, b) => a - b);
+  found.push([(high + 0.05) / (low + 0.05), texts.currentNode.textContent.slice(0, 40)]);
+}
+return found;
 """
 
 
@@ -82,17 +140,250 @@ def test_runs_are_found_compared_noted_and_used(page):
     page.browser.click(ROW)
     page.browser.wait("return document.querySelectorAll('.adapter-trainer-runs-one').length === 1")
     page.server.fetch(page.browser.evaluate(REPORT).removeprefix("/api"))
-    page.browser.evaluate(PRESS, "Use in Load LoRA")
+    page.browser.wait(PRESS, "Use in Load LoRA")
     page.browser.wait("return window.app.graph.nodes.some((n) => n.type === 'LoraLoaderModelOnly')")
     wanted = f"{mark}_b_v0.safetensors"
     chosen = "return window.app.graph.nodes[0].widgets.find((w) => w.name === 'lora_name')"
     assert page.browser.evaluate(f"{chosen}.value") == wanted
     assert page.browser.evaluate(f"{chosen}.options.values").count(wanted) == 1
-    page.browser.evaluate(PRESS, "Load workflow")
+    page.browser.wait(PRESS, "Load workflow")
     page.browser.wait("return window.app.graph.nodes.some((n) => n.type === 'AdapterTrainerTrain')")
     page.browser.click(OPEN)
     page.browser.wait("return !document.querySelector(argument)", ROW)
     assert page.problems() == []
+
+
+def open_run(page, mark):
+    """Open the tab with one run chosen."""
+    page.browser.evaluate("await window.app.loadGraphData({ nodes: [], links: [], version: 0.4 })")
+    open_tab(page)
+    search(page, mark, 1)
+    page.browser.click(ROW)
+    # What another test has chosen is shown until this one is read.
+    page.browser.wait(
+        "return document.querySelector('.adapter-trainer-runs-title')?.textContent"
+        ".startsWith(argument)",
+        mark,
+    )
+
+
+def open_tab(page):
+    """Open the tab, also where another test has failed with it open."""
+    if not page.count(".adapter-trainer-runs"):
+        page.browser.click(OPEN)
+    page.wait_for_count(".adapter-trainer-runs", 1)
+
+
+def open_disk(page):
+    """Open what the run takes, which stays open from run to run."""
+    if not page.browser.evaluate(f"return {DISK}.open"):
+        page.browser.click(".adapter-trainer-runs-disk summary")
+    page.browser.wait(f"return {DISK}.open")
+
+
+def close(page):
+    page.browser.click(OPEN)
+    page.browser.wait("return !document.querySelector(argument)", ROW)
+    assert page.problems() == []
+
+
+def shown_toast(page, text):
+    page.browser.wait(
+        "return [...document.querySelectorAll('.p-toast-detail')]"
+        ".some((each) => each.textContent.includes(argument))",
+        text,
+    )
+
+
+def test_every_curve_is_drawn_of_several_runs(page):
+    mark = unique("curves")
+    for name in ("a", "b"):
+        trained(page, f"{mark}_{name}")
+    open_run(page, f"{mark}_a")
+    search(page, mark, 2)
+    page.browser.click(f"[data-run-key='{mark}_b/v0 compare']")
+    page.wait_for_count(LINE, 2)
+    for name in ("learning_rate", "memory", "step_seconds", "grad_norm"):
+        page.browser.evaluate(CHOOSE, [".adapter-trainer-runs-curve", name])
+        page.browser.wait(
+            "const label = document.querySelector('.adapter-trainer-runs-curve')"
+            ".selectedOptions[0].label;"
+            "return document.querySelector('.adapter-trainer-runs-chart')"
+            ".getAttribute('aria-label').startsWith(label)"
+        )
+        assert page.count(LINE) == 2
+        assert any(each in page.browser.evaluate(DRAWN, LINE) for each in "Lh")
+    before = page.browser.evaluate(DRAWN, LINE)
+    page.browser.click(".adapter-trainer-runs-log input")
+    assert page.browser.evaluate(DRAWN, LINE) != before
+    close(page)
+
+
+def test_what_is_cleaned_up_is_said_and_undone(page):
+    mark = unique("waste")
+    run = trained(page, mark)
+    folder = run_folder(page.server, mark)
+    open_run(page, mark)
+    open_disk(page)
+    page.browser.click(".adapter-trainer-runs-disk input[value=checkpoints]")
+    loss = page.text("runs-disk .adapter-trainer-runs-loss")
+    assert loss.startswith("1 checkpoint, ")
+    assert loss.endswith("; the adapter stays; it cannot be continued then.")
+    page.browser.wait(PRESS, "Clean up")
+    page.wait_for_count(".adapter-trainer-runs-trash li", 1)
+    assert checkpoints(folder) == []
+    page.browser.wait("return !document.querySelector('input[value=checkpoints]')")
+    page.browser.wait(PRESS, "Undo")
+    page.browser.wait("return document.querySelector('.adapter-trainer-runs-trash').hidden")
+    assert checkpoints(folder) == [STEPS]
+
+    page.browser.wait("return Boolean(document.querySelector('input[value=checkpoints]'))")
+    page.browser.click(".adapter-trainer-runs-disk input[value=run]")
+    assert "1 adapter, 1 checkpoint" in page.text("runs-disk .adapter-trainer-runs-loss")
+    page.browser.wait(PRESS, "Clean up")
+    page.browser.wait("return document.querySelectorAll(argument).length === 0", ROW)
+    assert run in page.text("runs-trash")
+    page.browser.wait(PRESS, "Empty the trash")
+    page.browser.wait("return document.querySelector('.adapter-trainer-runs-trash').hidden")
+    assert runs(page.server, mark) == []
+    close(page)
+
+
+def test_a_run_is_continued_made_longer_and_begun_from_a_checkpoint(page):
+    mark = unique("on")
+    nodes = changed(graph(mark), SETTINGS, checkpoint_every=4)
+    cancelled(page.server, nodes, 6)
+    folder = run_folder(page.server, mark)
+    assert record(folder)["status"] == "cancelled"
+    open_run(page, mark)
+    page.browser.wait(PRESS, "Continue")
+    page.server.wait(lambda: record(folder)["status"] == "done", 120)
+    shown_toast(page, "It goes on from step")
+
+    search(page, f"{mark} done", 1)
+    page.browser.fill(".adapter-trainer-runs-more", "4")
+    page.browser.wait(PRESS, "Train longer")
+    page.server.wait(lambda: record(folder)["step"] == STEPS + 4, 120)
+    page.browser.wait(
+        "return [...document.querySelectorAll('.adapter-trainer-runs-from option')]"
+        ".some((each) => each.value === argument)",
+        str(STEPS + 4),
+    )
+    page.server.wait(lambda: page.server.remaining() == 0, 60)
+    written = (folder / f"{mark}.safetensors").stat().st_mtime_ns
+    page.browser.evaluate(CHOOSE, [".adapter-trainer-runs-from", "4"])
+    page.browser.wait(PRESS, "Go on from here")
+    page.server.wait(lambda: (folder / f"{mark}.safetensors").stat().st_mtime_ns > written, 120)
+    page.server.wait(lambda: page.server.remaining() == 0, 60)
+    assert runs(page.server, mark) == [folder]
+
+    page.browser.wait(PRESS, "Same with other settings")
+    shown_toast(page, "resume is off")
+    resume = (
+        "return window.app.graph.nodes.find((n) => n.type === 'AdapterTrainerTrain')"
+        ".widgets.find((w) => w.name === 'resume').value"
+    )
+    assert page.browser.evaluate(resume) is False
+    page.run()
+    page.server.wait(lambda: len(runs(page.server, mark)) > 1, 120)
+    close(page)
+
+
+def test_a_runs_folder_is_shown_or_its_path_copied(page):
+    mark = unique("folder")
+    trained(page, mark)
+    open_run(page, mark)
+    page.browser.wait(PRESS, "Open folder")
+    shown = page.server.data / "desktop" / "shown"
+    page.server.wait(lambda: shown.is_file() and shown.read_text().endswith(f"{mark}/v0"), 30)
+    close(page)
+
+
+def test_the_queue_is_listed_and_one_that_waits_cancelled(page):
+    mark = unique("queue")
+    hold(page.server, 3)
+    first = page.server.queue(graph(f"{mark}_first"))
+    wait_until_held(page.server)
+    page.server.queue(graph(f"{mark}_second"))
+    page.server.queue(graph(f"{mark}_third"))
+    open_tab(page)
+    page.wait_for_count(".adapter-trainer-runs-waiting button", 2)
+    lines = page.browser.evaluate(NAMES, ".adapter-trainer-runs-queue li")
+    assert lines[0].startswith(f"{mark}_first {STEPS} steps, runs")
+    assert lines[1].startswith(f"{mark}_second {STEPS} steps, waits for {mark}_first")
+    assert f"waits for {mark}_first and 1 more" in lines[2]
+    page.browser.click(f"[aria-label='Cancel {mark}_third']")
+    page.browser.wait(
+        "return document.querySelectorAll('.adapter-trainer-runs-waiting button').length === 1"
+    )
+    release(page.server)
+    page.server.result(first)
+    page.server.wait(lambda: page.server.remaining() == 0, 60)
+    page.browser.wait("return document.querySelector('.adapter-trainer-runs-queue').hidden")
+    assert runs(page.server, f"{mark}_third") == []
+    assert len(runs(page.server, f"{mark}_second")) == 1
+    close(page)
+
+
+def test_all_of_it_is_reached_by_keys(page):
+    mark = unique("keys")
+    trained(page, mark)
+    open_run(page, mark)
+    reached = []
+    page.browser.focus(".adapter-trainer-runs-search")
+    focused = """
+    const at = document.activeElement;
+    if (!document.querySelector(".adapter-trainer-runs").contains(at)) return "";
+    const drawn = getComputedStyle(at);
+    const ring = drawn.outlineStyle !== "none" && drawn.outlineWidth !== "0px";
+    return [at.getAttribute("aria-label") || at.textContent || at.value || at.type, ring].join("|");
+    """
+    while name := page.browser.evaluate(focused):
+        assert len(reached) < 60
+        reached.append(name.rpartition("|")[0])
+        assert name.endswith("|true"), name
+        page.browser.press("Tab")
+    wanted = {"Order of runs", f"Compare {mark}/v0", f"Favourite: {mark}/v0", "Load workflow"}
+    wanted |= {"Open folder", "Train longer", "Go on from here", "Same with other settings"}
+    assert wanted | {"Checkpoint", "Curve"} <= set(reached)
+    page.browser.focus(f"[data-run-key='{mark}/v0 star']")
+    page.browser.press("Enter")
+    page.browser.wait(
+        "return document.querySelector(argument)?.getAttribute('aria-pressed') === 'true'",
+        f"[data-run-key='{mark}/v0 star']",
+    )
+    star = "return document.activeElement.getAttribute('data-run-key')"
+    assert page.browser.evaluate(star) == f"{mark}/v0 star"
+    page.browser.evaluate(f"{DISK}.open = false")
+    page.browser.focus(".adapter-trainer-runs-disk summary")
+    page.browser.press("Enter")
+    page.browser.wait(f"return {DISK}.open")
+    page.browser.press("Tab")
+    page.browser.press("Space")
+    assert "it cannot be continued then" in page.text("runs-disk .adapter-trainer-runs-loss")
+    close(page)
+
+
+@pytest.mark.parametrize("palette", ["dark", "light"])
+def test_every_text_can_be_read(page, palette):
+    mark = unique("read")
+    trained(page, mark)
+    page.browser.evaluate(
+        "await window.app.extensionManager.setting.set('Comfy.ColorPalette', argument)", palette
+    )
+    try:
+        open_run(page, mark)
+        page.wait_for_count(LINE, 1)
+        open_disk(page)
+        page.browser.click(".adapter-trainer-runs-disk input[value=samples]")
+        found = page.browser.evaluate(CONTRASTS, ".adapter-trainer-runs")
+        assert len(found) > 20
+        assert [each for each in found if each[0] < 4.5] == []
+        close(page)
+    finally:
+        page.browser.evaluate(
+            "await window.app.extensionManager.setting.set('Comfy.ColorPalette', 'dark')"
+        )
 
 
 def test_a_run_that_trains_is_followed_and_stopped(page):
@@ -106,7 +397,7 @@ def test_a_run_that_trains_is_followed_and_stopped(page):
     page.wait_for_count(".adapter-trainer-runs-line", 1)
     before = page.browser.evaluate(DRAWN, LINE)
     page.browser.wait(CHANGED, [LINE, before])
-    page.browser.evaluate(PRESS, "Stop and keep")
+    page.browser.wait(PRESS, "Stop and keep")
     search(page, f"{name} stopped", 1)
     page.browser.wait(HAS_BUTTON, "Copy path")
     page.browser.click(OPEN)
@@ -128,5 +419,25 @@ def test_five_hundred_runs_are_listed(page):
     search(page, mark, 200)
     assert page.text("runs-count").startswith("501 of ")
     search(page, f"{mark}_499", 1)
+    # One that trains changes its own row alone, however often the list is looked at.
+    search(page, "", 200)
+    name = unique("live")
+    page.load_api(graph(name, train={"steps": 5000}))
+    page.run()
+    page.browser.wait(
+        "return document.querySelector(argument)?.dataset.status === 'training'",
+        f"[data-run-key='{name}/v0']",
+    )
+    page.browser.evaluate(
+        """window.drawnRows = [];
+        const looks = window.looks = new MutationObserver((changes) => {
+          const rows = changes.flatMap((each) => [...each.addedNodes]);
+          window.drawnRows.push(rows.length);
+        });
+        looks.observe(document.querySelector(".adapter-trainer-runs-list"), { childList: true });"""
+    )
+    page.browser.wait("return window.drawnRows.length >= 3", seconds=60)
+    assert max(page.browser.evaluate("return window.drawnRows")) <= 2
+    page.browser.evaluate("window.looks.disconnect()")
     page.browser.click(OPEN)
     assert page.problems() == []

@@ -3,10 +3,26 @@
 import itertools
 import json
 import random
+import shutil
 import urllib.parse
 
 import pytest
-from comfyui.graphs import STEPS, graph, run_folder
+from comfyui.conftest import write_images
+from comfyui.graphs import (
+    SETTINGS,
+    STEPS,
+    TRAIN,
+    changed,
+    checkpoints,
+    forget_panel,
+    graph,
+    hold,
+    record,
+    release,
+    run_folder,
+    runs,
+    wait_until_held,
+)
 
 pytestmark = pytest.mark.comfy
 
@@ -107,10 +123,37 @@ def test_hostile_requests_are_refused_and_write_nothing(server):
     def files():
         return {path: path.stat().st_mtime_ns for path in server.data.rglob("*") if path.is_file()}
 
+    own = server.data / "output" / "adapter_trainer" / "own" / "v0"
+    (own / "checkpoints").mkdir(parents=True)
+    (own / "run.json").write_text('{"status": "done", "step": 9}', encoding="utf-8")
     before, drawn = files(), random.Random(3)
+    for route, name in itertools.product(("one", "curve", "page"), NAMES):
+        asked = {"run": name, "name": "norms"}
+        query = urllib.parse.urlencode(asked, errors="surrogatepass")
+        assert server.status(f"{ROUTES}/{route}?{query}") == 404, name
+    for name, after in itertools.product(NAMES, ("-1", "x", "9" * 500, "\u0661")):
+        asked = {"run": "own/v0", "name": name, "after": after, "course": name[:99]}
+        assert server.status(f"{ROUTES}/curve?{urllib.parse.urlencode(asked)}") == 404
+        asked = {**asked, "name": "memory"}
+        assert server.get(f"{ROUTES}/curve?{urllib.parse.urlencode(asked)}")["points"] == []
+    odd = [*VALUES, *([each] for each in NAMES), ["checkpoints/.."], ["/"]]
+    for value in odd:
+        for route, request in (
+            ("clean", {"run": "own/v0", "parts": value}),
+            ("clean", {"run": value, "parts": ["run"]}),
+            ("restore", {"id": value}),
+            ("open", {"run": value}),
+        ):
+            status, answer = server.post(f"{ROUTES}/{route}", request)
+            assert status == 404, (route, value)
+            assert answer["reason"]
     for name in NAMES:
-        query = urllib.parse.urlencode({"run": name}, errors="surrogatepass")
-        assert server.status(f"{ROUTES}/one?{query}") == 404, name
+        assert server.post(f"{ROUTES}/restore", {"id": name})[0] == 404
+        for route in ("clean", "open"):
+            request = {"run": name, "parts": ["run"]}
+            assert server.post(f"{ROUTES}/{route}", request)[0] == 404, (route, name)
+    for value in (each for each in VALUES if not isinstance(each, dict)):
+        assert server.post(f"{ROUTES}/empty", value)[0] == 404
     pairs = list(itertools.product(("note", "use"), NAMES, VALUES))
     for route, name, value in [*pairs, *(("note", each, None) for each in VALUES)]:
         other = drawn.choice(VALUES)
@@ -121,3 +164,74 @@ def test_hostile_requests_are_refused_and_write_nothing(server):
     server_log = server.data / "server.log"
     changed = {path for path, time in files().items() if before.get(path) != time}
     assert changed <= {server_log}
+
+
+def test_what_is_cleaned_up_is_in_the_trash_until_it_is_put_back(server):
+    server.run(graph("waste"))
+    folder = run_folder(server, "waste")
+    run = f"waste/{folder.name}"
+    disk = shown(server, run)["disk"]
+    assert (disk["checkpoints"]["count"], disk["adapters"]["count"]) == (1, 1)
+    assert server.get(f"{ROUTES}/sizes")[run] == sum(each["bytes"] for each in disk.values())
+    status, answer = server.post(f"{ROUTES}/clean", {"run": run, "parts": ["checkpoints"]})
+    assert status == 200
+    (entry,) = answer["trash"]
+    assert (entry["run"], entry["parts"]) == (run, ["checkpoints"])
+    assert shown(server, run)["checkpoints"] == []
+    status, answer = server.post(f"{ROUTES}/restore", {"id": entry["id"]})
+    assert (status, answer) == (200, {"run": run, "trash": []})
+    assert checkpoints(folder) == [STEPS]
+    # It is the same run still: nothing is trained again.
+    server.run(graph("waste"))
+    assert run_folder(server, "waste") == folder
+
+    server.post(f"{ROUTES}/clean", {"run": run, "parts": ["run"]})
+    assert run not in [each["run"] for each in server.get(f"{ROUTES}/list")["runs"]]
+    assert server.post(f"{ROUTES}/empty", {}) == (200, {"trash": []})
+    assert runs(server, "waste") == []
+
+
+def test_a_run_goes_on_from_an_earlier_checkpoint(server):
+    nodes = changed(graph("earlier"), SETTINGS, checkpoint_every=4)
+    server.run(nodes)
+    folder = run_folder(server, "earlier")
+    assert checkpoints(folder) == [4, STEPS]
+    wish = {"node_id": TRAIN, "wish": "continue", "run": f"earlier/{folder.name}"}
+    status, answer = server.post("/adapter_trainer/wish", {**wish, "step": 5, "prompt": nodes})
+    assert status == 409
+    assert "no checkpoint of step 5" in answer["reason"]
+    status, answer = server.post("/adapter_trainer/wish", {**wish, "step": 4, "prompt": nodes})
+    assert (status, "from step 4" in answer["reason"]) == (200, True)
+    before = (folder / "earlier.safetensors").stat().st_mtime_ns
+    server.run(nodes)
+    assert (folder / "earlier.safetensors").stat().st_mtime_ns > before
+    assert record(folder)["step"] == STEPS
+    assert run_folder(server, "earlier") == folder
+
+
+@pytest.mark.exhaustive
+def test_the_queue_says_what_runs_and_waits_and_one_that_fails_stops_no_other(server):
+    forget_panel(server)
+    server.run(graph("queued"))
+    fragile = write_images(server.data / "datasets" / "fragile")
+    hold(server, 3)
+    first = server.queue(graph("queued", train={"seed": 5}))
+    wait_until_held(server)
+    failing = server.queue(graph("failing", dataset={"folder": "datasets/fragile"}))
+    next_one = server.queue(graph("queued", train={"seed": 6}))
+    unwanted = server.queue(graph("unwanted", train={"steps": 1000}))
+    shutil.rmtree(fragile)
+
+    rows = server.get(f"{ROUTES}/queue")["queue"]
+    assert [each["prompt_id"] for each in rows] == [first, failing, next_one, unwanted]
+    assert [each["runs"] for each in rows] == [True, False, False, False]
+    trainings = [training for each in rows for training in each["trainings"]]
+    assert [each["name"] for each in trainings] == ["queued", "failing", "queued", "unwanted"]
+    assert [each["steps"] for each in trainings] == [STEPS, STEPS, STEPS, 1000]
+    assert [each["seconds"] is None for each in trainings] == [False, True, False, True]
+    assert server.post("/queue", {"delete": [unwanted]})[0] == 200
+    release(server)
+    ends = [server.result(each)["status"]["status_str"] for each in (first, failing, next_one)]
+    assert ends == ["success", "error", "success"]
+    assert server.get(f"{ROUTES}/queue")["queue"] == []
+    assert runs(server, "unwanted") == []

@@ -14,7 +14,8 @@ from ..filesystem.text_files import read_text
 from ..inference.preview_files import preview_files
 from ..printable import grouped
 from ..types import StepResult
-from .checkpoints.run_folder import METRICS, RUN_FILE, read_record
+from .checkpoints.run_folder import read_record
+from .checkpoints.run_names import METRICS, RUN_FILE, SAMPLES
 from .metrics.metrics_file import read_metrics
 
 _SIDE = 192
@@ -59,7 +60,7 @@ def run_page(version: Path) -> str:
         *_verdict(record),
         *_tiles(record, steps),
         *_curve(steps),
-        *_samples(version / "samples"),
+        *_samples(version / SAMPLES),
         *_settings(version / RUN_FILE),
         *_versions(record),
     ]

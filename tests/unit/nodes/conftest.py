@@ -60,3 +60,6 @@ def allowed() -> type:
 def errors(folders: ModuleType) -> ModuleType:
     """The errors as these files know them: the pack's own copy of the library."""
     return sys.modules[f"{_PACK}.trainer_core.errors"]
+
+
+_run_curves = _fixture("services.run_curves")

@@ -29,6 +29,7 @@ from ...filesystem.storage import (
 )
 from ...filesystem.temporary import remove_leftovers, temporary_beside
 from ...filesystem.text_files import read_object
+from .run_names import CHECKPOINTS, LOCK, METRICS, RECORD, RUN_FILE, SAMPLES
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,9 +39,6 @@ MINIMUM_STEPS = 5
 
 _VERSION = re.compile(r"v(\d+)")
 _SAMPLES = re.compile(r"\d{6,}")
-_LOCK = "lock.json"
-_RECORD = "run.json"
-RUN_FILE, METRICS = "run.yaml", "metrics.jsonl"
 ASKED = "asked_steps"
 """Where ``run.json`` keeps the steps that the settings asked for, of a run that was made longer."""
 _ENDS = frozenset({"stopped_by", "non_finite"})
@@ -64,7 +62,7 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     @property
     def metrics(self) -> Path:
@@ -73,7 +71,7 @@ class RunFolder:
 
     def samples(self, step: int) -> Path:
         """Folder of the preview images of a step."""
-        return self.path / "samples" / f"{step:06d}"
+        return self.path / SAMPLES / f"{step:06d}"
 
     def drop_later_samples(self, step: int) -> None:
         """Remove the preview images of steps that a resumed run makes again.
@@ -81,7 +79,7 @@ class RunFolder:
         Args:
             step: The step that the run goes on from.
         """
-        folder = self.path / "samples"
+        folder = self.path / SAMPLES
         found = list(folder.iterdir()) if folder.is_dir() else []
         for path in found:
             if _SAMPLES.fullmatch(path.name) and int(path.name) > step:
@@ -97,7 +95,7 @@ class RunFolder:
 
     def update_record(self, **values: Any) -> None:
         """Change fields of ``run.json``, whole or not at all."""
-        write_json(self.path / _RECORD, {**self.read_record(), **values})
+        write_json(self.path / RECORD, {**self.read_record(), **values})
 
     def go_on(
         self, record: Mapping[str, Any], run_file: str, workflow: Mapping[str, str] | None = None
@@ -115,7 +113,7 @@ class RunFolder:
         """
         before = self.read_record()
         kept = {name: value for name, value in before.items() if name not in _ENDS}
-        write_json(self.path / _RECORD, {**kept, "status": "running", **record})
+        write_json(self.path / RECORD, {**kept, "status": "running", **record})
         write_text(self.path / RUN_FILE, run_file)
         _write_workflow(self.path, workflow or {})
 
@@ -129,7 +127,7 @@ class RunFolder:
         Returns:
             What was removed, also when the version was made, in sentences.
         """
-        images = sorted((self.path / "samples").glob("[0-9]*"))
+        images = sorted((self.path / SAMPLES).glob("[0-9]*"))
         versions = [
             f"Removed {path}, which ended before step {MINIMUM_STEPS} without a checkpoint."
             for path in self._removed
@@ -184,15 +182,15 @@ def create_version(
         lock = _lock_new(temporary)
         try:
             me = record(lock.owner)
-            write_json(temporary / _RECORD, {"status": "running", "step": 0, **me, **facts})
+            write_json(temporary / RECORD, {"status": "running", "step": 0, **me, **facts})
             write_text(temporary / RUN_FILE, run_file)
             _write_workflow(temporary, workflow or {})
             number = max((version_number(path) for path in versions(root)), default=-1) + 1
-            path = _move_to_version(temporary, root, number)
+            path = move_to_version(temporary, root, number)
         except BaseException:
             lock.release()
             raise
-    lock.path = path / _LOCK
+    lock.path = path / LOCK
     # Afterwards: the number of a version that is removed is not to be the next one's.
     return RunFolder(path, lock, remove_dead_versions(root))
 
@@ -201,7 +199,7 @@ def _lock_new(folder: Path) -> Lock:
     """Make a folder that nobody else knows, with a lock in it."""
     try:
         folder.mkdir(parents=True)
-        lock = acquire(folder / _LOCK)
+        lock = acquire(folder / LOCK)
     except OSError as error:
         raise storage_error(folder.parent, error) from error
     assert lock is not None, "nobody else can have it"
@@ -221,7 +219,12 @@ def _write_workflow(folder: Path, texts: Mapping[str, str]) -> None:
             raise storage_error(path, error) from error
 
 
-def _move_to_version(temporary: Path, root: Path, number: int) -> Path:
+def move_to_version(temporary: Path, root: Path, number: int) -> Path:
+    """Make a folder a version of a run: of this number, or of the next one that is free.
+
+    Raises:
+        StorageError: When it cannot be moved.
+    """
     while True:
         target = root / f"v{number}"
         try:
@@ -246,18 +249,18 @@ def open_version(path: Path) -> RunFolder:
         StorageError: When the folder cannot be written.
     """
     try:
-        lock = acquire(path / _LOCK)
+        lock = acquire(path / LOCK)
     except OSError as error:
-        raise storage_error(path / _LOCK, error) from error
+        raise storage_error(path / LOCK, error) from error
     if lock is not None:
         return RunFolder(path, lock)
-    owner = holder(path / _LOCK)
+    owner = holder(path / LOCK)
     by = "another process" if owner is None else f"process {owner.pid} on {owner.host}"
     raise InputError(
         f"{path} is in use by {by}",
         "a run that has ended",
         "Wait for that run, cancel it, or start a new version with resume=none. If no such "
-        f"run exists any more, remove {_LOCK} in that folder.",
+        f"run exists any more, remove {LOCK} in that folder.",
     )
 
 
@@ -277,10 +280,10 @@ def version_number(path: Path) -> int:
 
 def is_version(path: Path) -> bool:
     """Whether a folder holds the record of a run."""
-    return (path / _RECORD).is_file()
+    return (path / RECORD).is_file()
 
 
-def find_version(path: Path, holding: str = _RECORD) -> Path:
+def find_version(path: Path, holding: str = RECORD) -> Path:
     """The version that a path means: one, the one that a file lies in, or the newest of a run.
 
     Args:
@@ -323,7 +326,7 @@ def remove_dead_versions(root: Path) -> list[Path]:
 def _remove(path: Path) -> bool:
     """Remove a version unless somebody works in it; nobody can take it up meanwhile."""
     with contextlib.suppress(OSError):
-        lock = acquire(path / _LOCK)
+        lock = acquire(path / LOCK)
         if lock is None:
             return False
         with lock, temporary_beside(path) as gone:
@@ -340,11 +343,11 @@ def is_live(path: Path) -> bool:
     A lock of another host counts as live, because its processes cannot be seen from here, and so
     does one of a process that this one may not look at.
     """
-    return holder(path / _LOCK) is not None
+    return holder(path / LOCK) is not None
 
 
 def _came_to_nothing(path: Path) -> bool:
-    if any((path / "checkpoints").glob("[0-9]*")):
+    if any((path / CHECKPOINTS).glob("[0-9]*")):
         return False
     try:
         record = read_record(path)
@@ -367,12 +370,12 @@ def read_record(version: Path) -> dict[str, Any]:
 
     def refuse(reason: str) -> InputError:
         return InputError(
-            f"{version}: {_RECORD} cannot be read ({reason})",
+            f"{version}: {RECORD} cannot be read ({reason})",
             "the record that the trainer keeps of every run",
             "Start a new version with resume=none, or put the file back from a copy.",
         )
 
-    return read_object(version / _RECORD, refuse)
+    return read_object(version / RECORD, refuse)
 
 
 def made_longer(version: Path, steps: int) -> int:

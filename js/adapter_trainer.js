@@ -4,6 +4,7 @@
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 import { Binding } from "./panel/binding.js";
+import { remedies } from "./panel/remedy.js";
 import { toLook } from "./panel/controls.js";
 import { goOn } from "./panel/go_on.js";
 import { Hub } from "./panel/hub.js";
@@ -48,6 +49,7 @@ function addPanel(node) {
     ask: (request) => binding.ask(request),
     goOn: (more) => goOn(binding, more, (nodes) => app.queuePrompt(0, 1, nodes)),
     imageUrl: server.imageUrl,
+    apply: (advice, run) => remedies(binding, app, api)(advice, run),
     inputs: inputsIn(node, app),
     onLook: (look) => {
       node.properties[LOOK_PROPERTY] = { ...look };

@@ -1,6 +1,7 @@
 // @ts-check
 /** The whole panel: one element, drawn from a run by `show`, at most once for each screen refresh. */
 
+import { AdviceView } from "./advice_view.js";
 import { ChartView } from "./chart_view.js";
 import { ChoicesView } from "./choices_view.js";
 import { Controls, DEFAULT_LOOK } from "./controls.js";
@@ -42,10 +43,11 @@ export class TrainPanel {
    * @param {(more: number | null) => Promise<{ taken: boolean, reason: string }>} host.goOn queues
    *   the graph, for so many more steps or to the planned end
    * @param {(sample: import("./run.js").Sample, thumbnail: boolean) => string} host.imageUrl
+   * @param {import("./advice_view.js").Apply} [host.apply] does what an advice names
    * @param {(look: Look) => void} host.onLook told what the reader chose
    * @param {import("../errors/error_view.js").Inputs} [host.inputs] of the panel's node
    */
-  constructor({ ask, goOn, imageUrl, onLook, inputs }) {
+  constructor({ ask, goOn, imageUrl, onLook, inputs, apply = async () => "" }) {
     /** @type {Run} */
     this.run = NO_RUN;
     this.offline = false;
@@ -60,6 +62,7 @@ export class TrainPanel {
     this.error = new ErrorView(inputs);
     /** What went wrong before there was a run. @type {import("../errors/error_view.js").NodeError | null} */
     this.told = null;
+    this.advice = new AdviceView(apply);
     this.notes = new NotesView("notes", (count) => (count === 1 ? "1 note" : `${count} notes`));
     this.layers = new NotesView("layers", () => "Layers with an adapter");
     this.memory = new MemoryView();
@@ -83,6 +86,7 @@ export class TrainPanel {
     this.element = html("section", "panel", { "aria-label": "Training panel" }, [
       this.status.element,
       this.error.element,
+      this.advice.element,
       html(
         "div",
         "folds",
@@ -151,6 +155,7 @@ export class TrainPanel {
     const { run, offline } = this;
     this.status.draw(run, offline, this.told !== null);
     this.error.draw(this.told ?? run.error);
+    this.advice.draw(run);
     this.notes.draw(run.notes);
     this.memory.draw(run.memory);
     this.layers.draw(run.layers);

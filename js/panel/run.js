@@ -35,6 +35,12 @@
  * @property {string} value
  * @property {string} why
  *
+ * @typedef {object} Advice what is wrong with a run, and the remedy
+ * @property {string} name of the fault
+ * @property {string} message
+ * @property {string} setting its path, or `checkpoint`
+ * @property {number} value
+ *
  * @typedef {object} HeldOut losses on images that are not trained, and on as many that are
  * @property {number} step 0 before training
  * @property {number} loss
@@ -58,6 +64,7 @@
  * @property {string} message
  * @property {string[]} warnings
  * @property {string[]} notes what is good to know
+ * @property {Advice[]} advice
  * @property {import("../errors/error_view.js").NodeError | null} error
  * @property {Memory | null} memory
  * @property {string[]} layers each kind of layer with an adapter
@@ -97,6 +104,7 @@ export const NO_RUN = Object.freeze({
   message: "",
   warnings: [],
   notes: [],
+  advice: [],
   error: null,
   memory: null,
   layers: [],
@@ -141,6 +149,7 @@ export function fromSnapshot(payload, before = NO_RUN) {
     heldOut: withHeldOut([], message.held_out),
     warnings: texts(message.warnings),
     notes: texts(message.notes),
+    advice: toAdvice(message.advice),
     error: toError(message.error),
     memory: toMemory(message.memory),
     layers: texts(message.layers),
@@ -314,6 +323,19 @@ function toMemory(payload) {
       seconds: positive(row.seconds),
     })),
   };
+}
+
+/**
+ * @param {unknown} payload
+ * @returns {Advice[]} one of each name
+ */
+function toAdvice(payload) {
+  const rows = (Array.isArray(payload) ? payload : []).map(record).flatMap(({ name, message, setting, value }) =>
+    typeof value === "number" && text(name) && text(setting)
+      ? [{ name: text(name), message: text(message), setting: text(setting), value }]
+      : [],
+  );
+  return [...new Map(rows.map((row) => [row.name, row])).values()];
 }
 
 /**

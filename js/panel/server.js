@@ -2,7 +2,7 @@
 /**
  * The pack's HTTP routes. Only same-origin requests, all through ComfyUI's own `api`.
  *
- * @typedef {"save" | "preview" | "stop" | "continue" | "leave"} RunRequest
+ * @typedef {"save" | "preview" | "stop" | "continue" | "leave" | "use"} RunRequest
  * @typedef {Record<string, unknown> | null} Prompt the graph as it would be queued now
  * @typedef {import("./run.js").Sample} Sample
  *

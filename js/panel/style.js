@@ -48,6 +48,9 @@ const CSS = `
 .adapter-trainer-stats dt { color: var(--at-quiet); font-size: 11px; }
 .adapter-trainer-stats dd { margin: 0; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .adapter-trainer-warnings { color: var(--at-rate); max-height: 6em; overflow-y: auto; }
+.adapter-trainer-advice { flex: none; display: grid; gap: 4px; margin: 0; padding: 6px 8px; list-style: none; max-height: 9em; overflow-y: auto; overflow-wrap: anywhere; border-left: 3px solid var(--at-rate); background: color-mix(in srgb, var(--at-rate) 10%, transparent); }
+.adapter-trainer-advice .adapter-trainer-action { flex: none; margin: 2px 0; }
+.adapter-trainer-advice-answer { color: var(--at-quiet); }
 .adapter-trainer-warnings summary { cursor: pointer; }
 /* Side by side as long as they are closed: the samples need the room. */
 .adapter-trainer-folds { flex: none; display: flex; flex-wrap: wrap; gap: 2px 14px; }

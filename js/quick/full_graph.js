@@ -53,6 +53,7 @@ export function addFullGraphButton(node, api, app) {
  * @param {GraphNode} node
  * @param {{ fetchApi: (route: string, options?: RequestInit) => Promise<Response> }} api
  * @param {App} app
+ * @returns {Promise<GraphNode[]>} the nodes that were added
  */
 export async function openFullGraph(node, api, app) {
   const toast = app.extensionManager.toast;
@@ -60,10 +61,13 @@ export async function openFullGraph(node, api, app) {
     const wanted = await fullGraphOf(node, api);
     const { graph } = node;
     // Meanwhile another tab may have been opened, in the same graph.
-    if (!graph || !isLiving(node)) return;
+    if (!graph || !isLiving(node)) return [];
     app.canvas?.emitBeforeChange();
+    /** @type {GraphNode[]} */
+    let added = [];
     try {
       const made = build(graph, wanted);
+      added = [...made.values()];
       takeLinks(graph, node, wanted, made);
       // Saved with each node, and counted anew by a Run: what then changed would be another step
       // for Ctrl+Z.
@@ -80,9 +84,11 @@ export async function openFullGraph(node, api, app) {
     await app.extensionManager.command.execute("Comfy.Canvas.FitView");
     const detail = "The quick node is bypassed. Ctrl+Z takes both back.";
     toast.add({ severity: "info", summary: LABEL, detail, life: 6000 });
+    return added;
   } catch (error) {
     const detail = error instanceof Error ? error.message : String(error);
     toast.add({ severity: "error", summary: LABEL, detail, life: 12000 });
+    return [];
   }
 }
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...trainer_core.errors import TrainerError
+from ...trainer_core.errors import InputError, TrainerError
 from ...trainer_core.filesystem.storage import atomic_write
 from .adapter_files import place_of_copy
 
@@ -15,6 +16,30 @@ if TYPE_CHECKING:
     from .panel import NodeObserver
 
 _ADAPTER = "adapter.safetensors"
+
+
+def copy_adapter(checkpoint: Path, name: str, step: int) -> Path:
+    """Copy the adapter of a checkpoint into the loras folder; a file that is there stays.
+
+    Args:
+        checkpoint: Its folder.
+        name: Of the run.
+
+    Raises:
+        InputError: When there is no such checkpoint any more.
+        StorageError: When it cannot be written.
+    """
+    source = checkpoint / _ADAPTER
+    if not source.is_file():
+        raise InputError(
+            f"the checkpoint of step {step} gave way to newer ones",
+            "a checkpoint that is on the disk",
+            "Choose another one in Load Run.",
+        )
+    target = place_of_copy(source, f"{name}_step_{step:06d}")
+    if not target.exists():
+        atomic_write(target, partial(shutil.copyfile, source))
+    return target
 
 
 class LoraKeeper:
@@ -37,10 +62,7 @@ class LoraKeeper:
         if self._spacing == 0 or saved.step % self._spacing:
             return
         try:
-            source = saved.folder / _ADAPTER
-            target = place_of_copy(source, f"{self._name}_step_{saved.step:06d}")
-            if not target.exists():
-                atomic_write(target, partial(shutil.copyfile, source))
+            target = copy_adapter(saved.folder, self._name, saved.step)
         except (TrainerError, OSError) as error:
             # The run itself is well, and its checkpoint is on disk.
             reason = error.found if isinstance(error, TrainerError) else str(error)

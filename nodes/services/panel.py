@@ -18,6 +18,7 @@ from ...trainer_core.errors import InputError, StorageError
 from ...trainer_core.filesystem.storage import write_json
 from ...trainer_core.training.observer import (
     TENSORBOARD_ABSENT,
+    Advised,
     CacheProgress,
     CheckpointSaved,
     Event,
@@ -328,6 +329,12 @@ class NodeObserver:
     def _said(self, event: Warned) -> None:
         if event.message == TENSORBOARD_ABSENT:
             return  # the panel shows what it would
+        if isinstance(event, Advised):
+            comfy_host.logger.warning("%s: %s", self.state.name, event.message)
+            with PANEL.lock:
+                self.state.advice.append(asdict(event))
+            self._refresh()
+            return
         if isinstance(event, WentBack):
             with PANEL.lock:
                 self.state.go_back(event.to)

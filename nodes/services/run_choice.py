@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...trainer_core.errors import InputError
+from ...trainer_core.errors import InputError, TrainerError
 from ...trainer_core.filesystem.text_files import parse_object
 from ...trainer_core.training.checkpoints.run_names import METRICS
 from ..host import comfy_host
@@ -27,12 +27,13 @@ from .asked_settings import (
     node_of,
 )
 from .image_marks import with_marks
+from .kept_adapters import copy_adapter
 from .panel import ACTIVE, PANEL
 from .run_files import CONTINUED, GoingOn
 from .run_history import Ending, last_steps, read_ending, read_run_file
 from .run_state import RunState
 
-_CONTINUE, _LEAVE = "continue", "leave"
+_CONTINUE, _LEAVE, _USE = "continue", "leave", "use"
 _LONGEST_ID = 200
 _LARGEST_REQUEST = 4096  # bytes
 _MOST_VERSIONS = 64
@@ -258,8 +259,25 @@ def taken_request(body: bytes) -> tuple[Any, int]:
     if wish == _CONTINUE and 0 < len(node_id) <= _LONGEST_ID:
         reason, taken = _continued(node_id, request)
         return {"taken": taken, "reason": reason}, 200 if taken else 409
+    if wish == _USE:
+        reason, taken = _used(request)
+        return {"taken": taken, "reason": reason}, 200 if taken else 409
     reason = PANEL.request(node_id, wish)
     return ({"taken": False, "reason": reason}, 409) if reason else ({"taken": True}, 200)
+
+
+def _used(request: Mapping[str, Any]) -> tuple[str, bool]:
+    """Copy the adapter of a checkpoint into the loras folder, also of a run that trains."""
+    step = request.get("step")
+    if not (isinstance(step, int) and 0 <= step <= _MOST_STEPS):
+        return f"step is {str(step)[:20]!r}, not a number of steps", False
+    try:
+        folder = comfy_host.run_path(str(request.get("run") or ""))
+        name = copy_adapter(folder / "checkpoints" / f"{step:06d}", folder.parent.name, step).name
+    except (TrainerError, OSError) as error:
+        told = f"{error.found}. {error.remedy}" if isinstance(error, TrainerError) else str(error)
+        return told, False
+    return f"{name} is in the loras folder. Choose it in Load LoRA; this run is as it was.", True
 
 
 def _continued(node_id: str, request: Mapping[str, Any]) -> tuple[str, bool]:

@@ -51,12 +51,14 @@ class History(NamedTuple):
         samples: Preview images by step, then prompt, as the panel's state has them.
         step_seconds: Mean of the last steps; 0 without any.
         held_out: What was measured on held-out images, thinned; the lowest is among them.
+        advice: What was said of it, as its record has it.
     """
 
     points: list[tuple[int, float, float]]
     samples: list[dict[str, Any]]
     step_seconds: float
     held_out: list[HeldOut]
+    advice: list[dict[str, Any]]
 
     @property
     def step(self) -> int:
@@ -115,6 +117,7 @@ def read_history(folder: Path, place: Place, prompts: Sequence[str]) -> History:
         _samples(folder, place, _prompts_by_step(folder, prompts)),
         sum(times) / len(times) if times else 0.0,
         _held_out(folder / METRICS),
+        _advice(folder),
     )
 
 
@@ -223,6 +226,15 @@ def _measured(line: str) -> HeldOut | None:
         return (int(values["step"]), loss, other) if finite else None
     except (ValueError, TypeError, LookupError, OverflowError):
         return None
+
+
+def _advice(folder: Path) -> list[dict[str, Any]]:
+    from ...trainer_core.training.metrics.advice import ADVICE, read_advice
+
+    try:
+        return read_advice(read_object(folder / "run.json", _refused).get(ADVICE))
+    except InputError:
+        return []
 
 
 def _samples(

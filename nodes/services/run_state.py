@@ -28,6 +28,7 @@ class RunState:
         error: What was found, expected and is to do, when it failed with an error of ours.
         warnings: What the person can do something about.
         notes: What is good to know.
+        advice: Faults that have a remedy, as `Advised` has them, as JSON values.
         memory: Where the run keeps what, as JSON values; None as long as nothing was planned.
         layers: Each kind of layer with an adapter, a line each; empty before it is attached.
         choices: What a preset chose and why: ``setting``, ``value`` and ``why`` of each.
@@ -55,6 +56,7 @@ class RunState:
     error: dict[str, str] | None = None
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    advice: list[dict[str, Any]] = field(default_factory=list)
     memory: dict[str, Any] | None = None
     layers: list[str] = field(default_factory=list)
     choices: list[dict[str, str]] = field(default_factory=list)
@@ -82,6 +84,7 @@ class RunState:
             "samples": list(self.samples),
             "warnings": list(self.warnings),
             "notes": list(self.notes),
+            "advice": list(self.advice),
             "error": self.error,
             "memory": self.memory,
             "layers": list(self.layers),
@@ -117,7 +120,7 @@ class RunState:
         history = read_history(folder, place, prompts)
         self.run = f"{folder.parent.name}/{folder.name}"
         self.points, self.samples = history.points, history.samples
-        self.held_out = history.held_out
+        self.held_out, self.advice = history.held_out, history.advice
         self.step, self.step_seconds = history.step, history.step_seconds
 
     def kept(self) -> dict[str, Any]:

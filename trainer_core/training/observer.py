@@ -126,6 +126,27 @@ class Noted(Warned):
     """As `Warned`, but nobody has to do anything about it."""
 
 
+CHECKPOINT = "checkpoint"
+"""What `Advised.setting` is where the remedy is the adapter of an earlier step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advised(Warned):
+    """A fault of the run that has a remedy; told once in a run, also of one that goes on.
+
+    Attributes:
+        name: Of the fault, such as ``hardly_moves``.
+        step: Steps made.
+        setting: YAML path of what is to be another for a next run, or `CHECKPOINT`.
+        value: What it is to be; of a checkpoint its step.
+    """
+
+    name: str
+    step: int
+    setting: str
+    value: float
+
+
 @dataclass(frozen=True, slots=True)
 class WentBack(Warned):
     """The run goes on from an older state; `to` is how many steps that has made."""
@@ -150,6 +171,7 @@ Event = (
     | CheckpointSaved
     | Warned
     | Noted
+    | Advised
     | WentBack
     | RunFinished
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -40,6 +41,7 @@ from .checkpoints.longer_run import SCHEDULE, PlannedAnew
 from .checkpoints.post_hoc import POWER_FACTS, layer_outlines
 from .checkpoints.run_folder import RunFolder
 from .checkpoints.state import TrainState, Weights
+from .metrics.advice import ADVICE, Adviser, Course
 from .metrics.full_disk import Unwritten
 from .metrics.ledger import LEDGER
 from .metrics.metrics_file import MetricsWriter
@@ -104,6 +106,7 @@ class Recorder:
         header: What the adapter files' headers tell of the run; step and date are filled in here.
         observer: Hears what was written.
         frame_rate: Frames per second of previews that are clips.
+        course: What advice depends on; None for a run that is given none.
 
     Raises:
         StorageError: When the folder cannot be written.
@@ -119,6 +122,7 @@ class Recorder:
         header: RunInfo,
         observer: Observer,
         frame_rate: float = 0.0,
+        course: Course | None = None,
     ) -> None:
         self.folder = folder
         self._config = config
@@ -129,7 +133,18 @@ class Recorder:
         self._observer = observer
         self._frame_rate = frame_rate
         self._outlines: dict[str, Any] | None = None
+        self._adviser = None if course is None else self._make_adviser(course)
         self._start()
+
+    def _make_adviser(self, course: Course) -> Adviser:
+        folder = self.folder
+        return Adviser(
+            course,
+            self._observer,
+            folder.read_record().get(ADVICE),
+            keep=lambda said: folder.update_record(**{ADVICE: said}),
+            checkpoints=lambda: [int(each.name) for each in checkpoint_folders(folder.checkpoints)],
+        )
 
     def restart(self, anew: PlannedAnew | None) -> None:
         """Go on from the state's step; what was written behind it is dropped.
@@ -174,6 +189,19 @@ class Recorder:
         """Write a finished step down."""
         self._unwritten.attempt(_METRICS, lambda: self._metrics.write(result))
         self._observer.notify(StepDone(result, run_length(self._config)))
+        self._judge(result)
+
+    def _judge(self, result: StepResult) -> None:
+        """Give advice on what was measured behind a step."""
+        if self._adviser is None:
+            return
+        losses, best = self._metrics.totals.held_out, self._state.best
+        if result.norms:
+            known = best.known and math.isfinite(best.base)
+            moved = best.loss / best.base - 1 if known else None
+            self._adviser.size(result.step, result.norms, moved)
+        if result.validation_loss is not None:
+            self._adviser.held_out(result.step, losses)
 
     def measured(self, step: int, loss: float, trained: float | None) -> None:
         """Tell of the losses on held-out and trained images.
@@ -335,6 +363,8 @@ class Recorder:
         self._metrics.write_preview(step, index, frames, rate=rate, movie=movie)
         self._images.append(path)
         self._observer.notify(PreviewDone(step, index, path))
+        if self._adviser is not None:
+            self._adviser.preview(step, images[0])
 
     def finish(self, status: str, step: int) -> RunResult:
         """Export the adapter of a run that is done and close the record.
@@ -383,7 +413,9 @@ class Recorder:
         exported: dict[str, Weights] = {}
         if status == "done":
             self._tell_worst()
-            self._tell_vain()
+            best = self._state.best
+            if self._adviser is not None and best.known:
+                self._adviser.ended(step, best.step, best.loss, best.base)
             exported[output.name] = self._main
             if ema.decay and ema.export == "both":
                 exported[f"{output.name}_last"] = "last"
@@ -408,13 +440,6 @@ class Recorder:
                 f"{named}. Look at these images and their captions; {LEDGER} lists all."
             )
             self._observer.notify(Noted(message))
-
-    def _tell_vain(self) -> None:
-        """Say that training has made nothing better on held-out images, where that is so."""
-        start = self._config.adapter.start_from
-        before = "the base" if start is None else "the adapter that it started from"
-        if note := self._state.best.note(before):
-            self._observer.notify(Warned(note))
 
     def _why(self, status: str, step: int) -> str:
         """Why the run ended by itself before its last step, if it did."""

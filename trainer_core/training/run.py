@@ -57,7 +57,7 @@ from .setup.refusals import require_possible, require_resumable, require_trainab
 from .setup.run_batches import batch_plan, describe_levels, require_trained
 from .setup.start import Start, belonging_start, find_start, start_identity
 from .step.processes import Processes, SingleProcess, end_where_asked
-from .train_loaded import train_loaded
+from .train_loaded import course_of, train_loaded
 
 
 def train(
@@ -210,6 +210,7 @@ def _train(
                 header=header,
                 observer=observer,
                 frame_rate=_frame_rate(config, data.family),
+                course=course_of(run),
             ) as recorder,
         ):
             observer.notify(RunStarted(_summary(run, folder)))

@@ -6,16 +6,19 @@ import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..adapters.init.eva import initialize_from_inputs
 from ..config.optimizer import FINDS_ITS_RATE
 from ..errors import RESUME
+from ..filesystem.file_names import IMAGE_EXTENSIONS
 from ..inference.pipeline import sample_previews
 from ..offload.swapped import repeated_blocks
 from .memory.out_of_memory import DeviceRoom, explained, skipped_when_full
 from .memory.smaller_step import SmallerStep
 from .metrics.adapter_norms import AdapterNorms
+from .metrics.advice import Course
 from .metrics.measurements import Measurements
 from .objectives.validation import Validation
 from .observer import Noted, Warned
@@ -167,7 +170,7 @@ def _previews(run: Loaded, recorder: Recorder | None) -> Callable[[int], None]:
 
 
 def _measurements(run: Loaded, clock: StepClock) -> Measurements:
-    settings, training = run.config.metrics, run.config.training
+    settings = run.config.metrics
     norms = AdapterNorms(
         run.state.adapter,
         run.data.family.layers.repeated_blocks,
@@ -175,10 +178,33 @@ def _measurements(run: Loaded, clock: StepClock) -> Measurements:
         0 if run.processes.sharded else settings.norms_every,
         run.steps,
         lambda line: run.observer.notify(Warned(line)),
-        warmup_length(training.schedule, run.steps),
-        finds_rate=training.optimizer.name in FINDS_ITS_RATE,
     )
     return Measurements(clock, norms, settings.sigma_bands, run.processes.device)
+
+
+def course_of(run: Loaded) -> Course:
+    """What of a loaded run its advice depends on."""
+    config, layers = run.config, run.state.adapter.layers.values()
+    start = config.adapter.start_from
+    return Course(
+        rate=config.training.optimizer.learning_rate,
+        steps=run.steps,
+        warmup=warmup_length(config.training.schedule, run.steps),
+        finds_rate=config.training.optimizer.name in FINDS_ITS_RATE,
+        turns=any(layer.kind.multiplies for layer in layers),
+        before="the base" if start is None else "the adapter that it started from",
+        # An edit is to be what was trained where it is made of a training image.
+        images=tuple if config.preview.controls else functools.partial(_training_images, run),
+    )
+
+
+def _training_images(run: Loaded) -> list[Path]:
+    """Files of the first folder's trained images, as far as they are there."""
+    root, items = run.config.dataset.path, run.data.dataset.items
+    own = [not (each.regularization or each.validation or each.folder) for each in items.forms]
+    names = [items.name(at) for at, counts in enumerate(items.each(own)) if counts]
+    found = [Path(root, name) for name in dict.fromkeys(names)] if root else []
+    return [path for path in found if path.suffix.lower() in IMAGE_EXTENSIONS and path.is_file()]
 
 
 def _validation(run: Loaded, maker: StepMaker, *, noted: bool) -> Validation | None:

@@ -1,4 +1,4 @@
-"""The adapter's size by block, and when it is worth a word."""
+"""The adapter's size by block."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
-from trainer_core.training.metrics.adapter_norms import INERT, OVERBAKED, REST, AdapterNorms
+from trainer_core.training.metrics.adapter_norms import REST, AdapterNorms
 
 
 class Base(nn.Module):
@@ -42,9 +42,8 @@ def resize(adapter, size):
         layer.factors()["lora_up"].mul_(wanted)
 
 
-def norms(adapter, warnings, every=1, steps=1000, warmup=0, finds_rate=False):
-    given = adapter, ("blocks", "single"), every, steps, warnings.append, warmup
-    return AdapterNorms(*given, finds_rate=finds_rate)
+def norms(adapter, warnings, every=1, steps=1000):
+    return AdapterNorms(adapter, ("blocks", "single"), every, steps, warnings.append)
 
 
 def test_layers_are_gathered_by_block_in_the_order_of_the_numbers():
@@ -71,30 +70,8 @@ def test_it_is_measured_where_it_is_due_and_behind_the_last_step(every, due):
     assert [step for step in range(1, 8) if measured.measure(step) is not None] == due
 
 
-@pytest.mark.parametrize(
-    ("size", "step", "said"),
-    [
-        (INERT * 0.9, 99, []),
-        (INERT * 0.9, 100, ["changes no block's weights by more than 0.011 %"]),
-        (INERT * 1.1, 100, []),
-        (0.0, 100, ["changes no block's weights by more than 0 %"]),
-        (OVERBAKED * 0.99, 10, []),
-        (OVERBAKED * 1.01, 10, ["by 101 % of what they are"]),
-        (0.02, 500, []),
-    ],
-)
-def test_an_adapter_that_does_nothing_or_too_much_is_told_once(size, step, said):
-    warnings = []
-    measured = norms(adapted(size), warnings)
-    for each in (step, step + 1, step + 2):
-        if each < 100 or step >= 100:
-            measured.measure(each if said else step)
-    assert len(warnings) == len(said)
-    assert all(wanted in line for wanted, line in zip(said, warnings, strict=True))
-
-
-@pytest.mark.parametrize(("angle", "told"), [(0.45, 0), (0.55, 1)])
-def test_a_rotation_is_judged_by_its_angle(angle, told):
+@pytest.mark.parametrize("angle", [0.45, 0.55])
+def test_a_rotation_is_measured_by_its_angle(angle):
     base = Base().requires_grad_(False)
     layers = {f"blocks.{n}.one": block["one"] for n, block in enumerate(base.blocks)}
     adapter = attach(base, AdapterConfig(kind="oft", rank=2), layers)
@@ -102,7 +79,5 @@ def test_a_rotation_is_judged_by_its_angle(angle, told):
         for parameter in adapter.parameters():
             # Cayley's rotation of a number q turns by 2 atan(q); it is the difference of two.
             parameter[:, 1] = math.tan(angle / 2)
-    warnings = []
-    found = norms(adapter, warnings).measure(1)
+    found = norms(adapter, []).measure(1)
     assert found["blocks.3"] == pytest.approx(2 * math.sin(angle / 2), rel=1e-5)
-    assert len(warnings) == told

@@ -120,8 +120,14 @@ def file_bytes(path: Path) -> bytes:
 
 
 def _look(data: bytes) -> bytes:
-    grey = small_image(data, _SMALL, "L").resize((ACROSS, DOWN), Image.Resampling.BOX)
-    return grey.tobytes()
+    return look_of(small_image(data, _SMALL, "L"))
+
+
+def look_of(image: Image.Image) -> bytes:
+    """Nine times eight greys of an image in memory, row by row."""
+    small = image.convert("L")
+    small.thumbnail((_SMALL, _SMALL), Image.Resampling.BOX)
+    return small.resize((ACROSS, DOWN), Image.Resampling.BOX).tobytes()
 
 
 def small_image(data: bytes, side: int, mode: str = "RGB") -> Image.Image:

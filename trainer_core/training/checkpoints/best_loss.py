@@ -110,20 +110,6 @@ class BestLoss:
         """
         self.base = loss
 
-    def note(self, before: str) -> str:
-        """What to say at the end of a run that made nothing better, in one line; else empty.
-
-        Args:
-            before: What there was before the first step, in words.
-        """
-        if not self.known or self.loss < self.base:
-            return ""
-        return (
-            f"On held-out images the adapter was never better than {before}: the loss was "
-            f"{self.base:.4g} before the first step, and {self.loss:.4g} at its lowest, at step "
-            f"{self.step}. Try a lower training.optimizer.learning_rate, or more images."
-        )
-
     def ends(self, patience: int) -> bool:
         """Whether it was missed too often.
 

@@ -1,0 +1,309 @@
+"""What a good teacher would say of a run, each sentence once and with the remedy that it names.
+
+Everything is judged by what the loop records anyway: the adapter's size, the losses on held-out
+images, and the previews. The thresholds stand here alone, each with where it comes from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ...data.report.likeness import FLAT, MOST_BITS, MOST_GREY, different_bits, look_hashes
+from ...data.report.looks import look_of, see
+from ...errors import StorageError
+from ..observer import CHECKPOINT, Advised, Observer
+
+ADVICE = "advice"
+"""Where ``run.json`` keeps what was said, so that a run that goes on says nothing twice."""
+
+RATE, STEPS = "training.optimizer.learning_rate", "training.steps"
+
+INERT = 2.0**-10
+"""A change of the weights that teaches nothing: of 54 runs of the embedded base (lora, lokr, loha;
+six rates, three seeds) those that ended below it had lowered the held-out loss by 5 % at the most,
+and those above twice as much by more (docs/metrics.md)."""
+
+LEARNS = 2.0**-7
+"""The change at which these runs were best on held-out images; a new rate aims at it."""
+
+MOVED = 0.05
+"""Share of the held-out loss whose change shows that an adapter does something."""
+
+OVERBAKED = 1.0
+"""A change of the middle block that is as large as its weights (docs/metrics.md)."""
+
+OVERTURNED = 0.5
+"""The same of a rotation, of which 2 is the most: 29 degrees on average."""
+
+HEALTHY = 0.25
+"""Share of these at which no run of the table in docs/metrics.md had fallen apart."""
+
+RISE, _NOISES, _ROW = 0.05, 4.0, 3
+"""The loss rises where the last three measurements lie above the three around the lowest one by a
+twentieth, and by four times the scatter between neighbours. Simulated with noise of 0.5 to 10 %,
+40 measurements each: at most 1 % of flat and of falling curves are told of."""
+
+_SETTLED_STEPS = 100
+"""So many steps behind the warm-up an adapter has moved."""
+
+_MOST_FACTOR = 100.0
+_MOST_IMAGES = 1000
+"""So many training images are looked at, in about a second of one core for small files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What of a run's settings its advice depends on.
+
+    Attributes:
+        rate: ``training.optimizer.learning_rate``.
+        steps: Length of the run.
+        warmup: Steps in which the learning rate rises.
+        finds_rate: Whether the optimizer finds the learning rate itself.
+        turns: Whether the adapter rotates weights.
+        before: What there was before the first step, in words.
+        images: The training images, where previews can be compared with them; else nothing.
+    """
+
+    rate: float
+    steps: int
+    warmup: int = 0
+    finds_rate: bool = False
+    turns: bool = False
+    before: str = "the base"
+    images: Callable[[], Sequence[Path]] = tuple
+
+
+class Adviser:
+    """Judges a run, and tells the observer once of each fault that has a remedy.
+
+    Args:
+        before: What was said before, as ``run.json`` has it; it may come from anybody.
+        keep: Writes all that was said into ``run.json``.
+        checkpoints: The steps of those on the disk.
+    """
+
+    def __init__(
+        self,
+        course: Course,
+        observer: Observer,
+        before: object = (),
+        *,
+        keep: Callable[[list[dict[str, Any]]], None] = lambda said: None,
+        checkpoints: Callable[[], Sequence[int]] = tuple,
+    ) -> None:
+        self._course, self._observer = course, observer
+        self._keep, self._checkpoints = keep, checkpoints
+        self._said = {each["name"]: each for each in read_advice(before)}
+        self._memory: TrainingLooks | None = None
+        self._clean = 0
+
+    def size(self, step: int, norms: Mapping[str, float], moved: float | None = None) -> None:
+        """Judge the adapter's size behind a step.
+
+        Args:
+            norms: Block to the norm of its change over that of its weights.
+            moved: Share by which the loss on held-out images has changed, where it is known.
+        """
+        course, shares = self._course, sorted(norms.values())
+        middle, largest = shares[len(shares) // 2], shares[-1]
+        settled = min(_SETTLED_STEPS + course.warmup, course.steps)
+        # A constant step of the weights each time is the most that an optimizer makes.
+        at_end = largest * course.steps / step
+        if step >= settled and at_end < INERT and (moved is None or abs(moved) < MOVED):
+            setting, value = RATE, rounded(course.rate * _factor(at_end))
+            how = f"Raise the learning rate to {value:g} ({RATE})"
+            if course.finds_rate:
+                setting, value = STEPS, math.ceil(course.steps * _factor(at_end))
+                how = f"Train {value} steps ({STEPS})"
+            self._say(
+                "hardly_moves",
+                step,
+                f"The adapter hardly moves: after {step} steps it changes no block's weights by "
+                f"more than {100 * largest:.2g} %. {how}, or see whether adapter.targets names the "
+                "right layers.",
+                setting,
+                value,
+            )
+        limit = OVERTURNED if course.turns else OVERBAKED
+        if middle > limit:
+            self._say_lower(
+                "over_baked",
+                step,
+                f"After {step} steps the adapter changes the weights of the middle block by "
+                f"{100 * middle:.0f} % of what they are: images are likely to fall apart. Use an "
+                "earlier checkpoint, or a strength below 1",
+                HEALTHY * limit / middle,
+            )
+
+    def held_out(self, step: int, losses: Mapping[int, float]) -> None:
+        """Judge the losses on held-out images.
+
+        Args:
+            losses: Of the steps behind which it was measured, by step.
+        """
+        curve = [(at, loss) for at, loss in sorted(losses.items()) if 0 < at <= step]
+        best = best_before_rise([loss for _, loss in curve])
+        if best is not None and curve[best][0] in self._checkpoints():
+            self._say(
+                "held_out_rises",
+                step,
+                f"The loss on held-out images rises since step {curve[best + 1][0]}: step "
+                f"{curve[best][0]} is the best so far. Use its checkpoint.",
+                CHECKPOINT,
+                curve[best][0],
+            )
+
+    def ended(self, step: int, best: int, loss: float, base: float) -> None:
+        """Judge a run that is done.
+
+        Args:
+            best: Step of the lowest loss on held-out images; 0 where none was measured.
+            loss: The lowest one.
+            base: The loss before the first step.
+        """
+        if best and loss >= base:
+            self._say_lower(
+                "never_better",
+                step,
+                f"On held-out images the adapter was never better than {self._course.before}: the "
+                f"loss was {base:.4g} before the first step, and {loss:.4g} at its lowest, at step "
+                f"{best}. Add images",
+                # A whole run then moves as far as this one had where it was nearest.
+                best / max(best + 1, self._course.steps),
+            )
+
+    def preview(self, step: int, image: Image.Image) -> None:
+        """Compare a preview with the training images."""
+        if "memorized" in self._said:
+            return
+        if self._memory is None:
+            self._memory = TrainingLooks(self._course.images())
+        equal = self._memory.equal_to(image, is_base=step == 0)
+        if equal is None:
+            self._clean = max(self._clean, step - 1)
+            return
+        earlier = [each for each in self._checkpoints() if each < step]
+        setting, value = (CHECKPOINT, max(earlier)) if earlier else (STEPS, max(1, step // 2))
+        how = f"Use the checkpoint of step {value}" if earlier else f"Train {value} steps ({STEPS})"
+        self._say(
+            "memorized",
+            step,
+            f"At step {step} a preview equals the training image {equal}: it is learned by heart. "
+            f"{how}, or add images.",
+            setting,
+            value,
+        )
+
+    def _say_lower(self, name: str, step: int, words: str, factor: float) -> None:
+        value = rounded(self._course.rate * max(factor, 1 / _MOST_FACTOR))
+        if self._course.finds_rate:
+            value = max(1, round(self._course.steps * factor))
+            self._say(name, step, f"{words}, or train {value} steps ({STEPS}).", STEPS, value)
+            return
+        how = f"or lower the learning rate to {value:g} ({RATE})."
+        self._say(name, step, f"{words}, {how}", RATE, value)
+
+    def _say(self, name: str, step: int, message: str, setting: str, value: float) -> None:
+        if name in self._said:
+            return
+        advice = Advised(message, name, step, setting, value)
+        self._said[name] = asdict(advice)
+        with contextlib.suppress(StorageError):
+            self._keep(list(self._said.values()))
+        self._observer.notify(advice)
+
+
+def _factor(at_end: float) -> float:
+    """How much more a run has to change that ends with such a change."""
+    return min(_MOST_FACTOR, LEARNS / at_end) if at_end > 0 else _MOST_FACTOR
+
+
+def rounded(value: float) -> float:
+    """A number in one digit that means something, as a person would choose it."""
+    return float(f"{value:.0e}")
+
+
+def best_before_rise(losses: Sequence[float]) -> int | None:
+    """Where the loss was lowest, if it has risen since by more than its scatter.
+
+    The scatter is the median of the differences of neighbours, and of their second differences,
+    as standard deviations of independent noise.
+
+    Args:
+        losses: By rising step.
+    """
+    if len(losses) < _ROW + 2:
+        return None
+    values = np.asarray(losses, dtype=np.float64)
+    best = int(values.argmin())
+    if len(values) - 1 - best < _ROW:
+        return None
+    normal = 1.4826  # the median of absolute values times this is the deviation of a normal one
+    scatter = normal * max(
+        median(np.abs(np.diff(values)).tolist()) / math.sqrt(2),
+        median(np.abs(np.diff(values, 2)).tolist()) / math.sqrt(6),
+    )
+    around = float(values[max(0, best - 1) : best + 2].mean())
+    last = values[-_ROW:]
+    risen = float(last.mean()) - around
+    above = float(last.min()) > around
+    return best if above and risen > max(_NOISES * scatter, RISE * values[best]) else None
+
+
+class TrainingLooks:
+    """The training images, small and grey, to find a preview among them.
+
+    A preview equals one where a report on the dataset would call them the same image, and no other
+    training image is as near to it: where backgrounds are plain or images resemble each other, that
+    says nothing.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        seen = see(paths[:_MOST_IMAGES])
+        whole = [at for at in range(len(paths[:_MOST_IMAGES])) if at not in seen.broken]
+        self._names = [paths[at].name for at in whole]
+        self._looks = seen.looks[whole].astype(np.float32)
+        self._hashes = look_hashes(seen.looks[whole])
+        self._of_base: set[int] = set()
+
+    def equal_to(self, image: Image.Image, *, is_base: bool = False) -> str | None:
+        """The name of the training image that a preview equals, if it equals one.
+
+        Args:
+            is_base: Whether the base drew it: what that draws by itself was not learned here.
+        """
+        look = np.frombuffer(look_of(image), dtype=np.uint8)
+        if len(self._names) < 2 or int(look.max()) - int(look.min()) <= FLAT:
+            return None
+        moved = look.astype(np.float32) - self._looks
+        far = np.abs(moved - moved.mean(axis=1, keepdims=True)).mean(axis=1)
+        nearest = int(far.argmin())
+        bits = int(different_bits(look_hashes(look[None]), self._hashes[nearest : nearest + 1])[0])
+        second = float(np.partition(far, 1)[1])
+        if far[nearest] > min(MOST_GREY, second / 2) or bits > MOST_BITS:
+            return None
+        if is_base:
+            self._of_base.add(nearest)
+        return None if nearest in self._of_base else self._names[nearest]
+
+
+def read_advice(found: object) -> list[dict[str, Any]]:
+    """What ``run.json`` keeps of advice, without what is none; the file may come from anybody."""
+    texts, numbers = ("name", "message", "setting"), ("step", "value")
+    return [
+        {name: each[name] for name in (*texts, *numbers)}
+        for each in (found if isinstance(found, list) else ())
+        if isinstance(each, dict)
+        and all(isinstance(each.get(name), str) for name in texts)
+        and all(isinstance(each.get(name), int | float) for name in numbers)
+    ]

@@ -34,6 +34,7 @@ from .definitions.load_base import LoadBase
 from .definitions.load_run import LoadRun
 from .definitions.preview_adapter import PreviewAdapter
 from .definitions.preview_prompts import PreviewPrompts
+from .definitions.propose_captions import ProposeCaptions
 from .definitions.save_adapter import SaveAdapter
 from .definitions.save_run_file import SaveRunFile
 from .definitions.sockets import checked, read_booleans
@@ -50,6 +51,7 @@ _NODES: tuple[type[io.ComfyNode], ...] = (
     DatasetCombine,
     ConceptSlider,
     DatasetReport,
+    ProposeCaptions,
     LoadBase,
     BaseFromModel,
     PreviewPrompts,
@@ -120,8 +122,11 @@ _OF_RUNS = {
     "POST": ("note", "use", "clean", "restore", "empty", "open"),
 }
 _OF_DATASETS = {
-    "GET": ("report", "image", "caption"),
-    "POST": ("begin", "file", "look", "finish", "cancel", "save", "write", "choose", "undo"),
+    "GET": ("report", "image", "caption", "tags", "alike"),
+    "POST": (
+        *("begin", "file", "look", "finish", "cancel"),
+        *("save", "write", "choose", "undo", "dismiss"),
+    ),
 }
 
 

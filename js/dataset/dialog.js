@@ -3,6 +3,7 @@
 
 import { html, setText } from "../panel/dom.js";
 import { Bulk } from "./bulk.js";
+import { Proposed } from "./proposed.js";
 import { button, triggerWord } from "./strip.js";
 
 /**
@@ -39,7 +40,8 @@ export class Dialog {
 
     this.image = html("img", "dataset-large");
     this.frame = html("div", "dataset-frame", { title: "Drag to keep another part; double-click for the usual one" });
-    this.framed = html("div", "dataset-framed", {}, [this.image, this.frame]);
+    this.mask = html("img", "dataset-mask", { alt: "" });
+    this.framed = html("div", "dataset-framed", {}, [this.image, this.mask, this.frame]);
     this.controls = html("div", "dataset-controls");
     this.title = html("div", "dataset-title");
     this.size = html("div", "dataset-size");
@@ -50,7 +52,18 @@ export class Dialog {
     this.undoButton = button("dataset-button", "Undo", () => void this.undo());
     this.unwritten = button("dataset-button", "Next without caption", () => void this.goUnwritten());
     this.leave = button("dataset-button", "Leave out", () => void this.choose({ left_out: !this.items.get(this.index)?.left_out }));
-    this.bulk = new Bulk((edit) => void this.write(edit));
+    const ofFolder = () => /** @type {const} */ ([this.folder, this.host.settings()]);
+    this.bulk = new Bulk((edit) => void this.write(edit), async () => (await this.server.tags(...ofFolder())).tags);
+    this.problem = button("dataset-button", "Next problem", () => void this.goProblem());
+    this.showMask = button("dataset-button", "Hide mask", () => this.toggleMask());
+    this.looks = button("dataset-button", "Find images that look alike", () => void this.findAlike());
+    /** Places of images that look alike. @type {number[][]} */
+    this.groups = [];
+    this.proposed = new Proposed({
+      take: (text) => void this.takeProposal(text),
+      write: (way) => void this.write({ way, text: "", find: "" }),
+      dismiss: () => void this.dismiss(),
+    });
     this.reload = button("dataset-button", "Show the file's text", () => void this.show(this.index));
     this.previous = button("previous", "‹", () => void this.go(-1));
     this.next = button("next", "›", () => void this.go(1));
@@ -61,8 +74,8 @@ export class Dialog {
     this.element = html("dialog", "lightbox adapter-trainer-dataset-dialog", { "aria-label": "Image and caption" }, [
       html("div", "dataset-shown", {}, [this.previous, this.framed, this.controls, this.next]),
       html("div", "dataset-side", {}, [
-        this.title, this.size, this.problems, this.text, this.status,
-        html("div", "dataset-buttons", {}, [this.undoButton, this.reload, this.unwritten, this.leave]),
+        this.title, this.size, this.problems, this.text, this.proposed.element, this.status,
+        html("div", "dataset-buttons", {}, [this.undoButton, this.reload, this.problem, this.unwritten, this.leave, this.showMask, this.looks]),
         this.bulk.element,
       ]),
       close,
@@ -84,6 +97,7 @@ export class Dialog {
     if (folder === null) return;
     this.folder = folder;
     this.items.clear();
+    this.groups = [];
     this.bulk.offer(triggerWord(this.host.settings()));
     document.body.append(this.element);
     if (!this.element.open) this.element.showModal();
@@ -150,7 +164,10 @@ export class Dialog {
     this.element.classList.toggle("adapter-trainer-out", item.left_out);
     setText(this.leave, item.left_out ? "Take in again" : "Leave out");
     this.drawFrame(item);
+    this.mask.hidden = this.showMask.hidden = !item.mask;
+    if (item.mask) this.mask.src = this.server.imageUrl(this.folder, item.mask, true);
     this.problems.replaceChildren(
+      ...this.others().map((at) => html("li", "", {}, ["Looks like ", button("dataset-problem", `image ${at + 1}`, () => void this.jump(at))])),
       ...item.problems.map(({ text, grave }) => html("li", grave ? "grave" : "", {}, [text])),
     );
     this.controls.replaceChildren(
@@ -223,14 +240,83 @@ export class Dialog {
     }
   }
 
+  /** Places of the images that look like the one that is shown. */
+  others() {
+    const { index } = this;
+    return (this.groups.find((group) => group.includes(index)) ?? []).filter((at) => at !== index);
+  }
+
+  /** @param {number} index */
+  async jump(index) {
+    if (await this.save()) await this.show(index);
+  }
+
+  async goProblem() {
+    const alike = new Set(this.groups.flat());
+    if (!(await this.goWhere((item, index) => !item.left_out && (item.problems.length > 0 || alike.has(index))))) {
+      this.say("Nothing else is wrong.");
+    }
+  }
+
   async goUnwritten() {
-    if (!(await this.save())) return;
+    if (!(await this.goWhere((item) => !item.captioned && !item.left_out))) this.say("Every image has a caption.");
+  }
+
+  /**
+   * Shows the next image of a kind, beginning anew behind the last one.
+   *
+   * @param {(item: Item, index: number) => boolean} is
+   * @returns {Promise<boolean>} whether there is one; also where the present one cannot be left
+   */
+  async goWhere(is) {
+    if (!(await this.save())) return true;
     for (let step = 1; step <= this.total; step += 1) {
       const index = (this.index + step) % this.total;
       const item = await this.item(index).catch(() => null);
-      if (item && !item.captioned && !item.left_out) return this.show(index);
+      if (!item || !is(item, index)) continue;
+      await this.show(index);
+      return true;
     }
-    this.say("Every image has a caption.");
+    return false;
+  }
+
+  /** Decodes all images once, which takes a while. */
+  async findAlike() {
+    this.looks.disabled = true;
+    this.say("Looking at all images…");
+    try {
+      const { groups } = await this.server.alike(this.folder, this.host.settings());
+      this.groups = groups;
+      const item = this.items.get(this.index);
+      if (item) this.draw(item);
+      const count = groups.flat().length;
+      this.say(count ? `${count} images look like others: Next problem leads to them.` : "No two images look alike.");
+    } catch (error) {
+      this.say(error);
+    } finally {
+      this.looks.disabled = false;
+    }
+  }
+
+  toggleMask() {
+    const hidden = this.framed.classList.toggle("adapter-trainer-unmasked");
+    setText(this.showMask, hidden ? "Show mask" : "Hide mask");
+  }
+
+  /** Puts a proposal into the text, as if it was typed. @param {string} text */
+  async takeProposal(text) {
+    if (this.text.disabled) return;
+    this.text.value = text;
+    if (await this.save()) await this.show(this.index);
+  }
+
+  async dismiss() {
+    try {
+      await this.server.dismiss(this.folder);
+      await this.show(this.index);
+    } catch (error) {
+      this.say(error);
+    }
   }
 
   /** @param {import("./server.js").Edit} edit of all captions */
@@ -240,8 +326,9 @@ export class Dialog {
       const { changed, unread } = await this.server.write(this.folder, this.host.settings(), edit);
       this.items.clear();
       await this.show(this.index);
+      void this.bulk.refresh();
       const stay = unread ? `; ${unread} that cannot be read or are JSON stay` : "";
-      const none = edit.way === "replace" && !changed;
+      const none = edit.find && !changed;
       this.say(none ? `No caption has “${edit.find}”${stay}` : `${changed} caption${changed === 1 ? "" : "s"} changed${stay}`);
     } catch (error) {
       this.say(error);
@@ -257,6 +344,7 @@ export class Dialog {
     this.reload.hidden = true;
     const where = this.listed ? "The captions stand in the metadata file." : message;
     this.say(this.editable ? where : "This folder can only be looked at.");
+    this.proposed.draw(caption, !this.text.disabled);
     if (caption.edits !== undefined) this.countEdits(caption.edits);
   }
 

@@ -6,15 +6,15 @@
  * @typedef {{ kind: string, grave: boolean, text: string }} Problem
  * @typedef {{ name: string, version: string }} Named
  * @typedef {Named & { width: number, height: number, captioned: boolean, left_out: boolean,
- *   problems: Problem[], controls: Named[], parts?: number[], bucket?: [number, number], crop?: [number, number, number, number] }} Item
+ *   problems: Problem[], controls: Named[], mask?: Named, parts?: number[], bucket?: [number, number], crop?: [number, number, number, number] }} Item
  * @typedef {{ kind: string, count: number, words: string, first: number }} Kind
  * @typedef {{ total: number, clips: number, left_out: number, uncaptioned: number, paired: boolean, listed: boolean,
  *   problems: Kind[], others: string[], first: number, items: Item[] }} Found
  * @typedef {Found & { editable: boolean, edits: number }} Report
- * @typedef {{ way: "fill" | "all" | "replace", text: string, find: string }} Edit of all captions
+ * @typedef {{ way: "fill" | "all" | "replace" | "front" | "remove" | "propose" | "propose_fill", text: string, find: string }} Edit of all captions
  * @typedef {{ left_out: boolean } | { focus: [number, number] | null }} Choice
  * @typedef {{ folder: string, add: boolean }} Place
- * @typedef {{ text: string, token: string, file: string, edits?: number }} Caption
+ * @typedef {{ text: string, token: string, file: string, edits?: number, proposal?: string, proposals?: number }} Caption
  * @typedef {{ skipped: { name: string, reason: string }[] }} Skipped
  * @typedef {Skipped & { folder: string, added: number }} Finished
  */
@@ -82,6 +82,30 @@ export class DatasetServer {
     const extension = String(settings.caption_extension ?? ".txt");
     const query = { folder, extension, settings: JSON.stringify(settings) };
     return this.ask("write", query, JSON.stringify(edit));
+  }
+
+  /**
+   * @param {string} folder
+   * @param {Record<string, unknown>} settings
+   * @returns {Promise<{ tags: [string, number][] }>} between commas, with how many captions have each
+   */
+  tags(folder, settings) {
+    const extension = String(settings.caption_extension ?? ".txt");
+    return this.ask("tags", { folder, extension, settings: JSON.stringify(settings) });
+  }
+
+  /**
+   * @param {string} folder
+   * @param {Record<string, unknown>} settings
+   * @returns {Promise<{ groups: number[][] }>} places of images that look alike
+   */
+  alike(folder, settings) {
+    return this.ask("alike", { folder, settings: JSON.stringify(settings) });
+  }
+
+  /** Forgets what is proposed. @param {string} folder */
+  dismiss(folder) {
+    return this.ask("dismiss", { folder }, "");
   }
 
   /** @param {string} folder @param {string} name @param {Choice} choice */

@@ -65,11 +65,17 @@ const CSS = `
 .adapter-trainer-dataset-framed { position: relative; min-width: 0; overflow: hidden; border-radius: 4px; line-height: 0; }
 .adapter-trainer-dataset-large { max-width: 100%; max-height: calc(90vh - 40px); min-width: 128px; object-fit: contain; }
 .adapter-trainer-dataset-frame { position: absolute; border: 2px solid var(--at-loss); box-shadow: 0 0 0 9999px rgb(0 0 0 / 55%); cursor: move; touch-action: none; }
+.adapter-trainer-dataset-mask { position: absolute; inset: 0; width: 100%; height: 100%; mix-blend-mode: multiply; opacity: 0.65; pointer-events: none; }
+.adapter-trainer-unmasked .adapter-trainer-dataset-mask { display: none; }
+.adapter-trainer-dataset-proposed { display: flex; flex-direction: column; gap: 6px; min-height: 0; padding: 8px; border: 1px dashed var(--at-loss); border-radius: 6px; }
+.adapter-trainer-dataset-proposal { max-height: 160px; overflow-y: auto; white-space: pre-wrap; overflow-wrap: anywhere; }
+.adapter-trainer-dataset-tags { display: flex; flex-wrap: wrap; gap: 4px; max-height: 120px; overflow-y: auto; }
+.adapter-trainer-dataset-tag { padding: 1px 6px; font: inherit; color: inherit; cursor: pointer; border: 1px solid var(--at-line); border-radius: 9px; background: none; overflow-wrap: anywhere; text-align: left; }
 .adapter-trainer-dataset-controls { display: flex; flex-direction: column; gap: 8px; max-height: 100%; overflow-y: auto; }
 .adapter-trainer-dataset-controls:empty { display: none; }
 .adapter-trainer-dataset-controls figure { margin: 0; text-align: center; color: var(--at-quiet); }
 .adapter-trainer-dataset-controls img { display: block; max-width: 22vw; max-height: 40vh; }
-.adapter-trainer-dataset-side { flex: 0 0 min(360px, 34vw); display: flex; flex-direction: column; gap: 8px; min-width: 0; padding-top: 36px; }
+.adapter-trainer-dataset-side { flex: 0 0 min(360px, 34vw); display: flex; flex-direction: column; gap: 8px; min-width: 0; padding-top: 36px; overflow-y: auto; }
 .adapter-trainer-dataset-title { font-weight: 600; overflow-wrap: anywhere; }
 .adapter-trainer-dataset-size, .adapter-trainer-dataset-status { color: var(--at-quiet); overflow-wrap: anywhere; }
 .adapter-trainer-dataset-status.adapter-trainer-bad { color: var(--at-bad); }

@@ -40,8 +40,8 @@ _UNREADABLE = "\0"
 
 _LOCK = threading.Lock()
 
-Change = Callable[[str | None], str]
-"""The text of a caption, None where there is no file, to what it becomes."""
+Change = Callable[[Path, "Caption"], str]
+"""An image and its caption to what that becomes."""
 
 
 class Caption(NamedTuple):
@@ -107,7 +107,7 @@ class Edits:
             InputError: When the file is another than the one that was read, or the text no text.
             StorageError: When it cannot be written.
         """
-        text = _plain(text)
+        text = plain(text)
         with _LOCK:
             self._within.require(image, "image")
             now = read(image, extension, self._within)
@@ -144,7 +144,7 @@ class Edits:
                     continue
                 if now.file.suffix == ".json":
                     unread += 1
-                elif (text := _plain(change(now.text))) != (now.text or ""):
+                elif (text := plain(change(image, now))) != (now.text or ""):
                     changes.append((now, text))
             if changes:
                 self._note(self._noted(), *changes)
@@ -263,7 +263,8 @@ def change_of(way: object, text: object, find: object) -> Change:
     """What becomes of the captions of all images.
 
     Args:
-        way: ``fill`` writes where there is none, ``all`` everywhere, ``replace`` what was found.
+        way: ``fill`` writes where there is none, ``all`` everywhere, ``replace`` what was found;
+            ``front`` puts a tag in front of those that lack it, ``remove`` takes one out.
         find: What is replaced; upper and lower case are told apart.
 
     Raises:
@@ -271,12 +272,16 @@ def change_of(way: object, text: object, find: object) -> Change:
     """
     if isinstance(text, str) and isinstance(find, str):
         if way == "fill" and text.strip():
-            return lambda before: before or text
+            return lambda _, now: now.text or text
         if way == "all" and text.strip():
-            return lambda before: text
+            return lambda _, now: text
         if way == "replace" and find:
-            return lambda before: _replaced(before or "", find, text)
-    field = "Find" if way == "replace" else "Text"
+            return lambda _, now: _replaced(now.text or "", find, text)
+        if way == "front" and text.strip():
+            return lambda _, now: _with_tag(now.text or "", text.strip())
+        if way == "remove" and find.strip():
+            return lambda _, now: _without_tag(now.text or "", find.strip())
+    field = "Find" if way in {"replace", "remove"} else "Text"
     raise InputError(f"{field} is empty", "the words for all captions", f"Type them into {field}.")
 
 
@@ -307,6 +312,20 @@ def _is_edit(value: Any) -> bool:
     return inside and isinstance(value["after"], str) and isinstance(value["before"], str | None)
 
 
+def tags_of(text: str) -> list[str]:
+    """The parts of a caption between commas, without those that are empty."""
+    return [part for each in text.split(",") if (part := each.strip())]
+
+
+def _with_tag(text: str, tag: str) -> str:
+    return text if tag in tags_of(text) else ", ".join(filter(None, [tag, text]))
+
+
+def _without_tag(text: str, tag: str) -> str:
+    tags = tags_of(text)
+    return ", ".join(each for each in tags if each != tag) if tag in tags else text
+
+
 def _replaced(before: str, find: str, text: str) -> str:
     from ...trainer_core.data.captions import LARGEST_CAPTION
 
@@ -316,7 +335,12 @@ def _replaced(before: str, find: str, text: str) -> str:
     return before.replace(find, text)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """A text as a caption file holds it.
+
+    Raises:
+        InputError: When it is too long, or no text.
+    """
     from ...trainer_core.data.captions import LARGEST_CAPTION
 
     # A byte-order mark is not read back as a letter, so the next look would find another text.

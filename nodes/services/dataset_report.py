@@ -173,6 +173,8 @@ class Report:
         item |= {"captioned": bool(sample.caption)}
         # An image with layers is its own control image, which is to be seen already.
         item["controls"] = [self._named(path) for path in sample.layers or sample.controls]
+        if sample.mask is not None and sample.mask != sample.image:
+            item["mask"] = self._named(sample.mask)
         if not sample.caption and self._settings.missing_caption != "empty":
             item["problems"].append(self._problem("missing_caption", _WORDS["missing_caption"]))
         if sample.alpha:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +14,7 @@ from ..host import comfy_host
 from ..host.folders import folder_stamp
 from ..host.served_files import image_file
 from . import caption_edits, dataset_report
+from .caption_proposals import Proposal, Proposals, propose
 from .dataset_upload import DROPS
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ _LARGEST_TEXT = 2 * 2**20
 _LARGEST_SETTINGS = 4096
 _MOST_ITEMS = 200
 _SHOWN = 50
+_MOST_TAGS = 100
 _LONGEST_NAME = 200
 
 
@@ -91,7 +95,28 @@ def _image(query: _Query, body: bytes) -> Any:
 
 def _caption(query: _Query, body: bytes) -> Any:
     image, within = _named_image(query), comfy_host.allowed_folders()
-    return _told(caption_edits.read(image, _extension(query), within))
+    caption, proposals = caption_edits.read(image, _extension(query), within), _proposals(query)
+    return {**_told(caption), **_proposed(query, proposals, caption.text)}
+
+
+def _proposed(query: _Query, proposals: Mapping[str, Proposal], text: str | None) -> dict[str, Any]:
+    own = proposals.get(query["name"])
+    shown = "" if own is None or own.text == text else own.text
+    return {"proposal": shown, "proposals": len(proposals)}
+
+
+def _proposals(query: _Query) -> dict[str, Proposal]:
+    return Proposals(comfy_host.dataset_path(query["folder"]), _journals()).read()
+
+
+def proposed(folder: str, images: Sequence[Any], texts: Sequence[str], extension: str) -> str:
+    """Keep a captioner's texts for the images of a folder, as `caption_proposals.propose`.
+
+    Args:
+        folder: A person's own one, by its name in the graph.
+    """
+    extension = _extension({"extension": extension})
+    return propose(_own(folder), _journals(), images, texts, extension)
 
 
 def _save(query: _Query, body: bytes) -> Any:
@@ -112,7 +137,12 @@ def _undo(query: _Query, body: bytes) -> Any:
 def _write(query: _Query, body: bytes) -> Any:
     """Captions of all images at once; those that are left out keep theirs."""
     folder, request = _own(query["folder"]), _json(body, _LARGEST_TEXT)
-    change = caption_edits.change_of(*(request.get(each) for each in ("way", "text", "find")))
+    way = request.get("way")
+    proposals = _proposals(query) if way in _PROPOSED else None
+    if proposals is None:
+        change = caption_edits.change_of(way, request.get("text"), request.get("find"))
+    else:
+        change = _taken(folder, proposals)
     report, edits = _report_of(folder, query), _edits(folder)
     if report.listed:
         raise InputError(
@@ -120,7 +150,7 @@ def _write(query: _Query, body: bytes) -> Any:
             "caption files beside the images",
             "Edit the metadata file in another program.",
         )
-    fills = request.get("way") == "fill"
+    fills = way in {"fill", "propose_fill"}
     images = [
         folder / item["name"]
         for item in report.items
@@ -128,6 +158,51 @@ def _write(query: _Query, body: bytes) -> Any:
     ]
     changed, unread = edits.save_all(images, _extension(query), change)
     return {"changed": changed, "unread": unread, "edits": edits.count()}
+
+
+_PROPOSED = frozenset({"propose", "propose_fill"})
+
+
+def _taken(folder: Path, proposals: Mapping[str, Proposal]) -> caption_edits.Change:
+    """Each image's proposal, unless its caption is another than when it was proposed."""
+
+    def change(image: Path, now: caption_edits.Caption) -> str:
+        own = proposals.get(image.relative_to(folder).as_posix())
+        as_it_was = own is not None and (own.token == now.token or not now.text)
+        return own.text if own is not None and as_it_was else now.text or ""
+
+    return change
+
+
+def _dismiss(query: _Query, body: bytes) -> Any:
+    """Forget what is proposed."""
+    Proposals(_own(query["folder"]), _journals()).write({})
+    return {}
+
+
+def _tags(query: _Query, body: bytes) -> Any:
+    """The tags of a folder's captions, the most frequent first."""
+    folder, within = comfy_host.dataset_path(query["folder"]), comfy_host.allowed_folders()
+    counts: Counter[str] = Counter()
+    for item in _report_of(folder, query).items:
+        with contextlib.suppress(TrainerError):
+            caption = caption_edits.read(folder / item["name"], _extension(query), within)
+            counts.update(set(caption_edits.tags_of(caption.text or "")))
+    found = [each for each in counts.most_common() if len(each[0]) <= _LONGEST_NAME]
+    return {"tags": [list(each) for each in found[:_MOST_TAGS]]}
+
+
+def _alike(query: _Query, body: bytes) -> Any:
+    """Images that look alike: places of each group, in the order of the images."""
+    from ...trainer_core.data.clips import is_clip
+    from ...trainer_core.data.report.likeness import alike
+    from ...trainer_core.data.report.looks import see
+
+    folder = comfy_host.dataset_path(query["folder"])
+    items = _report_of(folder, query).items
+    places = [at for at, item in enumerate(items) if not is_clip(folder / item["name"])]
+    seen = see([folder / items[at]["name"] for at in places], comfy_host.output_folder() / "cache")
+    return {"groups": [[places[at] for at in group] for group in alike(seen.looks)]}
 
 
 def _choose(query: _Query, body: bytes) -> Any:
@@ -208,7 +283,11 @@ def _is_own(name: str) -> bool:
 
 
 def _edits(folder: Path) -> caption_edits.Edits:
-    return caption_edits.Edits(folder, comfy_host.output_folder() / "caption_edits")
+    return caption_edits.Edits(folder, _journals())
+
+
+def _journals() -> Path:
+    return comfy_host.output_folder() / "caption_edits"
 
 
 def _extension(query: _Query) -> str:
@@ -258,6 +337,7 @@ ROUTES = {
     each.__name__[1:]: _answering(each)
     for each in (
         *(_report, _image, _caption),
+        *(_tags, _alike, _dismiss),
         *(_save, _undo, _write, _choose, _begin, _file, _look, _finish, _cancel),
     )
 }

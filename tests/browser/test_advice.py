@@ -7,10 +7,13 @@ import json
 import pytest
 from browser.page import PANEL
 from browser.test_panel import training_graph, unique
-from comfyui.graphs import checkpoints, forget_panel, run_folder
+from comfyui.graphs import checkpoints, forget_panel, hold, release, run_folder, wait_until_held
 
 ADVICE = f"{PANEL} .adapter-trainer-advice"
 _TEXT = "return document.querySelector(argument)?.textContent ?? ''"
+HELD = 230
+"""A step behind the warm-up, by which the adapter would have moved."""
+
 _RATE = """
 const node = window.app.graph.nodes.find((n) => n.type === "AdapterTrainerTrain");
 return node.widgets.find((w) => w.name === "learning_rate").value;
@@ -19,7 +22,10 @@ return node.widgets.find((w) => w.name === "learning_rate").value;
 
 def _keep(page):
     import pathlib
-    pathlib.Path(f"/tmp/h3m/shot-{page.renderer}-{unique('x')}.png").write_bytes(page.browser.look(PANEL))
+
+    pathlib.Path(f"/tmp/h3m/shot-{page.renderer}-{unique('x')}.png").write_bytes(
+        page.browser.look(PANEL)
+    )
 
 
 def still(name: str, steps: int):
@@ -34,21 +40,28 @@ def still(name: str, steps: int):
 @pytest.mark.exhaustive
 def test_a_run_that_hardly_moves_is_told_of_while_it_trains_and_goes_on_with_the_rate(page):
     name = unique("still")
-    page.load_api(still(name, steps=5000))
+    # Encoding is counted as well, and would be held instead of the training.
+    page.server.run(training_graph(unique("encoded"), steps=1, preview_every=0))
+    page.load_api(still(name, steps=1000))
+    hold(page.server, at=HELD)
     page.run()
+    wait_until_held(page.server)
     page.wait_for_count(f"{ADVICE} button", 1)
     assert "hardly moves" in page.browser.evaluate(_TEXT, ADVICE)
     page.browser.focus(f"{ADVICE} button")
     page.browser.press("Enter")
+    record = json.loads((run_folder(page.server, name) / "run.json").read_text())
+    (rate,) = [each["value"] for each in record["advice"]]
     page.browser.wait(
         "return document.querySelector(argument)?.textContent.includes('Cancel, then Run')",
         f"{ADVICE}-answer",
     )
-    assert page.browser.evaluate(_RATE) == 1e-6
+    assert page.browser.evaluate(_RATE) == rate
     page.reload()
     page.show_train_node()
     page.wait_for_count(f"{ADVICE} button", 1)
     page.server.post("/interrupt", {})
+    release(page.server)
     page.wait_for("Cancelled")
     record = json.loads((run_folder(page.server, name) / "run.json").read_text())
     assert [each["name"] for each in record["advice"]] == ["hardly_moves"]

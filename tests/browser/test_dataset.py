@@ -8,6 +8,7 @@ import uuid
 import pytest
 from browser.page import RENDERERS, GraphPage
 from fixtures.combinations import some
+from PIL import Image, ImageDraw
 
 THUMBNAIL = ".adapter-trainer-dataset-image"
 DIALOG = ".adapter-trainer-dataset-dialog"
@@ -276,3 +277,94 @@ def test_another_programs_text_is_not_written_over(page):
     page.browser.wait("return !document.querySelector(argument)", DIALOG)
     # The browser notes each refusal of the server.
     assert all("409" in problem for problem in page.problems())
+
+
+_CHOOSE = """
+const widget = window.app.graph.nodes[0].widgets.find((w) => w.name === "folder");
+if (!widget.options.values.includes(argument)) widget.options.values.push(argument);
+widget.value = argument;
+widget.callback?.(argument);
+"""
+_PROPOSAL = ".adapter-trainer-dataset-proposed"
+
+
+def draw(path, at, color="#c83c3c"):
+    image = Image.new("RGB", (320, 200), "#808080")
+    ImageDraw.Draw(image).rectangle([at, 40, at + 90, 160], fill=color)
+    path.parent.mkdir(exist_ok=True)
+    image.save(path)
+
+
+def caption_texts(folder):
+    return {path.stem: path.read_text() for path in sorted(folder.glob("*.txt"))}
+
+
+@pytest.mark.exhaustive
+def test_proposed_captions_masks_tags_and_images_that_look_alike(page):
+    """A graph captions a folder; nothing changes before the captions are taken, and undone."""
+    name = f"propose_{uuid.uuid4().hex[:6]}"
+    folder = page.server.data / "input" / name
+    said = page.server.data / "input" / f"{name}_said"
+    texts = ["<b>red</b>, box", "green\nbox", "a box", "x" * 3000]
+    for number, (letter, text) in enumerate(zip("abcd", texts, strict=True)):
+        for each in (folder, said):
+            draw(each / f"{letter}.png", 20 + 60 * number)
+        (said / f"{letter}.txt").write_text(text)
+    draw(folder / "e.png", 82)  # looks like b
+    draw(folder / "a_mask.png", 20, "#ffffff")
+    (folder / "a.txt").write_text("mine, box")
+    nodes = {
+        "1": {
+            "class_type": "LoadImageTextDataSetFromFolder",
+            "inputs": {"folder": f"{name}_said"},
+        },
+        "2": {
+            "class_type": "AdapterTrainerProposeCaptions",
+            "inputs": {"folder": f"input/{name}", "images": ["1", 0], "texts": ["1", 1]},
+        },
+    }
+    page.server.run(nodes)
+    assert caption_texts(folder) == {"a": "mine, box"}
+    add_node(page)
+    page.browser.evaluate(_CHOOSE, f"input/{name}")
+    wait_for_text(page, "count", "5 images")
+    page.browser.click(THUMBNAIL)
+    page.browser.wait("return document.querySelector(argument)?.value === 'mine, box'", TEXT)
+    wait_for_text(page, "proposal", "<b>red</b>, box")
+    page.browser.wait(
+        "return document.querySelector(argument).naturalWidth", ".adapter-trainer-dataset-mask"
+    )
+    press(page, ".adapter-trainer-dataset-buttons", "Hide mask")
+    press(page, ".adapter-trainer-dataset-buttons", "Find images that look alike")
+    wait_for_text(page, "status", "2 images look like others")
+    press(page, ".adapter-trainer-dataset-buttons", "Next problem")
+    wait_for_text(page, "title", "b.png")
+    wait_for_text(page, "problems", "Looks like image 5")
+    # Another window writes a caption: what was proposed before is not put over it.
+    (folder / "c.txt").write_text("theirs")
+    press(page, _PROPOSAL, "Take it")
+    page.browser.wait("return document.querySelector(argument)?.value.startsWith('green')", TEXT)
+    assert caption_texts(folder)["b"] == "green\nbox\n"
+    press(page, _PROPOSAL, "Take all")
+    wait_for_text(page, "status", "captions changed")
+    assert caption_texts(folder) == {
+        "a": "<b>red</b>, box\n",
+        "b": "green\nbox\n",
+        "c": "theirs",
+        "d": "x" * 3000 + "\n",
+    }
+    page.browser.evaluate("document.querySelector('.adapter-trainer-dataset-bulk').open = true")
+    press(page, ".adapter-trainer-dataset-tags", "box")
+    press(page, ".adapter-trainer-dataset-bulk", "Remove this tag")
+    wait_for_text(page, "status", "1 caption changed")
+    assert caption_texts(folder)["a"] == "<b>red</b>\n"
+    assert page.count(f"{DIALOG} b") == 0
+    for words in ("a.txt is as it was", "2 captions are as they were", "b.txt is as it was"):
+        press(page, ".adapter-trainer-dataset-buttons", "Undo")
+        wait_for_text(page, "status", words)
+    assert caption_texts(folder) == {"a": "mine, box\n", "c": "theirs"}
+    press(page, _PROPOSAL, "Dismiss")
+    page.browser.wait("return document.querySelector(argument).hidden", _PROPOSAL)
+    page.browser.press("Escape")
+    page.browser.wait("return !document.querySelector(argument)", DIALOG)
+    assert page.problems() == []

@@ -201,7 +201,7 @@ class Recorder:
             moved = best.loss / best.base - 1 if known else None
             self._adviser.size(result.step, result.norms, moved)
         if result.validation_loss is not None:
-            self._adviser.held_out(result.step, losses)
+            self._adviser.held_out(result.step, losses, best.base)
 
     def measured(self, step: int, loss: float, trained: float | None) -> None:
         """Tell of the losses on held-out and trained images.

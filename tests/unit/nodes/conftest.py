@@ -48,6 +48,7 @@ _asked_settings = _fixture("services.asked_settings")
 _dataset_upload = _fixture("services.dataset_upload")
 _dataset_report = _fixture("services.dataset_report")
 _caption_edits = _fixture("services.caption_edits")
+_caption_proposals = _fixture("services.caption_proposals")
 
 
 @pytest.fixture(scope="session")

@@ -57,6 +57,7 @@ def sized(largest, middle=None):
         (INERT * 0.9, 20, {"steps": 20}, (RATE, 9e-5)),
         (0.0, 100, {}, (RATE, 1e-3)),
         (INERT / 40, 100, {"finds_rate": True}, (STEPS, 32_000)),
+        (INERT / 4e4, 100, {}, (RATE, 0.3)),
     ],
 )
 def test_an_adapter_that_hardly_moves_gets_the_rate_at_which_it_would(change, step, more, said):
@@ -72,7 +73,7 @@ def test_an_adapter_whose_held_out_loss_has_changed_moves():
     assert heard.said == []
     judge.size(150, sized(INERT / 40), moved=-0.04)
     assert "Raise the learning rate to 0.0005" in heard.said[0].message
-    assert LEARNS / (INERT / 40 * 1000 / 150) * 1e-5 == pytest.approx(5e-4, rel=0.1)
+    assert pytest.approx(5e-4, rel=0.1) == LEARNS / (INERT / 40 * 1000 / 150) * 1e-5
 
 
 @pytest.mark.parametrize(
@@ -126,6 +127,15 @@ def test_a_rise_is_told_once_where_the_best_checkpoint_is_there():
     assert "rises since step 4: step 3 is the best so far" in heard.said[0].message
 
 
+def test_a_loss_that_rises_and_never_was_below_the_bases_gets_a_lower_rate():
+    losses, heard = dict(enumerate([0.7, 0.72, 0.8, 0.85, 0.9, 0.95], 1)), Heard()
+    judge = adviser(heard, checkpoints=[1], rate=1e-3)
+    for step in losses:
+        judge.held_out(step, losses, 0.7)
+    judge.ended(1000, 1, 0.7, 0.7)
+    assert heard.named == [("never_better", RATE, 1e-5)]
+
+
 def test_nothing_is_said_twice_also_by_a_run_that_goes_on():
     kept, heard = [], Heard()
     for before in ((), *([kept] * 2)):
@@ -149,7 +159,9 @@ def drawn(folder, count=6):
     for number in range(count):
         image = Image.new("RGB", (64, 64), (230, 230, 230))
         at = 4 + 8 * number
-        ImageDraw.Draw(image).rectangle([at, 50 - at // 2, at + 14, 64 - at // 2], fill=(30, 90, 60))
+        ImageDraw.Draw(image).rectangle(
+            [at, 50 - at // 2, at + 14, 64 - at // 2], fill=(30, 90, 60)
+        )
         paths.append(folder / f"{number}.png")
         image.save(paths[-1])
     return paths

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ...data.report.likeness import FLAT, MOST_BITS, MOST_GREY, different_bits, look_hashes
+from ...data.report.likeness import FLAT, MOST_BITS, different_bits, look_hashes
 from ...data.report.looks import look_of, see
 from ...errors import StorageError
 from ..observer import CHECKPOINT, Advised, Observer
@@ -52,10 +52,16 @@ RISE, _NOISES, _ROW = 0.05, 4.0, 3
 twentieth, and by four times the scatter between neighbours. Simulated with noise of 0.5 to 10 %,
 40 measurements each: at most 1 % of flat and of falling curves are told of."""
 
+EQUAL, ALONE = 3.5, 0.4
+"""A preview equals a training image where nine times eight greys differ by at most 3.5 of 255 on
+average, and by at most 0.4 of what lies between it and the next training image. On the embedded
+base, previews that had become training images had at most 2.7 and 0.26, all others at least 4.1 or
+0.57, the base's own among them."""
+
 _SETTLED_STEPS = 100
 """So many steps behind the warm-up an adapter has moved."""
 
-_MOST_FACTOR = 100.0
+_MOST_FACTOR, _UNKNOWN_FACTOR = 1e5, 100.0
 _MOST_IMAGES = 1000
 """So many training images are looked at, in about a second of one core for small files."""
 
@@ -145,15 +151,18 @@ class Adviser:
                 HEALTHY * limit / middle,
             )
 
-    def held_out(self, step: int, losses: Mapping[int, float]) -> None:
+    def held_out(self, step: int, losses: Mapping[int, float], base: float = math.inf) -> None:
         """Judge the losses on held-out images.
 
         Args:
             losses: Of the steps behind which it was measured, by step.
+            base: The loss before the first step; infinite where it is not known.
         """
         curve = [(at, loss) for at, loss in sorted(losses.items()) if 0 < at <= step]
         best = best_before_rise([loss for _, loss in curve])
-        if best is not None and curve[best][0] in self._checkpoints():
+        if best is not None and curve[best][1] >= base:
+            self.ended(step, *curve[best], base)
+        elif best is not None and curve[best][0] in self._checkpoints():
             self._say(
                 "held_out_rises",
                 step,
@@ -164,7 +173,7 @@ class Adviser:
             )
 
     def ended(self, step: int, best: int, loss: float, base: float) -> None:
-        """Judge a run that is done.
+        """Judge a run that is done, or gets no better any more.
 
         Args:
             best: Step of the lowest loss on held-out images; 0 where none was measured.
@@ -225,7 +234,7 @@ class Adviser:
 
 def _factor(at_end: float) -> float:
     """How much more a run has to change that ends with such a change."""
-    return min(_MOST_FACTOR, LEARNS / at_end) if at_end > 0 else _MOST_FACTOR
+    return min(_MOST_FACTOR, LEARNS / at_end) if at_end > 0 else _UNKNOWN_FACTOR
 
 
 def rounded(value: float) -> float:
@@ -263,9 +272,8 @@ def best_before_rise(losses: Sequence[float]) -> int | None:
 class TrainingLooks:
     """The training images, small and grey, to find a preview among them.
 
-    A preview equals one where a report on the dataset would call them the same image, and no other
-    training image is as near to it: where backgrounds are plain or images resemble each other, that
-    says nothing.
+    Where backgrounds are plain or training images resemble each other, a preview that is near to
+    them says nothing: one has to be far nearer to it than the others.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -290,7 +298,7 @@ class TrainingLooks:
         nearest = int(far.argmin())
         bits = int(different_bits(look_hashes(look[None]), self._hashes[nearest : nearest + 1])[0])
         second = float(np.partition(far, 1)[1])
-        if far[nearest] > min(MOST_GREY, second / 2) or bits > MOST_BITS:
+        if far[nearest] > min(EQUAL, ALONE * second) or bits > MOST_BITS:
             return None
         if is_base:
             self._of_base.add(nearest)

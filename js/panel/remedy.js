@@ -34,8 +34,9 @@ export function remedies(binding, app, api) {
     }
     if (!target) return `${name} comes over a link: set it to ${advice.value} where it comes from.`;
     app.canvas?.emitBeforeChange();
-    target.widget.value = advice.value;
     target.widget.callback?.(advice.value);
+    // Behind it: it may round to the step of the arrows.
+    target.widget.value = advice.value;
     app.canvas?.emitAfterChange();
     app.canvas?.setDirty?.(true, true);
     if (name !== "learning_rate") return `${name} is ${advice.value}, for a new run.`;

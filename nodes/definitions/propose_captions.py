@@ -65,5 +65,5 @@ class ProposeCaptions(io.ComfyNode):
         from ..services.dataset_routes import proposed
 
         (extension,) = caption_extension or [".txt"]
-        told = proposed(folder[0], images, texts, extension)
-        return io.NodeOutput(told, ui={"text": [told]})
+        report = proposed(folder[0], images, texts, extension)
+        return io.NodeOutput(report, ui={"text": [report]})

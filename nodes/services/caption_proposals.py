@@ -140,11 +140,11 @@ class _Files:
     def __init__(self, paths: Sequence[Path]) -> None:
         from ...trainer_core.data.report.looks import see
 
-        seen = see(paths)
-        whole = [at for at in range(len(paths)) if at not in seen.broken]
+        looks = see(paths)
+        whole = [at for at in range(len(paths)) if at not in looks.broken]
         self._paths = [paths[at] for at in whole]
-        self._contents = [seen.contents[at] for at in whole]
-        self._looks = seen.looks[whole].astype("float32")
+        self._contents = [looks.contents[at] for at in whole]
+        self._looks = looks.looks[whole].astype("float32")
 
     def like(self, frame: Tensor) -> list[Path]:
         """The image that one of the graph was loaded from, with files of the same bytes.

@@ -201,8 +201,8 @@ def _alike(query: _Query, body: bytes) -> Any:
     folder = comfy_host.dataset_path(query["folder"])
     items = _report_of(folder, query).items
     places = [at for at, item in enumerate(items) if not is_clip(folder / item["name"])]
-    seen = see([folder / items[at]["name"] for at in places], comfy_host.output_folder() / "cache")
-    return {"groups": [[places[at] for at in group] for group in alike(seen.looks)]}
+    looks = see([folder / items[at]["name"] for at in places], comfy_host.output_folder() / "cache")
+    return {"groups": [[places[at] for at in group] for group in alike(looks.looks)]}
 
 
 def _choose(query: _Query, body: bytes) -> Any:

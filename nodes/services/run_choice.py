@@ -275,8 +275,8 @@ def _used(request: Mapping[str, Any]) -> tuple[str, bool]:
         folder = comfy_host.run_path(str(request.get("run") or ""))
         name = copy_adapter(folder / "checkpoints" / f"{step:06d}", folder.parent.name, step).name
     except (TrainerError, OSError) as error:
-        told = f"{error.found}. {error.remedy}" if isinstance(error, TrainerError) else str(error)
-        return told, False
+        known = isinstance(error, TrainerError)
+        return f"{error.found}. {error.remedy}" if known else str(error), False
     return f"{name} is in the loras folder. Choose it in Load LoRA; this run is as it was.", True
 
 

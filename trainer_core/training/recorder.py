@@ -142,7 +142,7 @@ class Recorder:
             course,
             self._observer,
             folder.read_record().get(ADVICE),
-            keep=lambda said: folder.update_record(**{ADVICE: said}),
+            keep=lambda advice: folder.update_record(**{ADVICE: advice}),
             checkpoints=lambda: [int(each.name) for each in checkpoint_folders(folder.checkpoints)],
         )
 

@@ -129,6 +129,8 @@ export class Dialog {
       const item = await this.item(index);
       if (!item) return;
       this.index = index;
+      // That of the image before is none of this one's.
+      this.proposed.element.hidden = true;
       this.draw(item);
       const caption = await this.server.caption(this.folder, item.name, this.extension());
       if (this.index === index) this.take(caption, "");

@@ -24,14 +24,6 @@ return node.widgets.find((w) => w.name === "learning_rate").value;
 """
 
 
-def _keep(page):
-    import pathlib
-
-    pathlib.Path(f"/tmp/h3m/shot-{page.renderer}-{unique('x')}.png").write_bytes(
-        page.browser.look(PANEL)
-    )
-
-
 def load_still(page, name: str, steps: int) -> None:
     """Load a graph whose adapter hardly moves."""
     page.load_api(training_graph(name, steps=steps, preview_every=0))
@@ -67,7 +59,6 @@ def test_a_run_that_hardly_moves_is_told_of_while_it_trains_and_goes_on_with_the
     page.wait_for("Cancelled")
     record = json.loads((run_folder(page.server, name) / "run.json").read_text())
     assert [each["name"] for each in record["advice"]] == ["hardly_moves"]
-    _keep(page)
     # Resumed with the old rate in another graph: it still hardly moves, and is not told again.
     load_still(page, name, steps=record["step"] + 120)
     page.run()
@@ -99,9 +90,8 @@ def test_the_checkpoint_that_is_advised_is_copied_for_load_lora(page):
     answers = "return [...document.querySelectorAll(argument)].map((e) => e.textContent)"
     for fault in ("held_out_rises", "memorized"):
         page.browser.click(f"{ADVICE} [data-advice={fault}]")
-    page.browser.wait(f"{answers[:-1]}.every(Boolean)", f"{ADVICE}-answer")
+    page.browser.wait(f"{answers}.every(Boolean)", f"{ADVICE}-answer")
     used, refused = page.browser.evaluate(answers, f"{ADVICE}-answer")
     assert used.startswith(f"{name}_step_{step:06d}.safetensors is in the loras folder")
     assert refused.startswith("the checkpoint of step 4 gave way")
-    _keep(page)
     assert page.problems() == [] or all("409" in each for each in page.problems())

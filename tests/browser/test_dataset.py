@@ -342,6 +342,7 @@ def test_proposed_captions_masks_tags_and_images_that_look_alike(page):
     wait_for_text(page, "problems", "Looks like image 5")
     # Another window writes a caption: what was proposed before is not put over it.
     (folder / "c.txt").write_text("theirs")
+    wait_for_text(page, "proposal", "green")
     press(page, _PROPOSAL, "Take it")
     page.browser.wait("return document.querySelector(argument)?.value.startsWith('green')", TEXT)
     assert caption_texts(folder)["b"] == "green\nbox\n"

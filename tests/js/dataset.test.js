@@ -385,7 +385,7 @@ test("captions of all images are edited at once, and the next one without is fou
   dialog.unwritten.click();
   await settled();
   expect(dialog.title.textContent).toBe("2 of 4: b.png");
-  const [fill, all, replace] = dialog.bulk.element.querySelectorAll("button");
+  const [fill, all, , replace] = dialog.bulk.element.querySelectorAll("button");
   dialog.bulk.find.value = "cat";
   for (const [button, way] of [[fill, "fill"], [all, "all"], [replace, "replace"]]) {
     button.click();

@@ -345,7 +345,10 @@ def test_proposed_captions_masks_tags_and_images_that_look_alike(page):
     wait_for_text(page, "proposal", "green")
     press(page, _PROPOSAL, "Take it")
     page.browser.wait("return document.querySelector(argument)?.value.startsWith('green')", TEXT)
-    assert caption_texts(folder)["b"] == "green\nbox\n"
+    page.server.wait(lambda: caption_texts(folder).get("b") == "green\nbox\n", 30)
+    page.browser.wait(
+        "return document.querySelector(argument).textContent.includes('none other')", _PROPOSAL
+    )
     press(page, _PROPOSAL, "Take all")
     wait_for_text(page, "status", "captions changed")
     assert caption_texts(folder) == {

@@ -121,6 +121,7 @@ export interface App {
     toast: { add(message: ToastMessage): void };
     command: { execute(id: string): Promise<void> };
     registerSidebarTab(tab: SidebarTab): void;
+    setting?: { get(id: string): unknown };
   };
   /** What refused the last prompt, by node. */
   lastNodeErrors?: Record<string, { errors: { type?: string; extra_info?: { input_name?: string } }[] }> | null;

@@ -17,6 +17,8 @@ app.registerExtension({
       tooltip: "Runs of Adapter Trainer",
       type: "custom",
       async render(element) {
+        const { loadTexts } = await import("./runs/texts.js");
+        if (!tab) await loadTexts(api, app);
         const { RunsTab } = await import("./runs/tab.js");
         tab ??= new RunsTab(api, app);
         element.append(tab.element);

@@ -1,4 +1,4 @@
-"""Writes what follows from the settings: the lists of the nodes' help pages, and the workflows.
+"""Writes what follows from the settings: the nodes' help pages, workflows and locale files.
 
 ``make generated`` runs it with a ComfyUI that it starts, as the tests do. With a running one that
 has the pack, from the root of the repository:
@@ -14,7 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from scripts import build_help_pages, build_workflows
+from scripts import build_help_pages, build_locales, build_workflows
 
 ROOT = Path(__file__).resolve().parents[1]
 _SERVER = ROOT / "build" / "generated"
@@ -26,7 +26,11 @@ def generated(schemas: dict[str, Any]) -> dict[Path, str]:
     Args:
         schemas: ``/object_info`` of a ComfyUI with the pack.
     """
-    return build_help_pages.built(schemas) | build_workflows.built(schemas)
+    return (
+        build_help_pages.built(schemas)
+        | build_workflows.built(schemas)
+        | build_locales.built(schemas)
+    )
 
 
 def _schemas(address: str) -> dict[str, Any]:
@@ -48,6 +52,7 @@ def main() -> None:
     schemas = _schemas(sys.argv[1]) if len(sys.argv) > 1 else _of_own_server()
     for path, text in generated(schemas).items():
         if not (ROOT / path).exists() or (ROOT / path).read_text(encoding="utf-8") != text:
+            (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
             (ROOT / path).write_text(text, encoding="utf-8")
             print(f"wrote {path}")
 

@@ -2,6 +2,7 @@
 /** What can be drawn of a run: loss and learning rate, which are at hand, and what the server is asked for. */
 
 import { emptySeries, extend, lastStep } from "../panel/series.js";
+import { t } from "./texts.js";
 
 /**
  * @typedef {import("../panel/series.js").Bucket} Bucket
@@ -16,12 +17,12 @@ import { emptySeries, extend, lastStep } from "../panel/series.js";
 
 /** @type {readonly Curve[]} */
 export const CURVES = [
-  { name: "loss", label: "Loss", smoothing: 0.9 },
-  { name: "learning_rate", label: "Learning rate", smoothing: 0 },
-  { name: "grad_norm", label: "Gradient norm", smoothing: 0 },
-  { name: "norms", label: "Adapter beside the base", smoothing: 0 },
-  { name: "step_seconds", label: "Seconds a step", smoothing: 0.9 },
-  { name: "memory", label: "Memory in MiB", smoothing: 0 },
+  { name: "loss", label: t("Loss"), smoothing: 0.9 },
+  { name: "learning_rate", label: t("Learning rate"), smoothing: 0 },
+  { name: "grad_norm", label: t("Gradient norm"), smoothing: 0 },
+  { name: "norms", label: t("Adapter beside the base"), smoothing: 0 },
+  { name: "step_seconds", label: t("Seconds a step"), smoothing: 0.9 },
+  { name: "memory", label: t("Memory in MiB"), smoothing: 0 },
 ];
 
 export class CurveStore {

@@ -4,7 +4,6 @@
 import { html, setText } from "../panel/dom.js";
 import { serverFrom } from "../panel/server.js";
 import { NO_RUN } from "../panel/run.js";
-import { stepName } from "../panel/samples_view.js";
 import { openRun } from "../run_file/open.js";
 import { loadWorkflow, telling } from "../run/workflow.js";
 import { CurveStore } from "./curves.js";
@@ -12,6 +11,7 @@ import { diskView } from "./disk.js";
 import { GoOn } from "./go_on.js";
 import { Overlay } from "./overlay.js";
 import { differences } from "./rows.js";
+import { t } from "./texts.js";
 
 /**
  * @typedef {import("../comfyui.js").Api} Api
@@ -25,26 +25,31 @@ import { differences } from "./rows.js";
 
 /** @type {[string, import("../panel/server.js").RunRequest, string][]} */
 const LIVE = [
-  ["Stop and keep", "stop", "Ends the run after this step; its adapter is kept"],
-  ["Save now", "save", "Saves a checkpoint after this step"],
-  ["Sample now", "preview", "Generates the preview images after this step"],
+  [t("Stop and keep"), "stop", t("Ends the run after this step; its adapter is kept")],
+  [t("Save now"), "save", t("Saves a checkpoint after this step")],
+  [t("Sample now"), "preview", t("Generates the preview images after this step")],
 ];
 /** Statuses of a run that can be let go on; one that is done can become longer. */
 const BROKEN_OFF = new Set(["stopped", "cancelled", "failed", "lost"]);
 const GO_ON = {
-  continue: ["Continue", "Opens its graph, and trains on to the planned end"],
-  longer: ["Train longer", "Opens its graph, and trains so many more steps from where it ended"],
-  from: ["Go on from here", "Opens its graph, and trains on from this checkpoint: the steps behind it are made again, and their checkpoints go"],
-  again: ["Same with other settings", "Opens its graph with resume off; what you change and run becomes a new run"],
+  continue: [t("Continue"), t("Opens its graph, and trains on to the planned end")],
+  longer: [t("Train longer"), t("Opens its graph, and trains so many more steps from where it ended")],
+  from: [t("Go on from here"), t("Opens its graph, and trains on from this checkpoint: the steps behind it are made again, and their checkpoints go")],
+  again: [t("Same with other settings"), t("Opens its graph with resume off; what you change and run becomes a new run")],
 };
 const FOLDER = {
-  open: ["Open folder", "Shows the run's folder on this machine"],
-  copy: ["Copy folder's path", ""],
+  open: [t("Open folder"), t("Shows the run's folder on this machine")],
+  copy: [t("Copy folder's path"), ""],
 };
-const MORE_STEPS = "Give a whole number of steps above 0.";
+const MORE_STEPS = t("Give a whole number of steps above 0.");
 /** So many runs are compared at once. */
 export const MOST = 3;
 const LORA_CLASS = "LoraLoaderModelOnly";
+
+/** @param {number} step */
+function stepText(step) {
+  return step === 0 ? t("before training") : t("step {step}", { step });
+}
 
 export class DetailView {
   /**
@@ -72,8 +77,8 @@ export class DetailView {
     /** @type {Keep} */
     this.keep = async () => {};
     this.asked = 0;
-    this.overlay = new Overlay(() => void telling(app, "Runs", () => this.drawCurves()));
-    this.slider = html("input", "runs-slider", { type: "range", min: "0", step: "1", "aria-label": "Step of the images" });
+    this.overlay = new Overlay(() => void telling(app, t("Runs"), () => this.drawCurves()));
+    this.slider = html("input", "runs-slider", { type: "range", min: "0", step: "1", "aria-label": t("Step of the images") });
     this.slider.addEventListener("input", () => this.drawSamples());
     this.step = html("output", "runs-step");
     this.images = html("div", "runs-samples");
@@ -81,7 +86,7 @@ export class DetailView {
       html("div", "runs-steps", {}, [this.slider, this.step]), this.images,
     ]);
     this.settings = html("table", "runs-settings");
-    this.differ = html("details", "runs-differ", {}, [html("summary", "", {}, ["Settings that differ"]), this.settings]);
+    this.differ = html("details", "runs-differ", {}, [html("summary", "", {}, [t("Settings that differ")]), this.settings]);
     this.heads = html("div", "runs-chosen");
     this.element = html("div", "runs-detail", {}, [this.heads, this.overlay.element, this.samples, this.differ]);
     this.element.hidden = true;
@@ -155,7 +160,7 @@ export class DetailView {
   drawSamples() {
     const step = this.sampleSteps()[Number(this.slider.value)] ?? -1;
     this.samples.hidden = step < 0;
-    setText(this.step, step < 0 ? "" : stepName(step));
+    setText(this.step, step < 0 ? "" : stepText(step));
     this.slider.setAttribute("aria-valuetext", this.step.textContent ?? "");
     this.images.replaceChildren(...this.runs.map(({ detail }, place) => {
       const { samples } = detail.run;
@@ -168,7 +173,7 @@ export class DetailView {
 
   /** @param {Sample} sample @param {readonly Sample[]} all */
   thumbnail(sample, all) {
-    const name = `${stepName(sample.step)}, ${sample.prompt || `prompt ${sample.index + 1}`}`;
+    const name = `${stepText(sample.step)}, ${sample.prompt || t("prompt {number}", { number: sample.index + 1 })}`;
     const image = html("img", "", { src: this.panelServer.imageUrl(sample, true), alt: name });
     const button = html("button", "runs-thumbnail", { type: "button", title: name }, [image]);
     button.addEventListener("click", () => this.lightbox.open(sample, all));
@@ -192,12 +197,12 @@ export class DetailView {
     };
     /** @type {HTMLElement[]} */
     const actions = [
-      press("Load workflow", "Opens the workflow that it was started from, in a tab of its own", () =>
+      press(t("Load workflow"), t("Opens the workflow that it was started from, in a tab of its own"), () =>
         loadWorkflow(row.run, this.panelServer, this.app)),
-      press("Open as graph", "Puts the nodes of its settings below the others", () => openRun(row.run, this.api, this.app)),
+      press(t("Open as graph"), t("Puts the nodes of its settings below the others"), () => openRun(row.run, this.api, this.app)),
     ];
     const page = `/adapter_trainer/runs/page?${new URLSearchParams({ run: row.run })}`;
-    const report = html("a", "runs-action", { href: this.api.apiURL(page), target: "_blank", title: "One page to keep or to pass on; the settings on it have paths and prompts" }, ["Report"]);
+    const report = html("a", "runs-action", { href: this.api.apiURL(page), target: "_blank", title: t("One page to keep or to pass on; the settings on it have paths and prompts") }, [t("Report")]);
     actions.push(report);
     if (detail.node) {
       actions.push(...LIVE.map(([label, wish, title]) => press(label, title, async () => {
@@ -207,8 +212,8 @@ export class DetailView {
     }
     if (detail.adapter) {
       actions.push(
-        press("Use in Load LoRA", "Copies the adapter into the loras folder, and adds the node", () => this.use(row.run)),
-        press("Copy path", detail.adapter, () => this.copy(detail.adapter)),
+        press(t("Use in Load LoRA"), t("Copies the adapter into the loras folder, and adds the node"), () => this.use(row.run)),
+        press(t("Copy path"), detail.adapter, () => this.copy(detail.adapter)),
       );
     }
     const [shown, hint] = detail.opens ? FOLDER.open : FOLDER.copy;
@@ -218,9 +223,9 @@ export class DetailView {
     const rest = html("div", "runs-actions", {}, actions);
     // Beside others there is room for what is compared alone.
     if (this.runs.length > 1) return html("div", "runs-one", { "data-run": String(place) }, [title, rest]);
-    const tags = html("input", "runs-tags", { "aria-label": `Tags of ${row.run}`, placeholder: "Tags, with commas between" });
+    const tags = html("input", "runs-tags", { "aria-label": t("Tags of {run}", { run: row.run }), placeholder: t("Tags, with commas between") });
     tags.value = row.tags.join(", ");
-    const note = html("textarea", "runs-note", { "aria-label": `Note on ${row.run}`, placeholder: "Note", rows: "2", maxlength: "4000" });
+    const note = html("textarea", "runs-note", { "aria-label": t("Note on {run}", { run: row.run }), placeholder: t("Note"), rows: "2", maxlength: "4000" });
     note.value = row.note;
     const written = () => {
       const words = tags.value.split(",").map((tag) => tag.trim()).filter(Boolean);
@@ -250,19 +255,19 @@ export class DetailView {
     if (BROKEN_OFF.has(row.status) && checkpoints.length) {
       rows.unshift(press(GO_ON.continue[0], GO_ON.continue[1], () => this.goOn.start(run, {})));
     }
-    const forms = [html("div", "runs-actions", { role: "group", "aria-label": "Go on" }, rows)];
+    const forms = [html("div", "runs-actions", { role: "group", "aria-label": t("Go on") }, rows)];
     if (row.status === "done" && checkpoints.length) {
-      const more = html("input", "runs-more", { type: "number", min: "1", step: "1", "aria-label": "How many more steps" });
+      const more = html("input", "runs-more", { type: "number", min: "1", step: "1", "aria-label": t("How many more steps") });
       more.value = String(Math.max(1, Math.round(Math.max(run.step, run.steps) / 2)));
-      forms.push(html("div", "runs-actions", {}, [more, "more steps", press(GO_ON.longer[0], GO_ON.longer[1], async () => {
+      forms.push(html("div", "runs-actions", {}, [more, t("more steps"), press(GO_ON.longer[0], GO_ON.longer[1], async () => {
         const steps = Number(more.value);
         if (!Number.isInteger(steps) || steps < 1) throw new Error(MORE_STEPS);
         await this.goOn.start(run, { more: steps });
       })]));
     }
     if (checkpoints.length) {
-      const from = html("select", "runs-from", { "aria-label": "Checkpoint" },
-        [...checkpoints].reverse().map((step) => html("option", "", { value: String(step) }, [stepName(step)])));
+      const from = html("select", "runs-from", { "aria-label": t("Checkpoint") },
+        [...checkpoints].reverse().map((step) => html("option", "", { value: String(step) }, [stepText(step)])));
       forms.push(html("div", "runs-actions", {}, [from, press(GO_ON.from[0], GO_ON.from[1], () => this.goOn.start(run, { step: Number(from.value) }))]));
     }
     return forms;
@@ -271,7 +276,7 @@ export class DetailView {
   /** A page that came without encryption from another machine has no clipboard. @param {string} text */
   async copy(text) {
     if (navigator.clipboard) return navigator.clipboard.writeText(text);
-    this.app.extensionManager.toast.add({ severity: "info", summary: "Path", detail: text });
+    this.app.extensionManager.toast.add({ severity: "info", summary: t("Path"), detail: text });
   }
 
   /** @param {string} run */
@@ -280,7 +285,7 @@ export class DetailView {
     await this.app.reloadNodeDefs?.();
     const node = window.LiteGraph.createNode(LORA_CLASS);
     const graph = this.app.canvas?.graph;
-    if (!node || !graph) throw new Error("There is no graph to put the node into.");
+    if (!node || !graph) throw new Error(t("There is no graph to put the node into."));
     const widget = node.widgets?.find((each) => each.name === "lora_name");
     if (widget) widget.value = name;
     const right = Math.max(0, ...graph.nodes.map((each) => each.pos[0] + each.size[0]));

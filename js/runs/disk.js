@@ -2,6 +2,7 @@
 /** What a run takes on the disk, what of it can be cleaned up, and what can be put back. */
 
 import { html, setText } from "../panel/dom.js";
+import { t } from "./texts.js";
 
 /**
  * @typedef {"checkpoints" | "samples" | "run"} Part
@@ -10,12 +11,18 @@ import { html, setText } from "../panel/dom.js";
  * @typedef {{ id: string, run: string, parts: Part[], bytes: number }} Trashed
  */
 
-const NAMES = { checkpoints: "Checkpoints", samples: "Images", adapters: "Adapters", rest: "Curves, settings, notes and other files" };
-const WHOLE = "The run as a whole";
-const CHOOSE = "Choose what to clean up.";
-const KEPT = "What is cleaned up can be put back until ComfyUI closes. It takes its room until then.";
+const NAMES = { checkpoints: t("Checkpoints"), samples: t("Images"), adapters: t("Adapters"), rest: t("Curves, settings, notes and other files") };
+const WHOLE = t("The run as a whole");
+const CHOOSE = t("Choose what to clean up.");
+const KEPT = t("What is cleaned up can be put back until ComfyUI closes. It takes its room until then.");
 /** @type {Record<Part, string>} */
-const TRASHED = { checkpoints: "checkpoints", samples: "images", run: "the run as a whole" };
+const TRASHED = { checkpoints: t("checkpoints"), samples: t("images"), run: t("the run as a whole") };
+/** A translation says it in a form that holds for every number. @type {Record<string, (count: number) => string>} */
+const COUNTED = {
+  adapters: (count) => (count === 1 ? t("1 adapter") : t("{count} adapters", { count })),
+  checkpoints: (count) => (count === 1 ? t("1 checkpoint") : t("{count} checkpoints", { count })),
+  samples: (count) => (count === 1 ? t("1 image") : t("{count} images", { count })),
+};
 const UNITS = ["bytes", "kB", "MB", "GB", "TB"];
 
 /** @param {number} bytes @returns {string} `4.2 GB` */
@@ -55,23 +62,17 @@ export function totalOf(disk) {
  */
 export function lossOf(disk, parts) {
   const { checkpoints, samples, adapters } = disk;
-  const saved = `${counted(checkpoints.count, "checkpoint")}, ${formatBytes(checkpoints.bytes)}`;
   if (parts.includes("run")) {
-    const names = [counted(adapters.count, "adapter"), counted(checkpoints.count, "checkpoint"), counted(samples.count, "image")];
-    return `The run as a whole, ${formatBytes(totalOf(disk))}: ${names.join(", ")}, its curves, settings and notes.`;
+    const names = [COUNTED.adapters(adapters.count), COUNTED.checkpoints(checkpoints.count), COUNTED.samples(samples.count)];
+    return t("The run as a whole, {size}: {parts}, its curves, settings and notes.", { size: formatBytes(totalOf(disk)), parts: names.join(", ") });
   }
   const told = [];
   if (parts.includes("checkpoints")) {
-    const kept = adapters.count ? "the adapter stays" : "its adapter is in them alone, and goes with them";
-    told.push(`${saved}; ${kept}; it cannot be continued then.`);
+    const kept = adapters.count ? t("the adapter stays") : t("its adapter is in them alone, and goes with them");
+    told.push(t("{parts}, {size}; {kept}; it cannot be continued then.", { parts: COUNTED.checkpoints(checkpoints.count), size: formatBytes(checkpoints.bytes), kept }));
   }
-  if (parts.includes("samples")) told.push(`${counted(samples.count, "image")}, ${formatBytes(samples.bytes)}.`);
+  if (parts.includes("samples")) told.push(`${COUNTED.samples(samples.count)}, ${formatBytes(samples.bytes)}.`);
   return told.join(" ") || CHOOSE;
-}
-
-/** @param {number} count @param {string} word */
-function counted(count, word) {
-  return `${count} ${word}${count === 1 ? "" : "s"}`;
 }
 
 /**
@@ -91,7 +92,7 @@ export function diskView(disk, open, clean) {
     const bytes = parts.includes("run") ? totalOf(disk) : parts.reduce((sum, part) => sum + disk[/** @type {"samples"} */ (part)].bytes, 0);
     for (const part of ["checkpoints", "samples"]) if (boxes[part]) boxes[part].disabled = parts.includes("run");
     setText(loss, lossOf(disk, parts));
-    setText(button, `Clean up ${formatBytes(bytes)}`);
+    setText(button, t("Clean up {size}", { size: formatBytes(bytes) }));
     button.disabled = parts.length === 0;
   };
   const row = (/** @type {string} */ part, /** @type {string} */ label, /** @type {string} */ size) => {
@@ -107,7 +108,7 @@ export function diskView(disk, open, clean) {
   });
   button.addEventListener("click", () => clean(chosen()));
   const view = html("details", "runs-disk", {}, [
-    html("summary", "", {}, [`Disk: ${formatBytes(totalOf(disk))}`]),
+    html("summary", "", {}, [t("Disk: {size}", { size: formatBytes(totalOf(disk)) })]),
     ...rows, row("run", WHOLE, formatBytes(totalOf(disk))), loss, button,
   ]);
   view.open = open;
@@ -119,20 +120,20 @@ export class TrashView {
   /** @param {{ restore: (id: string) => void, empty: () => void }} actions */
   constructor({ restore, empty }) {
     this.restore = restore;
-    this.list = html("ul", "runs-queued", { "aria-label": "What was cleaned up" });
-    this.emptier = html("button", "runs-action", { type: "button", title: "Removes it for good, and frees its room now" });
+    this.list = html("ul", "runs-queued", { "aria-label": t("What was cleaned up") });
+    this.emptier = html("button", "runs-action", { type: "button", title: t("Removes it for good, and frees its room now") });
     this.emptier.addEventListener("click", empty);
-    this.element = html("div", "runs-trash", {}, [html("div", "runs-heading", {}, ["Cleaned up"]), html("p", "runs-loss", {}, [KEPT]), this.list, this.emptier]);
+    this.element = html("div", "runs-trash", {}, [html("div", "runs-heading", {}, [t("Cleaned up")]), html("p", "runs-loss", {}, [KEPT]), this.list, this.emptier]);
     this.draw([]);
   }
 
   /** @param {readonly Trashed[]} trash */
   draw(trash) {
     this.element.hidden = trash.length === 0;
-    setText(this.emptier, `Empty the trash, ${formatBytes(trash.reduce((sum, each) => sum + each.bytes, 0))}`);
+    setText(this.emptier, t("Empty the trash, {size}", { size: formatBytes(trash.reduce((sum, each) => sum + each.bytes, 0)) }));
     this.list.replaceChildren(...trash.map(({ id, run, parts, bytes }) => {
-      const what = parts.map((part) => TRASHED[part]).join(" and ");
-      const button = html("button", "runs-action", { type: "button", "aria-label": `Undo: ${run}, ${what}` }, ["Undo"]);
+      const what = parts.map((part) => TRASHED[part]).join(t(" and "));
+      const button = html("button", "runs-action", { type: "button", "aria-label": t("Undo: {run}, {parts}", { run, parts: what }) }, [t("Undo")]);
       button.addEventListener("click", () => this.restore(id));
       return html("li", "runs-waiting", {}, [html("span", "", {}, [html("b", "", {}, [run]), ` ${what}, ${formatBytes(bytes)}`]), button]);
     }));

@@ -5,6 +5,7 @@ import { Binding, runName } from "../panel/binding.js";
 import { goOn } from "../panel/go_on.js";
 import { openRun } from "../run_file/open.js";
 import { loadWorkflow } from "../run/workflow.js";
+import { t } from "./texts.js";
 
 /**
  * @typedef {import("../comfyui.js").App} App
@@ -15,7 +16,7 @@ import { loadWorkflow } from "../run/workflow.js";
  */
 
 const TRAIN_CLASSES = new Set(["AdapterTrainerTrain", "AdapterTrainerQuick"]);
-const AGAIN = "Change what you like, and press Run: resume is off, so that it becomes a new run.";
+const AGAIN = t("Change what you like, and press Run: resume is off, so that it becomes a new run.");
 
 export class GoOn {
   /** @param {App} app @param {Api} api @param {Server} server */
@@ -67,7 +68,7 @@ export class GoOn {
     const [name] = run.split("/");
     const nodes = nodesOf(this.root).filter((node) => TRAIN_CLASSES.has(node.comfyClass ?? ""));
     const node = nodes.findLast((each) => runName(each) === name) ?? nodes.findLast((each) => runName(each) === null);
-    if (!node) throw new Error(`The graph has no node that trains ${name}.`);
+    if (!node) throw new Error(t("The graph has no node that trains {name}.", { name }));
     return node;
   }
 

@@ -6,6 +6,7 @@ import { html, setAll, setText, svg } from "../panel/dom.js";
 import { formatNumber } from "../panel/format.js";
 import { smooth } from "../panel/series.js";
 import { CURVES } from "./curves.js";
+import { t } from "./texts.js";
 
 /**
  * @typedef {import("../panel/series.js").Bucket} Bucket
@@ -19,7 +20,7 @@ import { CURVES } from "./curves.js";
 const EDGE = { left: 46, top: 6, right: 8, bottom: 18 };
 const SIZE = { width: 360, height: 190 };
 const CLIP = "adapter-trainer-runs-clip";
-const NONE = "None of these runs has measured it.";
+const NONE = t("None of these runs has measured it.");
 
 export class Overlay {
   /** @param {() => void} onChoice told when another curve is wanted */
@@ -30,12 +31,12 @@ export class Overlay {
     this.lines = svg("g", "", { "clip-path": `url(#${CLIP})` });
     const clip = svg("clipPath", "", { id: CLIP }, [svg("rect", "", area)]);
     this.chart = svg("svg", "runs-chart", view, [clip, this.axes, this.lines]);
-    this.choice = html("select", "runs-curve", { "aria-label": "Curve" },
+    this.choice = html("select", "runs-curve", { "aria-label": t("Curve") },
       CURVES.map(({ name, label }) => html("option", "", { value: name }, [label])));
     this.choice.addEventListener("change", onChoice);
     this.log = html("input", "", { type: "checkbox" });
     this.log.addEventListener("change", () => this.draw(this.shown));
-    const label = html("label", "runs-log", {}, [this.log, "Logarithmic"]);
+    const label = html("label", "runs-log", {}, [this.log, t("Logarithmic")]);
     this.none = html("p", "runs-none", {}, [NONE]);
     this.element = html("div", "runs-overlay", {}, [
       html("div", "runs-curves", {}, [this.choice, label]), this.chart, this.none,
@@ -100,7 +101,7 @@ export class Overlay {
       return [svg("path", "runs-line", { d, ...color }), svg("path", "runs-held-out", { d: dashed, ...color })];
     }));
     const text = drawn.map(({ run, points }) => `${run}: ${formatNumber(points.at(-1)?.value)}`);
-    setAll(this.chart, { "aria-label": `${label} at the last step. ${text.join("; ")}` });
+    setAll(this.chart, { "aria-label": t("{curve} at the last step. {runs}", { curve: label, runs: text.join("; ") }) });
     setText(this.none, NONE);
   }
 }

@@ -3,6 +3,7 @@
 
 import { html } from "../panel/dom.js";
 import { formatDuration } from "../panel/format.js";
+import { t } from "./texts.js";
 
 /**
  * @typedef {object} Training
@@ -18,8 +19,8 @@ import { formatDuration } from "../panel/format.js";
  * @typedef {{ promptId: string, runs: boolean, name: string, text: string }} Line
  */
 
-const OTHER = "a prompt without training";
-const UNNAMED = "a training";
+const OTHER = t("a prompt without training");
+const UNNAMED = t("a training");
 
 /** @param {any} payload @returns {Queued[]} */
 export function toQueue(payload) {
@@ -53,9 +54,9 @@ export function queueLines(queue, clock) {
     const steps = trainings.reduce((sum, each) => sum + each.steps, 0);
     const known = trainings.length > 0 && trainings.every((each) => each.steps > 0);
     const text = [
-      known ? `${steps} steps` : "",
-      runs ? "runs" : before.length ? `waits for ${before[0]}${before.length > 1 ? ` and ${before.length - 1} more` : ""}` : "waits",
-      end === null ? "" : `ends ${clock(end)}, in ${formatDuration(end)}`,
+      known ? t("{count} steps", { count: steps }) : "",
+      runs ? t("runs") : waitText(before),
+      end === null ? "" : t("ends {time}, in {duration}", { time: clock(end), duration: formatDuration(end) }),
     ];
     if (trainings.length) lines.push({ promptId, runs, name, text: text.filter(Boolean).join(", ") });
     before.push(name || OTHER);
@@ -63,13 +64,19 @@ export function queueLines(queue, clock) {
   return lines;
 }
 
+/** @param {readonly string[]} before what has to end first */
+function waitText([name, ...others]) {
+  if (!name) return t("waits");
+  return others.length ? t("waits for {name} and {count} more", { name, count: others.length }) : t("waits for {name}", { name });
+}
+
 export class QueueView {
   /** @param {(promptId: string) => void} cancel takes one that waits out of the queue */
   constructor(cancel) {
     this.cancel = cancel;
     this.drawn = "";
-    this.list = html("ul", "runs-queued", { "aria-label": "Trainings in ComfyUI's queue" });
-    this.element = html("div", "runs-queue", {}, [html("div", "runs-heading", {}, ["Queue"]), this.list]);
+    this.list = html("ul", "runs-queued", { "aria-label": t("Trainings in ComfyUI's queue") });
+    this.element = html("div", "runs-queue", {}, [html("div", "runs-heading", {}, [t("Queue")]), this.list]);
     this.element.hidden = true;
   }
 
@@ -84,8 +91,8 @@ export class QueueView {
     this.list.replaceChildren(...lines.map(({ promptId, runs, name, text }) => {
       const item = html("li", "runs-waiting", {}, [html("span", "", {}, [html("b", "", {}, [name]), ` ${text}`])]);
       if (runs) return item;
-      const title = "Takes it out of ComfyUI's queue; what trains is left alone";
-      const button = html("button", "runs-action", { type: "button", title, "aria-label": `Cancel ${name}`, "data-prompt": promptId }, ["Cancel"]);
+      const title = t("Takes it out of ComfyUI's queue; what trains is left alone");
+      const button = html("button", "runs-action", { type: "button", title, "aria-label": t("Cancel {name}", { name }), "data-prompt": promptId }, [t("Cancel")]);
       button.addEventListener("click", () => this.cancel(promptId));
       item.append(button);
       return item;
@@ -98,5 +105,5 @@ export class QueueView {
 function timeOfDay(seconds) {
   const at = new Date(Date.now() + seconds * 1000);
   const time = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
-  return at.toDateString() === new Date().toDateString() ? `at ${time}` : `on ${at.toLocaleDateString()} at ${time}`;
+  return at.toDateString() === new Date().toDateString() ? t("at {time}", { time }) : t("on {date} at {time}", { date: at.toLocaleDateString(), time });
 }

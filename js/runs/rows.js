@@ -17,6 +17,13 @@
  */
 
 import { toSample } from "../panel/run.js";
+import { t } from "./texts.js";
+
+/** What a run's status is called. @type {Record<string, string>} */
+export const STATUSES = {
+  running: t("running"), done: t("done"), stopped: t("stopped"), cancelled: t("cancelled"), failed: t("failed"), lost: t("lost"),
+  damaged: t("damaged"),
+};
 
 /** @param {unknown} payload @returns {Row[]} */
 export function toRows(payload) {
@@ -59,7 +66,7 @@ export function toNotes(each) {
 export function matching(rows, query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   return rows.filter((row) => {
-    const text = [row.run, row.status, row.note, ...row.tags].join(" ").toLowerCase();
+    const text = [row.run, row.status, STATUSES[row.status] ?? "", row.note, ...row.tags].join(" ").toLowerCase();
     return words.every((word) => text.includes(word));
   });
 }

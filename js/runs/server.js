@@ -23,6 +23,7 @@ import { fromSnapshot } from "../panel/run.js";
 import { toDisk, toTrash } from "./disk.js";
 import { toQueue } from "./queue.js";
 import { toNotes, toRows } from "./rows.js";
+import { t } from "./texts.js";
 
 export class RunsServer {
   /** @param {{ fetchApi: (route: string, options?: RequestInit) => Promise<Response> }} api */
@@ -39,7 +40,7 @@ export class RunsServer {
   async one(run) {
     const answer = await this.ask(`one?${new URLSearchParams({ run })}`);
     const found = fromSnapshot(answer?.run);
-    if (!found) throw new Error(`${run} cannot be read.`);
+    if (!found) throw new Error(t("{run} cannot be read.", { run }));
     const { settings = {}, adapter = "", node = "", folder = "", opens, checkpoints } = answer;
     return {
       run: found, settings, adapter: String(adapter), node: String(node), folder: String(folder), opens: opens === true,
@@ -113,7 +114,7 @@ export class RunsServer {
     const posted = content && { method: "POST", headers, body: JSON.stringify(content) };
     const response = await this.api.fetchApi(`/adapter_trainer/runs/${route}`, { cache: "no-store", ...posted });
     const answer = await response.json().catch(() => null);
-    if (!response.ok) throw new Error(answer?.reason || `The server answered ${response.status}.`);
+    if (!response.ok) throw new Error(answer?.reason || t("The server answered {status}.", { status: response.status }));
     return answer;
   }
 }

@@ -13,9 +13,10 @@ import { telling } from "../run/workflow.js";
 import { DetailView, MOST } from "./detail.js";
 import { TrashView, formatBytes } from "./disk.js";
 import { QueueView } from "./queue.js";
-import { matching, sorted } from "./rows.js";
+import { STATUSES, matching, sorted } from "./rows.js";
 import { RunsServer } from "./server.js";
 import { addStyle } from "./style.js";
+import { t } from "./texts.js";
 
 /**
  * @typedef {import("../comfyui.js").Api} Api
@@ -30,7 +31,7 @@ const EVENTS = ["adapter_trainer.state", "adapter_trainer.progress", "execution_
 /** So many rows are drawn; a search finds the others. */
 const SHOWN = 200;
 /** @type {[Order, string][]} */
-const ORDERS = [["newest", "Newest first"], ["name", "By name"], ["loss", "Lowest loss first"], ["size", "Largest first"]];
+const ORDERS = [["newest", t("Newest first")], ["name", t("By name")], ["loss", t("Lowest loss first")], ["size", t("Largest first")]];
 
 export class RunsTab {
   /** @param {Api} api @param {App} app */
@@ -51,13 +52,13 @@ export class RunsTab {
     this.sizes = {};
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.waiting = undefined;
-    this.search = html("input", "runs-search", { type: "search", placeholder: "Search name, status, tag or note", "aria-label": "Search runs" });
+    this.search = html("input", "runs-search", { type: "search", placeholder: t("Search name, status, tag or note"), "aria-label": t("Search runs") });
     this.search.addEventListener("input", () => this.drawList());
-    this.order = html("select", "runs-order", { "aria-label": "Order of runs" },
+    this.order = html("select", "runs-order", { "aria-label": t("Order of runs") },
       ORDERS.map(([value, label]) => html("option", "", { value }, [label])));
     this.order.addEventListener("change", () => void this.reorder());
     this.count = html("div", "runs-count", { "aria-live": "polite" });
-    this.list = html("ul", "runs-list", { "aria-label": "Runs" });
+    this.list = html("ul", "runs-list", { "aria-label": t("Runs") });
     this.detail = new DetailView({
       api, app, server: this.server, lightbox: new Lightbox(this.imageUrl),
       clean: (row, parts) => this.change(() => this.server.clean(row.run, parts)),
@@ -67,7 +68,7 @@ export class RunsTab {
       restore: (id) => void this.change(async () => this.showRestored(await this.server.restore(id))),
       empty: () => void this.change(() => this.server.empty()),
     });
-    this.element = html("section", "runs", { "aria-label": "Runs" }, [
+    this.element = html("section", "runs", { "aria-label": t("Runs") }, [
       this.queue.element,
       html("div", "runs-head", {}, [this.search, this.order]),
       this.count,
@@ -100,7 +101,7 @@ export class RunsTab {
     clearTimeout(this.waiting);
     this.waiting = undefined;
     let read = false;
-    await telling(this.app, "Runs", async () => {
+    await telling(this.app, t("Runs"), async () => {
       const [rows, queue, trash] = await Promise.all([this.server.list(), this.server.queue(), this.server.trash()]);
       this.queue.draw(queue);
       this.trash.draw(trash);
@@ -116,20 +117,20 @@ export class RunsTab {
 
   /** Does something to runs or the queue, and looks what has become of them. @param {() => Promise<unknown>} work */
   async change(work) {
-    await telling(this.app, "Runs", async () => void (await work()));
+    await telling(this.app, t("Runs"), async () => void (await work()));
     this.detail.stale = true;
     await this.refresh();
   }
 
   /** @param {string} run as it is called now */
   showRestored(run) {
-    this.app.extensionManager.toast.add({ severity: "info", summary: "Runs", detail: `${run} has it back.`, life: 8000 });
+    this.app.extensionManager.toast.add({ severity: "info", summary: t("Runs"), detail: t("{run} has it back.", { run }), life: 8000 });
   }
 
   /** To look how large every run is takes a while, so it is done when it is asked for. */
   async reorder() {
     if (this.order.value === "size") {
-      await telling(this.app, "Runs", async () => {
+      await telling(this.app, t("Runs"), async () => {
         this.sizes = await this.server.sizes();
       });
     }
@@ -140,13 +141,18 @@ export class RunsTab {
     return this.chosen.flatMap((run) => this.rows.filter((row) => row.run === run));
   }
 
+  /** @param {number} found */
+  countText(found) {
+    if (!this.rows.length) return t("No run yet. Train an adapter, and it appears here.");
+    const values = { found, count: this.rows.length, shown: SHOWN };
+    return found > SHOWN ? t("{found} of {count} runs, {shown} shown", values) : t("{found} of {count} runs", values);
+  }
+
   drawList() {
     const order = /** @type {Order} */ (this.order.value);
     const sized = order === "size" ? this.rows.map((row) => ({ ...row, bytes: this.sizes[row.run] ?? null })) : this.rows;
     const found = sorted(matching(sized, this.search.value), order);
-    const hidden = found.length > SHOWN ? `, ${SHOWN} shown` : "";
-    const none = "No run yet. Train an adapter, and it appears here.";
-    setText(this.count, this.rows.length ? `${found.length} of ${this.rows.length} runs${hidden}` : none);
+    setText(this.count, this.countText(found.length));
     const focused = document.activeElement?.getAttribute("data-run-key");
     const shown = found.slice(0, SHOWN);
     // A run that trains changes one row of hundreds.
@@ -175,22 +181,22 @@ export class RunsTab {
     const image = row.sample
       ? html("img", "runs-image", { src: this.imageUrl(row.sample, true), alt: "", loading: "lazy" })
       : html("span", "runs-image");
-    const facts = [formatStep(row.step, row.steps), row.loss === null ? "" : `loss ${formatNumber(row.loss, 3)}`,
+    const facts = [formatStep(row.step, row.steps), row.loss === null ? "" : t("loss {loss}", { loss: formatNumber(row.loss, 3) }),
       row.bytes === null ? "" : formatBytes(row.bytes), ...row.tags];
     const button = html("button", "runs-row", { type: "button", "aria-pressed": String(place >= 0), "data-run-key": row.run }, [
       image,
       html("span", "runs-name", {}, [row.run]),
-      html("span", "runs-facts", {}, [html("span", "light"), `${row.status}, ${facts.filter(Boolean).join(", ")}`]),
+      html("span", "runs-facts", {}, [html("span", "light"), `${STATUSES[row.status] ?? row.status}, ${facts.filter(Boolean).join(", ")}`]),
     ]);
     button.dataset.status = row.status === "running" ? "training" : row.status;
     button.title = row.reason || row.note;
     button.addEventListener("click", (event) => this.choose(row.run, event.ctrlKey || event.metaKey || event.shiftKey));
     const star = html("button", "runs-star", {
-      type: "button", "aria-pressed": String(row.favourite), title: row.favourite ? "No favourite any more" : "Favourite",
-      "aria-label": `Favourite: ${row.run}`, "data-run-key": `${row.run} star`,
+      type: "button", "aria-pressed": String(row.favourite), title: row.favourite ? t("No favourite any more") : t("Favourite"),
+      "aria-label": t("Favourite: {run}", { run: row.run }), "data-run-key": `${row.run} star`,
     }, [row.favourite ? "★" : "☆"]);
     star.addEventListener("click", () => void this.keep(row, { favourite: !row.favourite }));
-    const compare = html("input", "runs-compare", { type: "checkbox", "aria-label": `Compare ${row.run}`, title: `Compare, up to ${MOST}`, "data-run-key": `${row.run} compare` });
+    const compare = html("input", "runs-compare", { type: "checkbox", "aria-label": t("Compare {run}", { run: row.run }), title: t("Compare, up to {count}", { count: MOST }), "data-run-key": `${row.run} compare` });
     compare.checked = place >= 0;
     compare.addEventListener("change", () => this.choose(row.run, true));
     const item = html("li", "runs-item", {}, [compare, button, star]);
@@ -204,12 +210,12 @@ export class RunsTab {
     if (!beside) this.chosen = [run];
     else this.chosen = rest.length < this.chosen.length ? rest : [...rest, run].slice(-MOST);
     this.drawList();
-    void telling(this.app, "Runs", () => this.detail.show(this.chosenRows(), (row, change) => this.keep(row, change)));
+    void telling(this.app, t("Runs"), () => this.detail.show(this.chosenRows(), (row, change) => this.keep(row, change)));
   }
 
   /** @param {Row} row @param {Partial<import("./rows.js").Notes>} change */
   async keep(row, change) {
-    await telling(this.app, "Runs", async () => {
+    await telling(this.app, t("Runs"), async () => {
       const { note, tags, favourite } = this.rows.find((each) => each.run === row.run) ?? row;
       const kept = await this.server.note(row.run, { note, tags, favourite, ...change });
       this.rows = this.rows.map((each) => (each.run === row.run ? { ...each, ...kept } : each));

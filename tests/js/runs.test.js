@@ -1,11 +1,12 @@
 // @ts-check
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 
 import { CurveStore } from "../../js/runs/curves.js";
 import { formatBytes, lossOf, toDisk } from "../../js/runs/disk.js";
 import { queueLines, toQueue } from "../../js/runs/queue.js";
 import { NO_RUN } from "../../js/panel/run.js";
 import { differences, matching, sorted, toRows } from "../../js/runs/rows.js";
+import { loadTexts, t } from "../../js/runs/texts.js";
 
 const rows = toRows({
   runs: [
@@ -101,5 +102,27 @@ describe("a curve of a run that goes on", () => {
     for (let i = 0; i < 3; i++) steps.push((await store.of(row, NO_RUN, "norms")).map((bucket) => bucket.step));
     expect(steps).toEqual([[4], [4, 5], [2]]);
     expect(asked.map((each) => each.slice(2))).toEqual([[0, ""], [4, "a"], [5, "a"]]);
+  });
+});
+
+describe("texts in another language", () => {
+  const served = { zh: { adapterTrainer: { "{found} of {count} runs": "{count} 个中的 {found} 个" } } };
+  const load = (/** @type {string} */ language) => {
+    const fetchApi = vi.fn(async () => new Response(JSON.stringify(served)));
+    const app = { extensionManager: { setting: { get: () => language } } };
+    return loadTexts(/** @type {any} */ ({ fetchApi }), /** @type {any} */ (app)).then(() => fetchApi.mock.calls.length);
+  };
+
+  it("have their values in their own order, and stay English where there is none", async () => {
+    expect(await load("zh")).toBe(1);
+    expect(t("{found} of {count} runs", { found: 2, count: 5 })).toBe("5 个中的 2 个");
+    expect(t("{run} is new", { run: "{count}" })).toBe("{count} is new");
+    expect(t("constructor")).toBe("constructor");
+    await load("fr");
+    expect(t("{found} of {count} runs", { found: 2, count: 5 })).toBe("2 of 5 runs");
+  });
+
+  it("are asked for in no English page", async () => {
+    expect(await load("en")).toBe(0);
   });
 });

@@ -55,8 +55,8 @@ def memory(language: str) -> dict[str, str]:
 def texts_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A node's texts in the shape of ``nodeDefs.json``.
 
-    Inputs keep their names, because errors, run files and docs have them. Advanced inputs, and
-    those of a choice, of which Nodes 2.0 shows the node's own text, stay English.
+    Inputs and outputs keep their names, because errors, run files and docs have them. Advanced
+    inputs stay English, and those of a choice, of which Nodes 2.0 shows the node's own text.
     """
     inputs = {
         name: {"tooltip": spec[1]["tooltip"]}
@@ -65,10 +65,9 @@ def texts_of(schema: Mapping[str, Any]) -> dict[str, Any]:
         if spec[1].get("tooltip") and not spec[1].get("advanced")
     }
     outputs = {
-        str(at): {"name": name} | ({"tooltip": tooltip} if tooltip else {})
-        for at, (name, tooltip) in enumerate(
-            zip(schema["output_name"], schema["output_tooltips"], strict=True)
-        )
+        str(at): {"tooltip": tooltip}
+        for at, tooltip in enumerate(schema["output_tooltips"])
+        if tooltip
     }
     own = {key: schema[key] for key in ("display_name", "description")}
     return own | {"inputs": inputs, "outputs": outputs}
@@ -90,7 +89,12 @@ def translated(texts: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, 
     return {key: each for key, each in found.items() if each}
 
 
-def leaves(texts: Mapping[str, Any]) -> Iterator[str]:
-    """All texts of such a shape."""
+def english(schemas: Schemas) -> set[str]:
+    """All texts that are to be translated."""
+    nodes = (schema for node, schema in schemas.items() if node.startswith(_PREFIX))
+    return {text for schema in nodes for text in _leaves(texts_of(schema))} | set(tab_texts())
+
+
+def _leaves(texts: Mapping[str, Any]) -> Iterator[str]:
     for each in texts.values():
-        yield from leaves(each) if isinstance(each, Mapping) else (each,)
+        yield from _leaves(each) if isinstance(each, Mapping) else (each,)

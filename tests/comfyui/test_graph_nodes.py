@@ -9,6 +9,7 @@ import pytest
 from comfyui.server import PACK, ROOT
 
 from scripts.build_generated import generated
+from scripts.build_locales import LANGUAGES, english, memory
 from tests.fixtures.tables import table
 from trainer_core.adapter_files.names.video_names import VIDEO_MODELS
 from trainer_core.config.run import find_setting, walk_settings
@@ -180,6 +181,13 @@ def test_what_is_generated_is_up_to_date(shared_server):
     files = generated(shared_server.get("/object_info"))
     assert len(files) > 50
     assert [f"{path}" for path, text in files.items() if (ROOT / path).read_text() != text] == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_text_is_translated_and_no_other(schemas, language):
+    """In ``scripts/locales``, by the English text."""
+    texts, known = english(schemas), set(memory(language))
+    assert (texts - known, known - texts) == (set(), set())
 
 
 def late(text):

@@ -40,7 +40,8 @@ def archive():
 def test_the_archive_has_what_runs(archive):
     single = {"__init__.py", "install.py", "requirements.txt", "pyproject.toml", "LICENSE"}
     assert single <= archive
-    for pattern in ("nodes/**/*.py", "js/**/*.js", "js/docs/*.md", "workflows/*.json"):
+    kinds = ("nodes/**/*.py", "js/**/*.js", "js/docs/*.md", "workflows/*.json", "locales/*/*.json")
+    for pattern in kinds:
         present = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern)}
         known = present & tracked()
         assert known

@@ -1,7 +1,7 @@
 # Each target makes the virtual environment it needs by itself.
 #   make demo [KIND=lora|loha|lokr] [TASK=generate|edit|own]
 #   make test | test-full | bench | lint | js | matrix | mutations
-#   make generated, after a setting or an input of a node has changed
+#   make generated, after a setting, an input of a node or a translation has changed
 #   make gpu-wheels, and where a GPU is: make gpu; without one: make pretend-gpu
 # Needs python3 >= 3.11 with pip and venv. Another one: make test PYTHON=python3.12
 # Another build of torch: install it into .venv before anything else, or set TORCH=...
@@ -70,7 +70,7 @@ test-full: $(READY) packages
 test-seconds: $(READY) packages
 	$(PYTEST) --write-seconds
 
-# The nodes' help pages and the workflows again, after a setting or an input has changed.
+# The nodes' help pages, workflows and locale files again, after a setting, an input or a translation has changed.
 generated: $(READY)
 	PYTHONPATH=.:tests $(BIN)/python -m scripts.build_generated
 

@@ -191,8 +191,8 @@ export class DetailView {
   /** @param {{ row: Row, detail: Detail }} chosen @param {number} place */
   head({ row, detail }, place) {
     const press = (/** @type {string} */ label, /** @type {string} */ title, /** @type {() => Promise<void>} */ work) => {
-      const button = html("button", "runs-action", { type: "button", title }, [label]);
-      button.addEventListener("click", () => void telling(this.app, label, work));
+      const button = html("button", "runs-action", { type: "button", title: t(title) }, [t(label)]);
+      button.addEventListener("click", () => void telling(this.app, t(label), work));
       return button;
     };
     /** @type {HTMLElement[]} */
@@ -261,7 +261,7 @@ export class DetailView {
       more.value = String(Math.max(1, Math.round(Math.max(run.step, run.steps) / 2)));
       forms.push(html("div", "runs-actions", {}, [more, t("more steps"), press(GO_ON.longer[0], GO_ON.longer[1], async () => {
         const steps = Number(more.value);
-        if (!Number.isInteger(steps) || steps < 1) throw new Error(MORE_STEPS);
+        if (!Number.isInteger(steps) || steps < 1) throw new Error(t(MORE_STEPS));
         await this.goOn.start(run, { more: steps });
       })]));
     }

@@ -72,7 +72,7 @@ export function lossOf(disk, parts) {
     told.push(t("{parts}, {size}; {kept}; it cannot be continued then.", { parts: COUNTED.checkpoints(checkpoints.count), size: formatBytes(checkpoints.bytes), kept }));
   }
   if (parts.includes("samples")) told.push(`${COUNTED.samples(samples.count)}, ${formatBytes(samples.bytes)}.`);
-  return told.join(" ") || CHOOSE;
+  return told.join(" ") || t(CHOOSE);
 }
 
 /**
@@ -85,7 +85,7 @@ export function diskView(disk, open, clean) {
   /** @type {Record<string, HTMLInputElement>} */
   const boxes = {};
   const loss = html("p", "runs-loss", { "aria-live": "polite" });
-  const button = html("button", "runs-action", { type: "button", title: KEPT });
+  const button = html("button", "runs-action", { type: "button", title: t(KEPT) });
   const chosen = () => /** @type {Part[]} */ (Object.keys(boxes).filter((part) => boxes[part].checked));
   const draw = () => {
     const parts = chosen();
@@ -104,12 +104,12 @@ export function diskView(disk, open, clean) {
   const rows = /** @type {(keyof Disk)[]} */ (["checkpoints", "samples", "adapters", "rest"]).filter((part) => disk[part].count > 0).map((part) => {
     const size = `${part === "rest" ? "" : `${disk[part].count}, `}${formatBytes(disk[part].bytes)}`;
     const cleanable = part === "checkpoints" || part === "samples";
-    return cleanable ? row(part, NAMES[part], size) : html("div", "runs-part", {}, [NAMES[part], html("span", "runs-size", {}, [size])]);
+    return cleanable ? row(part, t(NAMES[part]), size) : html("div", "runs-part", {}, [t(NAMES[part]), html("span", "runs-size", {}, [size])]);
   });
   button.addEventListener("click", () => clean(chosen()));
   const view = html("details", "runs-disk", {}, [
     html("summary", "", {}, [t("Disk: {size}", { size: formatBytes(totalOf(disk)) })]),
-    ...rows, row("run", WHOLE, formatBytes(totalOf(disk))), loss, button,
+    ...rows, row("run", t(WHOLE), formatBytes(totalOf(disk))), loss, button,
   ]);
   view.open = open;
   draw();
@@ -123,7 +123,7 @@ export class TrashView {
     this.list = html("ul", "runs-queued", { "aria-label": t("What was cleaned up") });
     this.emptier = html("button", "runs-action", { type: "button", title: t("Removes it for good, and frees its room now") });
     this.emptier.addEventListener("click", empty);
-    this.element = html("div", "runs-trash", {}, [html("div", "runs-heading", {}, [t("Cleaned up")]), html("p", "runs-loss", {}, [KEPT]), this.list, this.emptier]);
+    this.element = html("div", "runs-trash", {}, [html("div", "runs-heading", {}, [t("Cleaned up")]), html("p", "runs-loss", {}, [t(KEPT)]), this.list, this.emptier]);
     this.draw([]);
   }
 
@@ -132,7 +132,7 @@ export class TrashView {
     this.element.hidden = trash.length === 0;
     setText(this.emptier, t("Empty the trash, {size}", { size: formatBytes(trash.reduce((sum, each) => sum + each.bytes, 0)) }));
     this.list.replaceChildren(...trash.map(({ id, run, parts, bytes }) => {
-      const what = parts.map((part) => TRASHED[part]).join(t(" and "));
+      const what = parts.map((part) => t(TRASHED[part])).join(t(" and "));
       const button = html("button", "runs-action", { type: "button", "aria-label": t("Undo: {run}, {parts}", { run, parts: what }) }, [t("Undo")]);
       button.addEventListener("click", () => this.restore(id));
       return html("li", "runs-waiting", {}, [html("span", "", {}, [html("b", "", {}, [run]), ` ${what}, ${formatBytes(bytes)}`]), button]);

@@ -51,7 +51,7 @@ export class GoOn {
       resume.callback?.(false);
     }
     this.app.canvas?.selectItems([node]);
-    this.tell(run.version, AGAIN);
+    this.tell(run.version, t(AGAIN));
   }
 
   get root() {

@@ -32,12 +32,12 @@ export class Overlay {
     const clip = svg("clipPath", "", { id: CLIP }, [svg("rect", "", area)]);
     this.chart = svg("svg", "runs-chart", view, [clip, this.axes, this.lines]);
     this.choice = html("select", "runs-curve", { "aria-label": t("Curve") },
-      CURVES.map(({ name, label }) => html("option", "", { value: name }, [label])));
+      CURVES.map(({ name, label }) => html("option", "", { value: name }, [t(label)])));
     this.choice.addEventListener("change", onChoice);
     this.log = html("input", "", { type: "checkbox" });
     this.log.addEventListener("change", () => this.draw(this.shown));
     const label = html("label", "runs-log", {}, [this.log, t("Logarithmic")]);
-    this.none = html("p", "runs-none", {}, [NONE]);
+    this.none = html("p", "runs-none", {}, [t(NONE)]);
     this.element = html("div", "runs-overlay", {}, [
       html("div", "runs-curves", {}, [this.choice, label]), this.chart, this.none,
     ]);
@@ -101,7 +101,7 @@ export class Overlay {
       return [svg("path", "runs-line", { d, ...color }), svg("path", "runs-held-out", { d: dashed, ...color })];
     }));
     const text = drawn.map(({ run, points }) => `${run}: ${formatNumber(points.at(-1)?.value)}`);
-    setAll(this.chart, { "aria-label": t("{curve} at the last step. {runs}", { curve: label, runs: text.join("; ") }) });
-    setText(this.none, NONE);
+    setAll(this.chart, { "aria-label": t("{curve} at the last step. {runs}", { curve: t(label), runs: text.join("; ") }) });
+    setText(this.none, t(NONE));
   }
 }

@@ -28,7 +28,7 @@ export function toQueue(payload) {
     promptId: String(each?.prompt_id ?? ""),
     runs: each?.runs === true,
     trainings: (Array.isArray(each?.trainings) ? each.trainings : []).map((/** @type {any} */ one) => ({
-      name: String(one?.name || UNNAMED),
+      name: String(one?.name || t(UNNAMED)),
       steps: Number(one?.steps) || 0,
       seconds: Number.isFinite(one?.seconds) ? one.seconds : null,
     })),
@@ -59,7 +59,7 @@ export function queueLines(queue, clock) {
       end === null ? "" : t("ends {time}, in {duration}", { time: clock(end), duration: formatDuration(end) }),
     ];
     if (trainings.length) lines.push({ promptId, runs, name, text: text.filter(Boolean).join(", ") });
-    before.push(name || OTHER);
+    before.push(name || t(OTHER));
   }
   return lines;
 }

@@ -66,7 +66,7 @@ export function toNotes(each) {
 export function matching(rows, query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   return rows.filter((row) => {
-    const text = [row.run, row.status, STATUSES[row.status] ?? "", row.note, ...row.tags].join(" ").toLowerCase();
+    const text = [row.run, row.status, t(STATUSES[row.status] ?? ""), row.note, ...row.tags].join(" ").toLowerCase();
     return words.every((word) => text.includes(word));
   });
 }

@@ -55,7 +55,7 @@ export class RunsTab {
     this.search = html("input", "runs-search", { type: "search", placeholder: t("Search name, status, tag or note"), "aria-label": t("Search runs") });
     this.search.addEventListener("input", () => this.drawList());
     this.order = html("select", "runs-order", { "aria-label": t("Order of runs") },
-      ORDERS.map(([value, label]) => html("option", "", { value }, [label])));
+      ORDERS.map(([value, label]) => html("option", "", { value }, [t(label)])));
     this.order.addEventListener("change", () => void this.reorder());
     this.count = html("div", "runs-count", { "aria-live": "polite" });
     this.list = html("ul", "runs-list", { "aria-label": t("Runs") });
@@ -186,7 +186,7 @@ export class RunsTab {
     const button = html("button", "runs-row", { type: "button", "aria-pressed": String(place >= 0), "data-run-key": row.run }, [
       image,
       html("span", "runs-name", {}, [row.run]),
-      html("span", "runs-facts", {}, [html("span", "light"), `${STATUSES[row.status] ?? row.status}, ${facts.filter(Boolean).join(", ")}`]),
+      html("span", "runs-facts", {}, [html("span", "light"), `${t(STATUSES[row.status] ?? row.status)}, ${facts.filter(Boolean).join(", ")}`]),
     ]);
     button.dataset.status = row.status === "running" ? "training" : row.status;
     button.title = row.reason || row.note;

@@ -5,8 +5,8 @@
 let translations = {};
 
 /**
- * Reads the translations that ComfyUI serves. The tab's modules are imported behind it, because
- * their constants are texts too. English asks nothing.
+ * Reads the translations that ComfyUI serves; English asks nothing. ComfyUI may have imported the
+ * tab's modules long before, so that a constant is translated where it is shown.
  *
  * @param {import("../comfyui.js").Api} api
  * @param {import("../comfyui.js").App} app

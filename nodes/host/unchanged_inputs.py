@@ -46,11 +46,13 @@ class Unchanged(Tensor):
 
     Attributes:
         successor: What it would have become.
+        dropped: Whether no name of the block's code is bound to that.
     """
 
     # As torch.nn.Parameter: operations on it cost no more than on an ordinary tensor.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     successor: Tensor | None = None
+    dropped = False
 
 
 class Followed(Unchanged):
@@ -86,7 +88,12 @@ class Followed(Unchanged):
 
 def _rebound(operation: Callable[..., Tensor]) -> Callable[[Unchanged, Any], Tensor]:
     def changed(self: Unchanged, other: Any) -> Tensor:
-        return _alike_kind(operation(_latest(self), _latest(other)), self)
+        found = _alike_kind(operation(_latest(self), _latest(other)), self)
+        if isinstance(self, Followed) and isinstance(found, Followed):
+            # Other names of it, and what it is a part of, see the change too.
+            self.successor, found.whole = found, self.whole
+            _tell_whole(self)
+        return found
 
     return changed
 
@@ -95,7 +102,8 @@ def _awaited(name: str) -> Callable[..., Tensor]:
     in_place = getattr(Tensor, name)
 
     def changed(self: Unchanged, *args: Any, **options: Any) -> Tensor:
-        self.successor = in_place(_latest(self).clone(), *_each(_latest, args), **options)
+        found = in_place(_latest(self).clone(), *_each(_latest, args), **options)
+        self.successor, self.dropped = found, True
         _tell_whole(self)
         return self
 
@@ -111,8 +119,9 @@ def _item(self: Unchanged, place: Any) -> Tensor:
 
 
 def _with_item(self: Unchanged, place: Any, value: Any) -> None:
-    self.successor = _latest(self).clone()
-    self.successor[place] = _latest(value)
+    found = _latest(self).clone()
+    found[place] = _latest(value)
+    self.successor, self.dropped = found, True
     _tell_whole(self)
 
 
@@ -335,7 +344,7 @@ class _WithUnchanged:
             return released(self._forward(*inputs, **named))
         drawn = _RandomState(_tensors([*args, *options.values()]))
         result = self._forward(*inputs, **named)
-        if any(map(_has_successor, (inputs, list(named.values()), result))):
+        if any(map(_has_dropped, (inputs, list(named.values()), result))):
             self._prove(args, options, released(result), drawn)
         self._follows = bool(reads)
         return released(result)
@@ -355,10 +364,14 @@ class _WithUnchanged:
         self._proven = True
 
 
-def _has_successor(value: Any) -> bool:
+def _has_dropped(value: Any) -> bool:
     if type(value) in (list, tuple):
-        return any(map(_has_successor, value))
-    return isinstance(value, Unchanged) and value.successor is not None
+        return any(map(_has_dropped, value))
+    while isinstance(value, Unchanged):
+        if value.dropped:
+            return True
+        value = value.successor
+    return False
 
 
 def _copy(tensor: Tensor) -> Tensor:

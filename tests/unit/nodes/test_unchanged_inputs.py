@@ -56,7 +56,23 @@ def of_a_part(block, x, y):
     return x, block.second(x) + y
 
 
-FOLLOWED = (read_afterwards, function_afterwards, of_a_part)
+def of_an_alias(block, x, y):
+    other = x
+    other += block.first(x)
+    return x * y, block.second(x)
+
+
+def of_a_part_by_operators(block, x, y):
+    part = x[:, :3]
+    part += block.first(x)[:, :3]
+    part *= y[:, 3:]
+    return x, block.second(x) + y
+
+
+FOLLOWED = (
+    *(read_afterwards, function_afterwards, of_a_part),
+    *(of_an_alias, of_a_part_by_operators),
+)
 
 
 def loss_of(block, x, y, call):

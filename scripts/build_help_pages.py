@@ -24,6 +24,7 @@ _OF_THIS_MACHINE = {
     "AdapterTrainerAdapter.start_from": "a file",
     "AdapterTrainerBase.source": "a file or folder",
     "AdapterTrainerBase.training_adapter": "`none`, or a file",
+    "AdapterTrainerProposeCaptions.folder": "a folder",
     "AdapterTrainerQuick.base": "`embedded`, a file or a folder",
     "AdapterTrainerQuick.folder": "a folder",
     "AdapterTrainerQuick.training_adapter": "`none`, or a file",

@@ -39,6 +39,7 @@ export class AdviceView {
 
   /** @param {Advice} advice */
   row(advice) {
+    if (!advice.setting) return html("li", "", {}, [advice.message]);
     const answer = html("span", "advice-answer", { role: "status" }, [this.answers.get(this.place(advice)) ?? ""]);
     const button = html("button", "action", { type: "button", "data-advice": advice.name, title: titleOf(advice) }, [label(advice)]);
     button.addEventListener("click", () => void this.press(advice, button, answer));

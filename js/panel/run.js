@@ -331,7 +331,7 @@ function toMemory(payload) {
  */
 function toAdvice(payload) {
   const rows = (Array.isArray(payload) ? payload : []).map(record).flatMap(({ name, message, setting, value }) =>
-    typeof value === "number" && text(name) && text(setting)
+    typeof value === "number" && text(name) && typeof setting === "string"
       ? [{ name: text(name), message: text(message), setting: text(setting), value }]
       : [],
   );

@@ -64,9 +64,12 @@ export async function openWorkflow(node, server, app, onOpen) {
  * @param {string} run
  * @param {Server} server
  * @param {App} app
+ * @param {(content: unknown) => boolean} [wanted] whether it may take the place of what is open
  */
-export async function loadWorkflow(run, server, app) {
-  await open(await server.workflow(run), run.replaceAll("/", " "), app);
+export async function loadWorkflow(run, server, app, wanted = () => true) {
+  const content = await server.workflow(run);
+  if (!wanted(content)) throw new Error("The workflow is another one than is needed.");
+  await open(content, run.replaceAll("/", " "), app);
 }
 
 /**

@@ -60,12 +60,12 @@ export class GoOn {
 
   /** @param {string} run @returns {Promise<GraphNode>} the node that trains it */
   async open(run) {
+    const [name] = run.split("/");
     try {
-      await loadWorkflow(run, this.server, this.app);
+      await loadWorkflow(run, this.server, this.app, (content) => trains(content, name));
     } catch {
       await openRun(run, this.api, this.app);
     }
-    const [name] = run.split("/");
     const nodes = nodesOf(this.root).filter((node) => TRAIN_CLASSES.has(node.comfyClass ?? ""));
     const node = nodes.findLast((each) => runName(each) === name) ?? nodes.findLast((each) => runName(each) === null);
     if (!node) throw new Error(t("The graph has no node that trains {name}.", { name }));
@@ -76,6 +76,26 @@ export class GoOn {
   tell(summary, detail) {
     this.app.extensionManager.toast.add({ severity: "info", summary, detail, life: 8000 });
   }
+}
+
+/**
+ * Whether a workflow or prompt has a node that trains a run of a name, or has its name over a link;
+ * a sweep's trial has none.
+ *
+ * @param {unknown} content of a file that may come from anybody
+ * @param {string} name
+ */
+export function trains(content, name) {
+  const { nodes, definitions, ...prompt } = /** @type {any} */ (content ?? {});
+  const listed = (/** @type {unknown} */ value) => (Array.isArray(value) ? value : []);
+  const subgraphs = listed(definitions?.subgraphs).flatMap((each) => listed(each?.nodes));
+  const all = nodes === undefined ? Object.values(prompt) : [...listed(nodes), ...subgraphs];
+  return all.some((node) => {
+    if (!TRAIN_CLASSES.has(node?.type ?? node?.class_type)) return false;
+    const linked = listed(node.inputs).some((input) => input?.name === "name" && input.link != null);
+    const own = node.inputs?.name;
+    return linked || Array.isArray(own) || own === name || Object.values(node.widgets_values ?? {}).includes(name);
+  });
 }
 
 /** @param {import("../comfyui.js").Graph} graph @returns {GraphNode[]} also those of its subgraphs */

@@ -62,8 +62,17 @@ class ProposeCaptions(io.ComfyNode):
         caption_extension: list[str] | None = None,
     ) -> io.NodeOutput:
         """Keep the texts as proposals."""
+        from ...trainer_core.errors import InputError
         from ..services.dataset_routes import proposed
 
-        (extension,) = caption_extension or [".txt"]
-        report = proposed(folder[0], images, texts, extension)
+        # Every input comes as a list, and a link may bring several values.
+        extensions = caption_extension or [".txt"]
+        for name, values in (("folder", folder), ("caption_extension", extensions)):
+            if len(set(values)) != 1:
+                raise InputError(
+                    f"{len(set(values))} values for {name}",
+                    "one for all images",
+                    f"Disconnect {name}, and choose it here.",
+                )
+        report = proposed(folder[0], images, texts, extensions[0])
         return io.NodeOutput(report, ui={"text": [report]})

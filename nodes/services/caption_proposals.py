@@ -7,7 +7,6 @@ order, and a caption of another image would be trained in silence.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 from collections.abc import Sequence
@@ -145,6 +144,7 @@ class _Files:
         self._paths = [paths[at] for at in whole]
         self._contents = [looks.contents[at] for at in whole]
         self._looks = looks.looks[whole].astype("float32")
+        self._own_colours: dict[int, NDArray[np.float32]] = {}
 
     def like(self, frame: Tensor) -> list[Path]:
         """The image that one of the graph was loaded from, with files of the same bytes.
@@ -166,19 +166,19 @@ class _Files:
         far = np.abs(look - self._looks).mean(axis=1)
         near = np.flatnonzero(far <= min(MOST_GREY, float(far.min()) + _CANDIDATES))
         own = _colours(image)
-        colours = [float(np.abs(own - _file_colours(self._paths[at])).mean()) for at in near]
+        colours = [float(np.abs(own - self._file_colours(at)).mean()) for at in near]
         if not colours or min(colours) > _FAR:
             return []
         best = self._contents[near[int(np.argmin(colours))]]
         files = zip(self._paths, self._contents, strict=True)
         return [path for path, content in files if content == best]
 
+    def _file_colours(self, at: int) -> NDArray[np.float32]:
+        from ...trainer_core.data.report.looks import file_bytes, small_image
 
-@functools.lru_cache(maxsize=4096)
-def _file_colours(path: Path) -> NDArray[np.float32]:
-    from ...trainer_core.data.report.looks import file_bytes, small_image
-
-    return _colours(small_image(file_bytes(path), 4 * _SIDE))
+        if at not in self._own_colours:
+            self._own_colours[at] = _colours(small_image(file_bytes(self._paths[at]), 4 * _SIDE))
+        return self._own_colours[at]
 
 
 def _colours(image: Any) -> NDArray[np.float32]:

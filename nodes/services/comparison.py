@@ -6,6 +6,7 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ...trainer_core.errors import TrainerError
 from ..host import comfy_host
 from .choices import BaseChoice, PreviewChoice, RunHandle, run_config
 from .graph_run import as_image, family_of, guest, source_of
@@ -56,6 +57,7 @@ def compare_run(
     )
     from ..host.comfy_machine import ComfyMachine
 
+    kept = run.folder / "comparisons"
     columns = run_columns(run.folder, read_steps(chosen[0]), read_strengths(chosen[1]))
     output = {"dir": str(comfy_host.output_folder())}
     trained = load_config(run.folder / "run.yaml")
@@ -87,9 +89,14 @@ def compare_run(
             comfy_host.raise_interrupted()
     if references is not None:
         embed = functools.partial(_seen, vision)
-        like = measure_likeness(found.images, columns, embed, *references)
+        try:
+            like = measure_likeness(found.images, columns, embed, *references)
+        except TrainerError:
+            # What was generated is not lost with it.
+            comparison.save_comparison(found, kept)
+            raise
         found = replace(found, likeness=like)
-    grid, _ = comparison.save_comparison(found, run.folder / "comparisons")
+    grid, _ = comparison.save_comparison(found, kept)
     if inert := found.inert():
         comfy_host.show_text(node_id, f"{', '.join(inert)}: no change, the images are the base's")
     rows = torch.stack([as_image(each) for row in found.images for each in row])

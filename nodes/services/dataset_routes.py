@@ -14,6 +14,7 @@ from ..host import comfy_host
 from ..host.folders import folder_stamp
 from ..host.served_files import image_file
 from . import caption_edits, dataset_report
+from .caption_edits import ABSENT
 from .caption_proposals import Proposal, Proposals, propose
 from .dataset_upload import DROPS
 
@@ -168,8 +169,8 @@ def _taken(folder: Path, proposals: Mapping[str, Proposal]) -> caption_edits.Cha
 
     def change(image: Path, now: caption_edits.Caption) -> str:
         own = proposals.get(image.relative_to(folder).as_posix())
-        as_it_was = own is not None and (own.token == now.token or not now.text)
-        return own.text if own is not None and as_it_was else now.text or ""
+        # A caption that is gone is none that anybody wrote; one that is empty was emptied.
+        return own.text if own and now.token in {own.token, ABSENT} else now.text or ""
 
     return change
 

@@ -11,6 +11,9 @@ from .panel import PANEL
 from .run_choice import Expected, expected_training
 from .run_files import CONTINUED
 
+_TRAINS = TRAINING | {"AdapterTrainerSweep"}
+"""The nodes whose prompts train; a sweep is none that a run could go on at."""
+
 _expected: dict[str, dict[str, Expected]] = {}
 """Of what waits, by prompt and node: it is found once, from files."""
 
@@ -36,7 +39,7 @@ def _trainings(queued: comfy_host.QueuedPrompt) -> list[dict[str, Any]]:
     shown = PANEL.of_prompt(queued.prompt_id) if queued.runs else {}
     rows: list[dict[str, Any]] = []
     for node_id in sorted(_needed(queued.prompt, queued.outputs)):
-        if node_of(queued.prompt, node_id)[0] not in TRAINING:
+        if node_of(queued.prompt, node_id)[0] not in _TRAINS:
             continue
         if node_id not in known:
             going = CONTINUED.promised(node_id, queued.extra)

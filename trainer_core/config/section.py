@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -240,6 +241,12 @@ def bounds_in_words(field: FieldInfo) -> str:
         if (value := _bound(field, name)) is not None
     ]
     return " and ".join(parts)
+
+
+def most_of(section: type[Section], name: str) -> float:
+    """The largest value that a setting takes; infinite without a bound."""
+    found = _bound(section.model_fields[name], "le")
+    return math.inf if found is None else found
 
 
 def _bound(field: FieldInfo, name: str) -> Any:

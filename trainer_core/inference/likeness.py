@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from PIL import Image
 from torch import Tensor
 
+from ..errors import InputError
 from .comparison import Column, Likeness
 
 Embed = Callable[[Image.Image], Tensor]
@@ -18,7 +20,7 @@ def measure_likeness(
     images: Sequence[Sequence[Image.Image]],
     columns: Sequence[Column],
     embed: Embed,
-    references: Sequence[Image.Image],
+    references: Iterable[Image.Image],
     beside: str,
 ) -> Likeness:
     """Compare every generated image with every one of the dataset's.
@@ -29,8 +31,11 @@ def measure_likeness(
     Args:
         images: By prompt, then by column.
         columns: What generated them.
-        references: Images of the dataset, at least one.
+        references: Images of the dataset, at least one; one at a time is held.
         beside: What `references` are, in words.
+
+    Raises:
+        InputError: When what is seen in an image is nothing, or not finite.
     """
     others = torch.stack([_direction(embed, each) for each in references])
     values = tuple(
@@ -47,4 +52,11 @@ def measure_likeness(
 
 def _direction(embed: Embed, image: Image.Image) -> Tensor:
     found = embed(image).flatten().double().cpu()
-    return found / found.norm()
+    length = found.norm()
+    if not 0 < float(length) < math.inf:
+        raise InputError(
+            f"clip_vision sees {'nothing' if length == 0 else 'no finite numbers'} in an image",
+            "numbers that say what is in it",
+            "Load clip_vision again, or another one; or disconnect it.",
+        )
+    return found / length

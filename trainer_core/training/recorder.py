@@ -138,8 +138,9 @@ class Recorder:
 
     def _make_adviser(self, course: Course) -> Adviser:
         folder = self.folder
+        base = folder.samples(0)
         return Adviser(
-            course,
+            dataclasses.replace(course, of_base=lambda: sorted(base.glob("*"))),
             self._observer,
             folder.read_record().get(ADVICE),
             keep=lambda advice: folder.update_record(**{ADVICE: advice}),

@@ -84,13 +84,25 @@ def test_it_stands_under_each_image_in_the_text_and_in_the_record(tmp_path):
     assert ink.sum() > (numpy.asarray(plain).astype(int).min(axis=2) < 150).sum()
 
 
+@pytest.mark.parametrize("value", [0.0, numpy.nan, numpy.inf])
+def test_what_a_vision_model_does_not_see_is_refused(value):
+    def blind(image):
+        return torch.full((4,), value)
+
+    with pytest.raises(InputError) as refused:
+        measure_likeness([pictures(1, 0)], [Column("base")], blind, iter(pictures(1, 1)), "")
+    assert refused.value.found and refused.value.expected and refused.value.remedy
+
+
 @pytest.mark.parametrize(("share", "what"), [(0.5, "held-out"), (0.0, "trained")])
 def test_held_out_images_are_taken_where_there_are_some(tmp_path, share, what):
     for number, image in enumerate(pictures(MOST_REFERENCES + 3, 2)):
         image.save(tmp_path / f"{number:03d}.png")
     dataset = {"path": str(tmp_path), "missing_caption": "empty", "validation": {"share": share}}
     config = RunConfig.model_validate({"dataset": dataset})
-    images, told = reference_images(config)
+    opened, told = reference_images(config)
+    assert iter(opened) is opened
+    images = list(opened)
     held = sum(each.validation for each in scan_all(config.dataset, seed=config.seed).samples)
     assert len(images) == (held or MOST_REFERENCES)
     assert told == f"{len(images)} {what} images"

@@ -55,9 +55,13 @@ def sized(largest, middle=None):
         (INERT / 40, 120, {"warmup": 30}, None),
         (INERT / 9, 100, {}, None),
         (INERT * 0.9, 20, {"steps": 20}, (RATE, 1e-4)),
-        (0.0, 100, {}, (RATE, 1e-3)),
-        (INERT / 40, 100, {"finds_rate": True}, (STEPS, 39_063)),
-        (INERT / 4e4, 100, {}, (RATE, 0.4)),
+        # Wrong layers, or no gradient: no rate is of use.
+        (0.0, 100, {}, ("", 0.0)),
+        (INERT / 40, 100, {"finds_rate": True}, (STEPS, 10_000)),
+        # At most a hundred times as much, and what the setting takes.
+        (INERT / 4e4, 100, {}, (RATE, 1e-3)),
+        (INERT / 4e4, 100, {"rate": 2.0}, (RATE, 10.0)),
+        (INERT / 4e4, 100, {"rate": 9.0}, ("", 0.0)),
     ],
 )
 def test_an_adapter_that_hardly_moves_gets_the_rate_at_which_it_would(change, step, more, said):
@@ -91,6 +95,25 @@ def test_an_adapter_that_does_too_much_gets_a_lower_rate(middle, turns, said):
     for step in (10, 11, 12):
         judge.size(step, sized(9.0, middle))
     assert heard.named == said
+
+
+@pytest.mark.parametrize(
+    ("best", "more", "said"),
+    [
+        # 0.47e-3 in one digit is a half of the rate; 0.57e-3 is no advice.
+        (470, {"rate": 1e-3}, (RATE, 4e-4)),
+        (570, {"rate": 1e-3}, ("", 0.0)),
+        (990, {"rate": 9e-4}, ("", 0.0)),
+        (1, {"rate": 1e-3}, (RATE, 1e-6)),
+        (400, {"rate": 1.0, "finds_rate": True}, (STEPS, 400)),
+        (900, {"rate": 1.0, "finds_rate": True}, ("", 0.0)),
+    ],
+)
+def test_less_is_advised_only_where_it_is_clearly_less(best, more, said):
+    heard = Heard()
+    adviser(heard, **more).ended(1000, best, 0.8, 0.7)
+    assert heard.named == [("never_better", *said)]
+    assert heard.said[0].message.endswith("Add images.") == (said[0] == "")
 
 
 @pytest.mark.parametrize("name", CURVES)
@@ -182,6 +205,30 @@ def test_a_preview_that_is_a_training_image_is_told_with_what_is_left_to_do(tmp_
         judge.preview(400, same)
         assert heard.named == [("memorized", *said)]
         assert "2.png" in heard.said[0].message
+
+
+def test_the_checkpoint_of_what_is_learned_by_heart_is_none_behind_the_last_clean_preview(tmp_path):
+    paths = drawn(tmp_path)
+    same, clean = Image.open(paths[2]).convert("RGB"), Image.new("RGB", (64, 64), (200, 40, 40))
+    for checkpoints, said in [([100, 250], (CHECKPOINT, 100)), ([250], (STEPS, 150))]:
+        heard = Heard()
+        judge = adviser(heard, checkpoints=checkpoints, images=lambda: paths)
+        for step, image in [(0, clean), (200, clean), (300, clean), (300, same)]:
+            judge.preview(step, image)
+        assert heard.named == [("memorized", *said)]
+
+
+def test_what_the_base_drew_is_known_also_when_a_run_goes_on(tmp_path):
+    paths, kept = drawn(tmp_path), tmp_path / "000000"
+    same = Image.open(paths[2]).convert("RGB").resize((96, 96))
+    kept.mkdir()
+    same.save(kept / "0.png")
+    (kept / "0.mp4").write_bytes(b"no image")
+    before = {"images": lambda: paths, "of_base": lambda: sorted(kept.iterdir())}
+    for more, said in [(before, []), ({"images": lambda: paths}, ["memorized"])]:
+        heard = Heard()
+        adviser(heard, **more).preview(300, same)
+        assert [each.name for each in heard.said] == said
 
 
 def test_what_says_nothing_of_memory_is_not_told(tmp_path):

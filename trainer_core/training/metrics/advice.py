@@ -15,8 +15,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
+from ...config.optimizer import OptimizerSection
+from ...config.section import most_of
+from ...config.training import TrainingSection
 from ...data.report.likeness import FLAT, MOST_BITS, different_bits, look_hashes
 from ...data.report.looks import look_of, see
 from ...errors import StorageError
@@ -61,7 +65,14 @@ and 0.4, the base's own among them."""
 _SETTLED_STEPS = 100
 """So many steps behind the warm-up an adapter has moved."""
 
-_MOST_FACTOR, _UNKNOWN_FACTOR = 1e5, 100.0
+_LARGER_RATE, _MORE_STEPS = 100.0, 10.0
+"""Factors that no advice goes beyond: nothing that was measured reaches farther."""
+
+_MOST_RATE = most_of(OptimizerSection, "learning_rate")
+_MOST_STEPS = most_of(TrainingSection, "steps")
+_LESS = 0.5
+"""Share of a setting, or of its new value, above which the change would be too small to name."""
+
 _MOST_IMAGES = 1000
 """So many training images are looked at, in about a second of one core for small files."""
 
@@ -78,6 +89,7 @@ class Course:
         turns: Whether the adapter rotates weights.
         before: What there was before the first step, in words.
         images: The training images, where previews can be compared with them; else nothing.
+        of_base: Kept previews that the base drew, of a run that goes on.
     """
 
     rate: float
@@ -87,6 +99,7 @@ class Course:
     turns: bool = False
     before: str = "the base"
     images: Callable[[], Sequence[Path]] = tuple
+    of_base: Callable[[], Sequence[Path]] = tuple
 
 
 class Adviser:
@@ -111,7 +124,7 @@ class Adviser:
         self._keep, self._checkpoints = keep, checkpoints
         self._known = {each["name"]: each for each in read_advice(before)}
         self._memory: TrainingLooks | None = None
-        self._clean = 0
+        self._clean: list[int] = []
 
     def size(self, step: int, norms: Mapping[str, float], moved: float | None = None) -> None:
         """Judge the adapter's size behind a step.
@@ -126,17 +139,13 @@ class Adviser:
         # A constant step of the weights each time is the most that an optimizer makes.
         at_end = largest * course.steps / step
         if step >= settled and at_end < INERT and (moved is None or abs(moved) < MOVED):
-            setting, value = RATE, rounded(course.rate * _factor(at_end))
-            how = f"Raise the learning rate to {value:g} ({RATE})"
-            if course.finds_rate:
-                setting, value = STEPS, math.ceil(course.steps * _factor(at_end))
-                how = f"Train {value} steps ({STEPS})"
+            how, setting, value = self._raised(at_end)
             self._say(
                 "hardly_moves",
                 step,
                 f"The adapter hardly moves: after {step} steps it changes no block's weights by "
-                f"more than {100 * largest:.2g} %. {how}, or see whether adapter.targets names the "
-                "right layers.",
+                f"more than {100 * largest:.2g} %. {how} whether adapter.targets names the right "
+                "layers.",
                 setting,
                 value,
             )
@@ -196,13 +205,16 @@ class Adviser:
         if "memorized" in self._known:
             return
         if self._memory is None:
-            self._memory = TrainingLooks(self._course.images())
+            self._memory = TrainingLooks(self._course.images(), self._course.of_base())
         equal = self._memory.equal_to(image, is_base=step == 0)
         if equal is None:
-            self._clean = max(self._clean, step - 1)
+            self._clean.append(step)
             return
-        earlier = [each for each in self._checkpoints() if each < step]
-        setting, value = (CHECKPOINT, max(earlier)) if earlier else (STEPS, max(1, step // 2))
+        # Another prompt of this step may have been clean; the adapter is not.
+        clean = max((each for each in self._clean if each < step), default=0)
+        earlier = [each for each in self._checkpoints() if each <= clean]
+        fewer = max(1, min(clean or step, step // 2))
+        setting, value = (CHECKPOINT, max(earlier)) if earlier else (STEPS, fewer)
         how = f"Use the checkpoint of step {value}" if earlier else f"Train {value} steps ({STEPS})"
         self._say(
             "memorized",
@@ -213,14 +225,32 @@ class Adviser:
             value,
         )
 
+    def _raised(self, at_end: float) -> tuple[str, str, float]:
+        """What to do about a run that ends with such a change: in words, the setting, its value."""
+        course, factor = self._course, LEARNS / at_end if at_end > 0 else 0.0
+        if course.finds_rate:
+            steps = min(math.ceil(course.steps * min(factor, _MORE_STEPS)), int(_MOST_STEPS))
+            if steps * _LESS >= course.steps:
+                return f"Train {steps} steps ({STEPS}), or see", STEPS, steps
+        else:
+            most = rounded_down(min(course.rate * _LARGER_RATE, _MOST_RATE))
+            rate = min(rounded(course.rate * factor), most)
+            if rate * _LESS >= course.rate:
+                return f"Raise the learning rate to {rate:g} ({RATE}), or see", RATE, rate
+        # Without a gradient no rate is of use.
+        return "See", "", 0.0
+
     def _say_lower(self, name: str, step: int, words: str, factor: float) -> None:
-        value = rounded(self._course.rate * max(factor, 1 / _MOST_FACTOR))
-        if self._course.finds_rate:
-            value = max(1, round(self._course.steps * factor))
-            self._say(name, step, f"{words}, or train {value} steps ({STEPS}).", STEPS, value)
-            return
-        how = f"or lower the learning rate to {value:g} ({RATE})."
-        self._say(name, step, f"{words}, {how}", RATE, value)
+        course = self._course
+        if course.finds_rate:
+            setting, present, value = STEPS, course.steps, math.floor(course.steps * factor)
+            how = f", or train {value} steps ({STEPS})"
+        else:
+            setting, present, value = RATE, course.rate, rounded_down(course.rate * factor)
+            how = f", or lower the learning rate to {value:g} ({RATE})"
+        if not 0 < value <= _LESS * present:
+            how, setting, value = "", "", 0.0
+        self._say(name, step, f"{words}{how}.", setting, value)
 
     def _say(self, name: str, step: int, message: str, setting: str, value: float) -> None:
         if name in self._known:
@@ -232,14 +262,18 @@ class Adviser:
         self._observer.notify(advice)
 
 
-def _factor(at_end: float) -> float:
-    """How much more a run has to change that ends with such a change."""
-    return min(_MOST_FACTOR, LEARNS / at_end) if at_end > 0 else _UNKNOWN_FACTOR
-
-
 def rounded(value: float) -> float:
     """A number in one digit that means something, as a person would choose it."""
     return float(f"{value:.0e}")
+
+
+def rounded_down(value: float) -> float:
+    """The same, at most the number itself; 0 of one that is not above 0."""
+    if value <= 0:
+        return 0.0
+    power = math.floor(math.log10(value))
+    # What was computed may lie a last binary digit below what was meant.
+    return float(f"{math.floor(value / 10.0**power + 1e-9)}e{power}")
 
 
 def best_before_rise(losses: Sequence[float]) -> int | None:
@@ -274,15 +308,21 @@ class TrainingLooks:
 
     Where backgrounds are plain or training images resemble each other, a preview that is near to
     them says nothing: one has to be far nearer to it than the others.
+
+    Args:
+        paths: The training images.
+        of_base: Images that the base drew by itself, as `equal_to` is told of them.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], of_base: Sequence[Path] = ()) -> None:
         looks = see(paths[:_MOST_IMAGES])
         whole = [at for at in range(len(paths[:_MOST_IMAGES])) if at not in looks.broken]
         self._names = [paths[at].name for at in whole]
         self._looks = looks.looks[whole].astype(np.float32)
         self._hashes = look_hashes(looks.looks[whole])
-        self._of_base: set[int] = set()
+        base = see(of_base)
+        shown = (look for at, look in enumerate(base.looks) if at not in base.broken)
+        self._of_base = {each for look in shown if (each := self._nearest(look)) is not None}
 
     def equal_to(self, image: Image.Image, *, is_base: bool = False) -> str | None:
         """The name of the training image that a preview equals, if it equals one.
@@ -290,7 +330,12 @@ class TrainingLooks:
         Args:
             is_base: Whether the base drew it: what that draws by itself was not learned here.
         """
-        look = np.frombuffer(look_of(image), dtype=np.uint8)
+        nearest = self._nearest(np.frombuffer(look_of(image), dtype=np.uint8))
+        if nearest is not None and is_base:
+            self._of_base.add(nearest)
+        return None if nearest is None or nearest in self._of_base else self._names[nearest]
+
+    def _nearest(self, look: NDArray[np.uint8]) -> int | None:
         if len(self._names) < 2 or int(look.max()) - int(look.min()) <= FLAT:
             return None
         moved = look.astype(np.float32) - self._looks
@@ -300,9 +345,7 @@ class TrainingLooks:
         second = float(np.partition(far, 1)[1])
         if far[nearest] > EQUAL or far[nearest] >= ALONE * second or bits > MOST_BITS:
             return None
-        if is_base:
-            self._of_base.add(nearest)
-        return None if nearest in self._of_base else self._names[nearest]
+        return nearest
 
 
 def read_advice(found: object) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from PIL import Image
@@ -80,7 +80,7 @@ MOST_REFERENCES = 64
 
 def reference_images(
     config: RunConfig, within: AllowedFolders | None = None
-) -> tuple[list[Image.Image], str]:
+) -> tuple[Iterator[Image.Image], str]:
     """The images of a run's dataset that generated ones are to be like.
 
     Args:
@@ -89,7 +89,7 @@ def reference_images(
 
     Returns:
         Up to `MOST_REFERENCES` held-out images, upright; where none is held out, as many of the
-        trained ones; and what they are, in words.
+        trained ones, each opened when it is asked for; and what they are, in words.
 
     Raises:
         InputError: When the dataset is not there, or has no image.
@@ -109,7 +109,8 @@ def reference_images(
             chosen[place * len(chosen) // MOST_REFERENCES] for place in range(MOST_REFERENCES)
         ]
     what = f"{len(chosen)} {'held-out' if held else 'trained'} image{'s' * (len(chosen) > 1)}"
-    return [open_image(each.image, config.dataset.animated) for each in chosen], what
+    # They may be of any size: each is opened when it is its turn.
+    return (open_image(each.image, config.dataset.animated) for each in chosen), what
 
 
 def run_file_of(version: Path) -> Path:

@@ -15,7 +15,8 @@ import { t } from "./texts.js";
  * @typedef {import("../panel/run.js").Run} Run
  */
 
-const TRAIN_CLASSES = new Set(["AdapterTrainerTrain", "AdapterTrainerQuick"]);
+const QUICK_CLASS = "AdapterTrainerQuick";
+const TRAIN_CLASSES = new Set(["AdapterTrainerTrain", QUICK_CLASS]);
 const AGAIN = t("Change what you like, and press Run: resume is off, so that it becomes a new run.");
 
 export class GoOn {
@@ -91,10 +92,14 @@ export function trains(content, name) {
   const subgraphs = listed(definitions?.subgraphs).flatMap((each) => listed(each?.nodes));
   const all = nodes === undefined ? Object.values(prompt) : [...listed(nodes), ...subgraphs];
   return all.some((node) => {
-    if (!TRAIN_CLASSES.has(node?.type ?? node?.class_type)) return false;
+    const kind = node?.type ?? node?.class_type;
+    if (!TRAIN_CLASSES.has(kind)) return false;
     const linked = listed(node.inputs).some((input) => input?.name === "name" && input.link != null);
-    const own = node.inputs?.name;
-    return linked || Array.isArray(own) || own === name || Object.values(node.widgets_values ?? {}).includes(name);
+    // A prompt has the names of values, a workflow their order alone.
+    const values = node.class_type ? [node.inputs?.name] : Object.values(node.widgets_values ?? {});
+    // The quick node may be left without a name.
+    const wanted = kind === QUICK_CLASS ? [name, ""] : [name];
+    return linked || values.some((own) => Array.isArray(own) || wanted.includes(String(own).trim().normalize("NFC")));
   });
 }
 

@@ -62,17 +62,9 @@ class ProposeCaptions(io.ComfyNode):
         caption_extension: list[str] | None = None,
     ) -> io.NodeOutput:
         """Keep the texts as proposals."""
-        from ...trainer_core.errors import InputError
+        from ..services.caption_proposals import single
         from ..services.dataset_routes import proposed
 
-        # Every input comes as a list, and a link may bring several values.
-        extensions = caption_extension or [".txt"]
-        for name, values in (("folder", folder), ("caption_extension", extensions)):
-            if len(set(values)) != 1:
-                raise InputError(
-                    f"{len(set(values))} values for {name}",
-                    "one for all images",
-                    f"Disconnect {name}, and choose it here.",
-                )
-        report = proposed(folder[0], images, texts, extensions[0])
+        extension = single("caption_extension", caption_extension or [".txt"])
+        report = proposed(single("folder", folder), images, texts, extension)
         return io.NodeOutput(report, ui={"text": [report]})

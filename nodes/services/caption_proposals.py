@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -131,6 +131,34 @@ def propose(
     Proposals(folder, kept).write(found)
     rest = f" {strange} more are of no image of it, or empty." if strange else ""
     return f"{len(found)} captions are proposed.{rest} Click an image of the dataset to take them."
+
+
+def taken(folder: Path, proposals: Mapping[str, Proposal]) -> caption_edits.Change:
+    """Each image's proposal, unless its caption is another than when it was proposed."""
+
+    def change(image: Path, now: caption_edits.Caption) -> str:
+        own = proposals.get(image.relative_to(folder).as_posix())
+        # A caption that is gone is none that anybody wrote; one that is empty was emptied.
+        may = own is not None and now.token in {own.token, caption_edits.ABSENT}
+        return own.text if own is not None and may else now.text or ""
+
+    return change
+
+
+def single(name: str, values: Sequence[str]) -> str:
+    """The value of an input that all images share; a link may bring a list.
+
+    Raises:
+        InputError: When there are several different ones, or none.
+    """
+    found = set(values)
+    if len(found) != 1:
+        raise InputError(
+            f"{len(found)} values for {name}",
+            "one for all images",
+            f"Disconnect {name}, and choose it here.",
+        )
+    return found.pop()
 
 
 class _Files:

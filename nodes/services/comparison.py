@@ -12,8 +12,13 @@ from .choices import BaseChoice, PreviewChoice, RunHandle, run_config
 from .graph_run import as_image, family_of, guest, source_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
     from PIL import Image
     from torch import Tensor
+
+    from ...trainer_core.inference.comparison import Comparison
 
 
 def compare_run(
@@ -48,7 +53,6 @@ def compare_run(
     from ...trainer_core.device import borrowed_threads
     from ...trainer_core.diffusion.flow import SamplingStopped
     from ...trainer_core.inference import comparison
-    from ...trainer_core.inference.likeness import measure_likeness
     from ...trainer_core.training.setup.compared_run import (
         read_steps,
         read_strengths,
@@ -88,14 +92,7 @@ def compare_run(
         except SamplingStopped:
             comfy_host.raise_interrupted()
     if references is not None:
-        embed = functools.partial(_seen, vision)
-        try:
-            like = measure_likeness(found.images, columns, embed, *references)
-        except TrainerError:
-            # What was generated is not lost with it.
-            comparison.save_comparison(found, kept)
-            raise
-        found = replace(found, likeness=like)
+        found = _beside(found, vision, references, kept)
     grid, _ = comparison.save_comparison(found, kept)
     if inert := found.inert():
         comfy_host.show_text(node_id, f"{', '.join(inert)}: no change, the images are the base's")
@@ -103,6 +100,22 @@ def compare_run(
     text = comparison.comparison_text(found)
     shown = {"images": [comfy_host.output_place(grid)], "text": (text,)}
     return as_image(comparison.draw_grid(found))[None], rows, text, shown
+
+
+def _beside(
+    found: Comparison, vision: Any, references: tuple[Iterable[Image.Image], str], kept: Path
+) -> Comparison:
+    """Measure likeness; where that fails, what was generated is kept all the same."""
+    from ...trainer_core.inference.comparison import save_comparison
+    from ...trainer_core.inference.likeness import measure_likeness
+
+    embed = functools.partial(_seen, vision)
+    try:
+        like = measure_likeness(found.images, found.columns, embed, *references)
+    except TrainerError:
+        save_comparison(found, kept)
+        raise
+    return replace(found, likeness=like)
 
 
 def _seen(vision: Any, image: Image.Image) -> Tensor:

@@ -14,8 +14,7 @@ from ..host import comfy_host
 from ..host.folders import folder_stamp
 from ..host.served_files import image_file
 from . import caption_edits, dataset_report
-from .caption_edits import ABSENT
-from .caption_proposals import Proposal, Proposals, propose
+from .caption_proposals import Proposal, Proposals, propose, taken
 from .dataset_upload import DROPS
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def _write(query: _Query, body: bytes) -> Any:
     if proposals is None:
         change = caption_edits.change_of(way, request.get("text"), request.get("find"))
     else:
-        change = _taken(folder, proposals)
+        change = taken(folder, proposals)
     report, edits = _report_of(folder, query), _edits(folder)
     if report.listed:
         raise InputError(
@@ -162,17 +161,6 @@ def _write(query: _Query, body: bytes) -> Any:
 
 
 _PROPOSED = frozenset({"propose", "propose_fill"})
-
-
-def _taken(folder: Path, proposals: Mapping[str, Proposal]) -> caption_edits.Change:
-    """Each image's proposal, unless its caption is another than when it was proposed."""
-
-    def change(image: Path, now: caption_edits.Caption) -> str:
-        own = proposals.get(image.relative_to(folder).as_posix())
-        # A caption that is gone is none that anybody wrote; one that is empty was emptied.
-        return own.text if own and now.token in {own.token, ABSENT} else now.text or ""
-
-    return change
 
 
 def _dismiss(query: _Query, body: bytes) -> Any:

@@ -24,18 +24,20 @@ describe("the list", () => {
   const buttons = () => [...view.element.querySelectorAll("button")];
 
   test("has one row and one button for each fault, whatever comes twice or is none", async () => {
+    const alone = { ...raise, name: "alone", message: "See the layers.", setting: "", value: 0 };
     const evil = { ...raise, name: "evil", message: "<img src=x onerror=alert(1)>" };
     const none = [null, 3, { ...raise, name: "x", value: "1" }, { ...raise, name: "" }];
-    view.draw(runOf({ advice: [raise, best, raise, evil, ...none] }));
+    view.draw(runOf({ advice: [raise, best, raise, evil, alone, ...none] }));
     expect(buttons().map((each) => each.textContent)).toEqual(["Set learning_rate to 0.0004", "Use step 800", "Set learning_rate to 0.0004"]);
     expect(view.element.querySelector("img")).toBe(null);
+    expect(view.element.textContent).toContain("See the layers.");
     buttons()[1].click();
     await settled();
     expect(pressed).toEqual(["held_out_rises"]);
     expect(view.element.textContent).toContain("done: 800");
     // What is drawn again, as with each step, keeps focus and answer.
     const row = buttons()[1];
-    view.draw(runOf({ advice: [raise, best, evil], step: 7 }));
+    view.draw(runOf({ advice: [raise, best, evil, alone], step: 7 }));
     expect(buttons()[1]).toBe(row);
     view.draw(runOf({ advice: [best] }));
     expect(view.element.textContent).toContain("done: 800");

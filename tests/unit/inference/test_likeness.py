@@ -91,7 +91,8 @@ def test_what_a_vision_model_does_not_see_is_refused(value):
 
     with pytest.raises(InputError) as refused:
         measure_likeness([pictures(1, 0)], [Column("base")], blind, iter(pictures(1, 1)), "")
-    assert refused.value.found and refused.value.expected and refused.value.remedy
+    error = refused.value
+    assert all((error.found, error.expected, error.remedy))
 
 
 @pytest.mark.parametrize(("share", "what"), [(0.5, "held-out"), (0.0, "trained")])

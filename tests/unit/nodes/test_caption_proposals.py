@@ -95,6 +95,36 @@ def test_what_is_of_no_image_of_the_folder_is_refused_or_counted(
     assert told.startswith("1 captions are proposed. 1 more are of no image of it")
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "becomes"),
+    [
+        (None, None, "new"),
+        ("old", "old", "new"),
+        ("", "", "new"),
+        ("old", "theirs", "theirs"),
+        (None, "theirs", "theirs"),
+        ("old", None, "new"),
+        # Somebody has emptied it.
+        ("old", "", ""),
+        (None, "", ""),
+    ],
+)
+def test_a_caption_that_was_edited_or_emptied_since_stays(
+    caption_proposals, caption_edits, tmp_path, before, now, becomes
+):
+    image = tmp_path / "a.png"
+    then, own = (caption_edits.Caption(image.with_suffix(TXT), text) for text in (before, now))
+    proposals = {"a.png": caption_proposals.Proposal("new", then.token)}
+    assert caption_proposals.taken(tmp_path, proposals)(image, own) == becomes
+
+
+def test_a_list_for_what_all_images_share_is_refused(caption_proposals, errors):
+    assert caption_proposals.single("caption_extension", [".txt", ".txt"]) == ".txt"
+    for values in ([], [".txt", ".caption"]):
+        with pytest.raises(errors.InputError, match="values for caption_extension"):
+            caption_proposals.single("caption_extension", values)
+
+
 @pytest.mark.parametrize("content", ["", "[1]", '{"captions": 3}', '{"captions": [[1]]}'])
 def test_a_damaged_file_proposes_nothing(caption_proposals, folder, tmp_path, content):
     proposals = caption_proposals.Proposals(folder, tmp_path)

@@ -100,9 +100,8 @@ def test_an_adapter_that_does_too_much_gets_a_lower_rate(middle, turns, said):
 @pytest.mark.parametrize(
     ("best", "more", "said"),
     [
-        # 0.47e-3 in one digit is a half of the rate; 0.57e-3 is no advice.
-        (470, {"rate": 1e-3}, (RATE, 4e-4)),
-        (570, {"rate": 1e-3}, ("", 0.0)),
+        (570, {"rate": 1e-3}, (RATE, 5e-4)),
+        (670, {"rate": 1e-3}, ("", 0.0)),
         (990, {"rate": 9e-4}, ("", 0.0)),
         (1, {"rate": 1e-3}, (RATE, 1e-6)),
         (400, {"rate": 1.0, "finds_rate": True}, (STEPS, 400)),
@@ -195,7 +194,7 @@ def test_a_preview_that_is_a_training_image_is_told_with_what_is_left_to_do(tmp_
     same = Image.open(paths[2]).convert("RGB").resize((96, 96))
     other = Image.new("RGB", (64, 64), (230, 230, 230))
     ImageDraw.Draw(other).ellipse([10, 10, 40, 40], fill=(200, 40, 40))
-    for checkpoints, said in [([250], (CHECKPOINT, 250)), ([], (STEPS, 150))]:
+    for checkpoints, said in [([150, 250], (CHECKPOINT, 150)), ([], (STEPS, 150))]:
         heard = Heard()
         judge = adviser(heard, checkpoints=checkpoints, images=lambda: paths)
         judge.preview(0, other)

@@ -49,8 +49,8 @@ def test_a_grid_is_every_combination_named_after_what_differs(written):
 
 
 def test_a_name_is_looked_for_among_what_may_be_swept():
-    (found,) = read_grid("kind: lora\nflip: true", "a node")
-    assert found == {"adapter.kind": "lora", "dataset.flip": True}
+    (found,) = read_grid("alpha: 8\nsteps: 9\nflip: true", "a node")
+    assert found == {"adapter.alpha": 8, "training.steps": 9, "dataset.flip": True}
 
 
 def test_listed_trials_that_make_no_good_name_are_numbered(written):

@@ -235,7 +235,8 @@ def _path_of(name: Any, source: str) -> str:
     known = {path: each for path, each in walk_settings() if section_of(each) is None}
     named = [path for path in known if path.endswith(f".{name}") and _TEXT not in path]
     # The others only so that the error says why one of them cannot be swept.
-    ends = [path for path in named if not _obstacle(path, known[path])] or named
+    mine = [path for path in named if _is_inside(path, _SECTIONS)]
+    ends = [path for path in mine if not _obstacle(path, known[path])] or mine or named
     path = name if name in known or len(ends) != 1 else ends[0]
     field = find_setting(path)
     if field is None or section_of(field) is not None:

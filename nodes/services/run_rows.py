@@ -11,7 +11,7 @@ from typing import Any
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.text_files import read_object
 from ...trainer_core.inference.preview_files import preview_files
-from ...trainer_core.training.checkpoints.run_names import METRICS, RECORD, SAMPLES
+from ...trainer_core.training.checkpoints.run_names import METRICS, RECORD, SAMPLES, VERSION
 from .run_history import Place, last_steps, read_ending
 
 NOTES = "notes.json"
@@ -55,7 +55,7 @@ def _versions(root: Path) -> Iterator[tuple[str, str, _Folder]]:
 
     for run in entries(root):
         for version in entries(run.path):
-            if version.name.startswith("v"):
+            if VERSION.fullmatch(version.name):
                 inside = {each.name: each for each in entries(version.path)}
                 if RECORD in inside:
                     yield f"{run.name}/{version.name}", version.path, inside

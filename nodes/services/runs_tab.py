@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import shutil
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ...trainer_core.config.reading import load_config
 from ...trainer_core.errors import InputError, StorageError, TrainerError
 from ...trainer_core.filesystem.storage import atomic_write, write_json
 from ...trainer_core.filesystem.text_files import parse_object
-from ...trainer_core.training.checkpoints.run_names import RUN_FILE
+from ...trainer_core.training.checkpoints.run_names import RUN_FILE, VERSION
 from ..host import comfy_host
 from ..host.file_manager import file_manager, show_folder
 from ..host.folders import saved_checkpoints
@@ -30,8 +31,17 @@ from .run_rows import LARGEST_NOTE, NOTES, checked_notes, listed_runs
 _Answer = tuple[Any, int]
 
 
-@functools.cache
+_making_trash = threading.Lock()
+
+
 def _trash() -> Any:
+    # Two would not see each other's entries.
+    with _making_trash:
+        return _only_trash()
+
+
+@functools.cache
+def _only_trash() -> Any:
     from ...trainer_core.training.checkpoints.trash import Trash
 
     return Trash(comfy_host.output_folder())
@@ -57,7 +67,7 @@ def _one(query: Mapping[str, str], body: bytes) -> _Answer:
     from ...trainer_core.training.checkpoints.trash import disk_use
 
     name = query.get("run", "")
-    folder = comfy_host.run_path(name)
+    folder = _folder_of(name)
     live = PANEL.live(name)
     settings: dict[str, Any] = {}
     # One that another version wrote may have settings that are unknown here.
@@ -118,7 +128,7 @@ def _curve(query: Mapping[str, str], body: bytes) -> _Answer:
     """Something that a run has measured, or what follows on a step."""
     from .run_curves import read_curve
 
-    folder = comfy_host.run_path(query.get("run", ""))
+    folder = _folder_of(query.get("run", ""))
     after = query.get("after", "")
     known = int(after) if after.isdecimal() and len(after) < len("10000000000") else 0
     return read_curve(folder, query.get("name", ""), known, query.get("course", "")), 200
@@ -183,7 +193,19 @@ def _opened(query: Mapping[str, str], body: bytes) -> _Answer:
 def _named(body: bytes) -> tuple[Mapping[str, Any], Path]:
     """A request, and the folder of the run that it names."""
     request = _request(body)
-    return request, comfy_host.run_path(str(request.get("run", "")))
+    return request, _folder_of(str(request.get("run", "")))
+
+
+def _folder_of(run: str) -> Path:
+    """The folder of a run of the list; none that lies deeper, as what the trash holds does."""
+    _, _, version = run.partition("/")
+    if not VERSION.fullmatch(version):
+        raise InputError(
+            f"{run[:80]!r} names no run",
+            "a run's name and version, such as my_adapter/v0",
+            "Choose a run from the list.",
+        )
+    return comfy_host.run_path(run)
 
 
 def _request(body: bytes) -> Mapping[str, Any]:
@@ -201,7 +223,7 @@ def _page(query: Mapping[str, str], body: bytes) -> _Answer:
     """A run as one HTML page that can be saved and passed on."""
     from ...trainer_core.training.run_page import run_page
 
-    folder = comfy_host.run_path(query.get("run", ""))
+    folder = _folder_of(query.get("run", ""))
     return html_page(run_page(folder).encode("utf-8")), 200
 
 

@@ -37,6 +37,8 @@ NAMES = (
         "../../etc",
         "tab/v0/..",
         "tab/v0/checkpoints",
+        ".trash/0123456789abcdef/v0",
+        "own/vacation",
         "tab/v9",
         "C:\\x",
     ),
@@ -119,14 +121,22 @@ def test_damaged_runs_are_listed_with_their_reason(server):
     assert "no adapter file" in answer["reason"]
 
 
+def place_run(folder):
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text('{"status": "done", "step": 9}', encoding="utf-8")
+
+
 def test_hostile_requests_are_refused_and_write_nothing(server):
     def files():
         return {path: path.stat().st_mtime_ns for path in server.data.rglob("*") if path.is_file()}
 
     own = server.data / "output" / "adapter_trainer" / "own" / "v0"
-    (own / "checkpoints").mkdir(parents=True)
-    (own / "run.json").write_text('{"status": "done", "step": 9}', encoding="utf-8")
+    place_run(own)
+    (own / "checkpoints").mkdir()
+    place_run(own.parent / "vacation")
+    place_run(own.parents[1] / ".trash/0123456789abcdef/v0")
     before, drawn = files(), random.Random(3)
+    assert "own/vacation" not in [each["run"] for each in server.get(f"{ROUTES}/list")["runs"]]
     for route, name in itertools.product(("one", "curve", "page"), NAMES):
         asked = {"run": name, "name": "norms"}
         query = urllib.parse.urlencode(asked, errors="surrogatepass")

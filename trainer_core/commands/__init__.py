@@ -118,7 +118,7 @@ VERBS: Mapping[str, Verb] = {
         "lowest loss is above the median of the finished ones' means ends early (median stopping\n"
         "rule, Google Vizier, KDD 2017); stop_hopeless: false in the file ends none. One that\n"
         "fails stops no other; the next start tries it again. Ctrl-C saves; the same command goes\n"
-        "on. NAME_sweep beside the runs gets sweep.txt, sweep.json and the best adapter.\n"
+        "on. NAME_sweep, for sweep.yaml, gets sweep.txt, sweep.json and the best adapter.\n"
         "key=value changes the run file of all trials. --json prints one JSON object a line.",
     ),
     "ledger": Verb(

@@ -29,6 +29,7 @@ def sweep(arguments: Arguments) -> int:
             trials,
             name,
             observer,
+            file=path.stem,
             stop_hopeless=found.stop_hopeless,
         )
     if arguments.json:

@@ -48,6 +48,11 @@ def test_a_grid_is_every_combination_named_after_what_differs(written):
     )
 
 
+def test_a_name_is_looked_for_among_what_may_be_swept():
+    (found,) = read_grid("alpha: 8\nsteps: 9\nflip: true", "a node")
+    assert found == {"adapter.alpha": 8, "training.steps": 9, "dataset.flip": True}
+
+
 def test_listed_trials_that_make_no_good_name_are_numbered(written):
     path = written(
         "run: run.yaml\nstop_hopeless: false\n"
@@ -69,6 +74,9 @@ def test_listed_trials_that_make_no_good_name_are_numbered(written):
         ("run: run.yaml\nstop_hopeless: maybe\ngrid: {rank: [8]}", "stop_hopeless is maybe"),
         ("run: run.yaml\ngrid: {training.learning_rate: [1]}", "is not a setting"),
         ("run: run.yaml\ngrid: {name: [adamw]}", "is the end of"),
+        ("run: run.yaml\ngrid: {rank: [8], adapter.rank: [16]}", "adapter.rank is named twice"),
+        ("run: run.yaml\ntrials: [{rank: 8, adapter.rank: 16}]", "adapter.rank is named twice"),
+        ("run: run.yaml\ngrid: {resolution: [64]}", "cannot be swept"),
         ("run: run.yaml\ngrid: {dataset.resolution: [64]}", "cannot be swept"),
         ("run: run.yaml\ngrid: {base.path: [a]}", "cannot be swept"),
         ("run: run.yaml\ngrid: {seed: [1, 2]}", "cannot be swept"),

@@ -113,6 +113,49 @@ def test_another_run_of_the_name_is_not_touched_by_what_is_put_back(tmp_path):
     assert root_trash.entries() == [entry]
 
 
+def test_samples_of_a_run_that_went_on_are_not_put_back(tmp_path):
+    made(tmp_path)
+    root_trash = Trash(tmp_path)
+    root_trash.clean(RUN, ["samples"])
+    with open_version(tmp_path / RUN) as version:
+        version.update_record(started=2.0)
+    (entry,) = root_trash.entries()
+    with pytest.raises(InputError, match="went on"):
+        root_trash.restore(entry["id"])
+    shutil.rmtree(tmp_path / RUN)
+    with pytest.raises(InputError, match="is gone"):
+        root_trash.restore(entry["id"])
+    assert not (tmp_path / RUN).exists()
+
+
+def test_a_run_that_trains_keeps_its_empty_folder(tmp_path):
+    made(tmp_path)
+    root_trash = Trash(tmp_path)
+    root_trash.clean(RUN, ["samples"])
+    (tmp_path / RUN / "samples").mkdir()
+    (entry,) = root_trash.entries()
+    with open_version(tmp_path / RUN), pytest.raises(InputError, match="in use by"):
+        root_trash.restore(entry["id"])
+    assert (tmp_path / RUN / "samples").is_dir()
+    root_trash.restore(entry["id"])
+    assert (tmp_path / RUN / "samples/000008/0.png").is_file()
+
+
+def test_what_is_no_version_is_not_cleaned_up_and_what_is_not_ours_stays(tmp_path):
+    (tmp_path / "cat/vacation/samples").mkdir(parents=True)
+    with pytest.raises(InputError, match="is no run"):
+        Trash(tmp_path).clean("cat/vacation", ["run"])
+    trash_folder = tmp_path / ".trash"
+    for name in ("a", "b" * 16, "lock", "d" * 16):
+        (trash_folder / name / "part").mkdir(parents=True)
+    for name in ("a/moved.json", "lock/lock.json"):
+        (trash_folder / name).write_text("{}")
+    (trash_folder / f"{'d' * 16}/going.json").write_text("{}")
+    Trash(tmp_path).sweep()
+    assert {each.name for each in trash_folder.iterdir()} == {"a", "b" * 16, "lock"}
+    assert not (trash_folder / "a/lock.json").exists()
+
+
 def test_checkpoints_that_were_made_since_stay(tmp_path):
     made(tmp_path)
     root_trash = Trash(tmp_path)
@@ -233,7 +276,7 @@ def test_links_lead_nowhere(tmp_path):
         root_trash.clean(RUN, ["samples"])
     # Somebody's own entry names no run outside.
     (root / ".trash").unlink()
-    entry = root / ".trash/e"
+    entry = root / f".trash/{'e' * 16}"
     (entry / "run").mkdir(parents=True)
     (entry / "moving.json").write_text(json.dumps({"run": "../evil", "parts": ["run"]}))
     root_trash.sweep()

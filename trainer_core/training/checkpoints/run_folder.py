@@ -29,7 +29,7 @@ from ...filesystem.storage import (
 )
 from ...filesystem.temporary import remove_leftovers, temporary_beside
 from ...filesystem.text_files import read_object
-from .run_names import CHECKPOINTS, LOCK, METRICS, RECORD, RUN_FILE, SAMPLES
+from .run_names import CHECKPOINTS, LOCK, METRICS, RECORD, RUN_FILE, SAMPLES, VERSION
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 MINIMUM_STEPS = 5
 """A dead version with fewer steps and no checkpoint is removed."""
 
-_VERSION = re.compile(r"v(\d+)")
 _SAMPLES = re.compile(r"\d{6,}")
 ASKED = "asked_steps"
 """Where ``run.json`` keeps the steps that the settings asked for, of a run that was made longer."""
@@ -268,13 +267,13 @@ def versions(root: Path) -> list[Path]:
     """List a run's versions, oldest first."""
     if not root.is_dir():
         return []
-    found = [path for path in root.iterdir() if path.is_dir() and _VERSION.fullmatch(path.name)]
+    found = [path for path in root.iterdir() if path.is_dir() and VERSION.fullmatch(path.name)]
     return sorted(found, key=version_number)
 
 
 def version_number(path: Path) -> int:
     """The number of a version's folder; -1 for one of another name."""
-    match = _VERSION.fullmatch(path.name)
+    match = VERSION.fullmatch(path.name)
     return int(match.group(1)) if match else -1
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from ...filesystem.storage import Lock, acquire, holder, move, storage_error, wr
 from ...filesystem.temporary import remove, remove_leftovers, temporary_beside
 from ...filesystem.text_files import read_object
 from .run_folder import MINIMUM_STEPS, move_to_version, open_version, read_record, version_number
-from .run_names import CHECKPOINTS, LOCK, SAMPLES, TRASH
+from .run_names import CHECKPOINTS, LOCK, SAMPLES, TRASH, VERSION
 
 WHOLE = "run"
 """The part that is a version with all that is in it."""
@@ -31,9 +32,10 @@ WHOLE = "run"
 PARTS = (CHECKPOINTS, SAMPLES, WHOLE)
 _MOVING, _MOVED, _GOING = "moving.json", "moved.json", "going.json"
 _LARGEST_NOTE = 4096
-_MAKER, _LAST_START = ("pid", "host", "process_started"), "started"
-"""What ``run.json`` has that another run of the same name has otherwise; the last changes too when
-the run goes on, which it cannot without checkpoints."""
+_ENTRY = re.compile("[0-9a-f]{16}")
+_LIFE = ("pid", "host", "process_started", "started")
+"""What ``run.json`` has that another run of the same name has otherwise, and that changes when the
+run goes on."""
 
 
 def disk_use(version: Path) -> dict[str, dict[str, int]]:
@@ -79,10 +81,16 @@ class Trash:
             parts: Some of `PARTS`.
 
         Raises:
-            InputError: When it has none of them, or somebody works in it.
+            InputError: When it is no version of a run, has none of them, or somebody works in it.
             StorageError: When something cannot be moved; all is where it was.
         """
         version = self._root / run
+        if version_number(version) < 0:
+            raise InputError(
+                f"{run[:80]} is no run",
+                "a version of a run, such as my_adapter/v0",
+                "Choose a run of the list.",
+            )
         wanted = [WHOLE] if WHOLE in parts else [part for part in PARTS if part in parts]
         places = {part: version / part if part != WHOLE else version for part in wanted}
         there = [part for part, place in places.items() if place.is_dir()]
@@ -102,7 +110,7 @@ class Trash:
                 lock.release()
 
     def _move(self, version: Path, run: str, places: Mapping[str, Path]) -> None:
-        note = {"run": run, "parts": [*places], "life": _life(version, [*places])}
+        note = {"run": run, "parts": [*places], "life": _life(version)}
         try:
             entry = self._new_entry(note)
             try:
@@ -193,16 +201,22 @@ class Trash:
             return f"{version.parent.name}/{version.name}"
 
     def _restore_parts(self, entry: Path, version: Path, note: Mapping[str, Any]) -> None:
-        taken = [part for part in note["parts"] if not _is_free(version / part)]
-        if taken or _life(version, note["parts"]) != note.get("life"):
-            what = f"has other {taken[0]} by now" if taken else "is another run by now, or is gone"
-            raise InputError(
+        def refuse(what: str) -> InputError:
+            return InputError(
                 f"{note['run']} {what}",
                 "the run as it was when it was cleaned up",
                 f"What was cleaned up lies in {entry} until the trash is emptied.",
             )
+
+        if not version.is_dir():
+            raise refuse("is gone")
+        # Only under its lock the run stays as it is found.
         lock = open_version(version)
         try:
+            if _life(version) != note.get("life"):
+                raise refuse("is another run by now, or went on")
+            if taken := [part for part in note["parts"] if not _is_free(version / part)]:
+                raise refuse(f"has other {taken[0]} by now")
             if (entry / _MOVED).exists():
                 move(entry / _MOVED, entry / _MOVING)
             if not self._put_back(entry, note):
@@ -216,6 +230,8 @@ class Trash:
         for part in note["parts"]:
             target = version if part == WHOLE else version / part
             if os.path.lexists(entry / part) and _is_free(target):
+                with contextlib.suppress(FileNotFoundError):
+                    target.rmdir()
                 move(entry / part, target)
         return not any(os.path.lexists(entry / part) for part in note["parts"])
 
@@ -236,7 +252,11 @@ class Trash:
             remove_leftovers(self._folder)
             for entry in _entries(self._folder):
                 # Of several that start at once one does it.
-                if entry.name in self._held or holder(entry / LOCK) is not None:
+                if (
+                    not _is_ours(entry)
+                    or entry.name in self._held
+                    or holder(entry / LOCK) is not None
+                ):
                     continue
                 lock = acquire(entry / LOCK)
                 if lock is None:
@@ -262,14 +282,19 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 def _is_free(target: Path) -> bool:
-    """Whether nothing but an empty folder has a name, which then goes."""
-    try:
-        target.rmdir()
-    except FileNotFoundError:
+    """Whether nothing, or an empty folder, has a name in a folder that is there."""
+    if not os.path.lexists(target):
         return target.parent.is_dir()
+    try:
+        return not target.is_symlink() and not any(target.iterdir())
     except OSError:
         return False
-    return True
+
+
+def _is_ours(entry: Path) -> bool:
+    """Whether a trash made a folder, of which a process that was killed may have removed much."""
+    known = (_MOVING, _MOVED, _GOING, LOCK)
+    return bool(_ENTRY.fullmatch(entry.name)) and any((entry / each).is_file() for each in known)
 
 
 def _note(entry: Path) -> dict[str, Any] | None:
@@ -282,18 +307,21 @@ def _note(entry: Path) -> dict[str, Any] | None:
     except InputError:
         return None
     run, parts = str(note.get("run")).split("/"), note.get("parts")
-    plain = len(run) == 2 and not any(name_mistake(each, new=False) for each in run)
+    plain = (
+        len(run) == 2
+        and not name_mistake(run[0], new=False)
+        and VERSION.fullmatch(run[1]) is not None
+    )
     known = isinstance(parts, list) and all(each in PARTS for each in parts)
     return note if plain and known else None
 
 
-def _life(version: Path, parts: Sequence[str]) -> dict[str, Any]:
+def _life(version: Path) -> dict[str, Any]:
     try:
         record = read_record(version)
     except InputError:
         record = {}
-    keys = (*_MAKER, _LAST_START) if CHECKPOINTS in parts else _MAKER
-    return {key: record.get(key) for key in keys}
+    return {key: record.get(key) for key in _LIFE}
 
 
 def _require_some_steps(version: Path) -> None:

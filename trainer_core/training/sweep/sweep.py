@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,22 @@ from ...config.reading import dump_config
 from ...device import borrowed_threads, resolve_device
 from ...errors import ConfigError, InputError, StorageError, TrainerError
 from ...families.registry import get_family
+from ...filesystem.file_names import name_mistake
 from ...filesystem.storage import (
     acquire,
     atomic_write,
     holder,
+    move,
     storage_error,
     write_json,
     write_text,
 )
-from ...filesystem.temporary import remove_leftovers
+from ...filesystem.temporary import remove_leftovers, temporary_beside
 from ...filesystem.text_files import read_object
 from ...offload.machine import KeepingMachine, Machine
 from ..checkpoints.checkpoint import ADAPTER_FILE
 from ..checkpoints.checkpoint_search import BEST, best_step
-from ..checkpoints.run_folder import METRICS, read_record
+from ..checkpoints.run_folder import METRICS, read_record, version_number
 from ..metrics.metrics_file import read_metrics
 from ..observer import (
     EndedEarlyError,
@@ -124,9 +127,24 @@ class SweepResult:
         }
 
 
-def sweep_folder(config: RunConfig, name: str) -> Path:
-    """Where the sweep of a run's name keeps its record, beside the runs of its trials."""
-    return Path(config.output.dir) / f"{name}_sweep"
+def sweep_folder(config: RunConfig, name: str, file: str = "sweep") -> Path:
+    """Where a sweep keeps its record, beside the runs of its trials.
+
+    Args:
+        name: The run's, which the trials share.
+        file: The sweep file's name without its ending: two files have two folders.
+
+    Raises:
+        ConfigError: When both make no name of a folder.
+    """
+    own = f"{name}_{file}"
+    if mistake := name_mistake(own):
+        raise ConfigError(
+            f"the sweep's folder would be {own[:200]!r}, which has {mistake}",
+            "a sweep file whose name can be part of a folder's",
+            "Rename the sweep file.",
+        )
+    return Path(config.output.dir) / own
 
 
 class TrialWatch:
@@ -182,14 +200,22 @@ def run_sweep(
     """
     result = SweepResult(folder)
     with _locked(folder):
-        known = _known(folder / RECORD)
+        best, known = _known(folder / RECORD)
         for trial in trials:
             new = TrialResult(trial.name, trial.values, _identity(trial, content))
             found = known.get(trial.name)
             if found is not None and found.identity == new.identity:
                 new = replace(found, settings=trial.values)
             result.trials.append(new)
+            if best == trial.name and found is not None and new.identity == found.identity:
+                # Its checkpoints may have been cleaned up since.
+                kept = _adapter_of(folder)
+                result.best, result.adapter = (best, kept) if kept.is_file() else (None, None)
+        own = {(each.name, each.identity) for each in result.trials}
+        if any(each.run and (each.name, each.identity) not in own for each in known.values()):
+            _keep_earlier(folder)
         _choose(result)
+        _save(result)
         for index, trial in enumerate(trials):
             made = result.trials[index]
             # A run that ended in the moment before it was written down is not made again.
@@ -201,6 +227,8 @@ def run_sweep(
                 rule = _rule(trials, result.trials[:index]) if stop_hopeless else None
                 ended = _trained(trial, result, index, begin, rule)
             result.trials[index] = ended
+            if ended.name == result.best and ended.best_step != made.best_step:
+                result.best = None  # it went on, and has a better adapter
             _choose(result)
             _save(result)
             if ended.status == "cancelled":
@@ -251,7 +279,8 @@ def _collected(trial: Trial, made: TrialResult) -> TrialResult:
         best = record.get(BEST) or {}
         step, whole = int(record["step"]), int(record["steps"])
         loss = None if best.get("loss") is None else float(best["loss"])
-    except (InputError, OSError, LookupError, TypeError, ValueError):
+        best_step = None if best.get("step") is None else int(best["step"])
+    except (InputError, OSError, LookupError, TypeError, ValueError, OverflowError, AttributeError):
         return made
     status = made.status
     if record.get("status") == "done":
@@ -261,7 +290,7 @@ def _collected(trial: Trial, made: TrialResult) -> TrialResult:
         made,
         status=status,
         loss=loss,
-        best_step=best.get("step"),
+        best_step=best_step,
         step=step,
         steps=whole,
         seconds=round(sum(each.step_seconds for each in steps), 3),
@@ -269,18 +298,41 @@ def _collected(trial: Trial, made: TrialResult) -> TrialResult:
 
 
 def _choose(result: SweepResult) -> None:
-    """Copy the adapter of the best trial to where the sweep's result is."""
-    ended = [each for each in result.ranked() if each.status in ENDS and each.loss is not None]
-    if not ended or ended[0].run is None or ended[0].name == result.best:
-        return
-    version = result.folder.parent / ended[0].run
-    step = best_step(version)
-    file = version / "checkpoints" / f"{step:06d}" / ADAPTER_FILE
-    if step is None or not file.is_file():
-        return
-    name = f"{result.folder.name.removesuffix('_sweep')}.safetensors"
-    result.best, result.adapter = ended[0].name, result.folder / name
-    atomic_write(result.adapter, functools.partial(shutil.copyfile, file))
+    """Copy the adapter of the best trial that has one still to where the sweep's result is."""
+    for each in result.ranked():
+        if each.status not in ENDS or each.loss is None or each.run is None:
+            continue
+        if each.name == result.best:
+            return
+        version = result.folder.parent / each.run
+        step = best_step(version)
+        if step is None:
+            continue
+        file = version / "checkpoints" / f"{step:06d}" / ADAPTER_FILE
+        if file.is_file():
+            result.best, result.adapter = each.name, _adapter_of(result.folder)
+            atomic_write(result.adapter, functools.partial(shutil.copyfile, file))
+            return
+
+
+def _adapter_of(folder: Path) -> Path:
+    return folder / f"{folder.name.removesuffix('_sweep')}.safetensors"
+
+
+def _keep_earlier(folder: Path) -> None:
+    """Copy the record and the adapter of trials with other settings out of the way."""
+    number = 0
+    while (target := folder / f"earlier_{number}").exists():
+        number += 1
+    try:
+        with temporary_beside(target, ending="") as draft:
+            draft.mkdir()
+            for file in (folder / RECORD, folder / TABLE, _adapter_of(folder)):
+                if file.is_file():
+                    shutil.copyfile(file, draft / file.name)
+            move(draft, target)
+    except OSError as error:
+        raise storage_error(target, error) from error
 
 
 def _save(result: SweepResult) -> None:
@@ -334,10 +386,14 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _known(path: Path) -> dict[str, TrialResult]:
-    """What an earlier start has written down; nothing where it cannot be read."""
+def _known(path: Path) -> tuple[Any, dict[str, TrialResult]]:
+    """What an earlier start has written down: the best trial's name, and all by their names.
+
+    Raises:
+        InputError: When it is no record of a sweep.
+    """
     if not path.exists():
-        return {}
+        return None, {}
 
     def refuse(reason: str) -> InputError:
         return InputError(
@@ -351,7 +407,42 @@ def _known(path: Path) -> dict[str, TrialResult]:
         results = [TrialResult(**each) for each in found["trials"]]
     except (TypeError, LookupError) as error:
         raise refuse(str(error)) from error
-    return {each.name: each for each in results}
+    for each in results:
+        if wrong := [key for key, fits in _FITS.items() if not fits(getattr(each, key))]:
+            raise refuse(f"{wrong[0]} of a trial is {str(getattr(each, wrong[0]))[:80]!r}")
+        if each.run is not None:
+            name, _, version = each.run.rpartition("/")
+            if name != each.name or version_number(Path(version)) < 0:
+                raise refuse(f"run of the trial {each.name[:80]} is {each.run[:80]!r}")
+    return found.get("best"), {each.name: each for each in results}
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in {int, float} and abs(value) < math.inf
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_FITS: Mapping[str, Callable[[Any], bool]] = {
+    "name": _is_text,
+    "settings": lambda value: isinstance(value, dict),
+    "identity": _is_text,
+    "status": lambda value: value in ("waiting", "running", "cancelled", "failed", *ENDS),
+    "loss": lambda value: value is None or _is_number(value),
+    "best_step": lambda value: value is None or _is_count(value),
+    "step": _is_count,
+    "steps": lambda value: value is None or _is_count(value),
+    "seconds": _is_number,
+    "run": lambda value: value is None or _is_text(value),
+    "reason": _is_text,
+}
+"""What a value of a `TrialResult` may be; its file may come from anybody."""
 
 
 def _identity(trial: Trial, content: str) -> str:
@@ -392,6 +483,7 @@ def sweep(
     name: str,
     observer: Observer,
     *,
+    file: str = "sweep",
     stop_hopeless: bool = True,
 ) -> SweepResult:
     """Train a sweep of run files: images are encoded once and the base is loaded once.
@@ -400,13 +492,14 @@ def sweep(
         trials: What `file_trials` gave.
         name: The sweep's, as of the run file that the trials share.
         observer: Hears the events of every trial, and may cancel the sweep.
+        file: As `sweep_folder`.
         stop_hopeless: Whether `MedianRule` ends trials.
 
     Raises:
         TrainerError: When a trial cannot be trained, before the first one is, or as `run_sweep`.
     """
     config = trials[0].config
-    folder = sweep_folder(config, name)
+    folder = sweep_folder(config, name, file)
     if not config.cache.manifest:
         require_held_out(config.dataset.holds_out)
     device = resolve_device(config.memory.device)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...config import RunConfig
 from ...config.dialect import format_value, parse_yaml
@@ -20,13 +20,16 @@ from ...filesystem.file_names import LONGEST_NAME, name_mistake
 from ...filesystem.text_files import read_text
 from ..checkpoints.best_loss import MEASURED_BY
 
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
 MOST = 100
 """Trials of a sweep; a grid grows quickly."""
 
 _KEYS = ("run", "grid", "trials", "stop_hopeless")
 _SECTIONS = ("adapter", "training", "memory")
-_SHORT, _TEXT = tuple(f"{each}." for each in _SECTIONS), ".text_encoder."
-"""Whose settings may be named by their ends: rank is the adapter's, not the text encoder's."""
+_TEXT = ".text_encoder."
+"""Whose settings are not named by their ends: rank is the adapter's, not the text encoder's."""
 _OF_TRAINING = (
     "dataset.caption_dropout",
     "dataset.control_dropout",
@@ -119,7 +122,7 @@ def grid_combinations(grid: Any, source: str) -> tuple[Values, ...]:
     for values in lists.values():
         count *= len(values)
     _require_few(count, source)
-    paths = [_path_of(name, source) for name in lists]
+    paths = _paths_of(lists, source)
     return tuple(dict(zip(paths, each, strict=True)) for each in itertools.product(*lists.values()))
 
 
@@ -144,7 +147,9 @@ def _listed(trials: Any, path: Path) -> tuple[Values, ...]:
     if not good:
         raise _wrong(path, "trials is no list of settings with a value each")
     _require_few(len(trials), str(path))
-    return tuple({_path_of(name, str(path)): each[name] for name in each} for each in trials)
+    return tuple(
+        dict(zip(_paths_of(each, str(path)), each.values(), strict=True)) for each in trials
+    )
 
 
 def make_trials(
@@ -217,15 +222,21 @@ def in_words(values: Values) -> str:
     return ", ".join(f"{path}={format_value(value)}" for path, value in values.items())
 
 
+def _paths_of(names: Mapping[Any, Any], source: str) -> list[str]:
+    paths = [_path_of(name, source) for name in names]
+    if twice := [path for path, count in Counter(paths).items() if count > 1]:
+        raise _wrong(source, f"{twice[0]} is named twice")
+    return paths
+
+
 def _path_of(name: Any, source: str) -> str:
-    """The setting that a name means: its YAML path, or the end of only one."""
+    """The setting that a name means: its YAML path, or the end of only one that may be swept."""
     name = str(name)
-    known = [path for path, field in walk_settings() if section_of(field) is None]
-    ends = [
-        path
-        for path in known
-        if path.endswith(f".{name}") and path.startswith(_SHORT) and _TEXT not in path
-    ]
+    known = {path: each for path, each in walk_settings() if section_of(each) is None}
+    named = [path for path in known if path.endswith(f".{name}") and _TEXT not in path]
+    # The others only so that the error says why one of them cannot be swept.
+    mine = [path for path in named if _is_inside(path, _SECTIONS)]
+    ends = [path for path in mine if not _obstacle(path, known[path])] or mine or named
     path = name if name in known or len(ends) != 1 else ends[0]
     field = find_setting(path)
     if field is None or section_of(field) is not None:
@@ -233,12 +244,7 @@ def _path_of(name: Any, source: str) -> str:
             raise _wrong(source, f"{name} is the end of {' and '.join(ends)}")
         problem = unknown_setting(path)
         raise ConfigError(f"{source}: {problem.found}", problem.expected, problem.remedy)
-    traits = traits_of(field)
-    measures = any(path == each or path.startswith(f"{each}.") for each in MEASURED_BY)
-    inside = [*_SECTIONS, *_OF_TRAINING]
-    fits = any(path == each or path.startswith(f"{each}.") for each in inside)
-    if measures or not fits or (traits and traits.path):
-        why = "the loss on held-out images is measured by it" if measures else "it cannot be swept"
+    if why := _obstacle(path, field):
         raise ConfigError(
             f"{source}: {path}, and {why}",
             "settings whose trials train the same base and are measured on the same held-out "
@@ -247,6 +253,19 @@ def _path_of(name: Any, source: str) -> str:
             "Leave it out, and train a run for each value instead.",
         )
     return path
+
+
+def _obstacle(path: str, field: FieldInfo) -> str:
+    """Why a setting cannot be swept, or nothing."""
+    if _is_inside(path, MEASURED_BY):
+        return "the loss on held-out images is measured by it"
+    traits = traits_of(field)
+    fits = _is_inside(path, (*_SECTIONS, *_OF_TRAINING)) and not (traits and traits.path)
+    return "" if fits else "it cannot be swept"
+
+
+def _is_inside(path: str, sections: Iterable[str]) -> bool:
+    return any(path == each or path.startswith(f"{each}.") for each in sections)
 
 
 def _names(combinations: Sequence[Values], name: str) -> list[str]:

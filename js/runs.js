@@ -1,5 +1,5 @@
 // @ts-check
-/** The runs tab in ComfyUI's sidebar. Nothing of it is loaded before it is opened. */
+/** The runs tab in ComfyUI's sidebar. It asks the server for nothing before it is opened. */
 
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";

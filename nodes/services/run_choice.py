@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ...trainer_core.errors import InputError, TrainerError
 from ...trainer_core.filesystem.text_files import parse_object
-from ...trainer_core.training.checkpoints.run_names import METRICS
+from ...trainer_core.training.checkpoints.run_names import CHECKPOINTS, METRICS
 from ..host import comfy_host
 from ..host.folders import saved_checkpoints
 from .asked_settings import (
@@ -273,7 +273,7 @@ def _used(request: Mapping[str, Any]) -> tuple[str, bool]:
         return f"step is {str(step)[:20]!r}, not a number of steps", False
     try:
         folder = comfy_host.run_path(str(request.get("run") or ""))
-        name = copy_adapter(folder / "checkpoints" / f"{step:06d}", folder.parent.name, step).name
+        name = copy_adapter(folder / CHECKPOINTS / f"{step:06d}", folder.parent.name, step).name
     except (TrainerError, OSError) as error:
         known = isinstance(error, TrainerError)
         return f"{error.found}. {error.remedy}" if known else str(error), False

@@ -32,8 +32,8 @@ class _TrialObserver(NodeObserver):
         self._watch = watch
 
     def notify(self, event: Event) -> None:
-        """Show an event, and let the sweep hear it."""
-        self._watch.heard(event)
+        """Show an event, and tell the sweep of it."""
+        self._watch.observe(event)
         super().notify(event)
 
     def hopeless(self) -> bool:

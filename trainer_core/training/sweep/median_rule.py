@@ -38,7 +38,7 @@ class MedianRule:
         self._own: dict[int, float] = {}
         self._first = 0.0
 
-    def heard(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         """Take note of what is measured, and of what was measured before a resume."""
         if isinstance(event, RunStarted):
             self._own = dict(curve_of(event.summary.folder, self._every))

@@ -33,6 +33,7 @@ from ...offload.machine import KeepingMachine, Machine
 from ..checkpoints.checkpoint import ADAPTER_FILE
 from ..checkpoints.checkpoint_search import BEST, best_step
 from ..checkpoints.run_folder import METRICS, read_record, version_number
+from ..checkpoints.run_names import CHECKPOINTS
 from ..metrics.metrics_file import read_metrics
 from ..observer import (
     EndedEarlyError,
@@ -148,7 +149,7 @@ def sweep_folder(config: RunConfig, name: str, file: str = "sweep") -> Path:
 
 
 class TrialWatch:
-    """What a sweep hears of the trial in training, and whether it ends it.
+    """Follows the trial in training for its sweep, which may end it.
 
     Args:
         started: Told the folder of the trial's version.
@@ -158,12 +159,12 @@ class TrialWatch:
     def __init__(self, started: Callable[[Path], object], rule: MedianRule | None) -> None:
         self._started, self._rule = started, rule
 
-    def heard(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         """Take note of an event of the trial."""
         if isinstance(event, RunStarted):
             self._started(event.summary.folder)
         if self._rule is not None:
-            self._rule.heard(event)
+            self._rule.observe(event)
 
     def hopeless(self, tell: Callable[[Event], object]) -> bool:
         """Whether the trial ends here, which is then told."""
@@ -308,7 +309,7 @@ def _choose(result: SweepResult) -> None:
         step = best_step(version)
         if step is None:
             continue
-        file = version / "checkpoints" / f"{step:06d}" / ADAPTER_FILE
+        file = version / CHECKPOINTS / f"{step:06d}" / ADAPTER_FILE
         if file.is_file():
             result.best, result.adapter = each.name, _adapter_of(result.folder)
             atomic_write(result.adapter, functools.partial(shutil.copyfile, file))
@@ -462,7 +463,7 @@ class _TrialObserver:
 
     def notify(self, event: Event) -> None:
         """Pass an event on."""
-        self._watch.heard(event)
+        self._watch.observe(event)
         self._inner.notify(event)
 
     def requests(self) -> RunRequests:

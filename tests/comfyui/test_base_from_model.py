@@ -122,3 +122,20 @@ def every(comfy_host, tmp_path_factory):
 @pytest.mark.parametrize(("model", "kind"), EVERY)
 def test_every_class_learns(every, model, kind):
     check(every[f"{model}_{kind}"], model)
+
+
+LYCORIS = ("flux", "flux2", "qwen_image", "z_image", "wan21", "hunyuan_video", "kandinsky5")
+"""Architectures of musubi-tuner's table of LoHa and LoKr, and Kandinsky 5, which it leaves out.
+
+HunyuanVideo 1.5 stands in `test_start_frames`; ComfyUI 0.33 has no class for FramePack.
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["loha", "lokr"])
+@pytest.mark.parametrize("model", LYCORIS)
+def test_a_loha_and_a_lokr_of_each_architecture_are_what_comfyui_samples(
+    comfy_host, tmp_path, model, kind
+):
+    job = {"model": model, **CLIPS.get(model, {}), "kind": kind}
+    check(trained(comfy_host, tmp_path, [job])[f"{model}_{kind}"], model)

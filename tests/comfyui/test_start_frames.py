@@ -17,7 +17,8 @@ CLASSES = {
     "ltxv_slow": {"model": "ltxv", "told": 12.0},
     "ltxav": {"model": "ltxav", "guidance": 2.0},
     "cosmos_predict2_i2v": {"model": "cosmos_predict2_i2v", "guidance": 2.0},
-    "hunyuan_video15": {"model": "hunyuan_video15"},
+    "hunyuan_video15": {"model": "hunyuan_video15", "kind": "loha"},
+    "hunyuan_video15_lokr": {"model": "hunyuan_video15", "kind": "lokr"},
     "kandinsky5": {"model": "kandinsky5", "kind": "oft"},
 }
 CLEAN = ("wan22_5b", "ltxv", "ltxv_slow", "ltxav", "kandinsky5", "cosmos_predict2_i2v")

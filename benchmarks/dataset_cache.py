@@ -59,6 +59,7 @@ class NoEncoders:
 
     identity = "none"
     weighs = False
+    sounds = ""
 
     def open(self) -> Any:
         """Nobody may want them."""

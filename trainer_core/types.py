@@ -37,6 +37,11 @@ class ClipPart:
     frames: int
     rate: float
 
+    @property
+    def seconds(self) -> float:
+        """How long it lasts."""
+        return self.frames / self.rate
+
 
 @dataclass(frozen=True, slots=True)
 class FrameGrid:
@@ -71,6 +76,9 @@ Also the names before the point of what is stored of them beside the clip's late
 
 CONTROL = "control"
 """What is made of a clip that steers another one, in the place of the clip's own latents."""
+
+SOUND = "sound"
+"""What is made of a clip's sound, in the place of its frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +213,7 @@ class CachedSample:
         direction: Of a concept slider, its encoded positive and negative prompt; else None.
         clean: `[f]`, 1 for each frame of latents that is given and not predicted; None where all
             are predicted.
+        sound: Latents of a clip's sound, `[c, t, b]`; None where it has none, or none is trained.
     """
 
     name: str
@@ -216,6 +225,7 @@ class CachedSample:
     mask: Tensor | None = None
     direction: tuple[Conditioning, Conditioning] | None = None
     clean: Tensor | None = None
+    sound: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +246,8 @@ class Batch:
         idle: Whether it is there only to keep several processes in step, with weights of 0, and
             is no part of the step.
         directions: Of a concept slider, positive and negative prompt of each sample; else empty.
+        sounds: `[B, c, t, b]` of clips that are trained with their sound; else None.
+        sound_weight: Factor on the loss of the sound.
     """
 
     names: tuple[str, ...]
@@ -247,6 +259,8 @@ class Batch:
     masks: Tensor | None = None
     idle: bool = False
     directions: tuple[tuple[Conditioning, Conditioning], ...] = ()
+    sounds: Tensor | None = None
+    sound_weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

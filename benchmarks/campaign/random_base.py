@@ -69,6 +69,7 @@ class NoEncoders:
 
     identity = "random"
     weighs = False
+    sounds = ""
 
     def open(self) -> NoReturn:
         """Refuse."""

@@ -47,6 +47,7 @@ class BaseFromModel(io.ComfyNode):
                 *(each.input() for each in cls.SETTINGS),
                 *sockets.expert_inputs(),
                 sockets.vision_input(),
+                sockets.audio_input(),
             ],
             outputs=[sockets.Base.Output(display_name="base")],
         )
@@ -59,6 +60,7 @@ class BaseFromModel(io.ComfyNode):
         other_expert: Any = None,
         switch_at: float = SWITCH_AT,
         clip_vision: Any = None,
+        audio_vae: Any = None,
         **inputs: Any,
     ) -> io.NodeOutput:
         """Read what the model tells; nothing is loaded."""
@@ -68,5 +70,7 @@ class BaseFromModel(io.ComfyNode):
         own = values.get("base", {})
         precision = values["training"]["precision"]
         role = ExpertInputs(expert, switch_at, other_expert)
-        base = base_of_model(model, precision, **own, expert=role, vision=clip_vision)
+        base = base_of_model(
+            model, precision, **own, expert=role, vision=clip_vision, audio=audio_vae
+        )
         return io.NodeOutput(base)

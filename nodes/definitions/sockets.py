@@ -61,6 +61,16 @@ def vision_input() -> io.Input:
     )
 
 
+def audio_input() -> io.Input:
+    """The VAE of the sound of a MODEL that makes video and sound."""
+    return io.Vae.Input(
+        "audio_vae",
+        optional=True,
+        tooltip="Connect Load LTXV Audio VAE to train clips of LTX-2 with their sound. Left open, "
+        "clips are trained without it.",
+    )
+
+
 def training_inputs(base: str) -> list[io.Input]:
     """The sockets that say what is trained; `base` is the help text of the first."""
     return [

@@ -364,6 +364,11 @@ class GraphEncoders:
         return " ".join(parts)
 
     @property
+    def sounds(self) -> str:
+        """None: no family by name generates sound."""
+        return ""
+
+    @property
     def weighs(self) -> bool:
         """Whether the CLIP reads round brackets as weights."""
         return reads_weights(self.clip)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .audio_vae import AudioVae
 from .borrowed_model import borrowed_denoiser, uncompiled
 from .control_clips import control_rule
 from .graph_encoders import seeing_text
@@ -41,6 +42,8 @@ def graph_family(
     clip: Any = None,
     work: tuple[int, int, int, int] | None = None,
     other: OtherExpert | None = None,
+    *,
+    sound: bool = False,
 ) -> Family:
     """Make the family of a MODEL.
 
@@ -52,13 +55,21 @@ def graph_family(
             model's than those that can be trained is as none.
         work: What a step is, as `GraphModel.room` takes it: how much memory is left free for it.
         other: The expert that previews have for the other levels of noise; None for none.
+        sound: Whether the layers that clips' sound goes through are trained.
 
     Raises:
         BaseModelError: When it cannot be trained.
         InputError: When it carries hooks or injections.
     """
     with uncompiled(model) as plain:
-        return _family(GraphModel(plain), model, clip, work, other)
+        family = _family(GraphModel(plain), model, clip, work, other)
+    return replace(family, layers=replace(family.layers, unused=_none)) if sound else family
+
+
+def _none(transformer: nn.Module) -> tuple[str, ...]:
+    """`LayerSpec.unused` of a model that is trained with sound."""
+    del transformer
+    return ()
 
 
 def other_expert(model: Any, *, begins: bool, switch_at: float) -> OtherExpert:
@@ -174,6 +185,7 @@ def encoders_of(
     probed: int = 0,
     name: str = "",
     rate: float | None = None,
+    audio: Any = None,
 ) -> MakeSource:
     """What encodes and decodes for a MODEL with the graph's CLIP and VAE.
 
@@ -184,6 +196,7 @@ def encoders_of(
             before all else is encoded; 0 for none.
         name: What the cache knows the model by; empty for its title.
         rate: Frames per second of clips; None for the model's own.
+        audio: The audio VAE input's value; None where nothing is connected.
 
     Raises:
         InputError: From what it gives, when the CLIP that is to be probed is another model's.
@@ -211,6 +224,7 @@ def encoders_of(
             endpoints=endpoints,
             control=control_rule(found.model),
             text_rate=rate if found.text_rate else None,
+            audio=None if audio is None else AudioVae(audio),
         )
 
     return make

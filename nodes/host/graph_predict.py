@@ -171,6 +171,9 @@ class GraphPredict:
     ) -> Tensor:
         import torch
 
+        from ...trainer_core.diffusion.streams import join_streams, part_streams
+
+        noisy, sound = part_streams(noisy, conditionings[0])
         noise, level = self._as_sampled(noisy.float(), sigma.float())
         model = self.patcher.model
         inputs = [endpoint_inputs(model, text, noise[:1].shape) for text in conditionings]
@@ -185,12 +188,21 @@ class GraphPredict:
             )
             for row, text in enumerate(conditionings)
         ]
+        shapes = [x.shape[1:]]
+        if sound is not None:
+            shapes.append(sound.shape[1:])
+            x = join_streams(x, sound.float())
         found: list[Tensor | None] = [None] * len(x)
-        for rows, conds in self._passes(x, level, wanted, clean):
+        heard: list[Tensor | None] = [None] * len(x)
+        for rows, conds in self._passes(x, level, wanted, clean, shapes):
             output = self._apply(x[rows], level[rows], conds, exact=exact)
-            for row, each in zip(rows, output, strict=True):
-                found[row] = clean[row].kept(each, noisy[row].float(), sigma[row])
+            own, of_sound = part_streams(output, conditionings[0])
+            for place, row in enumerate(rows):
+                found[row] = clean[row].kept(own[place], noisy[row].float(), sigma[row])
+                heard[row] = None if of_sound is None else of_sound[place]
         joined = torch.stack([each for each in found if each is not None])
+        if sound is not None:
+            return join_streams(joined, torch.stack([each for each in heard if each is not None]))
         return joined.squeeze(2) if self._is_video(noisy) else joined
 
     def _is_video(self, noisy: Tensor) -> bool:
@@ -254,13 +266,14 @@ class GraphPredict:
         level: Tensor,
         wanted: Sequence[dict[str, Any]],
         clean: Sequence[_Clean],
+        shapes: Sequence[Sequence[int]],
     ) -> list[tuple[list[int], dict[str, Any]]]:
         """Rows that share a pass, and what the model is given of them."""
         samplers = comfy_host.comfyui_module("comfy.samplers")
         passes: list[tuple[list[int], list[Any]]] = []
         for row, entry in enumerate(wanted):
             prepared = self._prepared(
-                samplers, x[row : row + 1], level[row : row + 1], entry, clean[row]
+                samplers, x[row : row + 1], level[row : row + 1], entry, clean[row], shapes
             )
             for rows, sharing in passes:
                 if self._share(samplers, sharing[0], prepared):
@@ -282,22 +295,30 @@ class GraphPredict:
         return samplers.can_concat_cond(one, other)
 
     def _prepared(
-        self, samplers: Any, x: Tensor, level: Tensor, entry: dict[str, Any], clean: _Clean
+        self,
+        samplers: Any,
+        x: Tensor,
+        level: Tensor,
+        entry: dict[str, Any],
+        clean: _Clean,
+        shapes: Sequence[Sequence[int]],
     ) -> Any:
         import torch
 
         model = self.patcher.model
-        model.latent_shapes = [x.shape]
+        model.latent_shapes = [torch.Size((1, *each)) for each in shapes]
+        image = torch.zeros_like(x) if clean.image is None else _beside(clean.image, x, 0.0)
+        mask = None if clean.mask is None else _beside(clean.mask, x, 1.0)
         (ready,) = samplers.encode_model_conds(
             model.extra_conds,
             [entry],
             x,
             x.device,
             "positive",
-            latent_image=torch.zeros_like(x) if clean.image is None else clean.image,
-            denoise_mask=clean.mask if clean.by_sampler else None,
+            latent_image=image,
+            denoise_mask=mask if clean.by_sampler else None,
             seed=0,
-            latent_shapes=[x.shape],
+            latent_shapes=model.latent_shapes,
         )
         return samplers.get_area_and_mult(ready, x, level)
 
@@ -314,3 +335,11 @@ class GraphPredict:
         options |= {"cond_or_uncond": [0] * len(x), "sigmas": level, "sample_sigmas": level}
         options["uuids"] = [object() for _ in range(len(x))]
         return self.patcher.model.apply_model(x, level, **conds, transformer_options=options)
+
+
+def _beside(own: Tensor, x: Tensor, filler: float) -> Tensor:
+    """What is known of a clip `[1, C, f, h, w]`, with a filler for sound where `x` has it too."""
+    from torch.nn.functional import pad
+
+    flat = own.reshape(1, 1, -1)
+    return own if x.ndim == own.ndim else pad(flat, (0, x.shape[-1] - flat.shape[-1]), value=filler)

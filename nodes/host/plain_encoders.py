@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ...trainer_core.data.captions import TextLimit
+    from ...trainer_core.data.sounds import Sound
     from ...trainer_core.types import Conditioning, FrameGrid
+    from .audio_vae import AudioVae
     from .graph_encoders import GraphText
     from .graph_text import GraphText as TrainedText
     from .start_frames import EndpointEncoder
@@ -95,6 +97,7 @@ class PlainEncoders:
         control: How a control clip steers the model; None where none does.
         text_rate: Frames per second of clips that the model is told beside each text; None where it
             is not, or takes its own.
+        audio: The VAE of sound; None where sound is not trained.
     """
 
     name: str
@@ -109,6 +112,7 @@ class PlainEncoders:
     endpoints: EndpointEncoder | None = None
     control: ControlRule | None = None
     text_rate: float | None = None
+    audio: AudioVae | None = None
 
     def __post_init__(self) -> None:
         """Refuse CLIP and VAE whose changes nobody could notice, and another model's VAE.
@@ -147,6 +151,11 @@ class PlainEncoders:
         if self.text_rate is not None:
             parts.append(f"told {self.text_rate:g} frames a second")
         return " ".join(parts)
+
+    @property
+    def sounds(self) -> str:
+        """Names the VAE of sound, for the cache's keys; empty where there is none."""
+        return "" if self.audio is None else vae_identity(self.audio.vae)
 
     @property
     def weighs(self) -> bool:
@@ -233,6 +242,15 @@ class PlainEncoders:
         assert self.control is not None
         with torch.inference_mode():
             return encoded_control(self.control, vae, frames)
+
+    def encode_sound(self, sound: Sound, seconds: float) -> Tensor:
+        """Encode a clip's sound to `[c, t, b]`, float32 on the CPU."""
+        import torch
+
+        assert self.audio is not None
+        with torch.inference_mode():
+            raw = self.audio.encode(sound.waveform, sound.rate, seconds)
+            return ordinary(self.space.format.process_in(raw.float().cpu())[0])
 
     def _try(self) -> None:
         if self.probe is not None and self.clip is not None:

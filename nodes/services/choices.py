@@ -68,6 +68,7 @@ class BaseChoice:
             object, which ComfyUI keeps as long as its loader's output.
         expert: Which levels of noise a MODEL is for; None for all.
         vision: The graph's CLIP_VISION, by which the MODEL sees the first frame of a clip, or None.
+        audio: The graph's VAE of sound, with which clips are trained with theirs, or None.
     """
 
     family: str
@@ -76,6 +77,7 @@ class BaseChoice:
     model: Any = field(default=None, compare=False)
     expert: Expert | None = None
     vision: Any = field(default=None, compare=False)
+    audio: Any = field(default=None, compare=False)
 
     @property
     def embedded(self) -> bool:

@@ -15,6 +15,7 @@ def base_of_model(
     distilled: str = "refuse",
     expert: ExpertInputs | None = None,
     vision: Any = None,
+    audio: Any = None,
 ) -> BaseChoice:
     """Describe a MODEL as a base.
 
@@ -23,15 +24,19 @@ def base_of_model(
         distilled: ``base.distilled``.
         expert: Which levels of noise it is for.
         vision: A CLIP_VISION; None where nothing is connected.
+        audio: The VAE of sound; None where nothing is connected.
 
     Raises:
         BaseModelError: When it is a kind of model that cannot be trained.
         InputError: When it carries what has no weights: hooks, or a LoRA in bypass mode; when it is
-            not the expert that it is said to be.
+            not the expert that it is said to be; when a VAE of sound does not fit it.
     """
+    from ..host.audio_vae import AudioVae
     from ..host.graph_model import GraphModel
 
     found = GraphModel(model)
+    if audio is not None:
+        AudioVae.of(audio, model)
     # The path that it has not: what it is, by which runs and caches tell it from others.
     path = f"{GRAPH_MODEL}/{found.kind}-{found.fingerprint[:16]}"
     values = {"path": path, "distilled": distilled}
@@ -43,4 +48,5 @@ def base_of_model(
         model=model,
         expert=role,
         vision=vision,
+        audio=audio,
     )

@@ -162,6 +162,7 @@ def source_of(
             probed=probed,
             name=name,
             rate=rate,
+            audio=base.audio,
         )
     from ..host.graph_encoders import graph_encoders
 
@@ -186,7 +187,7 @@ def family_of(base: BaseChoice, clip: Any = None, config: RunConfig | None = Non
         work = config.training.batch_size, side, config.adapter.rank, _longest_clip(config)
     if expert is not None and expert.other is not None:
         other = other_expert(expert.other, begins=not expert.begins, switch_at=expert.switch_at)
-    return graph_family(base.model, clip, work, other)
+    return graph_family(base.model, clip, work, other, sound=base.audio is not None)
 
 
 def _longest_clip(config: RunConfig) -> int:
@@ -389,10 +390,11 @@ def _tell_beforehand(
             if not has_own_attention(device):
                 sentence = f"is kept: torch's own may not work on {device}"
             observer.note(f"The attention that a pack has put in the place of torch's {sentence}.")
-        if makes_sound(base.model):
+        if makes_sound(base.model) and base.audio is None:
             observer.note(
                 "Trained on images alone: sound of clips is not read, and the layers for sound "
-                "stay as they are."
+                "stay as they are. To train it, connect Load LTXV Audio VAE to audio_vae of Base "
+                "From Model."
             )
         if needs_torch_attention(base.model.model_options.get("transformer_options", {})):
             observer.note(

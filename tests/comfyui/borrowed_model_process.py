@@ -35,6 +35,7 @@ class Sampled:
     """A tiny MODEL as ComfyUI's executor makes it, and how KSampler calls its denoiser."""
 
     def __init__(self, name):
+        import comfy.nested_tensor
         from tiny_models.denoisers import tiny_model
         from tiny_models.sizes import TINY
         from tiny_models.texts import tiny_clip
@@ -42,12 +43,18 @@ class Sampled:
 
         import nodes
 
+        # Of a model that makes video and sound both may be sampled.
+        name, sound = name.removesuffix(" with sound"), name.endswith(" with sound")
         sizes = TINY[name]
         with torch.inference_mode():
             self.model = tiny_model(name)
             vae, side = tiny_vae(sizes.vae), sizes.pixels
             image = torch.linspace(0, 1, side * side * 3).view(1, side, side, 3)
             self.latent = nodes.VAEEncode().encode(vae, image)[0]
+            if sound:
+                heard = torch.linspace(-1, 1, 8 * 3 * 16).view(1, 8, 3, 16)
+                both = comfy.nested_tensor.NestedTensor([self.latent["samples"], heard])
+                self.latent = {"samples": both}
             self.text = nodes.CLIPTextEncode().encode(tiny_clip(sizes.text), "a red diamond")[0]
         calls, denoiser = [], self.model.model.diffusion_model
         own = denoiser.forward
@@ -71,7 +78,8 @@ class Sampled:
 
         with torch.inference_mode():
             words = (1, 1, 1.0, "euler", "simple", self.text, self.text, self.latent, 1.0)
-            return nodes.common_ksampler(model or self.model, *words)[0]["samples"].clone()
+            samples = nodes.common_ksampler(model or self.model, *words)[0]["samples"]
+            return samples if samples.is_nested else samples.clone()
 
 
 def adapted(denoiser, sampled):
@@ -86,13 +94,14 @@ def adapted(denoiser, sampled):
             parameter.add_(torch.randn_like(parameter) * 0.02)
     # Of a model that makes video and sound each is a latent.
     latents = sampled.args[0]
-    x = (latents[0] if isinstance(latents, list) else latents).clone().requires_grad_()
-    packed = [x, *latents[1:]] if isinstance(latents, list) else x
-    y = denoiser(packed, *sampled.args[1:], **sampled.options)
-    loss = y.float().square().sum()
-    found = torch.autograd.grad(loss, [x, *adapter.parameters()], allow_unused=True)
+    several = isinstance(latents, list)
+    inputs = [each.clone().requires_grad_() for each in (latents if several else [latents])]
+    outputs = denoiser(inputs if several else inputs[0], *sampled.args[1:], **sampled.options)
+    outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
+    loss = sum(each.float().square().sum() for each in outputs)
+    found = torch.autograd.grad(loss, [*inputs, *adapter.parameters()], allow_unused=True)
     adapter.detach()
-    return [y.detach(), *found]
+    return [torch.cat([each.detach().flatten() for each in outputs]), *found]
 
 
 def borrowed(sampled, checkpointing=""):
@@ -115,7 +124,7 @@ def by_autograd(name, sampled):
 
     engine = part("nodes.host.comfy_engine")
     device = sampled.model.load_device
-    denoiser = tiny_model(name).model.diffusion_model.to(device)
+    denoiser = tiny_model(name.removesuffix(" with sound")).model.diffusion_model.to(device)
     assert not any(each.is_inference() for each in denoiser.parameters())
     copying = torch.autograd.graph.allow_mutation_on_saved_tensors()
     with engine.in_training(), engine.differentiable_kernels(), copying:

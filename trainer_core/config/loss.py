@@ -190,6 +190,15 @@ class LossSection(Section):
         ge=0.0,
         le=1.0,
     )
+    sound: float = setting(
+        1.0,
+        "Leave it at 1; raise it when voices are learned later than the image. Factor on the loss "
+        "of clips' sound beside that of their frames; 0: sound is heard and not trained. Only "
+        "where sound is trained.",
+        advanced=True,
+        ge=0.0,
+        le=100.0,
+    )
 
     def problems(self) -> Iterator[Problem]:
         """What contradicts itself, besides the conditions of the fields."""

@@ -396,6 +396,7 @@ def load_batch(
     sample_weights: Sequence[float] = (),
     views: Views | None = None,
     mask: MaskSection | None = None,
+    sound_weight: float = 1.0,
 ) -> Batch | None:
     """Read one pass, or one process's share of it.
 
@@ -410,6 +411,7 @@ def load_batch(
         views: Chooses the view of each sample; unset: the first caption or, with the probability
             of ``caption_dropout``, the empty one.
         mask: What masks weigh; unset: the defaults.
+        sound_weight: Factor on the loss of sound.
 
     Returns:
         The samples; `positions` count over the whole step. None where all of the part preserves
@@ -434,7 +436,9 @@ def load_batch(
     weights = tuple(sample_weights[index] for index in part.indices) if sample_weights else ()
     if part.idle:
         weights = (0.0,)
-    return make_batch(samples, part.positions, mask, weights, idle=part.idle)
+    return make_batch(
+        samples, part.positions, mask, weights, idle=part.idle, sound_weight=sound_weight
+    )
 
 
 def make_batch(
@@ -444,6 +448,7 @@ def make_batch(
     weights: tuple[float, ...] = (),
     *,
     idle: bool = False,
+    sound_weight: float = 1.0,
 ) -> Batch:
     """Put samples of one size together.
 
@@ -452,7 +457,9 @@ def make_batch(
         mask: What masks weigh; unset: the defaults.
         weights: Factor on the loss of each; empty where all are 1.
         idle: Whether they count for nothing.
+        sound_weight: Factor on the loss of sound.
     """
+    sounds = [each.sound for each in samples if each.sound is not None]
     clean = [each.clean for each in samples]
     return Batch(
         names=tuple(sample.name for sample in samples),
@@ -468,6 +475,8 @@ def make_batch(
         ),
         idle=idle,
         directions=tuple(each.direction for each in samples if each.direction is not None),
+        sounds=torch.stack(sounds) if sounds else None,
+        sound_weight=sound_weight,
     )
 
 

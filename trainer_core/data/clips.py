@@ -88,7 +88,7 @@ def clip_facts(path: Path, rate: float = ANY_CLIPS.rate) -> ClipFacts:
         return ClipFacts(*size, duration)
     first: Any = None
     end: float | None = None
-    with _opened(path) as (container, stream):
+    with opened_clip(path) as (container, stream):
         # Threads would read further before they give the first frame.
         stream.thread_type = "NONE"
         for packet in container.demux(stream):
@@ -143,7 +143,7 @@ def read_frames(path: Path, part: ClipPart) -> Iterator[Image.Image]:
 
 def _decoded(path: Path, start: float) -> Iterator[tuple[Callable[[], Image.Image], float]]:
     """What makes the upright frames, as `_shown` gives them."""
-    with _opened(path) as (container, stream):
+    with opened_clip(path) as (container, stream):
         stream.thread_type = "AUTO"
         for frame, until in _shown(container, stream, start):
             yield functools.partial(_upright, frame, stream), until
@@ -191,8 +191,8 @@ def _shown(container: Any, stream: Any, start: float) -> Iterator[tuple[Any, flo
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
-    """Open a clip; what fails while it is used is told as well."""
+def opened_clip(path: Path) -> Iterator[tuple[Any, Any]]:
+    """Open a clip and its stream of frames; an error while it is used is one of the dataset."""
     av = _av()
     try:
         # FFmpeg takes a name such as "http:a" for an address, unless a path is absolute.
@@ -209,6 +209,14 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     except (*BROKEN, MemoryError, av.FFmpegError) as error:
         words = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise _unreadable(path, words) from error
+
+
+def first_time(container: Any, stream: Any) -> float:
+    """When the first frame is shown, in seconds of the file; it is decoded."""
+    first = next(container.decode(stream), None)
+    if first is None:
+        raise ValueError("it holds no frame")
+    return _time(first, stream)
 
 
 def _av() -> Any:

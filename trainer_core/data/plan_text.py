@@ -35,7 +35,7 @@ def planned_batches(
     if not any(repeats):
         return None
     sizes = [each.settings.batch_size or batch_size for each in dataset_folders(dataset)]
-    kinds = [(each.control_buckets, len(each.sample.layers)) for each in samples]
+    kinds = [(each.control_buckets, len(each.sample.layers), False) for each in samples]
     folders = [each.sample.folder for each in samples]
     return BatchPlan(
         [each.bucket for each in samples],

@@ -16,6 +16,7 @@ from ..config import DatasetSection
 from ..config.dataset import dataset_folders
 from ..counters import counter_order, counter_seed
 from ..types import ENDS, START, Bucket, View
+from .cache.items import ItemKind
 from .captions import drops_caption
 
 
@@ -132,9 +133,7 @@ class Views:
             return False
         return counter_seed(self.seed, "control_dropout", step) < share * 2.0**63
 
-    def agreements(
-        self, kinds: Sequence[tuple[tuple[Bucket, ...], int]], folders: Sequence[int]
-    ) -> list[Hashable]:
+    def agreements(self, kinds: Sequence[ItemKind], folders: Sequence[int]) -> list[Hashable]:
         """What samples of a pass have to agree in, so that all or none are given their controls.
 
         Args:

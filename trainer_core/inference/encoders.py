@@ -46,9 +46,15 @@ class EncoderSource(Protocol):
         identity: Names the encoders and everything else that decides what they yield, such as
             their precision; a part of the cache's keys.
         weighs: Whether the tokenizer reads round brackets as weights of words.
+        sounds: Names what encodes the sound of clips; empty where none is trained.
     """
 
     identity: str
+
+    @property
+    def sounds(self) -> str:
+        """As above."""
+        ...
 
     @property
     def weighs(self) -> bool:
@@ -102,6 +108,7 @@ class LazyEncoders:
     """
 
     weighs = False
+    sounds = ""
 
     def __init__(
         self,

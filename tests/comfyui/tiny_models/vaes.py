@@ -12,6 +12,7 @@ import comfy.ldm.wan.vae
 import comfy.ldm.wan.vae2_2
 import comfy.sd
 import torch
+from comfy.ldm.lightricks.vae.audio_vae import AudioVAE
 from comfy.ldm.models.autoencoder import AutoencoderKL
 
 from .weights import fill
@@ -73,6 +74,39 @@ def _ltx():
     return comfy.sd.VAE(state, dtype=torch.float32, metadata=metadata)
 
 
+def _ltx_audio():
+    """The VAE of LTX-2's sound, which makes 25 latents a second."""
+    sizes = {
+        "double_z": True,
+        "mel_bins": 64,
+        "z_channels": 8,
+        "resolution": 256,
+        "downsample_time": False,
+        "in_channels": 2,
+        "out_ch": 2,
+        "ch": 8,
+        "ch_mult": [1, 1, 1],
+        "num_res_blocks": 1,
+        "attn_resolutions": [],
+        "dropout": 0.0,
+        "mid_block_add_attention": False,
+        "norm_type": "pixel",
+        "causality_axis": "height",
+    }
+    stft = {"filter_length": 1024, "hop_length": 160}
+    config = {
+        "audio_vae": {
+            "model": {"params": {"ddconfig": sizes, "sampling_rate": 16000}},
+            "preprocessing": {"stft": stft},
+        },
+        "vocoder": {"upsample_initial_channel": 32, "resblock": "1"},
+    }
+    metadata = {"config": json.dumps(config)}
+    state = AudioVAE(metadata=metadata).state_dict()
+    state = {name.replace("autoencoder.", "audio_vae."): each for name, each in state.items()}
+    return comfy.sd.VAE(state, metadata=metadata, dtype=torch.float32)
+
+
 def _wan22():
     """Wan 2.2's, whose width ComfyUI knows."""
     module = comfy.ldm.wan.vae2_2
@@ -121,6 +155,7 @@ KINDS = {
     "wan22": _wan22,
     "hunyuan15": _hunyuan15,
     "ltx": _ltx,
+    "ltx_audio": _ltx_audio,
     "mochi": _mochi,
 }
 """What makes a VAE, by name."""

@@ -63,6 +63,7 @@ def build_cache(
     weighs: bool = False,
     endpoints: tuple[str, ...] = (),
     clips: FrameGrid | None = None,
+    sounds: str = "",
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -91,6 +92,7 @@ def build_cache(
         weighs: Whether the tokenizer reads round brackets as weights (`EncoderSource`).
         endpoints: Which frames of clips the base is given (`control_rules.endpoint_kinds`).
         clips: Lengths of clips and of their latents, where the base trains clips.
+        sounds: Names what encodes the sound of clips (`EncoderSource`).
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -115,6 +117,7 @@ def build_cache(
         weighs=weighs,
         endpoints=endpoints,
         clips=clips or ANY_CLIPS,
+        sounds=sounds,
     )
     making = _Making(open_encoders, notify, options, verify)
     return _build(naming, plan, preserved_prompts, making)

@@ -18,7 +18,7 @@ from ..paces import pace_marks
 from .cache_file import Entry, read_entry
 from .collect import UseMark
 from .columns import ItemColumns, Pace
-from .items import CachedItem, Mirrored, PreservedItem
+from .items import CachedItem, ItemKind, Mirrored, PreservedItem
 
 __all__ = ["CachedDataset", "CachedItem", "EntryMemory", "Mirrored", "PreservedItem"]
 
@@ -175,8 +175,8 @@ class CachedDataset:
         return self.items.each([form.control_buckets for form in self.items.forms])
 
     @property
-    def kinds(self) -> tuple[tuple[tuple[Bucket, ...], int], ...]:
-        """Control images and layers of each sample; what may share a batch agrees in them."""
+    def kinds(self) -> tuple[ItemKind, ...]:
+        """What each sample has beside its image; what may share a batch agrees in it."""
         return self.items.each([form.kind for form in self.items.forms])
 
     def load(self, index: int, view: View = AS_IT_IS) -> CachedSample:
@@ -211,6 +211,7 @@ class CachedDataset:
             regularization=item.regularization,
             mask=self.memory.read(side.mask)["mask"] if side.mask is not None else None,
             clean=clean,
+            sound=self.memory.read(item.sound)["latents"] if item.sound is not None else None,
         )
 
     def _slider_sample(self, item: CachedItem, latents: Tensor) -> CachedSample:

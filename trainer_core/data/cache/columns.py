@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...types import Bucket
 from .cache_file import Entry
-from .items import CachedItem, Mirrored
+from .items import CachedItem, ItemKind, Mirrored
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Form:
         validation: As in `CachedItem`.
         folder: As in `CachedItem`.
         counts: How many entries it has: layers, control images, masks (0 or 1), further texts, bare
-            texts; mirrored: images (0 or 1), layers, control images, masks, texts; and texts with
-            the class word.
+            texts; mirrored: images (0 or 1), layers, control images, masks, texts; texts with the
+            class word; and sounds (0 or 1).
         sourced: Whether the source is known.
     """
 
@@ -55,9 +55,9 @@ class Form:
         return 1 + sum(self.counts[:3])
 
     @property
-    def kind(self) -> tuple[tuple[Bucket, ...], int]:
+    def kind(self) -> ItemKind:
         """As `CachedItem.kind`."""
-        return self.control_buckets, self.counts[0]
+        return self.control_buckets, self.counts[0], bool(self.counts[-1])
 
 
 def form_of(item: CachedItem) -> Form:
@@ -68,7 +68,7 @@ def form_of(item: CachedItem) -> Form:
         *(len(item.more_texts), len(item.bare_texts)),
         *((1, len(side.layers), len(side.controls)) if side else (0, 0, 0)),
         *((int(side.mask is not None), len(side.texts)) if side else (0, 0)),
-        len(item.class_texts),
+        *(len(item.class_texts), int(item.sound is not None)),
     )
     return Form(
         *(item.bucket, item.control_buckets, item.regularization, item.validation),
@@ -220,7 +220,7 @@ def _entry(place: tuple[Path, str], key: str) -> Entry:
 def _item(
     form: Form, entries: Iterator[Entry], name: str, source: str, repeats: Any, weight: Any
 ) -> CachedItem:
-    layers, controls, masks, more, bare, mirrored, *of_mirrored, classed = form.counts
+    layers, controls, masks, more, bare, mirrored, *of_mirrored, classed, sounds = form.counts
 
     def take(count: int) -> tuple[Entry, ...]:
         return tuple(next(entries) for _ in range(count))
@@ -237,6 +237,7 @@ def _item(
         *(name, form.bucket, form.control_buckets, latents, own_controls, text, empty),
         *(form.regularization, source, own_layers, more_texts, bare_texts, mask, flipped),
         *(form.validation, form.folder, int(repeats), float(weight), take(classed)),
+        next(entries) if sounds else None,
     )
 
 

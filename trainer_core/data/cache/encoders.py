@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from ...types import ENDS, START, Conditioning
+from ..sounds import Sound
 
 
 class Encoders(Protocol):
@@ -46,6 +47,10 @@ class ClipEncoders(Encoders, Protocol):
 
     def encode_control(self, frames: Tensor) -> Tensor:
         """Encode a clip that steers another one, of a base that is steered (`Family.steered`)."""
+        ...
+
+    def encode_sound(self, sound: Sound, seconds: float) -> Tensor:
+        """Encode a clip's sound, of a base that generates it (`EncoderSource.sounds`)."""
         ...
 
 
@@ -93,6 +98,19 @@ def encode_control(encoders: Encoders, frames: Tensor) -> Tensor:
         `[C, f, h, w]`, as the base reads it.
     """
     return cast("ClipEncoders", encoders).encode_control(frames)
+
+
+def encode_sound(encoders: Encoders, sound: Sound, seconds: float) -> Tensor:
+    """Encode a clip's sound.
+
+    Args:
+        encoders: `ClipEncoders`.
+        seconds: Length of the clip that is trained.
+
+    Returns:
+        Normalised latents `[c, t, b]`, as many as the base generates for a clip of that length.
+    """
+    return cast("ClipEncoders", encoders).encode_sound(sound, seconds)
 
 
 def encode_texts(

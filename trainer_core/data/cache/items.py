@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from ...types import Bucket, View
 from .cache_file import Entry
 
+ItemKind = tuple[tuple[Bucket, ...], int, bool]
+"""Sizes of control images, number of layers, whether it has a sound."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
@@ -65,6 +68,7 @@ class CachedItem:
             as they are; behind them, where there are `bare_texts`, without the control images; and
             where there are mirrored texts, with these mirrored. Empty where they are not asked for.
             Of a concept slider its positive and its negative prompt.
+        sound: Entry of a clip's sound; None where it has none, or none is trained.
     """
 
     name: str
@@ -86,6 +90,7 @@ class CachedItem:
     repeats: int = 1
     weight: float = 1.0
     class_texts: tuple[Entry, ...] = ()
+    sound: Entry | None = None
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -93,7 +98,8 @@ class CachedItem:
         own = (self.latents, *self.layers, *self.controls, *((self.mask,) if self.mask else ()))
         texts = (self.text, *self.more_texts, self.empty_text, *self.bare_texts)
         flipped = self.flipped.entries if self.flipped else ()
-        return (*own, *texts, *flipped, *self.class_texts)
+        sound = (self.sound,) if self.sound else ()
+        return (*own, *texts, *flipped, *self.class_texts, *sound)
 
     @property
     def captions(self) -> int:
@@ -113,9 +119,9 @@ class CachedItem:
         return (mirrored or (self.text, *self.more_texts, self.empty_text))[place]
 
     @property
-    def kind(self) -> tuple[tuple[Bucket, ...], int]:
+    def kind(self) -> ItemKind:
         """What the samples of a batch agree in, beside their size."""
-        return self.control_buckets, len(self.layers)
+        return self.control_buckets, len(self.layers), self.sound is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,20 @@ from torch import Tensor
 
 from ...errors import DatasetError
 from ...tensors.rounding import all_finite
-from ...types import CONTROL, ENDS, Conditioning
+from ...types import CONTROL, ENDS, SOUND, Conditioning
 from ..image import on_white, to_pixels
 from ..motion import Motion
+from ..sounds import Sound, read_sound
 from .cache_file import Entry, is_sound, write_entry
 from .claims import Claims
-from .encoders import Encoders, encode_clip, encode_control, encode_endpoints, encode_texts
+from .encoders import (
+    Encoders,
+    encode_clip,
+    encode_control,
+    encode_endpoints,
+    encode_sound,
+    encode_texts,
+)
 from .index import CacheIndex
 from .recipes import ImageTask, PlainTask, Recipes, SizedImage, TextTask
 
@@ -126,6 +134,8 @@ class Maker:
     def _prepared(self, task: Task) -> Any:
         """What a thread does of a task: read images, or make what needs no encoder."""
         try:
+            if isinstance(task, ImageTask) and SOUND in task.source.endpoints:
+                return self._decode_sound(task.source)
             if isinstance(task, ImageTask) and task.source.clip is not None:
                 return self._decode_clip(task.source)
             if isinstance(task, ImageTask):
@@ -171,6 +181,9 @@ class Maker:
             captions = [task.caption for task, _ in batch if isinstance(task, TextTask)]
             return encode_texts(self._encoders, captions, prepared)
         if isinstance(first, ImageTask) and first.source.clip is not None:
+            if SOUND in first.source.endpoints:
+                seconds = first.source.clip.seconds
+                return [{"latents": encode_sound(self._encoders, e, seconds)} for e in prepared]
             return [self._of_clip(first.source.endpoints, each) for each in prepared]
         latents = self._encoders.encode_image(torch.stack(prepared))
         if latents.ndim != 4 or len(latents) != len(batch):
@@ -220,6 +233,13 @@ class Maker:
         image = source.sized(self.naming.settings.animated, hashes.of(source.path))
         hashes.check_unchanged(source.path)
         return image
+
+    def _decode_sound(self, source: SizedImage) -> Sound:
+        assert source.clip is not None
+        self.naming.hashes.of(source.path)
+        sound = read_sound(source.path, source.clip)
+        self.naming.hashes.check_unchanged(source.path)
+        return sound
 
     def _decode_clip(self, source: SizedImage) -> Tensor:
         """`[T, 3, H, W]`, uint8: in floats a clip would take four times as much while it waits."""

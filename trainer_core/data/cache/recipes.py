@@ -20,6 +20,7 @@ from ...counters import counter_seed
 from ...types import (
     ANY_CLIPS,
     CONTROL,
+    SOUND,
     Bucket,
     ClipPart,
     Conditioning,
@@ -34,6 +35,7 @@ from ..drawn_masks import VERSION, with_mask
 from ..file_memory import FileMemory
 from ..framing import MIDDLE, Framing, MaskSource, mirrored
 from ..image import open_image, resize_exact
+from ..sounds import has_sound
 from .cache_file import Entry, make_entry, source_hash
 from .items import CachedItem, Mirrored, PreservedItem
 
@@ -217,6 +219,7 @@ class Recipes:
         weighs: Whether the tokenizer reads round brackets as weights.
         endpoints: Which frames of clips the base is given (`control_rules.endpoint_kinds`).
         clips: Lengths of clips and of their latents; asked for masks that are clips.
+        sounds: Names what encodes the sound of clips; empty where it is not trained.
     """
 
     folder: Path
@@ -230,6 +233,7 @@ class Recipes:
     weighs: bool = False
     endpoints: tuple[str, ...] = ()
     clips: FrameGrid = ANY_CLIPS
+    sounds: str = ""
 
     def of(self, planned: PlannedSample) -> Recipe:
         """Name what a sample needs.
@@ -245,6 +249,7 @@ class Recipes:
         ordinary = self._class_captions(sample)
         classed = self._texts(side, ordinary, f"{_caption_of(sample)} with the class word")
         images, plain = side.images, side.plain
+        sound = self._sound(sample)
         entries = [each.entry for each in texts]
         if bare:
             classed += self._without_controls(sample, ordinary)
@@ -267,7 +272,8 @@ class Recipes:
             empty_text=entries[-1],
             regularization=sample.regularization,
             source=source_hash(
-                *self._described(side, (*captions[:-1], *ordinary), flipped is not None)
+                *self._described(side, (*captions[:-1], *ordinary), flipped is not None),
+                *(("sound",) if sound else ()),
             ),
             layers=side.layer_entries,
             more_texts=tuple(entries[1:-1]),
@@ -279,8 +285,9 @@ class Recipes:
             repeats=sample.repeats,
             weight=sample.weight,
             class_texts=tuple(task.entry for task in classed),
+            sound=sound[0].entry if sound else None,
         )
-        return Recipe(item, images, texts + bare + classed, plain)
+        return Recipe(item, images + sound, texts + bare + classed, plain)
 
     @staticmethod
     def _described(side: _Side, captions: Sequence[str], flipped: bool) -> Iterator[str | int]:
@@ -303,6 +310,17 @@ class Recipes:
         tasks = tuple(ImageTask(*pair) for pair in zip(entries, sources, strict=True))
         plain = (self._mask(planned, image.framing, flipped),) if planned.sample.mask else ()
         return _Side(tasks, len(layers), parts, plain)
+
+    def _sound(self, sample: Sample) -> tuple[ImageTask, ...]:
+        """Its sound, which no size and no mirror changes; none of a clip that is silent."""
+        part = sample.clip
+        if not self.sounds or part is None or not has_sound(sample.image, part):
+            return ()
+        source = SizedImage(
+            sample.image, Bucket(1, 1, part.frames), True, 3, clip=part, endpoints=(SOUND,)
+        )
+        content = self.hashes.of(sample.image)
+        return (ImageTask(self._entry("sound", self.sounds, *source.parts(content)), source),)
 
     def _texts(self, side: _Side, captions: Sequence[str], what: str) -> tuple[TextTask, ...]:
         # No text encoder sees a control clip.

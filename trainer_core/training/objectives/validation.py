@@ -65,6 +65,7 @@ class FixedSamples:
         count: How many noise levels there are.
         mask: What masks weigh.
         parameterization: What the raw output stands for.
+        sound_weight: Factor on the loss of sound.
     """
 
     dataset: CachedDataset
@@ -73,6 +74,7 @@ class FixedSamples:
     count: int
     mask: MaskSection
     parameterization: Parameterization = FLOW
+    sound_weight: float = 1.0
 
     @property
     def images(self) -> int:
@@ -95,21 +97,23 @@ class FixedSamples:
         indices = self.batches[at]
         # As it is: the first caption, none dropped, with its control images and not mirrored.
         samples = [self.dataset.load(index) for index in indices]
-        batch = make_batch(samples, tuple(range(len(samples))), self.mask)
-        noise = torch.stack(
-            [
-                _noise(each.latents, each.name, each.bucket.width, each.bucket.height, level)
-                for each in samples
-            ]
-        )
+        places = tuple(range(len(samples)))
+        batch = make_batch(samples, places, self.mask, sound_weight=self.sound_weight)
+        marks = [(each.name, each.bucket.width, each.bucket.height, level) for each in samples]
+        noise = _noises(batch.latents, marks)
+        heard = [("sound", *each) for each in marks]
+        of_sound = None if batch.sounds is None else _noises(batch.sounds, heard)
         sigmas = (self.levels(batch)[level],) * len(samples)
-        return noisy_points(batch, sigmas, noise, self.parameterization)
+        return noisy_points(batch, sigmas, noise, self.parameterization, of_sound)
 
 
-def _noise(latents: Tensor, *names: str | int) -> Tensor:
+def _noises(latents: Tensor, marks: Sequence[tuple[str | int, ...]]) -> Tensor:
     # Named by the image alone: the same in every run, whatever else is in the dataset.
-    generator = torch.Generator().manual_seed(counter_seed(0, "validation", *names))
-    return torch.empty(latents.shape).normal_(generator=generator)
+    noise = torch.empty(latents.shape)
+    for row, names in zip(noise, marks, strict=True):
+        seed = counter_seed(0, "validation", *names)
+        row.normal_(generator=torch.Generator().manual_seed(seed))
+    return noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,7 @@ class Measuring:
         count: How many of them there are.
         mask: What masks weigh.
         parameterization: What the raw output stands for.
+        sound_weight: Factor on the loss of sound.
     """
 
     batch_sizes: Sequence[int]
@@ -129,6 +134,7 @@ class Measuring:
     count: int
     mask: MaskSection
     parameterization: Parameterization = FLOW
+    sound_weight: float = 1.0
 
     def of(self, dataset: CachedDataset, indices: Sequence[int]) -> FixedSamples | None:
         """Put samples into batches; None where there are none."""
@@ -144,7 +150,13 @@ class Measuring:
         if not batches:
             return None
         return FixedSamples(
-            dataset, tuple(batches), self.levels, self.count, self.mask, self.parameterization
+            dataset,
+            tuple(batches),
+            self.levels,
+            self.count,
+            self.mask,
+            self.parameterization,
+            self.sound_weight,
         )
 
 

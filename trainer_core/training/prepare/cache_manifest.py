@@ -33,9 +33,8 @@ from ...types import Bucket
 SUFFIX = ".cache.json"
 _FORMAT = 2
 _KIND = re.compile(r"[a-z_]{1,40}")
-_COUNTS = 11
-_PLAIN_COUNTS = 10
-"""Of a sample without texts with a class word."""
+_COUNTS, _PLAIN_COUNTS = 12, 10
+"""Numbers of a form, and those of a sample without texts with a class word and without sound."""
 _MOST = 1000  # texts, layers or control images of a sample
 _LONGEST_SIDE = 1 << 17
 _PROMPTS_OF_SLIDER = 2
@@ -151,7 +150,7 @@ def read_manifest(path: Path) -> Manifest:
 
 def _slider(record: Mapping[str, Any], items: ItemColumns) -> str:
     slider = str(record.get("slider", ""))
-    if slider and any(form.counts[-1] != _PROMPTS_OF_SLIDER for form in items.forms):
+    if slider and any(form.counts[10] != _PROMPTS_OF_SLIDER for form in items.forms):
         raise ValueError("a sample of a slider has no positive and negative prompt")
     return slider
 
@@ -182,7 +181,7 @@ def _form_record(form: Form) -> dict[str, Any]:
         "regularization": form.regularization,
         "validation": form.validation,
         "folder": form.folder,
-        "counts": list(form.counts[: None if form.counts[-1] else _PLAIN_COUNTS]),
+        "counts": list(form.counts if any(form.counts[10:]) else form.counts[:_PLAIN_COUNTS]),
         "sourced": form.sourced,
     }
 
@@ -239,12 +238,14 @@ def _numbers(values: object, count: int, end: int) -> NDArray[np.uint32]:
 
 def _form(record: Mapping[str, Any]) -> Form:
     counts = tuple(int(count) for count in record["counts"])
-    counts += (0,) if len(counts) == _PLAIN_COUNTS else ()
+    if len(counts) >= _PLAIN_COUNTS:
+        counts += (0,) * (_COUNTS - len(counts))
     buckets = tuple(_bucket(size) for size in record["controls"])
     wrong = len(counts) != _COUNTS or min(counts) < 0 or max(counts) > _MOST
     if wrong or counts[1] != len(buckets):
         raise ValueError(f"a form with the counts {counts}")
-    if max(counts[2], counts[5], counts[8]) > 1 or (not counts[5] and any(counts[6:10])):
+    several = max(counts[2], counts[5], counts[8], counts[11]) > 1
+    if several or (not counts[5] and any(counts[6:10])):
         raise ValueError(f"a form with the counts {counts}")
     flags = bool(record["regularization"]), bool(record["validation"])
     folder = int(record["folder"])

@@ -312,6 +312,7 @@ def _encode(
             weighs=encoders.weighs,
             endpoints=endpoints,
             clips=family.clips,
+            sounds=encoders.sounds,
         )
     prompts = encode_prompts(
         config.preview,

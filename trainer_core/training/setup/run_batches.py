@@ -100,6 +100,7 @@ def step_maker(
         sample_weights=sample_paces(run.data.dataset.items.paces(), config.dataset)[1],
         views=Views.of(config.dataset, config.seed),
         mask=config.dataset.mask,
+        sound_weight=loss.sound,
     )
     return StepMaker(
         load=with_noises(load, times),
@@ -208,8 +209,14 @@ def measured_samples(run: Loaded) -> Samples | None:
         of_size = quantile(batch)
         return [of_size((level + 0.5) / count) for level in range(count)]
 
-    sizes, mask = batch_sizes(config, dataset), config.dataset.mask
-    measuring = Measuring(sizes, levels, count, mask, run.data.family.prediction.parameterization)
+    measuring = Measuring(
+        batch_sizes(config, dataset),
+        levels,
+        count,
+        config.dataset.mask,
+        run.data.family.prediction.parameterization,
+        config.training.loss.sound,
+    )
     held = hold_out(dataset, settings.most, measuring)
     return None if held is None else Samples(held, trained_alike(dataset, held, measuring))
 

@@ -13,13 +13,17 @@ from ...counters import counter_seed
 from ...device import pin, seed_generators, send
 from ...diffusion.losses import FlowLoss
 from ...diffusion.parameterization import FLOW, Parameterization
+from ...diffusion.streams import join_streams, stream_shapes, stream_weights
 from ...diffusion.weighting import SigmaWeight
 from ...errors import NonFiniteError
 from ...types import Batch, Conditioning, PreservedBatch
 from .processes import Processes
 
 Predict = Callable[[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]], Tensor]
-"""Noisy latents `[B, C, h, w]`, sigma `[B]`, conditionings, controls -> raw output, as latents."""
+"""Noisy latents `[B, C, h, w]`, sigma `[B]`, conditionings, controls -> raw output, as latents.
+
+Of clips with sound both are `[B, 1, N]` (`diffusion.streams`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +345,12 @@ class StepMaker:
                 level = torch.empty(len(row), *[1] * (row.ndim - 1))
                 level.normal_(generator=self._generator("noise offset", step, position))
                 row.add_(level, alpha=self.noise_offset)
-        return noisy_points(batch, sigmas, noise, self.parameterization)
+        if batch.sounds is None:
+            return noisy_points(batch, sigmas, noise, self.parameterization)
+        of_sound = torch.empty(batch.sounds.shape)
+        for row, position in zip(of_sound, drawn, strict=True):
+            row.normal_(generator=self._generator("noise of sound", step, position))
+        return noisy_points(batch, sigmas, noise, self.parameterization, of_sound)
 
     def loss(self, points: Points) -> Tensor:
         """The sum of the points' losses, float32, on the device; every noise level counts alike."""
@@ -386,6 +395,7 @@ def noisy_points(
     sigmas: tuple[float, ...],
     noise: Tensor,
     parameterization: Parameterization = FLOW,
+    noise_of_sound: Tensor | None = None,
 ) -> Points:
     """Mix noise into a batch.
 
@@ -394,17 +404,25 @@ def noisy_points(
         sigmas: The noise level of each of its samples.
         noise: Of the latents' shape.
         parameterization: What the raw output stands for.
+        noise_of_sound: Of the shape of the sounds, where the batch has any.
     """
     levels = torch.tensor(sigmas)
+    latents, masks, texts = batch.latents, batch.masks, batch.conditionings
+    if batch.sounds is not None and noise_of_sound is not None:
+        shapes = stream_shapes(latents, batch.sounds)
+        texts = tuple({**each, **shapes} for each in texts)
+        masks = stream_weights(latents, batch.sounds, masks, batch.sound_weight)
+        latents = join_streams(latents, batch.sounds)
+        noise = join_streams(noise, noise_of_sound)
     return Points(
         names=batch.names,
-        noisy=parameterization.noised(batch.latents, noise, levels),
+        noisy=parameterization.noised(latents, noise, levels),
         sigmas=sigmas,
-        target=parameterization.target(batch.latents, noise, levels),
+        target=parameterization.target(latents, noise, levels),
         controls=batch.controls,
-        conditionings=batch.conditionings,
+        conditionings=texts,
         weights=batch.weights or (1.0,) * len(sigmas),
-        masks=batch.masks,
+        masks=masks,
         idle=batch.idle,
         positions=batch.positions,
         directions=batch.directions,

@@ -1,0 +1,141 @@
+"""Runs inside ComfyUI's interpreter: clips with their sound, on a tiny LTX-2.
+
+Usage: sound_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER gets ``results.json``:
+what a prediction is beside ComfyUI's own sampler, what a sound is encoded to, and runs.
+"""
+
+import contextlib
+import sys
+from pathlib import Path
+
+import torch
+from clip_files import write_clip
+from graph_model_process import CAPTION, losses, run_config, write_found
+from loaded_pack import part
+
+FRAMES, FPS, SIDE, STEPS, SEED = 9, 25.0, 64, 3, 7
+
+
+class Tiny:
+    """A tiny MODEL that makes video and sound, with what belongs to it."""
+
+    def __init__(self):
+        from tiny_models.denoisers import tiny_model
+        from tiny_models.sizes import TINY
+        from tiny_models.texts import tiny_clip
+        from tiny_models.vaes import tiny_vae
+
+        sizes = TINY["ltxav"]
+        self.model, self.clip = tiny_model("ltxav"), tiny_clip(sizes.text)
+        self.vae, self.audio = tiny_vae(sizes.vae), tiny_vae("ltx_audio")
+
+    def family(self):
+        return part("nodes.host.graph_family").graph_family(self.model, sound=True)
+
+    def source(self):
+        make = part("nodes.host.graph_family").encoders_of
+        return make(self.model, self.clip, self.vae, audio=self.audio)
+
+    def encoders(self, family):
+        locate = part("trainer_core.bases.locate").locate_base
+        base = part("trainer_core.config").BaseSection()
+        return self.source()(family, locate(base, family, False, to_train=False))
+
+    def length(self):
+        """Latents of sound, as ComfyUI's own node makes an empty one."""
+        from comfy_extras.nodes_lt_audio import LTXVEmptyLatentAudio
+
+        node = LTXVEmptyLatentAudio.execute(FRAMES, FPS, 1, self.audio)
+        return node.args[0]["samples"]
+
+
+def predicted(tiny):
+    """Latents of clip and sound of KSampler, and of the trainer's prediction in the same steps."""
+    import comfy.nested_tensor
+    import comfy.sample
+    import comfy.samplers
+
+    import nodes
+
+    streams = part("trainer_core.diffusion.streams")
+    family = tiny.family()
+    encoders = tiny.encoders(family)
+    text = nodes.CLIPTextEncode().encode(tiny.clip, CAPTION)[0]
+    clip, sound = torch.zeros(1, 128, 2, 2, 2), tiny.length()
+    empty = {"samples": comfy.nested_tensor.NestedTensor([clip, sound])}
+    words = (SEED, STEPS, 1.0, "euler", "simple", text, text, empty, 1.0)
+    theirs = nodes.common_ksampler(tiny.model, *words)[0]["samples"].unbind()
+    noise = comfy.sample.prepare_noise(empty["samples"], SEED).unbind()
+    sampling = tiny.model.get_model_object("model_sampling")
+    sigmas = comfy.samplers.calculate_sigmas(sampling, "simple", STEPS)
+    with torch.inference_mode(False), torch.no_grad(), contextlib.ExitStack() as at_end:
+        denoiser = family.lent.open(torch.float32, torch.device("cpu"), at_end)
+        held = {**encoders.encode_text(CAPTION), **streams.stream_shapes(clip, sound)}
+        x = streams.join_streams(*(each.clone() for each in noise)) * sigmas[0]
+        for now, after in itertools.pairwise(sigmas):
+            output = family.prediction.predict(denoiser, x, now[None].clone(), [held], [], 1.0)
+            x = x + (after - now) * output
+    ours = streams.part_streams(x, held)
+    return [float((a - b).norm() / b.norm()) for a, b in zip(ours, theirs, strict=True)]
+
+
+def encoded(tiny, folder):
+    """What a clip's sound is encoded to, beside ComfyUI's own nodes on the same part."""
+    from comfy_extras.nodes_lt_audio import LTXVAudioVAEEncode
+
+    sounds, types = part("trainer_core.data.sounds"), part("trainer_core.types")
+    write_clip(folder, SIDE, 2 * FRAMES, FPS, tone=440)
+    path, seconds = folder / "0.mp4", FRAMES / FPS
+    sound = sounds.read_sound(path, types.ClipPart(seconds, FRAMES, FPS))
+    ours = tiny.encoders(tiny.family()).encode_sound(sound, seconds)
+    # ComfyUI's node, of a sound whose length it does not cut.
+    from torchaudio.functional import resample
+
+    wave = resample(sound.waveform, sound.rate, 44100)
+    whole = torch.nn.functional.pad(wave, (0, -wave.shape[1] % 4096))
+    audio = {"waveform": whole[None], "sample_rate": 44100}
+    theirs = LTXVAudioVAEEncode.execute(audio, tiny.audio).args[0]["samples"][0]
+    return {
+        "shape": list(ours.shape),
+        "empty": list(tiny.length().shape[1:]),
+        "apart": float((ours - theirs[:, : ours.shape[1]]).abs().max()),
+    }
+
+
+def trained(tiny, folder, tones, kind="lora", **more):
+    """A run on clips with tones; what it has changed of the layers for sound."""
+    train = part("trainer_core.training").train
+    read = part("trainer_core.tensors.safetensors_reader").open_tensors
+    for number, tone in enumerate(tones):
+        write_clip(folder / "images", SIDE, FRAMES, FPS, str(number), CAPTION, tone)
+    family = tiny.family()
+    job = {"name": folder.name, "kind": kind, "frames": FRAMES, "steps": 12, **more}
+    config = run_config(folder, job, SIDE, family.name)
+    with torch.inference_mode(False):
+        result = train(config, make_source=tiny.source(), family=family)
+    with read(result.adapters[0]) as file:
+        ups = {
+            n: file.read(n) for n in file.tensors if n.endswith(("lora_up.weight", "lora_B.weight"))
+        }
+    moved = {n for n, each in ups.items() if each.any()}
+    return {
+        "losses": losses(result.folder),
+        "layers": len(ups),
+        "moved": len(moved),
+        "moved for sound": sum("audio" in n for n in moved),
+    }
+
+
+def main(folder):
+    tiny = Tiny()
+    jobs = {
+        "predicted": lambda: predicted(tiny),
+        "encoded": lambda: encoded(tiny, folder / "encoded"),
+        "tones": lambda: trained(tiny, folder / "tones", [440, None]),
+        "silent": lambda: trained(tiny, folder / "silent", [None, 0]),
+    }
+    write_found(folder, {name: (job,) for name, job in jobs.items()}, lambda job: job())
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

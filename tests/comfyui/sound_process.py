@@ -5,6 +5,7 @@ what a prediction is beside ComfyUI's own sampler, what a sound is encoded to, a
 """
 
 import contextlib
+import itertools
 import sys
 from pathlib import Path
 

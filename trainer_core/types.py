@@ -94,6 +94,19 @@ class StartFrames:
     end: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """Sound in two channels.
+
+    Attributes:
+        waveform: `[2, N]`, float32, in [-1, 1].
+        rate: Numbers of a channel for each second.
+    """
+
+    waveform: Tensor
+    rate: int
+
+
 ANY_CLIPS = FrameGrid(1, 16.0)
 """Takes clips of every length, where the base is not known yet."""
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.families import native_model
-from .graph_inputs import require_plain
+from .graph_inputs import ordinary, require_plain
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ...trainer_core.families.lent import LentSound
+    from ...trainer_core.types import Sound
 
 _SOCKET = "audio_vae"
 
@@ -47,6 +50,24 @@ class AudioVae:
             )
         require_plain(vae.patcher, _SOCKET)
         return cls(vae)
+
+    def lent(self, rate: float) -> LentSound:
+        """The VAE for previews of so many frames a second."""
+        from ...trainer_core.families.lent import LentSound
+
+        model = self.vae.first_stage_model
+        channels, bands = self.vae.latent_channels, model.latent_frequency_bins
+        return LentSound(lambda frames: (channels, self.length(frames / rate), bands), self.decode)
+
+    def decode(self, latents: Tensor) -> Sound:
+        """Undo `encode` of one sound `[c, t, b]`, as *LTXV Audio VAE Decode* does."""
+        import torch
+
+        from ...trainer_core.types import Sound
+
+        with torch.inference_mode():
+            wave = self.vae.decode(latents[None].float().cpu()).movedim(-1, 1)[0].float().cpu()
+        return Sound(ordinary(wave), int(self.vae.first_stage_model.output_sample_rate))
 
     def length(self, seconds: float) -> int:
         """Latents along time for a clip, as many as *LTXV Empty Latent Audio* has."""

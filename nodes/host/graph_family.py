@@ -43,7 +43,8 @@ def graph_family(
     work: tuple[int, int, int, int] | None = None,
     other: OtherExpert | None = None,
     *,
-    sound: bool = False,
+    audio: Any = None,
+    rate: float | None = None,
 ) -> Family:
     """Make the family of a MODEL.
 
@@ -55,7 +56,8 @@ def graph_family(
             model's than those that can be trained is as none.
         work: What a step is, as `GraphModel.room` takes it: how much memory is left free for it.
         other: The expert that previews have for the other levels of noise; None for none.
-        sound: Whether the layers that clips' sound goes through are trained.
+        audio: The VAE of clips' sound, where that is trained; None for none.
+        rate: Frames per second of previews; None for the model's own.
 
     Raises:
         BaseModelError: When it cannot be trained.
@@ -63,7 +65,14 @@ def graph_family(
     """
     with uncompiled(model) as plain:
         family = _family(GraphModel(plain), model, clip, work, other)
-    return replace(family, layers=replace(family.layers, unused=_none)) if sound else family
+    if audio is None or family.lent is None or family.clips is None:
+        return family
+    sound = AudioVae(audio).lent(rate or family.clips.rate)
+    return replace(
+        family,
+        lent=replace(family.lent, sound=sound),
+        layers=replace(family.layers, unused=_none),
+    )
 
 
 def _none(transformer: nn.Module) -> tuple[str, ...]:

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ...trainer_core.data.captions import TextLimit
-    from ...trainer_core.data.sounds import Sound
-    from ...trainer_core.types import Conditioning, FrameGrid
+    from ...trainer_core.types import Conditioning, FrameGrid, Sound
     from .audio_vae import AudioVae
     from .graph_encoders import GraphText
     from .graph_text import GraphText as TrainedText

@@ -187,7 +187,8 @@ def family_of(base: BaseChoice, clip: Any = None, config: RunConfig | None = Non
         work = config.training.batch_size, side, config.adapter.rank, _longest_clip(config)
     if expert is not None and expert.other is not None:
         other = other_expert(expert.other, begins=not expert.begins, switch_at=expert.switch_at)
-    return graph_family(base.model, clip, work, other, sound=base.audio is not None)
+    rate = None if config is None else config.dataset.fps
+    return graph_family(base.model, clip, work, other, audio=base.audio, rate=rate)
 
 
 def _longest_clip(config: RunConfig) -> int:

@@ -15,6 +15,7 @@ from graph_model_process import CAPTION, losses, run_config, write_found
 from loaded_pack import part
 
 FRAMES, FPS, SIDE, STEPS, SEED = 9, 25.0, 64, 3, 7
+TONE = 880
 
 
 class Tiny:
@@ -31,7 +32,7 @@ class Tiny:
         self.vae, self.audio = tiny_vae(sizes.vae), tiny_vae("ltx_audio")
 
     def family(self):
-        return part("nodes.host.graph_family").graph_family(self.model, sound=True)
+        return part("nodes.host.graph_family").graph_family(self.model, audio=self.audio)
 
     def source(self):
         make = part("nodes.host.graph_family").encoders_of
@@ -85,7 +86,7 @@ def encoded(tiny, folder):
     from comfy_extras.nodes_lt_audio import LTXVAudioVAEEncode
 
     sounds, types = part("trainer_core.data.sounds"), part("trainer_core.types")
-    write_clip(folder, SIDE, 2 * FRAMES, FPS, tone=440)
+    write_clip(folder, SIDE, 2 * FRAMES, FPS, tone=TONE)
     path, seconds = folder / "0.mp4", FRAMES / FPS
     sound = sounds.read_sound(path, types.ClipPart(seconds, FRAMES, FPS))
     ours = tiny.encoders(tiny.family()).encode_sound(sound, seconds)
@@ -103,28 +104,80 @@ def encoded(tiny, folder):
     }
 
 
-def trained(tiny, folder, tones, kind="lora", **more):
-    """A run on clips with tones; what it has changed of the layers for sound."""
-    train = part("trainer_core.training").train
-    read = part("trainer_core.tensors.safetensors_reader").open_tensors
+def clips(folder, tones):
     for number, tone in enumerate(tones):
         write_clip(folder / "images", SIDE, FRAMES, FPS, str(number), CAPTION, tone)
-    family = tiny.family()
-    job = {"name": folder.name, "kind": kind, "frames": FRAMES, "steps": 12, **more}
+
+
+def trained(tiny, folder, tones, steps=12, rate=2e-3):
+    """A run on clips with tones; what it has changed, and what it generates."""
+    train = part("trainer_core.training").train
+    read = part("trainer_core.tensors.safetensors_reader").open_tensors
+    clips(folder, tones)
+    family = part("nodes.host.graph_family").graph_family(tiny.model, audio=tiny.audio, rate=FPS)
+    job = {"name": folder.name, "kind": "lora", "frames": FRAMES, "steps": steps, "rate": rate}
     config = run_config(folder, job, SIDE, family.name)
+    preview = config.preview.model_copy(update={"every": steps})
+    config = config.model_copy(update={"preview": preview})
     with torch.inference_mode(False):
         result = train(config, make_source=tiny.source(), family=family)
     with read(result.adapters[0]) as file:
-        ups = {
-            n: file.read(n) for n in file.tensors if n.endswith(("lora_up.weight", "lora_B.weight"))
-        }
+        ups = {n: file.read(n) for n in file.tensors if n.endswith("lora_up.weight")}
     moved = {n for n, each in ups.items() if each.any()}
     return {
         "losses": losses(result.folder),
         "layers": len(ups),
         "moved": len(moved),
         "moved for sound": sum("audio" in n for n in moved),
+        "errors": errors_of_sound(tiny, config, result.adapters[0], family),
     }
+
+
+def previews(folder):
+    """Rate and length of the sound of a run's first and last preview."""
+    import av
+
+    found = []
+    for path in sorted((folder / "output").rglob("0.mp4")):
+        with av.open(str(path)) as movie:
+            (track,) = movie.streams.audio
+            samples = sum(frame.samples for frame in movie.decode(track))
+            found.append((track.rate, samples / track.rate))
+    return {"rate": found[0][0], "seconds": [found[0][1], found[-1][1]]}
+
+
+def sound_of(path):
+    sounds, types = part("trainer_core.data.sounds"), part("trainer_core.types")
+    return sounds.read_sound(path, types.ClipPart(0.0, FRAMES, FPS))
+
+
+def errors_of_sound(tiny, config, adapter, family):
+    """Mean squared error of a tone's prediction at one noise level, of the base and the adapter."""
+    pipeline, streams = (
+        part("trainer_core.inference.pipeline"),
+        part("trainer_core.diffusion.streams"),
+    )
+    encoders, folder = tiny.encoders(family), Path(config.output.dir) / "asked"
+    write_clip(folder, SIDE, FRAMES, FPS, tone=TONE)
+    own = encoders.encode_sound(sound_of(folder / "0.mp4"), FRAMES / FPS)[None]
+    source = torch.Generator().manual_seed(SEED)
+    clip = torch.randn(1, 128, 2, 2, 2, generator=source)
+    noise = torch.randn(own.shape, generator=source)
+    held = {**encoders.encode_text(CAPTION), **streams.stream_shapes(clip, own)}
+    x = streams.join_streams(clip, (own + noise) / 2)
+    found = []
+    with torch.inference_mode(False), torch.no_grad():
+        place = pipeline._locate(config, False, tiny.source(), None, family)
+        with place.load() as opened:
+            for strength in (0.0, 1.0):
+                attached = opened.put_on(adapter)
+                attached.strength = strength
+                predict, denoiser = family.prediction.predict, opened.sampler.transformer
+                output = predict(denoiser, x, torch.tensor([0.5]), [held], [], 1.0)
+                _, heard = streams.part_streams(output, held)
+                found.append(float((heard - (noise - own)).square().mean()))
+                attached.detach()
+    return found
 
 
 def main(folder):
@@ -132,8 +185,10 @@ def main(folder):
     jobs = {
         "predicted": lambda: predicted(tiny),
         "encoded": lambda: encoded(tiny, folder / "encoded"),
-        "tones": lambda: trained(tiny, folder / "tones", [440, None]),
-        "silent": lambda: trained(tiny, folder / "silent", [None, 0]),
+        "mixed": lambda: trained(tiny, folder / "mixed", [TONE, None]),
+        "learned": lambda: trained(tiny, folder / "learned", [TONE], 100, 5e-3),
+        "silent": lambda: trained(tiny, folder / "silent", [None, 0], 100, 5e-3),
+        "previews": lambda: previews(folder / "mixed"),
     }
     write_found(folder, {name: (job,) for name, job in jobs.items()}, lambda job: job())
 

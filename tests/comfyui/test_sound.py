@@ -26,11 +26,26 @@ def test_sound_is_encoded_as_comfyuis_node_does(found):
     assert encoded["apart"] == 0
 
 
-def test_sound_is_trained_and_silent_clips_change_nothing_of_it(found):
-    heard, silent = found["tones"], found["silent"]
-    assert np.isfinite(heard["losses"]).all()
-    assert heard["layers"] == heard["moved"] == 2 * 28
-    assert heard["moved for sound"] > 2 * 10
-    assert silent["layers"] == 2 * 28
-    assert silent["moved for sound"] == 0
-    assert silent["moved"] == 2 * 10
+def test_a_tone_is_learned_and_silent_clips_do_not_teach_silence(found):
+    heard, silent = found["learned"], found["silent"]
+    # The attentions and the MLP of sound, and those between both.
+    assert heard["layers"] == heard["moved"] == silent["layers"] == 2 * 28
+    assert (silent["moved"], silent["moved for sound"]) == (2 * 10, 0)
+    before, after = heard["errors"]
+    assert after < 0.6 * before
+    # What a silent clip teaches of its frames reaches the sound through the model alone.
+    before, after = silent["errors"]
+    assert after > 0.85 * before
+
+
+def test_a_clip_with_sound_and_one_without_are_trained_in_one_run(found):
+    mixed = found["mixed"]
+    assert np.isfinite(mixed["losses"]).all()
+    assert mixed["moved"] == 2 * 28
+
+
+def test_previews_have_sound(found):
+    # A clip of nine frames, in whole frames of the codec.
+    rate, seconds = found["previews"]["rate"], found["previews"]["seconds"]
+    assert rate == 16000
+    assert seconds == pytest.approx([9 / 25] * 2, abs=1024 / rate)

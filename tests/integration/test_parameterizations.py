@@ -150,7 +150,7 @@ def test_a_preview_is_what_k_diffusion_generates(kind, base, tmp_path):
     seed, steps, scale = 11, 5, 3.0
     request = SampleRequest(texts[0], texts[1], (), seed)
     sampler = prepared.sampler(model, CPU)
-    found = sampler.latents([request], SampleSettings(32, 32, steps, scale))
+    found, _ = sampler.latents([request], SampleSettings(32, 32, steps, scale))
     noise = torch.randn(found.shape[1:], generator=torch.Generator().manual_seed(seed))[None]
 
     def guided(latents, share):

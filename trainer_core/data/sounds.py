@@ -7,16 +7,14 @@ or earlier. Where a clip has no sound, it is silent.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..filesystem.file_names import MOVING_EXTENSIONS
-from ..types import ClipPart
+from ..types import ClipPart, Sound
 from .clips import first_time, opened_clip
 from .frame_folders import is_frame_folder
 
@@ -28,19 +26,6 @@ _BEFORE = 0.25
 
 _AFTER = 0.2
 """Seconds behind the part that are read as well: a spectrum of its end looks so far ahead."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sound:
-    """Sound in two channels.
-
-    Attributes:
-        waveform: `[2, N]`, float32, in [-1, 1].
-        rate: Numbers of a channel for each second.
-    """
-
-    waveform: Tensor
-    rate: int
 
 
 def has_sound(path: Path, part: ClipPart) -> bool:

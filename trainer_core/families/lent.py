@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import BaseModelError
-from ..types import FrameGrid, StartFrames
+from ..types import FrameGrid, Sound, StartFrames
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +43,19 @@ class OtherExpert:
 
 
 @dataclass(frozen=True, slots=True)
+class LentSound:
+    """A host's VAE of the sound of clips, where both are trained.
+
+    Attributes:
+        shape: Frames of a clip to the shape of its sound's latents `(c, t, b)`.
+        decode: Latents `[c, t, b]` to sound.
+    """
+
+    shape: Callable[[int], tuple[int, ...]]
+    decode: Callable[[Tensor], Sound]
+
+
+@dataclass(frozen=True, slots=True)
 class LentDenoiser:
     """What a host has in memory, and lends to a run.
 
@@ -58,6 +71,7 @@ class LentDenoiser:
         steered: Whether a control clip steers what it generates.
         sigmas: Steps of a generation to the noise levels `[steps + 1]`, float32, falling to 0, that
             the host's own sampler would use.
+        sound: Of a model that makes sound, where that is trained.
         other: Samples at the other levels of noise; None where this one samples at all of them.
     """
 
@@ -71,6 +85,7 @@ class LentDenoiser:
     other: OtherExpert | None = None
     starts: StartFrames | None = None
     steered: bool = False
+    sound: LentSound | None = None
 
 
 def only_the_host(what: str) -> BaseModelError:

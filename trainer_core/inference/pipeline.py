@@ -48,7 +48,7 @@ from ..offload.machine import Machine
 from ..offload.memory_plan import RESERVE
 from ..quantization.quantized_linear import set_compute
 from ..tensors.safetensors_reader import Source
-from ..types import AdapterState, Conditioning
+from ..types import AdapterState, Conditioning, Sound
 from ..weights.base_location import BaseLocation
 from .decoder import decoding_bytes
 from .encoders import (
@@ -476,7 +476,7 @@ def sample_previews(
     sampler: Sampler,
     settings: PreviewSection,
     prompts: Sequence[EncodedPrompt],
-    deliver: Callable[[int, Tensor], None],
+    deliver: Callable[[int, Tensor, Sound | None], None],
     stop: Callable[[], bool],
     layers: int,
     frames: int = 1,
@@ -488,8 +488,8 @@ def sample_previews(
     Args:
         sampler: Generates on the run's base with its adapter.
         settings: Size, steps, guidance and seed.
-        deliver: Takes a prompt's index and its pixels `[3 or 4, H, W]` in [-1, 1], of a clip
-            `[T, 3, H, W]`.
+        deliver: Takes a prompt's index, its pixels `[3 or 4, H, W]` in [-1, 1], of a clip
+            `[T, 3, H, W]`, and that clip's sound.
         stop: Asked before each prompt and after each sampling step whether to give up.
         layers: How many layers the images of the dataset have.
         frames: How many frames most clips of the dataset have.
@@ -500,7 +500,7 @@ def sample_previews(
         size, seed = settings_of_prompt(settings, sampler, index, layers=layers, frames=frames)
         try:
             # One at a time: a preview must not need more memory than a training step.
-            pixels = sampler.sample([prompt.request(seed)], size, stop)[0]
+            pixels, sounds = sampler.sample_with_sound([prompt.request(seed)], size, stop)
         except SamplingStopped:
             return
-        deliver(index, pixels)
+        deliver(index, pixels[0], sounds[0] if sounds else None)

@@ -10,18 +10,23 @@ import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..errors import StorageError
 
 if TYPE_CHECKING:
     from PIL import Image
 
+    from ..types import Sound
+
 _IMAGE, _CLIP = ".png", ".webp"
 _QUALITY = 90
 """Of WebP, up to 100: frames of a clip are looked at while they move."""
 _MOVIE_QUALITY = "14"
 """Constant rate factor of H.264; below 18 no loss is seen."""
+_AAC_FRAME = 1024
 
 
 def preview_ending(frames: int) -> str:
@@ -59,8 +64,14 @@ def can_save_movies() -> bool:
     return importlib.util.find_spec("av") is not None
 
 
-def save_movie(frames: Sequence[Image.Image], target: Path, rate: float) -> None:
+def save_movie(
+    frames: Sequence[Image.Image], target: Path, rate: float, sound: Sound | None = None
+) -> None:
     """Write a clip as MP4 (H.264), an odd last column or row cut off.
+
+    Args:
+        rate: Frames per second.
+        sound: Is cut off where the frames end.
 
     Raises:
         OSError: When the disk does not take it.
@@ -74,6 +85,8 @@ def save_movie(frames: Sequence[Image.Image], target: Path, rate: float) -> None
             stream = container.add_stream("libx264", rate=Fraction(rate).limit_denominator(1001))
             stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             stream.options = {"crf": _MOVIE_QUALITY}
+            if sound is not None:
+                _add_sound(container, sound, len(frames) / rate)
             for each in frames:
                 pixels = each.convert("RGB").crop((0, 0, width, height))
                 container.mux(stream.encode(av.VideoFrame.from_image(pixels)))
@@ -86,6 +99,19 @@ def save_movie(frames: Sequence[Image.Image], target: Path, rate: float) -> None
             "a build of PyAV with libx264",
             "Install it again (pip install --force-reinstall av), or use the WebP.",
         ) from error
+
+
+def _add_sound(container: Any, sound: Sound, seconds: float) -> None:
+    import av
+
+    waveform = sound.waveform[:, : round(seconds * sound.rate)].float().clamp(-1, 1).numpy()
+    track = container.add_stream("aac", rate=sound.rate, layout="stereo")
+    for start in range(0, waveform.shape[1], _AAC_FRAME):
+        piece = np.ascontiguousarray(waveform[:, start : start + _AAC_FRAME])
+        frame = av.AudioFrame.from_ndarray(piece, format="fltp", layout="stereo")
+        frame.sample_rate, frame.pts = sound.rate, start
+        container.mux(track.encode(frame))
+    container.mux(track.encode())
 
 
 def preview_files(folder: Path) -> list[Path]:

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from ..config import PreviewSection
 from ..diffusion.flow import sample_euler
+from ..diffusion.streams import join_streams, part_streams, stream_shapes
 from ..families.family import Family, guided_velocity
-from ..types import Conditioning
+from ..families.lent import LentSound
+from ..types import Conditioning, Sound
 from ..weights.base_location import BaseLocation
 
 
@@ -157,7 +159,7 @@ class Sampler:
         requests: Sequence[SampleRequest],
         settings: SampleSettings,
         stop: Callable[[], bool] | None = None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor | None]:
         """Sample clean latents.
 
         Args:
@@ -166,7 +168,8 @@ class Sampler:
             stop: Asked after each sampling step whether to give up.
 
         Returns:
-            `[B, C, h, w]`, with layers and of clips `[B, C, f, h, w]`, float32, normalised.
+            `[B, C, h, w]`, with layers and of clips `[B, C, f, h, w]`, and those of the clips'
+            sound `[B, c, t, b]`; float32, normalised.
 
         Raises:
             SamplingStopped: When ``stop`` said so.
@@ -174,7 +177,12 @@ class Sampler:
         shape = self.family.latent_shape(
             self.location, settings.width, settings.height, settings.layers, settings.frames
         )
-        noise = torch.stack([_noise(shape, request.seed) for request in requests]).to(self.device)
+        heard = self._sound(settings)
+        shapes = [shape] if heard is None else [shape, heard.shape(settings.frames)]
+        noises = [_noises(shapes, request.seed) for request in requests]
+        noise, *of_sound = (torch.stack(each).to(self.device) for each in zip(*noises, strict=True))
+        beside = stream_shapes(noise, *of_sound) if of_sound else {}
+        noise = join_streams(noise, *of_sound) if of_sound else noise
         controls = [
             torch.stack(same).to(self.device)
             for same in zip(*(request.controls for request in requests), strict=True)
@@ -190,8 +198,8 @@ class Sampler:
                 return guided_velocity(
                     family,
                     transformer,
-                    [request.conditioning for request in requests],
-                    [request.negative for request in requests],
+                    [{**request.conditioning, **beside} for request in requests],
+                    [{**request.negative, **beside} for request in requests],
                     controls,
                     settings.guidance,
                 )
@@ -205,16 +213,16 @@ class Sampler:
                 velocity = _by_level(
                     velocity, velocity_of(family, other.open(at_end)), border, begins=other.begins
                 )
-            return sample_euler(velocity, latents, sigmas.to(self.device), stop=stop)
+            sampled = sample_euler(velocity, latents, sigmas.to(self.device), stop=stop)
+            return part_streams(sampled, beside)
 
-    @torch.no_grad()
     def sample(
         self,
         requests: Sequence[SampleRequest],
         settings: SampleSettings,
         stop: Callable[[], bool] | None = None,
     ) -> Tensor:
-        """Sample images or clips.
+        """Sample images or clips, without the sound of those.
 
         Args:
             requests: What to sample; all with controls of the same sizes.
@@ -229,11 +237,33 @@ class Sampler:
         Raises:
             SamplingStopped: When ``stop`` said so.
         """
-        latents = self.latents(requests, settings, stop)
+        return self.sample_with_sound(requests, settings, stop)[0]
+
+    @torch.no_grad()
+    def sample_with_sound(
+        self,
+        requests: Sequence[SampleRequest],
+        settings: SampleSettings,
+        stop: Callable[[], bool] | None = None,
+    ) -> tuple[Tensor, list[Sound]]:
+        """Sample images or clips; arguments and errors as `sample`.
+
+        Returns:
+            Pixels, and the sound of each clip; none of a base whose sound is not trained.
+        """
+        latents, of_sound = self.latents(requests, settings, stop)
         if settings.frames > 1:
-            return self.decode(latents).float().cpu()
+            pixels = self.decode(latents).float().cpu()
+            heard = self._sound(settings)
+            return pixels, [
+                heard.decode(e) for e in of_sound
+            ] if heard and of_sound is not None else []
         frames = latents.unbind(2) if latents.ndim == 5 else (latents,)
-        return torch.cat([self.decode(each).float().cpu() for each in frames], dim=-1)
+        return torch.cat([self.decode(each).float().cpu() for each in frames], dim=-1), []
+
+    def _sound(self, settings: SampleSettings) -> LentSound | None:
+        lent = self.family.lent
+        return lent.sound if lent is not None and settings.frames > 1 else None
 
 
 def _by_level(own: Velocity, others: Velocity, border: Tensor, *, begins: bool) -> Velocity:
@@ -267,5 +297,6 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def _noise(shape: tuple[int, ...], seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+def _noises(shapes: Sequence[tuple[int, ...]], seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in shapes]

@@ -27,7 +27,7 @@ from ..errors import NonFiniteError, RunError, StorageError
 from ..filesystem.storage import atomic_write
 from ..inference.preview_files import can_save_movies, preview_ending, save_movie, save_preview
 from ..requirements import installed_versions
-from ..types import RunResult, StepResult
+from ..types import RunResult, Sound, StepResult
 from .checkpoints.checkpoint import (
     ADAPTER_FILE,
     checkpoint_folders,
@@ -338,12 +338,13 @@ class Recorder:
                     self.save(step)
             raise
 
-    def image(self, step: int, index: int, pixels: Tensor) -> None:
+    def image(self, step: int, index: int, pixels: Tensor, sound: Sound | None = None) -> None:
         """Keep a preview image.
 
         Args:
             step: Steps made.
             pixels: `[3 or 4, H, W]` in [-1, 1]; of a clip `[T, 3, H, W]`.
+            sound: Of a clip, where that is trained.
         """
         frames = pixels if pixels.ndim > _IMAGE_AXES else pixels[None]
         images = [from_pixels(frame) for frame in frames]
@@ -357,7 +358,7 @@ class Recorder:
         movie, rate = path.with_suffix(".mp4"), self._frame_rate
 
         def write_movie() -> None:
-            atomic_write(movie, lambda target: save_movie(images, target, rate))
+            atomic_write(movie, lambda target: save_movie(images, target, rate, sound))
 
         if len(images) > 1 and can_save_movies():
             self._unwritten.attempt(_MOVIE, write_movie)

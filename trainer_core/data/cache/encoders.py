@@ -8,8 +8,7 @@ from typing import Protocol, cast
 from PIL import Image
 from torch import Tensor
 
-from ...types import ENDS, START, Conditioning
-from ..sounds import Sound
+from ...types import ENDS, START, Conditioning, Sound
 
 
 class Encoders(Protocol):

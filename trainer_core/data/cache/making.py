@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ...errors import DatasetError
 from ...tensors.rounding import all_finite
-from ...types import CONTROL, ENDS, SOUND, Conditioning
+from ...types import CONTROL, ENDS, SOUND, Conditioning, Sound
 from ..image import on_white, to_pixels
 from ..motion import Motion
-from ..sounds import Sound, read_sound
+from ..sounds import read_sound
 from .cache_file import Entry, is_sound, write_entry
 from .claims import Claims
 from .encoders import (

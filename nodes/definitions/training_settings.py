@@ -90,6 +90,7 @@ class TrainingSettings(io.ComfyNode):
             optional=True,
         ),
         SettingInput("training.text_encoder.rank", "text_encoder_rank", optional=True),
+        SettingInput("training.loss.sound", "loss_sound", optional=True),
     )
 
     @classmethod

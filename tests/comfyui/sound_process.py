@@ -157,7 +157,7 @@ def errors_of_sound(tiny, config, adapter, family):
         part("trainer_core.inference.pipeline"),
         part("trainer_core.diffusion.streams"),
     )
-    encoders, folder = tiny.encoders(family), Path(config.output.dir) / "asked"
+    encoders, folder = tiny.encoders(family), Path(config.dataset.path).parent / "asked"
     write_clip(folder, SIDE, FRAMES, FPS, tone=TONE)
     own = encoders.encode_sound(sound_of(folder / "0.mp4"), FRAMES / FPS)[None]
     source = torch.Generator().manual_seed(SEED)

@@ -8,11 +8,11 @@ numbers: reading them makes no device wait.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from ..types import Conditioning
 from .flow import spread
 
 _CLIP, _SOUND = "streams.clip", "streams.sound"
@@ -23,7 +23,7 @@ def join_streams(clip: Tensor, sound: Tensor) -> Tensor:
     return torch.cat([each.reshape(len(each), 1, -1) for each in (clip, sound)], dim=-1)
 
 
-def stream_shapes(clip: Tensor, sound: Tensor) -> Conditioning:
+def stream_shapes(clip: Tensor, sound: Tensor) -> dict[str, Tensor]:
     """What stands beside a text of a batch of `join_streams`."""
     return {
         _CLIP: clip.new_empty(0, *clip.shape[1:]),
@@ -31,7 +31,7 @@ def stream_shapes(clip: Tensor, sound: Tensor) -> Conditioning:
     }
 
 
-def part_streams(joined: Tensor, text: Conditioning) -> tuple[Tensor, Tensor | None]:
+def part_streams(joined: Tensor, text: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
     """Undo `join_streams`.
 
     Args:

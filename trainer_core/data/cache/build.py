@@ -172,7 +172,7 @@ def _build(
     problems = [*samples.problems, *problems, *map(finding_line, motion_findings(maker.moving))]
     dataset = CachedDataset(columns, maker.encoded, reused, problems, preserved=kept)
     dataset.damaged, dataset.mark = tuple(damaged), mark
-    if any(form.counts[-1] for form in columns.forms):
+    if any(form.class_texts for form in columns.forms):
         dataset.class_word = naming.settings.preservation.class_word
     return dataset
 

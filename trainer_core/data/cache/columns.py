@@ -57,7 +57,17 @@ class Form:
     @property
     def kind(self) -> ItemKind:
         """As `CachedItem.kind`."""
-        return self.control_buckets, self.counts[0], bool(self.counts[-1])
+        return self.control_buckets, self.counts[0], self.has_sound
+
+    @property
+    def class_texts(self) -> int:
+        """How many texts have the class word."""
+        return self.counts[10]
+
+    @property
+    def has_sound(self) -> bool:
+        """Whether it has an entry of sound."""
+        return self.counts[11] > 0
 
 
 def form_of(item: CachedItem) -> Form:

@@ -60,7 +60,7 @@ class Twins:
         blank = settings.kind == "blank"
         # Ordinary images hold the base already, and have no trigger word.
         forms = dataset.items.forms
-        fit = [not form.regularization if blank else form.counts[-1] > 0 for form in forms]
+        fit = [not form.regularization if blank else form.class_texts > 0 for form in forms]
         views = Views.of(config.dataset, config.seed)
         return cls(dataset, plan, views, part, dataset.items.each(fit), blank)
 

@@ -150,7 +150,7 @@ def read_manifest(path: Path) -> Manifest:
 
 def _slider(record: Mapping[str, Any], items: ItemColumns) -> str:
     slider = str(record.get("slider", ""))
-    if slider and any(form.counts[10] != _PROMPTS_OF_SLIDER for form in items.forms):
+    if slider and any(form.class_texts != _PROMPTS_OF_SLIDER for form in items.forms):
         raise ValueError("a sample of a slider has no positive and negative prompt")
     return slider
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from comfyui.clip_files import write_clip as write_tone
 
 from tests.fixtures.cache_world import same
 from tests.fixtures.clip_files import write_clip
@@ -146,6 +147,26 @@ def test_a_list_of_cached_clips_keeps_their_lengths(clips):
     assert {each.bucket.frames for each in read.preserved} == {13}
     assert (read.identity, read.names) == (dataset.identity, dataset.names)
     assert same(dataset, read)
+
+
+def test_sound_is_cached_beside_the_clips_that_have_one(world):
+    world.grid, world.options = FrameGrid(4, 16.0), {"flip": True, "flip_except": []}
+    for name, tone in (("a", 440), ("b", None)):
+        write_tone(world.data, 64, 24, 16, name, tone=tone)
+    silent = world.build()
+    dataset = world.build(sounds="an ear")
+    # The frames are those of the run without sound.
+    assert (dataset.encoded, dataset.reused) == (1, silent.encoded)
+    assert dataset.identity != silent.identity
+    heard, still = (dataset.load(dataset.names.index(name)) for name in ("a.mp4", "b.mp4"))
+    assert heard.sound.shape == (2, 10)
+    assert still.sound is None
+    assert len(set(dataset.kinds)) == 2
+    path = world.cache / "all.cache.json"
+    write_manifest(path, Manifest("tiny", "generate", dataset, ()))
+    read = read_manifest(path).dataset
+    assert (read.identity, read.kinds) == (dataset.identity, dataset.kinds)
+    assert torch.equal(read.load(0, View(flipped=True)).sound, heard.sound)
 
 
 @pytest.mark.parametrize("name", ["c.mp4", "d.png"])

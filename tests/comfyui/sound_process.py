@@ -1,7 +1,8 @@
 """Runs inside ComfyUI's interpreter: clips with their sound, on a tiny LTX-2.
 
-Usage: sound_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER gets ``results.json``:
-what a prediction is beside ComfyUI's own sampler, what a sound is encoded to, and runs.
+Usage: sound_process.py FOLDER JOB ..., with ComfyUI's folder in PYTHONPATH. FOLDER gets
+``results.json``: what a prediction is beside ComfyUI's own sampler, what a sound is encoded to, and
+runs.
 """
 
 import contextlib
@@ -51,11 +52,11 @@ class Tiny:
         return node.args[0]["samples"]
 
 
-def predicted(tiny):
-    """Latents of clip and sound of KSampler, and of the trainer's prediction in the same steps."""
-    import comfy.nested_tensor
+def predicted(tiny, begins):
+    """How far the trainer's prediction is from KSampler's after some steps, of clip and sound."""
     import comfy.sample
     import comfy.samplers
+    from comfy_extras import nodes_lt
 
     import nodes
 
@@ -63,16 +64,24 @@ def predicted(tiny):
     family = tiny.family()
     encoders = tiny.encoders(family)
     text = nodes.CLIPTextEncode().encode(tiny.clip, CAPTION)[0]
-    clip, sound = torch.zeros(1, 128, 2, 2, 2), tiny.length()
-    empty = {"samples": comfy.nested_tensor.NestedTensor([clip, sound])}
-    words = (SEED, STEPS, 1.0, "euler", "simple", text, text, empty, 1.0)
+    held, latent = encoders.encode_text(CAPTION), {"samples": torch.zeros(1, 128, 2, 2, 2)}
+    if begins:
+        frame = torch.arange(3 * SIDE * SIDE, dtype=torch.uint8).reshape(3, SIDE, SIDE)
+        shown = frame.movedim(0, -1)[None].float() / 255
+        words = (text, text, tiny.vae, SIDE, SIDE, FRAMES, 1)
+        text, _, latent = nodes_lt.LTXVImgToVideo.execute(*words[:2], shown, *words[2:], 1.0).args
+        ends = part("trainer_core.data.cache.encoders").encode_endpoints
+        held |= {n: e for n, e in ends(encoders, frame, None, FRAMES).items() if "clean" not in n}
+    sound = {"samples": tiny.length()}
+    (both,) = nodes_lt.LTXVConcatAVLatent.execute(latent, sound).args
+    words = (SEED, STEPS, 1.0, "euler", "simple", text, text, both, 1.0)
     theirs = nodes.common_ksampler(tiny.model, *words)[0]["samples"].unbind()
-    noise = comfy.sample.prepare_noise(empty["samples"], SEED).unbind()
+    noise = comfy.sample.prepare_noise(both["samples"], SEED).unbind()
     sampling = tiny.model.get_model_object("model_sampling")
     sigmas = comfy.samplers.calculate_sigmas(sampling, "simple", STEPS)
+    held |= streams.stream_shapes(latent["samples"], sound["samples"])
     with torch.inference_mode(False), torch.no_grad(), contextlib.ExitStack() as at_end:
         denoiser = family.lent.open(torch.float32, torch.device("cpu"), at_end)
-        held = {**encoders.encode_text(CAPTION), **streams.stream_shapes(clip, sound)}
         x = streams.join_streams(*(each.clone() for each in noise)) * sigmas[0]
         for now, after in itertools.pairwise(sigmas):
             output = family.prediction.predict(denoiser, x, now[None].clone(), [held], [], 1.0)
@@ -180,18 +189,34 @@ def errors_of_sound(tiny, config, adapter, family):
     return found
 
 
-def main(folder):
+def refused(tiny):
+    """What is said of a MODEL that makes no sound, and of a VAE that has none."""
+    from tiny_models.denoisers import tiny_model
+
+    base_of_model = part("nodes.services.graph_base").base_of_model
+    found = []
+    for model, vae in ((tiny_model("ltxv"), tiny.audio), (tiny.model, tiny.vae)):
+        try:
+            base_of_model(model, "fp32", audio=vae)
+        except part("trainer_core.errors").InputError as error:
+            found.append([error.found, error.expected, error.remedy])
+    return found
+
+
+def main(folder, *wanted):
     tiny = Tiny()
     jobs = {
-        "predicted": lambda: predicted(tiny),
+        "predicted": lambda: predicted(tiny, begins=False),
+        "begun": lambda: predicted(tiny, begins=True),
         "encoded": lambda: encoded(tiny, folder / "encoded"),
-        "mixed": lambda: trained(tiny, folder / "mixed", [TONE, None]),
+        "refused": lambda: refused(tiny),
+        "mixed": lambda: trained(tiny, folder / "mixed", [TONE, None], steps=2),
+        "previews": lambda: previews(folder / "mixed"),
         "learned": lambda: trained(tiny, folder / "learned", [TONE], 100, 5e-3),
         "silent": lambda: trained(tiny, folder / "silent", [None, 0], 100, 5e-3),
-        "previews": lambda: previews(folder / "mixed"),
     }
-    write_found(folder, {name: (job,) for name, job in jobs.items()}, lambda job: job())
+    write_found(folder, {name: (jobs[name],) for name in wanted}, lambda job: job())
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -8,15 +8,23 @@ import pytest
 pytestmark = pytest.mark.comfy
 
 
-@pytest.fixture(scope="module")
-def found(comfy_host, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sound")
-    comfy_host.run("sound_process.py", folder, folder=folder)
+QUICK = ("predicted", "begun", "encoded", "refused", "mixed", "previews")
+
+
+def looked_at(comfy_host, folder, *jobs):
+    comfy_host.run("sound_process.py", folder, *jobs, folder=folder)
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
-def test_a_clip_and_its_sound_are_predicted_as_ksampler_does(found):
-    clip, sound = found["predicted"]
+@pytest.fixture(scope="module")
+def found(comfy_host, tmp_path_factory):
+    return looked_at(comfy_host, tmp_path_factory.mktemp("sound"), *QUICK)
+
+
+@pytest.mark.parametrize("name", ["predicted", "begun"])
+def test_a_clip_and_its_sound_are_predicted_as_ksampler_does(found, name):
+    """Also where the clip begins with an image."""
+    clip, sound = found[name]
     assert max(clip, sound) < 1e-5
 
 
@@ -26,7 +34,9 @@ def test_sound_is_encoded_as_comfyuis_node_does(found):
     assert encoded["apart"] == 0
 
 
-def test_a_tone_is_learned_and_silent_clips_do_not_teach_silence(found):
+@pytest.mark.exhaustive
+def test_a_tone_is_learned_and_silent_clips_do_not_teach_silence(comfy_host, tmp_path):
+    found = looked_at(comfy_host, tmp_path, "learned", "silent")
     heard, silent = found["learned"], found["silent"]
     # The attentions and the MLP of sound, and those between both.
     assert heard["layers"] == heard["moved"] == silent["layers"] == 2 * 28
@@ -49,3 +59,12 @@ def test_previews_have_sound(found):
     rate, seconds = found["previews"]["rate"], found["previews"]["seconds"]
     assert rate == 16000
     assert seconds == pytest.approx([9 / 25] * 2, abs=1024 / rate)
+
+
+def test_what_has_no_sound_is_refused(found):
+    (without, _, disconnect), (other, expected, connect) = found["refused"]
+    assert "makes no sound (LTXV)" in without
+    assert disconnect.startswith("Disconnect audio_vae")
+    assert other == "VideoVAE at the audio_vae input"
+    assert expected == "the VAE that the MODEL's sound is decoded with"
+    assert connect == "Connect Load LTXV Audio VAE to audio_vae."

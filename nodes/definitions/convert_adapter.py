@@ -74,7 +74,7 @@ class ConvertAdapter(sockets.FileOrLora):
                 layout_input(),
                 io.Combo.Input(
                     "family",
-                    options=[*family_choices(), *VIDEO_MODELS],
+                    options=[*dict.fromkeys((*family_choices(), *VIDEO_MODELS))],
                     default="auto",
                     tooltip="Leave it on auto unless the file does not tell. Architecture of "
                     "the adapter's base. auto: read from the file.",

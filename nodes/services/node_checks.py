@@ -91,16 +91,22 @@ def _with_what_is_known(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_in_comfyui(family: Family) -> Family:
-    """Give the family of a base, and refuse one that ComfyUI could not generate with.
+    """Give the family of a base, and refuse one that a graph does not train from its file.
 
     Raises:
-        BaseModelError: When ComfyUI does not have the family's model.
+        BaseModelError: When ComfyUI does not have the family's model, or trains it as a MODEL.
     """
     if family.headless:
         raise BaseModelError(
             f"a base of {family.title}, and {family.headless}",
             "a base that ComfyUI can generate with",
             "Train with the command line (docs: On the command line), or choose another base.",
+        )
+    if family.graph is None:
+        raise BaseModelError(
+            f"a file of {family.title}, which a graph trains as its MODEL",
+            "that MODEL, of whichever loader",
+            "Connect Load Diffusion Model to Base From Model, or to model of Train LoRA (Quick).",
         )
     return family
 

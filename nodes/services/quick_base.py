@@ -89,13 +89,14 @@ def training_adapters(name: str) -> list[dict[str, Any]]:
 
 
 def _has_family(name: str) -> bool:
+    """Whether a file is of a family that a graph trains from its file."""
     from ...trainer_core.bases.locate import detect_base
+    from ...trainer_core.families.registry import get_family
 
     try:
-        detect_base(comfy_host.base_path(name))
+        return get_family(detect_base(comfy_host.base_path(name))).graph is not None
     except TrainerError:
         return False
-    return True
 
 
 def _graph_base(answers: Answers, loader: str, file: str, model: Any) -> QuickBase:

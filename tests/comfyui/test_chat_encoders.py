@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.combinations import some
 from tests.fixtures.small_chat_models import small_qwen3, small_qwen3_vl
 from trainer_core.families.chat_text import ChatEncoders
-from trainer_core.families.chroma.encode import ChromaEncoders
 from trainer_core.families.krea2.encode import CHAT as KREA2
 from trainer_core.families.z_image.encode import CHAT
 
@@ -63,7 +62,7 @@ CASES = {
         "wrong": {"mage": ("mage_flow", "te", "MageFlowTokenizer")},
     },
     "chroma": {
-        "encoders": lambda words, model, length: ChromaEncoders(words, model, NO_VAE, length),
+        "encoders": lambda words, model, length: T5Encoders(words, model, NO_VAE, length, "Chroma"),
         "kind": ("pixart_t5", "pixart_te", "PixArtTokenizer"),
         "part": "t5xxl",
         "model": graph_models.make_t5,

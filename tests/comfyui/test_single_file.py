@@ -237,10 +237,8 @@ def test_the_packs_settings_are_those_of_comfyuis_own_model(family, variant, fol
         assert axes == own["axes"]
         assert own["theta"] == denoiser.get("rope_theta", 10000), "what Diffusers computes with"
     zero, one = (torch.tensor(values) for values in own["latents"])
-    means, deviations = (
-        torch.tensor(facts.graph.vae.mean),
-        torch.tensor(facts.graph.vae.deviation),
-    )
+    if facts.graph is not None:
+        means, deviations = map(torch.tensor, (facts.graph.vae.mean, facts.graph.vae.deviation))
     if vae.get("latents_mean") or vae.get("scaling_factor"):
         means = torch.tensor(vae.get("latents_mean") or vae.get("shift_factor") or 0.0)
         deviations = torch.tensor(vae.get("latents_std") or 1 / vae.get("scaling_factor", 1))

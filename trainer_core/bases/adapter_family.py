@@ -56,10 +56,12 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
     layers, metadata = _look(path)
     if wanted is None and _told(metadata) == GRAPH_MODEL:
         return _of_graph(path, metadata)
-    if wanted is not None and wanted in VIDEO_MODELS:
+    if wanted is not None and wanted in VIDEO_MODELS and wanted not in FAMILIES:
         return video_family(wanted)
-    if wanted is None and (video := _of_videos(path, layers, metadata)) is not None:
-        return video
+    if wanted is None or wanted in VIDEO_MODELS:
+        video = _of_videos(path, layers, metadata, wanted)
+        if video is not None:
+            return video
     families = FAMILIES if wanted is None else {wanted: get_family(wanted)}
     return _published(path, families, layers, metadata, searched=wanted is None, any_size=any_size)
 
@@ -127,9 +129,14 @@ def _published(
 
 
 def _of_videos(
-    path: Source, layers: Mapping[str, int | None], metadata: Mapping[str, str]
+    path: Source,
+    layers: Mapping[str, int | None],
+    metadata: Mapping[str, str],
+    wanted: str | None = None,
 ) -> Family | None:
     """The model of videos that a file is for; None where it is none, or may be one of a family.
+
+    Of a model that is a family too it is the family, where that has the file's layers.
 
     Raises:
         AdapterFileError: When it has layers without a known name in ComfyUI.
@@ -143,12 +150,16 @@ def _of_videos(
     hint = header_hint(metadata)
     hinted = [name for name, each in found.items() if re.search(each.hint, hint)]
     names = hinted or ([] if own_families(layers) else [*found])
+    if wanted is not None:
+        names = [wanted] if wanted in found else []
     if len(names) != 1:
         return None
-    family = video_family(names[0])
+    family, own = video_family(names[0]), FAMILIES.get(names[0])
     try:
         with open_file(path) as file:
             odd = misfits(file.layers, file.extras, family.layers.key_map)
+            if own is not None and not misfits(file.layers, file.extras, own.layers.key_map):
+                family = family if nearest_base(file, own).odd else own
     except AdapterFileError:
         return None  # told where it is read
     if odd:

@@ -180,6 +180,7 @@ def _check_transformer(folder: Path, family: Family) -> None:
     name = class_name(config)
     if name != family.files.single_file.class_name:
         raise _wrong_family(f"{config} says {name}", family.files.single_file.class_name, family)
+    family.files.folder.check(folder)
 
 
 def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:

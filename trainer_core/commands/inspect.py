@@ -222,10 +222,12 @@ def _family_of(path: Path, name: str | None) -> Family:
     from ..bases.adapter_family import adapter_families, adapter_family
     from ..bases.open import is_installed
     from ..families.lent_family import video_family
-    from ..families.registry import get_family
+    from ..families.registry import FAMILIES, get_family
 
     if name is not None:
-        return video_family(name) if name in VIDEO_MODELS else get_family(name)
+        if name not in VIDEO_MODELS:
+            return get_family(name)
+        return adapter_family(path, name) if name in FAMILIES else video_family(name)
     try:
         with open_file(path):
             pass

@@ -71,7 +71,7 @@ def read_shift(location: BaseLocation, passed_over: Container[str] = ()) -> Shif
     try:
         return ShiftSettings(
             dynamic=bool(config.get("use_dynamic_shifting", False)),
-            shift=float(config.get("shift", 1.0)),
+            shift=float(config.get("shift", config.get("flow_shift", 1.0))),
             base_shift=float(config.get("base_shift", 0.5)),
             max_shift=float(config.get("max_shift", 1.15)),
             base_tokens=int(config.get("base_image_seq_len", 256)),
@@ -183,6 +183,10 @@ DECODER_NUMBERS = 1840
 """`LatentSpec.decoder_numbers` of the VAEs of FLUX.1 and of Qwen-Image, counted."""
 
 
+_IMAGE_AXES = 4
+"""Of latents of images; those of clips have one more."""
+
+
 def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
 
@@ -218,23 +222,38 @@ class Vae:
         return self.normalize((mode[:, :, 0] if self.video else mode).float())
 
     @torch.no_grad()
+    def encode_clip(self, frames: Tensor) -> Tensor:
+        """Encode a clip `[T, 3, H, W]`, uint8, to `[C, f, h, w]`, as `encode`, of a video model."""
+        pixels = frames.to(self.model.device).movedim(1, 0)[None].float() / 255.0 * 2.0 - 1.0
+        mode = self.model.encode(pixels.to(self.model.dtype)).latent_dist.mode()
+        return self.normalize(mode[0].movedim(1, 0).float()).movedim(0, 1)
+
+    @torch.no_grad()
     def decode(self, latents: Tensor, tile: int | None = None) -> Tensor:
         """Undo `encode`.
 
         Args:
-            latents: `[B, C, h, w]`.
+            latents: `[B, C, h, w]`; of clips `[B, C, f, h, w]`.
             tile: Pixels of the side of squares that are decoded by themselves, and blended over a
                 quarter of it; None decodes images as they are.
 
         Returns:
-            `[B, 3 or 4, H, W]`, float32, in [-1, 1].
+            `[B, 3 or 4, H, W]`, float32, in [-1, 1]; of clips `[B, T, 3, H, W]`.
         """
         if tile is not None:
             with _tiling(self.model, tile):
                 return self.decode(latents)
+        if latents.ndim > _IMAGE_AXES:
+            return torch.cat([self._decode_clip(each.movedim(1, 0)) for each in latents])
         raw = self.denormalize(latents.to(self.model.device).float()).to(self.model.dtype)
         pixels = self.model.decode(raw.unsqueeze(2) if self.video else raw, return_dict=False)[0]
         return (pixels[:, :, 0] if self.video else pixels).float().clamp(-1, 1)
+
+    def _decode_clip(self, frames: Tensor) -> Tensor:
+        """Latents `[f, C, h, w]` of a clip to its pixels `[1, T, 3, H, W]`."""
+        raw = self.denormalize(frames.to(self.model.device).float()).to(self.model.dtype)
+        pixels = self.model.decode(raw.movedim(0, 1)[None], return_dict=False)[0]
+        return pixels.movedim(2, 1).float().clamp(-1, 1)
 
 
 @contextlib.contextmanager

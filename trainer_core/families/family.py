@@ -52,8 +52,8 @@ class Family:
         load_encoders: Loads text and image encoders.
         distilled: A base that was distilled to few steps to what will happen and what to train on
             instead, in one line; empty for any other base. See `bases.distilled`.
-        graph: What CLIP and VAE of a ComfyUI graph are; None where the graph cannot encode.
-        headless: Why no node trains it, in a few words; empty where nodes do.
+        graph: What CLIP and VAE of a ComfyUI graph are; None where the graph trains its MODEL alone.
+        headless: Why ComfyUI has no such model, in a few words; empty where it has.
         embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
         models: The published bases in words, for docs/verified.md.
         lent: The denoiser, where a host lends one that it has in memory; None where it is loaded
@@ -163,7 +163,7 @@ class Family:
     @property
     def clips(self) -> FrameGrid | None:
         """Lengths of the clips that it trains; None where it trains images alone."""
-        return None if self.lent is None else self.lent.clips
+        return self.latents.clips if self.lent is None else self.lent.clips
 
     @property
     def starts(self) -> StartFrames | None:

@@ -10,7 +10,7 @@ from ..data.cache.build import Encoders
 from ..diffusion.noise_levels import NoiseLevels
 from ..diffusion.parameterization import FLOW, Parameterization
 from ..diffusion.sigma import ShiftSettings
-from ..types import Conditioning
+from ..types import Conditioning, FrameGrid
 from ..weights.file_spec import FileSpec, FolderSpec
 from .diffusers_parts import (
     DECODER_NUMBERS,
@@ -154,6 +154,7 @@ class LatentSpec:
         filled: Variants that fill the transparent area of one control image, which is the target
             itself where the dataset has none. Its latents have as many channels more as a latent
             has pixels, and are joined to those of the target.
+        clips: Lengths of the clips that it trains; None of a family of images.
     """
 
     size_multiple: int
@@ -165,6 +166,7 @@ class LatentSpec:
     control_size: Callable[[int, int, int], tuple[int, int]] = area_size
     layered: tuple[str, ...] = ()
     filled: frozenset[str] = frozenset()
+    clips: FrameGrid | None = None
 
 
 @dataclass(frozen=True, slots=True)

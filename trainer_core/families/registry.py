@@ -21,6 +21,7 @@ PACKAGES: dict[str, str] = {
     "chroma": ".chroma",
     "krea2": ".krea2",
     "qwen_image_21": ".qwen_image_21",
+    "wan": ".wan",
 }
 """A family's name, as in the run file's ``family``, to its package.
 

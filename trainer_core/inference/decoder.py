@@ -25,6 +25,11 @@ def decoding_bytes(pixels: int, dtype: torch.dtype, numbers: int) -> int:
     return pixels * numbers * dtype.itemsize
 
 
+_IMAGE_AXES = 4
+_FRAMES = 4
+"""Frames of a clip that the VAEs of videos make of one of its latents."""
+
+
 class PreviewDecoder:
     """Latents to pixels, with a VAE that comes to the device for it.
 
@@ -55,10 +60,10 @@ class PreviewDecoder:
         """Decode.
 
         Args:
-            latents: `[B, C, h, w]`, normalised.
+            latents: `[B, C, h, w]`, or of clips `[B, C, f, h, w]`, normalised.
 
         Returns:
-            `[B, 3 or 4, H, W]`, float32, in [-1, 1].
+            `[B, 3 or 4, H, W]`, or of clips `[B, T, 3, H, W]`, float32, in [-1, 1].
         """
         if self._device.type == "cpu":
             return self._decode(latents)
@@ -73,8 +78,10 @@ class PreviewDecoder:
                 release_memory(self._device)
 
     def _decode(self, latents: Tensor) -> Tensor:
-        batch, _, height, width = latents.shape
-        pixels = batch * height * width * self._pixels**2
+        batch, *_, height, width = latents.shape
+        clips = latents.ndim > _IMAGE_AXES
+        # Clips are decoded one after the other, of each the frames of one latent at a time.
+        pixels = (_FRAMES if clips else batch) * height * width * self._pixels**2
         needed = decoding_bytes(pixels, self._vae.model.dtype, self._numbers)
         if needed <= self._machine.free_memory(self._device):
             try:

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..config import MemorySection
-from ..data.cache.encoders import Encoders, encode_texts
+from ..data.cache.encoders import Encoders, encode_clip, encode_texts
 from ..device import release_memory
 from ..families.family_specs import PartedEncoders
 from ..offload.host_weights import MappedMaster, Master, make_master
@@ -91,6 +91,10 @@ class PlacedEncoders:
     def encode_image(self, pixels: Tensor) -> Tensor:
         """As `Encoders.encode_image`."""
         return self._with("image").encode_image(pixels)
+
+    def encode_clip(self, frames: Tensor) -> Tensor:
+        """As `ClipEncoders.encode_clip`."""
+        return encode_clip(self._with("image"), frames)
 
     def encode_text(self, caption: str, controls: Sequence[Image.Image] = ()) -> Conditioning:
         """As `Encoders.encode_text`."""

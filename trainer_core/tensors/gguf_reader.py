@@ -49,7 +49,7 @@ _MOST_ENTRIES = 1 << 16
 _MOST_ITEMS = 1 << 20
 _LONGEST_NAME = 1 << 12
 _LONGEST_TEXT = 1 << 16
-_MOST_AXES = 4
+_MOST_AXES = 5
 
 
 def read_gguf_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:

@@ -1,103 +1,14 @@
-"""Captions and images of Chroma as tensors, and latents as images."""
+"""Captions of Chroma as tensors: without padding, as ComfyUI encodes them.
+
+Diffusers adds padding and lets the denoiser attend to all of it, at lower weight (see the test).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
 
-import torch
-from torch import Tensor
-
-from ...data.captions import CountTokens
-from ...errors import DatasetError
-from ...types import Conditioning
-from ...weights.base_location import BaseLocation
-from ...weights.loading import load_frozen, load_words
-from ..chat_text import text_batch
-from ..diffusers_parts import Vae, load_tokens
 from ..flux_vae import load_vae
+from ..t5_text import load_t5_counter, load_t5_encoders
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-
-@dataclass(slots=True)
-class ChromaEncoders:
-    """Text and image encoders.
-
-    Attributes:
-        tokenizer: T5's.
-        text_encoder: transformers' ``T5EncoderModel``.
-        vae: The image encoder.
-        text_length: Most text tokens, with the one at the end; longer captions are cut off.
-    """
-
-    tokenizer: Any
-    text_encoder: Any
-    vae: Vae
-    text_length: int
-
-    @property
-    def text_models(self) -> tuple[Any, ...]:
-        """T5."""
-        return (self.text_encoder,)
-
-    def encode_image(self, pixels: Tensor) -> Tensor:
-        """Images `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32."""
-        return self.vae.encode(pixels)
-
-    @torch.no_grad()
-    def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
-        """Encode a caption.
-
-        Args:
-            caption: The caption; may be empty.
-            controls: None: no base of this family is made for control images.
-
-        Returns:
-            ``text_embeddings`` `[L, D]` of T5, float32, as long as the caption is: without
-            padding, as ComfyUI encodes it. Diffusers adds padding and lets the denoiser attend to
-            all of it, at lower weight (see the test).
-
-        Raises:
-            DatasetError: When there are control images.
-        """
-        return self.encode_texts([caption], [controls])[0]
-
-    @torch.no_grad()
-    def encode_texts(
-        self, captions: Sequence[str], controls: Sequence[Sequence[Image]]
-    ) -> list[Conditioning]:
-        """As `encode_text` of each, in one pass of the model."""
-        for caption, images in zip(captions, controls, strict=True):
-            if images:
-                raise DatasetError(
-                    f"{len(images)} control images for the caption {caption[:60]!r}",
-                    "none, as Chroma generates from text alone",
-                    "Use a folder without control images, or train a base that edits.",
-                )
-        ids = self.tokenizer(list(captions), max_length=self.text_length, truncation=True).input_ids
-        rows = self.text_encoder(**text_batch(ids, self.text_encoder.device))[0]
-        return [
-            {"text_embeddings": row[: len(own)].float()} for row, own in zip(rows, ids, strict=True)
-        ]
-
-
-def load_encoders(
-    location: BaseLocation, dtype: torch.dtype, device: torch.device | str
-) -> ChromaEncoders:
-    """`Family.load_encoders`."""
-    kind = "transformers.T5EncoderModel"
-    return ChromaEncoders(
-        tokenizer=load_words("AutoTokenizer", location.encoders, "tokenizer"),
-        text_encoder=load_frozen(kind, location.encoders, "text_encoder", dtype, device),
-        vae=load_vae(location, dtype, device),
-        text_length=location.text_length,
-    )
-
-
-def load_token_counter(location: BaseLocation) -> CountTokens:
-    """`TextSpec.load_token_counter`: T5's tokens with its end token."""
-    count = load_tokens(location, "tokenizer")
-    return lambda caption, images: count(caption)
+load_encoders = partial(load_t5_encoders, "transformers.T5EncoderModel", "Chroma", load_vae)
+load_token_counter = load_t5_counter

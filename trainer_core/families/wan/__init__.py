@@ -1,0 +1,1 @@
+"""Wan: clips and images from text."""

@@ -1,0 +1,35 @@
+"""What of Wan's Diffusers folders is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...errors import BaseModelError
+from ...weights.diffusers_folder import read_json
+
+_REMEDY = "Train it in ComfyUI, through Base From Model, or name a folder of Wan 2.1 T2V."
+
+
+def require_text_alone(folder: Path) -> None:
+    """`FolderSpec.check`: one denoiser, which is given a text and one time for all of a clip.
+
+    Raises:
+        BaseModelError: When the pipeline has two, or the model is given more.
+    """
+    index = read_json(folder / "model_index.json")
+    transformer = read_json(folder / "transformer" / "config.json")
+    second = index.get("transformer_2")
+    if isinstance(second, list) and second[0] is not None:
+        raise BaseModelError(
+            f"base.path: {folder} has two denoisers, one for high noise and one for low noise",
+            "a model with one denoiser for all noise levels, such as Wan 2.1 T2V",
+            _REMEDY,
+        )
+    read, made = (transformer.get(name, 16) for name in ("in_channels", "out_channels"))
+    if index.get("expand_timesteps") or transformer.get("image_dim") or read != made:
+        raise BaseModelError(
+            f"base.path: {folder} is a Wan model that is given more than a text, or has a time for "
+            "each token",
+            "a text-to-video model of Wan 2.1",
+            _REMEDY,
+        )

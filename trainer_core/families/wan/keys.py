@@ -1,0 +1,151 @@
+"""Names of Wan's layers, Diffusers' and ComfyUI's both ways, and its single files.
+
+Nothing is fused in either, and ComfyUI knows the layers by its own names alone. Of a block's norms
+the second and the third have exchanged numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ...adapter_files.names.key_map import ComfyuiName
+from ...adapter_files.names.video_names import VIDEO_MODELS
+from ...weights.file_spec import FileSpec, Origin
+from ...weights.header import WeightFile
+from ..diffusers_parts import layer_names, origin_by_names
+from ..published_sizes import PublishedSizes
+
+_OF_OTHERS = re.compile("vace|img|patch_embedding")
+_LAYERS = {
+    path: native
+    for native, path in VIDEO_MODELS["wan"].layers.items()
+    if not _OF_OTHERS.search(native)
+}
+"""Without those that only models have which are given more than a text, and without the
+convolution, which no preset adapts."""
+
+_TABLE = "scale_shift_table"
+_BESIDE = {
+    "blocks.{}.attn1.norm_q": "blocks.{}.self_attn.norm_q",
+    "blocks.{}.attn1.norm_k": "blocks.{}.self_attn.norm_k",
+    "blocks.{}.attn2.norm_q": "blocks.{}.cross_attn.norm_q",
+    "blocks.{}.attn2.norm_k": "blocks.{}.cross_attn.norm_k",
+    "blocks.{}.norm2": "blocks.{}.norm3",
+    "patch_embedding": "patch_embedding",
+    f"blocks.{{}}.{_TABLE}": "blocks.{}.modulation",
+    _TABLE: "head.modulation",
+}
+
+KEY_MAP = layer_names(
+    _LAYERS,
+    comfyui_names=tuple(ComfyuiName(path, native) for path, native in _BESIDE.items()),
+    native_only=frozenset(_LAYERS),
+)
+
+_BY_NAMES = origin_by_names(KEY_MAP)
+
+
+def origin(name: str, native: bool) -> Origin | None:
+    """`FileSpec.origin`: also of tables that move and scale, which are parameters of blocks."""
+    path, _, last = name.rpartition(".")
+    if native and last == _TABLE:
+        return Origin(f"{path or 'head'}.modulation")
+    return _BY_NAMES(name, native)
+
+
+_OWN = re.compile(
+    r"(?<![a-z_])blocks\.\d+\.((self|cross)_attn\.([qkvo]|norm_[qk])\.|attn[12]\.(to_[qkv]|to_out)\b)"
+)
+
+
+def detect(keys: Iterable[str]) -> bool:
+    """`BaseFiles.detect`: attention to itself and to the text, in blocks of one list."""
+    return any(_OWN.search(name) for name in keys)
+
+
+HEAD = 128
+"""Values of a head of attention, which no shape tells."""
+
+_MARKS = ("head.", "time_embedding.", "text_embedding.")
+_MERGED = 4
+"""Latents of a frame that become one token."""
+
+_GIVEN_MORE = re.compile(
+    "vace|img|add_[kv]_proj|image_embedder|control_adapter|audio|face_|motion_encoder|ref_conv"
+    "|patch_embedding_"
+)
+
+
+def settings(file: WeightFile) -> dict[str, Any]:
+    """`FileSpec.settings`.
+
+    Raises:
+        BaseModelError: When the model is given more than a text: an image, a clip, a sound; or its
+            heads are not those of the published models.
+    """
+    native = any(name.startswith(_MARKS) for name in file.tensors)
+
+    def at(name: str) -> str:
+        found = origin(name, native)
+        return name if found is None else found.name
+
+    width, text = file.matrix(at("condition_embedder.text_embedder.linear_1.weight"))
+    channels = file.matrix(at("proj_out.weight"))[0] // _MERGED
+    patch = file.tensors.get(at("patch_embedding.weight"))
+    read = None if patch is None or len(patch.shape) < 2 else patch.shape[1]
+    more = next((name for name in file.tensors if _GIVEN_MORE.search(name)), None)
+    if more is not None or read != channels:
+        why = f"it has {more}" if more else f"it reads {read} channels and makes {channels}"
+        raise file.broken(
+            f"it is a Wan model that is given more than a text ({why})",
+            "a text-to-video model of Wan",
+            "Train it in ComfyUI, through Base From Model, or name another file as base.path.",
+        )
+    if width % HEAD:
+        raise file.broken(f"it is {width} wide", f"a multiple of {HEAD}, the width of its heads")
+    return {
+        "in_channels": channels,
+        "out_channels": channels,
+        "num_layers": file.count("blocks"),
+        "attention_head_dim": HEAD,
+        "num_attention_heads": width // HEAD,
+        "ffn_dim": file.matrix(at("blocks.0.ffn.net.0.proj.weight"))[0],
+        "freq_dim": file.matrix(at("condition_embedder.time_embedder.linear_1.weight"))[1],
+        "text_dim": text,
+    }
+
+
+def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
+    """`LayerSpec.sizes`."""
+    width = config["num_attention_heads"] * config["attention_head_dim"]
+    sizes = dict.fromkeys(_LAYERS, (width, width)) | {
+        "blocks.{}.ffn.net.0.proj": (config["ffn_dim"], width),
+        "blocks.{}.ffn.net.2": (width, config["ffn_dim"]),
+        "condition_embedder.text_embedder.linear_1": (width, config["text_dim"]),
+        "condition_embedder.time_embedder.linear_1": (width, config["freq_dim"]),
+        "condition_embedder.time_proj": (6 * width, width),
+        "proj_out": (_MERGED * config["out_channels"], width),
+    }
+    return PublishedSizes(sizes, {"blocks": config["num_layers"]}, width)
+
+
+def restore(transformer: nn.Module) -> None:
+    """`FileSpec.restore`: tables of rotary positions, which no file holds."""
+    rope: Any = transformer.get_submodule("rope")
+    transformer.rope = type(rope)(rope.attention_head_dim, rope.patch_size, rope.max_seq_len)
+
+
+FILE = FileSpec(
+    transformer="diffusers.WanTransformer3DModel",
+    configs=Path(__file__).parent / "configs",
+    native_marks=_MARKS,
+    origin=origin,
+    settings=settings,
+    edits=lambda file: False,
+    restore=restore,
+)

@@ -1,0 +1,47 @@
+"""The denoiser of Wan in the trainer's convention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...types import Conditioning
+from ..diffusers_parts import computing_dtype, pad_text
+
+TEXT_ROWS = 512
+"""Rows of a text that the denoiser reads at least; those behind the text are zero."""
+
+
+def predict(
+    transformer: nn.Module,
+    noisy: Tensor,
+    sigma: Tensor,
+    conditionings: Sequence[Conditioning],
+    controls: Sequence[Tensor] = (),
+    guidance: float = 1.0,
+) -> Tensor:
+    """`Predict` for Wan.
+
+    Each conditioning has ``text_embeddings`` `[L, D]`, without padding. An image is a clip of one
+    frame. No base takes control images or guidance.
+    """
+    del controls, guidance
+    dtype = computing_dtype(transformer)
+    text, _ = pad_text([item["text_embeddings"] for item in conditionings])
+    text = nn.functional.pad(text, (0, 0, 0, max(0, TEXT_ROWS - text.shape[1])))
+    clip = noisy if noisy.ndim == 5 else noisy.unsqueeze(2)
+    velocity = transformer(
+        hidden_states=clip.to(dtype),
+        timestep=sigma.to(noisy.device, torch.float32) * 1000,
+        encoder_hidden_states=text.to(noisy.device, dtype),
+        return_dict=False,
+    )[0]
+    return velocity.reshape(noisy.shape).to(noisy.dtype)
+
+
+def conditioning_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:
+    """`TextSpec.conditioning_shapes`."""
+    return {"text_embeddings": (tokens, config["text_dim"])}

@@ -1,0 +1,73 @@
+"""The record of Wan, and where its functions are."""
+
+from __future__ import annotations
+
+from ...diffusion.sigma import ShiftSettings
+from ...types import FrameGrid
+from ...weights.file_spec import FolderSpec
+from ..family import Family
+from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
+from ..qwen_vae import latents
+from .encode import load_encoders, load_token_counter, load_vae
+from .folder import require_text_alone
+from .keys import FILE, KEY_MAP, detect, published_sizes
+from .predict import TEXT_ROWS, conditioning_shapes, predict
+
+_ATTENTION = r"blocks\.\d+\.attn[12]\.(to_[qkv]|to_out\.0)"
+_MLP = r"blocks\.\d+\.ffn\.net\.(0\.proj|2)"
+_OUTER = r"condition_embedder\.((text|time)_embedder\.linear_[12]|time_proj)|proj_out"
+
+PRESETS = {
+    "default": (_ATTENTION, _MLP),
+    "attention": (_ATTENTION,),
+    "attention_mlp": (_ATTENTION, _MLP),
+    "all_linear": (_ATTENTION, _MLP, _OUTER),
+    # As musubi-tuner 30c658c leaves out embeddings, norms and head (networks/lora_wan.py).
+    "musubi": (_ATTENTION, _MLP),
+}
+
+SHARED_INPUTS = (r"(blocks\.\d+)\.attn1\.to_[qkv]", r"(blocks\.\d+)\.attn2\.to_[kv]")
+
+FAMILY = Family(
+    name="wan",
+    title="Wan 2.1 or 2.2",
+    models="2.1 text-to-video, 1.3B and 14B; command line only",
+    variants=("generate",),
+    text=TextSpec(
+        length=TEXT_ROWS,
+        load_token_counter=load_token_counter,
+        conditioning_shapes=conditioning_shapes,
+    ),
+    latents=LatentSpec(
+        size_multiple=16,
+        load_vae=load_vae,
+        of_config=latents,
+        clips=FrameGrid(every=4, rate=16.0),
+    ),
+    layers=LayerSpec(
+        key_map=KEY_MAP,
+        repeated_blocks=("blocks",),
+        presets=PRESETS,
+        shared_inputs=SHARED_INPUTS,
+        sizes=published_sizes,
+        published={
+            "14B": {},
+            "1.3B": {"num_attention_heads": 12, "ffn_dim": 8960, "num_layers": 30},
+        },
+    ),
+    files=BaseFiles(
+        folder=FolderSpec(pipelines={"WanPipeline": None}, check=require_text_alone),
+        single_file=FILE,
+        detect=detect,
+        header_hint=r"wan2|wanvideo|wan(?=t2v)|^wan$",
+        # As musubi-tuner writes them.
+        header_names={"generate": HeaderNames("wan2.1", "wan")},
+    ),
+    prediction=PredictionSpec(
+        predict=predict,
+        # Folders say 3 for 480p and 5 for 720p, for generating. Source: musubi-tuner 30c658c,
+        # docs/wan.md: 3.
+        trained_shift=lambda location: ShiftSettings(shift=3.0),
+    ),
+    load_encoders=load_encoders,
+)

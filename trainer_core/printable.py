@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import unicodedata
 from collections.abc import Collection, Iterable
 from itertools import islice
@@ -30,6 +31,20 @@ def printable(text: str) -> str:
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(map(_escaped, text))
+
+
+def nearest(word: str, words: Iterable[str], cutoff: float) -> str:
+    """The word that somebody may have meant: the first that begins so, else the most similar one.
+
+    Args:
+        cutoff: Least similarity, in [0, 1].
+
+    Returns:
+        Empty where none is near.
+    """
+    known = list(words)
+    begun = [each for each in known if word and each.startswith(word)]
+    return (begun or difflib.get_close_matches(word, known, n=1, cutoff=cutoff) or [""])[0]
 
 
 def single_line(text: str) -> str:

@@ -14,6 +14,7 @@ from tests.fixtures.combinations import some
 from tests.fixtures.small_chat_models import small_qwen3, small_qwen3_vl
 from trainer_core.families.chat_text import ChatEncoders
 from trainer_core.families.krea2.encode import CHAT as KREA2
+from trainer_core.families.t5_text import T5Encoders
 from trainer_core.families.z_image.encode import CHAT
 
 pytestmark = pytest.mark.comfy

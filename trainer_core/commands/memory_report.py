@@ -62,7 +62,7 @@ def memory_report(
 def run_step(
     config: RunConfig, base: EmptyBase, controls: int, device: torch.device
 ) -> StepSimulation:
-    """A run's largest step: of the cache where one is finished, else of square images."""
+    """A run's largest step: of the cache where one is finished, else of square images or clips."""
     from ..inference.sampler import preview_layers
     from ..training.memory.memory_estimate import largest_sample, run_simulation, text_tokens
     from ..training.prepare.cache_manifest import read_manifest
@@ -79,7 +79,9 @@ def run_step(
     layers = preview_layers(config.preview, base.family, base.location.variant)
     # Without control images a base that fills areas learns from the images themselves.
     least = int(base.location.variant in base.family.latents.filled)
-    images = [Bucket(edge, edge)] * (1 + max(controls, least))
+    clips = base.family.clips
+    frames = 1 if clips is None else clips.frames_of(clips.latent_frames(config.dataset.frames))
+    images = [Bucket(edge, edge, frames), *[Bucket(edge, edge)] * max(controls, least)]
     return run_simulation(stepped, base, images, device, layers=layers)
 
 

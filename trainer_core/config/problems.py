@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
-from ..printable import MOST, grouped, shortened, single_line
+from ..printable import MOST, grouped, nearest, shortened, single_line
 from .dialect import BACKSLASHES, LONGEST_VALUE, value_in_words
 from .run import CONFIG_VERSION, RunConfig, find_setting, walk_settings
 from .section import (
@@ -167,9 +167,9 @@ def _spellings(name: str) -> tuple[str, str]:
 
 
 def _nearest(path: str, value: Any, words: Sequence[str]) -> str:
-    near = difflib.get_close_matches(str(value)[:LONGEST_VALUE], words, n=1, cutoff=0.41)
+    near = nearest(str(value)[:LONGEST_VALUE], words, cutoff=0.41)
     if near:
-        return f"Did you mean {near[0]}?"
+        return f"Did you mean {near}?"
     return f"Change {path}, or leave it out for its default."
 
 

@@ -52,7 +52,7 @@ class Family:
         load_encoders: Loads text and image encoders.
         distilled: A base that was distilled to few steps to what will happen and what to train on
             instead, in one line; empty for any other base. See `bases.distilled`.
-        graph: What CLIP and VAE of a ComfyUI graph are; None where the graph trains its MODEL alone.
+        graph: What CLIP and VAE of a ComfyUI graph are; None where a graph trains its MODEL alone.
         headless: Why ComfyUI has no such model, in a few words; empty where it has.
         embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
         models: The published bases in words, for docs/verified.md.

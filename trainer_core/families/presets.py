@@ -5,7 +5,6 @@ Figures are data: `trainer_core/config/presets` has the general ones, a family's
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import math
 from collections.abc import Collection, Mapping
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple, get_args
 from ..config.adapter import AdapterKind
 from ..config.presets import FOLDER, PLAN, Figure, Layer, merged, read_layers
 from ..errors import ConfigError
+from ..printable import nearest
 from .lent import GRAPH_MODEL
 from .registry import PACKAGES
 
@@ -337,6 +337,6 @@ def _known(what: str, word: str, words: Collection[str]) -> None:
     """
     if word in words:
         return
-    near = difflib.get_close_matches(word, words, n=1, cutoff=0.4)
-    remedy = f"Did you mean {near[0]}?" if near else f"Name one of these as {what}."
+    near = nearest(word, words, cutoff=0.4)
+    remedy = f"Did you mean {near}?" if near else f"Name one of these as {what}."
     raise ConfigError(f"the {what} {word!r}", "one of " + ", ".join(words), remedy)

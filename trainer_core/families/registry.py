@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import BaseModelError
+from ..printable import nearest
 from .lent import GRAPH_MODEL, only_the_host
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def get_family(name: str) -> Family:
         return FAMILIES[name]
     if name == GRAPH_MODEL:
         raise only_the_host("the base")
-    near = difflib.get_close_matches(name, FAMILIES, n=1, cutoff=0.4)
-    remedy = f"Did you mean family: {near[0]}?" if near else "Choose one of these as family."
+    near = nearest(name, FAMILIES, cutoff=0.4)
+    remedy = f"Did you mean family: {near}?" if near else "Choose one of these as family."
     raise BaseModelError(f"family: {name!r}", f"one of {', '.join(FAMILIES)}", remedy)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from ..config.dialect import format_value
 from ..config.optimizer import OWN_DEFAULTS
 from ..config.reading import commented_run_file
 from ..errors import ConfigError
+from ..printable import nearest
 from .lent import GRAPH_MODEL
 from .registry import PACKAGES
 
@@ -140,6 +140,6 @@ def _values(family: str, purpose: str) -> Template:
 
 
 def _unknown(found: str, kind: str, word: str, known: Mapping[str, Any]) -> ConfigError:
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
-    remedy = f"Did you mean {near[0]}?" if near else f"Name one of these {kind}."
+    near = nearest(word, known, cutoff=0.4)
+    remedy = f"Did you mean {near}?" if near else f"Name one of these {kind}."
     return ConfigError(found, "one of " + ", ".join(known), remedy)

@@ -59,11 +59,14 @@ from .encoders import (
     check_controls,
     encode_prompts,
 )
+from .preview_files import preview_ending, preview_files, save_preview
 from .sampler import (
     Sampler,
     SampleRequest,
     SampleSettings,
+    preview_frames,
     preview_layers,
+    preview_rate,
     settings_of_prompt,
 )
 from .sampling_memory import forward_bytes, sampling_memory
@@ -233,6 +236,8 @@ class _Place:
         image, pixels = high * wide // self.family.latents.patch**2, preview.width * preview.height
         controls = max(map(len, self.config.preview.controls), default=0)
         frames = preview_layers(preview, self.family, self.location.variant) + 1
+        if self.family.clips is not None:
+            frames = self.family.clips.latent_frames(preview_frames(preview, self.family, 1))
         controls *= max(image, image * area // pixels)
         return self.location.text_length + frames * image + controls
 
@@ -444,32 +449,34 @@ def sample_images(
     Args:
         config: The run file; its ``preview`` section says what is generated.
         adapter_file: The adapter, or None for the base alone.
-        folder: Where ``0.png``, ``1.png`` ... are written. Nothing is replaced: numbers go on
-            behind the highest one that is there.
+        folder: Where ``0.png``, ``1.png`` ... are written, of clips ``0.webp``. Nothing is
+            replaced: numbers go on behind the highest one that is there.
         strength: Factor on the adapter; 0 is the base.
         machine: What may be taken of the computer; unset: all that is free.
 
     Returns:
-        The images.
+        The images or clips.
 
     Raises:
         InputError: When base, adapter or prompts cannot be used.
         StorageError: When an image cannot be written.
     """
     embedded = config.base.path == "embedded"
+    rate = preview_rate(config, get_family(config.family))
     with borrowed_threads(config.memory, embedded=embedded), torch.inference_mode(False):
         paths: list[Path] = []
         for pixels in sample_prompts(config, adapter_file, strength, machine=machine):
-            paths.append(_next_image(folder))
-            image = from_pixels(pixels)
-            atomic_write(paths[-1], lambda target, image=image: image.save(target, format="PNG"))
+            images = [from_pixels(each) for each in (pixels if pixels.ndim > 3 else pixels[None])]
+            paths.append(_next_file(folder, preview_ending(len(images))))
+            write = functools.partial(save_preview, images, rate=rate)
+            atomic_write(paths[-1], lambda target, write=write: write(target))
         return paths
 
 
-def _next_image(folder: Path) -> Path:
+def _next_file(folder: Path, ending: str) -> Path:
     """Asked anew for each image: another command may write to the same folder."""
-    taken = (int(p.stem) for p in folder.glob("*.png") if p.stem.isascii() and p.stem.isdigit())
-    return folder / f"{max(taken, default=-1) + 1}.png"
+    there = preview_files(folder) if folder.is_dir() else []
+    return folder / f"{max((int(path.stem) for path in there), default=-1) + 1}{ending}"
 
 
 def sample_previews(

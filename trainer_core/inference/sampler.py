@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..config import PreviewSection
+from ..config import PreviewSection, RunConfig
 from ..diffusion.flow import sample_euler
 from ..diffusion.streams import join_streams, part_streams, stream_shapes
 from ..families.family import Family, guided_velocity
@@ -109,6 +109,11 @@ def preview_frames(preview: PreviewSection, family: Family, usual: int) -> int:
     """
     grid = family.clips
     return 1 if grid is None else grid.frames_of(grid.latent_frames(preview.frames or usual))
+
+
+def preview_rate(config: RunConfig, family: Family) -> float:
+    """Frames per second of previews that are clips: that of the trained ones."""
+    return 0.0 if family.clips is None else config.dataset.fps or family.clips.rate
 
 
 def settings_of_prompt(

@@ -39,6 +39,7 @@ from ..families.registry import get_family
 from ..families.trainable_text import with_text
 from ..filesystem.allowed_folders import AllowedFolders
 from ..inference.encoders import MakeSource
+from ..inference.sampler import preview_rate
 from ..offload.machine import Machine
 from ..requirements import installed_versions
 from ..types import RunResult, RunSummary
@@ -209,17 +210,12 @@ def _train(
                 settings={**settled.settings, SCHEDULE: run.anew},
                 header=header,
                 observer=observer,
-                frame_rate=_frame_rate(config, data.family),
+                frame_rate=preview_rate(config, data.family),
                 course=course_of(run),
             ) as recorder,
         ):
             observer.notify(RunStarted(_summary(run, folder)))
             return recorder.finish(*train_loaded(run, recorder))
-
-
-def _frame_rate(config: RunConfig, family: Family) -> float:
-    """Of previews that are clips: that of the trained ones."""
-    return 0.0 if family.clips is None else config.dataset.fps or family.clips.rate
 
 
 def _fitted(config: RunConfig, data: Prepared, observer: Observer) -> RunConfig:

@@ -65,8 +65,8 @@ FAMILY = Family(
     ),
     prediction=PredictionSpec(
         predict=predict,
-        # Folders say 3 for 480p and 5 for 720p, for generating. Source: musubi-tuner 30c658c,
-        # docs/wan.md: 3.
+        # Folders say 3 for 480p and 5 for 720p, for generating. As musubi-tuner 30c658c advises
+        # for 480p, and as the MODEL of a graph is trained.
         trained_shift=lambda location: ShiftSettings(shift=3.0),
     ),
     load_encoders=load_encoders,

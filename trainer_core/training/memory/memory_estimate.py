@@ -117,7 +117,7 @@ def largest_sample(items: Iterable[CachedItem]) -> tuple[tuple[Bucket, ...], int
     def pixels(sample: tuple[tuple[Bucket, ...], int]) -> int:
         (image, *controls), layers = sample
         images = (*[image] * (layers + 1), *controls)
-        return sum(each.width * each.height for each in images)
+        return sum(each.width * each.height * each.frames for each in images)
 
     return max((((e.bucket, *e.control_buckets), len(e.layers)) for e in items), key=pixels)
 
@@ -134,14 +134,14 @@ def run_simulation(
 
     Args:
         base: Its base, without an adapter.
-        images: Sizes in pixels of the largest sample's image and of its control images.
+        images: Sizes of the largest sample's image or clip, and of its control images.
         device: Decides the precision where the run file does not.
         text: Tokens of the longest text; None for the most that the family's encoder yields.
         layers: How many layers the largest sample's image comes with.
     """
     target, *controls = images
     latents = (
-        base.family.latent_shape(base.location, target.width, target.height, layers),
+        base.family.latent_shape(base.location, target.width, target.height, layers, target.frames),
         *(control_shape(base.family, base.location, e.width, e.height) for e in controls),
     )
     tokens = base.location.text_length if text is None else text

@@ -1,0 +1,60 @@
+"""Wan on the command line: from clips and images to an adapter file and moving previews."""
+
+import pytest
+from PIL import Image
+from runs import command, noisy_images
+from safetensors.torch import load_file
+
+from tests.fixtures.clip_files import write_clip
+from tests.fixtures.wan_base import make_wan_base
+
+FRAMES = 9
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return make_wan_base(tmp_path_factory.mktemp("wan") / "base")
+
+
+def prepare(base, tmp_path, capsys, monkeypatch):
+    """Write a clip, an image and a run file, go there, and give the settings of a tiny run."""
+    (template,) = command(capsys, "template", "wan")
+    (tmp_path / "run.yaml").write_text(template["run_file"])
+    noisy_images(tmp_path / "images", 1, 48)
+    write_clip(tmp_path / "images" / "moving.mp4", 2 * FRAMES, rate=16.0)
+    (tmp_path / "images" / "moving.txt").write_text("a bar that grows")
+    monkeypatch.chdir(tmp_path)
+    return [
+        f"base.path={base}",
+        "dataset.resolution=48",
+        f"dataset.frames={FRAMES}",
+        "adapter.rank=2",
+        "training.steps=3",
+        "training.schedule.warmup_steps=0",
+        "training.precision=fp32",
+        "preview.prompts=[a bar]",
+        "preview.every=3",
+        "preview.width=48",
+        "preview.height=48",
+        "preview.steps=2",
+        "memory.device=cpu",
+        "output.layouts=[comfyui]",
+    ]
+
+
+def test_clips_and_images_train_on_the_command_line(base, tmp_path, capsys, monkeypatch):
+    settings = prepare(base, tmp_path, capsys, monkeypatch)
+    (report,) = command(capsys, "doctor", "run.yaml", *settings)
+    assert report["run"]["adapter"]["layers"] == 2 * (8 + 2)
+    result = command(capsys, "train", "run.yaml", *settings)[-1]["result"]
+    assert result["status"] == "done"
+    with Image.open(result["pictures"][-1]) as preview:
+        assert (preview.n_frames, preview.size) == (FRAMES, (48, 48))
+    (file,) = result["adapters"]
+    assert all(key.startswith("diffusion_model.blocks.") for key in load_file(file))
+    (told,) = command(capsys, "inspect", file)
+    assert told["family"] == "wan"
+    sampled = ["sample", "run.yaml", *settings, f"adapter={file}", "preview.frames=5"]
+    pictures = [each["path"] for each in command(capsys, *sampled)]
+    with Image.open(pictures[0]) as clip:
+        assert clip.n_frames == 5

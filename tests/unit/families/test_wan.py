@@ -1,0 +1,132 @@
+"""Wan beside what its record shows: texts, clips through the VAE, and what is refused."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.fixtures.wan_base import make_wan, make_wan_base, make_wan_pipeline, wan_to_native
+from trainer_core.adapter_files.convert.convert import convert
+from trainer_core.bases.adapter_family import adapter_family
+from trainer_core.bases.locate import detect_base, locate_base
+from trainer_core.config import BaseSection
+from trainer_core.errors import BaseModelError
+from trainer_core.families.lent_family import video_family
+from trainer_core.families.registry import get_family
+
+FAMILY = get_family("wan")
+CAPTIONS = ("", "a red circle", "two blue squares, a longer text than the others have")
+FRAMES = 9
+
+
+def locate(folder):
+    return locate_base(BaseSection(path=str(folder)), FAMILY, has_controls=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_wan_base(tmp_path_factory.mktemp("wan"))
+
+
+@pytest.fixture(scope="module")
+def encoders(folder):
+    return FAMILY.load_encoders(locate(folder), torch.float32, "cpu")
+
+
+def test_texts_are_those_of_the_pipeline(folder, encoders):
+    expected, _ = make_wan_pipeline().encode_prompt(
+        list(CAPTIONS), do_classifier_free_guidance=False, max_sequence_length=512
+    )
+    count = FAMILY.text.load_token_counter(locate(folder))
+    found = encoders.encode_texts(CAPTIONS, [()] * len(CAPTIONS))
+    for text, caption, whole in zip(found, CAPTIONS, expected, strict=True):
+        rows = text["text_embeddings"]
+        torch.testing.assert_close(rows, whole[: len(rows)], rtol=1e-5, atol=1e-6)
+        assert not whole[len(rows) :].any()
+        assert count(caption, 0) == len(rows)
+
+
+def test_a_clip_goes_through_the_vae_as_the_pipelines(folder, encoders):
+    generator = torch.Generator().manual_seed(0)
+    frames = torch.randint(0, 256, (FRAMES, 3, 32, 48), generator=generator, dtype=torch.uint8)
+    latents = encoders.encode_clip(frames)
+    pipeline = make_wan_pipeline()
+    pixels = pipeline.video_processor.normalize(frames.movedim(1, 0)[None] / 255.0)
+    vae = pipeline.vae
+    raw = vae.encode(pixels).latent_dist.mode()
+    mean, std = (
+        torch.tensor(values).view(1, -1, 1, 1, 1)
+        for values in (vae.config.latents_mean, vae.config.latents_std)
+    )
+    torch.testing.assert_close(latents[None], (raw - mean) / std)
+    assert latents.shape == FAMILY.latent_shape(locate(folder), 48, 32, frames=FRAMES)
+    shown = vae.decode(latents[None] * std + mean, return_dict=False)[0]
+    found = FAMILY.load_decoder(locate(folder), torch.float32, "cpu")(latents[None])
+    torch.testing.assert_close(found, shown.movedim(2, 1).clamp(-1, 1), rtol=1e-4, atol=1e-5)
+    # A still image is a clip of one frame.
+    still = encoders.encode_image(pixels[:, :, 0])
+    torch.testing.assert_close(still, latents[None, :, 0])
+
+
+def test_previews_have_the_folders_own_shift(folder):
+    found = FAMILY.sampling_sigmas(locate(folder), 4, 64, 64)
+    plain = torch.linspace(1, 0, 5)
+    torch.testing.assert_close(found, 3 * plain / (1 + 2 * plain))
+
+
+FOLDERS = {
+    "time of each token": ("model_index.json", {"expand_timesteps": True}),
+    "image to video": ("transformer/config.json", {"in_channels": 36}),
+    "clip vision": ("transformer/config.json", {"image_dim": 1280}),
+    "two denoisers": (
+        "model_index.json",
+        {"transformer_2": ["diffusers", "WanTransformer3DModel"], "boundary_ratio": 0.875},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FOLDERS)
+def test_a_folder_that_is_given_more_than_a_text_is_refused(what, tmp_path):
+    base = make_wan_base(tmp_path)
+    name, changes = FOLDERS[what]
+    path = base / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(BaseModelError, match="Base From Model"):
+        locate(base)
+
+
+FILES = {
+    "image to video": {"patch_embedding.weight": torch.zeros(256, 36, 1, 2, 2)},
+    "VACE": {"vace_blocks.0.before_proj.weight": torch.zeros(256, 256)},
+    "clip vision": {"img_emb.proj.0.bias": torch.zeros(8)},
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_a_file_that_is_given_more_than_a_text_is_refused(what, tmp_path):
+    path = tmp_path / "wan.safetensors"
+    state = {
+        name: each.contiguous() for name, each in wan_to_native(make_wan().state_dict()).items()
+    }
+    save_file({**state, **FILES[what]}, path)
+    with pytest.raises(BaseModelError, match="given more than a text"):
+        detect_base(path)
+
+
+def test_a_file_of_a_model_of_the_graph_is_the_same_by_both_names(tmp_path):
+    """What the graph writes of a MODEL and what the command line writes are one adapter."""
+    width, tensors = 5120, {}
+    for name, rows in (("self_attn.q", width), ("cross_attn.o", width), ("ffn.0", 13824)):
+        key = f"diffusion_model.blocks.39.{name}"
+        tensors[f"{key}.lora_down.weight"] = torch.randn(2, width)
+        tensors[f"{key}.lora_up.weight"] = torch.randn(rows, 2)
+        tensors[f"{key}.alpha"] = torch.tensor(1.0)
+    save_file(tensors, tmp_path / "given.safetensors")
+    assert adapter_family(tmp_path / "given.safetensors") is FAMILY
+    for family in (FAMILY, video_family("wan")):
+        out = tmp_path / f"{family.title}{family.name}.safetensors"
+        convert(tmp_path / "given.safetensors", out, "comfyui", family.layers.key_map)
+        found = load_file(out)
+        assert found.keys() == tensors.keys()
+        assert all(torch.equal(found[name], each) for name, each in tensors.items())

@@ -14,6 +14,7 @@ from runs import CancelAfter, metrics, tensors
 from sharded_runs import HALVES, RUNS, SHARDED, config_of, make_images
 
 from tests.fixtures.flux_base import make_flux_base
+from tests.fixtures.wan_base import make_wan_base
 from trainer_core.config.run import RunConfig
 from trainer_core.training import train
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.exhaustive
 PROGRAM = str(Path(__file__).with_name("sharded_runs.py"))
 
 
-ALIKE = ("lora", "loha", "lokr", "oft", "pissa", "eva", "flux")
+ALIKE = ("lora", "loha", "lokr", "oft", "pissa", "eva", "flux", "wan")
 """Kinds, initializations, families and divided batches."""
 
 
@@ -64,6 +65,7 @@ def together(tmp_path_factory, cache):
     stopped = train_alone("resumed", folder, cache, CancelAfter(2), resume="none")
     assert stopped.step == 2
     make_flux_base(cache / "flux")
+    make_wan_base(cache / "wan")
     made = train_alone("lora", tmp_path_factory.mktemp("first"), cache)
     for when in ("training", "always"):
         shutil.copyfile(made.adapters[0], cache / f"beside {when}.safetensors")

@@ -1,6 +1,7 @@
 """Wan on the command line: from clips and images to an adapter file and moving previews."""
 
 import pytest
+import torch
 from PIL import Image
 from runs import command, noisy_images
 from safetensors.torch import load_file
@@ -28,6 +29,7 @@ def prepare(base, tmp_path, capsys, monkeypatch):
         f"base.path={base}",
         "dataset.resolution=48",
         f"dataset.frames={FRAMES}",
+        "adapter.kind=lora",
         "adapter.rank=2",
         "training.steps=3",
         "training.schedule.warmup_steps=0",
@@ -40,6 +42,35 @@ def prepare(base, tmp_path, capsys, monkeypatch):
         "memory.device=cpu",
         "output.layouts=[comfyui]",
     ]
+
+
+def trained(capsys, *settings):
+    """The adapter's tensors of a run."""
+    result = command(capsys, "train", "run.yaml", *settings)[-1]["result"]
+    assert result["status"] == "done"
+    (file,) = result["adapters"]
+    return load_file(file)
+
+
+@pytest.mark.exhaustive
+def test_a_base_that_is_kept_otherwise_trains_the_same(base, tmp_path, capsys, monkeypatch):
+    """Swapped and checkpointed blocks to the bit, and a base in fewer bits nearly."""
+    settings = [*prepare(base, tmp_path, capsys, monkeypatch), "preview.every=0"]
+    plain = trained(capsys, *settings, "output.name=plain")
+    ways = {
+        "swapped": ("memory.blocks_to_swap=2", "memory.gradient_checkpointing=true"),
+        "int8": ("memory.base_format=int8",),
+    }
+    for name, own in ways.items():
+        found = trained(capsys, *settings, f"output.name={name}", *own)
+        assert found.keys() == plain.keys()
+        for key, value in plain.items():
+            if name == "swapped":
+                assert torch.equal(found[key], value), key
+            elif key.endswith("lora_down.weight"):
+                # A step is of the size of the learning rate, whichever way it goes.
+                torch.testing.assert_close(found[key], value, rtol=0, atol=1e-3)
+        assert any(value.any() for key, value in found.items() if "lora_B" in key or "lora_up" in key), sorted(found)[:3]
 
 
 def test_clips_and_images_train_on_the_command_line(base, tmp_path, capsys, monkeypatch):

@@ -150,8 +150,7 @@ def _of_videos(
     hint = header_hint(metadata)
     hinted = [name for name, each in found.items() if re.search(each.hint, hint)]
     names = hinted or ([] if own_families(layers) else [*found])
-    if wanted is not None:
-        names = [wanted] if wanted in found else []
+    names = [wanted] if wanted is not None else names
     if len(names) != 1:
         return None
     family, own = video_family(names[0]), FAMILIES.get(names[0])
@@ -162,6 +161,8 @@ def _of_videos(
                 family = family if nearest_base(file, own).odd else own
     except AdapterFileError:
         return None  # told where it is read
+    if odd and wanted is not None:
+        return None
     if odd:
         raise AdapterFileError(
             f"{path}: an adapter for {found[names[0]].title}, of which ComfyUI's names are not "

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import InputError
+from ...trainer_core.families import experts
 from .choices import Expert
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ ROLES = (AUTO, NONE, HIGH, LOW)
 SWITCH_AT = 0.5
 """As ComfyUI's own workflows: half of the steps for each."""
 
-_NAME = re.compile(r"(high|low)[ _.-]?noise|a14b.*(?<![a-z])(high|low)(?![a-z])")
-_ONE_OF_TWO = re.compile(r"(?<![a-z0-9])a14b(?![a-z0-9])")
 _KIND, _OF_WAN_21 = "WAN21", "img_emb"
 """ComfyUI's class of models among which such experts are; what Wan 2.1 has to begin with an image,
 and Wan 2.2 has not."""
@@ -59,7 +57,7 @@ def expert_of(found: GraphModel, inputs: ExpertInputs) -> Expert | None:
             otherwise, or nothing says which of two it is.
     """
     named = named_role(found.title)
-    one = _ONE_OF_TWO.search(found.title.casefold()) or _is_one_of_two(found)
+    one = experts.names_one_of_two(found.title) or _is_one_of_two(found)
     if inputs.role == AUTO and not named and one:
         raise InputError(
             f"{found.title} is one of two experts, and its name does not say which",
@@ -109,8 +107,7 @@ def _is_one_of_two(found: GraphModel) -> bool:
 
 def named_role(title: str) -> str:
     """`HIGH` or `LOW` where the name of a file says so; empty where it does not."""
-    says = _NAME.search(title.casefold())
-    return {"high": HIGH, "low": LOW}[says[1] or says[2]] if says else ""
+    return {experts.HIGH: HIGH, experts.LOW: LOW}.get(experts.named_role(title), "")
 
 
 def _require_other(found: GraphModel, role: str, model: Any) -> None:

@@ -70,7 +70,9 @@ def test_a_base_that_is_kept_otherwise_trains_the_same(base, tmp_path, capsys, m
             elif key.endswith("lora_down.weight"):
                 # A step is of the size of the learning rate, whichever way it goes.
                 torch.testing.assert_close(found[key], value, rtol=0, atol=1e-3)
-        assert any(value.any() for key, value in found.items() if "lora_B" in key or "lora_up" in key), sorted(found)[:3]
+        assert any(
+            value.any() for key, value in found.items() if "lora_B" in key or "lora_up" in key
+        ), sorted(found)[:3]
 
 
 def test_clips_and_images_train_on_the_command_line(base, tmp_path, capsys, monkeypatch):

@@ -45,15 +45,6 @@ def with_length(config: RunConfig, steps: int) -> RunConfig:
     return config.model_copy(update={"training": training})
 
 
-def resolved_density(config: RunConfig, density: str) -> RunConfig:
-    """Fill in ``training.sigma.density`` where it is left to the family."""
-    training = config.training
-    if training.sigma.density != "auto":
-        return config
-    sigma = training.sigma.model_copy(update={"density": density})
-    return config.model_copy(update={"training": training.model_copy(update={"sigma": sigma})})
-
-
 def fitted_warmup(config: RunConfig) -> tuple[RunConfig, str]:
     """Shorten a warm-up that is longer than the run, to a tenth of it.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..config import RunConfig
+from ..config import BaseSection, RunConfig
 from ..diffusion.sigma import ShiftSettings, flow_sigmas, shift_factor
 from ..errors import ConfigError
 from ..types import Conditioning, FrameGrid, StartFrames
@@ -224,6 +224,35 @@ class Family:
         settings = self.prediction.trained_shift(location)
         tokens = self._tokens(location, width, height)
         return shift_factor(settings, min(tokens, settings.max_tokens))
+
+    def with_noise(self, config: RunConfig) -> RunConfig:
+        """Fill in of the noise levels that are trained what a run file leaves to the base.
+
+        Raises:
+            BaseModelError: When the base does not say which levels it knows.
+        """
+        sigma, (least, most) = config.training.sigma, self.prediction.levels_of(config.base)
+        density = self.usual_density if sigma.density == "auto" else sigma.density
+        if (sigma.min, sigma.max) != (0.0, 1.0):
+            least, most = sigma.min, sigma.max
+        sigma = sigma.model_copy(update={"density": density, "min": least, "max": most})
+        training = config.training.model_copy(update={"sigma": sigma})
+        return config.model_copy(update={"training": training})
+
+    def require_sampling(self, base: BaseSection) -> None:
+        """Refuse to generate with a base that does not know all noise levels.
+
+        Raises:
+            ConfigError: As it says.
+        """
+        least, most = self.prediction.levels_of(base)
+        if (least, most) != (0.0, 1.0):
+            raise ConfigError(
+                f"base.path: {base.path} is one of two models, for noise levels {least:g} to "
+                f"{most:g}, and previews are wanted",
+                "no previews, for which the other model is needed too",
+                "Set preview.every to 0, and generate with both models in ComfyUI.",
+            )
 
     @property
     def usual_density(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..config import BaseSection
 from ..data.cache.build import Encoders
 from ..diffusion.noise_levels import NoiseLevels
 from ..diffusion.parameterization import FLOW, Parameterization
@@ -245,6 +246,8 @@ class PredictionSpec:
         shift: (base, steps of a generation) to what moves the noise levels of a generation.
         trained_shift: What moves the noise levels that are trained: a fact of the family, because
             what a base's scheduler says is for generating. Each family says where it is from.
+        levels_of: Noise levels that a base knows, from the lowest; another model, which the base
+            does not have, samples the others. Their sigmas are trained where a run file says none.
         density: Of the noise levels that are trained where ``training.sigma.density`` is ``auto``.
     """
 
@@ -257,4 +260,5 @@ class PredictionSpec:
         location
     )
     trained_shift: Callable[[BaseLocation], ShiftSettings] = lambda location: ShiftSettings()
+    levels_of: Callable[[BaseSection], tuple[float, float]] = lambda base: (0.0, 1.0)
     density: str = "shifted"

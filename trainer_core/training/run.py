@@ -17,7 +17,6 @@ from ..config import MemorySection, RunConfig
 from ..config.defaults import (
     fitted_warmup,
     preservation_summary,
-    resolved_density,
     resolved_length,
     run_length,
 )
@@ -220,7 +219,7 @@ def _train(
 
 def _fitted(config: RunConfig, data: Prepared, observer: Observer) -> RunConfig:
     """Fill in what base and dataset decide, and say what is not as the run file has it."""
-    config = resolved_density(config, data.family.usual_density)
+    config = data.family.with_noise(config)
     config, warmup = fitted_warmup(resolved_length(config, data.dataset.own_images))
     for note in (warmup, distilled_note(config.base, data.family, data.location)):
         if note:

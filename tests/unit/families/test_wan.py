@@ -10,10 +10,12 @@ from tests.fixtures.wan_base import make_wan, make_wan_base, make_wan_pipeline, 
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.bases.locate import detect_base, locate_base
-from trainer_core.config import BaseSection
-from trainer_core.errors import BaseModelError
+from trainer_core.config import BaseSection, RunConfig
+from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.lent_family import video_family
 from trainer_core.families.registry import get_family
+from trainer_core.training import SingleProcess
+from trainer_core.training.setup.refusals import require_possible
 
 FAMILY = get_family("wan")
 CAPTIONS = ("", "a red circle", "two blue squares, a longer text than the others have")
@@ -92,8 +94,38 @@ def test_a_folder_that_is_given_more_than_a_text_is_refused(what, tmp_path):
     name, changes = FOLDERS[what]
     path = base / name
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    with pytest.raises(BaseModelError, match="Base From Model"):
+    wanted = "one of the two" if what == "two denoisers" else "Base From Model"
+    with pytest.raises(BaseModelError, match=wanted):
         locate(base)
+
+
+LEVELS = {
+    "wan2.1_t2v_14B_fp16.safetensors": (0.0, 1.0),
+    "wan2.2_t2v_high_noise_14B_fp8_scaled.safetensors": (0.875, 1.0),
+    "Wan2.2-T2V-A14B-LowNoise-Q4_K_M.gguf": (0.0, 0.889),
+}
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_one_of_two_models_is_trained_at_its_own_levels_and_not_sampled(name):
+    values = {"family": "wan", "base": {"path": name}, "preview": {"prompts": ["x"], "every": 1}}
+    config = RunConfig.model_validate(values)
+    sigma = FAMILY.with_noise(config).training.sigma
+    assert (sigma.min, sigma.max) == LEVELS[name]
+    one = SingleProcess(torch.device("cpu"))
+    if LEVELS[name] == (0.0, 1.0):
+        require_possible(config, FAMILY, one)
+        return
+    with pytest.raises(ConfigError, match="previews"):
+        require_possible(config, FAMILY, one)
+    told = {**values, "training": {"sigma": {"min": 0.5}}}
+    assert FAMILY.with_noise(RunConfig.model_validate(told)).training.sigma.min == 0.5
+
+
+def test_one_of_two_models_that_does_not_say_which_is_refused():
+    config = RunConfig.model_validate({"family": "wan", "base": {"path": "wan2.2_A14B.gguf"}})
+    with pytest.raises(BaseModelError, match="does not say which"):
+        require_possible(config, FAMILY, SingleProcess(torch.device("cpu")))
 
 
 FILES = {

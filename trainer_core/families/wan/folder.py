@@ -22,8 +22,9 @@ def require_text_alone(folder: Path) -> None:
     if isinstance(second, list) and second[0] is not None:
         raise BaseModelError(
             f"base.path: {folder} has two denoisers, one for high noise and one for low noise",
-            "a model with one denoiser for all noise levels, such as Wan 2.1 T2V",
-            _REMEDY,
+            "one of the two, or a model for all noise levels, such as Wan 2.1 T2V",
+            "Name the file of one as base.path, such as wan2.2_t2v_high_noise_14B_fp16.safetensors,"
+            " and this folder as base.encoders.",
         )
     read, made = (transformer.get(name, 16) for name in ("in_channels", "out_channels"))
     if index.get("expand_timesteps") or transformer.get("image_dim") or read != made:

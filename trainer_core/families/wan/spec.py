@@ -9,6 +9,7 @@ from ..family import Family
 from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..qwen_vae import latents
 from .encode import load_encoders, load_token_counter, load_vae
+from .experts import levels_of
 from .folder import require_text_alone
 from .keys import FILE, KEY_MAP, detect, published_sizes
 from .predict import TEXT_ROWS, conditioning_shapes, predict
@@ -31,7 +32,7 @@ SHARED_INPUTS = (r"(blocks\.\d+)\.attn1\.to_[qkv]", r"(blocks\.\d+)\.attn2\.to_[
 FAMILY = Family(
     name="wan",
     title="Wan 2.1 or 2.2",
-    models="2.1 text-to-video, 1.3B and 14B; command line only",
+    models="text-to-video: 2.1 1.3B and 14B, 2.2 A14B one expert a run; command line only",
     variants=("generate",),
     text=TextSpec(
         length=TEXT_ROWS,
@@ -65,6 +66,7 @@ FAMILY = Family(
     ),
     prediction=PredictionSpec(
         predict=predict,
+        levels_of=levels_of,
         # Folders say 3 for 480p and 5 for 720p, for generating. As musubi-tuner 30c658c advises
         # for 480p, and as the MODEL of a graph is trained.
         trained_shift=lambda location: ShiftSettings(shift=3.0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...config import MemorySection, RunConfig
-from ...config.defaults import resolved_density, with_length
+from ...config.defaults import with_length
 from ...device import resolve_device
 from ...errors import ConfigError
 from ...families.family import Family
@@ -35,6 +35,9 @@ def require_possible(config: RunConfig, family: Family, processes: Processes) ->
     if processes.sharded:
         check_settings(config)
     require_optimizer(config.training.optimizer.name)
+    family.with_noise(config)
+    if config.preview.every > 0:
+        family.require_sampling(config.base)
     require_weighting(config.training.loss, family.prediction.parameterization)
     if family.lent is not None:
         require_hosts_way(config, processes)
@@ -57,7 +60,7 @@ def require_resumable(
         return
     if config.training.steps is None:
         config = with_length(config, known.step)
-    config = resolved_density(config, family.usual_density)
+    config = family.with_noise(config)
     initial, marks = start_identity(config, known), base_adapter_marks(config.base)
     settings = compared_settings(with_text(config), precision, "", "", initial, adapters=marks)
     settings |= {path: known.settings.get(path) for path in CONTENTS}

@@ -1,0 +1,21 @@
+"""Models that are two: one samples high noise, with which a generation begins, one low noise."""
+
+from __future__ import annotations
+
+import re
+
+HIGH, LOW = "high", "low"
+
+_NAME = re.compile(r"(high|low)[ _.-]?noise|a14b.*(?<![a-z])(high|low)(?![a-z])")
+_ONE_OF_TWO = re.compile(r"(?<![a-z0-9])a14b(?![a-z0-9])")
+
+
+def named_role(title: str) -> str:
+    """`HIGH` or `LOW` where the name of a file says so; empty where it does not."""
+    says = _NAME.search(title.casefold())
+    return says[1] or says[2] if says else ""
+
+
+def names_one_of_two(title: str) -> bool:
+    """Whether the name of a file says that it is one of two, whichever."""
+    return _ONE_OF_TWO.search(title.casefold()) is not None

@@ -21,13 +21,13 @@ def prepare(base, tmp_path, capsys, monkeypatch):
     """Write a clip, an image and a run file, go there, and give the settings of a tiny run."""
     (template,) = command(capsys, "template", "wan")
     (tmp_path / "run.yaml").write_text(template["run_file"])
-    noisy_images(tmp_path / "images", 1, 48)
-    write_clip(tmp_path / "images" / "moving.mp4", 2 * FRAMES, rate=16.0)
+    noisy_images(tmp_path / "images", 1, 64)
+    write_clip(tmp_path / "images" / "moving.mp4", 2 * FRAMES, rate=16.0, size=(64, 64))
     (tmp_path / "images" / "moving.txt").write_text("a bar that grows")
     monkeypatch.chdir(tmp_path)
     return [
         f"base.path={base}",
-        "dataset.resolution=48",
+        "dataset.resolution=64",
         f"dataset.frames={FRAMES}",
         "adapter.kind=lora",
         "adapter.rank=2",
@@ -36,8 +36,8 @@ def prepare(base, tmp_path, capsys, monkeypatch):
         "training.precision=fp32",
         "preview.prompts=[a bar]",
         "preview.every=3",
-        "preview.width=48",
-        "preview.height=48",
+        "preview.width=64",
+        "preview.height=64",
         "preview.steps=2",
         "memory.device=cpu",
         "output.layouts=[comfyui]",
@@ -82,7 +82,7 @@ def test_clips_and_images_train_on_the_command_line(base, tmp_path, capsys, monk
     result = command(capsys, "train", "run.yaml", *settings)[-1]["result"]
     assert result["status"] == "done"
     with Image.open(result["pictures"][-1]) as preview:
-        assert (preview.n_frames, preview.size) == (FRAMES, (48, 48))
+        assert (preview.n_frames, preview.size) == (FRAMES, (64, 64))
     (file,) = result["adapters"]
     assert all(key.startswith("diffusion_model.blocks.") for key in load_file(file))
     (told,) = command(capsys, "inspect", file)

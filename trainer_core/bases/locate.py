@@ -133,7 +133,8 @@ def _open_file(
         raise _wrong_family(f"base.path: {path} is a file of {found}", family.title, family)
     made_for = family.files.single_file.edit_variant(file)
     variant = _settle_variant(settings.variant, family, has_controls, lambda: made_for, made_for)
-    return family.files.single_file.configs / variant, variant
+    spec = family.files.single_file
+    return spec.configs / spec.config_of(file, variant), variant
 
 
 def _base_folder(settings: BaseSection, family: Family, needs_encoders: bool) -> Path:

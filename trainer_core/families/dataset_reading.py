@@ -69,7 +69,8 @@ def gather(
             "Name the folder behind the verb, or set dataset.path.",
         )
     family = family or get_family(config.family)
-    found = scan_all(config.dataset, within, stop=False, seed=config.seed, grid=family.clips)
+    grid = family.clips_of(config.base)
+    found = scan_all(config.dataset, within, stop=False, seed=config.seed, grid=grid)
     small = (
         () if config.dataset.upscale else _too_small(found.samples, family.latents.size_multiple)
     )

@@ -10,7 +10,7 @@ objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..config import BaseSection, RunConfig
@@ -164,6 +164,11 @@ class Family:
     def clips(self) -> FrameGrid | None:
         """Lengths of the clips that it trains; None where it trains images alone."""
         return self.latents.clips if self.lent is None else self.lent.clips
+
+    def clips_of(self, base: BaseSection) -> FrameGrid | None:
+        """As `clips`, at the rate of a base."""
+        rate = None if self.clips is None else self.latents.clip_rate(base)
+        return self.clips if rate is None or self.clips is None else replace(self.clips, rate=rate)
 
     @property
     def starts(self) -> StartFrames | None:

@@ -156,6 +156,7 @@ class LatentSpec:
             itself where the dataset has none. Its latents have as many channels more as a latent
             has pixels, and are joined to those of the target.
         clips: Lengths of the clips that it trains; None of a family of images.
+        clip_rate: Frames per second that a base was trained at, where it is not that of `clips`.
     """
 
     size_multiple: int
@@ -168,6 +169,7 @@ class LatentSpec:
     layered: tuple[str, ...] = ()
     filled: frozenset[str] = frozenset()
     clips: FrameGrid | None = None
+    clip_rate: Callable[[BaseSection], float | None] = lambda base: None
 
 
 @dataclass(frozen=True, slots=True)

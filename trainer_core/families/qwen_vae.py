@@ -20,7 +20,7 @@ from .graph_spec import VaeSpec
 def latents(config: Mapping[str, Any]) -> tuple[int, int]:
     """`LatentSpec.of_config`."""
     halvings = len(config.get("temperal_downsample", (False, True, True)))
-    return int(config.get("z_dim", 16)), 2**halvings
+    return int(config.get("z_dim", 16)), 2**halvings * (config.get("patch_size") or 1)
 
 
 def qwen_vae(model: Any) -> Vae:

@@ -73,7 +73,8 @@ class FileSpec:
 
     Attributes:
         transformer: Library and class, such as ``diffusers.FluxTransformer2DModel``.
-        configs: Holds a Diffusers folder of settings without weights for each variant.
+        configs: Holds Diffusers folders of settings without weights.
+        config_of: (file, variant) to the name of its folder there.
         settings: What the file itself says of the transformer's settings: sizes above all.
         native_marks: How names begin that only ComfyUI's own naming has; empty when Diffusers'
             names are ComfyUI's own.
@@ -93,6 +94,7 @@ class FileSpec:
     settings: Callable[[WeightFile], dict[str, Any]]
     native_marks: tuple[str, ...] = ()
     markers: frozenset[str] = frozenset()
+    config_of: Callable[[WeightFile, str], str] = lambda file, variant: variant
     tidy: Callable[[WeightFile], WeightFile] = _as_it_is
     origin: Callable[[str, bool], Origin | None] = _same_name
     edit_variant: Callable[[WeightFile], str] = lambda file: "edit"

@@ -71,6 +71,31 @@ def test_a_clip_goes_through_the_vae_as_the_pipelines(folder, encoders):
     torch.testing.assert_close(still, latents[None, :, 0])
 
 
+def test_the_small_model_of_two_has_its_own_vae_and_rate(tmp_path, folder):
+    base = make_wan_base(tmp_path / "5b", of_5b=True)
+    family, location = FAMILY, locate(base)
+    frames = torch.zeros(FRAMES, 3, 64, 96, dtype=torch.uint8)
+    latents = family.load_encoders(location, torch.float32, "cpu").encode_clip(frames)
+    assert latents.shape == (48, 3, 4, 6) == family.latent_shape(location, 96, 64, frames=FRAMES)
+    pixels = family.load_decoder(location, torch.float32, "cpu")(latents[None])
+    assert pixels.shape == (1, FRAMES, 3, 64, 96)
+    names = {str(base): 24.0, str(folder): 16.0, "Wan-AI/Wan2.2-TI2V-5B-Diffusers": 24.0}
+    for name, rate in names.items():
+        assert family.clips_of(BaseSection(path=name)).rate == rate
+    mixed = BaseSection(path=str(base), encoders=str(folder))
+    with pytest.raises(BaseModelError, match="latents of 4 channels"):
+        family.load_encoders(locate_base(mixed, family, False), torch.float32, "cpu")
+
+
+def test_a_file_of_it_is_known_by_its_channels(tmp_path):
+    path = tmp_path / "wan2.2_ti2v_5B.safetensors"
+    state = wan_to_native(make_wan(48).state_dict())
+    save_file({name: each.contiguous() for name, each in state.items()}, path)
+    location = locate_base(BaseSection(path=str(path)), FAMILY, False, needs_encoders=False)
+    assert FAMILY.latent_shape(location, 64, 64) == (48, 4, 4)
+    assert FAMILY.clips_of(BaseSection(path=str(path))).rate == 24.0
+
+
 def test_previews_have_the_folders_own_shift(folder):
     found = FAMILY.sampling_sigmas(locate(folder), 4, 64, 64)
     plain = torch.linspace(1, 0, 5)
@@ -78,7 +103,6 @@ def test_previews_have_the_folders_own_shift(folder):
 
 
 FOLDERS = {
-    "time of each token": ("model_index.json", {"expand_timesteps": True}),
     "image to video": ("transformer/config.json", {"in_channels": 36}),
     "clip vision": ("transformer/config.json", {"image_dim": 1280}),
     "two denoisers": (

@@ -16,7 +16,7 @@ _SWITCH = 0.889
 
 
 def levels_of(base: BaseSection) -> tuple[float, float]:
-    """`PredictionSpec.levels_of`: of one of two by its file's name, so far that it is right in both.
+    """`PredictionSpec.levels_of`: of one of two by its file's name, and as far as either goes.
 
     Raises:
         BaseModelError: When it is one of two, and its name does not say which.

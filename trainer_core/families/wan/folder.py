@@ -11,7 +11,9 @@ _REMEDY = "Train it in ComfyUI, through Base From Model, or name a folder of Wan
 
 
 def require_text_alone(folder: Path) -> None:
-    """`FolderSpec.check`: one denoiser, which is given a text and one time for all of a clip.
+    """`FolderSpec.check`: one denoiser, which is given a text alone.
+
+    TI2V-5B takes a time for each token, which is the same for all where no frame is given.
 
     Raises:
         BaseModelError: When the pipeline has two, or the model is given more.
@@ -27,10 +29,9 @@ def require_text_alone(folder: Path) -> None:
             " and this folder as base.encoders.",
         )
     read, made = (transformer.get(name, 16) for name in ("in_channels", "out_channels"))
-    if index.get("expand_timesteps") or transformer.get("image_dim") or read != made:
+    if transformer.get("image_dim") or read != made:
         raise BaseModelError(
-            f"base.path: {folder} is a Wan model that is given more than a text, or has a time for "
-            "each token",
-            "a text-to-video model of Wan 2.1",
+            f"base.path: {folder} is a Wan model that is given more than a text",
+            "a text-to-video model of Wan",
             _REMEDY,
         )

@@ -72,6 +72,9 @@ HEAD = 128
 """Values of a head of attention, which no shape tells."""
 
 _MARKS = ("head.", "time_embedding.", "text_embedding.")
+OF_5B = 48
+"""Channels of the latents of Wan 2.2 TI2V-5B, which has a VAE of its own."""
+
 _MERGED = 4
 """Latents of a frame that become one token."""
 
@@ -79,6 +82,12 @@ _GIVEN_MORE = re.compile(
     "vace|img|add_[kv]_proj|image_embedder|control_adapter|audio|face_|motion_encoder|ref_conv"
     "|patch_embedding_"
 )
+
+
+def channels_of(file: WeightFile) -> int:
+    """Channels that a file's denoiser reads; 0 where it has no such layer."""
+    patch = file.tensors.get("patch_embedding.weight")
+    return patch.shape[1] if patch is not None and len(patch.shape) > 1 else 0
 
 
 def settings(file: WeightFile) -> dict[str, Any]:
@@ -96,8 +105,7 @@ def settings(file: WeightFile) -> dict[str, Any]:
 
     width, text = file.matrix(at("condition_embedder.text_embedder.linear_1.weight"))
     channels = file.matrix(at("proj_out.weight"))[0] // _MERGED
-    patch = file.tensors.get(at("patch_embedding.weight"))
-    read = None if patch is None or len(patch.shape) < 2 else patch.shape[1]
+    read = channels_of(file)
     more = next((name for name in file.tensors if _GIVEN_MORE.search(name)), None)
     if more is not None or read != channels:
         why = f"it has {more}" if more else f"it reads {read} channels and makes {channels}"
@@ -146,6 +154,7 @@ FILE = FileSpec(
     native_marks=_MARKS,
     origin=origin,
     settings=settings,
+    config_of=lambda file, variant: "ti2v_5b" if channels_of(file) == OF_5B else variant,
     edits=lambda file: False,
     restore=restore,
 )

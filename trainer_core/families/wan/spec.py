@@ -8,10 +8,10 @@ from ...weights.file_spec import FolderSpec
 from ..family import Family
 from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..qwen_vae import latents
-from .encode import load_encoders, load_token_counter, load_vae
+from .encode import clip_rate, load_encoders, load_token_counter, load_vae
 from .experts import levels_of
 from .folder import require_text_alone
-from .keys import FILE, KEY_MAP, detect, published_sizes
+from .keys import FILE, KEY_MAP, OF_5B, detect, published_sizes
 from .predict import TEXT_ROWS, conditioning_shapes, predict
 
 _ATTENTION = r"blocks\.\d+\.attn[12]\.(to_[qkv]|to_out\.0)"
@@ -32,7 +32,7 @@ SHARED_INPUTS = (r"(blocks\.\d+)\.attn1\.to_[qkv]", r"(blocks\.\d+)\.attn2\.to_[
 FAMILY = Family(
     name="wan",
     title="Wan 2.1 or 2.2",
-    models="text-to-video: 2.1 1.3B and 14B, 2.2 A14B one expert a run; command line only",
+    models="text-to-video: 2.1 1.3B and 14B, 2.2 TI2V-5B, A14B one expert a run; command line only",
     variants=("generate",),
     text=TextSpec(
         length=TEXT_ROWS,
@@ -40,10 +40,12 @@ FAMILY = Family(
         conditioning_shapes=conditioning_shapes,
     ),
     latents=LatentSpec(
-        size_multiple=16,
+        # Of TI2V-5B, whose latents are 16 pixels wide; others take every 16.
+        size_multiple=32,
         load_vae=load_vae,
         of_config=latents,
         clips=FrameGrid(every=4, rate=16.0),
+        clip_rate=clip_rate,
     ),
     layers=LayerSpec(
         key_map=KEY_MAP,
@@ -54,6 +56,13 @@ FAMILY = Family(
         published={
             "14B": {},
             "1.3B": {"num_attention_heads": 12, "ffn_dim": 8960, "num_layers": 30},
+            "TI2V-5B": {
+                "num_attention_heads": 24,
+                "ffn_dim": 14336,
+                "num_layers": 30,
+                "in_channels": OF_5B,
+                "out_channels": OF_5B,
+            },
         },
     ),
     files=BaseFiles(

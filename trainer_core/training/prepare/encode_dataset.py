@@ -148,7 +148,7 @@ def prepare(
     _require_dataset(config)
     memory = _memory(config)
     endpoints = endpoint_kinds(config.dataset, family.starts)
-    found = _scan(config, within, memory, family.clips)
+    found = _scan(config, within, memory, family.clips_of(config.base))
     _warn(observer, processes, found.problems)
     edits = any(sample.controls for sample in found.samples)
     located = locate_base(config.base, family, edits, needs_encoders=make_source is None)

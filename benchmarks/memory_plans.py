@@ -45,12 +45,14 @@ class Base:
         family: As in a run file.
         edges: Pixels of an image's side.
         sizes: Settings of its denoiser that are not those of the family's bundled configuration.
+        frames: Of a clip; 1 of an image.
     """
 
     title: str
     family: str
     edges: tuple[int, ...] = (1024,)
     sizes: Mapping[str, Any] = field(default_factory=dict)
+    frames: int = 1
 
 
 def _klein(layers: int, single_layers: int, heads: int, text: int) -> Mapping[str, Any]:
@@ -74,6 +76,7 @@ BASES = (
     Base("Chroma", "chroma"),
     Base("Krea 2", "krea2"),
     Base("Qwen-Image 2.1", "qwen_image_21"),
+    Base("Wan 14B, 33 frames", "wan", (384,), frames=33),
 )
 COMPARED = ("int8", "fp8", "nf4")
 """Formats beside dense."""
@@ -111,7 +114,7 @@ def main() -> None:
         family = get_family(base.family)
         transformer = published(family, base.sizes)
         for edge in base.edges:
-            sizes = sizes_of(transformer, family, edge)
+            sizes = sizes_of(transformer, family, edge, base.frames)
             place = {"base": base.title, "family": base.family, "pixels": edge}
             peaks += [place | row for row in peak_rows(sizes)]
             plans += [place | row for row in plan_rows(sizes)]
@@ -133,10 +136,11 @@ def _config(family: Family, part: str) -> dict[str, Any]:
     return read_json(family.files.single_file.configs / family.variants[0] / part / "config.json")
 
 
-def sizes_of(transformer: nn.Module, family: Family, edge: int) -> StepSizes:
-    """What a LoRA of rank 16 needs on square images, one in a batch."""
+def sizes_of(transformer: nn.Module, family: Family, edge: int, frames: int = 1) -> StepSizes:
+    """What a LoRA of rank 16 needs on square images or clips, one in a batch."""
     channels, pixels = family.latents.of_config(_config(family, "vae"))
-    latents = (channels, edge // pixels, edge // pixels)
+    deep = (family.clips.latent_frames(frames),) if family.clips and frames > 1 else ()
+    latents = (channels, *deep, edge // pixels, edge // pixels)
     config = RunConfig.model_validate(
         {"family": family.name, "adapter": {"kind": "lora", "rank": 16}}
     )

@@ -4,10 +4,11 @@ import pytest
 import torch
 from PIL import Image
 from runs import command, noisy_images
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from tests.fixtures.clip_files import write_clip
-from tests.fixtures.wan_base import make_wan_base
+from tests.fixtures.wan_base import make_wan, make_wan_base, wan_to_native
+from trainer_core.families.wan.keys import given
 
 FRAMES = 9
 
@@ -73,6 +74,23 @@ def test_a_base_that_is_kept_otherwise_trains_the_same(base, tmp_path, capsys, m
         assert any(
             value.any() for key, value in found.items() if "lora_B" in key or "lora_up" in key
         ), sorted(found)[:3]
+
+
+@pytest.mark.exhaustive
+def test_one_of_two_models_that_begin_with_a_frame_trains_from_its_file(
+    base, tmp_path, capsys, monkeypatch
+):
+    settings = [*prepare(base, tmp_path, capsys, monkeypatch)[1:], f"base.encoders={base}"]
+    file = tmp_path / "wan2.2_i2v_high_noise_14B.safetensors"
+    state = wan_to_native(make_wan(4, in_channels=4 + given(4)).state_dict())
+    save_file({name: each.contiguous() for name, each in state.items()}, file)
+    settings += [f"base.path={file}", "preview.every=0"]
+    plain = trained(capsys, *settings, "output.name=first")
+    both = trained(capsys, *settings, "output.name=both", "dataset.end_frame=1")
+    assert plain.keys() == both.keys()
+    assert any(not torch.equal(both[key], value) for key, value in plain.items())
+    (run,) = tmp_path.rglob("first/*/run.yaml")
+    assert "min: 0.889" in run.read_text()
 
 
 def test_clips_and_images_train_on_the_command_line(base, tmp_path, capsys, monkeypatch):

@@ -68,9 +68,8 @@ def gather(
             "a folder with images and captions",
             "Name the folder behind the verb, or set dataset.path.",
         )
-    family = family or get_family(config.family)
-    grid = family.clips_of(config.base)
-    found = scan_all(config.dataset, within, stop=False, seed=config.seed, grid=grid)
+    family = (family or get_family(config.family)).of_base(config.base)
+    found = scan_all(config.dataset, within, stop=False, seed=config.seed, grid=family.clips)
     small = (
         () if config.dataset.upscale else _too_small(found.samples, family.latents.size_multiple)
     )

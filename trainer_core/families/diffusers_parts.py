@@ -224,8 +224,13 @@ class Vae:
     @torch.no_grad()
     def encode_clip(self, frames: Tensor) -> Tensor:
         """Encode a clip `[T, 3, H, W]`, uint8, to `[C, f, h, w]`, as `encode`, of a video model."""
-        pixels = frames.to(self.model.device).movedim(1, 0)[None].float() / 255.0 * 2.0 - 1.0
-        mode = self.model.encode(pixels.to(self.model.dtype)).latent_dist.mode()
+        return self.encode_frames(frames.to(self.model.device).float() / 255.0 * 2.0 - 1.0)
+
+    @torch.no_grad()
+    def encode_frames(self, pixels: Tensor) -> Tensor:
+        """As `encode_clip`, of pixels `[T, 3, H, W]` in [-1, 1]."""
+        video = pixels.to(self.model.device, self.model.dtype).movedim(1, 0)[None]
+        mode = self.model.encode(video).latent_dist.mode()
         return self.normalize(mode[0].movedim(1, 0).float()).movedim(0, 1)
 
     @torch.no_grad()

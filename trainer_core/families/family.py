@@ -76,6 +76,10 @@ class Family:
     models: str = ""
     lent: LentDenoiser | None = None
 
+    def of_base(self, base: BaseSection) -> Family:
+        """The family as one of its bases is, whose clips have a rate and frames of their own."""
+        return replace(self, latents=self.latents.of_base(self.latents, base))
+
     def load_transformer(
         self,
         location: BaseLocation,
@@ -165,15 +169,10 @@ class Family:
         """Lengths of the clips that it trains; None where it trains images alone."""
         return self.latents.clips if self.lent is None else self.lent.clips
 
-    def clips_of(self, base: BaseSection) -> FrameGrid | None:
-        """As `clips`, at the rate of a base."""
-        rate = None if self.clips is None else self.latents.clip_rate(base)
-        return self.clips if rate is None or self.clips is None else replace(self.clips, rate=rate)
-
     @property
     def starts(self) -> StartFrames | None:
         """What it may be given of a clip; None where it takes no frame."""
-        return None if self.lent is None else self.lent.starts
+        return self.latents.starts if self.lent is None else self.lent.starts
 
     @property
     def steered(self) -> bool:

@@ -11,7 +11,7 @@ from ..data.cache.build import Encoders
 from ..diffusion.noise_levels import NoiseLevels
 from ..diffusion.parameterization import FLOW, Parameterization
 from ..diffusion.sigma import ShiftSettings
-from ..types import Conditioning, FrameGrid
+from ..types import Conditioning, FrameGrid, StartFrames
 from ..weights.file_spec import FileSpec, FolderSpec
 from .diffusers_parts import (
     DECODER_NUMBERS,
@@ -156,7 +156,8 @@ class LatentSpec:
             itself where the dataset has none. Its latents have as many channels more as a latent
             has pixels, and are joined to those of the target.
         clips: Lengths of the clips that it trains; None of a family of images.
-        clip_rate: Frames per second that a base was trained at, where it is not that of `clips`.
+        starts: What it may be given of a clip; None where it takes no frame.
+        of_base: What of this is otherwise for one base; nothing of it is loaded.
     """
 
     size_multiple: int
@@ -169,7 +170,8 @@ class LatentSpec:
     layered: tuple[str, ...] = ()
     filled: frozenset[str] = frozenset()
     clips: FrameGrid | None = None
-    clip_rate: Callable[[BaseSection], float | None] = lambda base: None
+    starts: StartFrames | None = None
+    of_base: Callable[[LatentSpec, BaseSection], LatentSpec] = lambda spec, base: spec
 
 
 @dataclass(frozen=True, slots=True)

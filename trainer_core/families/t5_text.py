@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from .family_specs import LoadVae
+
+
+_Encoders = TypeVar("_Encoders", bound="T5Encoders")
 
 
 @dataclass(slots=True)
@@ -97,9 +100,10 @@ def load_t5_encoders(
     location: BaseLocation,
     dtype: torch.dtype,
     device: torch.device | str,
-) -> T5Encoders:
+    form: type[_Encoders],
+) -> _Encoders:
     """`Family.load_encoders`, by the class of the text encoder and the family's title."""
-    return T5Encoders(
+    return form(
         tokenizer=load_words("AutoTokenizer", location.encoders, "tokenizer"),
         text_encoder=load_frozen(kind, location.encoders, "text_encoder", dtype, device),
         vae=load_vae(location, dtype, device),

@@ -279,7 +279,7 @@ def _locate(
 ) -> _Place:
     """Find a base; ``tokens`` says whether an adapter changes its text encoder."""
     device, machine = resolve_device(config.memory.device), machine or Machine()
-    family = family or get_family(config.family)
+    family = (family or get_family(config.family)).of_base(config.base)
     family.require_sampling(config.base)
     located = functools.partial(locate_base, needs_encoders=make_source is None, to_train=False)
     location = family.joined(located(config.base, family, has_controls), config)
@@ -368,7 +368,8 @@ def sample_candidates(
         SamplingStopped: When ``stop`` said so.
         InputError: When base, adapter or prompts cannot be used.
     """
-    preview, family = config.preview, family or get_family(config.family)
+    preview = config.preview
+    family = (family or get_family(config.family)).of_base(config.base)
     place = _locate(
         config,
         family.starts is None and (family.steered or any(preview.controls)),
@@ -463,7 +464,7 @@ def sample_images(
         StorageError: When an image cannot be written.
     """
     embedded = config.base.path == "embedded"
-    rate = preview_rate(config, get_family(config.family))
+    rate = preview_rate(config, get_family(config.family).of_base(config.base))
     with borrowed_threads(config.memory, embedded=embedded), torch.inference_mode(False):
         paths: list[Path] = []
         for pixels in sample_prompts(config, adapter_file, strength, machine=machine):

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
 from ..config import MemorySection
-from ..data.cache.encoders import Encoders, encode_clip, encode_texts
+from ..data.cache.encoders import ClipEncoders, Encoders, encode_clip, encode_texts
 from ..device import release_memory
 from ..families.family_specs import PartedEncoders
 from ..offload.host_weights import MappedMaster, Master, make_master
@@ -95,6 +96,10 @@ class PlacedEncoders:
     def encode_clip(self, frames: Tensor) -> Tensor:
         """As `ClipEncoders.encode_clip`."""
         return encode_clip(self._with("image"), frames)
+
+    def encode_endpoints(self, first: Tensor, last: Tensor | None, count: int) -> Conditioning:
+        """As `ClipEncoders.encode_endpoints`."""
+        return cast("ClipEncoders", self._with("image")).encode_endpoints(first, last, count)
 
     def encode_text(self, caption: str, controls: Sequence[Image.Image] = ()) -> Conditioning:
         """As `Encoders.encode_text`."""

@@ -113,8 +113,7 @@ def preview_frames(preview: PreviewSection, family: Family, usual: int) -> int:
 
 def preview_rate(config: RunConfig, family: Family) -> float:
     """Frames per second of previews that are clips: that of the trained ones."""
-    clips = family.clips_of(config.base)
-    return 0.0 if clips is None else config.dataset.fps or clips.rate
+    return 0.0 if family.clips is None else config.dataset.fps or family.clips.rate
 
 
 def settings_of_prompt(

@@ -110,7 +110,7 @@ def train(
                 within.require_all(Path(config.output.dir) / config.output.name, "output.name")
             return _train(
                 config,
-                family=family or get_family(config.family),
+                family=(family or get_family(config.family)).of_base(config.base),
                 observer=observer,
                 processes=processes,
                 make_source=make_source,

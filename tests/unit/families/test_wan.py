@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.fixtures.recorded_calls import RecordedCalls, relative_error
 from tests.fixtures.wan_base import make_wan, make_wan_base, make_wan_pipeline, wan_to_native
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.bases.adapter_family import adapter_family
@@ -14,8 +15,10 @@ from trainer_core.config import BaseSection, RunConfig
 from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.lent_family import video_family
 from trainer_core.families.registry import get_family
+from trainer_core.families.wan.keys import given
 from trainer_core.training import SingleProcess
 from trainer_core.training.setup.refusals import require_possible
+from trainer_core.types import StartFrames
 
 FAMILY = get_family("wan")
 CAPTIONS = ("", "a red circle", "two blue squares, a longer text than the others have")
@@ -81,7 +84,7 @@ def test_the_small_model_of_two_has_its_own_vae_and_rate(tmp_path, folder):
     assert pixels.shape == (1, FRAMES, 3, 64, 96)
     names = {str(base): 24.0, str(folder): 16.0, "Wan-AI/Wan2.2-TI2V-5B-Diffusers": 24.0}
     for name, rate in names.items():
-        assert family.clips_of(BaseSection(path=name)).rate == rate
+        assert family.of_base(BaseSection(path=name)).clips.rate == rate
     mixed = BaseSection(path=str(base), encoders=str(folder))
     with pytest.raises(BaseModelError, match="latents of 4 channels"):
         family.load_encoders(locate_base(mixed, family, False), torch.float32, "cpu")
@@ -93,7 +96,7 @@ def test_a_file_of_it_is_known_by_its_channels(tmp_path):
     save_file({name: each.contiguous() for name, each in state.items()}, path)
     location = locate_base(BaseSection(path=str(path)), FAMILY, False, needs_encoders=False)
     assert FAMILY.latent_shape(location, 64, 64) == (48, 4, 4)
-    assert FAMILY.clips_of(BaseSection(path=str(path))).rate == 24.0
+    assert FAMILY.of_base(BaseSection(path=str(path))).clips.rate == 24.0
 
 
 def test_previews_have_the_folders_own_shift(folder):
@@ -127,6 +130,8 @@ LEVELS = {
     "wan2.1_t2v_14B_fp16.safetensors": (0.0, 1.0),
     "wan2.2_t2v_high_noise_14B_fp8_scaled.safetensors": (0.875, 1.0),
     "Wan2.2-T2V-A14B-LowNoise-Q4_K_M.gguf": (0.0, 0.889),
+    "wan2.2_i2v_high_noise_14B_fp16.safetensors": (0.889, 1.0),
+    "wan2.2_i2v_low_noise_14B_fp16.safetensors": (0.0, 0.9),
 }
 
 
@@ -153,7 +158,7 @@ def test_one_of_two_models_that_does_not_say_which_is_refused():
 
 
 FILES = {
-    "image to video": {"patch_embedding.weight": torch.zeros(256, 36, 1, 2, 2)},
+    "Fun Control": {"patch_embedding.weight": torch.zeros(256, 48, 1, 2, 2)},
     "VACE": {"vace_blocks.0.before_proj.weight": torch.zeros(256, 256)},
     "clip vision": {"img_emb.proj.0.bias": torch.zeros(8)},
 }
@@ -166,8 +171,54 @@ def test_a_file_that_is_given_more_than_a_text_is_refused(what, tmp_path):
         name: each.contiguous() for name, each in wan_to_native(make_wan().state_dict()).items()
     }
     save_file({**state, **FILES[what]}, path)
-    with pytest.raises(BaseModelError, match="given more than a text"):
+    with pytest.raises(BaseModelError, match="given more than a text and a start frame"):
         detect_base(path)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_start_frames_are_those_of_the_pipeline(ends, encoders):
+    """The channels behind the noise, and the step that reads them."""
+    from diffusers import WanImageToVideoPipeline
+    from PIL import Image
+
+    pipeline = WanImageToVideoPipeline(**make_wan_pipeline(reads=4 + given(4)).components)
+    pipeline.set_progress_bar_config(disable=True)
+    calls = RecordedCalls().watch(pipeline.transformer)
+    text = encoders.encode_text(CAPTIONS[1])
+    rows = text["text_embeddings"]
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (2, 3, 32, 48), generator=generator, dtype=torch.uint8)
+    shown = [Image.fromarray(each.movedim(0, 2).numpy()) for each in images]
+    pipeline(
+        image=shown[0],
+        last_image=shown[1] if ends else None,
+        prompt_embeds=torch.nn.functional.pad(rows, (0, 0, 0, 512 - len(rows)))[None],
+        width=48,
+        height=32,
+        num_frames=FRAMES,
+        num_inference_steps=2,
+        guidance_scale=1.0,
+        generator=torch.Generator().manual_seed(0),
+        output_type="latent",
+    )
+    found = encoders.encode_endpoints(images[0], images[1] if ends else None, FRAMES)
+    kind = "ends" if ends else "start"
+    for given_to, output in list(zip(calls.inputs, calls.outputs, strict=True)):
+        noisy, channels = given_to["hidden_states"].split([4, given(4)], dim=1)
+        torch.testing.assert_close(found["channels"], channels[0], rtol=1e-5, atol=1e-5)
+        conditioning = {**text, f"{kind}.channels": channels[0]}
+        sigma = given_to["timestep"].float() / 1000
+        velocity = FAMILY.prediction.predict(
+            pipeline.transformer, noisy, sigma, [conditioning], [], 1.0
+        )
+        assert relative_error(velocity, output) <= 1e-5
+        without = FAMILY.prediction.predict(pipeline.transformer, noisy, sigma, [text], [], 1.0)
+        assert relative_error(without, output) > 1e-3
+    of_texts, of_frames = (
+        FAMILY.of_base(BaseSection(path=f"wan2.2_{each}_high_noise_14B.gguf")).starts
+        for each in ("t2v", "i2v")
+    )
+    assert (of_texts, of_frames) == (None, StartFrames(always=True, end=True))
 
 
 def test_a_file_of_a_model_of_the_graph_is_the_same_by_both_names(tmp_path):

@@ -2,62 +2,63 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from ...config import BaseSection
 from ...errors import BaseModelError
+from ...types import Conditioning
 from ...weights.base_location import BaseLocation
-from ...weights.base_path import base_file
 from ...weights.diffusers_folder import read_json
-from ...weights.header import open_weights
 from ..diffusers_parts import load_vae as load_vae_of
 from ..qwen_vae import qwen_vae
 from ..t5_text import T5Encoders, load_t5_counter, load_t5_encoders
-from .keys import OF_5B, channels_of
+from .bases import channels
+from .predict import CHANNELS
 
 load_vae = partial(load_vae_of, "diffusers.AutoencoderKLWan", qwen_vae)
 load_token_counter = load_t5_counter
 
-_RATE_OF_5B = 24.0
-_NAME_OF_5B = re.compile(r"(?<![a-z0-9])5b(?![a-z0-9])")
 
+@dataclass(slots=True)
+class WanEncoders(T5Encoders):
+    """As `T5Encoders`; also of frames that a clip begins and ends with."""
 
-def clip_rate(base: BaseSection) -> float | None:
-    """`LatentSpec.clip_rate`: TI2V-5B is known by its channels, on the hub by its name."""
-    file, folder = base_file(base.path), Path(base.path).expanduser()
-    if file is not None or folder.is_dir():
-        is_5b = _channels(file, folder) == OF_5B
-    else:
-        is_5b = _NAME_OF_5B.search(base.path.lower()) is not None
-    return _RATE_OF_5B if is_5b else None
+    def encode_endpoints(self, first: Tensor, last: Tensor | None, count: int) -> Conditioning:
+        """As `ClipEncoders`: a mask of the frames that are given, and latents of these and of grey.
 
-
-def _channels(file: Path | None, folder: Path) -> int:
-    if file is not None:
-        return channels_of(open_weights(file))
-    return read_json(folder / "transformer" / "config.json").get("in_channels", 16)
+        The first frame stands for four in the mask, as in the latents, the last one for itself.
+        """
+        pixels = torch.zeros(count, *first.shape)
+        for place, frame in ((0, first), (-1, last)):
+            if frame is not None:
+                pixels[place] = frame.float() / 255.0 * 2.0 - 1.0
+        latents = self.vae.encode_frames(pixels)
+        mask = latents.new_zeros(4, *latents.shape[1:])
+        mask[:, 0] = 1.0
+        if last is not None:
+            mask[-1, -1] = 1.0
+        return {CHANNELS: torch.cat([mask, latents])}
 
 
 def load_encoders(
     location: BaseLocation, dtype: torch.dtype, device: torch.device | str
-) -> T5Encoders:
+) -> WanEncoders:
     """`Family.load_encoders`.
 
     Raises:
-        BaseModelError: When the VAE makes other latents than the denoiser reads.
+        BaseModelError: When the VAE makes other latents than the denoiser.
     """
-    made = read_json(location.encoders / "vae" / "config.json").get("z_dim", 16)
-    read = _channels(location.file, location.folder)
-    if made != read:
+    own = read_json(location.encoders / "vae" / "config.json").get("z_dim", 16)
+    _, made = channels(location.file, location.folder)
+    if own != made:
         raise BaseModelError(
-            f"the VAE at {location.encoders} makes latents of {made} channels, and the denoiser "
-            f"reads {read}",
-            "the VAE of the same model: that of Wan 2.1 has 16, that of Wan 2.2 TI2V-5B has 48",
+            f"the VAE at {location.encoders} makes latents of {own} channels, and the denoiser "
+            f"those of {made}",
+            "the VAE of the same model: that of Wan 2.2 TI2V-5B has 48 channels, others have 16",
             "Name the Diffusers folder of the base's own model as base.encoders.",
         )
     kind = "transformers.UMT5EncoderModel"
-    return load_t5_encoders(kind, "Wan", load_vae, location, dtype, device)
+    return load_t5_encoders(kind, "Wan", load_vae, location, dtype, device, WanEncoders)

@@ -84,6 +84,11 @@ _GIVEN_MORE = re.compile(
 )
 
 
+def given(channels: int) -> int:
+    """Channels that a base for start frames reads behind the noise: four of a mask, and latents."""
+    return 4 + channels
+
+
 def channels_of(file: WeightFile) -> int:
     """Channels that a file's denoiser reads; 0 where it has no such layer."""
     patch = file.tensors.get("patch_embedding.weight")
@@ -107,17 +112,17 @@ def settings(file: WeightFile) -> dict[str, Any]:
     channels = file.matrix(at("proj_out.weight"))[0] // _MERGED
     read = channels_of(file)
     more = next((name for name in file.tensors if _GIVEN_MORE.search(name)), None)
-    if more is not None or read != channels:
+    if more is not None or read not in (channels, channels + given(channels)):
         why = f"it has {more}" if more else f"it reads {read} channels and makes {channels}"
         raise file.broken(
-            f"it is a Wan model that is given more than a text ({why})",
-            "a text-to-video model of Wan",
+            f"it is a Wan model that is given more than a text and a start frame ({why})",
+            "a text-to-video model of Wan, or Wan 2.2 I2V",
             "Train it in ComfyUI, through Base From Model, or name another file as base.path.",
         )
     if width % HEAD:
         raise file.broken(f"it is {width} wide", f"a multiple of {HEAD}, the width of its heads")
     return {
-        "in_channels": channels,
+        "in_channels": read,
         "out_channels": channels,
         "num_layers": file.count("blocks"),
         "attention_head_dim": HEAD,

@@ -8,8 +8,8 @@ from ...weights.file_spec import FolderSpec
 from ..family import Family
 from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..qwen_vae import latents
-from .encode import clip_rate, load_encoders, load_token_counter, load_vae
-from .experts import levels_of
+from .bases import levels_of, of_base
+from .encode import load_encoders, load_token_counter, load_vae
 from .folder import require_text_alone
 from .keys import FILE, KEY_MAP, OF_5B, detect, published_sizes
 from .predict import TEXT_ROWS, conditioning_shapes, predict
@@ -32,7 +32,7 @@ SHARED_INPUTS = (r"(blocks\.\d+)\.attn1\.to_[qkv]", r"(blocks\.\d+)\.attn2\.to_[
 FAMILY = Family(
     name="wan",
     title="Wan 2.1 or 2.2",
-    models="text-to-video: 2.1 1.3B and 14B, 2.2 TI2V-5B, A14B one expert a run; command line only",
+    models="2.1 T2V; 2.2 TI2V-5B from texts, one expert of A14B; command line only",
     variants=("generate",),
     text=TextSpec(
         length=TEXT_ROWS,
@@ -45,7 +45,7 @@ FAMILY = Family(
         load_vae=load_vae,
         of_config=latents,
         clips=FrameGrid(every=4, rate=16.0),
-        clip_rate=clip_rate,
+        of_base=of_base,
     ),
     layers=LayerSpec(
         key_map=KEY_MAP,

@@ -137,7 +137,7 @@ def prepare(
         InputError: When dataset, base or previews cannot be used.
         EndedEarlyError: In every process, when the first was cancelled while it encoded.
     """
-    family = family or get_family(config.family)
+    family = (family or get_family(config.family)).of_base(config.base)
     _keep_cache_within(config, within)
     if config.cache.manifest:
         finished = read_finished(config, family, processes, make_source, machine)
@@ -148,7 +148,7 @@ def prepare(
     _require_dataset(config)
     memory = _memory(config)
     endpoints = endpoint_kinds(config.dataset, family.starts)
-    found = _scan(config, within, memory, family.clips_of(config.base))
+    found = _scan(config, within, memory, family.clips)
     _warn(observer, processes, found.problems)
     edits = any(sample.controls for sample in found.samples)
     located = locate_base(config.base, family, edits, needs_encoders=make_source is None)

@@ -43,8 +43,8 @@ def nearest(word: str, words: Iterable[str], cutoff: float) -> str:
         Empty where none is near.
     """
     known = list(words)
-    begun = [each for each in known if word and each.startswith(word)]
-    return (begun or difflib.get_close_matches(word, known, n=1, cutoff=cutoff) or [""])[0]
+    longer = [each for each in known if word and each.startswith(word)]
+    return (longer or difflib.get_close_matches(word, known, n=1, cutoff=cutoff) or [""])[0]
 
 
 def single_line(text: str) -> str:

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.fixtures.clip_files import write_clip
 from tests.fixtures.wan_base import make_wan, make_wan_base, wan_to_native
-from trainer_core.families.wan.keys import given
+from trainer_core.families.wan.keys import start_channels
 
 FRAMES = 9
 
@@ -82,7 +82,7 @@ def test_one_of_two_models_that_begin_with_a_frame_trains_from_its_file(
 ):
     settings = [*prepare(base, tmp_path, capsys, monkeypatch)[1:], f"base.encoders={base}"]
     file = tmp_path / "wan2.2_i2v_high_noise_14B.safetensors"
-    state = wan_to_native(make_wan(4, in_channels=4 + given(4)).state_dict())
+    state = wan_to_native(make_wan(4, in_channels=4 + start_channels(4)).state_dict())
     save_file({name: each.contiguous() for name, each in state.items()}, file)
     settings += [f"base.path={file}", "preview.every=0"]
     plain = trained(capsys, *settings, "output.name=first")

@@ -15,7 +15,7 @@ from trainer_core.config import BaseSection, RunConfig
 from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.lent_family import video_family
 from trainer_core.families.registry import get_family
-from trainer_core.families.wan.keys import given
+from trainer_core.families.wan.keys import start_channels
 from trainer_core.training import SingleProcess
 from trainer_core.training.setup.refusals import require_possible
 from trainer_core.types import StartFrames
@@ -181,7 +181,7 @@ def test_start_frames_are_those_of_the_pipeline(ends, encoders):
     from diffusers import WanImageToVideoPipeline
     from PIL import Image
 
-    pipeline = WanImageToVideoPipeline(**make_wan_pipeline(reads=4 + given(4)).components)
+    pipeline = WanImageToVideoPipeline(**make_wan_pipeline(reads=4 + start_channels(4)).components)
     pipeline.set_progress_bar_config(disable=True)
     calls = RecordedCalls().watch(pipeline.transformer)
     text = encoders.encode_text(CAPTIONS[1])
@@ -203,11 +203,11 @@ def test_start_frames_are_those_of_the_pipeline(ends, encoders):
     )
     found = encoders.encode_endpoints(images[0], images[1] if ends else None, FRAMES)
     kind = "ends" if ends else "start"
-    for given_to, output in list(zip(calls.inputs, calls.outputs, strict=True)):
-        noisy, channels = given_to["hidden_states"].split([4, given(4)], dim=1)
+    for inputs, output in list(zip(calls.inputs, calls.outputs, strict=True)):
+        noisy, channels = inputs["hidden_states"].split([4, start_channels(4)], dim=1)
         torch.testing.assert_close(found["channels"], channels[0], rtol=1e-5, atol=1e-5)
         conditioning = {**text, f"{kind}.channels": channels[0]}
-        sigma = given_to["timestep"].float() / 1000
+        sigma = inputs["timestep"].float() / 1000
         velocity = FAMILY.prediction.predict(
             pipeline.transformer, noisy, sigma, [conditioning], [], 1.0
         )

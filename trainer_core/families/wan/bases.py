@@ -13,7 +13,7 @@ from ...weights.diffusers_folder import read_json
 from ...weights.header import open_weights
 from ..experts import HIGH, named_role, names_one_of_two
 from ..family_specs import LatentSpec
-from .keys import OF_5B, given, settings
+from .keys import OF_5B, settings, start_channels
 
 _CLIPS_OF_5B = FrameGrid(every=4, rate=24.0)
 _NAME_OF_5B = re.compile(r"(?<![a-z0-9])5b(?![a-z0-9])")
@@ -41,7 +41,7 @@ def _channels(base: BaseSection) -> tuple[int, int]:
         return channels(place if place.is_file() else None, place)
     if _NAME_OF_5B.search(name):
         return OF_5B, OF_5B
-    return (16 + given(16), 16) if "i2v" in name and named_role(name) else (16, 16)
+    return (16 + start_channels(16), 16) if "i2v" in name and named_role(name) else (16, 16)
 
 
 def of_base(spec: LatentSpec, base: BaseSection) -> LatentSpec:

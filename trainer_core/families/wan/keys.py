@@ -84,7 +84,7 @@ _GIVEN_MORE = re.compile(
 )
 
 
-def given(channels: int) -> int:
+def start_channels(channels: int) -> int:
     """Channels that a base for start frames reads behind the noise: four of a mask, and latents."""
     return 4 + channels
 
@@ -112,7 +112,7 @@ def settings(file: WeightFile) -> dict[str, Any]:
     channels = file.matrix(at("proj_out.weight"))[0] // _MERGED
     read = channels_of(file)
     more = next((name for name in file.tensors if _GIVEN_MORE.search(name)), None)
-    if more is not None or read not in (channels, channels + given(channels)):
+    if more is not None or read not in (channels, channels + start_channels(channels)):
         why = f"it has {more}" if more else f"it reads {read} channels and makes {channels}"
         raise file.broken(
             f"it is a Wan model that is given more than a text and a start frame ({why})",

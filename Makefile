@@ -14,6 +14,9 @@ OUTPUT ?= demo_output
 WORKERS ?= 2
 THREADS ?= 1
 
+# Processes of the tests read the bytecode that the first of them wrote, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := .venv/bin
 READY := .venv/.ready
 CONSTRAINTS := constraints/development.txt

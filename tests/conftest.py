@@ -1,5 +1,6 @@
 """What every test shares: the markers' conditions, and a count of what ran for each marker."""
 
+import functools
 import gc
 import json
 import os
@@ -16,6 +17,9 @@ from progress import Progress, expected_seconds
 
 SHARING = ("tests/browser/", "tests/architecture/")
 """Folders whose files share a process: a browser and its server, and the parsed code."""
+
+COMFY = "tests/comfyui/"
+"""Its files share two: ComfyUI's server, and the host of the scripts that need none."""
 
 MARKERS = ("comfy", "browser", "gpu", "slow", "exhaustive", "matrix")
 _counts: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
@@ -83,22 +87,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling
 
+    few = len(config.getvalue("tx")) <= 2  # with more, these two would take longest
+
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return _shared(nodeid) or super()._split_scope(nodeid)
+            scope = super()._split_scope(nodeid)
+            shared = _shared(scope)
+            return scope if shared is None or (shared.startswith(COMFY) and not few) else shared
 
     return Scheduling(config, log)
 
 
 def _length(file: str, known: Mapping[str, float]) -> float:
     """Seconds of what one process runs with this file; of a new one none are known."""
-    if folder := _shared(file):
-        return sum(seconds for other, seconds in known.items() if other.startswith(folder))
+    if (shared := _shared(file)) is not None:
+        return sum(seconds for other, seconds in known.items() if _shared(other) == shared)
     return known.get(file, 0.0)
 
 
+@functools.cache
 def _shared(file: str) -> str | None:
-    """The folder that a file shares its process with."""
+    """What a file shares its process with: a folder, or a server or a host of ComfyUI."""
+    if file.startswith(COMFY):
+        path = Path(__file__).parents[1] / file
+        hosted = path.is_file() and "comfy_host" in path.read_text(encoding="utf-8")
+        return f"{COMFY}{'host' if hosted else 'server'}"
     return next((folder for folder in SHARING if file.startswith(folder)), None)
 
 

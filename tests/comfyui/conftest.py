@@ -121,6 +121,7 @@ def make_data(data: Path) -> Path:
 def running_server(tmp_path_factory):
     folder, python = comfy_programs()
     data = make_data(tmp_path_factory.mktemp("server"))
+    install_stand_in_encoders(data)
     with comfy_server(folder, python, data) as server:
         yield server
 

@@ -178,7 +178,7 @@ def encode_images(session, vaes):
         session.tensors[f"vae {family}/format"] = formats[family].process_in(raw)
         session.error(
             f"size {family}",
-            lambda encoders=encoders: encoders.open().encode_image(pixels[..., :60]),
+            lambda encoders=encoders: encoders.open().encode_image(pixels[..., :28]),
         )
 
 

@@ -5,6 +5,7 @@ file for what is printed, a folder to work in, a script and its words. Each scri
 were started by itself with ``--cpu``; a line of the output is its exit code.
 """
 
+import gc
 import json
 import os
 import runpy
@@ -42,6 +43,9 @@ def main():
     assert nodes.common_ksampler
     for name in SHARED:
         part(name)
+    # A run collects when it ends, and would look through all of this each time.
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         log, folder, *words = json.loads(line)
         child = os.fork()

@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from comfyui.graphs import BASE, CACHE, cache_files, graph, node
-from comfyui.test_graph_errors import refused
 
 pytestmark = pytest.mark.comfy
 
@@ -32,17 +30,6 @@ def test_every_class_takes_its_own_clip(comfy_host, tmp_path):
     found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert len(found) > 20
     assert not any(found.values()), found
-
-
-def test_it_is_cache_embeddings_that_says_so(server):
-    nodes = graph("other_clip", train={"steps": 1}, dataset={"resolution": 64})
-    nodes["20"] = node("TinyModelForTests", model="sdxl", seed=0, precision="fp32")
-    nodes["21"] = node("TinyModelForTests", model="sd15", seed=0, precision="fp32")
-    nodes[BASE] = node("AdapterTrainerBaseFromModel", model=["20", 0], precision="auto")
-    nodes[CACHE]["inputs"] |= {"clip": ["21", 1], "vae": ["20", 2]}
-    before = cache_files(server, "latents")
-    assert "CLIP that the model is sampled with" in refused(server, nodes, CACHE)
-    assert cache_files(server, "latents") == before
 
 
 @pytest.mark.parametrize("model", ["sdxl", "flux"])

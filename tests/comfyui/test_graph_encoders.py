@@ -96,7 +96,7 @@ def models():
 
 @pytest.fixture(scope="module")
 def pixels():
-    shown = [image(96, 64, seed) for seed in (8, 9)]
+    shown = [image(32, 64, seed) for seed in (8, 9)]
     values = numpy.stack([numpy.array(each) for each in shown]).astype(numpy.float32)
     return torch.from_numpy(values / 127.5 - 1).movedim(-1, 1).contiguous()
 

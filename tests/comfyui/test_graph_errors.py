@@ -12,6 +12,7 @@ from comfyui.graphs import (
     SETTINGS,
     STEPS,
     TRAIN,
+    cache_files,
     checkpoints,
     disturb,
     graph,
@@ -200,3 +201,14 @@ def test_a_text_encoders_rank_is_for_what_another_node_switches_on(server):
     assert "prodigy" in refused_at_once(server, nodes, SETTINGS)
     nodes = graph("text", cache={"train_text_encoder": True}, settings={"text_encoder_rank": 4})
     assert "pooled text of CLIP-L" in refused(server, nodes, CACHE)
+
+
+def test_a_clip_of_another_model_is_refused_where_it_is_encoded(server):
+    nodes = graph("other_clip", train={"steps": 1}, dataset={"resolution": 64})
+    nodes["20"] = node("TinyModelForTests", model="sdxl", seed=0, precision="fp32")
+    nodes["21"] = node("TinyModelForTests", model="sd15", seed=0, precision="fp32")
+    nodes[BASE] = node("AdapterTrainerBaseFromModel", model=["20", 0], precision="auto")
+    nodes[CACHE]["inputs"] |= {"clip": ["21", 1], "vae": ["20", 2]}
+    before = cache_files(server, "latents")
+    assert "CLIP that the model is sampled with" in refused(server, nodes, CACHE)
+    assert cache_files(server, "latents") == before

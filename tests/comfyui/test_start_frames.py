@@ -48,7 +48,9 @@ def test_a_control_clip_steers_a_clip_as_in_comfyui(comfy_host, tmp_path, name, 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name == "wan22_5b" else pytest.mark.exhaustive)
+        pytest.param(
+            name, marks=[] if name in ("wan22_5b", "ltxv_slow") else pytest.mark.exhaustive
+        )
         for name in CLASSES
     ],
 )

@@ -16,16 +16,9 @@ import av
 import numpy
 import pytest
 from comfyui.clip_files import write_clip
-from comfyui.conftest import (
-    comfy_programs,
-    install_stand_in_encoders,
-    make_data,
-    write_example,
-    write_images,
-    write_layers,
-)
+from comfyui.conftest import write_example, write_images, write_layers
 from comfyui.schema_check import faults
-from comfyui.server import PACK, ROOT, comfy_server
+from comfyui.server import PACK, ROOT
 from fixtures.combinations import some
 from fixtures.stand_ins import write_large_stand_ins, write_stand_ins
 from PIL import Image
@@ -172,9 +165,9 @@ def with_tiny_model(nodes, model):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder, python = comfy_programs()
-    data = make_data(tmp_path_factory.mktemp("workflows"))
+def server(shared_server):
+    """The shared server with what the workflows name; the files of models have no content yet."""
+    data = shared_server.data
     write_example(data)
     write_images(data / "datasets" / "my_images")
     pairs = data / "datasets" / "my_pairs"
@@ -182,17 +175,18 @@ def server(tmp_path_factory):
     write_images(pairs / "control_images", captions=(None,) * 2, first=50)
     write_layers(data / "datasets" / "my_layers")
     write_clip(data / "datasets" / "my_clips", SIZE, FRAMES + 1, 16)
-    write_stand_ins(data / "models")
-    for each in (node for name in OF_TINY_MODELS for node in ui(name)["nodes"]):
-        # They are offered, and a tiny MODEL takes their loaders' place.
-        for file in each["properties"].get("models", ()):
-            path = data / "models" / file["directory"] / file["name"]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-    install_stand_in_encoders(data)
-    with comfy_server(folder, python, data) as server:
-        yield server
-    shutil.rmtree(data / "models")  # they are large
+    named = {
+        data / "models" / file["directory"] / file["name"]
+        for name in NAMES
+        for each in ui(name)["nodes"]
+        for file in each["properties"].get("models", ())
+    }
+    for path in named:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    yield shared_server
+    for folder in {path.parent for path in named}:
+        shutil.rmtree(folder)  # they are large
 
 
 class Ran:
@@ -201,14 +195,18 @@ class Ran:
     def __init__(self, server):
         self.server = server
         self._outputs = {}
-        self._has_large = False
+        self._has_small = self._has_large = False
 
     def images(self, name):
         """The images that each node showed, by the node's id."""
         if name == CONVERT:
             self.images("01_first_adapter")  # which saves the file that it converts
+        models = self.server.data / "models"
+        if name in WITHOUT_THEIR_TEXT_ENCODER and not self._has_small:
+            write_stand_ins(models)
+            self._has_small = True
         if name in WITHOUT_THEIR_TEXT_ENCODER and "qwen_image" in name and not self._has_large:
-            write_large_stand_ins(self.server.data / "models")
+            write_large_stand_ins(models)
             self._has_large = True
         if name not in self._outputs:
             begin = len(self.server.log.read_bytes())

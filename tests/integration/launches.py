@@ -3,18 +3,21 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ALONE = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 """accelerate's launcher starts one process where there is no GPU, unless the base is in parts."""
+FORKED = [sys.executable, str(Path(__file__).with_name("forked_ranks.py"))]
+"""The same for what does not depend on how the two are started."""
 
 
 def launch_two(
     folder: Path,
     program: str,
     *arguments: Path,
-    environment: dict[str, str] | None = None,
+    launcher: Sequence[str] = ALONE,
     seconds: int = 150,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program in two processes.
@@ -23,12 +26,12 @@ def launch_two(
         folder: Where it is written.
         program: Its text.
         arguments: What it is called with.
-        environment: Set beside this process's.
+        launcher: Starts them.
         seconds: After which it has failed.
     """
     script = folder / "program.py"
     script.write_text(program)
-    return launch([*ALONE, str(script), *map(str, arguments)], environment, seconds)
+    return launch([*launcher, str(script), *map(str, arguments)], seconds=seconds)
 
 
 def launch(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from everything import masked_images
 from faults import BREAKS
-from launches import launch_two
+from launches import ALONE, FORKED, launch_two
 from runs import CancelAfter, merge, metrics, noisy_images, run_config, tensors
 
 from tests.fixtures.tables import table
@@ -57,11 +57,11 @@ def config_of(folder, cache, name, **more):
     return run_config(folder / name, cache, **merge(settings, more))
 
 
-def launched(folder, configs):
+def launched(folder, configs, launcher=ALONE):
     """Train these runs by name in two processes; gives how each of them ended."""
     for name, config in configs.items():
         (folder / f"{name}.yaml").write_text(dump_config(config))
-    done = launch_two(folder, PROGRAM, folder, seconds=900)
+    done = launch_two(folder, PROGRAM, folder, launcher=launcher, seconds=900)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return {path.stem: path.read_text() for path in folder.glob("*.txt")}
 
@@ -86,7 +86,7 @@ def version(folder, name):
 
 
 def test_two_gloo_processes_train_the_bits_of_one(tmp_path, cache):
-    ends = launched(tmp_path, {"adamw": config_of(tmp_path, cache, "adamw")})
+    ends = launched(tmp_path, {"adamw": config_of(tmp_path, cache, "adamw")}, FORKED)
     assert ends == {"adamw 0": "done 4", "adamw 1": "done 4"}
     one = train(config_of(tmp_path / "one", cache, "adamw"))
     assert_same(version(tmp_path, "adamw"), one, exact=True)
@@ -94,12 +94,12 @@ def test_two_gloo_processes_train_the_bits_of_one(tmp_path, cache):
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory, cache):
-    """All other runs: their folder, and how each ended in each process."""
+    """All runs: their folder, and how each ended in each process."""
     folder = tmp_path_factory.mktemp("together")
     masked_images(cache / "masked")
     for kind in ("training_images", "control_images"):
         noisy_images(cache / "pairs" / kind)
-    configs = {name: config_of(folder, cache, name) for name in (*BITS, *ALIKE) if name != "adamw"}
+    configs = {name: config_of(folder, cache, name) for name in (*BITS, *ALIKE)}
     configs["stopped"] = config_of(folder, cache, "stopped", training={"steps": 6})
     configs["broken"] = run_config(folder / "broken", cache, **BREAKS)
     own = config_of(folder, cache, "resumed", training={"steps": 6})
@@ -117,7 +117,7 @@ def together(tmp_path_factory, cache):
 
 
 @LATER
-@pytest.mark.parametrize("name", [*(each for each in BITS if each != "adamw"), *ALIKE])
+@pytest.mark.parametrize("name", [*BITS, *ALIKE])
 def test_two_processes_train_what_one_does(tmp_path, cache, together, name):
     folder, ends = together
     assert [ends[f"{name} {index}"] for index in (0, 1)] == ["done 4"] * 2

@@ -236,7 +236,10 @@ def _unmet_conditions(root: Section) -> Iterator[Problem]:
         missed: dict[tuple[Other, bool], list[str]] = {}
         for name, field in type(section).model_fields.items():
             value, traits = getattr(section, name), traits_of(field)
-            if traits is None or value in (section.usual(name), *traits.neutral):
+            # To ask for the usual value takes long: most settings have no conditions.
+            if traits is None or not (traits.only_with or traits.not_with):
+                continue
+            if value in (section.usual(name), *traits.neutral):
                 continue
             conditions = [(each, True) for each in traits.only_with]
             conditions += [(each, False) for each in traits.not_with]

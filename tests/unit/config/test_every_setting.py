@@ -10,6 +10,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +173,14 @@ def told_at(path: Path) -> set[tuple[str, int]]:
     }
 
 
+@cache
+def table_configs() -> tuple[RunConfig, ...]:
+    """The run files in the tables of the tests beside this one."""
+    return tuple(configs(table_values()))
+
+
 def table_values() -> Iterator[Any]:
-    """Whatever stands in the tables of the tests beside this one."""
+    """Whatever stands in these tables."""
     for path in sorted(HERE.glob("test_*.py")):
         if path == Path(__file__):
             continue
@@ -240,14 +247,14 @@ def test_every_rule_has_a_row():
     wanted = set[tuple[str, int]]().union(*map(told_at, rule_modules()))
     assert len(wanted) > 30
     more = map(RunConfig.model_validate, TWO_MESSAGES)
-    found = lines_run([*configs(table_values()), *more])
+    found = lines_run([*table_configs(), *more])
     missing = sorted(wanted - found)
     assert missing == [], "rules that no test of this folder makes speak"
 
 
 def test_every_condition_has_a_row():
     """A condition of a field is told with both settings by a row of the tables of this folder."""
-    found = [each.found for config in configs(table_values()) for each in contradictions(config)]
+    found = [each.found for config in table_configs() for each in contradictions(config)]
     missing = []
     for place, section in SECTIONS.items():
         for name, field in section.model_fields.items():

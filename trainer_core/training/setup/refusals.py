@@ -21,6 +21,7 @@ from ..prepare.attach import attach_empty
 from ..step.objective import require_weighting
 from ..step.processes import Processes, Shares
 from ..step.sharding import check_settings
+from ..step.token_routing import require_routable, routed_blocks
 from .start import Start, belonging_start, start_identity
 
 
@@ -36,6 +37,7 @@ def require_possible(config: RunConfig, family: Family, processes: Processes) ->
         check_settings(config)
     require_optimizer(config.training.optimizer.name)
     require_weighting(config.training.loss, family.prediction.parameterization)
+    require_routable(family, config.training.routing)
     if family.lent is not None:
         require_hosts_way(config, processes)
     elif config.memory.encoder_device:
@@ -85,6 +87,7 @@ def require_trainable(
     base, memory = empty_base(location, family), config.memory
     swapped_blocks(base.transformer, family.layers.repeated_blocks, memory)
     chosen_blocks(memory, base.blocks)
+    routed_blocks(base.transformer, family, config.training.routing)
     attach_empty(config, base, start)
 
 

@@ -30,10 +30,10 @@ TEXTURES = ("", "striped ", "checkered ", "dotted ")
 _CONTRAST = 16
 """A texture is this much darker, below what the checker takes for a shape."""
 
-POOL_IMAGES = 8_000
+_POOL_IMAGES = 8_000
 _POOL_SEED = 61
 SETTINGS = DenoiserSettings(
-    steps=4_500, captioned=16, edits=0, learning_rate=1e-3, warm_up=100, plateau=0.4, seed=43
+    steps=2_400, captioned=16, edits=0, learning_rate=1e-3, warm_up=100, plateau=0.4, seed=43
 )
 
 
@@ -83,7 +83,7 @@ def random_image(random: np.random.Generator) -> tuple[np.ndarray, Combination, 
     return draw_textured(random_scene(combination, random), texture, period), combination, texture
 
 
-def build_pool(conditioner: Conditioner, codec: LatentCodec, count: int = POOL_IMAGES) -> Pool:
+def build_pool(conditioner: Conditioner, codec: LatentCodec, count: int = _POOL_IMAGES) -> Pool:
     """Draw and encode the training images, as the controls of edits that are never asked for."""
     random = np.random.default_rng(_POOL_SEED)
     named = [(each, texture) for each in training_combinations() for texture in TEXTURES]

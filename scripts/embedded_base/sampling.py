@@ -11,6 +11,7 @@ from diffusers import QwenImageTransformer2DModel
 
 from .conditioning import TextBatch
 
+
 @dataclass(frozen=True)
 class SamplingSettings:
     """How pictures are sampled.

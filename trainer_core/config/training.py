@@ -180,8 +180,8 @@ class RoutingSection(Section):
     share: float = setting(
         1.0,
         "Leave it at 1; try 0.5 where large images take too long. Part of an image's tokens that "
-        "the blocks in the middle compute, drawn anew in each step; previews compute all. At 1024 "
-        "pixels 0.5 halves the products of a step. Measured on a small base it fits worse.",
+        "the blocks in the middle compute, drawn anew in each step; others pass by. At 1024 pixels "
+        "0.5 about halves a step's products. On a small base the loss of all tokens got worse.",
         advanced=True,
         ge=0.05,
         le=1.0,

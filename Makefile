@@ -40,7 +40,7 @@ GPU_PLATFORMS := manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_6
 # A part of the tests in `make test-full`: FILES="tests/unit/data/test_masks.py ...".
 FILES ?=
 
-.PHONY: said packages demo test test-full test-seconds generated bench bench-learning gpu gpu-wheels pretend-gpu mutations lint first types js js-checks unit \
+.PHONY: said packages demo playground test test-full test-seconds generated bench bench-learning gpu gpu-wheels pretend-gpu mutations lint first types js js-checks unit \
 	matrix matrix-old matrix-new guest-old guest-new
 
 demo: $(READY)
@@ -76,6 +76,10 @@ test-seconds: $(READY) packages
 # The nodes' help pages, workflows and locale files again, after a setting, an input or a translation has changed.
 generated: $(READY)
 	PYTHONPATH=.:tests $(BIN)/python -m scripts.build_generated
+
+# A base of 256 pixels, which is trained on from the embedded one: an hour of one core.
+playground: $(READY)
+	$(BIN)/python -m scripts.build_embedded_base playground --folder build/playground/base --work build/playground
 
 # What the defaults learn and keep, and what they do on a base in fewer bits; forty minutes of one
 # core.

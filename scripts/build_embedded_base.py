@@ -18,15 +18,17 @@ import torch
 
 from scripts.embedded_base.base_folder import write_frozen_parts
 from scripts.embedded_base.build import build_all, build_denoiser, build_vae
+from scripts.embedded_base.playground import build_playground
 from scripts.embedded_base.report import as_markdown, measure_folder
 
+VERBS = ("build", "frozen", "vae", "denoiser", "playground", "measure")
 FOLDER = Path(__file__).resolve().parents[1] / "trainer_core" / "assets" / "tiny-qwen-image"
 
 
 def parsed_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("verb", choices=["build", "frozen", "vae", "denoiser", "measure"])
+    parser.add_argument("verb", choices=VERBS)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the base model")
     parser.add_argument("--work", type=Path, default=Path("work"), help="folder of checkpoints")
     parser.add_argument("--count", type=int, default=100, help="images per measured row")
@@ -49,6 +51,7 @@ def main() -> None:
         "frozen": lambda: write_frozen_parts(arguments.folder),
         "vae": lambda: build_vae(arguments.folder, arguments.work),
         "denoiser": lambda: build_denoiser(arguments.folder, arguments.work),
+        "playground": lambda: build_playground(FOLDER, arguments.folder, arguments.work),
     }
     stages[arguments.verb]()
 

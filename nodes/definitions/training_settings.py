@@ -91,6 +91,9 @@ class TrainingSettings(io.ComfyNode):
         ),
         SettingInput("training.text_encoder.rank", "text_encoder_rank", optional=True),
         SettingInput("training.loss.sound", "loss_sound", optional=True),
+        SettingInput("training.routing.share", "routing_share", step=0.05, optional=True),
+        SettingInput("training.routing.first", "routing_first", optional=True),
+        SettingInput("training.routing.last", "routing_last", optional=True),
     )
 
     @classmethod

@@ -172,6 +172,7 @@ def train_denoiser(
     pool: Pool,
     checkpoint: Path,
     on_checkpoint: Callable[[QwenImageTransformer2DModel, int], None] | None = None,
+    start: QwenImageTransformer2DModel | None = None,
 ) -> QwenImageTransformer2DModel:
     """Trains the transformer; continues from ``checkpoint`` where one exists.
 
@@ -180,11 +181,12 @@ def train_denoiser(
         pool: The encoded training examples.
         checkpoint: File that holds the state of an unfinished training.
         on_checkpoint: Called with the averaged model and the step number.
+        start: A trained transformer that goes on, in the place of fresh weights.
 
     Returns:
         The transformer with averaged weights.
     """
-    transformer = new_transformer(settings)
+    transformer = start.train() if start is not None else new_transformer(settings)
     average = WeightAverage(transformer, decay=0.998)
     optimizers = new_optimizers(transformer, settings)
     first = _resume(checkpoint, transformer, average, optimizers)
@@ -195,6 +197,8 @@ def train_denoiser(
         generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
         transformer.zero_grad(set_to_none=True)
         for part, count in ((caption_loss, settings.captioned), (edit_loss, settings.edits)):
+            if not count:
+                continue
             # Half precision in the matrix products only; weights stay float32.
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 loss = part(transformer, pool, settings, generator) * (count / total)

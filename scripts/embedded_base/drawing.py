@@ -120,9 +120,12 @@ OUTLINES: dict[str, list[tuple[float, float]]] = {
 """Corners of the polygonal shapes in units of the radius (y points down)."""
 
 
-def _paint_shape(canvas: ImageDraw.ImageDraw, scene: Scene) -> None:
-    x, y = (OVERSAMPLING * value for value in scene.center)
-    radius = OVERSAMPLING * scene.radius
+def paint_shape(
+    canvas: ImageDraw.ImageDraw, scene: Scene, scale: float = float(OVERSAMPLING)
+) -> None:
+    """Paint a scene's shape on a canvas that has ``scale`` pixels for each of the picture's."""
+    x, y = (scale * value for value in scene.center)
+    radius = scale * scene.radius
     if scene.shape == "circle":
         canvas.ellipse((x - radius, y - radius, x + radius, y + radius), fill=scene.color)
         return
@@ -167,7 +170,7 @@ def draw(scene: Scene) -> np.ndarray:
     """
     image = _blank(scene.background)
     canvas = ImageDraw.Draw(image)
-    _paint_shape(canvas, scene)
+    paint_shape(canvas, scene)
     for bar in scene.bars:
         _paint_bar(canvas, bar)
     if scene.framed:
@@ -219,7 +222,7 @@ def _random_shapes(canvas: ImageDraw.ImageDraw, random: np.random.Generator, cou
         center = random.uniform(radius, IMAGE_SIZE - radius, size=2).tolist()
         name = names[random.integers(len(names))]
         color = _any_color(random)
-        _paint_shape(canvas, Scene(name, color, color, (center[0], center[1]), radius))
+        paint_shape(canvas, Scene(name, color, color, (center[0], center[1]), radius))
 
 
 def draw_varied(random: np.random.Generator) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,9 +10,6 @@ import torch
 from diffusers import QwenImageTransformer2DModel
 
 from .conditioning import TextBatch
-
-TOKEN_EDGE = 4
-"""Latent tokens along one edge of a 64-pixel picture."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +45,16 @@ def velocity(
 
     Args:
         transformer: The denoiser.
-        tokens: Noisy latent tokens, ``[B, 16, 4z]``.
+        tokens: Noisy latent tokens, ``[B, n, 4z]``.
         level: Noise level in 0..1 of each picture, ``[B]``.
         text: Text conditioning of the B pictures.
         controls: Latent tokens of the control pictures, for edits.
 
     Returns:
-        The prediction, ``[B, 16, 4z]``.
+        The prediction, ``[B, n, 4z]``.
     """
-    grid = (1, TOKEN_EDGE, TOKEN_EDGE)
+    edge = math.isqrt(tokens.shape[1])
+    grid = (1, edge, edge)
     sequence = tokens if controls is None else torch.cat([tokens, controls], dim=1)
     output = transformer(
         hidden_states=sequence,
@@ -87,14 +86,14 @@ def sample(
 
     Args:
         transformer: The denoiser.
-        noise: Gaussian noise, ``[B, 16, 4z]``.
+        noise: Gaussian noise, ``[B, n, 4z]``.
         text: Conditioning of the wanted pictures.
         empty: Conditioning without words, for guidance.
         controls: Latent tokens of the control pictures, for edits.
         settings: Steps and guidance.
 
     Returns:
-        Normalised latent tokens, ``[B, 16, 4z]``.
+        Normalised latent tokens, ``[B, n, 4z]``.
     """
     settings = settings or SamplingSettings()
     levels = noise_levels(settings)

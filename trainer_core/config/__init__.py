@@ -18,7 +18,13 @@ from .run import (
     RunConfig,
 )
 from .slider import SliderSection
-from .training import EmaSection, RecoverySection, ScheduleSection, TrainingSection
+from .training import (
+    EmaSection,
+    RecoverySection,
+    RoutingSection,
+    ScheduleSection,
+    TrainingSection,
+)
 
 __all__ = [
     "CONFIG_VERSION",
@@ -43,6 +49,7 @@ __all__ = [
     "RecoverySection",
     "RegularizationSection",
     "Role",
+    "RoutingSection",
     "RunConfig",
     "ScheduleSection",
     "SigmaSection",

@@ -171,6 +171,43 @@ class RecoverySection(Section):
     )
 
 
+_ROUTES = Other("share", 1.0, such_as=0.5, because="every block computes every token")
+
+
+class RoutingSection(Section):
+    """Blocks in the middle that compute a random part of an image's tokens."""
+
+    share: float = setting(
+        1.0,
+        "Leave it at 1; try 0.5 where large images take too long. Part of an image's tokens that "
+        "the blocks in the middle compute, drawn anew in each step; others pass by. At 1024 pixels "
+        "0.5 about halves a step's products. On a small base the loss of all tokens got worse.",
+        advanced=True,
+        ge=0.05,
+        le=1.0,
+        not_with=Other(
+            "dataset.slider.positive",
+            because="what a slider is trained on comes from a base that computes every token",
+        ),
+    )
+    first: int = setting(
+        2,
+        "Leave it. How many of the first blocks compute every token.",
+        advanced=True,
+        ge=0,
+        le=1000,
+        not_with=_ROUTES,
+    )
+    last: int = setting(
+        2,
+        "Leave it. How many of the last blocks compute every token.",
+        advanced=True,
+        ge=0,
+        le=1000,
+        not_with=_ROUTES,
+    )
+
+
 class TextEncoderSection(Section):
     """Training of CLIP-L, of bases that have it (of SDXL CLIP-G, too); it computes in each step."""
 
@@ -379,6 +416,9 @@ class TrainingSection(Section):
     sigma: SigmaSection = section(SigmaSection, "Which noise levels are trained.")
     loss: LossSection = section(
         LossSection, "How an error is measured and counted.", resumed="course"
+    )
+    routing: RoutingSection = section(
+        RoutingSection, "Which tokens of an image are computed.", resumed="course"
     )
     ema: EmaSection = section(EmaSection, "An average of the adapter's weights.", resumed="around")
     recovery: RecoverySection = section(

@@ -175,6 +175,27 @@ class LatentSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RoutedBlocks:
+    """Repeated blocks that can compute some of their tokens alone.
+
+    The first input of each is the tokens `[B, S, D]`, and the last output is what becomes of them.
+
+    Attributes:
+        blocks: Module lists, in the order of their calls.
+        axes: A block's other arguments that have an entry for each token, to the axis of these; one
+            for each tensor of a tuple, None where it has none.
+        start: (length of an axis, tokens of the target, of its reference images) to where the
+            target begins.
+    """
+
+    blocks: tuple[str, ...]
+    axes: Mapping[str, tuple[int | None, ...]]
+    start: Callable[[int, int, int], int] = lambda length, target, references: (
+        length - target - references
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """What is known of the layers of a family's transformer.
 
@@ -196,6 +217,7 @@ class LayerSpec:
         prepare: What is done to every transformer that was loaded.
         enable_checkpointing: Makes the transformer compute activations again in the backward pass:
             torch's way, or by the function that calls each block, (block, inputs) to outputs.
+        routed: How tokens pass by its blocks; None where that is not known.
     """
 
     key_map: KeyMap
@@ -209,6 +231,7 @@ class LayerSpec:
     unexportable: Mapping[str, str] = field(default_factory=dict)
     prepare: Callable[[nn.Module], None] = lambda transformer: None
     enable_checkpointing: Callable[..., None] = enable_checkpointing
+    routed: RoutedBlocks | None = None
 
 
 @dataclass(frozen=True, slots=True)

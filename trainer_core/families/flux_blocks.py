@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..adapter_files.names.key_map import ComfyuiName
 from ..weights.header import WeightFile
+from .family_specs import RoutedBlocks
 from .published_sizes import Size
 
 BLOCKS = (
@@ -27,6 +28,9 @@ BLOCKS = (
 
 REPEATED_BLOCKS = tuple(names[0].partition(".")[0] for names in BLOCKS)
 """`LayerSpec.repeated_blocks`."""
+
+ROUTED = RoutedBlocks(REPEATED_BLOCKS, axes={"image_rotary_emb": (0, 0)})
+"""`LayerSpec.routed`."""
 
 DOUBLE = {
     "attn.to_out.0": "img_attn.proj",

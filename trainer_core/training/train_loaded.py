@@ -31,6 +31,7 @@ from .step.schedules import warmup_length
 from .step.split_batches import SplitBatches
 from .step.step_clock import StepClock
 from .step.step_plan import StepPlan
+from .step.token_routing import TokenRouting
 from .trainer import Trainer
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
         return "cancelled", 0
     # Only preservation samples may differ in size from the rest of their batch.
     passes = (run.processes.passes,) if run.preservation else ()
-    maker = base_answers(run, step_maker(run, plan.batches, shares.part, *passes))
+    maker = _routed(run, base_answers(run, step_maker(run, plan.batches, shares.part, *passes)))
     clock = StepClock(device)
     with ReadAhead(maker.prepare, plan.following(run.steps)) as ahead, _compiled(run):
         maker = replace(maker, ahead=clock.waiting(ahead))
@@ -131,6 +132,15 @@ def _compiled(run: Loaded) -> contextlib.AbstractContextManager[None]:
         run.processes.device,
         lambda line: run.observer.notify(Warned(line)) if first else None,
     )
+
+
+def _routed(run: Loaded, maker: StepMaker) -> StepMaker:
+    """The same micro-batches, computed as ``training.routing`` says."""
+    settings, family = run.config.training.routing, run.data.family
+    if settings.share == 1:
+        return maker
+    routing = TokenRouting(run.transformer, family, settings, run.config.seed)
+    return replace(maker, predict=routing.routed(maker.predict), begin=routing.begin)
 
 
 def _room(run: Loaded, split: SplitBatches, recorder: Recorder | None) -> DeviceRoom:

@@ -11,7 +11,7 @@ from ..diffusers_parts import read_shift
 from ..distilled import base_name, distilled_by_name
 from ..family import Family
 from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
-from ..flux_blocks import ATTENTION, MLP, REPEATED_BLOCKS, SHARED_INPUTS
+from ..flux_blocks import ATTENTION, MLP, REPEATED_BLOCKS, ROUTED, SHARED_INPUTS
 from ..flux_vae import load_vae
 from .attention import keep_texts_apart
 from .encode import load_encoders, load_token_counter
@@ -65,6 +65,7 @@ FAMILY = Family(
     layers=LayerSpec(
         key_map=KEY_MAP,
         repeated_blocks=REPEATED_BLOCKS,
+        routed=ROUTED,
         presets=PRESETS,
         shared_inputs=SHARED_INPUTS,
         sizes=published_sizes,

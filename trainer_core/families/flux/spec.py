@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...weights.file_spec import FolderSpec
 from ..family import Family
 from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
-from ..flux_blocks import ATTENTION, MLP, REPEATED_BLOCKS, SHARED_INPUTS, UNEXPORTABLE
+from ..flux_blocks import ATTENTION, MLP, REPEATED_BLOCKS, ROUTED, SHARED_INPUTS, UNEXPORTABLE
 from ..flux_vae import load_vae
 from ..trainable_text import CLIP_L
 from .encode import control_size, load_encoders, load_token_counter
@@ -52,6 +52,7 @@ FAMILY = Family(
     layers=LayerSpec(
         key_map=KEY_MAP,
         repeated_blocks=REPEATED_BLOCKS,
+        routed=ROUTED,
         presets=PRESETS,
         shared_inputs=SHARED_INPUTS,
         unexportable=UNEXPORTABLE,

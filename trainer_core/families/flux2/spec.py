@@ -14,7 +14,7 @@ from ..diffusers_parts import read_shift
 from ..distilled import base_name, distilled_by_name, says_not_distilled
 from ..family import Family
 from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
-from ..flux_blocks import ATTENTION, REPEATED_BLOCKS, SHARED_INPUTS, UNEXPORTABLE
+from ..flux_blocks import ATTENTION, REPEATED_BLOCKS, ROUTED, SHARED_INPUTS, UNEXPORTABLE
 from .encode import control_size, latents, load_encoders, load_token_counter, load_vae
 from .graph import GRAPH
 from .keys import FILE, KEY_MAP, detect, published_sizes
@@ -112,6 +112,7 @@ FAMILY = Family(
     layers=LayerSpec(
         key_map=KEY_MAP,
         repeated_blocks=REPEATED_BLOCKS,
+        routed=ROUTED,
         presets=PRESETS,
         # The first layer of a single block, of all that reads its input, is one.
         shared_inputs=SHARED_INPUTS[:2],

@@ -5,7 +5,15 @@ from __future__ import annotations
 from ...diffusion.sigma import ShiftSettings
 from ...weights.file_spec import FolderSpec
 from ..family import Family
-from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
+from ..family_specs import (
+    BaseFiles,
+    HeaderNames,
+    LatentSpec,
+    LayerSpec,
+    PredictionSpec,
+    RoutedBlocks,
+    TextSpec,
+)
 from ..qwen_vae import latents, load_vae
 from .encode import load_encoders, load_token_counter
 from .graph import GRAPH
@@ -54,6 +62,10 @@ FAMILY = Family(
     layers=LayerSpec(
         key_map=KEY_MAP,
         repeated_blocks=("transformer_blocks",),
+        routed=RoutedBlocks(
+            ("transformer_blocks",),
+            axes={"image_rotary_emb": (0, 0), "attention_mask": (3,)},
+        ),
         presets=PRESETS,
         shared_inputs=SHARED_INPUTS,
         sizes=published_sizes,

@@ -12,7 +12,15 @@ from ...weights.base_location import BaseLocation
 from ...weights.file_spec import FolderSpec
 from ..diffusers_parts import inner_module, read_shift
 from ..family import Family
-from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
+from ..family_specs import (
+    BaseFiles,
+    HeaderNames,
+    LatentSpec,
+    LayerSpec,
+    PredictionSpec,
+    RoutedBlocks,
+    TextSpec,
+)
 from ..qwen_vae import latents, load_vae
 from .encode import SHOWS_IMAGES, load_encoders, load_token_counter
 from .graph import GRAPH
@@ -81,6 +89,11 @@ FAMILY = Family(
     layers=LayerSpec(
         key_map=KEY_MAP,
         repeated_blocks=("transformer_blocks",),
+        routed=RoutedBlocks(
+            ("transformer_blocks",),
+            # Positions of the image, and of the text by themselves.
+            axes={"image_rotary_emb": (0, None), "modulate_index": (1,)},
+        ),
         presets=PRESETS,
         shared_inputs=SHARED_INPUTS,
         unused=unused_layers,

@@ -11,7 +11,15 @@ from ...weights.file_spec import FolderSpec
 from ..diffusers_parts import read_shift
 from ..distilled import distilled_by_name
 from ..family import Family
-from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
+from ..family_specs import (
+    BaseFiles,
+    HeaderNames,
+    LatentSpec,
+    LayerSpec,
+    PredictionSpec,
+    RoutedBlocks,
+    TextSpec,
+)
 from ..qwen_vae import latents
 from .encode import load_encoders, load_token_counter, load_vae
 from .keys import FILE, KEY_MAP, detect, published_sizes
@@ -84,6 +92,12 @@ FAMILY = Family(
     layers=LayerSpec(
         key_map=KEY_MAP,
         repeated_blocks=("transformer_blocks",),
+        routed=RoutedBlocks(
+            ("transformer_blocks",),
+            axes={"rotary_emb": (0,), "target_token_mask": (0,)},
+            # References come before the target.
+            start=lambda length, target, references: length - target,
+        ),
         presets=PRESETS,
         shared_inputs=SHARED_INPUTS,
         sizes=published_sizes,

@@ -7,7 +7,15 @@ from ...weights.base_location import BaseLocation
 from ...weights.file_spec import FolderSpec
 from ..distilled import distilled_by_name, says_not_distilled
 from ..family import Family
-from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
+from ..family_specs import (
+    BaseFiles,
+    HeaderNames,
+    LatentSpec,
+    LayerSpec,
+    PredictionSpec,
+    RoutedBlocks,
+    TextSpec,
+)
 from ..flux_vae import load_vae
 from .encode import load_encoders, load_token_counter
 from .graph import GRAPH
@@ -71,6 +79,12 @@ FAMILY = Family(
     layers=LayerSpec(
         key_map=KEY_MAP,
         repeated_blocks=STACKS,
+        routed=RoutedBlocks(
+            ("layers",),
+            axes={"attn_mask": (1,), "freqs_cis": (1,)},
+            # The text comes behind the image.
+            start=lambda length, target, references: 0,
+        ),
         presets=PRESETS,
         shared_inputs=SHARED_INPUTS,
         sizes=published_sizes,

@@ -21,6 +21,7 @@ from ..prepare.attach import attach_empty
 from ..step.objective import require_weighting
 from ..step.processes import Processes, Shares
 from ..step.sharding import check_settings
+from ..step.token_routing import require_routable, routed_blocks
 from .start import Start, belonging_start, start_identity
 
 
@@ -39,6 +40,7 @@ def require_possible(config: RunConfig, family: Family, processes: Processes) ->
     if config.preview.every > 0:
         family.require_sampling(config.base)
     require_weighting(config.training.loss, family.prediction.parameterization)
+    require_routable(family, config.training.routing)
     if family.lent is not None:
         require_hosts_way(config, processes)
     elif config.memory.encoder_device:
@@ -88,6 +90,7 @@ def require_trainable(
     base, memory = empty_base(location, family), config.memory
     swapped_blocks(base.transformer, family.layers.repeated_blocks, memory)
     chosen_blocks(memory, base.blocks)
+    routed_blocks(base.transformer, family, config.training.routing)
     attach_empty(config, base, start)
 
 

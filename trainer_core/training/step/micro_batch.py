@@ -242,6 +242,7 @@ class StepMaker:
         answered: Has the base say it, of a step, micro-batch and part; unset: nobody asks.
         sides: How many micro-batches in a row train the same samples with the same noise, each in
             another way.
+        begin: Told the step and the micro-batch that the next passes with gradients are of.
     """
 
     load: Callable[[int, int], Batch | None]
@@ -263,6 +264,7 @@ class StepMaker:
         lambda points, step, micro, part: points
     )
     sides: int = 1
+    begin: Callable[[int, int], None] = lambda step, micro: None
 
     def __call__(self, step: int, micro: int) -> MicroStep:
         """Compute one micro-batch with gradients.
@@ -296,6 +298,7 @@ class StepMaker:
         # Dropout inside adapters draws from torch's global generators.
         parts = [*self.part, part] if part else self.part
         seed_generators(counter_seed(self.seed, "dropout", step, micro, *parts), self.device)
+        self.begin(step, micro)
         # Asked before the first pass, for which others may wait already.
         wanted = self.passes(len(joined))
         measured = [self.measure(each) for each in joined]

@@ -27,6 +27,10 @@ TARGET_FIRST, TARGET_LAST = ("z_image",), ("qwen_image_21",)
 """Where the target's tokens lie in the sequence that is attended over; else before references."""
 
 
+APART = ("wan",)
+"""Whose texts are attended to by themselves."""
+
+
 class Pass:
     """One pass through a family's small model, of two texts and every reference it takes."""
 
@@ -99,7 +103,8 @@ class Pass:
 
         def attend_masked(query, key, value, attn_mask=None, **others):
             # A text by itself may be shorter. What is before a target attends to nothing behind.
-            if inside and key.shape[-2] >= inside[-1] - 2:
+            itself = query.shape[-2] == key.shape[-2]
+            if inside and itself and key.shape[-2] >= inside[-1] - 2:
                 allowed = torch.ones(1, key.shape[-2], dtype=torch.bool)
                 allowed[:, self.left_out(key.shape[-2])] = False
                 attn_mask = allowed if attn_mask is None else allowed & attn_mask
@@ -108,7 +113,7 @@ class Pass:
         def enter(block, args, named):
             named = inspect.signature(type(block).forward).bind(block, *args, **named).arguments
             tokens = list(named.values())[1]
-            text = named.get("encoder_hidden_states")
+            text = named.get("encoder_hidden_states") if self.family.name not in APART else None
             inside.append(tokens.shape[1] + (0 if text is None else text.shape[1]))
 
         def leave(block, args, named, output):

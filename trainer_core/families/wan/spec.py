@@ -6,7 +6,15 @@ from ...diffusion.sigma import ShiftSettings
 from ...types import FrameGrid
 from ...weights.file_spec import FolderSpec
 from ..family import Family
-from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
+from ..family_specs import (
+    BaseFiles,
+    HeaderNames,
+    LatentSpec,
+    LayerSpec,
+    PredictionSpec,
+    RoutedBlocks,
+    TextSpec,
+)
 from ..qwen_vae import latents
 from .bases import levels_of, of_base
 from .encode import load_encoders, load_token_counter, load_vae
@@ -50,6 +58,7 @@ FAMILY = Family(
     layers=LayerSpec(
         key_map=KEY_MAP,
         repeated_blocks=("blocks",),
+        routed=RoutedBlocks(("blocks",), axes={"rotary_emb": (1, 1)}),
         presets=PRESETS,
         shared_inputs=SHARED_INPUTS,
         sizes=published_sizes,

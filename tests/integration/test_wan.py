@@ -1,9 +1,15 @@
 """Wan on the command line: from clips and images to an adapter file and moving previews."""
 
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 import torch
+from launches import launch
 from PIL import Image
-from runs import command, noisy_images
+from runs import command, metrics, noisy_images
 from safetensors.torch import load_file, save_file
 
 from tests.fixtures.clip_files import write_clip
@@ -91,6 +97,47 @@ def test_one_of_two_models_that_begin_with_a_frame_trains_from_its_file(
     assert any(not torch.equal(both[key], value) for key, value in plain.items())
     (run,) = tmp_path.rglob("first/*/run.yaml")
     assert "min: 0.889" in run.read_text()
+
+
+FSDP = ["accelerate.commands.launch", "--use_fsdp", "--fsdp_version", "2", "--num_processes", "2"]
+MACHINES = {
+    "accelerate": [*FSDP, "--num_machines", "2", "--main_process_ip", "127.0.0.1"],
+    "torchrun": ["torch.distributed.run", "--nnodes", "2", "--master_addr", "127.0.0.1"],
+}
+"""What both of two machines type: the base in parts, and whole in each."""
+NUMBERED = {
+    "accelerate": ("--machine_rank", "--main_process_port"),
+    "torchrun": ("--node_rank", "--master_port"),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("launcher", MACHINES)
+def test_two_machines_train_what_one_does(base, tmp_path, capsys, monkeypatch, launcher):
+    """Each is a launch of its own; both see the same folders."""
+    settings = [*prepare(base, tmp_path, capsys, monkeypatch), "preview.every=0"]
+    settings += ["training.batch_size=2", "output.layouts=[comfyui]"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def machine(number):
+        rank, at = NUMBERED[launcher]
+        place = [rank, str(number), at, str(port)]
+        words = [*MACHINES[launcher], *place, "-m", "trainer_core", "train", "run.yaml"]
+        return launch([sys.executable, "-m", *words, *settings, "output.name=two"], seconds=300)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in pool.map(machine, range(2)):
+            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    made = sorted(tmp_path.rglob("cache/*/*"))
+    result = command(capsys, "train", "run.yaml", *settings, "output.name=one")[-1]["result"]
+    # The first one has encoded everything, once.
+    assert sorted(tmp_path.rglob("cache/*/*")) == made
+    one = Path(result["folder"])
+    (two,) = (one.parents[1] / "two").iterdir()
+    for ours, theirs in zip(metrics(two), metrics(one), strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
 
 
 def test_clips_and_images_train_on_the_command_line(base, tmp_path, capsys, monkeypatch):

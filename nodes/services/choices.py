@@ -303,4 +303,5 @@ def _base_facts(base: BaseChoice) -> dict[str, Any]:
     facts = {k: v for k, v in facts.items() if k not in {"adapters", "distilled"}}
     if base.expert is not None:  # both read the same cache
         facts["source"] = base.expert.config
-    return {**facts, "family": base.family, "precision": base.precision}
+    audio = "open" if base.audio is None else "connected"
+    return {**facts, "family": base.family, "precision": base.precision, "audio_vae": audio}

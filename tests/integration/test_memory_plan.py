@@ -60,7 +60,7 @@ def test_what_does_not_fit_is_swapped_and_gives_the_bits_of_a_resident_run(tmp_p
     assert (row.base_format, row.master) == ("dense", "pageable")
     assert 0 < row.blocks_to_swap <= 5
     assert row.device_bytes < first.device_bytes
-    assert told == []
+    assert [each for each in told if "memory" in each] == []
     assert_equal_runs(whole.folder, small.folder, 2)
     # The record has what was done, and the run file the user's words.
     assert kept(small)["blocks_to_swap"] == row.blocks_to_swap

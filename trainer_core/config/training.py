@@ -185,9 +185,15 @@ class RoutingSection(Section):
         advanced=True,
         ge=0.05,
         le=1.0,
-        not_with=Other(
-            "dataset.slider.positive",
-            because="what a slider is trained on comes from a base that computes every token",
+        not_with=(
+            Other(
+                "dataset.slider.positive",
+                because="what a slider is trained on comes from a base that computes every token",
+            ),
+            Other(
+                "dataset.preservation.share",
+                because="the base is held to what it predicts when it computes every token",
+            ),
         ),
     )
     first: int = setting(

@@ -34,14 +34,13 @@ def has_sound(path: Path, part: ClipPart) -> bool:
     Raises:
         DatasetError: When the clip cannot be read.
     """
-    if is_frame_folder(path) or path.suffix.lower() in MOVING_EXTENSIONS:
-        return False
-    pieces = _pieces(path, part.start, part.seconds)
-    return any(bool((np.abs(piece) > _SILENT).any()) for _, piece, _ in pieces)
+    return _heard_track(path, part) is not None
 
 
 def read_sound(path: Path, part: ClipPart) -> Sound:
-    """Decode the sound of a part; more channels than two are mixed to two, a single one is doubled.
+    """Decode the sound of a part: of several tracks the first one that can be heard.
+
+    Channels become two: a single one is doubled, more are mixed.
 
     Args:
         part: Of a clip that has a sound (`has_sound`).
@@ -54,40 +53,74 @@ def read_sound(path: Path, part: ClipPart) -> Sound:
     """
     seconds = part.seconds + _AFTER
     waveform, rate = torch.zeros(2, 0), 0
-    for place, piece, rate in _pieces(path, part.start, seconds):
+    for place, piece, rate in _pieces(path, _heard_track(path, part) or 0, part.start, seconds):
         if not waveform.shape[1]:
             waveform = torch.zeros(2, round(seconds * rate))
-        end = place + piece.shape[1]
-        waveform[:, place:end] = torch.from_numpy(piece)
+        waveform[:, place : place + piece.shape[1]] = torch.from_numpy(piece)
     return Sound(waveform, rate)
 
 
-def _pieces(path: Path, start: float, seconds: float) -> Iterator[tuple[int, Any, int]]:
-    """Pieces `[2, n]` that lie in a part, with their place in it, and the rate."""
+def _heard_track(path: Path, part: ClipPart) -> int | None:
+    """The first track that can be heard in a part; None without one."""
+    if is_frame_folder(path) or path.suffix.lower() in MOVING_EXTENSIONS:
+        return None
+    with opened_clip(path) as (container, _):
+        count = len(container.streams.audio)
+    for number in range(count):
+        pieces = _pieces(path, number, part.start, part.seconds)
+        if any(bool((np.abs(piece) > _SILENT).any()) for _, piece, _ in pieces):
+            return number
+    return None
+
+
+def _pieces(
+    path: Path, number: int, start: float, seconds: float
+) -> Iterator[tuple[int, Any, int]]:
+    """Pieces `[2, n]` of a track that lie in a part, with their place in it, and the rate."""
     with opened_clip(path) as (container, stream):
-        tracks = container.streams.audio
         begin = first_time(container, stream) + start
-        if not tracks:
-            return
-        track = tracks[0]
+        track = container.streams.audio[number]
+        if track.codec_context is None:
+            return  # a codec that FFmpeg does not know
+        rate = track.codec_context.sample_rate
+        end = round(seconds * rate)
         container.seek(int(max(0.0, begin - _BEFORE) / float(track.time_base)), stream=track)
-        resampler = _two_channels(track.codec_context.sample_rate)
+        converted = _Converted(rate)
         for frame in container.decode(track):
             if frame.pts is None:
                 continue
-            rate = frame.sample_rate
             place = round((float(frame.pts * frame.time_base) - begin) * rate)
-            end = round(seconds * rate)
             if place >= end:
                 return
-            for plain in resampler.resample(frame):
-                piece = plain.to_ndarray()[:, max(0, -place) : end - place]
+            for whole in converted(frame):
+                piece = whole[:, max(0, -place) : end - place]
                 if piece.shape[1]:
                     yield max(0, place), piece, rate
-                place += plain.samples
+                place += whole.shape[1]
 
 
-def _two_channels(rate: int) -> Any:
-    import av
+class _Converted:
+    """Frames of a track in two channels of float32, whatever each of them is.
 
-    return av.AudioResampler(format="fltp", layout="stereo", rate=rate)
+    Args:
+        rate: Of all that comes out.
+    """
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._kind: tuple[str, str, int] | None = None
+        self._resampler: Any = None
+
+    def __call__(self, frame: Any) -> Iterator[Any]:
+        """`[2, n]` in [-1, 1] of a frame."""
+        import av
+
+        kind = frame.format.name, frame.layout.name, frame.sample_rate
+        if kind != self._kind:
+            # A broadcast goes from two channels to six and back.
+            layout = "mono" if frame.layout.nb_channels == 1 else "stereo"
+            self._resampler = av.AudioResampler(format="fltp", layout=layout, rate=self._rate)
+            self._kind = kind
+        for plain in self._resampler.resample(frame):
+            channels = plain.to_ndarray().clip(-1, 1)
+            yield np.repeat(channels, 2, axis=0) if len(channels) == 1 else channels

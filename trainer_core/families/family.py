@@ -27,6 +27,9 @@ from .graph_spec import GraphSpec
 from .lent import LentDenoiser
 from .trainable_text import CLIP_L, with_tokens
 
+_NARROWEST = 0.05
+"""Share of the noise levels that are trained at least, of one of two models."""
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -234,17 +237,30 @@ class Family:
 
         Raises:
             BaseModelError: When the base does not say which levels it knows.
+            ConfigError: When it knows nearly nothing of those that are named.
         """
-        sigma, (least, most) = config.training.sigma, self.prediction.levels_of(config.base)
+        base, sigma = config.base, config.training.sigma
+        least, most = self.prediction.levels_of(base)
         density = self.usual_density if sigma.density == "auto" else sigma.density
-        if (sigma.min, sigma.max) != (0.0, 1.0):
-            least, most = sigma.min, sigma.max
-        sigma = sigma.model_copy(update={"density": density, "min": least, "max": most})
+        bounds = sigma.min or least, most if sigma.max == 1.0 else sigma.max
+        if (least, most) != (0.0, 1.0) and bounds[1] - bounds[0] < _NARROWEST:
+            raise ConfigError(
+                f"training.sigma.min is {sigma.min:g} and max is {sigma.max:g}, and base.path: "
+                f"{base.path} is one of two models, for noise levels {least:g} to {most:g}",
+                "levels of this model",
+                "Leave training.sigma.min and max out, or name the other model.",
+            )
+        update = {"density": density, "min": bounds[0], "max": bounds[1]}
+        sigma = sigma.model_copy(update=update)
         training = config.training.model_copy(update={"sigma": sigma})
         return config.model_copy(update={"training": training})
 
-    def require_sampling(self, base: BaseSection) -> None:
+    def require_sampling(self, base: BaseSection, wanted: str, remedy: str) -> None:
         """Refuse to generate with a base that does not know all noise levels.
+
+        Args:
+            wanted: What it is to generate.
+            remedy: What to do without it.
 
         Raises:
             ConfigError: As it says.
@@ -253,9 +269,9 @@ class Family:
         if (least, most) != (0.0, 1.0):
             raise ConfigError(
                 f"base.path: {base.path} is one of two models, for noise levels {least:g} to "
-                f"{most:g}, and previews are wanted",
-                "no previews, for which the other model is needed too",
-                "Set preview.every to 0, and generate with both models in ComfyUI.",
+                f"{most:g}, and {wanted}",
+                "both models, which generate together",
+                f"{remedy} Generate with both models in ComfyUI.",
             )
 
     @property

@@ -275,6 +275,7 @@ class PredictionSpec:
             what a base's scheduler says is for generating. Each family says where it is from.
         levels_of: Noise levels that a base knows, from the lowest; another model, which the base
             does not have, samples the others. Their sigmas are trained where a run file says none.
+        levels_note: What is said of them before a run.
         density: Of the noise levels that are trained where ``training.sigma.density`` is ``auto``.
     """
 
@@ -288,4 +289,5 @@ class PredictionSpec:
     )
     trained_shift: Callable[[BaseLocation], ShiftSettings] = lambda location: ShiftSettings()
     levels_of: Callable[[BaseSection], tuple[float, float]] = lambda base: (0.0, 1.0)
+    levels_note: Callable[[BaseSection], str] = lambda base: ""
     density: str = "shifted"

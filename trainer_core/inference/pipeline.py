@@ -280,7 +280,7 @@ def _locate(
     """Find a base; ``tokens`` says whether an adapter changes its text encoder."""
     device, machine = resolve_device(config.memory.device), machine or Machine()
     family = (family or get_family(config.family)).of_base(config.base)
-    family.require_sampling(config.base)
+    family.require_sampling(config.base, "images are to be generated", "Train it alone here.")
     located = functools.partial(locate_base, needs_encoders=make_source is None, to_train=False)
     location = family.joined(located(config.base, family, has_controls), config)
     if tokens and not location.reads_tokens:

@@ -132,6 +132,9 @@ LEVELS = {
     "Wan2.2-T2V-A14B-LowNoise-Q4_K_M.gguf": (0.0, 0.889),
     "wan2.2_i2v_high_noise_14B_fp16.safetensors": (0.889, 1.0),
     "wan2.2_i2v_low_noise_14B_fp16.safetensors": (0.0, 0.9),
+    "Wan22_T2V_14B_High_fp8.safetensors": (0.875, 1.0),
+    "high_noise_model/diffusion_pytorch_model.safetensors": (0.875, 1.0),
+    "wan2.2_t2v_14B_highnoise_and_lownoise_merged.safetensors": (0.0, 1.0),
 }
 
 
@@ -147,8 +150,36 @@ def test_one_of_two_models_is_trained_at_its_own_levels_and_not_sampled(name):
         return
     with pytest.raises(ConfigError, match="previews"):
         require_possible(config, FAMILY, one)
-    told = {**values, "training": {"sigma": {"min": 0.5}}}
-    assert FAMILY.with_noise(RunConfig.model_validate(told)).training.sigma.min == 0.5
+    noted = FAMILY.prediction.levels_note(config.base)
+    assert noted.endswith(f"levels {sigma.min:g} to {sigma.max:g}.")
+    # Each bound by itself, as a MODEL of the graph has them.
+    other = {**values, "training": {"sigma": {"min": 0.5}}}
+    bounds = FAMILY.with_noise(RunConfig.model_validate(other)).training.sigma
+    assert (bounds.min, bounds.max) == (0.5, LEVELS[name][1])
+    for held in ({"preservation": {"share": 0.2}}, {"slider": {"positive": "old"}}):
+        trained = {**values, "preview": {}, "dataset": held}
+        with pytest.raises(ConfigError, match="trained on images of the base"):
+            require_possible(RunConfig.model_validate(trained), FAMILY, one)
+
+
+def test_the_levels_of_the_other_model_are_refused():
+    """As of a run file that was copied from the run of the other one."""
+    names = ["wan2.2_t2v_high_noise_14B.safetensors", "wan2.2_t2v_low_noise_14B.safetensors"]
+    for name, other in (names, names[::-1]):
+        config = RunConfig.model_validate({"family": "wan", "base": {"path": name}})
+        filled = FAMILY.with_noise(config)
+        assert FAMILY.with_noise(filled) == filled
+        exchanged = filled.model_copy(update={"base": BaseSection(path=other)})
+        with pytest.raises(ConfigError, match="is one of two models, for noise levels"):
+            FAMILY.with_noise(exchanged)
+
+
+def test_a_model_that_may_be_one_of_two_is_noted():
+    notes = {
+        name: FAMILY.prediction.levels_note(BaseSection(path=name))
+        for name in ("wan2.2_t2v_14B.safetensors", "wan2.1_t2v_14B.safetensors", "wan_1.3B.gguf")
+    }
+    assert [bool(note) for note in notes.values()] == [True, False, False]
 
 
 def test_one_of_two_models_that_does_not_say_which_is_refused():

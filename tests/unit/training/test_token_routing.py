@@ -103,7 +103,7 @@ class Pass:
 
         def attend_masked(query, key, value, attn_mask=None, **others):
             # A text by itself may be shorter. What is before a target attends to nothing behind.
-            itself = query.shape[-2] == key.shape[-2]
+            itself = self.family.name not in APART or query.shape[-2] == key.shape[-2]
             if inside and itself and key.shape[-2] >= inside[-1] - 2:
                 allowed = torch.ones(1, key.shape[-2], dtype=torch.bool)
                 allowed[:, self.left_out(key.shape[-2])] = False

@@ -13,10 +13,16 @@ from ...weights.diffusers_folder import read_json
 from ...weights.header import open_weights
 from ..experts import HIGH, named_role, names_one_of_two
 from ..family_specs import LatentSpec
+from .folder import REMEDY_OF_TWO
 from .keys import OF_5B, settings, start_channels
 
 _CLIPS_OF_5B = FrameGrid(every=4, rate=24.0)
-_NAME_OF_5B = re.compile(r"(?<![a-z0-9])5b(?![a-z0-9])")
+_NAME_OF_5B = re.compile(r"5b(?![a-z0-9])")
+_OF_ALL_LEVELS = re.compile(r"2[._]?1(?![0-9])|1[._]3b")
+"""In the name of a model that knows all levels of noise."""
+
+_OF_A_FOLDER = "diffusion_pytorch_model"
+"""How files of Diffusers' folders begin, whose folder says which of two they are."""
 
 _BORDER, _BORDER_OF_IMAGE_TO_VIDEO = 0.875, 0.9
 """Where A14B's makers go over to the other one (``boundary_ratio`` of Diffusers' pipelines)."""
@@ -62,15 +68,36 @@ def levels_of(base: BaseSection) -> tuple[float, float]:
     Raises:
         BaseModelError: When it is one of two, and its name does not say which.
     """
-    name, (read, made) = PurePath(base.path).name, _channels(base)
+    name, (read, made) = _named(base), _channels(base)
     role = named_role(name)
     border = _BORDER_OF_IMAGE_TO_VIDEO if read > made else _BORDER
     if role:
         return (min(border, _SWITCH), 1.0) if role == HIGH else (0.0, max(border, _SWITCH))
     if names_one_of_two(name) or read > made:
+        is_file = PurePath(base.path).suffix.lower() in (".safetensors", ".gguf")
         raise BaseModelError(
             f"base.path: {name} is one of two models, and its name does not say which",
             "the one for high noise or the one for low noise",
-            "Put high_noise or low_noise into the file's name.",
+            "Put high_noise or low_noise into the file's name." if is_file else REMEDY_OF_TWO,
         )
     return 0.0, 1.0
+
+
+def levels_note(base: BaseSection) -> str:
+    """`PredictionSpec.levels_note`."""
+    name = _named(base)
+    if role := named_role(name):
+        least, most = levels_of(base)
+        return f"Trained as the model for {role} noise: levels {least:g} to {most:g}."
+    if _channels(base)[0] == OF_5B or _OF_ALL_LEVELS.search(name.lower()):
+        return ""
+    return (
+        "Trained at all levels of noise, as Wan 2.1 is. For one of the two models of Wan 2.2 A14B "
+        "put high_noise or low_noise into the file's name."
+    )
+
+
+def _named(base: BaseSection) -> str:
+    """The name that says what a base is."""
+    path = PurePath(base.path)
+    return path.parent.name if path.name.startswith(_OF_A_FOLDER) else path.name

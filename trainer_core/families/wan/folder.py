@@ -7,6 +7,12 @@ from pathlib import Path
 from ...errors import BaseModelError
 from ...weights.diffusers_folder import read_json
 
+REMEDY_OF_TWO = (
+    "Name the file of one as base.path, such as wan2.2_t2v_high_noise_14B_fp16.safetensors, and "
+    "the Diffusers folder as base.encoders."
+)
+"""Where a base is two models."""
+
 _REMEDY = "Train it in ComfyUI, through Base From Model, or name a folder of Wan 2.1 T2V."
 
 
@@ -25,8 +31,7 @@ def require_text_alone(folder: Path) -> None:
         raise BaseModelError(
             f"base.path: {folder} has two denoisers, one for high noise and one for low noise",
             "one of the two, or a model for all noise levels, such as Wan 2.1 T2V",
-            "Name the file of one as base.path, such as wan2.2_t2v_high_noise_14B_fp16.safetensors,"
-            " and this folder as base.encoders.",
+            REMEDY_OF_TWO,
         )
     read, made = (transformer.get(name, 16) for name in ("in_channels", "out_channels"))
     if transformer.get("image_dim") or read != made:

@@ -16,7 +16,7 @@ from ..family_specs import (
     TextSpec,
 )
 from ..qwen_vae import latents
-from .bases import levels_of, of_base
+from .bases import levels_note, levels_of, of_base
 from .encode import load_encoders, load_token_counter, load_vae
 from .folder import require_text_alone
 from .keys import FILE, KEY_MAP, OF_5B, detect, published_sizes
@@ -85,6 +85,7 @@ FAMILY = Family(
     prediction=PredictionSpec(
         predict=predict,
         levels_of=levels_of,
+        levels_note=levels_note,
         # Folders say 3 for 480p and 5 for 720p, for generating. As musubi-tuner 30c658c advises
         # for 480p, and as the MODEL of a graph is trained.
         trained_shift=lambda location: ShiftSettings(shift=3.0),

@@ -40,6 +40,7 @@ class Twins:
         part: ``(index, count)`` of this process's part of each pass.
         wanted: Of each sample, whether it has twins before others.
         blank: Whether the base is held to the empty text, or to that with the class word.
+        sound_weight: Factor on the loss of sound.
     """
 
     dataset: CachedDataset
@@ -48,6 +49,7 @@ class Twins:
     part: tuple[int, int]
     wanted: Sequence[bool]
     blank: bool
+    sound_weight: float = 1.0
 
     @classmethod
     def of(
@@ -62,7 +64,8 @@ class Twins:
         forms = dataset.items.forms
         fit = [not form.regularization if blank else form.class_texts > 0 for form in forms]
         views = Views.of(config.dataset, config.seed)
-        return cls(dataset, plan, views, part, dataset.items.each(fit), blank)
+        wanted, sound = dataset.items.each(fit), config.training.loss.sound
+        return cls(dataset, plan, views, part, wanted, blank, sound)
 
     def __call__(self, step: int, micro: int) -> tuple[Batch, int] | None:
         """Read the twins of a pass.
@@ -92,7 +95,8 @@ class Twins:
         ]
         # All of the image is held, also where a mask says that it does not count.
         samples = [replace(each, mask=None) for each in samples]
-        return make_batch(samples, tuple(each.position for each in twins)), twins[0].step
+        positions = tuple(each.position for each in twins)
+        return make_batch(samples, positions, sound_weight=self.sound_weight), twins[0].step
 
 
 @contextlib.contextmanager

@@ -38,7 +38,14 @@ def require_possible(config: RunConfig, family: Family, processes: Processes) ->
     require_optimizer(config.training.optimizer.name)
     family.with_noise(config)
     if config.preview.every > 0:
-        family.require_sampling(config.base)
+        remedy = "Set preview.every to 0."
+        family.require_sampling(config.base, "previews are wanted", remedy)
+    kept = config.dataset.preservation
+    if config.dataset.slider.is_on or kept.holds("trajectory", "class"):
+        remedy = "Set dataset.preservation.kind to blank, or share to 0."
+        if config.dataset.slider.is_on:
+            remedy = "Train a slider on a model of all noise levels."
+        family.require_sampling(config.base, "the run is trained on images of the base", remedy)
     require_weighting(config.training.loss, family.prediction.parameterization)
     require_routable(family, config.training.routing)
     if family.lent is not None:

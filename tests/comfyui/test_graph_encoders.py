@@ -305,9 +305,10 @@ def test_a_text_for_layers_sees_no_image(found):
 
 def test_every_familys_text_encoder_and_vae_are_compared():
     """Here, and in `test_chat_encoders` and `test_flux2_encoders`."""
-    assert {"flux", "qwen_image", "flux2", *CASES} == set(hosted())
+    named = [name for name in hosted() if get_family(name).graph is not None]
+    assert {"flux", "qwen_image", "flux2", *CASES} == set(named)
     compared = [get_family(name).graph.vae for name in ("flux", "qwen_image", "flux2")]
-    for family in hosted():
+    for family in named:
         vae = get_family(family).graph.vae
         assert any(vae is each for each in compared), family
 

@@ -34,7 +34,7 @@ def start(file, **adapter):
 @pytest.fixture(scope="module")
 def first(tmp_path_factory, cache):
     """Three steps, with the base's image and that of the end."""
-    folder = tmp_path_factory.mktemp("first")
+    folder = tmp_path_factory.mktemp("source_run")
     layouts = {"layouts": ["comfyui", "diffusers"]}
     return train(run_config(folder, cache, training=SHORT, preview=PREVIEW, output=layouts))
 
@@ -62,7 +62,7 @@ def test_unmoved_weights_are_the_first_runs_and_tell_where_they_are_from_if_aske
     second = train(run_config(tmp_path, cache, training=still, output=output, **given))
     assert_same_files(first.adapters[:1], second.adapters)
     with safe_open(str(second.adapters[0]), framework="pt") as file:
-        assert ("first" in json.dumps(file.metadata())) is (level == "full")
+        assert ("source_run" in json.dumps(file.metadata())) is (level == "full")
 
 
 def test_resized_start_is_reported(tmp_path, cache, first):

@@ -203,6 +203,19 @@ def refused(tiny):
     return found
 
 
+def exchanged(tiny):
+    """What is said of a cache that was made without the VAE of sound."""
+    base_of_model = part("nodes.services.graph_base").base_of_model
+    choices = part("nodes.services.choices")
+    with_sound, without = (base_of_model(tiny.model, "fp32", audio=e) for e in (tiny.audio, None))
+    choices._require_same_base(with_sound, with_sound)
+    try:
+        choices._require_same_base(with_sound, without)
+    except part("trainer_core.errors").RunError as error:
+        return error.found
+    return ""
+
+
 def main(folder, *wanted):
     tiny = Tiny()
     jobs = {
@@ -210,6 +223,7 @@ def main(folder, *wanted):
         "begun": lambda: predicted(tiny, begins=True),
         "encoded": lambda: encoded(tiny, folder / "encoded"),
         "refused": lambda: refused(tiny),
+        "exchanged": lambda: exchanged(tiny),
         "mixed": lambda: trained(tiny, folder / "mixed", [TONE, None], steps=2),
         "previews": lambda: previews(folder / "mixed"),
         "learned": lambda: trained(tiny, folder / "learned", [TONE], 100, 5e-3),

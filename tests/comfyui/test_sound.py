@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.comfy
 
 
-QUICK = ("predicted", "begun", "encoded", "refused", "mixed", "previews")
+QUICK = ("predicted", "begun", "encoded", "refused", "exchanged", "mixed", "previews")
 
 
 def looked_at(comfy_host, folder, *jobs):
@@ -68,3 +68,7 @@ def test_what_has_no_sound_is_refused(found):
     assert other == "VideoVAE at the audio_vae input"
     assert expected == "the VAE that the MODEL's sound is decoded with"
     assert connect == "Connect Load LTXV Audio VAE to audio_vae."
+
+
+def test_a_cache_without_sound_does_not_serve_a_run_with_it(found):
+    assert "audio_vae open, and this node one with audio_vae connected" in found["exchanged"]

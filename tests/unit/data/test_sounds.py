@@ -109,3 +109,10 @@ def test_frames_of_other_layouts_and_rates_become_alike():
         (piece, *_) = converted(frame)
         assert piece.shape[0] == 2
         assert 0.5 < piece[:, 100:-100].mean() <= 1
+
+
+def test_a_codec_that_nobody_knows_is_no_sound(tmp_path):
+    path = tmp_path / "a.mkv"
+    write_tracks(path, 4000)
+    path.write_bytes(path.read_bytes().replace(b"A_FLAC", b"A_XLAC"))
+    assert not has_sound(path, ClipPart(0.0, 16, 16.0))

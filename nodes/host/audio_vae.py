@@ -18,6 +18,28 @@ if TYPE_CHECKING:
 _SOCKET = "audio_vae"
 
 
+def require_audio_vae(vae: Any, model: Any) -> None:
+    """Refuse what cannot encode the sound of a MODEL.
+
+    Raises:
+        InputError: When it is no VAE of sound, or the MODEL makes none.
+    """
+    if not native_model.makes_sound(model.model.diffusion_model):
+        raise InputError(
+            f"a VAE at the {_SOCKET} input, and a MODEL that makes no sound "
+            f"({type(model.model).__name__})",
+            "a MODEL that makes video and sound, such as LTX-2",
+            f"Disconnect {_SOCKET}, or connect such a MODEL.",
+        )
+    if not hasattr(vae.first_stage_model, "num_of_latents_from_frames"):
+        raise InputError(
+            f"{type(vae.first_stage_model).__name__} at the {_SOCKET} input",
+            "the VAE that the MODEL's sound is decoded with",
+            f"Connect Load LTXV Audio VAE to {_SOCKET}.",
+        )
+    require_plain(vae.patcher, _SOCKET)
+
+
 @dataclass(frozen=True, slots=True)
 class AudioVae:
     """Encodes sound as *LTXV Audio VAE Encode* does.
@@ -27,29 +49,6 @@ class AudioVae:
     """
 
     vae: Any
-
-    @classmethod
-    def of(cls, vae: Any, model: Any) -> AudioVae:
-        """Check what is connected.
-
-        Raises:
-            InputError: When it is no VAE of sound, or the MODEL makes none.
-        """
-        if not native_model.makes_sound(model.model.diffusion_model):
-            raise InputError(
-                f"a VAE at the {_SOCKET} input, and a MODEL that makes no sound "
-                f"({type(model.model).__name__})",
-                "a MODEL that makes video and sound, such as LTX-2",
-                f"Disconnect {_SOCKET}, or connect such a MODEL.",
-            )
-        if not hasattr(vae.first_stage_model, "num_of_latents_from_frames"):
-            raise InputError(
-                f"{type(vae.first_stage_model).__name__} at the {_SOCKET} input",
-                "the VAE that the MODEL's sound is decoded with",
-                f"Connect Load LTXV Audio VAE to {_SOCKET}.",
-            )
-        require_plain(vae.patcher, _SOCKET)
-        return cls(vae)
 
     def lent(self, rate: float) -> LentSound:
         """The VAE for previews of so many frames a second."""

@@ -71,11 +71,11 @@ def graph_family(
     return replace(
         family,
         lent=replace(family.lent, sound=sound),
-        layers=replace(family.layers, unused=_none),
+        layers=replace(family.layers, unused=_nothing_unused),
     )
 
 
-def _none(transformer: nn.Module) -> tuple[str, ...]:
+def _nothing_unused(transformer: nn.Module) -> tuple[str, ...]:
     """`LayerSpec.unused` of a model that is trained with sound."""
     del transformer
     return ()

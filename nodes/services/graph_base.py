@@ -31,12 +31,12 @@ def base_of_model(
         InputError: When it carries what has no weights: hooks, or a LoRA in bypass mode; when it is
             not the expert that it is said to be; when a VAE of sound does not fit it.
     """
-    from ..host.audio_vae import AudioVae
+    from ..host.audio_vae import require_audio_vae
     from ..host.graph_model import GraphModel
 
     found = GraphModel(model)
     if audio is not None:
-        AudioVae.of(audio, model)
+        require_audio_vae(audio, model)
     # The path that it has not: what it is, by which runs and caches tell it from others.
     path = f"{GRAPH_MODEL}/{found.kind}-{found.fingerprint[:16]}"
     values = {"path": path, "distilled": distilled}

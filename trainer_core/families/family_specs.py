@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..config import BaseSection
+from ..config import BaseSection, RunConfig
 from ..data.cache.build import Encoders
 from ..diffusion.noise_levels import NoiseLevels
 from ..diffusion.parameterization import FLOW, Parameterization
@@ -275,7 +275,7 @@ class PredictionSpec:
             what a base's scheduler says is for generating. Each family says where it is from.
         levels_of: Noise levels that a base knows, from the lowest; another model, which the base
             does not have, samples the others. Their sigmas are trained where a run file says none.
-        levels_note: What is said of them before a run.
+        levels_note: What is said of the noise levels that a run trains, with all of them filled in.
         density: Of the noise levels that are trained where ``training.sigma.density`` is ``auto``.
     """
 
@@ -289,5 +289,5 @@ class PredictionSpec:
     )
     trained_shift: Callable[[BaseLocation], ShiftSettings] = lambda location: ShiftSettings()
     levels_of: Callable[[BaseSection], tuple[float, float]] = lambda base: (0.0, 1.0)
-    levels_note: Callable[[BaseSection], str] = lambda base: ""
+    levels_note: Callable[[RunConfig], str] = lambda config: ""
     density: str = "shifted"

@@ -221,7 +221,7 @@ def _fitted(config: RunConfig, data: Prepared, observer: Observer) -> RunConfig:
     """Fill in what base and dataset decide, and say what is not as the run file has it."""
     config = data.family.with_noise(config)
     config, warmup = fitted_warmup(resolved_length(config, data.dataset.own_images))
-    levels = data.family.prediction.levels_note(config.base)
+    levels = data.family.prediction.levels_note(config)
     for note in (levels, warmup, distilled_note(config.base, data.family, data.location)):
         if note:
             observer.notify(Noted(note))

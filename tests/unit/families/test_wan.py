@@ -150,12 +150,13 @@ def test_one_of_two_models_is_trained_at_its_own_levels_and_not_sampled(name):
         return
     with pytest.raises(ConfigError, match="previews"):
         require_possible(config, FAMILY, one)
-    noted = FAMILY.prediction.levels_note(config.base)
-    assert noted.endswith(f"levels {sigma.min:g} to {sigma.max:g}.")
     # Each bound by itself, as a MODEL of the graph has them.
     other = {**values, "training": {"sigma": {"min": 0.5}}}
     bounds = FAMILY.with_noise(RunConfig.model_validate(other)).training.sigma
     assert (bounds.min, bounds.max) == (0.5, LEVELS[name][1])
+    # The note says what is trained.
+    filled = FAMILY.with_noise(RunConfig.model_validate(other))
+    assert FAMILY.prediction.levels_note(filled).endswith(f"levels 0.5 to {bounds.max:g}.")
     for held in ({"preservation": {"share": 0.2}}, {"slider": {"positive": "old"}}):
         trained = {**values, "preview": {}, "dataset": held}
         with pytest.raises(ConfigError, match="trained on images of the base"):
@@ -176,7 +177,7 @@ def test_the_levels_of_the_other_model_are_refused():
 
 def test_a_model_that_may_be_one_of_two_is_noted():
     notes = {
-        name: FAMILY.prediction.levels_note(BaseSection(path=name))
+        name: FAMILY.prediction.levels_note(RunConfig(base=BaseSection(path=name)))
         for name in ("wan2.2_t2v_14B.safetensors", "wan2.1_t2v_14B.safetensors", "wan_1.3B.gguf")
     }
     assert [bool(note) for note in notes.values()] == [True, False, False]

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from ...config import BaseSection
+from ...config import BaseSection, RunConfig
 from ...errors import BaseModelError
 from ...types import FrameGrid, StartFrames
 from ...weights.diffusers_folder import read_json
@@ -83,12 +83,12 @@ def levels_of(base: BaseSection) -> tuple[float, float]:
     return 0.0, 1.0
 
 
-def levels_note(base: BaseSection) -> str:
+def levels_note(config: RunConfig) -> str:
     """`PredictionSpec.levels_note`."""
+    base, sigma = config.base, config.training.sigma
     name = _named(base)
     if role := named_role(name):
-        least, most = levels_of(base)
-        return f"Trained as the model for {role} noise: levels {least:g} to {most:g}."
+        return f"Trained as the model for {role} noise: levels {sigma.min:g} to {sigma.max:g}."
     if _channels(base)[0] == OF_5B or _OF_ALL_LEVELS.search(name.lower()):
         return ""
     return (

@@ -1,6 +1,5 @@
 """Clips for the tests; the interpreters of the tests and of ComfyUI import this."""
 
-import av
 import numpy
 
 RATE = 48000
@@ -9,6 +8,8 @@ RATE = 48000
 
 def add_tone(container, tone, seconds):
     """The sound of a clip: silence, then a tone in its second half."""
+    import av
+
     stream = container.add_stream("aac", rate=RATE, layout="stereo")
     times = numpy.arange(round(seconds * RATE)) / RATE
     wave = 0.5 * numpy.sin(2 * numpy.pi * tone * times) * (times >= seconds / 2)
@@ -27,6 +28,8 @@ def write_clip(folder, side, frames, rate, name="0", caption="a red bar", tone=N
         tone: Frequency of its sound in hertz, which begins in the middle; None for no sound, 0 for
             a silent one.
     """
+    import av
+
     folder.mkdir(parents=True, exist_ok=True)
     with av.open(str(folder / f"{name}.mp4"), "w") as container:
         stream = container.add_stream("libx264", rate=round(rate))

@@ -1,12 +1,13 @@
 """The sound of a clip, of the part that is trained."""
 
-import av
 import numpy as np
 import pytest
 from comfyui.clip_files import RATE, write_clip
 
 from trainer_core.data.sounds import _Converted, has_sound, read_sound
 from trainer_core.types import ClipPart
+
+av = pytest.importorskip("av")
 
 FPS, FRAMES, TONE = 16.0, 64, 1000
 

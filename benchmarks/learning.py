@@ -290,13 +290,16 @@ def measure(run: Run, folder: Path, steps: int | None = None, count: int = ASKED
         row["learning_rate"] = config.training.optimizer.learning_rate
         row["cpu_seconds"] = round(marks[-1].seconds, 1)
         with open_pipeline(config, has_controls=run.concept == EDIT) as pipeline:
-            row |= _shares(pipeline, config, adapter, asked)
+            row |= shares_of(pipeline, config, adapter, asked)
             if run.way.paced:
                 row["reached"] = _reached(pipeline, config, marks, asked.seen)
     return row
 
 
-def _shares(pipeline: Pipeline, config: RunConfig, adapter: Path, asked: Asked) -> dict[str, float]:
+def shares_of(
+    pipeline: Pipeline, config: RunConfig, adapter: Path, asked: Asked
+) -> dict[str, float]:
+    """What an adapter gets right of what it is asked."""
     attached = pipeline.put_on(adapter)
     trigger = config.dataset.trigger_word
     shares = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -241,6 +241,18 @@ class CachedSample:
     sound: Tensor | None = None
 
 
+class Visit(NamedTuple):
+    """A sample as it is trained once more; names stratified draws.
+
+    Attributes:
+        sample: Its index in the dataset.
+        turn: How often it was trained before in the run, with each of its noises.
+    """
+
+    sample: int
+    turn: int
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A micro-batch of samples of one bucket.
@@ -248,7 +260,7 @@ class Batch:
     Attributes:
         names: The samples' names, for messages.
         positions: Index of each sample within its optimizer step, counted over all micro-batches
-            and processes; names the draws of sigma and noise.
+            and processes; names independent draws of sigma and noise.
         latents: `[B, C, h, w]`, or `[B, C, f, h, w]` of images with equally many layers.
         controls: One `[B, C, h, w]` per control image.
         conditionings: One per sample, in order, not collated; caption dropout is already applied.
@@ -261,6 +273,8 @@ class Batch:
         directions: Of a concept slider, positive and negative prompt of each sample; else empty.
         sounds: `[B, c, t, b]` of clips that are trained with their sound; else None.
         sound_weight: Factor on the loss of the sound.
+        visits: What names the stratified draws of each sample; None for one whose draws are
+            independent all the same.
     """
 
     names: tuple[str, ...]
@@ -274,6 +288,7 @@ class Batch:
     directions: tuple[tuple[Conditioning, Conditioning], ...] = ()
     sounds: Tensor | None = None
     sound_weight: float = 1.0
+    visits: tuple[Visit | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

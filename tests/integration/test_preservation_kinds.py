@@ -8,7 +8,6 @@ import torch
 from runs import CancelAfter, merge, run_config
 
 from tests.fixtures.combinations import pairwise, some
-from trainer_core.counters import counter_seed
 from trainer_core.errors import ConfigError
 from trainer_core.offload.machine import Machine
 from trainer_core.training import SingleProcess, train
@@ -17,6 +16,7 @@ from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 from trainer_core.training.setup.load import load
 from trainer_core.training.setup.run_batches import base_answers, batch_plan, step_maker
 from trainer_core.training.setup.start import find_start
+from trainer_core.training.step.draws import stratified_draw
 
 CPU = torch.device("cpu")
 KINDS = {
@@ -125,6 +125,12 @@ def test_the_target_is_what_a_bare_base_says_to_the_bit(tmp_path, cache, images,
 def check_draws(run, maker, plan):
     """Each twin has noise, noise level, controls and side of a sample of the step; not the text."""
     passes = [maker.prepare(1, micro)[0] for micro in plan.dealt(1)]
+    parts = [plan.part(1, micro, (0, 1)) for micro in plan.dealt(1)]
+    visits = {
+        position: (index, turn)
+        for part in parts
+        for position, index, turn in zip(part.positions, part.indices, part.turns, strict=True)
+    }
     own = {}
     for points in passes:
         for row, position in enumerate(points.positions):
@@ -140,9 +146,8 @@ def check_draws(run, maker, plan):
             )
             assert points.positions[row] == -1
             assert points.weights[row] == 1.0
-            drawn = torch.empty(points.noisy[row].shape)
-            seed = counter_seed(run.config.seed, "noise", 1, position)
-            drawn.normal_(generator=torch.Generator().manual_seed(seed))
+            draw = stratified_draw(run.config.seed, *visits[position])
+            drawn = draw.normal_(torch.empty(points.noisy[row].shape))
             clean = beside.noisy[at] - points.sigmas[row] * beside.target[at]
             noise = clean + beside.target[at]
             assert torch.allclose(noise, drawn, atol=1e-4)

@@ -88,9 +88,10 @@ class SigmaSection(Section):
         only_with=_BETA,
     )
     stratified: bool = setting(
-        False,
-        "Leave it off; switch it on for steadier steps of several samples. Spreads the noise "
-        "levels of a step evenly over the density instead of drawing each for itself.",
+        True,
+        "Leave it on; off, more of each step is chance. An image meets each noise level twice, "
+        "the second time with the opposite noise, and its levels follow each other evenly over "
+        "the density. Off: each is drawn for itself.",
         advanced=True,
     )
     min: float = setting(

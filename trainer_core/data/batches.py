@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ..config.folders import MaskSection
 from ..counters import counter_seed
-from ..types import Batch, Bucket, CachedSample, View
+from ..types import Batch, Bucket, CachedSample, View, Visit
 from .cache.cached_dataset import CachedDataset
 from .captions import drops_caption
 from .masks import batch_weights, predicted_alone
@@ -437,7 +437,13 @@ def load_batch(
     if part.idle:
         weights = (0.0,)
     return make_batch(
-        samples, part.positions, mask, weights, idle=part.idle, sound_weight=sound_weight
+        samples,
+        part.positions,
+        mask,
+        weights,
+        idle=part.idle,
+        sound_weight=sound_weight,
+        visits=tuple(itertools.starmap(Visit, zip(part.indices, part.turns, strict=True))),
     )
 
 
@@ -449,6 +455,7 @@ def make_batch(
     *,
     idle: bool = False,
     sound_weight: float = 1.0,
+    visits: tuple[Visit | None, ...] = (),
 ) -> Batch:
     """Put samples of one size together.
 
@@ -458,6 +465,7 @@ def make_batch(
         weights: Factor on the loss of each; empty where all are 1.
         idle: Whether they count for nothing.
         sound_weight: Factor on the loss of sound.
+        visits: As of `Batch`; empty for samples whose draws are not stratified.
     """
     sounds = [each.sound for each in samples if each.sound is not None]
     clean = [each.clean for each in samples]
@@ -477,6 +485,7 @@ def make_batch(
         directions=tuple(each.direction for each in samples if each.direction is not None),
         sounds=torch.stack(sounds) if sounds else None,
         sound_weight=sound_weight,
+        visits=visits or (None,) * len(samples),
     )
 
 

@@ -57,16 +57,18 @@ class Twin:
         step: The step that trains it, the twin's own or one before it.
         position: Its place there, which names its noise and noise level. A second twin of it has
             that of a place behind all of the step, and so another noise.
+        is_further: Whether it is such a second one.
     """
 
     index: int
     turn: int
     step: int
     position: int
+    is_further: bool = False
 
     def again(self, further: int) -> Twin:
-        """The same sample with the noise of a place so many further."""
-        return replace(self, position=self.position + further)
+        """The same sample with the noise of a place so many further; 0 for its own."""
+        return replace(self, position=self.position + further, is_further=further > 0)
 
 
 @dataclass(frozen=True, slots=True)

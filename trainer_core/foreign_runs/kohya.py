@@ -365,5 +365,5 @@ def set_bounds(source: Source, to: Conversion, *, cut: bool) -> None:
     source.off(to, "preserve_distribution_shape", why="Bounds always cut off here.")
     if source.read("num_timestep_buckets", whole, 0) > 1:
         value = source.values["num_timestep_buckets"]
-        near = "Spread evenly over each step here, over each epoch there."
+        near = "Spread evenly over the visits of each image here, over each epoch there."
         source.say(to, "training.sigma.stratified", True, "num_timestep_buckets", value, near)

@@ -87,6 +87,31 @@ def test_swapped_blocks_are_among_them(family):
         assert found.equals(plain(family, "lokr dora"))
 
 
+@pytest.mark.parametrize(
+    ("family", "lowest", "ways", "swapped"),
+    [
+        ("qwen_image", "transformer_blocks.3", Checkpointing(None), 0),
+        ("flux", "single_transformer_blocks.1", Checkpointing(None, ram=True), 0),
+        ("z_image", "layers.1", Checkpointing(None, swapped=3), 3),
+    ],
+)
+def test_nothing_below_the_lowest_adapted_block_is_computed_again(family, lowest, ways, swapped):
+    calls = [0] * BLOCKS[family]
+
+    def count(transformer):
+        blocks = repeated_blocks(transformer, get_family(family).layers.repeated_blocks)
+        for number, block in enumerate(blocks):
+            block.register_forward_pre_hook(
+                lambda *_, number=number: calls.__setitem__(number, calls[number] + 1)
+            )
+
+    stem, number = lowest.rsplit(".", 1)
+    others = rf"(?!{stem}\.[{number}-9]\.).*"
+    adapter = {"kind": "lora", "exclude": [others]}
+    Trained(family, adapter, swapped, steps=1, prepare=count, checkpointing=ways)
+    assert calls == [1, 1, 1, 2, 2]
+
+
 class Blocks(nn.Module):
     """Blocks with a shared input, that give two views of one memory.
 

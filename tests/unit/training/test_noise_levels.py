@@ -1,42 +1,113 @@
-"""At which noise levels a step trains: each for itself, or spread evenly over the step."""
+"""What a step draws for its samples: each for itself, or so that the draws of a sample cancel."""
+
+import math
+from dataclasses import replace
 
 import pytest
 import torch
+from fixtures.small_steps import SEED, SHAPES, Model, batch_of, maker
 
-from trainer_core.data.batches import BatchPlan
-from trainer_core.training.setup.run_batches import stratified
-from trainer_core.types import Bucket
+from trainer_core.data.passes import Twin
+from trainer_core.training.step.draws import independent_draw, stratified_draw
+from trainer_core.training.step.objective import at_noise, with_noises
+from trainer_core.types import Visit
 
-SAMPLES = 8
-
-
-@pytest.fixture
-def plan():
-    return BatchPlan([Bucket(64, 64)] * 20, [0] * 20, 2, 4, 1, 0)
+VISITS = 64
 
 
-def places(plan, step, drawn=0.5):
-    return [stratified(plan, 7, 1, step, position, drawn) for position in range(SAMPLES)]
+def noise(draw):
+    return draw.normal_(torch.empty(4, 6, 8))
 
 
-def test_each_sample_of_a_step_has_its_own_share(plan):
-    middles = [(index + 0.5) / SAMPLES for index in range(SAMPLES)]
-    for step in range(1, 3):
-        assert sorted(places(plan, step)) == pytest.approx(middles)
-    assert places(plan, 1) != places(plan, 2)
-    assert max(places(plan, 1, 1 - 2**-53)) <= 1.0
+def test_two_visits_have_one_level_and_opposite_noise():
+    first, second, third = (stratified_draw(SEED, 5, turn) for turn in range(3))
+    assert first.place == second.place != third.place
+    assert torch.equal(noise(first), -noise(second))
+    assert torch.equal(
+        first.normal_(torch.empty(3), "noise of sound"),
+        -second.normal_(torch.empty(3), "noise of sound"),
+    )
+    assert not torch.equal(noise(first).abs(), noise(third).abs())
+    assert not torch.equal(noise(first), noise(stratified_draw(SEED, 6, 0)))
+    assert not torch.equal(noise(first), noise(stratified_draw(SEED + 1, 5, 0)))
 
 
-def test_a_step_with_fewer_samples_is_spread_over_all_of_them(plan):
-    assert plan.samples(3) == 4
-    found = [stratified(plan, 7, 1, 3, position, 0.5) for position in range(4)]
-    assert sorted(found) == pytest.approx([0.125, 0.375, 0.625, 0.875])
+@pytest.mark.parametrize("pairs", [2, 3, 8, 21, 100])
+def test_any_number_of_pairs_fills_the_levels_evenly(pairs):
+    """No gap is wider than phi^2 = 2.62 even shares: three-gap theorem, golden rotation."""
+    places = sorted(stratified_draw(SEED, 5, 2 * pair).place for pair in range(pairs))
+    gaps = [b - a for a, b in zip(places, [*places[1:], places[0] + 1], strict=True)]
+    golden = (1 + math.sqrt(5)) / 2
+    assert max(gaps) <= golden**2 / pairs + 1e-12
 
 
-def test_over_many_steps_each_position_is_everywhere_alike(plan):
-    whole = [step for step in range(1, 3000) if plan.samples(step) == SAMPLES]
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.rand(len(whole), generator=generator).tolist()
-    found = [stratified(plan, 7, 1, step, 3, at) for step, at in zip(whole, drawn, strict=True)]
-    counts = torch.histc(torch.tensor(found), SAMPLES, 0, 1) / len(found)
-    assert (counts - 1 / SAMPLES).abs().max() < 0.03
+@pytest.mark.parametrize("turn", [0, 1, 6, 7])
+def test_each_visit_by_itself_is_drawn_like_an_independent_one(turn):
+    """Over samples: Kolmogorov-Smirnov, 1 % level, and mean and variance of the noise."""
+    draws = [stratified_draw(SEED, sample, turn) for sample in range(800)]
+    places = sorted(draw.place for draw in draws)
+    distance = max(abs(place - (at + 0.5) / 800) for at, place in enumerate(places))
+    assert distance < 1.63 / math.sqrt(800)
+    values = torch.stack([draw.normal_(torch.empty(64)) for draw in draws])
+    assert abs(values.mean()) < 4 / math.sqrt(values.numel())
+    assert abs(values.var() - 1) < 4 * math.sqrt(2 / values.numel())
+
+
+def test_the_mean_of_many_visits_is_nearer_to_the_expectation():
+    """Of a gradient that depends on level and noise as a linear model's does."""
+
+    def error(draws):
+        # E = 1/2 + 1/3: of the level, and of its square times the squared noise.
+        terms = [
+            draw.place + draw.place**2 * (z := float(draw.normal_(torch.empty(1)))) ** 2 + z
+            for draw in draws
+        ]
+        return (sum(terms) / len(terms) - 5 / 6) ** 2
+
+    samples = range(200)
+    stratified = [error([stratified_draw(SEED, s, t) for t in range(VISITS)]) for s in samples]
+    independent = [error([independent_draw(SEED, s, t) for t in range(VISITS)]) for s in samples]
+    assert sum(stratified) < 0.5 * sum(independent)
+
+
+def prepared(batch, **settings):
+    (points,) = maker(Model(SHAPES["plain"]), batch, stratified=True, **settings).prepare(1, 0)
+    return points
+
+
+def visited(*turns, **fields):
+    batch = batch_of(SHAPES["plain"], positions=range(len(turns)))
+    batch = replace(batch, latents=torch.zeros_like(batch.latents), **fields)
+    return replace(batch, visits=tuple(turn and Visit(4, turn - 1) for turn in turns))
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.3])
+def test_a_step_uses_the_draws_of_its_visits(offset):
+    points = prepared(visited(1, 2, None), noise_offset=offset)
+    first, second, other = points.noisy
+    assert points.sigmas[0] == points.sigmas[1] == stratified_draw(SEED, 4, 0).place
+    assert torch.equal(first, -second)
+    assert points.sigmas[2] == independent_draw(SEED, 1, 2).place
+    assert not torch.equal(other.abs(), first.abs())
+
+
+def test_the_noises_of_a_latent_are_visits():
+    batch = visited(3)
+    load = with_noises(lambda step, micro: batch, 2)
+    found = [prepared(load(1, micro)) for micro in range(2)]
+    assert found[0].sigmas == found[1].sigmas == (stratified_draw(SEED, 4, 4).place,)
+    assert torch.equal(found[0].noisy, -found[1].noisy)
+
+
+def test_both_sides_of_a_sample_have_one_draw():
+    batch = visited(3)
+    found = [prepared(at_noise(batch, 4, turn), sides=2) for turn in range(4)]
+    assert torch.equal(found[0].noisy, found[1].noisy)
+    assert torch.equal(found[2].noisy, found[3].noisy)
+    assert torch.equal(found[0].noisy, -found[2].noisy)
+
+
+def test_a_twin_has_the_draw_of_its_sample_and_a_further_one_has_another():
+    twin = Twin(index=4, turn=2, step=1, position=0)
+    assert not twin.again(0).is_further
+    assert twin.again(8).is_further

@@ -25,7 +25,7 @@ from ...data.batches import BatchPlan, make_batch
 from ...data.cache.cached_dataset import CachedDataset
 from ...data.views import Views
 from ...device import send
-from ...types import Batch
+from ...types import Batch, Visit
 from ..step.micro_batch import Points, Predict
 
 
@@ -95,8 +95,13 @@ class Twins:
         ]
         # All of the image is held, also where a mask says that it does not count.
         samples = [replace(each, mask=None) for each in samples]
-        positions = tuple(each.position for each in twins)
-        return make_batch(samples, positions, sound_weight=self.sound_weight), twins[0].step
+        batch = make_batch(
+            samples,
+            tuple(each.position for each in twins),
+            sound_weight=self.sound_weight,
+            visits=tuple(None if e.is_further else Visit(e.index, e.turn) for e in twins),
+        )
+        return batch, twins[0].step
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...config import RunConfig, dataset_folders
-from ...counters import counter_seed
 from ...data.batches import BatchPlan, load_batch
 from ...data.cache.cached_dataset import CachedDataset
 from ...data.paces import sample_paces
@@ -20,7 +19,7 @@ from ...types import Batch, Bucket, PreservedBatch
 from ..objectives.slider import SliderAnswers
 from ..objectives.twins import BaseAnswers, Twins
 from ..objectives.validation import FixedSamples, Measuring, hold_out, trained_alike
-from ..step.micro_batch import StepMaker, as_drawn
+from ..step.micro_batch import StepMaker
 from ..step.objective import at_noise, make_loss, make_weighting, sides, times_trained, with_noises
 from ..step.pass_sizes import batch_sizes
 from .load import Loaded
@@ -87,9 +86,6 @@ def step_maker(
 
     quantile = _quantiles(run)
     twins = Twins.of(config, run.data.dataset, plan, part)
-    place = as_drawn
-    if config.training.sigma.stratified:
-        place = functools.partial(stratified, plan, config.seed, noises)
     load = functools.partial(
         load_batch,
         run.data.dataset,
@@ -117,7 +113,7 @@ def step_maker(
         noise_offset=loss.noise_offset,
         parameterization=run.data.family.prediction.parameterization,
         passes=passes,
-        place=place,
+        stratified=config.training.sigma.stratified,
         load_twins=_no_twins if twins is None else _with_noises(twins, noises),
         sides=sides(config),
     )
@@ -155,35 +151,6 @@ def _with_noises(load: Twins, noises: int) -> Callable[[int, int], tuple[Batch, 
         return found and (at_noise(found[0], noises, turn), found[1])
 
     return again
-
-
-def stratified(
-    plan: BatchPlan, seed: int, noises: int, step: int, position: int, drawn: float
-) -> float:
-    """Spread the noise levels of a step evenly over what is drawn.
-
-    Each sample of a step gets an equal share of [0, 1] to itself, in an order that changes from
-    step to step; within its share the place is left to chance. So a mean over many steps is that
-    of independent draws, and a single step has its samples everywhere.
-
-    Args:
-        plan: The order of the samples.
-        noises: How often each sample is in a step.
-        step: From 1.
-        position: Place of the sample in the step, over all micro-batches and processes.
-        drawn: In [0, 1).
-
-    Returns:
-        In [0, 1).
-    """
-    order = _shares_of_step(seed, step, noises * plan.samples(step))
-    # A repeated point that the base is held to has a place behind the step.
-    return (order[position % len(order)] + drawn) / len(order)
-
-
-@functools.lru_cache(maxsize=4)
-def _shares_of_step(seed: int, step: int, count: int) -> tuple[int, ...]:
-    return tuple(sorted(range(count), key=lambda at: counter_seed(seed, "strata", step, at)))
 
 
 class Samples(NamedTuple):

@@ -17,6 +17,7 @@ from ...diffusion.streams import join_streams, stream_shapes, stream_weights
 from ...diffusion.weighting import SigmaWeight
 from ...errors import NonFiniteError
 from ...types import Batch, Conditioning, PreservedBatch
+from .draws import Draw, independent_draw, stratified_draw
 from .processes import Processes
 
 Predict = Callable[[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]], Tensor]
@@ -210,12 +211,6 @@ def _joined_masks(one: Points, other: Points) -> Tensor | None:
     )
 
 
-def as_drawn(step: int, position: int, drawn: float) -> float:
-    """Each noise level is drawn for itself."""
-    del step, position
-    return drawn
-
-
 @dataclass(frozen=True, slots=True)
 class StepMaker:
     """Computes micro-batches.
@@ -234,8 +229,7 @@ class StepMaker:
         noise_offset: How much noise is added that is the same over a whole channel.
         parameterization: What the raw output stands for.
         passes: How many passes through the base this process makes where it has use for so many.
-        place: Step, position of a sample in it, and a number from [0, 1), to the place in [0, 1]
-            at which its sigma is drawn.
+        stratified: Whether the draws of a sample balance those of its other visits.
         ahead: Gives what `prepare` makes of a micro-batch; unset: it is made when it is needed.
         load_twins: As ``load``, samples at which the base says what it is held to, and the step
             whose noise they have.
@@ -257,7 +251,7 @@ class StepMaker:
     noise_offset: float = 0.0
     parameterization: Parameterization = FLOW
     passes: Callable[[int], int] = lambda own: own
-    place: Callable[[int, int, float], float] = as_drawn
+    stratified: bool = False
     ahead: Callable[[int, int], Sequence[Points]] | None = None
     load_twins: Callable[[int, int], tuple[Batch, int] | None] = lambda step, micro: None
     answered: Callable[[Sequence[Points], int, int, int], Sequence[Points]] = (
@@ -336,23 +330,19 @@ class StepMaker:
         return [each.pinned(self.device) for each in _joined(points)]
 
     def _noisy(self, batch: Batch, step: int) -> Points:
-        drawn = tuple(position // self.sides for position in batch.positions)
-        sigmas = tuple(
-            self.sigma_at(batch, self.place(step, position, self._drawn(step, position)))
-            for position in drawn
-        )
+        draws = self._draws(batch, step)
+        sigmas = tuple(self.sigma_at(batch, draw.place) for draw in draws)
         noise = torch.empty(batch.latents.shape)
-        for row, position in zip(noise, drawn, strict=True):
-            row.normal_(generator=self._generator("noise", step, position))
+        for row, draw in zip(noise, draws, strict=True):
+            draw.normal_(row)
             if self.noise_offset:
                 level = torch.empty(len(row), *[1] * (row.ndim - 1))
-                level.normal_(generator=self._generator("noise offset", step, position))
-                row.add_(level, alpha=self.noise_offset)
+                row.add_(draw.normal_(level, "noise offset"), alpha=self.noise_offset)
         if batch.sounds is None:
             return noisy_points(batch, sigmas, noise, self.parameterization)
         of_sound = torch.empty(batch.sounds.shape)
-        for row, position in zip(of_sound, drawn, strict=True):
-            row.normal_(generator=self._generator("noise of sound", step, position))
+        for row, draw in zip(of_sound, draws, strict=True):
+            draw.normal_(row, "noise of sound")
         return noisy_points(batch, sigmas, noise, self.parameterization, of_sound)
 
     def loss(self, points: Points) -> Tensor:
@@ -384,13 +374,15 @@ class StepMaker:
     def _sent(self, tensor: Tensor) -> Tensor:
         return send(tensor, self.device)
 
-    def _drawn(self, step: int, position: int) -> float:
-        generator = self._generator("sigma", step, position)
-        return float(torch.rand((), generator=generator, dtype=torch.float64))
-
-    def _generator(self, what: str, step: int, position: int) -> torch.Generator:
-        # Drawn on the CPU, so that every device trains on the same numbers.
-        return torch.Generator().manual_seed(counter_seed(self.seed, what, step, position))
+    def _draws(self, batch: Batch, step: int) -> list[Draw]:
+        visits = batch.visits if self.stratified else (None,) * len(batch.positions)
+        # All sides of a sample have one noise.
+        return [
+            independent_draw(self.seed, step, position // self.sides)
+            if visit is None
+            else stratified_draw(self.seed, visit.sample, visit.turn // self.sides)
+            for visit, position in zip(visits, batch.positions, strict=True)
+        ]
 
 
 def noisy_points(

@@ -117,4 +117,7 @@ def with_noises(
 def at_noise(batch: Batch, times: int, turn: int) -> Batch:
     """The samples of a batch with the positions of one of the times that they are trained."""
     places = tuple(position * times + turn for position in batch.positions)
-    return replace(batch, positions=places)
+    visits = tuple(
+        visit and visit._replace(turn=visit.turn * times + turn) for visit in batch.visits
+    )
+    return replace(batch, positions=places, visits=visits)

@@ -187,6 +187,15 @@ OTHERS: Mapping[str, Sequence[Way]] = {
 }
 """Rows with one change from `HALF`, by what is changed."""
 
+BLOCKS = (
+    Way("all blocks"),
+    *(
+        Way(f"blocks {numbers}", changed={"adapter.exclude": [rf"\D+\.[^{numbers}]\..*"]})
+        for numbers in ("01", "12", "34")
+    ),
+)
+"""A LoRA in a part of the embedded base's five blocks, with everything else as the preset."""
+
 
 class Run(NamedTuple):
     """One row of the file."""
@@ -206,6 +215,8 @@ def runs() -> Iterator[Run]:
             yield Run("earlier", way, concept, seed)
         for way in PACED:
             yield Run("pace", way, PACED_CONCEPT, seed)
+        for concept, way in itertools.product(SHAPES[:4], BLOCKS):
+            yield Run("blocks", way, concept, seed)
     for group, ways in OTHERS.items():
         for seed, way in itertools.product(SEEDS, ways):
             yield Run(group, way, CHANGED_CONCEPT, seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .learning import KINDS, OTHERS, PACED
+from .learning import BLOCKS, KINDS, OTHERS, PACED
 from .measuring.own_concepts import CONCEPTS
 from .measuring.record import RESULTS, read_record
 
@@ -82,6 +82,15 @@ def change_table() -> str:
         rows.append((group, way, *_rate(of_way), *_cells(of_way)))
     heads = ("Changed", "To", "Rate", *(name.capitalize() for name in SHARES), "Runs")
     return f"{_table(heads, rows)}\n\n{_origins(record)}"
+
+
+def block_table() -> str:
+    """What a LoRA in a part of the blocks learns, over four concepts."""
+    record = read_record(RESULTS / "learning.json")
+    found = [row for row in record["rows"] if row["group"] == "blocks"]
+    rows = [(way.name, *_cells([row for row in found if row["way"] == way.name])) for way in BLOCKS]
+    heads = ("Adapted", *(name.capitalize() for name in SHARES), "Runs")
+    return f"{_table(heads, rows)}\n\n{_origins({**record, 'rows': found})}"
 
 
 def _in_order(place: tuple[str, str]) -> tuple[str, int]:

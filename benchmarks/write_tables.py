@@ -374,6 +374,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "clip_memory": clip_memory_table,
     "learning_defaults": learning_tables.default_table,
     "learning_pace": learning_tables.pace_table,
+    "learning_blocks": learning_tables.block_table,
     "learning_changes": learning_tables.change_table,
 }
 """Each table by the name that stands in its comment."""

@@ -93,6 +93,7 @@ class SigmaSection(Section):
         "the second time with the opposite noise, and its levels follow each other evenly over "
         "the density. Off: each is drawn for itself.",
         advanced=True,
+        resumed="course",
     )
     min: float = setting(
         0.0,

@@ -17,9 +17,9 @@ from .checkpoint import Checkpoint
 from .longer_run import SCHEDULE
 
 MAY_CHANGE = (
-    "optimizer, the text encoder's learning rate, schedule, loss, clipping, limit and averages of "
-    "the weights, precision, steps, early stop, recovery, previews, checkpoints, metrics, how the "
-    "loss on held-out images is measured, memory and output"
+    "optimizer, the text encoder's learning rate, schedule, loss, stratified noise, clipping, "
+    "limit and averages of the weights, precision, steps, early stop, recovery, previews, "
+    "checkpoints, metrics, how the loss on held-out images is measured, memory and output"
 )
 """What `when_resumed` calls ``course`` and ``around``, in words."""
 

@@ -99,6 +99,25 @@ def test_one_of_two_models_that_begin_with_a_frame_trains_from_its_file(
     assert "min: 0.889" in run.read_text()
 
 
+@pytest.mark.exhaustive
+def test_one_of_two_models_of_a_folder_trains_and_its_previews_have_both(
+    tmp_path, capsys, monkeypatch
+):
+    two = make_wan_base(tmp_path / "two", border=0.9)
+    settings = prepare(two, tmp_path, capsys, monkeypatch)[1:]
+    clips = {}
+    for part in ("transformer", "transformer_2"):
+        own = [*settings, f"base.path={two / part}", f"output.name={part}"]
+        result = command(capsys, "train", "run.yaml", *own)[-1]["result"]
+        with Image.open(result["pictures"][-1]) as preview:
+            clips[part] = preview.n_frames, preview.copy().tobytes()
+    assert clips["transformer"][0] == clips["transformer_2"][0] == FRAMES
+    assert clips["transformer"] != clips["transformer_2"]
+    made = len(list(tmp_path.rglob("cache/*/*")))
+    command(capsys, "cache", "run.yaml", *settings, f"base.path={two / 'transformer'}")
+    assert len(list(tmp_path.rglob("cache/*/*"))) == made
+
+
 FSDP = ["accelerate.commands.launch", "--use_fsdp", "--fsdp_version", "2", "--num_processes", "2"]
 MACHINES = {
     "accelerate": [*FSDP, "--num_machines", "2", "--main_process_ip", "127.0.0.1"],

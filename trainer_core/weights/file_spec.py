@@ -24,14 +24,15 @@ class FolderSpec:
         encoder_parts: Sub-folders of the encoders.
         edit_parts: Sub-folders that only the edit variants need.
         does_both: Whether each base was made for generating and for editing, files too.
-        check: Refuses a folder of such a pipeline whose model the family does not compute.
+        check: Refuses a folder of such a pipeline whose model the family does not compute; also
+            given which of `DENOISERS` was named, empty for none.
     """
 
     pipelines: Mapping[str, str | None]
     encoder_parts: tuple[str, ...] = ("text_encoder", "tokenizer", "vae")
     edit_parts: tuple[str, ...] = ()
     does_both: bool = False
-    check: Callable[[Path], None] = lambda folder: None
+    check: Callable[[Path, str], None] = lambda folder, part: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.lent_family import video_family
 from trainer_core.families.registry import get_family
 from trainer_core.families.wan.keys import start_channels
+from trainer_core.inference.pipeline import open_pipeline
+from trainer_core.inference.sampler import SampleSettings
 from trainer_core.training import SingleProcess
 from trainer_core.training.setup.refusals import require_possible
 from trainer_core.types import StartFrames
@@ -112,7 +114,9 @@ FOLDERS = {
         "model_index.json",
         {"transformer_2": ["diffusers", "WanTransformer3DModel"], "boundary_ratio": 0.875},
     ),
+    "no border": ("model_index.json", {"transformer_2": ["diffusers", "WanTransformer3DModel"]}),
 }
+WANTED = {"two denoisers": "/transformer_2, the one for low noise", "no border": "boundary_ratio"}
 
 
 @pytest.mark.parametrize("what", FOLDERS)
@@ -121,9 +125,147 @@ def test_a_folder_that_is_given_more_than_a_text_is_refused(what, tmp_path):
     name, changes = FOLDERS[what]
     path = base / name
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    wanted = "one of the two" if what == "two denoisers" else "Base From Model"
-    with pytest.raises(BaseModelError, match=wanted):
+    with pytest.raises(BaseModelError, match=WANTED.get(what, "Base From Model")):
         locate(base)
+
+
+BORDER = 0.8
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    return make_wan_base(tmp_path_factory.mktemp("two") / "a14b", border=BORDER)
+
+
+def adapter_of(layer, file):
+    """A file with an adapter of one layer, and the change that it makes of the weight."""
+    generator = torch.Generator().manual_seed(3)
+    down, up = torch.randn(2, 256, generator=generator), torch.randn(256, 2, generator=generator)
+    key = f"diffusion_model.{layer}"
+    factors = {f"{key}.lora_down.weight": down, f"{key}.lora_up.weight": 0.1 * up}
+    save_file({**factors, f"{key}.alpha": torch.tensor(1.0)}, file)
+    return 0.1 * up @ down / 2
+
+
+def previews(base, adapter=None, **settings):
+    """Latents of two previews with an adapter, whose noise levels lie at both sides of the border.
+
+    Returns:
+        Latents, and the noise levels.
+    """
+    values = {"path": str(base), **settings}
+    drawn = {"prompts": ["x"], "width": 64, "height": 64, "steps": 4, "guidance": 2.0}
+    config = RunConfig.model_validate(
+        {"family": "wan", "base": values, "preview": drawn, "memory": {"device": "cpu"}}
+    )
+    with open_pipeline(config, has_controls=False) as pipeline:
+        if adapter is not None:
+            pipeline.put_on(adapter)
+        size = SampleSettings(64, 64, 4, 2.0, frames=5)
+        found = pipeline.sampler.latents([pipeline.request(CAPTIONS[1], 5)], size)[0]
+        sigmas = FAMILY.sampling_sigmas(pipeline.sampler.location, 4, 64, 64)
+    return found, sigmas
+
+
+def drawn_by_pipeline(sigmas, adapted="", change=None):
+    """What Diffusers' pipeline makes of the same noise, by the same noise levels."""
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    class Levels(FlowMatchEulerDiscreteScheduler):
+        def set_timesteps(self, steps, device):
+            super().set_timesteps(sigmas=sigmas[:-1].tolist(), device=device)
+
+    pipeline = make_wan_pipeline(border=BORDER)
+    pipeline.scheduler = Levels()
+    if adapted:
+        getattr(pipeline, adapted).blocks[0].attn1.to_q.weight.data += change
+    return pipeline(
+        prompt=CAPTIONS[1],
+        negative_prompt="",
+        width=64,
+        height=64,
+        num_frames=5,
+        num_inference_steps=4,
+        guidance_scale=2.0,
+        generator=torch.Generator().manual_seed(5),
+        output_type="latent",
+    ).frames
+
+
+@pytest.mark.parametrize("part", ["transformer", "transformer_2"])
+def test_a_folder_of_two_models_trains_the_one_that_is_named_and_samples_with_both(
+    part, two, tmp_path
+):
+    section = BaseSection(path=str(two / part))
+    location = locate(two / part)
+    loaded = FAMILY.load_transformer(location, torch.float32, "cpu").state_dict()
+    expected = getattr(make_wan_pipeline(border=BORDER), part).state_dict()
+    assert all(torch.equal(loaded[name], each) for name, each in expected.items())
+    # Both read one cache.
+    assert location.identity == locate(two / "transformer").identity
+    assert detect_base(two / part) == "wan"
+    config = RunConfig.model_validate(
+        {"family": "wan", "base": {"path": str(two / part)}, "preview": {"prompts": ["x"]}}
+    )
+    sigma = FAMILY.with_noise(config).training.sigma
+    levels = {"transformer": (BORDER, 1.0), "transformer_2": (0.0, 0.889)}
+    assert (sigma.min, sigma.max) == levels[part]
+    require_possible(config, FAMILY, SingleProcess(torch.device("cpu")))
+    role = "high" if part == "transformer" else "low"
+    assert f"for {role} noise" in FAMILY.prediction.levels_note(FAMILY.with_noise(config))
+    change = adapter_of("blocks.0.self_attn.q", tmp_path / "adapter.safetensors")
+    found, sigmas = previews(two / part, tmp_path / "adapter.safetensors")
+    assert sigmas[1] > BORDER > sigmas[2]
+    assert relative_error(found, drawn_by_pipeline(sigmas, part, change)) <= 1e-5
+    assert relative_error(found, drawn_by_pipeline(sigmas)) > 1e-3
+    assert FAMILY.prediction.second_of(section).begins == (part == "transformer_2")
+
+
+def test_two_files_sample_what_their_folder_does(two, tmp_path):
+    files = {}
+    for part, role in (("transformer", "high"), ("transformer_2", "low")):
+        files[role] = tmp_path / f"wan2.2_t2v_{role}_noise_14B.safetensors"
+        state = getattr(make_wan_pipeline(border=BORDER), part).state_dict()
+        native = {name: each.contiguous() for name, each in wan_to_native(state).items()}
+        save_file(native, files[role])
+    names = {"other_expert": str(files["low"]), "encoders": str(two)}
+    found, _ = previews(files["high"], **names)
+    # The second and the third step lie at both sides of either border.
+    assert relative_error(found, previews(two / "transformer")[0]) <= 1e-5
+    wrong = {
+        "for high noise, as": {"path": str(files["high"]), "other_expert": str(files["high"])},
+        "nothing says which": {"path": str(two), "other_expert": str(files["low"])},
+        "no such file": {"path": str(files["high"]), "other_expert": str(tmp_path / "low_noise")},
+    }
+    for why, values in wrong.items():
+        with pytest.raises(BaseModelError, match=why):
+            FAMILY.prediction.second_of(BaseSection(**values))
+
+
+def test_a_folder_of_two_models_that_begin_with_a_frame_is_one_of_two(tmp_path):
+    base = make_wan_base(tmp_path / "i2v", reads=4 + start_channels(4), border=0.9)
+    index = json.loads((base / "model_index.json").read_text())
+    (base / "model_index.json").write_text(
+        json.dumps({**index, "_class_name": "WanImageToVideoPipeline"})
+    )
+    for part, levels in (("transformer", (0.889, 1.0)), ("transformer_2", (0.0, 0.9))):
+        section = BaseSection(path=str(base / part))
+        assert FAMILY.prediction.levels_of(section) == levels
+        assert FAMILY.of_base(section).starts == StartFrames(always=True, end=True)
+        assert locate(base / part).part == part
+
+
+def test_a_hub_id_names_one_of_two_models():
+    for part, name in (("transformer", "high"), ("transformer_2", "low")):
+        for kind, starts in (("T2V", None), ("I2V", StartFrames(always=True, end=True))):
+            section = BaseSection(path=f"Wan-AI/Wan2.2-{kind}-A14B-Diffusers/{part}")
+            assert FAMILY.of_base(section).starts == starts
+            border = 0.875 if starts is None else 0.9
+            high, low = (min(border, 0.889), 1.0), (0.0, max(border, 0.889))
+            assert FAMILY.prediction.levels_of(section) == (high if name == "high" else low)
+            assert section.path.rpartition("/")[0] in FAMILY.prediction.second_of(section).base.path
+    with pytest.raises(BaseModelError, match="two models"):
+        FAMILY.prediction.levels_of(BaseSection(path="Wan-AI/Wan2.2-T2V-A14B-Diffusers"))
 
 
 LEVELS = {

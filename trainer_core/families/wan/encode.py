@@ -52,7 +52,7 @@ def load_encoders(
         BaseModelError: When the VAE makes other latents than the denoiser.
     """
     own = read_json(location.encoders / "vae" / "config.json").get("z_dim", 16)
-    _, made = channels(location.file, location.folder)
+    _, made = channels(location.file, location.denoiser)
     if own != made:
         raise BaseModelError(
             f"the VAE at {location.encoders} makes latents of {own} channels, and the denoiser "

@@ -16,9 +16,9 @@ from ..family_specs import (
     TextSpec,
 )
 from ..qwen_vae import latents
-from .bases import levels_note, levels_of, of_base
+from .bases import levels_note, levels_of, of_base, second_of
 from .encode import load_encoders, load_token_counter, load_vae
-from .folder import require_text_alone
+from .folder import check_folder
 from .keys import FILE, KEY_MAP, OF_5B, detect, published_sizes
 from .predict import TEXT_ROWS, conditioning_shapes, predict
 
@@ -75,7 +75,9 @@ FAMILY = Family(
         },
     ),
     files=BaseFiles(
-        folder=FolderSpec(pipelines={"WanPipeline": None}, check=require_text_alone),
+        folder=FolderSpec(
+            pipelines={"WanPipeline": None, "WanImageToVideoPipeline": None}, check=check_folder
+        ),
         single_file=FILE,
         detect=detect,
         header_hint=r"wan2|wanvideo|wan(?=t2v)|^wan$",
@@ -86,6 +88,7 @@ FAMILY = Family(
         predict=predict,
         levels_of=levels_of,
         levels_note=levels_note,
+        second_of=second_of,
         # Folders say 3 for 480p and 5 for 720p, for generating. As musubi-tuner 30c658c advises
         # for 480p, and as the MODEL of a graph is trained.
         trained_shift=lambda location: ShiftSettings(shift=3.0),

@@ -50,6 +50,7 @@ from ...data.sources.layers import require_layers
 from ...data.sources.problems import Scan
 from ...errors import ConfigError
 from ...families.family import Family
+from ...families.lent import OtherExpert
 from ...families.registry import get_family
 from ...filesystem.allowed_folders import AllowedFolders
 from ...filesystem.temporary import remove_leftovers
@@ -98,16 +99,23 @@ class Prepared:
         counts = Counter(size for size, is_held in held if not is_held)
         return {str(size): counts[size] for size in sorted(counts)}
 
-    def sampler(self, transformer: torch.nn.Module, device: torch.device) -> Sampler:
+    def sampler(
+        self,
+        transformer: torch.nn.Module,
+        device: torch.device,
+        other: OtherExpert | None = None,
+    ) -> Sampler:
         """Generate on a denoiser of this base.
 
         Args:
             device: Where it lives.
+            other: As of `Sampler`.
 
         Returns:
             A sampler that decodes with this base's VAE.
         """
-        return Sampler(self.family, self.location, transformer, self.encoders.decoder(), device)
+        decode = self.encoders.decoder()
+        return Sampler(self.family, self.location, transformer, decode, device, other)
 
 
 def prepare(
@@ -499,5 +507,5 @@ def content_hashes(data: Prepared) -> dict[str, str]:
         # The folder then holds no weights, and the file itself may say how they are used.
         found = file_settings(location, data.family.files.single_file)
         settings += [file_identity(location.file), json.dumps(found, sort_keys=True)]
-    base = folder_identity(location.folder, ["transformer"], settings)
+    base = folder_identity(location.folder, [location.part], settings)
     return {"base": base, "dataset": data.dataset.identity}

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.fixtures.clip_files import write_clip
 from tests.fixtures.wan_base import make_wan, make_wan_base, wan_to_native
+from trainer_core.cli import main
 from trainer_core.families.wan.keys import start_channels
 
 FRAMES = 9
@@ -91,6 +92,10 @@ def test_one_of_two_models_that_begin_with_a_frame_trains_from_its_file(
     state = wan_to_native(make_wan(4, in_channels=4 + start_channels(4)).state_dict())
     save_file({name: each.contiguous() for name, each in state.items()}, file)
     settings += [f"base.path={file}", "preview.every=0"]
+    # An image has no frame that would be predicted from its first one.
+    assert main(["train", "run.yaml", *settings]) == 2
+    assert "0.png is an image" in capsys.readouterr().err
+    (tmp_path / "images" / "0.png").unlink()
     plain = trained(capsys, *settings, "output.name=first")
     both = trained(capsys, *settings, "output.name=both", "dataset.end_frame=1")
     assert plain.keys() == both.keys()

@@ -78,6 +78,9 @@ def locate_base(
     parts = family.files.folder.encoder_parts if needs_encoders else ()
     if parts and variant != "generate":
         parts = (*parts, *family.files.folder.edit_parts)
+    part = part or DENOISERS[0]
+    if parts and family.files.folder.sees(file, folder / part):
+        parts = (*parts, *family.files.folder.seeing_parts)
     _check_parts(settings, family, file, encoders, parts)
     text_length = settings.text_length or family.text.length
     location = BaseLocation(
@@ -88,7 +91,7 @@ def locate_base(
         identity=folder_identity(encoders, parts, (family.name, variant, str(text_length))),
         embedded=settings.path == EMBEDDED,
         file=file,
-        part=part or DENOISERS[0],
+        part=part,
     )
     if to_train:
         refuse_distilled(settings, family, location)
@@ -170,7 +173,8 @@ def _download(settings: BaseSection, family: Family, needs_encoders: bool) -> tu
     hub_id, part = split_hub(settings.path)
     parts: Sequence[str] = (part or DENOISERS[0], "scheduler")
     if needs_encoders and not settings.encoders:
-        parts = (*parts, *family.files.folder.encoder_parts, *family.files.folder.edit_parts)
+        spec = family.files.folder
+        parts = (*parts, *spec.encoder_parts, *spec.edit_parts, *spec.seeing_parts)
     patterns = ["model_index.json", *(f"{part}/{name}" for part in parts for name in _FILES)]
     try:
         return Path(snapshot_download(hub_id, allow_patterns=patterns)), part

@@ -19,6 +19,7 @@ _MARKS: dict[str, tuple[str, ...]] = {
     "tokenizer": ("tokenizer_config.json",),
     "tokenizer_2": ("tokenizer_config.json",),
     "scheduler": ("scheduler_config.json",),
+    "image_processor": ("preprocessor_config.json",),
     "processor": ("preprocessor_config.json", "processor_config.json"),
 }
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")

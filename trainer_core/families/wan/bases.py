@@ -31,39 +31,65 @@ _BORDER, _BORDER_OF_IMAGE_TO_VIDEO = 0.875, 0.9
 _SWITCH = 0.889
 """Where ComfyUI's workflows do: after half of the steps, at shift 8."""
 
+_VISION = 1280
+"""Numbers of a token of the vision model that Wan 2.1 I2V has."""
+
 _ROLES: dict[str, str] = dict(zip(DENOISERS, (HIGH, LOW), strict=True))
 """Of the denoisers of a Diffusers folder that has two."""
 
 
-def channels(file: Path | None, denoiser: Path) -> tuple[int, int]:
-    """Channels that a base reads and makes."""
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a denoiser is given.
+
+    Attributes:
+        channels: That it reads.
+        made: Channels that it makes, which are those of the latents.
+        vision: Numbers of a token of the vision model that shows it the start frame; 0 for none.
+    """
+
+    channels: int
+    made: int
+    vision: int = 0
+
+    @property
+    def begins(self) -> bool:
+        """Whether channels behind the noise are those of a start frame."""
+        return self.channels > self.made
+
+
+def reads(file: Path | None, denoiser: Path) -> Reads:
+    """What the denoiser of a base is given, by its file or its folder."""
     found = read_json(denoiser / "config.json") if file is None else settings(open_weights(file))
-    return found.get("in_channels", 16), found.get("out_channels", 16)
+    made = found.get("out_channels", 16)
+    return Reads(found.get("in_channels", 16), made, found.get("image_dim") or 0)
 
 
-def _channels(base: BaseSection) -> tuple[int, int]:
+def _reads(base: BaseSection) -> Reads:
     """Of one that is on the hub, or not here, by its name."""
     place, name = Path(base.path).expanduser(), base.path.lower()
     if place.is_file():
-        return channels(place, place)
+        return reads(place, place)
     if place.is_dir():
         folder, part = split_denoiser(place)
-        return channels(None, folder / (part or DENOISERS[0]))
+        return reads(None, folder / (part or DENOISERS[0]))
     if _NAME_OF_5B.search(name):
-        return OF_5B, OF_5B
-    return (16 + start_channels(16), 16) if "i2v" in name and _expert(base) else (16, 16)
+        return Reads(OF_5B, OF_5B)
+    vision = _VISION if _OF_ALL_LEVELS.search(name) else 0
+    begins = "i2v" in name and (vision or _expert(base))
+    return Reads(16 + start_channels(16), 16, vision) if begins else Reads(16, 16)
 
 
 def of_base(spec: LatentSpec, base: BaseSection) -> LatentSpec:
-    """`LatentSpec.of_base`: TI2V-5B has a rate of its own, and A14B I2V begins with a frame.
+    """`LatentSpec.of_base`: TI2V-5B has a rate of its own, and I2V begins with a frame.
 
     Raises:
         BaseModelError: When the base's file cannot be read.
     """
-    read, made = _channels(base)
-    if read == OF_5B:
-        return replace(spec, clips=_CLIPS_OF_5B)
-    return replace(spec, starts=StartFrames(always=True, end=True)) if read > made else spec
+    found = _reads(base)
+    if found.channels == OF_5B:
+        return replace(spec, clips=_CLIPS_OF_5B, starts=StartFrames(always=False, end=False))
+    return replace(spec, starts=StartFrames(always=True, end=True)) if found.begins else spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +125,7 @@ def _expert(base: BaseSection) -> _Expert | None:
 
 
 def _border(base: BaseSection, one: _Expert) -> float:
-    read, made = _channels(base)
-    return one.border or (_BORDER_OF_IMAGE_TO_VIDEO if read > made else _BORDER)
+    return one.border or (_BORDER_OF_IMAGE_TO_VIDEO if _reads(base).begins else _BORDER)
 
 
 def levels_of(base: BaseSection) -> tuple[float, float]:
@@ -115,9 +140,9 @@ def levels_of(base: BaseSection) -> tuple[float, float]:
         if one.role == HIGH:
             return min(border, _SWITCH), 1.0
         return 0.0, max(border, _SWITCH)
-    name, (read, made) = _named(base), _channels(base)
+    name, found = _named(base), _reads(base)
     two = place.is_dir() and boundary(split_denoiser(place)[0]) is not None
-    if two or names_one_of_two(name) or read > made:
+    if two or names_one_of_two(name) or (found.begins and not found.vision):
         is_file = PurePath(base.path).suffix.lower() in (".safetensors", ".gguf")
         raise BaseModelError(
             f"base.path: {base.path} is one of two models, and its name does not say which"
@@ -146,7 +171,7 @@ def second_of(base: BaseSection) -> SecondBase | None:
     own = _expert(second)
     if own is not None and own.role == one.role:
         raise _no_second(base, f"it is for {own.role} noise, as base.path")
-    if _channels(second) != _channels(base):
+    if _reads(second) != _reads(base):
         raise _no_second(base, "it reads other latents than base.path")
     return SecondBase(second, begins=one.role == LOW, border=_border(base, one))
 
@@ -164,7 +189,8 @@ def levels_note(config: RunConfig) -> str:
     base, sigma = config.base, config.training.sigma
     if (one := _expert(base)) is not None:
         return f"Trained as the model for {one.role} noise: levels {sigma.min:g} to {sigma.max:g}."
-    if _channels(base)[0] == OF_5B or _OF_ALL_LEVELS.search(_named(base).lower()):
+    found = _reads(base)
+    if found.channels == OF_5B or found.vision or _OF_ALL_LEVELS.search(_named(base).lower()):
         return ""
     return (
         "Trained at all levels of noise, as Wan 2.1 is. For one of the two models of Wan 2.2 A14B "

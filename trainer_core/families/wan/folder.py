@@ -56,9 +56,10 @@ def check_folder(folder: Path, part: str) -> None:
         )
     transformer = read_json(folder / (part or DENOISERS[0]) / "config.json")
     read, made = (transformer.get(name, 16) for name in ("in_channels", "out_channels"))
-    if transformer.get("image_dim") or read not in (made, made + start_channels(made)):
+    ends = transformer.get("pos_embed_seq_len")
+    if ends or read not in (made, made + start_channels(made)):
         raise BaseModelError(
             f"base.path: {folder} is a Wan model that is given more than a text and a start frame",
-            "a text-to-video model of Wan, or Wan 2.2 I2V",
+            "a text-to-video model of Wan, or an image-to-video one",
             _REMEDY,
         )

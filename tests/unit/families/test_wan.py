@@ -455,11 +455,14 @@ def test_frames_that_are_seen_differ_in_number_within_a_batch(tmp_path):
     ]
     noisy, sigma = torch.randn(2, 4, 3, 4, 8), torch.tensor([0.3, 0.8])
     predict = FAMILY.prediction.predict
-    found = predict(transformer, noisy, sigma, given)
-    rows = [predict(transformer, noisy[n : n + 1], sigma[n : n + 1], [given[n]]) for n in (0, 1)]
+    found = predict(transformer, noisy, sigma, given, [], 1.0)
+    rows = [
+        predict(transformer, noisy[n : n + 1], sigma[n : n + 1], [given[n]], [], 1.0)
+        for n in (0, 1)
+    ]
     torch.testing.assert_close(found, torch.cat(rows))
     with pytest.raises(BaseModelError, match="without a start frame"):
-        predict(transformer, noisy, sigma, [given[0], text])
+        predict(transformer, noisy, sigma, [given[0], text], [], 1.0)
     # It knows all levels of noise, and the cache's keys know what has seen the frames.
     assert FAMILY.prediction.levels_of(BaseSection(path=str(base))) == (0.0, 1.0)
     config = base / "image_processor" / "preprocessor_config.json"

@@ -97,8 +97,8 @@ class WanEncoders(T5Encoders):
         if self.vision is not None:
             # Small beside the VAE's activations, and with it where that is.
             self.vision.model.to(self.vae.model.device)
-            seen = [self.vision.encode(each) for each in (first, last) if each is not None]
-            found[VISION] = torch.cat(seen)
+            views = [self.vision.encode(each) for each in (first, last) if each is not None]
+            found[VISION] = torch.cat(views)
         return found
 
 
@@ -111,18 +111,18 @@ def load_encoders(
         BaseModelError: When the VAE makes other latents than the denoiser.
     """
     own = read_json(location.encoders / "vae" / "config.json").get("z_dim", 16)
-    given = reads(location.file, location.denoiser)
-    if own != given.made:
+    denoiser = reads(location.file, location.denoiser)
+    if own != denoiser.made:
         raise BaseModelError(
             f"the VAE at {location.encoders} makes latents of {own} channels, and the denoiser "
-            f"those of {given.made}",
+            f"those of {denoiser.made}",
             "the VAE of the same model: that of Wan 2.2 TI2V-5B has 48 channels, others have 16",
             "Name the Diffusers folder of the base's own model as base.encoders.",
         )
     kind = "transformers.UMT5EncoderModel"
     encoders = load_t5_encoders(kind, "Wan", load_vae, location, dtype, device, WanEncoders)
-    encoders.lays_over = not given.begins
-    if given.vision:
+    encoders.lays_over = not denoiser.begins
+    if denoiser.vision:
         encoders.vision = _load_vision(location, dtype, device)
     return encoders
 

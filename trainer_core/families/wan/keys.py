@@ -127,8 +127,8 @@ def settings(file: WeightFile) -> dict[str, Any]:
         )
     if width % HEAD:
         raise file.broken(f"it is {width} wide", f"a multiple of {HEAD}, the width of its heads")
-    seen = at(f"{_IMAGE}.ff.net.0.proj.weight")
-    vision = file.matrix(seen)[0] if seen in file.tensors else None
+    views = at(f"{_IMAGE}.ff.net.0.proj.weight")
+    vision = file.matrix(views)[0] if views in file.tensors else None
     return {
         "image_dim": vision,
         "added_kv_proj_dim": vision and width,

@@ -44,36 +44,34 @@ def predict(
     """
     del controls, guidance
     dtype, config = computing_dtype(transformer), inner_module(transformer).config
-    seen = [_given(item, VISION) for item in conditionings] if config.image_dim else []
-    lengths = {0 if each is None else len(each) for each in seen}
-    if 0 in lengths:
+    views = [_of_frames(item, VISION) for item in conditionings] if config.image_dim else []
+    if any(each is None for each in views):
         raise BaseModelError(
             "Wan 2.1 I2V is to predict without a start frame",
             "a clip, whose first frame it is given",
             "Train clips with it, without a slider and without preserved images.",
         )
-    if len(lengths) > 1:  # of one frame and of two, which fill no batch together
-        rows = zip(noisy.split(1), sigma.split(1), conditionings, strict=True)
-        return torch.cat([predict(transformer, x, level, [item]) for x, level, item in rows])
+    # One frame twice is attended to as it is once, and fills a batch with two.
+    views = [each.repeat(max(map(len, views)) // len(each), 1) for each in views]
     text, _ = pad_text([item["text_embeddings"] for item in conditionings])
     text = nn.functional.pad(text, (0, 0, 0, max(0, TEXT_ROWS - text.shape[1])))
     clip = noisy if noisy.ndim == 5 else noisy.unsqueeze(2)
     more = config.in_channels - clip.shape[1]
     time = sigma.to(noisy.device, torch.float32) * 1000
-    clean = [] if more else [_given(item, FRAMES) for item in conditionings]
+    clean = [] if more else [_of_frames(item, FRAMES) for item in conditionings]
     if any(each is not None for each in clean):
         clip, time = _laid_over(clip, time, clean)
-    given = clip
+    inputs = clip
     if more:
         none = clip.new_zeros(more, *clip.shape[2:])
-        started = [_given(item, CHANNELS, none) for item in conditionings]
-        given = torch.cat([clip, torch.stack(started).to(clip)], dim=1)
+        started = [_of_frames(item, CHANNELS, none) for item in conditionings]
+        inputs = torch.cat([clip, torch.stack(started).to(clip)], dim=1)
     velocity = transformer(
-        hidden_states=given.to(dtype),
+        hidden_states=inputs.to(dtype),
         timestep=time,
-        # The denoiser finds what is seen by the rows that a text has at the least.
-        encoder_hidden_states=(text[:, :TEXT_ROWS] if seen else text).to(noisy.device, dtype),
-        encoder_hidden_states_image=torch.stack(seen).to(noisy.device, dtype) if seen else None,
+        # The denoiser takes all rows but these for those of the vision model.
+        encoder_hidden_states=(text[:, :TEXT_ROWS] if views else text).to(noisy.device, dtype),
+        encoder_hidden_states_image=torch.stack(views).to(noisy.device, dtype) if views else None,
         return_dict=False,
     )[0]
     if time.ndim > 1:
@@ -81,7 +79,7 @@ def predict(
     return velocity.reshape(noisy.shape).to(noisy.dtype)
 
 
-def _given(item: Conditioning, name: str, other: Any = None) -> Any:
+def _of_frames(item: Conditioning, name: str, other: Any = None) -> Any:
     """What of the frames that a clip is given has this name."""
     return item.get(f"{START}.{name}", item.get(f"{ENDS}.{name}", other))
 

@@ -38,11 +38,7 @@ PRESETS = {
     "musubi": (_ATTENTION, _MLP),
 }
 
-SHARED_INPUTS = (
-    r"(blocks\.\d+)\.attn1\.to_[qkv]",
-    r"(blocks\.\d+)\.attn2\.to_[kv]",
-    r"(blocks\.\d+)\.attn2\.add_[kv]_proj",
-)
+SHARED_INPUTS = (r"(blocks\.\d+)\.attn1\.to_[qkv]", r"(blocks\.\d+)\.attn2\.to_[kv]")
 
 FAMILY = Family(
     name="wan",

@@ -10,9 +10,9 @@ from trainer_core.data.caption_notes import caption_notes
 from trainer_core.data.control_rules import (
     endpoint_kinds,
     require_bare_texts,
+    require_clips,
     require_control_images,
     require_droppable,
-    require_clips,
     require_steering,
 )
 from trainer_core.data.sources.combined import scan_all

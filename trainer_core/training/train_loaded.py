@@ -179,7 +179,7 @@ def _previews(run: Loaded, recorder: Recorder | None) -> Callable[[int], None]:
                 return
             with recorder.saved_on_failure(step), skipped, run.state.shown(weights):
                 sample_previews(
-                    run.data.sampler(run.transformer, device, other),
+                    replace(run.data.sampler(run.transformer, device), other=other),
                     run.config.preview,
                     run.data.prompts,
                     functools.partial(recorder.image, step),

@@ -51,7 +51,6 @@ from ...data.sources.layers import require_layers
 from ...data.sources.problems import Scan
 from ...errors import ConfigError
 from ...families.family import Family
-from ...families.lent import OtherExpert
 from ...families.registry import get_family
 from ...filesystem.allowed_folders import AllowedFolders
 from ...filesystem.temporary import remove_leftovers
@@ -100,23 +99,16 @@ class Prepared:
         counts = Counter(size for size, is_held in held if not is_held)
         return {str(size): counts[size] for size in sorted(counts)}
 
-    def sampler(
-        self,
-        transformer: torch.nn.Module,
-        device: torch.device,
-        other: OtherExpert | None = None,
-    ) -> Sampler:
+    def sampler(self, transformer: torch.nn.Module, device: torch.device) -> Sampler:
         """Generate on a denoiser of this base.
 
         Args:
             device: Where it lives.
-            other: As of `Sampler`.
 
         Returns:
             A sampler that decodes with this base's VAE.
         """
-        decode = self.encoders.decoder()
-        return Sampler(self.family, self.location, transformer, decode, device, other)
+        return Sampler(self.family, self.location, transformer, self.encoders.decoder(), device)
 
 
 def prepare(

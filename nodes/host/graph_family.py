@@ -21,7 +21,7 @@ from .start_frames import EndpointEncoder
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
     from ...trainer_core.families.family import Family
     from ...trainer_core.families.lent import LentDenoiser, OtherExpert
@@ -91,7 +91,10 @@ def other_expert(model: Any, *, begins: bool, switch_at: float) -> OtherExpert:
     def open_denoiser(at_end: contextlib.ExitStack) -> nn.Module:
         return at_end.enter_context(borrowed_denoiser(found.patcher)).denoiser
 
-    return OtherExpert(predict, open_denoiser, begins, switch_at)
+    def border(sigmas: Tensor) -> Tensor:
+        return sigmas[round((len(sigmas) - 1) * switch_at)]
+
+    return OtherExpert(predict, open_denoiser, begins, border)
 
 
 def _family(

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.fixtures.clip_files import write_clip
 from tests.fixtures.wan_base import make_wan, make_wan_base, wan_to_native
+from trainer_core.cli import main
 from trainer_core.families.wan.keys import start_channels
 
 FRAMES = 9
@@ -91,12 +92,61 @@ def test_one_of_two_models_that_begin_with_a_frame_trains_from_its_file(
     state = wan_to_native(make_wan(4, in_channels=4 + start_channels(4)).state_dict())
     save_file({name: each.contiguous() for name, each in state.items()}, file)
     settings += [f"base.path={file}", "preview.every=0"]
+    # An image has no frame that would be predicted from its first one.
+    assert main(["train", "run.yaml", *settings]) == 2
+    assert "0.png is an image" in capsys.readouterr().err
+    for name in ("0.png", "0.txt"):
+        (tmp_path / "images" / name).unlink()
     plain = trained(capsys, *settings, "output.name=first")
     both = trained(capsys, *settings, "output.name=both", "dataset.end_frame=1")
     assert plain.keys() == both.keys()
     assert any(not torch.equal(both[key], value) for key, value in plain.items())
     (run,) = tmp_path.rglob("first/*/run.yaml")
     assert "min: 0.889" in run.read_text()
+
+
+STARTED = {
+    "seen": ({"reads": 4 + start_channels(4), "vision": 32}, 2 * (10 + 2), "dataset.end_frame=0.5"),
+    "ti2v 5b": ({"of_5b": True}, 2 * 10, "dataset.start_frame=0.5"),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", STARTED)
+def test_clips_that_begin_with_a_frame_train_from_a_folder(kind, tmp_path, capsys, monkeypatch):
+    own, layers, share = STARTED[kind]
+    base = make_wan_base(tmp_path / "base", **own)
+    settings = [*prepare(base, tmp_path, capsys, monkeypatch), share, "training.batch_size=2"]
+    for name in ("0.png", "0.txt"):
+        (tmp_path / "images" / name).unlink()
+    write_clip(tmp_path / "images" / "other.mp4", 2 * FRAMES, rate=24.0, size=(64, 64))
+    (tmp_path / "images" / "other.txt").write_text("another bar")
+    (report,) = command(capsys, "doctor", "run.yaml", *settings)
+    assert report["run"]["adapter"]["layers"] == layers
+    result = command(capsys, "train", "run.yaml", *settings)[-1]["result"]
+    with Image.open(result["pictures"][-1]) as preview:
+        assert (preview.n_frames, preview.size) == (FRAMES, (64, 64))
+    (file,) = result["adapters"]
+    assert sum(key.endswith(".alpha") for key in load_file(file)) == layers
+
+
+@pytest.mark.exhaustive
+def test_one_of_two_models_of_a_folder_trains_and_its_previews_have_both(
+    tmp_path, capsys, monkeypatch
+):
+    two = make_wan_base(tmp_path / "two", border=0.9)
+    settings = prepare(two, tmp_path, capsys, monkeypatch)[1:]
+    clips = {}
+    for part in ("transformer", "transformer_2"):
+        own = [*settings, f"base.path={two / part}", f"output.name={part}"]
+        result = command(capsys, "train", "run.yaml", *own)[-1]["result"]
+        with Image.open(result["pictures"][-1]) as preview:
+            clips[part] = preview.n_frames, preview.copy().tobytes()
+    assert clips["transformer"][0] == clips["transformer_2"][0] == FRAMES
+    assert clips["transformer"] != clips["transformer_2"]
+    made = len(list(tmp_path.rglob("cache/*/*")))
+    command(capsys, "cache", "run.yaml", *settings, f"base.path={two / 'transformer'}")
+    assert len(list(tmp_path.rglob("cache/*/*"))) == made
 
 
 FSDP = ["accelerate.commands.launch", "--use_fsdp", "--fsdp_version", "2", "--num_processes", "2"]

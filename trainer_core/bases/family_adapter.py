@@ -25,7 +25,7 @@ def open_of_family(path: Path, family: Family) -> Iterator[OpenAdapter]:
     """Open an adapter of a family for the time of a block.
 
     Names and sizes do not tell twins apart (`BaseFiles.twin`), so what this trainer wrote into the
-    header counts too.
+    header counts too; a model that a host lends is of no family by name.
 
     Raises:
         AdapterFileError: As `open_adapter`, and when the header says another family.
@@ -33,7 +33,8 @@ def open_of_family(path: Path, family: Family) -> Iterator[OpenAdapter]:
     others = {each.title: each.layers.key_map for each in FAMILIES.values()}
     with open_adapter(path, family.layers.key_map, others) as adapter:
         name = own_facts(adapter.file.metadata).get("family")
-        if isinstance(name, str) and name in FAMILIES and name != family.name:
+        names = () if family.lent is not None else FAMILIES
+        if isinstance(name, str) and name in names and name != family.name:
             raise AdapterFileError(
                 f"{path} was trained on {FAMILIES[name].title}, as its header says",
                 f"an adapter for {family.title}",

@@ -11,7 +11,15 @@ from ..config import BaseSection
 from ..errors import BaseModelError, ConfigError
 from ..families.registry import FAMILIES, embedded_family
 from ..weights.base_location import EMBEDDED, BaseLocation, folder_identity
-from ..weights.base_path import base_file, local_folder, looks_like_file, names_hub
+from ..weights.base_path import (
+    DENOISERS,
+    base_file,
+    local_folder,
+    looks_like_file,
+    names_hub,
+    split_denoiser,
+    split_hub,
+)
 from ..weights.diffusers_folder import check_part, class_name, is_whole, read_json
 from ..weights.header import WeightFile, check_formats, open_weights
 from .base_adapters import outline_base_adapters
@@ -57,9 +65,10 @@ def locate_base(
     file = base_file(settings.path)
     if file is not None:
         folder, variant = _open_file(file, settings, family, has_controls)
+        part = ""
     else:
-        folder = _base_folder(settings, family, needs_encoders)
-        _check_transformer(folder, family)
+        folder, part = _base_folder(settings, family, needs_encoders)
+        _check_transformer(folder, part, family)
         made_for = family.files.folder.pipelines[_pipeline(folder)] or ""
         edits = partial(_folder_variant, family, folder)
         variant = _settle_variant(settings.variant, family, has_controls, edits, made_for)
@@ -69,6 +78,9 @@ def locate_base(
     parts = family.files.folder.encoder_parts if needs_encoders else ()
     if parts and variant != "generate":
         parts = (*parts, *family.files.folder.edit_parts)
+    part = part or DENOISERS[0]
+    if parts and family.files.folder.sees(file, folder / part):
+        parts = (*parts, *family.files.folder.seeing_parts)
     _check_parts(settings, family, file, encoders, parts)
     text_length = settings.text_length or family.text.length
     location = BaseLocation(
@@ -79,6 +91,7 @@ def locate_base(
         identity=folder_identity(encoders, parts, (family.name, variant, str(text_length))),
         embedded=settings.path == EMBEDDED,
         file=file,
+        part=part,
     )
     if to_train:
         refuse_distilled(settings, family, location)
@@ -137,11 +150,12 @@ def _open_file(
     return spec.configs / spec.config_of(file, variant), variant
 
 
-def _base_folder(settings: BaseSection, family: Family, needs_encoders: bool) -> Path:
+def _base_folder(settings: BaseSection, family: Family, needs_encoders: bool) -> tuple[Path, str]:
+    """The Diffusers folder, and the denoiser in it that ``base.path`` names (`split_denoiser`)."""
     if settings.path != EMBEDDED:
         if names_hub(settings.path):
             return _download(settings, family, needs_encoders)
-        return local_folder(settings.path, "base.path")
+        return split_denoiser(local_folder(settings.path, "base.path"))
     if family.embedded is None:
         embedded = embedded_family().name
         raise BaseModelError(
@@ -149,19 +163,21 @@ def _base_folder(settings: BaseSection, family: Family, needs_encoders: bool) ->
             f"family: {embedded}, which is what the embedded base is",
             f"Set family: {embedded}, or name a {family.title} folder as base.path.",
         )
-    return family.embedded
+    return family.embedded, ""
 
 
-def _download(settings: BaseSection, family: Family, needs_encoders: bool) -> Path:
+def _download(settings: BaseSection, family: Family, needs_encoders: bool) -> tuple[Path, str]:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
-    parts: Sequence[str] = ("transformer", "scheduler")
+    hub_id, part = split_hub(settings.path)
+    parts: Sequence[str] = (part or DENOISERS[0], "scheduler")
     if needs_encoders and not settings.encoders:
-        parts = (*parts, *family.files.folder.encoder_parts, *family.files.folder.edit_parts)
+        spec = family.files.folder
+        parts = (*parts, *spec.encoder_parts, *spec.edit_parts, *spec.seeing_parts)
     patterns = ["model_index.json", *(f"{part}/{name}" for part in parts for name in _FILES)]
     try:
-        return Path(snapshot_download(settings.path, allow_patterns=patterns))
+        return Path(snapshot_download(hub_id, allow_patterns=patterns)), part
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BaseModelError(
@@ -171,17 +187,18 @@ def _download(settings: BaseSection, family: Family, needs_encoders: bool) -> Pa
         ) from error
 
 
-def _check_transformer(folder: Path, family: Family) -> None:
+def _check_transformer(folder: Path, named: str, family: Family) -> None:
     pipeline, pipelines = _pipeline(folder), family.files.folder.pipelines
     if pipeline not in pipelines:
         index = folder / "model_index.json"
         raise _wrong_family(f"{index} says {pipeline}", ", ".join(pipelines), family)
-    check_part(folder, "transformer", "base.path")
-    config = folder / "transformer" / "config.json"
+    family.files.folder.check(folder, named)
+    part = named or DENOISERS[0]
+    check_part(folder, part, "base.path")
+    config = folder / part / "config.json"
     name = class_name(config)
     if name != family.files.single_file.class_name:
         raise _wrong_family(f"{config} says {name}", family.files.single_file.class_name, family)
-    family.files.folder.check(folder)
 
 
 def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:
@@ -285,7 +302,7 @@ def detect_base(path: str | Path) -> str:
         return embedded_family().name
     place = Path(path).expanduser()
     if place.is_dir():
-        return _folder_family(place)
+        return _folder_family(split_denoiser(place)[0])
     if place.is_file():
         return trainable_family(open_weights(place))
     kind = "file" if looks_like_file(str(path)) else "folder or file"
@@ -318,10 +335,8 @@ def detect_variant(path: str | Path, family: Family) -> str | None:
             if family.files.single_file.edits(file)
             else "generate"
         )
-    variant, needed = (
-        family.files.folder.pipelines.get(_pipeline(place)),
-        family.files.folder.edit_parts,
-    )
+    place, needed = split_denoiser(place)[0], family.files.folder.edit_parts
+    variant = family.files.folder.pipelines.get(_pipeline(place))
     both = bool(needed) and all(is_whole(place, part) for part in needed)
     return variant or (None if both else "generate")
 
@@ -346,7 +361,8 @@ def count_numbers(path: str | Path, family: Family) -> int:
             **family.files.single_file.settings(family.files.single_file.tidy(open_weights(place))),
         }
     else:
-        config = read_json(place / "transformer" / "config.json")
+        folder, part = split_denoiser(place)
+        config = read_json(folder / (part or DENOISERS[0]) / "config.json")
     return family.layers.sizes(config).numbers
 
 

@@ -269,9 +269,8 @@ def _open(path: str, wanted: str | None) -> BaseWeights:
     # The same checks as before training: the folder is whole and holds this class.
     section = BaseSection(path=path)
     found = locate_base(section, family, has_controls=False, needs_encoders=False, to_train=False)
-    folder = found.folder
-    files = [_base_file(open_weights(each), family) for each in shard_files(folder / "transformer")]
-    return BaseWeights(folder, family, tuple(files))
+    files = [_base_file(open_weights(each), family) for each in shard_files(found.denoiser)]
+    return BaseWeights(found.folder, family, tuple(files))
 
 
 def _base_file(weights: WeightFile, family: Family) -> BaseFile:

@@ -26,7 +26,6 @@ from .open import BaseFile, BaseWeights
 DTYPES = {"keep": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """What the weights of a merged base may be stored in."""
 
-_TRANSFORMER = "transformer"
 _NOTE = "_quantization_metadata"
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 _SMALL = 1 << 20
@@ -182,18 +181,19 @@ def _write_folder(base: BaseWeights, target: Path, work: _Work) -> None:
     """Write a whole Diffusers folder beside the target, then give it the target's name."""
     with temporary_beside(target) as temporary:
         try:
-            _copy_parts(base.path, temporary)
+            part = base.files[0].path.parent.name
+            _copy_parts(base.path, temporary, part)
             for file in base.files:
-                place = temporary / _TRANSFORMER / file.path.name
+                place = temporary / part / file.path.name
                 _write_file(file, base.family.files.single_file.markers, place, work)
-            _update_index(temporary / _TRANSFORMER)
+            _update_index(temporary / part)
             _name_folder(temporary, target, replace=work.replace)
             flush_folder(target.parent)
         except OSError as error:
             raise storage_error(target, error) from error
 
 
-def _copy_parts(source: Path, target: Path) -> None:
+def _copy_parts(source: Path, target: Path, made: str) -> None:
     """Copy what ``model_index.json`` names, but for the weights that are made again."""
     parts = [name for name, value in read_json(source / "model_index.json").items() if value]
     target.mkdir(parents=True)
@@ -201,7 +201,7 @@ def _copy_parts(source: Path, target: Path) -> None:
         if path.name.startswith("."):
             continue
         if path.is_dir() and path.name in parts:
-            skip = _weights_of if path.name == _TRANSFORMER else None
+            skip = _weights_of if path.name == made else None
             shutil.copytree(path, target / path.name, ignore=skip)
         elif path.is_file() and path.stat().st_size <= _SMALL:
             shutil.copyfile(path, target / path.name)

@@ -57,9 +57,12 @@ def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:
 def _downloaded(hub_id: str) -> Path:
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(hub_id, "model_index.json")
+    from ..weights.base_path import split_hub
+
+    repository, part = split_hub(hub_id)
+    found = try_to_load_from_cache(repository, "model_index.json")
     if isinstance(found, str):
-        return Path(found).parent
+        return Path(found).parent / part
     raise BaseModelError(
         f"base.path: {hub_id} is not on this machine",
         "a local folder, or a hub id that was downloaded before",

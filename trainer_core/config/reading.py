@@ -40,7 +40,7 @@ from .section import (
     traits_of,
 )
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(/transformer(_2)?)?")
 
 
 def load_config(

@@ -68,6 +68,14 @@ class BaseSection(Section):
         path="anchored",
         resumed="free",
     )
+    other_expert: str | None = setting(
+        None,
+        "Set it to get previews of one of the two files of Wan 2.2 A14B: the other one, which "
+        "samples its own noise levels and is not trained. A Diffusers folder has both.",
+        advanced=True,
+        path="anchored",
+        resumed="free",
+    )
     variant: Variant = setting(
         "auto",
         "Leave it on auto unless it finds the wrong one. 'generate' makes images from text, "

@@ -125,6 +125,27 @@ def endpoint_kinds(settings: DatasetSection, starts: StartFrames | None) -> tupl
     )
 
 
+def require_clips(images: Iterable[str], starts: StartFrames | None) -> None:
+    """Refuse single images for a base of videos that always begins with a frame.
+
+    Of such an image nothing would be left to predict.
+
+    Args:
+        images: Names of the samples that are no clips.
+
+    Raises:
+        DatasetError: Naming the first of them.
+    """
+    name = next(iter(images), None) if starts is not None and starts.always else None
+    if name is not None:
+        raise DatasetError(
+            f"{name} is an image, and the base continues the first frame of a clip",
+            "clips alone",
+            "Take the images out, or train them on the text-to-video model of the same release: "
+            "its adapters also work on the image-to-video model.",
+        )
+
+
 def require_steering(samples: Iterable[Sample], *, steered: bool) -> None:
     """Refuse clips without a control clip where one steers the base, and the other way round.
 

@@ -27,6 +27,9 @@ from .graph_spec import GraphSpec
 from .lent import LentDenoiser
 from .trainable_text import CLIP_L, with_tokens
 
+NAME_THE_OTHER = "Or name the other model's file as base.other_expert."
+"""Where samples need both of two models."""
+
 _NARROWEST = 0.05
 """Share of the noise levels that are trained at least, of one of two models."""
 
@@ -121,7 +124,7 @@ class Family:
             )
         else:
             kind = self.files.single_file.transformer
-            transformer = load_frozen(kind, location.folder, "transformer", dtype, device)
+            transformer = load_frozen(kind, location.folder, location.part, dtype, device)
         self.layers.prepare(transformer)
         return transformer
 
@@ -271,7 +274,7 @@ class Family:
                 f"base.path: {base.path} is one of two models, for noise levels {least:g} to "
                 f"{most:g}, and {wanted}",
                 "both models, which generate together",
-                f"{remedy} Generate with both models in ComfyUI.",
+                remedy,
             )
 
     @property

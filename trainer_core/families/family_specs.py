@@ -258,6 +258,21 @@ class BaseFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class SecondBase:
+    """The other one of two models, which samples the noise levels that a base does not know.
+
+    Attributes:
+        base: Where it is.
+        begins: Whether it is the one for high noise, with which a generation begins.
+        border: Sigma from which on the one for high noise samples.
+    """
+
+    base: BaseSection
+    begins: bool
+    border: float
+
+
+@dataclass(frozen=True, slots=True)
 class PredictionSpec:
     """What a family's transformer predicts, at which noise levels.
 
@@ -276,6 +291,7 @@ class PredictionSpec:
         levels_of: Noise levels that a base knows, from the lowest; another model, which the base
             does not have, samples the others. Their sigmas are trained where a run file says none.
         levels_note: What is said of the noise levels that a run trains, with all of them filled in.
+        second_of: The other one of two models, where the base says where it is.
         density: Of the noise levels that are trained where ``training.sigma.density`` is ``auto``.
     """
 
@@ -290,4 +306,5 @@ class PredictionSpec:
     trained_shift: Callable[[BaseLocation], ShiftSettings] = lambda location: ShiftSettings()
     levels_of: Callable[[BaseSection], tuple[float, float]] = lambda base: (0.0, 1.0)
     levels_note: Callable[[RunConfig], str] = lambda config: ""
+    second_of: Callable[[BaseSection], SecondBase | None] = lambda base: None
     density: str = "shifted"

@@ -25,21 +25,21 @@ OF_FILES = ("blocks_to_swap", "base_format", "compute", "compile", "master", "ch
 
 @dataclass(frozen=True, slots=True)
 class OtherExpert:
-    """A second denoiser that samples the noise levels of which the lent one knows nothing.
+    """A second denoiser that samples the noise levels of which a base knows nothing.
 
     Wan 2.2 has two: one for high noise, with which sampling begins, and one for low noise.
 
     Attributes:
-        predict: As of `PredictionSpec`, with the same parameterization as the lent one.
+        predict: As of `PredictionSpec`, with the same parameterization as the base.
         open: Gives the frozen denoiser, and takes it back at the end of a stack.
         begins: Whether it is the one for high noise.
-        switch_at: Share of the sampling steps that the one for high noise makes, between 0 and 1.
+        border: Noise levels of a sampling, down to 0, to the first one of the one for low noise.
     """
 
     predict: Predict
     open: Callable[[contextlib.ExitStack], nn.Module]
     begins: bool
-    switch_at: float
+    border: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from ..device import (
 )
 from ..diffusion.flow import SamplingStopped
 from ..errors import told_of
-from ..families.family import Family
+from ..families.family import NAME_THE_OTHER, Family
 from ..families.filled import control_channels
 from ..families.registry import get_family
 from ..families.trainable_text import refuse_texts, with_tokens
@@ -50,7 +50,6 @@ from ..quantization.quantized_linear import set_compute
 from ..tensors.safetensors_reader import Source
 from ..types import AdapterState, Conditioning, Sound
 from ..weights.base_location import BaseLocation
-from .decoder import decoding_bytes
 from .encoders import (
     EncodedPrompt,
     EncoderSource,
@@ -64,12 +63,11 @@ from .sampler import (
     Sampler,
     SampleRequest,
     SampleSettings,
-    preview_frames,
-    preview_layers,
     preview_rate,
     settings_of_prompt,
 )
-from .sampling_memory import forward_bytes, sampling_memory
+from .sampling_memory import sampling_bytes, sampling_memory
+from .second_model import second_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +201,12 @@ class _Place:
             put_on_base(base.transformer, self.key_map, self.adapters(), merge=merge)
             base.mark(True)  # weights that an adapter was merged into are other tensors
             base.send_rest()
-            sampler = Sampler(self.family, self.location, base.transformer, decode, self.device)
+            other = second_model(
+                self.config, self.family, self.location, dtype, self.device, self.machine
+            )
+            sampler = Sampler(
+                self.family, self.location, base.transformer, decode, self.device, other
+            )
             return Pipeline(sampler, self.encoders, self.key_map, base, at_end.pop_all())
 
     def adapters(self, read: _ReadAdapters = read_base_adapters) -> list[BaseAdapterFile]:
@@ -221,25 +224,9 @@ class _Place:
         held = sum(map(state_bytes, states))
         reserve = 0 if self.device.type == "cpu" else RESERVE
         base = empty_base(self.location, self.family)
-        preview = self.config.preview.largest()
-        pixels = preview.width * preview.height
-        # One after the other; the base stays where it is meanwhile.
-        decoding = decoding_bytes(pixels, dtype, self.family.latents.decoder_numbers)
-        used = max(forward_bytes(base, dtype, self._tokens()), decoding)
+        used = sampling_bytes(self.config, base, dtype)
         room = self.machine.free_memory(self.device) - reserve - held - used
         return sampling_memory(self.config.memory, base, dtype, room)
-
-    def _tokens(self) -> int:
-        """Of a preview: its image and control images, and its text."""
-        preview, area = self.config.preview.largest(), self.config.dataset.control_area or 0
-        *_, high, wide = self.family.latent_shape(self.location, preview.width, preview.height)
-        image, pixels = high * wide // self.family.latents.patch**2, preview.width * preview.height
-        controls = max(map(len, self.config.preview.controls), default=0)
-        frames = preview_layers(preview, self.family, self.location.variant) + 1
-        if self.family.clips is not None:
-            frames = self.family.clips.latent_frames(preview_frames(preview, self.family, 1))
-        controls *= max(image, image * area // pixels)
-        return self.location.text_length + frames * image + controls
 
 
 def open_pipeline(
@@ -280,7 +267,9 @@ def _locate(
     """Find a base; ``tokens`` says whether an adapter changes its text encoder."""
     device, machine = resolve_device(config.memory.device), machine or Machine()
     family = (family or get_family(config.family)).of_base(config.base)
-    family.require_sampling(config.base, "images are to be generated", "Train it alone here.")
+    if family.prediction.second_of(config.base) is None:
+        remedy = f"{NAME_THE_OTHER} Or generate in ComfyUI."
+        family.require_sampling(config.base, "images are to be generated", remedy)
     located = functools.partial(locate_base, needs_encoders=make_source is None, to_train=False)
     location = family.joined(located(config.base, family, has_controls), config)
     if tokens and not location.reads_tokens:

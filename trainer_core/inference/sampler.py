@@ -16,7 +16,7 @@ from ..config import PreviewSection, RunConfig
 from ..diffusion.flow import sample_euler
 from ..diffusion.streams import join_streams, part_streams, stream_shapes
 from ..families.family import Family, guided_velocity
-from ..families.lent import LentSound
+from ..families.lent import LentSound, OtherExpert
 from ..types import Conditioning, Sound
 from ..weights.base_location import BaseLocation
 
@@ -150,6 +150,7 @@ class Sampler:
         decode: Latents `[B, C, h, w]` to pixels `[B, 3 or 4, H, W]` in [-1, 1]; of a base of videos
             also `[B, C, f, h, w]` to `[B, T, 3, H, W]`.
         device: Where the denoiser lives.
+        other: Samples at the noise levels that the base does not know; None where it knows all.
     """
 
     family: Family
@@ -157,6 +158,7 @@ class Sampler:
     transformer: torch.nn.Module
     decode: Callable[[Tensor], Tensor]
     device: torch.device
+    other: OtherExpert | None = None
 
     @torch.no_grad()
     def latents(
@@ -210,13 +212,16 @@ class Sampler:
                 )
 
             velocity = velocity_of(self.family, self.transformer)
-            other = self.family.lent.other if self.family.lent is not None else None
+            lent = self.family.lent
+            other = self.other if lent is None else lent.other
             if other is not None:
                 prediction = replace(self.family.prediction, predict=other.predict)
                 family = replace(self.family, prediction=prediction)
-                border = sigmas[round(settings.steps * other.switch_at)]
                 velocity = _by_level(
-                    velocity, velocity_of(family, other.open(at_end)), border, begins=other.begins
+                    velocity,
+                    velocity_of(family, other.open(at_end)),
+                    other.border(sigmas),
+                    begins=other.begins,
                 )
             sampled = sample_euler(velocity, latents, sigmas.to(self.device), stop=stop)
             return part_streams(sampled, beside)

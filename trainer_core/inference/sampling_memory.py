@@ -7,9 +7,13 @@ import bisect
 import torch
 from torch import nn
 
-from ..config import MemorySection
+from ..config import MemorySection, RunConfig
+from ..families.family import Family
 from ..offload.empty_base import EmptyBase, bytes_on_device
 from ..offload.swapped import repeated_blocks
+from ..weights.base_location import BaseLocation
+from .decoder import decoding_bytes
+from .sampler import preview_frames, preview_layers
 
 
 def sampling_memory(
@@ -38,6 +42,28 @@ def sampling_memory(
     if fits(0):
         return swapping(0)
     return swapping(bisect.bisect_left(range(base.blocks), True, lo=1, key=fits))
+
+
+def sampling_bytes(config: RunConfig, base: EmptyBase, dtype: torch.dtype) -> int:
+    """A cautious guess of what a run's largest preview takes beside the weights."""
+    preview = config.preview.largest()
+    pixels = preview.width * preview.height
+    # One after the other; the base stays where it is meanwhile.
+    decoding = decoding_bytes(pixels, dtype, base.family.latents.decoder_numbers)
+    return max(forward_bytes(base, dtype, _tokens(config, base.family, base.location)), decoding)
+
+
+def _tokens(config: RunConfig, family: Family, location: BaseLocation) -> int:
+    """Of a preview: its image and control images, and its text."""
+    preview, area = config.preview.largest(), config.dataset.control_area or 0
+    *_, high, wide = family.latent_shape(location, preview.width, preview.height)
+    image, pixels = high * wide // family.latents.patch**2, preview.width * preview.height
+    controls = max(map(len, config.preview.controls), default=0)
+    frames = preview_layers(preview, family, location.variant) + 1
+    if family.clips is not None:
+        frames = family.clips.latent_frames(preview_frames(preview, family, 1))
+    controls *= max(image, image * area // pixels)
+    return location.text_length + frames * image + controls
 
 
 def forward_bytes(base: EmptyBase, dtype: torch.dtype, tokens: int) -> int:

@@ -49,7 +49,7 @@ def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
     Raises:
         BaseModelError: When the base's file or settings are damaged.
     """
-    with reading_part(location.folder / "transformer"):
+    with reading_part(location.denoiser):
         transformer = _build_empty(location, family)
         if location.reads_tokens and family.text.trainable is not None:
             join_text(transformer, empty_text(family.text.trainable, location))
@@ -93,6 +93,6 @@ def _build_empty(location: BaseLocation, family: Family) -> nn.Module:
 
     if location.file is not None:
         return empty_model(location, family.files.single_file)
-    facts = read_json(location.folder / "transformer" / "config.json")
+    facts = read_json(location.denoiser / "config.json")
     with torch.device("meta"):
         return getattr(diffusers, facts["_class_name"]).from_config(facts)

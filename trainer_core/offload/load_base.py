@@ -166,6 +166,7 @@ def load_base(
     device: torch.device,
     machine: Machine,
     at_end: contextlib.ExitStack,
+    master: Master | None = None,
 ) -> PlacedBase:
     """Load a frozen denoiser; of what is swapped, nothing is on the device as yet.
 
@@ -174,6 +175,7 @@ def load_base(
         device: Where it computes.
         machine: Says how much memory may be pinned, and is told of it.
         at_end: Gives the blocks their weights back, and the device its memory.
+        master: Where swapped blocks lie; unset: as ``memory`` says.
 
     Raises:
         ConfigError: When there are fewer blocks; nothing is loaded then.
@@ -190,7 +192,7 @@ def load_base(
     if not memory.blocks_to_swap:
         load = partial(family.load_transformer, location, dtype, device, memory.base_format)
         kept = memory.base_format, memory.compute, memory.gradient_checkpointing
-        key = (family.name, location.folder, location.file, dtype, str(device), kept)
+        key = (family.name, location.denoiser, location.file, dtype, str(device), kept)
         transformer = machine.base(key, load, at_end)
         placed = PlacedBase(transformer, device, memory, machine, refusal=refusal)
         at_end.callback(placed.close)
@@ -203,9 +205,9 @@ def load_base(
     machine.drop_base()
     empty = empty_base(location, family)
     away = swapped_blocks(empty.transformer, family.layers.repeated_blocks, memory)
-    if memory.master != "file":
+    if master is None and memory.master != "file":
         _require_ram(_swapped_bytes(memory, empty, dtype), memory.blocks_to_swap, machine)
-    master = make_master(memory.master, device, machine)
+    master = master or make_master(memory.master, device, machine)
     at_end.callback(master.close)
     # On the way to another device nothing has to be copied within RAM.
     mapped = memory.master == "file" or device.type != "cpu"

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from ..adapters.init.eva import initialize_from_inputs
 from ..config.optimizer import FINDS_ITS_RATE
+from ..device import DTYPES
 from ..errors import RESUME
 from ..filesystem.file_names import IMAGE_EXTENSIONS
 from ..inference.pipeline import sample_previews
+from ..inference.second_model import second_model
 from ..offload.swapped import repeated_blocks
 from .memory.out_of_memory import DeviceRoom, explained, skipped_when_full
 from .memory.smaller_step import SmallerStep
@@ -159,6 +161,16 @@ def _room(run: Loaded, split: SplitBatches, recorder: Recorder | None) -> Device
 def _previews(run: Loaded, recorder: Recorder | None) -> Callable[[int], None]:
     """Make `Trainer.generate`: the first process generates; all help where the base is sharded."""
     weights = run.config.training.ema.previews
+    device, other = run.processes.device, None
+    if recorder is not None and run.config.preview.every > 0:
+        other = second_model(
+            run.config,
+            run.data.family,
+            run.data.location,
+            DTYPES[run.precision],
+            device,
+            run.placed.machine,
+        )
 
     def generate(step: int) -> None:
         skipped = skipped_when_full(f"previews of step {step}", run.processes, run.observer)
@@ -167,7 +179,7 @@ def _previews(run: Loaded, recorder: Recorder | None) -> Callable[[int], None]:
                 return
             with recorder.saved_on_failure(step), skipped, run.state.shown(weights):
                 sample_previews(
-                    run.data.sampler(run.transformer, run.processes.device),
+                    replace(run.data.sampler(run.transformer, device), other=other),
                     run.config.preview,
                     run.data.prompts,
                     functools.partial(recorder.image, step),

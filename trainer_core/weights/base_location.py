@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .base_path import DENOISERS
+
 EMBEDDED = "embedded"
 """The word for the tiny base that ships with the trainer, where a path is asked for."""
 
@@ -28,6 +30,7 @@ class BaseLocation:
         file: The single file with the transformer's weights; None when they are in ``folder``.
         reads_tokens: Whether a text encoder is trained, as a part of the denoiser, so that texts
             are encoded to its tokens (`families.trainable_text`).
+        part: Sub-folder of ``folder`` with the transformer; some pipelines have two.
     """
 
     folder: Path
@@ -38,6 +41,12 @@ class BaseLocation:
     embedded: bool
     file: Path | None = None
     reads_tokens: bool = False
+    part: str = DENOISERS[0]
+
+    @property
+    def denoiser(self) -> Path:
+        """The folder of the transformer, with its settings."""
+        return self.folder / self.part
 
 
 _EDGE = 1 << 20

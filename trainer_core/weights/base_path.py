@@ -13,13 +13,34 @@ FILE_SUFFIXES = (".safetensors", ".sft", GGUF_SUFFIX)
 
 # Endings that say "a file of weights" to a person, so that such a path is never taken for a hub id.
 _WEIGHT_SUFFIXES = (*FILE_SUFFIXES, ".ckpt", ".pt", ".pth", ".bin")
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+DENOISERS = ("transformer", "transformer_2")
+"""Sub-folders of a Diffusers folder that a ``base.path`` may name: some have two denoisers."""
+
+_HUB_ID = re.compile(rf"([A-Za-z0-9][\w.-]*/[\w.-]+?)(?:/({'|'.join(DENOISERS)}))?/?")
 
 
 def names_hub(text: str) -> bool:
     """Whether a ``base.path`` is a hub id: of that form, no file of weights, and not here."""
     here = Path(text).expanduser().exists()
     return not here and not looks_like_file(text) and _HUB_ID.fullmatch(text) is not None
+
+
+def split_denoiser(place: Path) -> tuple[Path, str]:
+    """The Diffusers folder of a ``base.path``, and the denoiser in it that the path names.
+
+    Returns:
+        The second is one of `DENOISERS`; empty where the path names the folder alone.
+    """
+    named, index = place.name in DENOISERS, "model_index.json"
+    if named and not (place / index).is_file() and (place.parent / index).is_file():
+        return place.parent, place.name
+    return place, ""
+
+
+def split_hub(text: str) -> tuple[str, str]:
+    """As `split_denoiser`, of a hub id: ``owner/name`` or ``owner/name/transformer_2``."""
+    found = _HUB_ID.fullmatch(text)
+    return (found[1], found[2] or "") if found else (text, "")
 
 
 def base_file(text: str) -> Path | None:

@@ -12,17 +12,17 @@ from typing import Any
 
 from ..errors import BaseModelError
 from ..filesystem.text_files import read_object
-from .base_path import looks_like_file
+from .base_path import DENOISERS, looks_like_file
 
 # A part, to the files of which it has at least one.
 _MARKS: dict[str, tuple[str, ...]] = {
     "tokenizer": ("tokenizer_config.json",),
     "tokenizer_2": ("tokenizer_config.json",),
     "scheduler": ("scheduler_config.json",),
+    "image_processor": ("preprocessor_config.json",),
     "processor": ("preprocessor_config.json", "processor_config.json"),
 }
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
-_DENOISER = "transformer"
 _STEM = "diffusion_pytorch_model.safetensors"
 _MOST_LAYERS = 1000
 _COUNTS_LAYERS = ("layer", "depth", "blocks")
@@ -190,7 +190,7 @@ def _check_weights(place: Path, settings: Mapping[str, Any]) -> None:
     # A quantizing library knows its own integers.
     if not isinstance(settings.get("quantization_config"), dict):
         for file in files:
-            _refuse_integers(file, every=place.name == _DENOISER)
+            _refuse_integers(file, every=place.name in DENOISERS)
 
 
 def _refuse_integers(file: Path, *, every: bool) -> None:

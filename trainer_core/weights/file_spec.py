@@ -24,14 +24,19 @@ class FolderSpec:
         encoder_parts: Sub-folders of the encoders.
         edit_parts: Sub-folders that only the edit variants need.
         does_both: Whether each base was made for generating and for editing, files too.
-        check: Refuses a folder of such a pipeline whose model the family does not compute.
+        seeing_parts: Sub-folders of the model that shows a start frame to the denoiser.
+        sees: Whether a denoiser, by its single file or its folder, is shown one.
+        check: Refuses a folder of such a pipeline whose model the family does not compute; also
+            given which of `DENOISERS` was named, empty for none.
     """
 
     pipelines: Mapping[str, str | None]
     encoder_parts: tuple[str, ...] = ("text_encoder", "tokenizer", "vae")
     edit_parts: tuple[str, ...] = ()
     does_both: bool = False
-    check: Callable[[Path], None] = lambda folder: None
+    seeing_parts: tuple[str, ...] = ()
+    sees: Callable[[Path | None, Path], bool] = lambda file, denoiser: False
+    check: Callable[[Path, str], None] = lambda folder, part: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,7 @@ def load_packed(
     Raises:
         BaseModelError: When the files are damaged, lack weights or are quantized already.
     """
-    with reading_part(location.folder / "transformer"):
+    with reading_part(location.denoiser):
         plan = _plan_folder(location, spec, torch.device(device), packing)
     # Outside: a GPU that stops, or RAM that is full, is no damage of the files.
     return _filled(plan, spec, dtype, take)
@@ -269,7 +269,7 @@ def plan_weights(
 
 def is_quantized(location: BaseLocation) -> bool:
     """Whether a library has quantized the base, which then keeps its format."""
-    path = location.folder / "transformer" / "config.json"
+    path = location.denoiser / "config.json"
     return location.file is None and _names_quantization(read_json(path))
 
 
@@ -295,7 +295,7 @@ def _plan_file(
 def _plan_folder(
     location: BaseLocation, spec: FileSpec, device: torch.device, packing: Packing | None
 ) -> WeightPlan:
-    folder = location.folder / "transformer"
+    folder = location.denoiser
     kind = _class_of(spec.transformer, folder)
     settings = read_json(folder / "config.json")
     if packing is not None and _names_quantization(settings):
@@ -340,7 +340,7 @@ def _tidy_file(location: BaseLocation, spec: FileSpec) -> WeightFile:
 
 
 def _settings(location: BaseLocation, spec: FileSpec, file: WeightFile) -> dict[str, Any]:
-    path = location.folder / "transformer" / "config.json"
+    path = location.denoiser / "config.json"
     settings = {k: v for k, v in read_json(path).items() if not k.startswith("_")}
     return settings | spec.settings(file)
 

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 
 import pytest
+import torch
 from torch import nn
 
 from tests.fixtures.full_size import full_size_transformer, linear_layers
@@ -33,10 +34,14 @@ def test_every_layer_has_a_name_both_ways_or_a_reason(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_templates_name_every_layer_and_no_other(family):
-    key_map = get_family(family).layers.key_map
-    known = {p for p in linear_layers(full_size_transformer(family)) if key_map.to_native(p)}
+    layers = get_family(family).layers
+    key_map, whole = layers.key_map, full_size_transformer(family)
+    with torch.device("meta"):
+        others = [type(whole)(**{**whole.config, **own}) for own in layers.published.values()]
+    known = {p for each in (whole, *others) for p in linear_layers(each) if key_map.to_native(p)}
     # The first number of a path is the block's.
-    found = {re.sub(rf"\.({BLOCK_NUMBER})(?=\.)", ".{}", path, count=1) for path in known}
+    number = re.compile(rf"\.({BLOCK_NUMBER})(?=\.)")
+    found = {p if p in key_map.layers else number.sub(".{}", p, count=1) for p in known}
     assert found == set(key_map.layers)
 
 

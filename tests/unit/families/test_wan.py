@@ -16,6 +16,8 @@ from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.lent_family import video_family
 from trainer_core.families.registry import get_family
 from trainer_core.families.wan.keys import start_channels
+from trainer_core.inference.pipeline import open_pipeline
+from trainer_core.inference.sampler import SampleSettings
 from trainer_core.training import SingleProcess
 from trainer_core.training.setup.refusals import require_possible
 from trainer_core.types import StartFrames
@@ -107,12 +109,14 @@ def test_previews_have_the_folders_own_shift(folder):
 
 FOLDERS = {
     "image to video": ("transformer/config.json", {"in_channels": 36}),
-    "clip vision": ("transformer/config.json", {"image_dim": 1280}),
+    "first and last": ("transformer/config.json", {"pos_embed_seq_len": 514}),
     "two denoisers": (
         "model_index.json",
         {"transformer_2": ["diffusers", "WanTransformer3DModel"], "boundary_ratio": 0.875},
     ),
+    "no border": ("model_index.json", {"transformer_2": ["diffusers", "WanTransformer3DModel"]}),
 }
+WANTED = {"two denoisers": "/transformer_2, the one for low noise", "no border": "boundary_ratio"}
 
 
 @pytest.mark.parametrize("what", FOLDERS)
@@ -121,9 +125,150 @@ def test_a_folder_that_is_given_more_than_a_text_is_refused(what, tmp_path):
     name, changes = FOLDERS[what]
     path = base / name
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    wanted = "one of the two" if what == "two denoisers" else "Base From Model"
-    with pytest.raises(BaseModelError, match=wanted):
+    with pytest.raises(BaseModelError, match=WANTED.get(what, "Base From Model")):
         locate(base)
+
+
+BORDER = 0.8
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    return make_wan_base(tmp_path_factory.mktemp("two") / "a14b", border=BORDER)
+
+
+def adapter_of(layer, file):
+    """A file with an adapter of one layer, and the change that it makes of the weight."""
+    generator = torch.Generator().manual_seed(3)
+    down, up = torch.randn(2, 256, generator=generator), torch.randn(256, 2, generator=generator)
+    key = f"diffusion_model.{layer}"
+    factors = {f"{key}.lora_down.weight": down, f"{key}.lora_up.weight": 0.1 * up}
+    save_file({**factors, f"{key}.alpha": torch.tensor(1.0)}, file)
+    return 0.1 * up @ down / 2
+
+
+def previews(base, adapter=None, **settings):
+    """Latents of two previews with an adapter, whose noise levels lie at both sides of the border.
+
+    Returns:
+        Latents, and the noise levels.
+    """
+    values = {"path": str(base), **settings}
+    drawn = {"prompts": ["x"], "width": 64, "height": 64, "steps": 4, "guidance": 2.0}
+    config = RunConfig.model_validate(
+        {"family": "wan", "base": values, "preview": drawn, "memory": {"device": "cpu"}}
+    )
+    with open_pipeline(config, has_controls=False) as pipeline:
+        if adapter is not None:
+            pipeline.put_on(adapter)
+        size = SampleSettings(64, 64, 4, 2.0, frames=5)
+        found = pipeline.sampler.latents([pipeline.request(CAPTIONS[1], 5)], size)[0]
+        sigmas = FAMILY.sampling_sigmas(pipeline.sampler.location, 4, 64, 64)
+    return found, sigmas
+
+
+def drawn_by_pipeline(sigmas, adapted="", change=None):
+    """What Diffusers' pipeline makes of the same noise, by the same noise levels."""
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    class Levels(FlowMatchEulerDiscreteScheduler):
+        def set_timesteps(self, steps, device):
+            super().set_timesteps(sigmas=sigmas[:-1].tolist(), device=device)
+
+    pipeline = make_wan_pipeline(border=BORDER)
+    pipeline.scheduler = Levels()
+    if adapted:
+        getattr(pipeline, adapted).blocks[0].attn1.to_q.weight.data += change
+    return pipeline(
+        prompt=CAPTIONS[1],
+        negative_prompt="",
+        width=64,
+        height=64,
+        num_frames=5,
+        num_inference_steps=4,
+        guidance_scale=2.0,
+        generator=torch.Generator().manual_seed(5),
+        output_type="latent",
+    ).frames
+
+
+@pytest.mark.parametrize("part", ["transformer", "transformer_2"])
+def test_a_folder_of_two_models_trains_the_one_that_is_named_and_samples_with_both(
+    part, two, tmp_path
+):
+    section = BaseSection(path=str(two / part))
+    location = locate(two / part)
+    loaded = FAMILY.load_transformer(location, torch.float32, "cpu").state_dict()
+    expected = getattr(make_wan_pipeline(border=BORDER), part).state_dict()
+    assert all(torch.equal(loaded[name], each) for name, each in expected.items())
+    # Both read one cache.
+    assert location.identity == locate(two / "transformer").identity
+    assert detect_base(two / part) == "wan"
+    config = RunConfig.model_validate(
+        {"family": "wan", "base": {"path": str(two / part)}, "preview": {"prompts": ["x"]}}
+    )
+    sigma = FAMILY.with_noise(config).training.sigma
+    levels = {"transformer": (BORDER, 1.0), "transformer_2": (0.0, 0.889)}
+    assert (sigma.min, sigma.max) == levels[part]
+    require_possible(config, FAMILY, SingleProcess(torch.device("cpu")))
+    role = "high" if part == "transformer" else "low"
+    assert f"for {role} noise" in FAMILY.prediction.levels_note(FAMILY.with_noise(config))
+    change = adapter_of("blocks.0.self_attn.q", tmp_path / "adapter.safetensors")
+    found, sigmas = previews(two / part, tmp_path / "adapter.safetensors")
+    assert sigmas[1] > BORDER > sigmas[2]
+    assert relative_error(found, drawn_by_pipeline(sigmas, part, change)) <= 1e-5
+    assert relative_error(found, drawn_by_pipeline(sigmas)) > 1e-3
+    assert FAMILY.prediction.second_of(section).begins == (part == "transformer_2")
+
+
+def test_two_files_sample_what_their_folder_does(two, tmp_path):
+    files = {}
+    for part, role in (("transformer", "high"), ("transformer_2", "low")):
+        files[role] = tmp_path / f"wan2.2_t2v_{role}_noise_14B.safetensors"
+        state = getattr(make_wan_pipeline(border=BORDER), part).state_dict()
+        native = {name: each.contiguous() for name, each in wan_to_native(state).items()}
+        save_file(native, files[role])
+    names = {"other_expert": str(files["low"]), "encoders": str(two)}
+    found, _ = previews(files["high"], **names)
+    # The second and the third step lie at both sides of either border.
+    assert relative_error(found, previews(two / "transformer")[0]) <= 1e-5
+    wrong = {
+        "for high noise, as": {"path": str(files["high"]), "other_expert": str(files["high"])},
+        "nothing says which": {"path": str(two), "other_expert": str(files["low"])},
+        "no such file": {"path": str(files["high"]), "other_expert": str(tmp_path / "low_noise")},
+    }
+    for why, values in wrong.items():
+        with pytest.raises(BaseModelError, match=why):
+            FAMILY.prediction.second_of(BaseSection(**values))
+
+
+def test_a_folder_of_two_models_that_begin_with_a_frame_is_one_of_two(tmp_path):
+    base = make_wan_base(tmp_path / "i2v", reads=4 + start_channels(4), border=0.9)
+    index = json.loads((base / "model_index.json").read_text())
+    (base / "model_index.json").write_text(
+        json.dumps({**index, "_class_name": "WanImageToVideoPipeline"})
+    )
+    for part, levels in (("transformer", (0.889, 1.0)), ("transformer_2", (0.0, 0.9))):
+        section = BaseSection(path=str(base / part))
+        assert FAMILY.prediction.levels_of(section) == levels
+        assert FAMILY.of_base(section).starts == StartFrames(always=True, end=True)
+        assert locate(base / part).part == part
+
+
+def test_a_hub_id_names_one_of_two_models():
+    for part, name in (("transformer", "high"), ("transformer_2", "low")):
+        for kind, starts in (("T2V", None), ("I2V", StartFrames(always=True, end=True))):
+            section = BaseSection(path=f"Wan-AI/Wan2.2-{kind}-A14B-Diffusers/{part}")
+            assert FAMILY.of_base(section).starts == starts
+            border = 0.875 if starts is None else 0.9
+            high, low = (min(border, 0.889), 1.0), (0.0, max(border, 0.889))
+            assert FAMILY.prediction.levels_of(section) == (high if name == "high" else low)
+            assert section.path.rpartition("/")[0] in FAMILY.prediction.second_of(section).base.path
+    with pytest.raises(BaseModelError, match="two models"):
+        FAMILY.prediction.levels_of(BaseSection(path="Wan-AI/Wan2.2-T2V-A14B-Diffusers"))
+    older = BaseSection(path="Wan-AI/Wan2.1-I2V-14B-480P-Diffusers")
+    assert FAMILY.of_base(older).starts == StartFrames(always=True, end=True)
+    assert FAMILY.prediction.levels_of(older) == (0.0, 1.0)
 
 
 LEVELS = {
@@ -192,7 +337,7 @@ def test_one_of_two_models_that_does_not_say_which_is_refused():
 FILES = {
     "Fun Control": {"patch_embedding.weight": torch.zeros(256, 48, 1, 2, 2)},
     "VACE": {"vace_blocks.0.before_proj.weight": torch.zeros(256, 256)},
-    "clip vision": {"img_emb.proj.0.bias": torch.zeros(8)},
+    "first and last": {"img_emb.emb_pos": torch.zeros(1, 514, 8)},
 }
 
 
@@ -207,50 +352,126 @@ def test_a_file_that_is_given_more_than_a_text_is_refused(what, tmp_path):
         detect_base(path)
 
 
-@pytest.mark.parametrize("ends", [False, True])
-def test_start_frames_are_those_of_the_pipeline(ends, encoders):
-    """The channels behind the noise, and the step that reads them."""
+BEGINNING = {
+    "a14b": {"reads": 4 + start_channels(4)},
+    "a14b with an end": {"reads": 4 + start_channels(4)},
+    "seen": {"reads": 4 + start_channels(4), "vision": 32},
+    "ti2v 5b": {"of_5b": True},
+}
+
+
+@pytest.mark.parametrize("kind", BEGINNING)
+def test_start_frames_are_those_of_the_pipeline(kind, tmp_path):
+    """What is stored of them, the steps that read it, and how a generation ends."""
     from diffusers import WanImageToVideoPipeline
     from PIL import Image
 
-    pipeline = WanImageToVideoPipeline(**make_wan_pipeline(reads=4 + start_channels(4)).components)
+    own = BEGINNING[kind]
+    ends, of_5b = kind.endswith("end"), own.get("of_5b", False)
+    made = make_wan_pipeline(**own)
+    pipeline = WanImageToVideoPipeline(**made.components, expand_timesteps=of_5b)
     pipeline.set_progress_bar_config(disable=True)
+    pipeline.save_pretrained(tmp_path)
+    encoders = FAMILY.load_encoders(locate(tmp_path), torch.float32, "cpu")
     calls = RecordedCalls().watch(pipeline.transformer)
     text = encoders.encode_text(CAPTIONS[1])
     rows = text["text_embeddings"]
+    # Of the size that the vision model sees, so that both cut off nothing.
+    wide, high = (28, 28) if "vision" in own else (64, 32)
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (2, 3, 32, 48), generator=generator, dtype=torch.uint8)
+    images = torch.randint(0, 256, (2, 3, high, wide), generator=generator, dtype=torch.uint8)
     shown = [Image.fromarray(each.movedim(0, 2).numpy()) for each in images]
-    pipeline(
+    size = (32, 32) if "vision" in own else (wide, high)
+    drawn = pipeline(
         image=shown[0],
         last_image=shown[1] if ends else None,
         prompt_embeds=torch.nn.functional.pad(rows, (0, 0, 0, 512 - len(rows)))[None],
-        width=48,
-        height=32,
+        width=size[0],
+        height=size[1],
         num_frames=FRAMES,
         num_inference_steps=2,
         guidance_scale=1.0,
         generator=torch.Generator().manual_seed(0),
         output_type="latent",
-    )
-    found = encoders.encode_endpoints(images[0], images[1] if ends else None, FRAMES)
-    kind = "ends" if ends else "start"
-    for inputs, output in list(zip(calls.inputs, calls.outputs, strict=True)):
-        noisy, channels = inputs["hidden_states"].split([4, start_channels(4)], dim=1)
-        torch.testing.assert_close(found["channels"], channels[0], rtol=1e-5, atol=1e-5)
-        conditioning = {**text, f"{kind}.channels": channels[0]}
-        sigma = inputs["timestep"].float() / 1000
-        velocity = FAMILY.prediction.predict(
-            pipeline.transformer, noisy, sigma, [conditioning], [], 1.0
+    ).frames
+    frames = [pipeline.video_processor.preprocess(each, *size[::-1])[0] for each in shown]
+    whole = [((each + 1) * 127.5).round().to(torch.uint8) for each in frames]
+    found = encoders.encode_endpoints(whole[0], whole[1] if ends else None, FRAMES)
+    given = {f"{'ends' if ends else 'start'}.{name}": each for name, each in found.items()}
+    if encoders.vision is not None:
+        seen = encoders.vision.encode(images[0])
+        torch.testing.assert_close(
+            seen, calls.inputs[0]["encoder_hidden_states_image"][0], rtol=1e-4, atol=1e-5
         )
-        assert relative_error(velocity, output) <= 1e-5
-        without = FAMILY.prediction.predict(pipeline.transformer, noisy, sigma, [text], [], 1.0)
-        assert relative_error(without, output) > 1e-3
-    of_texts, of_frames = (
-        FAMILY.of_base(BaseSection(path=f"wan2.2_{each}_high_noise_14B.gguf")).starts
-        for each in ("t2v", "i2v")
-    )
-    assert (of_texts, of_frames) == (None, StartFrames(always=True, end=True))
+        given["start.vision"] = seen
+        # The pipeline has resized the image, too, before the VAE.
+        given["start.channels"] = calls.inputs[0]["hidden_states"][0, 4:]
+    predict = FAMILY.prediction.predict
+    for inputs, output in list(zip(calls.inputs, calls.outputs, strict=True)):
+        noisy, read = inputs["hidden_states"], pipeline.vae.config.z_dim
+        if not of_5b:
+            noisy, channels = noisy[:, :read], noisy[0, read:]
+            torch.testing.assert_close(
+                given[f"{'ends' if ends else 'start'}.channels"], channels, rtol=1e-5, atol=1e-5
+            )
+        sigma = inputs["timestep"].float().flatten()[-1:] / 1000
+        velocity = predict(pipeline.transformer, noisy, sigma, [{**text, **given}], [], 1.0)
+        # What is given is predicted by nobody.
+        assert relative_error(velocity[:, :, of_5b:], output[:, :, of_5b:]) <= 1e-5
+        if encoders.vision is None:
+            without = predict(pipeline.transformer, noisy, sigma, [text], [], 1.0)
+            assert relative_error(without[:, :, 1:], output[:, :, 1:]) > 1e-3
+            both = predict(
+                pipeline.transformer,
+                *(torch.cat([x, x]) for x in (noisy, sigma)),
+                [text, {**text, **given}],
+                [],
+                1.0,
+            )
+            assert relative_error(both, torch.cat([without, velocity])) <= 1e-5
+        if of_5b:
+            clean = found["frames"][:, 0]
+            ended = noisy[0, :, 0] - sigma * velocity[0, :, 0]
+            torch.testing.assert_close(ended, clean, rtol=1e-4, atol=1e-4)
+    if of_5b:
+        torch.testing.assert_close(found["frames"][:, 0], drawn[0, :, 0], rtol=1e-4, atol=1e-4)
+        assert found["clean"].tolist() == [1.0, 0.0, 0.0]
+    starts = FAMILY.of_base(BaseSection(path=str(tmp_path))).starts
+    assert starts == StartFrames(always=not of_5b, end=not of_5b)
+
+
+def test_frames_that_are_seen_differ_in_number_within_a_batch(tmp_path):
+    base = make_wan_base(tmp_path, reads=4 + start_channels(4), vision=32)
+    location = locate(base)
+    transformer = FAMILY.load_transformer(location, torch.float32, "cpu")
+    encoders = FAMILY.load_encoders(location, torch.float32, "cpu")
+    text = encoders.encode_text(CAPTIONS[1])
+    first, last = torch.randint(0, 256, (2, 3, 32, 64), dtype=torch.uint8)
+    one, two = (encoders.encode_endpoints(first, each, FRAMES) for each in (None, last))
+    assert (one["vision"].shape, two["vision"].shape) == ((5, 32), (10, 32))
+    given = [
+        {**text, **{f"start.{name}": each for name, each in one.items()}},
+        {**text, **{f"ends.{name}": each for name, each in two.items()}},
+    ]
+    noisy, sigma = torch.randn(2, 4, 3, 4, 8), torch.tensor([0.3, 0.8])
+    predict = FAMILY.prediction.predict
+    found = predict(transformer, noisy, sigma, given, [], 1.0)
+    rows = [
+        predict(transformer, noisy[n : n + 1], sigma[n : n + 1], [given[n]], [], 1.0)
+        for n in (0, 1)
+    ]
+    torch.testing.assert_close(found, torch.cat(rows))
+    with pytest.raises(BaseModelError, match="without a start frame"):
+        predict(transformer, noisy, sigma, [given[0], text], [], 1.0)
+    # It knows all levels of noise, and the cache's keys know what has seen the frames.
+    assert FAMILY.prediction.levels_of(BaseSection(path=str(base))) == (0.0, 1.0)
+    config = base / "image_processor" / "preprocessor_config.json"
+    config.write_text(config.read_text().replace("0.4", "0.5"))
+    assert locate(base).identity != location.identity
+    for part in ("image_processor", "image_encoder"):
+        (base / part).rename(tmp_path / f"no_{part}")
+        with pytest.raises(BaseModelError, match=part):
+            locate(base)
 
 
 def test_a_file_of_a_model_of_the_graph_is_the_same_by_both_names(tmp_path):

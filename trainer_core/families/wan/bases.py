@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from ...config import BaseSection, RunConfig
 from ...errors import BaseModelError
 from ...types import FrameGrid, StartFrames
+from ...weights.base_path import DENOISERS, names_hub, split_denoiser, split_hub
 from ...weights.diffusers_folder import read_json
 from ...weights.header import open_weights
-from ..experts import HIGH, named_role, names_one_of_two
-from ..family_specs import LatentSpec
-from .folder import REMEDY_OF_TWO
+from ..experts import HIGH, LOW, named_role, names_one_of_two
+from ..family_specs import LatentSpec, SecondBase
+from .folder import REMEDY_OF_TWO, boundary
 from .keys import OF_5B, settings, start_channels
 
 _CLIPS_OF_5B = FrameGrid(every=4, rate=24.0)
@@ -30,66 +31,166 @@ _BORDER, _BORDER_OF_IMAGE_TO_VIDEO = 0.875, 0.9
 _SWITCH = 0.889
 """Where ComfyUI's workflows do: after half of the steps, at shift 8."""
 
+_VISION = 1280
+"""Numbers of a token of the vision model that Wan 2.1 I2V has."""
 
-def channels(file: Path | None, folder: Path) -> tuple[int, int]:
-    """Channels that a base reads and makes."""
-    if file is not None:
-        found = settings(open_weights(file))
-    else:
-        found = read_json(folder / "transformer" / "config.json")
-    return found.get("in_channels", 16), found.get("out_channels", 16)
+_ROLES: dict[str, str] = dict(zip(DENOISERS, (HIGH, LOW), strict=True))
+"""Of the denoisers of a Diffusers folder that has two."""
 
 
-def _channels(base: BaseSection) -> tuple[int, int]:
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a denoiser is given.
+
+    Attributes:
+        channels: That it reads.
+        made: Channels that it makes, which are those of the latents.
+        vision: Numbers of a token of the vision model that shows it the start frame; 0 for none.
+    """
+
+    channels: int
+    made: int
+    vision: int = 0
+
+    @property
+    def begins(self) -> bool:
+        """Whether channels behind the noise are those of a start frame."""
+        return self.channels > self.made
+
+
+def reads(file: Path | None, denoiser: Path) -> Reads:
+    """What the denoiser of a base is given, by its file or its folder."""
+    found = read_json(denoiser / "config.json") if file is None else settings(open_weights(file))
+    made = found.get("out_channels", 16)
+    return Reads(found.get("in_channels", 16), made, found.get("image_dim") or 0)
+
+
+def _reads(base: BaseSection) -> Reads:
     """Of one that is on the hub, or not here, by its name."""
     place, name = Path(base.path).expanduser(), base.path.lower()
-    if place.is_dir() or place.is_file():
-        return channels(place if place.is_file() else None, place)
+    if place.is_file():
+        return reads(place, place)
+    if place.is_dir():
+        folder, part = split_denoiser(place)
+        return reads(None, folder / (part or DENOISERS[0]))
     if _NAME_OF_5B.search(name):
-        return OF_5B, OF_5B
-    return (16 + start_channels(16), 16) if "i2v" in name and named_role(name) else (16, 16)
+        return Reads(OF_5B, OF_5B)
+    vision = _VISION if _OF_ALL_LEVELS.search(name) else 0
+    begins = "i2v" in name and (vision or _expert(base))
+    return Reads(16 + start_channels(16), 16, vision) if begins else Reads(16, 16)
 
 
 def of_base(spec: LatentSpec, base: BaseSection) -> LatentSpec:
-    """`LatentSpec.of_base`: TI2V-5B has a rate of its own, and A14B I2V begins with a frame.
+    """`LatentSpec.of_base`: TI2V-5B has a rate of its own, and I2V begins with a frame.
 
     Raises:
         BaseModelError: When the base's file cannot be read.
     """
-    read, made = _channels(base)
-    if read == OF_5B:
-        return replace(spec, clips=_CLIPS_OF_5B)
-    return replace(spec, starts=StartFrames(always=True, end=True)) if read > made else spec
+    found = _reads(base)
+    if found.channels == OF_5B:
+        return replace(spec, clips=_CLIPS_OF_5B, starts=StartFrames(always=False, end=False))
+    return replace(spec, starts=StartFrames(always=True, end=True)) if found.begins else spec
+
+
+@dataclass(frozen=True, slots=True)
+class _Expert:
+    """One of two models.
+
+    Attributes:
+        role: `HIGH` or `LOW`.
+        border: Sigma at which the makers go over to the other one; None where no folder says it.
+        other: ``base.path`` of the other one; empty where it is not known.
+    """
+
+    role: str
+    border: float | None
+    other: str
+
+
+def _expert(base: BaseSection) -> _Expert | None:
+    """Which of two models a base is, as its folder or its name says; None where it says neither."""
+    place = Path(base.path).expanduser()
+    folder, part = split_denoiser(place)
+    border = boundary(folder) if place.is_dir() else None
+    if border is None and names_hub(base.path) and names_one_of_two(base.path):
+        part = split_hub(base.path)[1]
+    elif border is None:
+        role = named_role(_named(base))
+        return _Expert(role, None, base.other_expert or "") if role else None
+    if not part:
+        return None
+    beside = base.path.rstrip("/\\")[: -len(part)]
+    other = beside + next(each for each in DENOISERS if each != part)
+    return _Expert(_ROLES[part], border, base.other_expert or other)
+
+
+def _border(base: BaseSection, one: _Expert) -> float:
+    return one.border or (_BORDER_OF_IMAGE_TO_VIDEO if _reads(base).begins else _BORDER)
 
 
 def levels_of(base: BaseSection) -> tuple[float, float]:
-    """`PredictionSpec.levels_of`: of one of two by its file's name, and as far as either goes.
+    """`PredictionSpec.levels_of`: of one of two by folder or name, and as far as either goes.
 
     Raises:
-        BaseModelError: When it is one of two, and its name does not say which.
+        BaseModelError: When it is one of two, and nothing says which.
     """
-    name, (read, made) = _named(base), _channels(base)
-    role = named_role(name)
-    border = _BORDER_OF_IMAGE_TO_VIDEO if read > made else _BORDER
-    if role:
-        return (min(border, _SWITCH), 1.0) if role == HIGH else (0.0, max(border, _SWITCH))
-    if names_one_of_two(name) or read > made:
+    one, place = _expert(base), Path(base.path).expanduser()
+    if one is not None:
+        border = _border(base, one)
+        if one.role == HIGH:
+            return min(border, _SWITCH), 1.0
+        return 0.0, max(border, _SWITCH)
+    name, found = _named(base), _reads(base)
+    two = place.is_dir() and boundary(split_denoiser(place)[0]) is not None
+    if two or names_one_of_two(name) or (found.begins and not found.vision):
         is_file = PurePath(base.path).suffix.lower() in (".safetensors", ".gguf")
         raise BaseModelError(
-            f"base.path: {name} is one of two models, and its name does not say which",
+            f"base.path: {base.path} is one of two models, and its name does not say which"
+            if is_file
+            else f"base.path: {base.path} has two models",
             "the one for high noise or the one for low noise",
             "Put high_noise or low_noise into the file's name." if is_file else REMEDY_OF_TWO,
         )
     return 0.0, 1.0
 
 
+def second_of(base: BaseSection) -> SecondBase | None:
+    """`PredictionSpec.second_of`: the other one of two.
+
+    Raises:
+        BaseModelError: When ``base.other_expert`` is none.
+    """
+    one = _expert(base)
+    if one is None or not one.other:
+        if base.other_expert:
+            raise _no_second(base, f"nothing says which of two models {base.path} is")
+        return None
+    if base.other_expert and not Path(base.other_expert).expanduser().exists():
+        raise _no_second(base, "there is no such file or folder")
+    second = base.model_copy(update={"path": one.other, "other_expert": None})
+    own = _expert(second)
+    if own is not None and own.role == one.role:
+        raise _no_second(base, f"it is for {own.role} noise, as base.path")
+    if _reads(second) != _reads(base):
+        raise _no_second(base, "it reads other latents than base.path")
+    return SecondBase(second, begins=one.role == LOW, border=_border(base, one))
+
+
+def _no_second(base: BaseSection, why: str) -> BaseModelError:
+    return BaseModelError(
+        f"base.other_expert: {base.other_expert}, and {why}",
+        "the two models of one release of Wan 2.2 A14B",
+        "Name the one for the other noise levels, or leave base.other_expert out.",
+    )
+
+
 def levels_note(config: RunConfig) -> str:
     """`PredictionSpec.levels_note`."""
     base, sigma = config.base, config.training.sigma
-    name = _named(base)
-    if role := named_role(name):
-        return f"Trained as the model for {role} noise: levels {sigma.min:g} to {sigma.max:g}."
-    if _channels(base)[0] == OF_5B or _OF_ALL_LEVELS.search(name.lower()):
+    if (one := _expert(base)) is not None:
+        return f"Trained as the model for {one.role} noise: levels {sigma.min:g} to {sigma.max:g}."
+    found = _reads(base)
+    if found.channels == OF_5B or found.vision or _OF_ALL_LEVELS.search(_named(base).lower()):
         return ""
     return (
         "Trained at all levels of noise, as Wan 2.1 is. For one of the two models of Wan 2.2 A14B "

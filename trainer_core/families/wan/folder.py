@@ -1,42 +1,65 @@
-"""What of Wan's Diffusers folders is refused."""
+"""What of Wan's Diffusers folders is refused, and what they say of two denoisers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from ...errors import BaseModelError
+from ...weights.base_path import DENOISERS
 from ...weights.diffusers_folder import read_json
+from .keys import start_channels
 
 REMEDY_OF_TWO = (
-    "Name the file of one as base.path, such as wan2.2_t2v_high_noise_14B_fp16.safetensors, and "
-    "the Diffusers folder as base.encoders."
+    "Add /transformer, the one for high noise, or /transformer_2, the one for low noise, to "
+    "base.path."
 )
 """Where a base is two models."""
 
 _REMEDY = "Train it in ComfyUI, through Base From Model, or name a folder of Wan 2.1 T2V."
 
 
-def require_text_alone(folder: Path) -> None:
-    """`FolderSpec.check`: one denoiser, which is given a text alone.
+def boundary(folder: Path) -> float | None:
+    """The noise level at which a folder's pipeline goes over from one denoiser to the other.
+
+    Returns:
+        None where it has one denoiser.
+
+    Raises:
+        BaseModelError: When it has two, and says no level between 0 and 1.
+    """
+    index = read_json(folder / "model_index.json")
+    second, level = index.get(DENOISERS[1]), index.get("boundary_ratio")
+    if not isinstance(second, list) or second[0] is None:
+        return None
+    if not isinstance(level, int | float) or not 0.0 < level < 1.0:
+        raise BaseModelError(
+            f"{folder / 'model_index.json'} has two denoisers, and boundary_ratio is {level!r}",
+            "the noise level at which one goes over to the other, between 0 and 1",
+            "Download the file again.",
+        )
+    return float(level)
+
+
+def check_folder(folder: Path, part: str) -> None:
+    """`FolderSpec.check`: of two denoisers one, which is given a text and maybe a start frame.
 
     TI2V-5B takes a time for each token, which is the same for all where no frame is given.
 
     Raises:
-        BaseModelError: When the pipeline has two, or the model is given more.
+        BaseModelError: When nothing says which of two is meant, or the model is given more.
     """
-    index = read_json(folder / "model_index.json")
-    transformer = read_json(folder / "transformer" / "config.json")
-    second = index.get("transformer_2")
-    if isinstance(second, list) and second[0] is not None:
+    if boundary(folder) is not None and not part:
         raise BaseModelError(
             f"base.path: {folder} has two denoisers, one for high noise and one for low noise",
-            "one of the two, or a model for all noise levels, such as Wan 2.1 T2V",
+            "one of the two",
             REMEDY_OF_TWO,
         )
+    transformer = read_json(folder / (part or DENOISERS[0]) / "config.json")
     read, made = (transformer.get(name, 16) for name in ("in_channels", "out_channels"))
-    if transformer.get("image_dim") or read != made:
+    ends = transformer.get("pos_embed_seq_len")
+    if ends or read not in (made, made + start_channels(made)):
         raise BaseModelError(
-            f"base.path: {folder} is a Wan model that is given more than a text",
-            "a text-to-video model of Wan",
+            f"base.path: {folder} is a Wan model that is given more than a text and a start frame",
+            "a text-to-video model of Wan, or an image-to-video one",
             _REMEDY,
         )

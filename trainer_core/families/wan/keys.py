@@ -20,14 +20,18 @@ from ...weights.header import WeightFile
 from ..diffusers_parts import layer_names, origin_by_names
 from ..published_sizes import PublishedSizes
 
-_OF_OTHERS = re.compile("vace|img|patch_embedding")
+_OF_OTHERS = re.compile("vace|patch_embedding")
 _LAYERS = {
     path: native
     for native, path in VIDEO_MODELS["wan"].layers.items()
     if not _OF_OTHERS.search(native)
 }
-"""Without those that only models have which are given more than a text, and without the
-convolution, which no preset adapts."""
+"""Without those that only models have which are given control clips, and without the convolution,
+which no preset adapts."""
+
+_OF_VISION = re.compile(r"add_[kv]_proj|image_embedder")
+_IMAGE = "condition_embedder.image_embedder"
+"""What Wan 2.1 has for a start frame as a vision model sees it."""
 
 _TABLE = "scale_shift_table"
 _BESIDE = {
@@ -35,6 +39,9 @@ _BESIDE = {
     "blocks.{}.attn1.norm_k": "blocks.{}.self_attn.norm_k",
     "blocks.{}.attn2.norm_q": "blocks.{}.cross_attn.norm_q",
     "blocks.{}.attn2.norm_k": "blocks.{}.cross_attn.norm_k",
+    "blocks.{}.attn2.norm_added_k": "blocks.{}.cross_attn.norm_k_img",
+    f"{_IMAGE}.norm1": "img_emb.proj.0",
+    f"{_IMAGE}.norm2": "img_emb.proj.4",
     "blocks.{}.norm2": "blocks.{}.norm3",
     "patch_embedding": "patch_embedding",
     f"blocks.{{}}.{_TABLE}": "blocks.{}.modulation",
@@ -79,8 +86,7 @@ _MERGED = 4
 """Latents of a frame that become one token."""
 
 _GIVEN_MORE = re.compile(
-    "vace|img|add_[kv]_proj|image_embedder|control_adapter|audio|face_|motion_encoder|ref_conv"
-    "|patch_embedding_"
+    "vace|emb_pos|pos_embed|control_adapter|audio|face_|motion_encoder|ref_conv|patch_embedding_"
 )
 
 
@@ -116,12 +122,16 @@ def settings(file: WeightFile) -> dict[str, Any]:
         why = f"it has {more}" if more else f"it reads {read} channels and makes {channels}"
         raise file.broken(
             f"it is a Wan model that is given more than a text and a start frame ({why})",
-            "a text-to-video model of Wan, or Wan 2.2 I2V",
+            "a text-to-video model of Wan, or an image-to-video one",
             "Train it in ComfyUI, through Base From Model, or name another file as base.path.",
         )
     if width % HEAD:
         raise file.broken(f"it is {width} wide", f"a multiple of {HEAD}, the width of its heads")
+    views = at(f"{_IMAGE}.ff.net.0.proj.weight")
+    vision = file.matrix(views)[0] if views in file.tensors else None
     return {
+        "image_dim": vision,
+        "added_kv_proj_dim": vision and width,
         "in_channels": read,
         "out_channels": channels,
         "num_layers": file.count("blocks"),
@@ -136,14 +146,24 @@ def settings(file: WeightFile) -> dict[str, Any]:
 def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
     """`LayerSpec.sizes`."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
-    sizes = dict.fromkeys(_LAYERS, (width, width)) | {
-        "blocks.{}.ffn.net.0.proj": (config["ffn_dim"], width),
-        "blocks.{}.ffn.net.2": (width, config["ffn_dim"]),
-        "condition_embedder.text_embedder.linear_1": (width, config["text_dim"]),
-        "condition_embedder.time_embedder.linear_1": (width, config["freq_dim"]),
-        "condition_embedder.time_proj": (6 * width, width),
-        "proj_out": (_MERGED * config["out_channels"], width),
+    vision = config.get("image_dim")
+    layers = [each for each in _LAYERS if vision or not _OF_VISION.search(each)]
+    of_vision = {
+        f"{_IMAGE}.ff.net.0.proj": (vision, vision),
+        f"{_IMAGE}.ff.net.2": (width, vision),
     }
+    sizes = (
+        dict.fromkeys(layers, (width, width))
+        | (of_vision if vision else {})
+        | {
+            "blocks.{}.ffn.net.0.proj": (config["ffn_dim"], width),
+            "blocks.{}.ffn.net.2": (width, config["ffn_dim"]),
+            "condition_embedder.text_embedder.linear_1": (width, config["text_dim"]),
+            "condition_embedder.time_embedder.linear_1": (width, config["freq_dim"]),
+            "condition_embedder.time_proj": (6 * width, width),
+            "proj_out": (_MERGED * config["out_channels"], width),
+        }
+    )
     return PublishedSizes(sizes, {"blocks": config["num_layers"]}, width)
 
 

@@ -16,15 +16,18 @@ from ..family_specs import (
     TextSpec,
 )
 from ..qwen_vae import latents
-from .bases import levels_note, levels_of, of_base
+from .bases import levels_note, levels_of, of_base, reads, second_of
 from .encode import load_encoders, load_token_counter, load_vae
-from .folder import require_text_alone
+from .folder import check_folder
 from .keys import FILE, KEY_MAP, OF_5B, detect, published_sizes
 from .predict import TEXT_ROWS, conditioning_shapes, predict
 
-_ATTENTION = r"blocks\.\d+\.attn[12]\.(to_[qkv]|to_out\.0)"
+_ATTENTION = r"blocks\.\d+\.attn[12]\.(to_[qkv]|to_out\.0|add_[kv]_proj)"
 _MLP = r"blocks\.\d+\.ffn\.net\.(0\.proj|2)"
-_OUTER = r"condition_embedder\.((text|time)_embedder\.linear_[12]|time_proj)|proj_out"
+_OUTER = (
+    r"condition_embedder\.((text|time)_embedder\.linear_[12]|time_proj"
+    r"|image_embedder\.ff\.net\.(0\.proj|2))|proj_out"
+)
 
 PRESETS = {
     "default": (_ATTENTION, _MLP),
@@ -40,7 +43,7 @@ SHARED_INPUTS = (r"(blocks\.\d+)\.attn1\.to_[qkv]", r"(blocks\.\d+)\.attn2\.to_[
 FAMILY = Family(
     name="wan",
     title="Wan 2.1 or 2.2",
-    models="2.1 T2V; 2.2 TI2V-5B from texts, one expert of A14B; command line only",
+    models="2.1 T2V and I2V, 2.2 TI2V-5B, one expert of A14B; command line only",
     variants=("generate",),
     text=TextSpec(
         length=TEXT_ROWS,
@@ -65,6 +68,7 @@ FAMILY = Family(
         published={
             "14B": {},
             "1.3B": {"num_attention_heads": 12, "ffn_dim": 8960, "num_layers": 30},
+            "2.1 I2V": {"in_channels": 36, "image_dim": 1280, "added_kv_proj_dim": 5120},
             "TI2V-5B": {
                 "num_attention_heads": 24,
                 "ffn_dim": 14336,
@@ -75,7 +79,12 @@ FAMILY = Family(
         },
     ),
     files=BaseFiles(
-        folder=FolderSpec(pipelines={"WanPipeline": None}, check=require_text_alone),
+        folder=FolderSpec(
+            pipelines={"WanPipeline": None, "WanImageToVideoPipeline": None},
+            seeing_parts=("image_encoder", "image_processor"),
+            sees=lambda file, denoiser: bool(reads(file, denoiser).vision),
+            check=check_folder,
+        ),
         single_file=FILE,
         detect=detect,
         header_hint=r"wan2|wanvideo|wan(?=t2v)|^wan$",
@@ -86,6 +95,7 @@ FAMILY = Family(
         predict=predict,
         levels_of=levels_of,
         levels_note=levels_note,
+        second_of=second_of,
         # Folders say 3 for 480p and 5 for 720p, for generating. As musubi-tuner 30c658c advises
         # for 480p, and as the MODEL of a graph is trained.
         trained_shift=lambda location: ShiftSettings(shift=3.0),

@@ -36,6 +36,7 @@ from ...data.clips import read_frames
 from ...data.control_rules import (
     endpoint_kinds,
     require_bare_texts,
+    require_clips,
     require_control_images,
     require_droppable,
     require_endpoints,
@@ -237,6 +238,8 @@ def _trainable(
     require_masks_fit(samples, variant, *parts)
     trained = with_areas(samples, dataset, variant in family.latents.filled)
     require_steering(samples, steered=family.steered)
+    images = [each.name for each in samples if each.clip is None]
+    require_clips(["the slider's image"] if dataset.slider.is_on else images, family.starts)
     fixed = (*family.latents.layered, *family.latents.filled)
     require_control_images(trained, dataset, variant, fixed)
     require_droppable(dataset, variant, fixed)
@@ -454,6 +457,8 @@ def read_finished(
     )
     require_counting_masks(cache.dataset, config.dataset.mask)
     require_endpoints(endpoint_kinds(config.dataset, family.starts), cache.dataset.items)
+    images = (each.name for each in cache.dataset.items if each.bucket.frames == 1)
+    require_clips(images, family.starts)
     if cache.variant in family.text.shown:
         require_bare_texts(config.dataset, cache.dataset.items)
     located = locate_base(base, family, has_controls, needs_encoders=False)
@@ -499,5 +504,5 @@ def content_hashes(data: Prepared) -> dict[str, str]:
         # The folder then holds no weights, and the file itself may say how they are used.
         found = file_settings(location, data.family.files.single_file)
         settings += [file_identity(location.file), json.dumps(found, sort_keys=True)]
-    base = folder_identity(location.folder, ["transformer"], settings)
+    base = folder_identity(location.folder, [location.part], settings)
     return {"base": base, "dataset": data.dataset.identity}

@@ -6,13 +6,15 @@ from ...config import MemorySection, RunConfig
 from ...config.defaults import with_length
 from ...device import resolve_device
 from ...errors import ConfigError
-from ...families.family import Family
+from ...families.family import NAME_THE_OTHER, Family
 from ...families.lent import OF_FILES
 from ...families.trainable_text import with_text
+from ...inference.second_model import locate_second
 from ...offload.empty_base import empty_base
 from ...offload.swapped import chosen_blocks, swapped_blocks
 from ...types import AdapterState
 from ...weights.base_location import BaseLocation
+from ...weights.base_path import names_hub
 from ..checkpoints.base_marks import base_adapter_marks
 from ..checkpoints.settings_changes import CONTENTS, compared_settings
 from ..observer import SilentObserver
@@ -37,9 +39,11 @@ def require_possible(config: RunConfig, family: Family, processes: Processes) ->
         check_settings(config)
     require_optimizer(config.training.optimizer.name)
     family.with_noise(config)
-    if config.preview.every > 0:
-        remedy = "Set preview.every to 0."
+    if config.preview.every > 0 and family.prediction.second_of(config.base) is None:
+        remedy = f"Set preview.every to 0. {NAME_THE_OTHER}"
         family.require_sampling(config.base, "previews are wanted", remedy)
+    elif config.preview.every > 0 and not names_hub(config.base.path):
+        locate_second(config.base, family)
     kept = config.dataset.preservation
     if config.dataset.slider.is_on or kept.holds("trajectory", "class"):
         remedy = "Set dataset.preservation.kind to blank, or share to 0."

@@ -10,6 +10,7 @@ from trainer_core.data.caption_notes import caption_notes
 from trainer_core.data.control_rules import (
     endpoint_kinds,
     require_bare_texts,
+    require_clips,
     require_control_images,
     require_droppable,
     require_steering,
@@ -100,9 +101,18 @@ def steered(id, told, steers, **changes):
     return error(id, controls, told, run=run)
 
 
+def still(id, told, starts):
+    def run(settings: DatasetSection) -> Outcome:
+        require_clips(["a.png"], starts)
+        return Outcome(())
+
+    return error(id, controls, told, run=run)
+
+
 EITHER, ALWAYS = StartFrames(always=False, end=False), StartFrames(always=True, end=True)
 
 CASES = [
+    still("image-of-a-base-that-begins", "a.png is an image ... Take the images out", ALWAYS),
     steered("clip-without-control", "a.mp4 has no control clip ... control_images", steers=True),
     steered("image-of-a-steered-base", "a.mp4 is an image ... choose another", True, clip=None),
     steered(

@@ -1,0 +1,89 @@
+"""The other one of two models, in samples of one that knows a part of the noise levels."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ..bases.locate import locate_base
+from ..config import BaseSection, RunConfig
+from ..device import release_memory
+from ..families.family import Family
+from ..families.lent import OtherExpert
+from ..offload.empty_base import empty_base
+from ..offload.host_weights import MappedMaster
+from ..offload.load_base import load_base
+from ..offload.machine import Machine
+from ..offload.memory_plan import RESERVE
+from ..quantization.quantized_linear import set_compute
+from ..weights.base_location import BaseLocation
+from .sampling_memory import sampling_bytes, sampling_memory
+
+
+def locate_second(base: BaseSection, family: Family) -> BaseLocation | None:
+    """Find the other model of a base; None where it has none, or nothing says where it is.
+
+    Raises:
+        InputError: When it is not whole, or not of the family.
+    """
+    second = family.prediction.second_of(base)
+    if second is None:
+        return None
+    return locate_base(second.base, family, False, needs_encoders=False, to_train=False)
+
+
+def second_model(
+    config: RunConfig,
+    family: Family,
+    location: BaseLocation,
+    dtype: torch.dtype,
+    device: torch.device,
+    machine: Machine,
+) -> OtherExpert | None:
+    """The other model of a base, which is loaded when it samples, and given back behind it.
+
+    It takes the room that is left beside the base; its other blocks are read from its file as they
+    are needed, so that RAM holds no second model.
+
+    Args:
+        location: Of the base.
+        dtype: What it computes in.
+        machine: Says how much room there is.
+
+    Returns:
+        None where nothing says where it is.
+
+    Raises:
+        InputError: As `locate_second`.
+    """
+    place, second = locate_second(config.base, family), family.prediction.second_of(config.base)
+    if place is None or second is None:
+        return None
+    place = replace(place, encoders=location.encoders)
+
+    def open_denoiser(at_end: contextlib.ExitStack) -> nn.Module:
+        release_memory(device)
+        base, reserve = empty_base(place, family), 0 if device.type == "cpu" else RESERVE
+        room = machine.free_memory(device) - reserve - sampling_bytes(config, base, dtype)
+        open_blocks = {"blocks_to_swap": None, "plan": "auto"}
+        memory = sampling_memory(config.memory.model_copy(update=open_blocks), base, dtype, room)
+        placed = load_base(
+            memory,
+            family,
+            place,
+            dtype,
+            device,
+            machine=Machine(),  # that of the run keeps the base that is trained
+            at_end=at_end,
+            master=MappedMaster(required=False),
+        )
+        set_compute(placed.transformer, memory.compute)
+        return placed.transformer
+
+    def border(sigmas: Tensor) -> Tensor:
+        return sigmas[sigmas < second.border].max()
+
+    return OtherExpert(family.prediction.predict, open_denoiser, second.begins, border)

@@ -241,7 +241,7 @@ class CachedSample:
     sound: Tensor | None = None
 
 
-class Visit(NamedTuple):
+class SampleTurn(NamedTuple):
     """A sample as it is trained once more; names stratified draws.
 
     Attributes:
@@ -273,7 +273,7 @@ class Batch:
         directions: Of a concept slider, positive and negative prompt of each sample; else empty.
         sounds: `[B, c, t, b]` of clips that are trained with their sound; else None.
         sound_weight: Factor on the loss of the sound.
-        visits: What names the stratified draws of each sample; None for one whose draws are
+        turns: What names the stratified draws of each sample; None for one whose draws are
             independent all the same.
     """
 
@@ -288,7 +288,7 @@ class Batch:
     directions: tuple[tuple[Conditioning, Conditioning], ...] = ()
     sounds: Tensor | None = None
     sound_weight: float = 1.0
-    visits: tuple[Visit | None, ...] = ()
+    turns: tuple[SampleTurn | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ..config.folders import MaskSection
 from ..counters import counter_seed
-from ..types import Batch, Bucket, CachedSample, View, Visit
+from ..types import Batch, Bucket, CachedSample, SampleTurn, View
 from .cache.cached_dataset import CachedDataset
 from .captions import drops_caption
 from .masks import batch_weights, predicted_alone
@@ -443,7 +443,7 @@ def load_batch(
         weights,
         idle=part.idle,
         sound_weight=sound_weight,
-        visits=tuple(itertools.starmap(Visit, zip(part.indices, part.turns, strict=True))),
+        turns=tuple(itertools.starmap(SampleTurn, zip(part.indices, part.turns, strict=True))),
     )
 
 
@@ -455,7 +455,7 @@ def make_batch(
     *,
     idle: bool = False,
     sound_weight: float = 1.0,
-    visits: tuple[Visit | None, ...] = (),
+    turns: tuple[SampleTurn | None, ...] = (),
 ) -> Batch:
     """Put samples of one size together.
 
@@ -465,7 +465,7 @@ def make_batch(
         weights: Factor on the loss of each; empty where all are 1.
         idle: Whether they count for nothing.
         sound_weight: Factor on the loss of sound.
-        visits: As of `Batch`; empty for samples whose draws are not stratified.
+        turns: As of `Batch`; empty for samples whose draws are not stratified.
     """
     sounds = [each.sound for each in samples if each.sound is not None]
     clean = [each.clean for each in samples]
@@ -485,7 +485,7 @@ def make_batch(
         directions=tuple(each.direction for each in samples if each.direction is not None),
         sounds=torch.stack(sounds) if sounds else None,
         sound_weight=sound_weight,
-        visits=visits or (None,) * len(samples),
+        turns=turns or (None,) * len(samples),
     )
 
 

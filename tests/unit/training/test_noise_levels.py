@@ -10,7 +10,7 @@ from fixtures.small_steps import SEED, SHAPES, Model, batch_of, maker
 from trainer_core.data.passes import Twin
 from trainer_core.training.step.draws import independent_draw, stratified_draw
 from trainer_core.training.step.objective import at_noise, with_noises
-from trainer_core.types import Visit
+from trainer_core.types import SampleTurn
 
 VISITS = 64
 
@@ -78,7 +78,7 @@ def prepared(batch, **settings):
 def visited(*turns, **fields):
     batch = batch_of(SHAPES["plain"], positions=range(len(turns)))
     batch = replace(batch, latents=torch.zeros_like(batch.latents), **fields)
-    return replace(batch, visits=tuple(turn and Visit(4, turn - 1) for turn in turns))
+    return replace(batch, turns=tuple(turn and SampleTurn(4, turn - 1) for turn in turns))
 
 
 @pytest.mark.parametrize("offset", [0.0, 0.3])

@@ -25,7 +25,7 @@ from ...data.batches import BatchPlan, make_batch
 from ...data.cache.cached_dataset import CachedDataset
 from ...data.views import Views
 from ...device import send
-from ...types import Batch, Visit
+from ...types import Batch, SampleTurn
 from ..step.micro_batch import Points, Predict
 
 
@@ -99,7 +99,7 @@ class Twins:
             samples,
             tuple(each.position for each in twins),
             sound_weight=self.sound_weight,
-            visits=tuple(None if e.is_further else Visit(e.index, e.turn) for e in twins),
+            turns=tuple(None if e.is_further else SampleTurn(e.index, e.turn) for e in twins),
         )
         return batch, twins[0].step
 

@@ -375,13 +375,13 @@ class StepMaker:
         return send(tensor, self.device)
 
     def _draws(self, batch: Batch, step: int) -> list[Draw]:
-        visits = batch.visits if self.stratified else (None,) * len(batch.positions)
+        turns = batch.turns if self.stratified else (None,) * len(batch.positions)
         # All sides of a sample have one noise.
         return [
             independent_draw(self.seed, step, position // self.sides)
-            if visit is None
-            else stratified_draw(self.seed, visit.sample, visit.turn // self.sides)
-            for visit, position in zip(visits, batch.positions, strict=True)
+            if turn is None
+            else stratified_draw(self.seed, turn.sample, turn.turn // self.sides)
+            for turn, position in zip(turns, batch.positions, strict=True)
         ]
 
 

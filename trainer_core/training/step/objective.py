@@ -117,7 +117,5 @@ def with_noises(
 def at_noise(batch: Batch, times: int, turn: int) -> Batch:
     """The samples of a batch with the positions of one of the times that they are trained."""
     places = tuple(position * times + turn for position in batch.positions)
-    visits = tuple(
-        visit and visit._replace(turn=visit.turn * times + turn) for visit in batch.visits
-    )
-    return replace(batch, positions=places, visits=visits)
+    turns = tuple(each and each._replace(turn=each.turn * times + turn) for each in batch.turns)
+    return replace(batch, positions=places, turns=turns)

@@ -60,10 +60,7 @@ class Walker:
         page = self.page
         page.server.post(
             "/settings",
-            {
-                "Comfy.VueNodes.Enabled": page.renderer == "nodes2",
-                "Comfy.TutorialCompleted": False,
-            },
+            {"Comfy.VueNodes.Enabled": page.renderer == "nodes2", "Comfy.TutorialCompleted": False},
         )
         page.browser.open()
 

@@ -1,7 +1,5 @@
 """Images that are dropped on a node, its strip, and captions that are edited there."""
 
-from __future__ import annotations
-
 import json
 import uuid
 

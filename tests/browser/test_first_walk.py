@@ -1,7 +1,5 @@
 """The way of a newcomer, with real clicks: from an empty ComfyUI to an image of KSampler."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

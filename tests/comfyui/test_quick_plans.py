@@ -1,7 +1,5 @@
 """Train LoRA (Quick): what it plans, and that its full graph says the same."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -11,7 +11,7 @@ from pathlib import Path
 
 _MEMORY = Path("/dev/shm")
 _NEEDED = 16 * 2**30
-"""Bytes that have to be free, both there and in RAM; the processes and the files take half of it each at most."""
+"""Bytes that have to be free there and in RAM: half for the files at most, half for processes."""
 
 
 def temporary_folder() -> str:

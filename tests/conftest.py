@@ -14,6 +14,7 @@ import pytest
 from comfyui.environment import comfyui_folder
 from fixtures.families import lacking
 from progress import Progress, expected_seconds
+from quick_disk import temporary_folder
 
 SHARING = ("tests/browser/", "tests/architecture/")
 """Folders whose files share a process: a browser and its server, and the parsed code."""
@@ -34,8 +35,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Show how far a run is, from the process that hands tests out."""
-    if config.getoption("--progress") and not hasattr(config, "workerinput"):
+    """Show how far a run is, from the process that hands tests out, and say where they write."""
+    if hasattr(config, "workerinput"):
+        return
+    if config.option.markexpr == "not exhaustive":  # the others hold more
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", temporary_folder())
+    if config.getoption("--progress"):
         config.pluginmanager.register(Progress(config))
 
 

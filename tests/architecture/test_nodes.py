@@ -1,7 +1,5 @@
 """The nodes are thin, cost nothing at ComfyUI's start, and touch it in one place."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import PurePosixPath

@@ -1,7 +1,5 @@
 """A headless Chromium with ComfyUI's own frontend, driven over a line protocol by driver.mjs."""
 
-from __future__ import annotations
-
 import base64
 import json
 import queue

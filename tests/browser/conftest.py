@@ -1,7 +1,5 @@
 """A ComfyUI server of their own for the browser tests, because its settings are changed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

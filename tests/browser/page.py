@@ -1,7 +1,5 @@
 """ComfyUI's page with a graph on it, as a person sees it."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is said of a run while it trains, its buttons, and that nothing is said twice."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

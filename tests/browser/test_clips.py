@@ -1,7 +1,5 @@
 """Previews of clips move in the panel, in its large view and beside another step."""
 
-from __future__ import annotations
-
 import base64
 import colorsys
 import io

@@ -1,7 +1,5 @@
 """Images that are dropped on a node, its strip, and captions that are edited there."""
 
-from __future__ import annotations
-
 import json
 import uuid
 
@@ -314,10 +312,7 @@ def test_proposed_captions_masks_tags_and_images_that_look_alike(page):
     draw(folder / "a_mask.png", 20, "#ffffff")
     (folder / "a.txt").write_text("mine, box")
     nodes = {
-        "1": {
-            "class_type": "LoadImageTextDataSetFromFolder",
-            "inputs": {"folder": f"{name}_said"},
-        },
+        "1": {"class_type": "LoadImageTextDataSetFromFolder", "inputs": {"folder": f"{name}_said"}},
         "2": {
             "class_type": "AdapterTrainerProposeCaptions",
             "inputs": {"folder": f"input/{name}", "images": ["1", 0], "texts": ["1", 1]},

@@ -1,7 +1,5 @@
 """The way of a newcomer, with real clicks: from an empty ComfyUI to an image of KSampler."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest
@@ -60,10 +58,7 @@ class Walker:
         page = self.page
         page.server.post(
             "/settings",
-            {
-                "Comfy.VueNodes.Enabled": page.renderer == "nodes2",
-                "Comfy.TutorialCompleted": False,
-            },
+            {"Comfy.VueNodes.Enabled": page.renderer == "nodes2", "Comfy.TutorialCompleted": False},
         )
         page.browser.open()
 

@@ -1,7 +1,5 @@
 """Advanced inputs are folded in ComfyUI's real page, in both renderers, and none is lost."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

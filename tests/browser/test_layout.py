@@ -1,7 +1,5 @@
 """Every shipped workflow as the page opens it: whole, and nothing leaves its frame."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

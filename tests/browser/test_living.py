@@ -1,7 +1,5 @@
 """Strip, panel and folder are those of the node that lives, whatever made it anew."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

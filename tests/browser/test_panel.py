@@ -1,7 +1,5 @@
 """The training panel in ComfyUI's real page, in both renderers."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Train LoRA (Quick) in ComfyUI's real page: its panel, what was chosen, and the full graph."""
 
-from __future__ import annotations
-
 import time
 import uuid
 

@@ -1,7 +1,5 @@
 """The workflow that made an adapter, read back in ComfyUI's real page."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

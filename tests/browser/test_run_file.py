@@ -1,7 +1,5 @@
 """A run file opens as nodes in ComfyUI's real page: dropped, and from Load Run."""
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

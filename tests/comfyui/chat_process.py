@@ -50,8 +50,7 @@ def encode(session, folder):
     for name, kind in jobs["wrong"].items():
         wrong = load_clip(folder, jobs, *kind)
         session.error(
-            name,
-            lambda given=wrong: session.make(jobs["family"], "generate", given, None, None),
+            name, lambda given=wrong: session.make(jobs["family"], "generate", given, None, None)
         )
     limit = session.make(jobs["family"], "generate", clip, None, 20).text_limit()
     session.facts["counts"] = [limit.count(job["caption"], 0) for job in jobs["texts"]]

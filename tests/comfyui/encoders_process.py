@@ -192,8 +192,7 @@ def encode_transparency(session, loaders, plain):
     session.keep("vae layered", {"latents": latents, "pixels": encoders.decoder()(latents)})
     for name, variant, wrong in (("layered", "layered", plain), ("plain", "generate", vae)):
         session.error(
-            f"{name} vae",
-            lambda v=variant, w=wrong: session.make("qwen_image", v, None, w, None),
+            f"{name} vae", lambda v=variant, w=wrong: session.make("qwen_image", v, None, w, None)
         )
 
 

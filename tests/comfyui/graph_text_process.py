@@ -11,13 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from graph_model_process import (
-    as_latents,
-    losses,
-    marks,
-    sampled_by_comfyui,
-    write_image,
-)
+from graph_model_process import as_latents, losses, marks, sampled_by_comfyui, write_image
 from loaded_pack import part
 from said import Said
 

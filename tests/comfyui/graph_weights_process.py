@@ -12,15 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
-from graph_model_process import (
-    changed,
-    loaded,
-    losses,
-    marks,
-    run_config,
-    write_found,
-    write_image,
-)
+from graph_model_process import changed, loaded, losses, marks, run_config, write_found, write_image
 from loaded_pack import part
 
 STEPS, STRENGTH, SHARE = 4, 0.7, 0.4

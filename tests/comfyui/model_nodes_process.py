@@ -404,10 +404,7 @@ def trained(tiny, name, given):
         "name": "run",
         "steps": STEPS,
         "rate": RATE,
-        "training": {
-            "batch_size": 2,
-            "sigma": {"density": "uniform", "min": 0.3, "max": 0.9},
-        },
+        "training": {"batch_size": 2, "sigma": {"density": "uniform", "min": 0.3, "max": 0.9}},
         "adapter": {"targets": "all_linear", "rank": 1},
     }
     with counted_passes() as passes:

@@ -26,12 +26,7 @@ _Z_IMAGE = {
     "time_scale": 1000.0,
     "pad_tokens_multiple": 32,
 }
-_VISION = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "depth": 1,
-    "deepstack_visual_indexes": [0],
-}
+_VISION = {"hidden_size": 64, "intermediate_size": 96, "depth": 1, "deepstack_visual_indexes": [0]}
 """Of Krea 2's vision tower, which ComfyUI fixes; captions do not go through it."""
 
 _CLIPS = {

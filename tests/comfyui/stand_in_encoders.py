@@ -40,9 +40,7 @@ def load(kind, *names):
         "qwen25_7b_class": small_qwen(given["vision"]),
     }
     clip = comfy.sd.load_clip(
-        paths,
-        clip_type=getattr(comfy.sd.CLIPType, kind.upper()),
-        model_options=options,
+        paths, clip_type=getattr(comfy.sd.CLIPType, kind.upper()), model_options=options
     )
     return io.NodeOutput(clip)
 

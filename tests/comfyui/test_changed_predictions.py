@@ -1,7 +1,5 @@
 """What nodes put on a MODEL: trained as KSampler samples it, or refused by name."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

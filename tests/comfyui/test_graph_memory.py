@@ -3,16 +3,7 @@
 import time
 
 import pytest
-from comfyui.graphs import (
-    TRAIN,
-    cancelled,
-    disturb,
-    forget,
-    graph,
-    hold,
-    release,
-    wait_until_held,
-)
+from comfyui.graphs import TRAIN, cancelled, disturb, forget, graph, hold, release, wait_until_held
 
 pytestmark = pytest.mark.comfy
 

@@ -1,7 +1,5 @@
 """Each node of ComfyUI that changes a MODEL: trained as KSampler samples it, or refused by name."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

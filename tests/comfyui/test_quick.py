@@ -1,7 +1,5 @@
 """Train LoRA (Quick) on a server: what it asks for and refuses, and one real run."""
 
-from __future__ import annotations
-
 import pytest
 from comfyui.conftest import write_images
 from comfyui.graphs import cached_nodes, panel, run_folder

@@ -1,7 +1,5 @@
 """Train LoRA (Quick): what it plans, and that its full graph says the same."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -128,10 +126,7 @@ def test_a_model_of_the_graph_has_the_figures_of_its_kind(planned):
     assert rows(planned["SDXL"])["base"]["why"] == "Connected to model."
     # What is read of a file before it is loaded is what the MODEL says.
     headers = {name: set(found) - {"BASE"} for name, found in planned["headers"].items()}
-    assert headers == {
-        "sd15": {"SD15", "discrete", "eps"},
-        "sdxl": {"SDXL", "discrete", "eps"},
-    }
+    assert headers == {"sd15": {"SD15", "discrete", "eps"}, "sdxl": {"SDXL", "discrete", "eps"}}
 
 
 def test_settings_of_datasets_and_cache_come_back_from_a_graph_as_they_were(planned):

@@ -8,12 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.errors import (
-    AdapterError,
-    BaseModelError,
-    ConfigError,
-    DatasetError,
-)
+from trainer_core.errors import AdapterError, BaseModelError, ConfigError, DatasetError
 from trainer_core.families.registry import get_family
 from trainer_core.training import train
 

@@ -19,10 +19,7 @@ from trainer_core.training.checkpoints.checkpoint import checkpoint_folders
 from trainer_core.training.checkpoints.checkpoint_search import find_checkpoint
 from trainer_core.training.metrics.ledger import read_ledger
 from trainer_core.training.objectives.validation import Validation
-from trainer_core.training.observer import (
-    RunRequests,
-    RunStarted,
-)
+from trainer_core.training.observer import RunRequests, RunStarted
 from trainer_core.training.run import train
 
 STEPS, BEST, LAST = 8, 2, 5

@@ -92,9 +92,7 @@ class Host:
             given, lumen.prediction.predict, lumen.layers.key_map, lumen.latents.size_multiple
         )
         return replace(
-            family,
-            layers=lumen.layers,
-            latents=replace(family.latents, patch=lumen.latents.patch),
+            family, layers=lumen.layers, latents=replace(family.latents, patch=lumen.latents.patch)
         )
 
     def train(self, config, fingerprint="a"):

@@ -89,11 +89,7 @@ def _stand_in(least=1, **says):
 
 
 KINDS = {
-    "sd1": lambda: (
-        sd1_clip.SD1Tokenizer,
-        sd1_clip.SD1ClipModel,
-        {"clip_l_model_config": _WHOLE},
-    ),
+    "sd1": lambda: (sd1_clip.SD1Tokenizer, sd1_clip.SD1ClipModel, {"clip_l_model_config": _WHOLE}),
     "sd2": lambda: (
         sd2_clip.SD2Tokenizer,
         sd2_clip.SD2ClipModel,

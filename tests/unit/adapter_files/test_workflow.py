@@ -4,11 +4,7 @@ import json
 
 import pytest
 
-from trainer_core.adapter_files.metadata import (
-    LARGEST_KEPT,
-    workflow_summary,
-    workflow_texts,
-)
+from trainer_core.adapter_files.metadata import LARGEST_KEPT, workflow_summary, workflow_texts
 
 DRAWN = {"nodes": [{"id": 1, "type": "Note", "widgets_values": ["\u00fc \U0001f600 \ud83d"]}]}
 QUEUED = {"1": {"class_type": "Note", "inputs": {}}, "2": {"class_type": "Note", "inputs": {}}}

@@ -5,15 +5,7 @@ import weakref
 
 import pytest
 import torch
-from fixtures.shared_block import (
-    OPTIONS,
-    assert_same,
-    both,
-    group,
-    make,
-    make_input,
-    shares,
-)
+from fixtures.shared_block import OPTIONS, assert_same, both, group, make, make_input, shares
 from torch.multiprocessing.reductions import StorageWeakRef
 
 

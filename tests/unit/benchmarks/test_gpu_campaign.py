@@ -8,15 +8,7 @@ import pytest
 
 from benchmarks import gpu_campaign
 from benchmarks.campaign import measure
-from benchmarks.campaign.cells import (
-    BASELINE,
-    FIRST,
-    WAYS,
-    Way,
-    all_cells,
-    groups,
-    to_measure,
-)
+from benchmarks.campaign.cells import BASELINE, FIRST, WAYS, Way, all_cells, groups, to_measure
 from benchmarks.campaign.lines import NAME, begin, begun, read_lines
 from benchmarks.campaign.measure import AGAIN, Bench
 from benchmarks.gpu_campaign import FAILED, Campaign, first_batch

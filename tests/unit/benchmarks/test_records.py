@@ -11,14 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from benchmarks.measuring.recipes import frozen_linear, our_recipes
 from benchmarks.measuring.record import RESULTS, read_record
 from benchmarks.measuring.single_layer import Layer, measure_layer
-from benchmarks.memory_plans import (
-    BASES,
-    COMPARED,
-    INPUTS_IN_RAM,
-    peak_rows,
-    published,
-    sizes_of,
-)
+from benchmarks.memory_plans import BASES, COMPARED, INPUTS_IN_RAM, peak_rows, published, sizes_of
 from benchmarks.step_time import Workload, measure
 from benchmarks.write_tables import DOCUMENTS, ROOT, TABLES, with_tables
 from trainer_core.bases.locate import locate_base

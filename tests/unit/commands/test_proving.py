@@ -12,12 +12,7 @@ from tests.fixtures.family_states import key_map
 from trainer_core.adapter_files.metadata import SETTINGS_KEY
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters.kinds.registry import KINDS
-from trainer_core.bases.open import (
-    base_shapes,
-    known_bases,
-    known_sizes,
-    open_base,
-)
+from trainer_core.bases.open import base_shapes, known_bases, known_sizes, open_base
 from trainer_core.cli import main
 from trainer_core.families.registry import FAMILIES
 

@@ -7,12 +7,7 @@ from PIL import Image
 
 from tests.fixtures.cache_world import TinyEncoders
 from trainer_core.commands.console import terminal_lines
-from trainer_core.data.image import (
-    fit_to_bucket,
-    on_white,
-    open_image,
-    resize_exact,
-)
+from trainer_core.data.image import fit_to_bucket, on_white, open_image, resize_exact
 from trainer_core.types import Bucket
 
 CLEAR_RED = (255, 0, 0, 0)

@@ -8,19 +8,8 @@ from PIL import Image
 
 from scripts.embedded_base.drawing import Scene, draw, with_frame
 from trainer_core.demo.checker import read_image
-from trainer_core.demo.exam import (
-    base_edit_questions,
-    base_questions,
-    concept_questions,
-    mark,
-)
-from trainer_core.demo.vocabulary import (
-    COLORS,
-    CONCEPT_SHAPE,
-    IMAGE_SIZE,
-    SHAPES,
-    Combination,
-)
+from trainer_core.demo.exam import base_edit_questions, base_questions, concept_questions, mark
+from trainer_core.demo.vocabulary import COLORS, CONCEPT_SHAPE, IMAGE_SIZE, SHAPES, Combination
 
 COUNT = 12
 MIDDLE = (IMAGE_SIZE / 2, IMAGE_SIZE / 2)

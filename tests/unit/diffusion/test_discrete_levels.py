@@ -8,10 +8,7 @@ import torch
 from diffusers import DDPMScheduler
 from diffusers.schedulers.scheduling_ddpm import rescale_zero_terminal_snr
 
-from trainer_core.diffusion.noise_bands import (
-    band_means,
-    band_of,
-)
+from trainer_core.diffusion.noise_bands import band_means, band_of
 from trainer_core.diffusion.noise_levels import NoiseLevels
 from trainer_core.diffusion.sigma import band_shares, make_quantile
 

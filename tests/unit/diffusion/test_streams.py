@@ -3,12 +3,7 @@
 import torch
 
 from trainer_core.diffusion.losses import FlowLoss, flow_loss
-from trainer_core.diffusion.streams import (
-    join_streams,
-    part_streams,
-    stream_shapes,
-    stream_weights,
-)
+from trainer_core.diffusion.streams import join_streams, part_streams, stream_shapes, stream_weights
 
 
 def drawn(seed):

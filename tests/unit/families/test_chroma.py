@@ -3,10 +3,7 @@
 import pytest
 import torch
 
-from tests.fixtures.chroma_base import (
-    make_chroma_base,
-    make_chroma_pipeline,
-)
+from tests.fixtures.chroma_base import make_chroma_base, make_chroma_pipeline
 from tests.fixtures.families.chroma import CAPTIONS
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection

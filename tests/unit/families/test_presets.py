@@ -1,7 +1,5 @@
 """Every goal and quality gives a run file, with sources for its figures and reasons for people."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -164,11 +164,7 @@ def test_what_previews_do_not_share_stands_behind_their_prompts():
     old = 'prompts: ["[trigger] on a lake", "a harbour"]'
     assert old in files.AI_TOOLKIT
     run = read(files.AI_TOOLKIT.replace(old, more))
-    assert run.values["preview.prompts"] == [
-        "a --w 64 --n dull, dark",
-        "b",
-        "c --d 9 --s 4",
-    ]
+    assert run.values["preview.prompts"] == ["a --w 64 --n dull, dark", "b", "c --d 9 --s 4"]
     assert told(run, "sample.samples[0].m")[0] == "lacking"
     assert told(run, "sample.samples[2].seed") == ("exact", "preview.prompts")
     samples = [{"prompt": "a", "seed": 3, "width": 64}, {"prompt": "b", "seed": 5, "width": 64}]

@@ -1,7 +1,5 @@
 """Files of the nodes that need no ComfyUI, loaded without the package's start, which does."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

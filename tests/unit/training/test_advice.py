@@ -125,9 +125,7 @@ def test_a_recorded_loss_that_rises_is_told_with_the_best_step(name):
 
 @pytest.mark.parametrize("noise", [0.005, 0.02, 0.05])
 @pytest.mark.parametrize(
-    "curve",
-    [np.ones(40), 0.7 + 0.3 * np.exp(-np.arange(40) / 20)],
-    ids=["flat", "falling"],
+    "curve", [np.ones(40), 0.7 + 0.3 * np.exp(-np.arange(40) / 20)], ids=["flat", "falling"]
 )
 def test_scatter_is_no_rise(curve, noise):
     random = np.random.default_rng(0)

@@ -3,24 +3,14 @@
 import pytest
 import torch
 
-from tests.fixtures.small_steps import (
-    SEED,
-    SHAPES,
-    Model,
-    batch_of,
-    maker,
-    preserved_of,
-    random,
-)
+from tests.fixtures.small_steps import SEED, SHAPES, Model, batch_of, maker, preserved_of, random
 from tests.fixtures.small_trainer import small_plan, small_trainer
 from trainer_core.config import RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.data.batches import BatchPlan
 from trainer_core.diffusion.losses import FlowLoss
 from trainer_core.diffusion.weighting import LearnedWeight, make_sigma_weight
-from trainer_core.training.step.objective import (
-    with_noises,
-)
+from trainer_core.training.step.objective import with_noises
 from trainer_core.training.step.split_batches import SplitBatches
 from trainer_core.training.step.step_plan import StepPlan
 from trainer_core.types import Bucket

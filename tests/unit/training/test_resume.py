@@ -12,10 +12,7 @@ from trainer_core.errors import ConfigError
 from trainer_core.training.checkpoints.checkpoint import Checkpoint
 from trainer_core.training.checkpoints.checkpoint_search import broken_step, find_checkpoint
 from trainer_core.training.checkpoints.run_folder import create_version
-from trainer_core.training.checkpoints.settings_changes import (
-    compared_settings,
-    refuse_changes,
-)
+from trainer_core.training.checkpoints.settings_changes import compared_settings, refuse_changes
 
 
 def config_with(path, value):

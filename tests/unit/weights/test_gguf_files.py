@@ -17,12 +17,7 @@ from tests.fixtures.gguf_files import (
     text,
     write_with_gguf,
 )
-from tests.fixtures.native_files import (
-    flux_to_native,
-    locate_file,
-    native_state,
-    packed_layers,
-)
+from tests.fixtures.native_files import flux_to_native, locate_file, native_state, packed_layers
 from trainer_core.bases.locate import detect_base
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family

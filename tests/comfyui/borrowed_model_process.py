@@ -7,6 +7,7 @@ weights, where torch copies every tensor that is changed in place.
 
 import contextlib
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -20,6 +21,9 @@ LISTS = (
     *("double_stream_blocks", "single_stream_blocks", "double_layers", "single_layers"),
     *("text_transformer_blocks", "visual_transformer_blocks"),
 )
+
+SOUNDS = {"ltxav": (8, 3, 16), "minimax_h3": (32, 2, 2)}
+"""Shapes of the latents of sound."""
 
 
 def ordinary(value):
@@ -52,7 +56,7 @@ class Sampled:
             image = torch.linspace(0, 1, side * side * 3).view(1, side, side, 3)
             self.latent = nodes.VAEEncode().encode(vae, image)[0]
             if sound:
-                heard = torch.linspace(-1, 1, 8 * 3 * 16).view(1, 8, 3, 16)
+                heard = torch.linspace(-1, 1, math.prod(SOUNDS[name])).view(1, *SOUNDS[name])
                 both = comfy.nested_tensor.NestedTensor([self.latent["samples"], heard])
                 self.latent = {"samples": both}
             self.text = nodes.CLIPTextEncode().encode(tiny_clip(sizes.text), "a red diamond")[0]

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from .graph_model import GraphModel
 
 _SOCKET = "audio_vae"
-_TIME_FIRST, _TIME_LAST = "num_of_latents_from_frames", "latents_per_second"
-"""By which ComfyUI's two kinds of VAE of sound tell how many latents a second has.
+_LENGTHS = ("num_of_latents_from_frames", "latents_per_second")
+"""By the first of which ComfyUI's VAE of sound tells how many latents a clip has.
 
-Those of LTX-2 are `[c, t, b]`, with b bands of frequency, and of MiniMax-H3 `[c, 2, t]`.
+LTX-2's are `[c, t, b]`, with b bands of frequency, MiniMax-H3's `[c, 2, t]`, of two channels.
 """
 
 _BEHIND = 0.2
@@ -52,8 +52,8 @@ def require_audio_vae(vae: Any, model: GraphModel, rate: float | None = None) ->
             "a MODEL that makes video and sound, such as LTX-2",
             f"Disconnect {_SOCKET}, or connect such a MODEL.",
         )
-    wanted = _TIME_LAST if model.needs_sound else _TIME_FIRST
-    if not hasattr(vae.first_stage_model, wanted):
+    known = [each for each in _LENGTHS if hasattr(vae.first_stage_model, each)][:1]
+    if known != [_LENGTHS[1 if model.needs_sound else 0]]:
         loader = "Load VAE with its file" if model.needs_sound else "Load LTXV Audio VAE"
         raise InputError(
             f"{type(vae.first_stage_model).__name__} at the {_SOCKET} input",
@@ -111,7 +111,7 @@ class AudioVae:
     def shape(self, seconds: float) -> tuple[int, int, int]:
         """The shape of the latents for a clip, as of ComfyUI's nodes of empty ones."""
         model, channels = self.vae.first_stage_model, int(self.vae.latent_channels)
-        if hasattr(model, _TIME_LAST):
+        if not hasattr(model, _LENGTHS[0]):
             return channels, 2, round(seconds * model.latents_per_second)
         length = int(model.num_of_latents_from_frames(seconds, 1.0))
         return channels, length, int(model.latent_frequency_bins)

@@ -41,7 +41,7 @@ class Sampled:
     def __init__(self, name):
         import comfy.nested_tensor
         from tiny_models.denoisers import tiny_model
-        from tiny_models.sizes import TINY
+        from tiny_models.sizes import SOUNDING, TINY
         from tiny_models.texts import tiny_clip
         from tiny_models.vaes import tiny_vae
 
@@ -49,7 +49,7 @@ class Sampled:
 
         # Of a model that makes video and sound both may be sampled.
         name, sound = name.removesuffix(" with sound"), name.endswith(" with sound")
-        sizes = TINY[name]
+        sizes = {**TINY, **SOUNDING}[name]
         with torch.inference_mode():
             self.model = tiny_model(name)
             vae, side = tiny_vae(sizes.vae), sizes.pixels

@@ -63,8 +63,7 @@ _CYCLES = {"MiniMaxH3": 5}
 _GUIDED_BY_WEIGHTS = frozenset({"MiniMaxH3"})
 """Those whose guidance was distilled into their weights, so that they are sampled without.
 
-Source: DiffSynth-Studio, docs/en/Model_Details/MiniMax-H3.md; its issue #1585: trained as they are,
-they lose it.
+Source: DiffSynth-Studio's page on MiniMax-H3, and its issue #1585: trained as it is, it loses that.
 """
 
 _READ_RATE = frozenset({"LTXV", "LTXAV"})

@@ -204,7 +204,11 @@ def trained(folder, job, model, clip, vae, vision=None, begin=None, audio=None):
     with torch.inference_mode(False), torch.no_grad():
         given = (lambda f, location: as_latents(source(f, location)),)
         (own,) = pipeline.sample_prompts(
-            config, result.adapters[0], 1.0, *given, family=family_of.graph_family(model, audio=audio)
+            config,
+            result.adapters[0],
+            1.0,
+            *given,
+            family=family_of.graph_family(model, audio=audio),
         )
         (plain,) = pipeline.sample_prompts(
             config, None, 1.0, *given, family=family_of.graph_family(model, audio=audio)

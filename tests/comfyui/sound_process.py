@@ -86,7 +86,9 @@ def predicted(tiny, begins):
         words = (text, text, tiny.vae, SIDE, SIDE, tiny.frames, 1)
         text, _, latent = nodes_lt.LTXVImgToVideo.execute(*words[:2], shown, *words[2:], 1.0).args
         ends = part("trainer_core.data.cache.encoders").encode_endpoints
-        held |= {n: e for n, e in ends(encoders, frame, None, tiny.frames).items() if "clean" not in n}
+        held |= {
+            n: e for n, e in ends(encoders, frame, None, tiny.frames).items() if "clean" not in n
+        }
     sound = {"samples": tiny.length()}
     (both,) = nodes_lt.LTXVConcatAVLatent.execute(latent, sound).args
     words = (SEED, STEPS, 1.0, "euler", "simple", text, text, both, 1.0)

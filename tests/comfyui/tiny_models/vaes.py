@@ -134,7 +134,9 @@ def _mochi():
     """Mochi's, whose widths ComfyUI knows."""
     module = comfy.ldm.genmo.vae.model
     sizes = {"base_channels": 32, "channel_multipliers": [1, 2, 1, 2]}
-    return _narrow(module, dict.fromkeys(("Encoder", "Decoder"), sizes), lambda: module.VideoVAE().state_dict())
+    return _narrow(
+        module, dict.fromkeys(("Encoder", "Decoder"), sizes), lambda: module.VideoVAE().state_dict()
+    )
 
 
 def _minimax_h3():

@@ -203,7 +203,7 @@ def trained(tiny, folder, tones, steps=12, rate=2e-3):
 def whole(tiny, folder):
     """A run on a clip, beside what ComfyUI samples with its file, and the MODEL afterwards."""
     write_clip(folder / "images", SIDE, 2 * tiny.frames, tiny.fps, caption=CAPTION, tone=TONE)
-    job = {"name": "whole", "kind": "lokr", "side": SIDE, "frames": tiny.frames, "steps": 12}
+    job = {"name": "whole", "kind": "lokr", "side": SIDE, "frames": tiny.frames, "steps": 6}
     job["base"] = {"distilled": "train"}
     return of_model(folder, job, tiny.model, tiny.clip, tiny.vae, audio=tiny.audio)
 

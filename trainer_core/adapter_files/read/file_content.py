@@ -43,7 +43,7 @@ from .experts import refuse_experts
 from .factor_outlines import outline_factor, outline_layer
 from .peft_config import CONFIG_NAME, PeftConfig
 
-_ROWS = re.compile(r"(?:.*\.)?blocks\.\d+\.attn\.qkv_proj\.lora_[AB]\.default\.weight")
+_ROWS = re.compile(r"(?:.*\.)?blocks\.\d+\.attn\.qkv_proj\.[^.]+\.default\.weight")
 """DiffSynth-Studio's names of a layer of MiniMax-H3 that is queries, keys and values.
 
 Source: DiffSynth-Studio, ``minimax_h3_dit.py``, whose rows lie head by head, and

@@ -50,22 +50,34 @@ class FrameGrid:
     Attributes:
         every: Frames for each further frame of the latents.
         rate: Frames per second that the base was trained at.
+        cycle: Frames of the latents after which one stands for a single frame again, as the first
+            does; a clip then ends with the second frame of a cycle. 0: never.
     """
 
     every: int
     rate: float
+    cycle: int = 0
 
     def latent_frames(self, frames: int) -> int:
-        """Frames of the latents of so many frames."""
-        return (frames - 1) // self.every + 1
+        """Frames of the latents of the longest clip that has no more than so many frames."""
+        if not self.cycle:
+            return (frames - 1) // self.every + 1
+        cycles = (frames - self.every - 1) // (self.frames_of(self.cycle))
+        return max(1, cycles * self.cycle + 2)
 
     def frames_of(self, latent: int) -> int:
         """Frames of a clip whose latents have so many."""
-        return (latent - 1) * self.every + 1
+        return sum(map(self.span, range(latent)))
+
+    def span(self, place: int) -> int:
+        """Frames of a clip for the frame of its latents at a place, from 0."""
+        return 1 if place == 0 or (self.cycle and place % self.cycle == 0) else self.every
 
     def lengths(self, most: int) -> list[int]:
         """Numbers of frames that a clip may have, up to the most; a single image is none."""
-        return [self.frames_of(each) for each in range(2, self.latent_frames(most) + 1)]
+        every = range(2, self.latent_frames(most) + 1)
+        lengths = [(each, self.frames_of(each)) for each in every]
+        return [frames for latent, frames in lengths if self.latent_frames(frames) == latent]
 
 
 START, ENDS = "start", "ends"

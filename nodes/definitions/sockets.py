@@ -67,7 +67,7 @@ def audio_input() -> io.Input:
         "audio_vae",
         optional=True,
         tooltip="Connect Load LTXV Audio VAE to train clips of LTX-2 with their sound. Left open, "
-        "clips are trained without it.",
+        "clips are trained without it. MiniMax-H3 needs its own: Load VAE.",
     )
 
 

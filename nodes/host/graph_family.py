@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .audio_vae import AudioVae
+from .audio_vae import AudioVae, require_audio_vae
 from .borrowed_model import borrowed_denoiser, uncompiled
 from .control_clips import control_rule
 from .graph_encoders import seeing_text
 from .graph_model import GraphModel
-from .graph_predict import GraphPredict
+from .graph_predict import GraphPredict, Silence
 from .graph_text import graph_text
 from .own_text import require_own_text
 from .plain_encoders import PlainEncoders
@@ -61,13 +61,16 @@ def graph_family(
 
     Raises:
         BaseModelError: When it cannot be trained.
-        InputError: When it carries hooks or injections.
+        InputError: When it carries hooks or injections; when a VAE of sound does not fit it.
     """
     with uncompiled(model) as plain:
-        family = _family(GraphModel(plain), model, clip, work, other)
-    if audio is None or family.lent is None or family.clips is None:
+        found = GraphModel(plain)
+        require_audio_vae(audio, found, rate)
+        heard = None if audio is None else AudioVae(audio, found.sound_scale)
+        family = _family(found, model, clip, work, other, heard)
+    if heard is None or family.lent is None or family.clips is None:
         return family
-    sound = AudioVae(audio).lent(rate or family.clips.rate)
+    sound = heard.lent(rate or family.clips.rate, always=found.needs_sound)
     return replace(
         family,
         lent=replace(family.lent, sound=sound),
@@ -103,6 +106,7 @@ def _family(
     clip: Any,
     work: tuple[int, int, int, int] | None,
     other: OtherExpert | None,
+    heard: AudioVae | None,
 ) -> Family:
     from ...trainer_core.diffusion.sigma import ShiftSettings
     from ...trainer_core.families import native_model
@@ -112,8 +116,11 @@ def _family(
     denoiser, sampling = found.denoiser, ShiftSettings(shift=found.shift)
     trained = ShiftSettings(shift=found.trained_shift)
     text = graph_text(clip)
+    silence = None
+    if found.needs_sound and heard is not None and found.clips is not None:
+        silence = Silence(found.clips, functools.cache(heard.silence))
     predict = GraphPredict(
-        found.patcher, found.space.dimensions, found.straight, found.guided, text
+        found.patcher, found.space.dimensions, found.straight, found.guided, text, silence
     )
     names = native_model.key_map(denoiser)
     header = native_model.header_names(denoiser, found.kind)
@@ -236,7 +243,7 @@ def encoders_of(
             endpoints=endpoints,
             control=control_rule(found.model),
             text_rate=rate if found.text_rate else None,
-            audio=None if audio is None else AudioVae(audio),
+            audio=None if audio is None else AudioVae(audio, found.sound_scale),
         )
 
     return make

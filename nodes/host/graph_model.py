@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import BaseModelError
-from ...trainer_core.families.distilled import distilled_word
+from ...trainer_core.families.distilled import distilled_word, is_turned_round
 from . import comfy_host, reference_images
 from .control_clips import control_rule
 from .graph_inputs import options_fingerprint, require_trainable, weights_fingerprint
@@ -50,10 +50,20 @@ _FRAME_RATES = {
     "LTXAV": 25.0,
     "GenmoMochi": 30.0,
     "CosmosVideo": 24.0,
+    "MiniMaxH3": 24.0,
 }
 """ComfyUI's classes of models of videos to the frames per second that they were trained at.
 
 Source: the pages and pipelines of the models; ComfyUI's example workflows save at the same rates.
+"""
+
+_CYCLES = {"MiniMaxH3": 5}
+"""ComfyUI's classes to `FrameGrid.cycle`. Source: ComfyUI 0.33, ``comfy/sd.py``."""
+
+_GUIDED_BY_WEIGHTS = frozenset({"MiniMaxH3"})
+"""Those whose guidance was distilled into their weights, so that they are sampled without.
+
+Source: DiffSynth-Studio's page on MiniMax-H3, and its issue #1585: trained as it is, it loses that.
 """
 
 _READ_RATE = frozenset({"LTXV", "LTXAV"})
@@ -67,7 +77,6 @@ _NO_IMAGES: Mapping[str, str] = {
     "Trellis2": "makes 3D objects",
     "Hunyuan3Dv2": "makes 3D objects",
     "Hunyuan3Dv2_1": "makes 3D objects",
-    "MiniMaxH3": "makes video and sound in one latent",
     "StableCascade_B": "is a stage of a cascade",
     "StableCascade_C": "is a stage of a cascade",
     "SD_X4Upscaler": "enlarges images",
@@ -158,7 +167,29 @@ class GraphModel:
         """Its latents."""
         found = self.patcher.get_model_object("latent_format")
         pixels = int(found.spacial_downscale_ratio)
-        return LatentSpace(found, int(found.latent_channels), found.latent_dimensions, pixels)
+        channels = self._empty(1)[0].shape[1]
+        return LatentSpace(found, channels, found.latent_dimensions, pixels)
+
+    def _empty(self, frames: int) -> Sequence[Tensor]:
+        """ComfyUI's empty latents of a clip's frames, and of its sound where they need one."""
+        import torch
+
+        found = self.patcher.get_model_object("latent_format")
+        deep = (frames,) * (found.latent_dimensions - 2)
+        latents = torch.zeros(1, int(found.latent_channels), *deep, 1, 1)
+        fix = getattr(found, "fix_empty_latent", None)
+        whole = latents if fix is None else fix(latents)
+        return whole.unbind() if whole.is_nested else (whole,)
+
+    @cached_property
+    def needs_sound(self) -> bool:
+        """Whether it predicts nothing without latents of sound."""
+        return len(self._empty(1)) > 1
+
+    @property
+    def sound_scale(self) -> float:
+        """What ComfyUI's sampler multiplies latents of sound by, where their shift is another."""
+        return float(getattr(self.sampling, "audio_scale", 1.0))
 
     @cached_property
     def clips(self) -> FrameGrid | None:
@@ -169,7 +200,7 @@ class GraphModel:
         every = int(getattr(self.space.format, "temporal_downscale_ratio", 1))
         if not rates or self.space.dimensions != _VIDEO or every == 1:
             return None
-        return FrameGrid(every, rates[0])
+        return FrameGrid(every, rates[0], _CYCLES.get(self.kind, 0))
 
     @property
     def text_rate(self) -> bool:
@@ -225,7 +256,8 @@ class GraphModel:
         if isinstance(sampling, kinds.COSMOS_RFLOW):
             return known.FLOW
         if isinstance(sampling, kinds.CONST):
-            return known.flow(float(getattr(sampling, "noise_scale", 1.0)))
+            scale = float(getattr(sampling, "noise_scale", 1.0))
+            return known.flow(scale, self.sound_scale)
         raise self._refused("is sampled in a way that is not known here")
 
     @property
@@ -380,14 +412,22 @@ class GraphModel:
     @property
     def distilled(self) -> str:
         """`Family.distilled`, by the file's name; a LoRA on it may be its training adapter."""
-        word = distilled_word(self.title.casefold())
-        if not word or self.patcher.patches:
+        name = self.title.casefold()
+        word = distilled_word(name)
+        if self.patcher.patches:
             return ""
-        return (
-            f"Its file's name says {word!r}. Connect the model that it was made from; most "
-            "adapters work on both. Or put its training adapter on it by Load LoRA before Base "
-            "From Model, and generate without that."
+        remedy = (
+            "put its training adapter on it by Load LoRA before Base From Model, and generate "
+            "without that."
         )
+        if word:
+            return (
+                f"Its file's name says {word!r}. Connect the model that it was made from; most "
+                f"adapters work on both. Or {remedy}"
+            )
+        if self.kind in _GUIDED_BY_WEIGHTS and not is_turned_round(name):
+            return f"Its guidance is in its weights: {remedy}"
+        return ""
 
     def _refused(self, why: str, remedy: str = _CHOOSE) -> BaseModelError:
         return BaseModelError(

@@ -9,7 +9,7 @@ Source: ComfyUI 0.33, ``comfy/samplers.py`` (`encode_model_conds`, `calc_cond_ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,13 @@ from .unchanged_inputs import followed_patches
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ...trainer_core.types import Conditioning
+    from ...trainer_core.types import Conditioning, FrameGrid
     from .graph_text import GraphText
 
 _VIDEO, _MASK = 3, "attention_mask"
+
+_ALONE = "minimax_payload"
+"""What ComfyUI gives a network that takes one sample a pass."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,36 @@ class _Clean:
 
 
 @dataclass(frozen=True)
+class Silence:
+    """The sound of a clip that has none, for a model that makes no clip without.
+
+    Attributes:
+        clips: Lengths of clips.
+        encoded: Seconds to latents `[c, t, b]`.
+    """
+
+    clips: FrameGrid
+    encoded: Callable[[float], Tensor]
+
+    def noisy(self, clips: Tensor, sigma: Tensor) -> Tensor:
+        """Latents `[B, c, t, b]` beside those of clips `[B, C, f, h, w]` at noise levels `[B]`.
+
+        The noise comes from the level alone: it is the same when a prediction is made again.
+        """
+        import torch
+
+        from ...trainer_core.counters import counter_seed
+
+        clean = self.encoded(self.clips.frames_of(clips.shape[2]) / self.clips.rate)
+        rows = []
+        for level in sigma.tolist():
+            source = torch.Generator().manual_seed(counter_seed(0, "silence", repr(level)))
+            noise = torch.randn(clean.shape, generator=source)
+            rows.append((1.0 - level) * clean + level * noise)
+        return torch.stack(rows).to(clips.device)
+
+
+@dataclass(frozen=True)
 class GraphPredict:
     """`Predict` of a family whose denoiser is a graph's MODEL.
 
@@ -88,6 +121,7 @@ class GraphPredict:
             latents are larger by as much: those of `k-diffusion`, an image plus sigma times noise.
         guided: Whether the model is conditioned on a guidance value.
         text: The CLIP that reads a text's tokens, where one is trained.
+        silence: What stands for sound where latents have none; None where a model needs none.
         references: Knows whether the model has been seen to read reference images.
         proof: Knows whether a run trains on what is sampled.
     """
@@ -97,6 +131,7 @@ class GraphPredict:
     straight: bool
     guided: bool
     text: GraphText | None = None
+    silence: Silence | None = None
     references: ReferenceProof = field(default_factory=ReferenceProof)
     proof: PredictionProof = field(init=False)
 
@@ -171,7 +206,7 @@ class GraphPredict:
     ) -> Tensor:
         import torch
 
-        from ...trainer_core.diffusion.streams import join_streams, part_streams
+        from ...trainer_core.diffusion.streams import join_streams, part_streams, stream_shapes
 
         noisy, sound = part_streams(noisy, conditionings[0])
         noise, level = self._as_sampled(noisy.float(), sigma.float())
@@ -188,20 +223,23 @@ class GraphPredict:
             )
             for row, text in enumerate(conditionings)
         ]
-        shapes = [x.shape[1:]]
+        shapes, beside, whole = [x.shape[1:]], {}, sound is not None
+        if sound is None and self.silence is not None:
+            sound = self.silence.noisy(noise, sigma.float())
         if sound is not None:
             shapes.append(sound.shape[1:])
+            beside = stream_shapes(x, sound)
             x = join_streams(x, sound.float())
         found: list[Tensor | None] = [None] * len(x)
         heard: list[Tensor | None] = [None] * len(x)
         for rows, conds in self._passes(x, level, wanted, clean, shapes):
             output = self._apply(x[rows], level[rows], conds, exact=exact)
-            own, of_sound = part_streams(output, conditionings[0])
+            own, of_sound = part_streams(output, beside)
             for place, row in enumerate(rows):
                 found[row] = clean[row].kept(own[place], noisy[row].float(), sigma[row])
                 heard[row] = None if of_sound is None else of_sound[place]
         joined = torch.stack([each for each in found if each is not None])
-        if sound is not None:
+        if whole:
             return join_streams(joined, torch.stack([each for each in heard if each is not None]))
         return joined.squeeze(2) if self._is_video(noisy) else joined
 
@@ -289,6 +327,8 @@ class GraphPredict:
 
     def _share(self, samplers: Any, one: Any, other: Any) -> bool:
         """Whether two samples can share a pass."""
+        if _ALONE in other.conditioning:
+            return False
         video = comfy_host.comfyui_module("comfy.ldm.hunyuan_video.model").HunyuanVideo
         if isinstance(self.patcher.model.diffusion_model, video) and _MASK in other.conditioning:
             return False  # that network puts the masks of all samples into one

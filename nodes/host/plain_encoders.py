@@ -154,7 +154,7 @@ class PlainEncoders:
     @property
     def sounds(self) -> str:
         """Names the VAE of sound, for the cache's keys; empty where there is none."""
-        return "" if self.audio is None else vae_identity(self.audio.vae)
+        return "" if self.audio is None else self.audio.identity
 
     @property
     def weighs(self) -> bool:

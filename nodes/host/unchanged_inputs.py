@@ -20,11 +20,12 @@ hypernetwork, was made under inference mode, as every node is run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from ...trainer_core.errors import RunError
@@ -341,13 +342,17 @@ class _WithUnchanged:
         inputs = protected(args, reads)
         named = {name: protected(value, reads) for name, value in options.items()}
         if self._proven:
-            return released(self._forward(*inputs, **named))
+            return released(self._run(*inputs, **named))
         drawn = _RandomState(_tensors([*args, *options.values()]))
-        result = self._forward(*inputs, **named)
+        result = self._run(*inputs, **named)
         if any(map(_has_dropped, (inputs, list(named.values()), result))):
             self._prove(args, options, released(result), drawn)
         self._follows = bool(reads)
         return released(result)
+
+    def _run(self, *inputs: Any, **named: Any) -> Any:
+        with register_module_forward_pre_hook(_newest_inputs) if self._follows else nullcontext():
+            return self._forward(*inputs, **named)
 
     def _prove(self, args: Any, options: dict[str, Any], found: Any, drawn: _RandomState) -> None:
         """Compare with the block as it is, on copies; it drops what was dropped before."""
@@ -362,6 +367,25 @@ class _WithUnchanged:
                 "Report the model: it cannot be trained through until that is known.",
             )
         self._proven = True
+
+
+def _newest_inputs(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a module is called with: the newest tensors, each as another object.
+
+    A function of autograd's own goes past `Followed`, and what it keeps must not change afterwards.
+    """
+    del module
+
+    def newest(value: Any) -> Any:
+        if type(value) is not Followed:
+            return value
+        if value.successor is not None:
+            value.reads.append("module")
+        found = _alike_kind(_latest(value), value)
+        found.whole = value, ...
+        return found
+
+    return tuple(map(newest, args))
 
 
 def _has_dropped(value: Any) -> bool:

@@ -35,8 +35,7 @@ def base_of_model(
     from ..host.graph_model import GraphModel
 
     found = GraphModel(model)
-    if audio is not None:
-        require_audio_vae(audio, model)
+    require_audio_vae(audio, found)
     # The path that it has not: what it is, by which runs and caches tell it from others.
     path = f"{GRAPH_MODEL}/{found.kind}-{found.fingerprint[:16]}"
     values = {"path": path, "distilled": distilled}

@@ -7,6 +7,7 @@ weights, where torch copies every tensor that is changed in place.
 
 import contextlib
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -20,6 +21,9 @@ LISTS = (
     *("double_stream_blocks", "single_stream_blocks", "double_layers", "single_layers"),
     *("text_transformer_blocks", "visual_transformer_blocks"),
 )
+
+SOUNDS = {"ltxav": (8, 3, 16), "minimax_h3": (32, 2, 2)}
+"""Shapes of the latents of sound."""
 
 
 def ordinary(value):
@@ -37,7 +41,7 @@ class Sampled:
     def __init__(self, name):
         import comfy.nested_tensor
         from tiny_models.denoisers import tiny_model
-        from tiny_models.sizes import TINY
+        from tiny_models.sizes import SOUNDING, TINY
         from tiny_models.texts import tiny_clip
         from tiny_models.vaes import tiny_vae
 
@@ -45,14 +49,14 @@ class Sampled:
 
         # Of a model that makes video and sound both may be sampled.
         name, sound = name.removesuffix(" with sound"), name.endswith(" with sound")
-        sizes = TINY[name]
+        sizes = {**TINY, **SOUNDING}[name]
         with torch.inference_mode():
             self.model = tiny_model(name)
             vae, side = tiny_vae(sizes.vae), sizes.pixels
             image = torch.linspace(0, 1, side * side * 3).view(1, side, side, 3)
             self.latent = nodes.VAEEncode().encode(vae, image)[0]
             if sound:
-                heard = torch.linspace(-1, 1, 8 * 3 * 16).view(1, 8, 3, 16)
+                heard = torch.linspace(-1, 1, math.prod(SOUNDS[name])).view(1, *SOUNDS[name])
                 both = comfy.nested_tensor.NestedTensor([self.latent["samples"], heard])
                 self.latent = {"samples": both}
             self.text = nodes.CLIPTextEncode().encode(tiny_clip(sizes.text), "a red diamond")[0]

@@ -32,6 +32,7 @@ def write_image(folder, side, count=1):
 def run_config(folder, job, side, family):
     values = {
         "family": family,
+        "base": job.get("base", {}),
         "dataset": {
             "path": str(folder / "images"),
             "resolution": side,
@@ -106,6 +107,7 @@ def sampled_by_comfyui(model, clip, side, guidance, straight_guidance, frames=1,
         positive, negative, latent, finish = begin(positive, negative, latent)
     words = (SEED, DRAWN, scale, "euler", "simple", positive, negative, latent, 1.0)
     samples = nodes.common_ksampler(model, *words)[0]["samples"]
+    samples = samples.unbind()[0] if samples.is_nested else samples
     return model.model.process_latent_in(finish(samples) if finish else samples)
 
 
@@ -165,17 +167,17 @@ def longest_clip(config, family, source):
     return part("nodes.services.graph_run")._longest_clip(finished)
 
 
-def trained(folder, job, model, clip, vae, vision=None, begin=None):
+def trained(folder, job, model, clip, vae, vision=None, begin=None, audio=None):
     family_of = part("nodes.host.graph_family")
     train = part("trainer_core.training").train
     pipeline = part("trainer_core.inference.pipeline")
     from tiny_models.weights import weights_hash
 
     side = job["side"]
-    family = family_of.graph_family(model)
+    family = family_of.graph_family(model, audio=audio)
     config = run_config(folder, job, side, family.name)
     rate = config.dataset.fps
-    source = family_of.encoders_of(model, clip, vae, vision=vision, rate=rate)
+    source = family_of.encoders_of(model, clip, vae, vision=vision, rate=rate, audio=audio)
     guidance, guided = job.get("guidance", 1.0), family.prediction.takes_guidance(None)
     frames = job.get("frames", 1)
     # ComfyUI itself adds to a model's ops when it first loads it.
@@ -202,10 +204,14 @@ def trained(folder, job, model, clip, vae, vision=None, begin=None):
     with torch.inference_mode(False), torch.no_grad():
         given = (lambda f, location: as_latents(source(f, location)),)
         (own,) = pipeline.sample_prompts(
-            config, result.adapters[0], 1.0, *given, family=family_of.graph_family(model)
+            config,
+            result.adapters[0],
+            1.0,
+            *given,
+            family=family_of.graph_family(model, audio=audio),
         )
         (plain,) = pipeline.sample_prompts(
-            config, None, 1.0, *given, family=family_of.graph_family(model)
+            config, None, 1.0, *given, family=family_of.graph_family(model, audio=audio)
         )
     found["changed"] += changed(before, (weights_hash(model), *marks(model)))
     with part("trainer_core.tensors.safetensors_reader").open_tensors(result.adapters[0]) as file:

@@ -1,8 +1,8 @@
-"""Runs inside ComfyUI's interpreter: clips with their sound, on a tiny LTX-2.
+"""Runs inside ComfyUI's interpreter: clips with their sound, on a tiny LTX-2 or MiniMax-H3.
 
-Usage: sound_process.py FOLDER JOB ..., with ComfyUI's folder in PYTHONPATH. FOLDER gets
-``results.json``: what a prediction is beside ComfyUI's own sampler, what a sound is encoded to, and
-runs.
+Usage: sound_process.py FOLDER MODEL JOB ..., with ComfyUI's folder in PYTHONPATH. MODEL is a name
+of a tiny one. FOLDER gets ``results.json``: what a prediction is beside ComfyUI's own sampler, what
+a sound is encoded to, and runs.
 """
 
 import contextlib
@@ -13,27 +13,38 @@ from pathlib import Path
 import torch
 from clip_files import write_clip
 from graph_model_process import CAPTION, losses, run_config, write_found
+from graph_model_process import trained as of_model
 from loaded_pack import part
 
-FRAMES, FPS, SIDE, STEPS, SEED = 9, 25.0, 64, 3, 7
+SIDE, STEPS, SEED = 64, 3, 7
 TONE = 880
 
 
 class Tiny:
-    """A tiny MODEL that makes video and sound, with what belongs to it."""
+    """A tiny MODEL that makes video and sound, with what belongs to it.
 
-    def __init__(self):
+    Args:
+        name: ``ltxav`` or ``minimax_h3``.
+    """
+
+    def __init__(self, name):
         from tiny_models.denoisers import tiny_model
-        from tiny_models.sizes import TINY
+        from tiny_models.sizes import SOUNDING, TINY
         from tiny_models.texts import tiny_clip
         from tiny_models.vaes import tiny_vae
 
-        sizes = TINY["ltxav"]
-        self.model, self.clip = tiny_model("ltxav"), tiny_clip(sizes.text)
-        self.vae, self.audio = tiny_vae(sizes.vae), tiny_vae("ltx_audio")
+        sizes, self.packed = {**TINY, **SOUNDING}[name], name in SOUNDING
+        self.model, self.clip = tiny_model(name), tiny_clip(sizes.text)
+        self.vae = tiny_vae(sizes.vae)
+        self.audio = tiny_vae("minimax_h3_audio" if self.packed else "ltx_audio")
+        self.frames, self.fps = (5, 24.0) if self.packed else (9, 25.0)
+        self.shape = (1, 24, 2, 4, 4) if self.packed else (1, 128, 2, 2, 2)
+        # What ComfyUI's sampler multiplies latents of sound by: the shifts 12 and 3.
+        self.scale = 4.0 if self.packed else 1.0
 
-    def family(self):
-        return part("nodes.host.graph_family").graph_family(self.model, audio=self.audio)
+    def family(self, rate=None):
+        make = part("nodes.host.graph_family").graph_family
+        return make(self.model, audio=self.audio, rate=rate)
 
     def source(self):
         make = part("nodes.host.graph_family").encoders_of
@@ -47,8 +58,12 @@ class Tiny:
     def length(self):
         """Latents of sound, as ComfyUI's own node makes an empty one."""
         from comfy_extras.nodes_lt_audio import LTXVEmptyLatentAudio
+        from comfy_extras.nodes_minimax_h3 import EmptyMiniMaxH3LatentAV
 
-        node = LTXVEmptyLatentAudio.execute(FRAMES, FPS, 1, self.audio)
+        if self.packed:
+            whole = EmptyMiniMaxH3LatentAV.execute(SIDE, SIDE, self.frames).args[0]["samples"]
+            return whole.unbind()[1]
+        node = LTXVEmptyLatentAudio.execute(self.frames, self.fps, 1, self.audio)
         return node.args[0]["samples"]
 
 
@@ -64,14 +79,16 @@ def predicted(tiny, begins):
     family = tiny.family()
     encoders = tiny.encoders(family)
     text = nodes.CLIPTextEncode().encode(tiny.clip, CAPTION)[0]
-    held, latent = encoders.encode_text(CAPTION), {"samples": torch.zeros(1, 128, 2, 2, 2)}
+    held, latent = encoders.encode_text(CAPTION), {"samples": torch.zeros(tiny.shape)}
     if begins:
         frame = torch.arange(3 * SIDE * SIDE, dtype=torch.uint8).reshape(3, SIDE, SIDE)
         shown = frame.movedim(0, -1)[None].float() / 255
-        words = (text, text, tiny.vae, SIDE, SIDE, FRAMES, 1)
+        words = (text, text, tiny.vae, SIDE, SIDE, tiny.frames, 1)
         text, _, latent = nodes_lt.LTXVImgToVideo.execute(*words[:2], shown, *words[2:], 1.0).args
         ends = part("trainer_core.data.cache.encoders").encode_endpoints
-        held |= {n: e for n, e in ends(encoders, frame, None, FRAMES).items() if "clean" not in n}
+        held |= {
+            n: e for n, e in ends(encoders, frame, None, tiny.frames).items() if "clean" not in n
+        }
     sound = {"samples": tiny.length()}
     (both,) = nodes_lt.LTXVConcatAVLatent.execute(latent, sound).args
     words = (SEED, STEPS, 1.0, "euler", "simple", text, text, both, 1.0)
@@ -86,46 +103,87 @@ def predicted(tiny, begins):
         for now, after in itertools.pairwise(sigmas):
             output = family.prediction.predict(denoiser, x, now[None].clone(), [held], [], 1.0)
             x = x + (after - now) * output
-    ours = streams.part_streams(x, held)
+    clip, sound = streams.part_streams(x, held)
+    ours = clip, sound / tiny.scale
     return [float((a - b).norm() / b.norm()) for a, b in zip(ours, theirs, strict=True)]
 
 
 def encoded(tiny, folder):
     """What a clip's sound is encoded to, beside ComfyUI's own nodes on the same part."""
     from comfy_extras.nodes_lt_audio import LTXVAudioVAEEncode
+    from comfy_extras.nodes_minimax_h3 import _encode_ref_audio
 
     sounds, types = part("trainer_core.data.sounds"), part("trainer_core.types")
-    write_clip(folder, SIDE, 2 * FRAMES, FPS, tone=TONE)
-    path, seconds = folder / "0.mp4", FRAMES / FPS
-    sound = sounds.read_sound(path, types.ClipPart(seconds, FRAMES, FPS))
+    write_clip(folder, SIDE, 2 * tiny.frames, tiny.fps, tone=TONE)
+    path, seconds = folder / "0.mp4", tiny.frames / tiny.fps
+    sound = sounds.read_sound(path, types.ClipPart(seconds, tiny.frames, tiny.fps))
     ours = tiny.encoders(tiny.family()).encode_sound(sound, seconds)
     # ComfyUI's node, of a sound whose length it does not cut.
     from torchaudio.functional import resample
 
-    wave = resample(sound.waveform, sound.rate, 44100)
-    whole = torch.nn.functional.pad(wave, (0, -wave.shape[1] % 4096))
-    audio = {"waveform": whole[None], "sample_rate": 44100}
-    theirs = LTXVAudioVAEEncode.execute(audio, tiny.audio).args[0]["samples"][0]
+    own, every = (32000, 800) if tiny.packed else (44100, 4096)
+    wave = resample(sound.waveform, sound.rate, own)
+    whole = torch.nn.functional.pad(wave, (0, -wave.shape[1] % every))
+    audio = {"waveform": whole[None], "sample_rate": own}
+    if tiny.packed:
+        theirs = tiny.scale * _encode_ref_audio(tiny.audio, audio)[0][0]
+    else:
+        theirs = LTXVAudioVAEEncode.execute(audio, tiny.audio).args[0]["samples"][0]
     return {
         "shape": list(ours.shape),
         "empty": list(tiny.length().shape[1:]),
-        "apart": float((ours - theirs[:, : ours.shape[1]]).abs().max()),
+        "apart": float((ours - theirs[tuple(map(slice, ours.shape))]).abs().max()),
     }
 
 
-def clips(folder, tones):
+def alone(tiny):
+    """How far predictions of clips without sound, in one batch, are from those with silence.
+
+    And from those with another sound, of which the model makes other frames.
+    """
+    streams = part("trainer_core.diffusion.streams")
+    vae = part("nodes.host.audio_vae").AudioVae(tiny.audio, tiny.scale)
+    family = tiny.family()
+    held = tiny.encoders(family).encode_text(CAPTION)
+    silence = vae.silence(tiny.frames / tiny.fps)[None]
+    source = torch.Generator().manual_seed(SEED)
+    noisy = torch.randn(2, *tiny.shape[1:], generator=source)
+    levels = torch.tensor([0.25, 0.75])
+    beside = part("nodes.host.graph_predict").Silence(family.clips, lambda _: silence[0])
+    sounds = beside.noisy(noisy, levels)
+    found = []
+    with torch.inference_mode(False), torch.no_grad(), contextlib.ExitStack() as at_end:
+        denoiser = family.lent.open(torch.float32, torch.device("cpu"), at_end)
+
+        def predicted(x, level, text):
+            return family.prediction.predict(denoiser, x, level, [text] * len(x), [], 1.0)
+
+        ours = predicted(noisy, levels, held)
+        for sound in (sounds, 1.0 - sounds):
+            text = {**held, **streams.stream_shapes(noisy, sound)}
+            rows = zip(noisy.split(1), sound.split(1), levels.split(1), strict=True)
+            pairs = [(streams.join_streams(x, own), level) for x, own, level in rows]
+            joined = torch.cat([predicted(*pair, text) for pair in pairs])
+            theirs, _ = streams.part_streams(joined, text)
+            found.append(float((ours - theirs).norm() / theirs.norm()))
+        image = predicted(noisy[:, :, 0], levels, held)
+    residue = (sounds - (1 - levels).view(-1, 1, 1, 1) * silence) / levels.view(-1, 1, 1, 1)
+    return {"apart": found, "image": list(image.shape), "noise": float(residue.std())}
+
+
+def clips(tiny, folder, tones):
     for number, tone in enumerate(tones):
-        write_clip(folder / "images", SIDE, FRAMES, FPS, str(number), CAPTION, tone)
+        write_clip(folder / "images", SIDE, tiny.frames, tiny.fps, str(number), CAPTION, tone)
 
 
 def trained(tiny, folder, tones, steps=12, rate=2e-3):
     """A run on clips with tones; what it has changed, and what it generates."""
     train = part("trainer_core.training").train
     read = part("trainer_core.tensors.safetensors_reader").open_tensors
-    clips(folder, tones)
-    family = part("nodes.host.graph_family").graph_family(tiny.model, audio=tiny.audio, rate=FPS)
-    job = {"name": folder.name, "kind": "lora", "frames": FRAMES, "steps": steps, "rate": rate}
-    config = run_config(folder, job, SIDE, family.name)
+    clips(tiny, folder, tones)
+    family = tiny.family(tiny.fps)
+    job = {"name": folder.name, "kind": "lora", "frames": tiny.frames, "steps": steps, "rate": rate}
+    config = run_config(folder, job | {"base": {"distilled": "train"}}, SIDE, family.name)
     preview = config.preview.model_copy(update={"every": steps})
     config = config.model_copy(update={"preview": preview})
     with torch.inference_mode(False):
@@ -142,6 +200,14 @@ def trained(tiny, folder, tones, steps=12, rate=2e-3):
     }
 
 
+def whole(tiny, folder):
+    """A run on a clip, beside what ComfyUI samples with its file, and the MODEL afterwards."""
+    write_clip(folder / "images", SIDE, 2 * tiny.frames, tiny.fps, caption=CAPTION, tone=TONE)
+    job = {"name": "whole", "kind": "lokr", "side": SIDE, "frames": tiny.frames, "steps": 6}
+    job["base"] = {"distilled": "train"}
+    return of_model(folder, job, tiny.model, tiny.clip, tiny.vae, audio=tiny.audio)
+
+
 def previews(folder):
     """Rate and length of the sound of a run's first and last preview."""
     import av
@@ -155,9 +221,9 @@ def previews(folder):
     return {"rate": found[0][0], "seconds": [found[0][1], found[-1][1]]}
 
 
-def sound_of(path):
+def sound_of(tiny, path):
     sounds, types = part("trainer_core.data.sounds"), part("trainer_core.types")
-    return sounds.read_sound(path, types.ClipPart(0.0, FRAMES, FPS))
+    return sounds.read_sound(path, types.ClipPart(0.0, tiny.frames, tiny.fps))
 
 
 def errors_of_sound(tiny, config, adapter, family):
@@ -167,10 +233,11 @@ def errors_of_sound(tiny, config, adapter, family):
         part("trainer_core.diffusion.streams"),
     )
     encoders, folder = tiny.encoders(family), Path(config.dataset.path).parent / "asked"
-    write_clip(folder, SIDE, FRAMES, FPS, tone=TONE)
-    own = encoders.encode_sound(sound_of(folder / "0.mp4"), FRAMES / FPS)[None]
+    write_clip(folder, SIDE, tiny.frames, tiny.fps, tone=TONE)
+    sound = sound_of(tiny, folder / "0.mp4")
+    own = encoders.encode_sound(sound, tiny.frames / tiny.fps)[None]
     source = torch.Generator().manual_seed(SEED)
-    clip = torch.randn(1, 128, 2, 2, 2, generator=source)
+    clip = torch.randn(tiny.shape, generator=source)
     noise = torch.randn(own.shape, generator=source)
     held = {**encoders.encode_text(CAPTION), **streams.stream_shapes(clip, own)}
     x = streams.join_streams(clip, (own + noise) / 2)
@@ -190,17 +257,36 @@ def errors_of_sound(tiny, config, adapter, family):
 
 
 def refused(tiny):
-    """What is said of a MODEL that makes no sound, and of a VAE that has none."""
+    """What is said of a MODEL and a VAE of sound that do not belong together."""
     from tiny_models.denoisers import tiny_model
+    from tiny_models.vaes import tiny_vae
 
     base_of_model = part("nodes.services.graph_base").base_of_model
     found = []
-    for model, vae in ((tiny_model("ltxv"), tiny.audio), (tiny.model, tiny.vae)):
+    pairs = [(tiny_model("ltxv"), tiny.audio), (tiny.model, tiny.vae)]
+    pairs += [(tiny.model, tiny_vae("ltx_audio")), (tiny.model, None)] if tiny.packed else []
+    attempts = [
+        *(lambda m=model, v=vae: base_of_model(m, "fp32", audio=v) for model, vae in pairs),
+        *([lambda: tiny.family(16.0), lambda: located(tiny)] if tiny.packed else []),
+    ]
+    for attempt in attempts:
         try:
-            base_of_model(model, "fp32", audio=vae)
+            attempt()
         except part("trainer_core.errors").InputError as error:
             found.append([error.found, error.expected, error.remedy])
     return found
+
+
+def located(tiny):
+    """The base of a run; with a LoRA on the MODEL, which may be its training adapter, it is."""
+    locate, base = part("trainer_core.bases.locate").locate_base, part("trainer_core.config")
+    patched = tiny.model.clone()
+    name = "diffusion_model.blocks.0.mlp.fc1.weight"
+    patched.add_patches({name: ("diff", (torch.zeros(128, 64),))})
+    make = part("nodes.host.graph_family").graph_family
+    for model in (patched, tiny.model):
+        family = make(model, audio=tiny.audio)
+        locate(base.BaseSection(), family, False)
 
 
 def exchanged(tiny):
@@ -216,12 +302,14 @@ def exchanged(tiny):
     return ""
 
 
-def main(folder, *wanted):
-    tiny = Tiny()
+def main(folder, name, *wanted):
+    tiny = Tiny(name)
     jobs = {
         "predicted": lambda: predicted(tiny, begins=False),
         "begun": lambda: predicted(tiny, begins=True),
         "encoded": lambda: encoded(tiny, folder / "encoded"),
+        "whole": lambda: whole(tiny, folder / "whole"),
+        "alone": lambda: alone(tiny),
         "refused": lambda: refused(tiny),
         "exchanged": lambda: exchanged(tiny),
         "mixed": lambda: trained(tiny, folder / "mixed", [TONE, None], steps=2),

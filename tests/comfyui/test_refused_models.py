@@ -13,7 +13,7 @@ TRAINED = {
     *("WAN22_T2V", "CosmosT2IPredict2", "ZImage", "Lumina2", "HiDream", "Chroma", "Omnigen2"),
     *("QwenImage", "Ideogram4", "Krea2", "Kandinsky5Image", "Anima", "HunyuanImage21"),
     *("WAN21_I2V", "WAN21_Vace", "WAN21_FunControl2V", "HunyuanVideo15", "Kandinsky5"),
-    *("CosmosI2VPredict2", "CosmosT2V", "GenmoMochi", "LTXAV"),
+    *("CosmosI2VPredict2", "CosmosT2V", "GenmoMochi", "LTXAV", "MiniMaxH3"),
 }
 REFUSED = table(__file__, "refused models")
 

@@ -11,14 +11,21 @@ pytestmark = pytest.mark.comfy
 QUICK = ("predicted", "begun", "encoded", "refused", "exchanged", "mixed", "previews")
 
 
-def looked_at(comfy_host, folder, *jobs):
-    comfy_host.run("sound_process.py", folder, *jobs, folder=folder)
+def looked_at(comfy_host, folder, *jobs, model="ltxav"):
+    comfy_host.run("sound_process.py", folder, model, *jobs, folder=folder)
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
 def found(comfy_host, tmp_path_factory):
     return looked_at(comfy_host, tmp_path_factory.mktemp("sound"), *QUICK)
+
+
+@pytest.fixture(scope="module")
+def packed(comfy_host, tmp_path_factory):
+    """Of MiniMax-H3, which makes nothing without sound and takes one sample a pass."""
+    jobs = ("predicted", "encoded", "alone", "whole", "refused")
+    return looked_at(comfy_host, tmp_path_factory.mktemp("packed"), *jobs, model="minimax_h3")
 
 
 @pytest.mark.parametrize("name", ["predicted", "begun"])
@@ -72,3 +79,58 @@ def test_what_has_no_sound_is_refused(found):
 
 def test_a_cache_without_sound_does_not_serve_a_run_with_it(found):
     assert "audio_vae open, and this node one with audio_vae connected" in found["exchanged"]
+
+
+def test_sound_of_another_shift_is_predicted_and_encoded_as_comfyui_does(packed):
+    assert max(packed["predicted"]) < 1e-6
+    encoded = packed["encoded"]
+    assert encoded["shape"] == encoded["empty"] == [32, 2, 8]
+    assert encoded["apart"] == 0
+
+
+def test_a_clip_and_an_image_without_sound_are_predicted_with_that_of_silence(packed):
+    """In a batch, where each is as it is alone."""
+    alone = packed["alone"]
+    own, other = alone["apart"]
+    assert own < 1e-6 < 0.1 < other
+    assert alone["image"] == [2, 24, 4, 4]
+    assert alone["noise"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_model_that_always_makes_sound_is_trained_and_is_as_before(packed):
+    whole = packed["whole"]
+    assert np.isfinite(whole["losses"]).all()
+    # Attention and MLP of two blocks; nothing of their modulation.
+    assert whole["patches"] == whole["layers"] == 2 * 4
+    assert (whole["unread"], whole["changed"], whole["grid"]) == ([], [], [])
+    assert (whole["rate"], whole["longest"], whole["same_after"]) == (24.0, 5, True)
+    assert max(whole["base_error"], whole["sample_error"]) < 1e-6 < 1e-3 < whole["change"]
+
+
+def test_a_model_that_always_makes_sound_is_refused_without_what_it_needs(packed):
+    without, video, other, nothing, rate, distilled = packed["refused"]
+    assert "makes no sound (LTXV)" in without[0]
+    assert video[0] == "MiniMaxH3VideoVAE at the audio_vae input"
+    assert other[0] == "AudioVAE at the audio_vae input"
+    assert nothing[0] == "nothing at the audio_vae input, and minimax_h3 (MiniMaxH3)"
+    assert {each[2] for each in (video, other)} == {"Connect Load VAE with its file to audio_vae."}
+    assert rate[:2] == [
+        "clips of 16 frames a second, and minimax_h3 (MiniMaxH3)",
+        "24, the rate by which it lays sound beside frames",
+    ]
+    assert "is distilled, which training would undo" in distilled[0]
+    assert "Its guidance is in its weights: put its training adapter" in distilled[2]
+    assert "set base.distilled of Base From Model to train" in distilled[2]
+
+
+@pytest.mark.exhaustive
+def test_a_model_that_always_makes_sound_learns_a_tone_and_no_silence(comfy_host, tmp_path):
+    jobs = ("mixed", "previews", "learned", "silent")
+    found = looked_at(comfy_host, tmp_path, *jobs, model="minimax_h3")
+    assert np.isfinite(found["mixed"]["losses"]).all()
+    assert found["previews"]["rate"] == 32000
+    # A clip of five frames, in whole frames of the codec.
+    assert found["previews"]["seconds"] == pytest.approx([5 / 24] * 2, abs=1024 / 32000)
+    (before, after), (base, silent) = found["learned"]["errors"], found["silent"]["errors"]
+    assert after < 0.6 * before
+    assert silent > 0.85 * base

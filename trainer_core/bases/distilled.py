@@ -27,13 +27,13 @@ def refuse_distilled(settings: BaseSection, family: Family, location: BaseLocati
     advice = family.distilled(location)
     if advice and family.lent is not None:
         raise BaseModelError(
-            f"a MODEL of {_name(location)} is distilled to few steps, which training would undo",
+            f"a MODEL of {_name(location)} is distilled, which training would undo",
             "a model that was not distilled, or this one with its training adapter",
             f"{advice} To train it as it is, set base.distilled of Base From Model to train.",
         )
     if advice:
         raise BaseModelError(
-            f"base.path: {_name(location)} is distilled to few steps, which training would undo",
+            f"base.path: {_name(location)} is distilled, which training would undo",
             "a model that was not distilled, or a training adapter for this one",
             f"{advice} With a training adapter (an adapter file made for it) as base.adapters, "
             "when: training, it trains as it is; base.distilled: train does so without.",
@@ -47,12 +47,12 @@ def distilled_note(settings: BaseSection, family: Family, location: BaseLocation
         return ""
     if _has_training_adapter(settings):
         return (
-            f"{_name(location)} is distilled to few steps: it trains with its training adapter, "
+            f"{_name(location)} is distilled: it trains with its training adapter, "
             "which samples and the saved adapter do without."
         )
     return (
-        f"{_name(location)} is distilled to few steps, and base.distilled is train: the adapter "
-        f"will undo some of the distillation, and samples of few steps blur. {advice}"
+        f"{_name(location)} is distilled, and base.distilled is train: the adapter will undo "
+        f"some of the distillation, and samples of few steps, or without guidance, blur. {advice}"
     )
 
 

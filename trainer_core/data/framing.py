@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..config import DatasetSection
 from ..errors import DatasetError
-from ..types import Bucket, ClipPart, Sample
+from ..types import ANY_CLIPS, Bucket, ClipPart, FrameGrid, Sample
 from .image import CENTER, Crop, fit_to_bucket, moved
 from .masks import (
     VERSION,
@@ -102,7 +102,12 @@ class Framing:
         return (f"crop {self.crop}",)
 
     def latent_mask(
-        self, bucket: Bucket, latents: tuple[int, int], patch: int, animated: str, every: int = 1
+        self,
+        bucket: Bucket,
+        latents: tuple[int, int],
+        patch: int,
+        animated: str,
+        clips: FrameGrid = ANY_CLIPS,
     ) -> Tensor:
         """The mask as it is trained: `[h, w]` in [0, 1], or `[f, h, w]` where it is a clip.
 
@@ -110,7 +115,7 @@ class Framing:
             bucket: The size that the image is trained at.
             patch: Latents along a side of an image token.
             animated: As ``dataset.animated``.
-            every: As of `FrameGrid`.
+            clips: How many frames each frame of the latents stands for.
 
         Raises:
             DatasetError: When the mask cannot be read, or has another shape than its image.
@@ -123,10 +128,13 @@ class Framing:
             return pool_mask(mask, latents, patch)
         frames = read_mask_clip(source.path, source.size, source.clip, invert=source.invert)
         fitted = (fit_mask(each, source.size, bucket, crop, focus) for each in frames)
-        pooled = [pool_mask(next(fitted), latents, patch)]
-        while group := list(itertools.islice(fitted, every)):
-            pooled.append(pool_mask(torch.stack(group).mean(0), latents, patch))
-        return torch.stack(pooled)
+        groups = (list(itertools.islice(fitted, clips.span(n))) for n in itertools.count())
+        return torch.stack(
+            [
+                pool_mask(torch.stack(group).mean(0), latents, patch)
+                for group in itertools.takewhile(bool, groups)
+            ]
+        )
 
 
 def crop_of(sample: Sample, settings: DatasetSection) -> tuple[Crop, tuple[float, float]]:

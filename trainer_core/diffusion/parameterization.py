@@ -91,6 +91,10 @@ class Parameterization(ABC):
             sigma: In [0, 1].
         """
 
+    def sound_weight(self, sigma: Tensor) -> Tensor:
+        """The weight `[B]` of the loss of clips' sound by which it is that of its own velocity."""
+        return torch.ones_like(sigma)
+
     def debiased(self, sigma: float) -> float | None:
         """The weight of the loss that takes its bias out; None where there is none."""
         del sigma
@@ -100,6 +104,7 @@ class Parameterization(ABC):
 @dataclass(frozen=True, slots=True)
 class _Flow(Parameterization):
     noise_scale: float = 1.0
+    sound_scale: float = 1.0
 
     @property
     def name(self) -> str:
@@ -122,6 +127,9 @@ class _Flow(Parameterization):
 
     def error_gains(self, sigma: float) -> tuple[float, float]:
         return 1.0 - sigma, sigma
+
+    def sound_weight(self, sigma: Tensor) -> Tensor:
+        return (1.0 - (1.0 - 1.0 / self.sound_scale) * sigma).square()
 
     def _scaled(self, noise: Tensor) -> Tensor:
         return noise if self.noise_scale == 1.0 else self.noise_scale * noise
@@ -207,13 +215,16 @@ EPS: Parameterization = _Epsilon()
 """The noise."""
 
 
-def flow(noise_scale: float) -> Parameterization:
+def flow(noise_scale: float, sound_scale: float = 1.0) -> Parameterization:
     """Flow matching towards noise of another size: the velocity ``noise_scale eps - x_0``.
 
     Args:
         noise_scale: Standard deviation of the noise, above 0.
+        sound_scale: Factor on the latents of clips' sound, above 0, whose own noise level at sigma
+            s is then ``s / (sound_scale + (1 - sound_scale) s)``, as ComfyUI 0.33's
+            ``ModelSamplingAV`` carries sound of another shift.
     """
-    return _Flow(noise_scale)
+    return _Flow(noise_scale, sound_scale)
 
 
 def v_prediction(sigma_data: float = 1.0) -> Parameterization:

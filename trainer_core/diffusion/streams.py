@@ -49,21 +49,21 @@ def part_streams(joined: Tensor, text: Mapping[str, Tensor]) -> tuple[Tensor, Te
     return clip, sound
 
 
-def stream_weights(clip: Tensor, sound: Tensor, masks: Tensor | None, factor: float) -> Tensor:
+def stream_weights(clip: Tensor, sound: Tensor, masks: Tensor | None, factors: Tensor) -> Tensor:
     """What each number weighs, so that a loss is that of the clip plus that of its sound.
 
     Args:
         clip: `[B, C, f, h, w]`.
         sound: `[B, c, t, b]`.
         masks: Weights of the clip's places, as `Batch.masks`; None for 1.
-        factor: On the loss of the sound.
+        factors: On the loss of the sound, `[B]`.
 
     Returns:
         `[B, 1, N]`, float32. The mean over all numbers is the weighted mean over those of the clip
-        plus ``factor`` times that over those of the sound.
+        plus the factor times that over those of the sound.
     """
     own = torch.ones(clip.shape) if masks is None else spread(masks, clip).expand(clip.shape)
     of_clip, of_sound = clip[0].numel(), sound[0].numel()
     count = of_clip + of_sound
-    heard = torch.full(sound.shape, factor * count / of_sound)
+    heard = (factors * (count / of_sound)).reshape(-1, 1, 1, 1).expand(sound.shape)
     return join_streams(own * (count / of_clip), heard)

@@ -47,7 +47,12 @@ def distilled_word(name: str) -> str:
 
 def says_not_distilled(location: BaseLocation) -> bool:
     """Whether a base's name says that a distillation was undone, as de-distilled or De-Turbo."""
-    return _TURNED_ROUND.search(base_name(location)) is not None
+    return is_turned_round(base_name(location))
+
+
+def is_turned_round(name: str) -> bool:
+    """Whether a name in small letters says that a distillation was undone."""
+    return _TURNED_ROUND.search(name) is not None
 
 
 def base_name(location: BaseLocation) -> str:

@@ -49,10 +49,12 @@ class LentSound:
     Attributes:
         shape: Frames of a clip to the shape of its sound's latents `(c, t, b)`.
         decode: Latents `[c, t, b]` to sound.
+        always: Whether the model makes sound with an image too.
     """
 
     shape: Callable[[int], tuple[int, ...]]
     decode: Callable[[Tensor], Sound]
+    always: bool = False
 
 
 @dataclass(frozen=True, slots=True)

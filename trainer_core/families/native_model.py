@@ -157,7 +157,7 @@ def unused(model: nn.Module) -> tuple[str, ...]:
 
 def makes_sound(model: nn.Module) -> bool:
     """Whether a model of videos makes their sound too, where it is given a latent of it."""
-    return hasattr(model, "audio_patchify_proj")
+    return any(name.startswith("audio_patch") for name, _ in model.named_children())
 
 
 def convolutional_presets(model: nn.Module) -> frozenset[str]:

@@ -272,8 +272,8 @@ class Sampler:
         return torch.cat([self.decode(each).float().cpu() for each in frames], dim=-1), []
 
     def _sound(self, settings: SampleSettings) -> LentSound | None:
-        lent = self.family.lent
-        return lent.sound if lent is not None and settings.frames > 1 else None
+        found = None if self.family.lent is None else self.family.lent.sound
+        return found if found is not None and (found.always or settings.frames > 1) else None
 
 
 def _by_level(own: Velocity, others: Velocity, border: Tensor, *, begins: bool) -> Velocity:

@@ -12,7 +12,7 @@ import comfy.supported_models
 import torch
 
 from .quantized import FORMATS, quantized_state
-from .sizes import BEGINNING, TINY, WIDTH, TinySizes
+from .sizes import BEGINNING, SOUNDING, TINY, WIDTH, TinySizes
 from .weights import fill
 
 PRECISIONS = {
@@ -33,7 +33,7 @@ def tiny_model(name: str, seed: int = 0, precision: str = "fp32", disable_dynami
     """ComfyUI's MODEL with random weights.
 
     Args:
-        name: One of `TINY` or `BEGINNING`.
+        name: One of `TINY`, `BEGINNING` or `SOUNDING`.
         seed: Of the weights.
         precision: One of `PRECISIONS`.
         disable_dynamic: As ComfyUI's loaders have it, which it calls again for a deep copy.
@@ -41,7 +41,7 @@ def tiny_model(name: str, seed: int = 0, precision: str = "fp32", disable_dynami
     management, patchers = comfy.model_management, comfy.model_patcher
     make = patchers.ModelPatcher if disable_dynamic else patchers.CoreModelPatcher
     load, offload = management.get_torch_device(), management.unet_offload_device()
-    sizes = TINY.get(name) or BEGINNING[name]
+    sizes = {**TINY, **BEGINNING, **SOUNDING}[name]
     model = bare_model(sizes, precision).to(offload)
     if precision in FORMATS:
         whole = bare_model(sizes, "fp32").diffusion_model

@@ -56,3 +56,6 @@ TINY: Mapping[str, TinySizes] = MappingProxyType(_read("models"))
 
 BEGINNING: Mapping[str, TinySizes] = MappingProxyType(_read("beginning"))
 """Those of clips that begin with an image."""
+
+SOUNDING: Mapping[str, TinySizes] = MappingProxyType(_read("sounding"))
+"""Those that make nothing without sound."""

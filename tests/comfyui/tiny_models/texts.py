@@ -73,6 +73,11 @@ def _unprocessed(tokens, cond):
     return {"unprocessed_ltxav_embeds": True}
 
 
+def _token_tags(tokens, cond):
+    """MiniMax-H3's: which tokens are of the text, and which of an image."""
+    return {"minimax_token_tags": torch.ones(cond.shape[1], dtype=torch.long)}
+
+
 def _stand_in(least=1, **says):
     def model(device="cpu", dtype=None, model_options=None):
         return _StandIn(device=device, dtype=dtype, model_options=model_options, **says)
@@ -121,6 +126,7 @@ KINDS = {
     "pooled_masked": lambda: _stand_in(_LEAST, mask=True, pooled=True),
     "anima": lambda: _stand_in(extra=_t5_tokens),
     "ltxav": lambda: _stand_in(extra=_unprocessed),
+    "minimax_h3": lambda: _stand_in(extra=_token_tags),
     "hidream": lambda: _stand_in(pooled=True, extra=_llama_layers),
 }
 """Tokenizer, model and sizes by name."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import comfy.clip_vision
 import comfy.ldm.genmo.vae.model
 import comfy.ldm.hunyuan_video.vae_refiner
 import comfy.ldm.lightricks.vae.causal_video_autoencoder as lightricks
+import comfy.ldm.minimax.audio_vae
+import comfy.ldm.minimax.vae
 import comfy.ldm.wan.vae
 import comfy.ldm.wan.vae2_2
 import comfy.sd
@@ -112,7 +115,7 @@ def _wan22():
     module = comfy.ldm.wan.vae2_2
     sizes = {"dim": 8, "dec_dim": 8, "z_dim": 48, "temperal_downsample": [False, True, True]}
     state = module.WanVAE(**sizes).state_dict()
-    return _narrow(module, ("WanVAE",), {"dim": 8, "dec_dim": 8}, state)
+    return _narrow(module, {"WanVAE": {"dim": 8, "dec_dim": 8}}, state)
 
 
 def _hunyuan15():
@@ -124,27 +127,55 @@ def _hunyuan15():
     for name, kind in (("encoder", module.Encoder), ("decoder", module.Decoder)):
         made = kind(in_channels=3, out_channels=3, **sizes, **rest).state_dict()
         state |= {f"{name}.{key}": value for key, value in made.items()}
-    return _narrow(module, ("Encoder", "Decoder"), sizes, state)
+    return _narrow(module, dict.fromkeys(("Encoder", "Decoder"), sizes), state)
 
 
 def _mochi():
     """Mochi's, whose widths ComfyUI knows."""
     module = comfy.ldm.genmo.vae.model
     sizes = {"base_channels": 32, "channel_multipliers": [1, 2, 1, 2]}
-    return _narrow(module, ("Encoder", "Decoder"), sizes, lambda: module.VideoVAE().state_dict())
+    return _narrow(
+        module, dict.fromkeys(("Encoder", "Decoder"), sizes), lambda: module.VideoVAE().state_dict()
+    )
 
 
-def _narrow(module, classes, sizes, state):
-    """The VAE of a state dict, or of what makes one; classes of the module have other sizes."""
-    whole = {name: getattr(module, name) for name in classes}
+def _minimax_h3():
+    """MiniMax-H3's, whose widths ComfyUI knows."""
+    module = comfy.ldm.minimax.vae
+    sizes = {
+        "EncoderFCN3D": {"ch": 32, "ch_mult": [1, 1, 1, 1, 1, 1], "num_res_blocks": 1},
+        "ViT3DDecoder": {"num_layers": 1, "heads": 2, "dim_head": 12},
+    }
+    return _narrow(module, sizes, lambda: module.MiniMaxH3VideoVAE().state_dict())
+
+
+def _minimax_h3_audio():
+    """The VAE of its sound, which makes 40 latents a second."""
+    module = comfy.ldm.minimax.audio_vae
+    sizes = {"MiniMaxH3AudioVAE": {"encoder_dim": 2, "latent_dim": 64, "decoder_dim": 128}}
+    return _narrow(module, sizes, lambda: module.MiniMaxH3AudioVAE().state_dict())
+
+
+def _narrow(module, sizes, state):
+    """The VAE of a state dict, or of what makes one; classes of the module have other sizes.
+
+    Args:
+        sizes: Name of a class to arguments.
+    """
+    whole = {name: getattr(module, name) for name in sizes}
     for name, kind in whole.items():
-        setattr(module, name, lambda kind=kind, **given: kind(**{**given, **sizes}))
+        own = functools.partial(_sized, kind, sizes[name])
+        setattr(module, name, own)
     try:
         state = state() if callable(state) else state
         return comfy.sd.VAE(state, dtype=torch.float32)
     finally:
         for name, kind in whole.items():
             setattr(module, name, kind)
+
+
+def _sized(kind, sizes, **given):
+    return kind(**{**given, **sizes})
 
 
 KINDS = {
@@ -157,6 +188,8 @@ KINDS = {
     "ltx": _ltx,
     "ltx_audio": _ltx_audio,
     "mochi": _mochi,
+    "minimax_h3": _minimax_h3,
+    "minimax_h3_audio": _minimax_h3_audio,
 }
 """What makes a VAE, by name."""
 

@@ -6,7 +6,7 @@ import hashlib
 
 import torch
 
-_SPREADS = ("running_var", "std-of-means")
+_SPREADS = ("running_var", "std-of-means", "latents_std")
 """Buffers that divide, and so have to lie above 0."""
 
 

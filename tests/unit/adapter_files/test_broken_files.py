@@ -191,3 +191,15 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "adapter_config.json")
     with pytest.raises(AdapterFileError, match="no ordinary file"):
         read_adapter(tmp_path, KEY_MAP)
+
+
+@pytest.mark.parametrize("prefix", ["", "pipe.dit.", "token_refiner."])
+def test_a_file_that_does_not_say_which_row_is_which_is_refused(prefix, tmp_path):
+    """MiniMax-H3 by DiffSynth-Studio, which has two orders of rows under the same names."""
+    name = f"{prefix}blocks.0.attn.qkv_proj"
+    factors = {"A": torch.ones(2, 64), "B": torch.ones(96, 2)}
+    path = tmp_path / "h3.safetensors"
+    save_file({f"{name}.lora_{each}.default.weight": x for each, x in factors.items()}, path)
+    with pytest.raises(AdapterFileError, match="head by head") as raised:
+        read_adapter(path, KEY_MAP)
+    assert "a file that ComfyUI loads" in raised.value.remedy

@@ -109,6 +109,17 @@ def test_a_mask_that_moves_is_kept_frame_by_frame_of_the_latents(clips, every, c
         torch.testing.assert_close(found, expected, rtol=0, atol=5e-4)
 
 
+def test_a_frame_of_the_latents_that_begins_a_cycle_has_the_mask_of_its_own_frame(clips):
+    clips.grid = FrameGrid(4, 16.0, 5)
+    clips.options |= {"frames": 22}
+    dataset = clips.built()
+    place = dataset.names.index("a.mkv")
+    masks, bucket = moving()[:22], dataset.buckets[place]
+    found = dataset.load(place).mask
+    expected = torch.cat([on_latents(masks[:17], bucket, 4), on_latents(masks[17:], bucket, 4)])
+    torch.testing.assert_close(found, expected, rtol=0, atol=5e-4)
+
+
 def test_a_still_mask_holds_for_all_frames_and_all_share_a_batch(clips):
     dataset = clips.built()
     samples = [dataset.load(dataset.names.index(f"{name}.mkv #1")) for name in "abc"]

@@ -249,9 +249,18 @@ def test_a_clip_is_cut_into_equal_parts(seconds, most, clips, starts, frames):
     assert {each.frames for each in parts} <= {frames}
 
 
-@pytest.mark.parametrize("every", [4, 6, 8])
-def test_lengths_lie_on_the_grid(every):
-    grid = FrameGrid(every, 24.0)
+def test_a_cycle_begins_with_a_single_frame():
+    """MiniMax-H3's, as its makers count: 17k + 5 frames are 5k + 2 of the latents."""
+    grid = FrameGrid(4, 24.0, 5)
+    assert grid.lengths(124) == [17 * k + 5 for k in range(8)]
+    assert [grid.latent_frames(each) for each in grid.lengths(124)] == [*range(2, 38, 5)]
+    assert [grid.span(place) for place in range(7)] == [1, 4, 4, 4, 4, 1, 4]
+    assert [grid.latent_frames(each) for each in (1, 4, 5, 21, 22)] == [1, 1, 2, 2, 7]
+
+
+@pytest.mark.parametrize(("every", "cycle"), [(4, 0), (6, 0), (8, 0), (4, 5)])
+def test_lengths_lie_on_the_grid(every, cycle):
+    grid = FrameGrid(every, 24.0, cycle)
     lengths = grid.lengths(81)
     assert lengths[0] == every + 1
     assert max(lengths) <= 81

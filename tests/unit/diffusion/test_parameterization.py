@@ -180,3 +180,21 @@ def test_gains_tell_how_an_error_reaches_image_and_noise(name):
         made = noisy[at] - share * velocity[at]
         assert float((made - image[at]).abs().mean()) == pytest.approx(1e-3 * of_image, rel=1e-6)
         assert of_noise / of_image == pytest.approx((1 - share) / share, rel=1e-9)
+
+
+def test_the_loss_of_carried_sound_is_that_of_its_own_velocity():
+    """Written with the sound's own noise level, of shifts 12 and 3, in float64."""
+    source = torch.Generator().manual_seed(3)
+    clean, noise, error = torch.randn(3, 5, 7, generator=source, dtype=torch.float64)
+    place = torch.linspace(0.05, 0.95, 5, dtype=torch.float64)
+    sigma, own = 12 * place / (1 + 11 * place), 3 * place / (1 + 2 * place)
+    kind = flow(1.0, 4.0)
+    carried = kind.noised(4 * clean, noise, sigma)
+    heard = carried * (own / sigma)[:, None]
+    torch.testing.assert_close(heard, (1 - own)[:, None] * clean + own[:, None] * noise)
+    # What the network says of the sound is wrong by the error; ComfyUI makes the carried one of it.
+    said = noise - clean + error
+    output = (1 - 4) * heard + (1 + (4 - 1) * own)[:, None] * said
+    apart = (output - kind.target(4 * clean, noise, sigma)).square()
+    torch.testing.assert_close(kind.sound_weight(sigma)[:, None] * apart, error.square())
+    assert (flow(1.0).sound_weight(sigma) == 1).all()

@@ -23,12 +23,12 @@ def test_streams_are_parted_as_they_were_joined():
 
 
 def test_the_loss_is_that_of_the_clip_plus_that_of_its_sound():
-    (clip, sound), (other, heard), factor = drawn(0), drawn(1), 0.25
+    (clip, sound), (other, heard), factors = drawn(0), drawn(1), torch.tensor([0.25, 0.75])
     masks = torch.rand(2, 1, 4, 5, generator=torch.Generator().manual_seed(2))
     for weights in (None, masks, masks[:, :, None].expand(2, 1, 3, 4, 5)):
-        joined = stream_weights(clip, sound, weights, factor)
+        joined = stream_weights(clip, sound, weights, factors)
         found, _ = FlowLoss()(
             join_streams(clip, sound), join_streams(other, heard), torch.ones(2), joined
         )
-        expected = flow_loss(clip, other, weights) + factor * flow_loss(sound, heard)
+        expected = flow_loss(clip, other, weights) + factors * flow_loss(sound, heard)
         assert torch.allclose(found, expected, rtol=1e-5)

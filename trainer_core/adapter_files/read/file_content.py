@@ -43,6 +43,13 @@ from .experts import refuse_experts
 from .factor_outlines import outline_factor, outline_layer
 from .peft_config import CONFIG_NAME, PeftConfig
 
+_ROWS = re.compile(r"(?:.*\.)?blocks\.\d+\.attn\.qkv_proj\.[^.]+\.default\.weight")
+"""DiffSynth-Studio's names of a layer of MiniMax-H3 that is queries, keys and values.
+
+Source: DiffSynth-Studio, ``minimax_h3_dit.py``, whose rows lie head by head, and
+``minimax_h3_dit_comfy.py``, which has them as ComfyUI does.
+"""
+
 _CONFIGURED = {"diffusers", "peft", "bare"}
 """Prefixes of files whose readers take the scale from PEFT's configuration."""
 
@@ -146,6 +153,7 @@ def read_content(
             names the key.
     """
     refuse_experts(file.path, file.tensors)
+    _refuse_unknown_rows(file)
     found, texts = _Sorted(), {}
     spelt = respelt(file.tensors).items()
     keys = _without_strangers({text: parse_key(file.path, name) for text, name in spelt})
@@ -266,6 +274,21 @@ def _read_layer(file: TensorFile, name: str, rules: FileRules, draft: Draft) -> 
 def _rows(file: TensorFile, key: str, first: int, last: int) -> Tensor:
     rows = file.read_rows(key, first, last).flatten(1)
     return rows if rows.dtype.itemsize > 1 else rows.float()
+
+
+def _refuse_unknown_rows(file: TensorFile) -> None:
+    """Refuse a file whose names do not say which row of a layer is which.
+
+    Raises:
+        AdapterFileError: When it has such a layer.
+    """
+    for key in filter(_ROWS.fullmatch, file.tensors):
+        raise AdapterFileError(
+            f"{file.path}: {key}, of MiniMax-H3 by DiffSynth-Studio, whose rows lie head by head, "
+            "or as ComfyUI has them, by the base that it was trained on",
+            "names that say how the rows lie, such as those of ComfyUI",
+            "Use it with DiffSynth-Studio, or ask for a file that ComfyUI loads.",
+        )
 
 
 def _tensors(file: TensorFile, keys: Mapping[str, str]) -> LazyMapping[Tensor]:

@@ -348,13 +348,14 @@ class Recipes:
         *latents, patch = self.grid(bucket.width, bucket.height)
         # Of no encoder: bases with the same grid share it. Crops that a mask decides name it twice.
         parts = [*mask.parts(), bucket.width, bucket.height, *latents, patch, *framing.parts()]
-        parts += [] if mask.clip is None else [self.clips.every]
+        if mask.clip is not None:
+            parts += [each for each in (self.clips.every, self.clips.cycle) if each]
         entry = make_entry(self.folder, "masks", *parts, *(("mirrored",) if flipped else ()))
 
         def make() -> Conditioning:
             grid = latents[0], latents[1]
-            animated, every = self.settings.animated, self.clips.every
-            found = framing.latent_mask(bucket, grid, patch, animated, every)
+            animated = self.settings.animated
+            found = framing.latent_mask(bucket, grid, patch, animated, self.clips)
             self.hashes.check_unchanged(mask.path)
             return {"mask": (found.flip(-1) if flipped else found).half()}
 

@@ -406,7 +406,8 @@ def noisy_points(
     if batch.sounds is not None and noise_of_sound is not None:
         shapes = stream_shapes(latents, batch.sounds)
         texts = tuple({**each, **shapes} for each in texts)
-        masks = stream_weights(latents, batch.sounds, masks, batch.sound_weight)
+        factors = batch.sound_weight * parameterization.sound_weight(levels)
+        masks = stream_weights(latents, batch.sounds, masks, factors)
         latents = join_streams(latents, batch.sounds)
         noise = join_streams(noise, noise_of_sound)
     return Points(

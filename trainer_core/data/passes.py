@@ -55,8 +55,8 @@ class Twin:
         index: The sample.
         turn: How often it was trained before in the run.
         step: The step that trains it, the twin's own or one before it.
-        position: Its place there, which names its noise and noise level. A second twin of it has
-            that of a place behind all of the step, and so another noise.
+        position: Its place there. Turn or place name its noise and noise level. A second twin of
+            it has a place behind all of the step, and the noise of that place.
         is_further: Whether it is such a second one.
     """
 

@@ -232,7 +232,7 @@ class StepMaker:
         stratified: Whether the draws of a sample balance those of its other visits.
         ahead: Gives what `prepare` makes of a micro-batch; unset: it is made when it is needed.
         load_twins: As ``load``, samples at which the base says what it is held to, and the step
-            whose noise they have.
+            whose independent draws they have.
         answered: Has the base say it, of a step, micro-batch and part; unset: nobody asks.
         sides: How many micro-batches in a row train the same samples with the same noise, each in
             another way.

@@ -93,8 +93,8 @@ def with_noises(
 ) -> Callable[[int, int], Batch | None]:
     """Read each pass once, and give it as often as it is trained with positions of its own.
 
-    Sigma and noise are drawn by position, so that each noise has its own; of one noise they are
-    those of the plan.
+    Sigma and noise are drawn by position or turn, of which each noise has its own; those of one
+    noise are the plan's.
 
     Args:
         load: Step and pass to its samples.

@@ -411,7 +411,7 @@ class GraphModel:
 
     @property
     def distilled(self) -> str:
-        """`Family.distilled`, by class or the file's name; a LoRA on it may be its training adapter."""
+        """`Family.distilled`, by class or name; a LoRA on it may be its training adapter."""
         name = self.title.casefold()
         word = distilled_word(name)
         if self.patcher.patches:

@@ -372,8 +372,8 @@ class _WithUnchanged:
 def _newest_inputs(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """What a module is called with: the newest tensors, each as another object.
 
-    A function of autograd's own goes past `Followed`, and what it keeps must not change afterwards. Tensors given by keyword stay
-    as they are: torch tells a hook of all modules nothing of these.
+    A function of autograd's own goes past `Followed`, and what it keeps must not change afterwards.
+    Tensors given by keyword stay as they are: a hook of all modules does not get these.
     """
     del module
 
